@@ -3,6 +3,7 @@ from __future__ import annotations
 import os
 import resource
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -148,3 +149,25 @@ def test_many_files_are_synced_each(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 def _no_threads(*_: object) -> None:
     raise RuntimeError("cannot schedule new futures after interpreter shutdown")
+
+
+def test_a_folder_is_made_while_others_remove_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Publishers share a staging folder: the last one that leaves removes it as the next one comes."""
+    made, real = [], os.mkdir
+
+    def mkdir(path: Any, *mode: Any) -> None:
+        made.append(path)
+        if len(made) < 5:  # it was there a moment ago, or the folder around it was
+            raise (
+                FileExistsError(17, "it exists", path) if len(made) % 2 else FileNotFoundError(2, "no", path)
+            )
+        real(path, *mode)
+
+    monkeypatch.setattr(os, "mkdir", mkdir)
+    commit.make_folders(tmp_path / "staging")
+    assert (tmp_path / "staging").is_dir()
+    (tmp_path / "file").touch()
+    (tmp_path / "dangling").symlink_to("nowhere")
+    for name in ("file", "dangling"):
+        with pytest.raises(FileExistsError):
+            commit.make_folders(tmp_path / name)

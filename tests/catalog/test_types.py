@@ -142,6 +142,8 @@ def nested_columns() -> dict[str, pa.Array]:
         found[f"struct {child}"] = pa.array(structs, pa.struct([("x", child), ("y", pa.int64())]))
     tensor = pa.fixed_shape_tensor(pa.float32(), [2])
     found["tensor"] = extension(tensor, nested(tensor.storage_type, floats(pa.float32())))
+    turned = pa.fixed_shape_tensor(pa.float32(), [2, 1], permutation=[1, 0])  # as arrays of numpy become one
+    found["turned tensor"] = extension(turned, nested(turned.storage_type, floats(pa.float32())))
     half = pa.fixed_shape_tensor(pa.float16(), [2])
     found["half tensor"] = extension(half, nested(half.storage_type, floats(pa.float16())))
     found["list of categories"] = pa.array([[w] for w in words()]).cast(

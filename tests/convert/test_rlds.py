@@ -389,3 +389,14 @@ def test_progress_is_told_and_damaged_episodes_are_left_out(tmp_path: Path) -> N
     receipt = rlds.write(wd.open_episodes(tmp_path / "root"), tmp_path / "skip", on_error="skip")
     assert [each["id"] for each in receipt.to_json()["skipped"]] == ["000000000000"]
     assert len(rlds.read(tmp_path / "skip")) == 1
+
+
+def test_a_description_is_looked_for_no_deeper_than_it_can_lie(tmp_path: Path) -> None:
+    deep = tmp_path / "a" / "b" / "c" / "d"
+    deep.mkdir(parents=True)
+    for folder in (tmp_path, *deep.parents[:3], deep):
+        (folder / "file").touch()
+    place = Place.of(tmp_path)
+    assert place.names(folders_deep=2) == ["a/b/file", "a/file", "file"]
+    assert place.names("a", folders_deep=1) == ["a/b/file", "a/file"]
+    assert len(place.names()) == 5

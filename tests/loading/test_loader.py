@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import itertools
 import json
+import os
 import pickle
 from pathlib import Path
 
@@ -838,7 +839,13 @@ def test_a_saved_state_answers_why_from_the_shell(recorded, tmp_path, capsys) ->
     again.load_state(tmp_path / "state.json")
     assert again.position == 8
     (tmp_path / "state.json").write_text("{}")
-    assert main(["why", str(tmp_path / "state.json"), "0"]) != 0
+    (tmp_path / "text").write_text("no state")
+    os.mkfifo(tmp_path / "pipe")
+    for path in (tmp_path / "state.json", tmp_path / "text", tmp_path / "pipe", tmp_path, tmp_path / "none"):
+        assert main(["why", str(path), "0"]) == 1
+        assert "Errno" not in capsys.readouterr().err
+        with pytest.raises((wd.WarpError, ValueError)):
+            again.load_state(path)
 
 
 def test_a_saved_state_knows_what_filled_the_last_batch(recorded, tmp_path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import builtins
 import functools
 import os
 from typing import TYPE_CHECKING, Any
@@ -16,12 +15,11 @@ if TYPE_CHECKING:
 
 def loader_of_state(path: str | os.PathLike[str]) -> Loader:
     """A loader as it stood when it saved a state with `save_state`; it knows every sample, and transforms nothing."""
-    from warpdata.bytekit.jsontext import parse_json_object
     from warpdata.errors import CorruptLayoutError
     from warpdata.loading.windows.loader import Loader
+    from warpdata.loading.windows.state import saved_state
 
-    with builtins.open(path, "rb") as file:
-        found = parse_json_object(file.read())
+    found = saved_state(path)
     try:
         plan, state = found["plan"], found["state"]
         made = Loader(

@@ -27,6 +27,7 @@ TEMP_MARK = ".tmp-"
 
 _NAME_CHARS = 120
 _SYNCS_AT_ONCE = 8
+_FOLDER_TRIES = 100
 _NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
@@ -182,6 +183,19 @@ def second_name(source: str | os.PathLike[str], path: str | os.PathLike[str]) ->
             raise ConflictError("the file exists already", path=path) from None
         except OSError:
             shutil.copy2(source, path)
+
+
+def make_folders(path: str | os.PathLike[str]) -> None:
+    """Make a folder and those around it, where others may be removing the same ones because they are empty."""
+    for tries_left in reversed(range(_FOLDER_TRIES)):
+        try:
+            os.makedirs(path, exist_ok=True)
+        except (FileExistsError, FileNotFoundError):
+            # There a moment ago and gone now, unless something else has the name.
+            if not tries_left or (os.path.lexists(path) and not os.path.isdir(path)):
+                raise
+        else:
+            return
 
 
 def commit_together(files: Sequence[tuple[Path, Path]], root: Path) -> None:

@@ -158,7 +158,7 @@ def write_shards(reader: pa.RecordBatchReader, staging: Path, options: ParquetOp
     groups = _row_groups(reader, options.row_group_rows)
     group = next(groups, None)
     if group is None:
-        group = reader.schema.empty_table()
+        group = pa.Table.from_batches([], reader.schema)
     for number in itertools.count():
         path = staging / f"shard-{number:06d}.parquet"
         with pq.ParquetWriter(
@@ -188,7 +188,7 @@ def _storable(schema: pa.Schema) -> pa.Schema:
         is_view = pa.types.is_string_view(field.type) or pa.types.is_binary_view(field.type)
         kept = field if is_view else field.with_type(without_views(field.type))
         try:
-            pq.write_table(pa.schema([kept]).empty_table(), pa.BufferOutputStream())
+            pq.write_table(pa.Table.from_batches([], pa.schema([kept])), pa.BufferOutputStream())
         except _ARROW_ERRORS as error:
             fact = f"column {field.name!r} of type {field.type} cannot be stored in parquet ({error})"
             raise DatasetError(fact, hint="Cast the column to another type.") from None

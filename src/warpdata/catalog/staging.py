@@ -10,7 +10,7 @@ import time
 import weakref
 from pathlib import Path
 
-from warpdata.bytekit.commit import map_os_errors
+from warpdata.bytekit.commit import make_folders, map_os_errors
 from warpdata.bytekit.locks import FileLock, lock_range
 from warpdata.errors import StoreError
 from warpdata.stores.address import is_remote, open_store
@@ -63,7 +63,7 @@ def sweep(root: Path) -> int:
 
 def _owned_folder(root: Path) -> tuple[Path, FileLock]:
     while True:
-        root.mkdir(parents=True, exist_ok=True)
+        make_folders(root)
         # A sweeper may take the folder between its making and its locking, or the folder around it.
         with contextlib.suppress(FileNotFoundError, StoreError):
             folder = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=root))

@@ -339,7 +339,7 @@ class Table:
             numbers = np.concatenate(list(self._row_numbers()))[numbers]
         wanted, places = np.unique(numbers, return_inverse=True)
         found = [view._rows_of_group(task, wanted) for task in self._groups_of(wanted)]
-        table = pa.concat_tables(found) if found else view.schema().empty_table()
+        table = pa.concat_tables(found) if found else pa.Table.from_batches([], view.schema())
         return rows_at(table.select(view.schema().names) if view.columns is not None else table, places)
 
     def rows_together(self) -> pa.Table:
@@ -347,7 +347,7 @@ class Table:
         files = map_in_threads(self.files.file, range(len(self.part.shards)))
         tasks = [(file, group) for file in files for group in range(len(file.group_starts))]
         found = map_in_threads(lambda t: t[0].read(t[1], self.columns, t[0].fetch(t[1], self.columns)), tasks)
-        table = pa.concat_tables(found) if found else self.schema().empty_table()
+        table = pa.concat_tables(found) if found else pa.Table.from_batches([], self.schema())
         return table.select(self.schema().names) if self.columns is not None else table
 
     def _groups_of(self, rows: Positions) -> Iterator[tuple[int, int]]:

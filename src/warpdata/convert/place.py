@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
@@ -96,17 +97,25 @@ class Place:
         finally:
             reader.close()
 
-    def names(self, under: str = "") -> list[str]:
-        """The files below a folder of this place, in order; links to folders are not followed."""
+    def names(self, under: str = "", *, folders_deep: int | None = None) -> list[str]:
+        """The files below a folder of this place, in order; links to folders are not followed.
+
+        `folders_deep` looks no further than into that many folders inside each other.
+        """
         if self.file:
             return []
         if self.path is None:
             assert self.folder is not None
             prefix = f"{under}/" if under else ""
-            return sorted(name for name in self.folder.names() if name.startswith(prefix))
+            names = (name for name in self.folder.names() if name.startswith(prefix))
+            most = math.inf if folders_deep is None else folders_deep
+            return sorted(name for name in names if name.removeprefix(prefix).count("/") <= most)
         found = []
-        for place, folders, files in os.walk(self.inside(under) if under else self.path):
+        top = self.inside(under) if under else self.path
+        for place, folders, files in os.walk(top):
             folders.sort()
+            if folders_deep is not None and len(Path(place).relative_to(top).parts) >= folders_deep:
+                folders.clear()
             found += [
                 os.path.relpath(os.path.join(place, file), self.path).replace(os.sep, "/") for file in files
             ]

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from warpdata.bytekit.commit import fsync_folder, map_os_errors, write_file
+from warpdata.bytekit.commit import fsync_folder, make_folders, map_os_errors, write_file
 from warpdata.bytekit.forks import tell_in_child
 from warpdata.episodes.durability import Durability
 from warpdata.episodes.interrupts import finish_despite_interrupt, interrupts_wait
@@ -72,9 +72,13 @@ class DiskEpisodeWriter(EpisodeWriter):
 
     def _create(self, *, wait: bool) -> None:
         with map_os_errors(self.path):
-            self.path.parent.mkdir(parents=True, exist_ok=True)
+            make_folders(self.path.parent)
             try:
-                self.path.mkdir()
+                try:
+                    self.path.mkdir()
+                except FileNotFoundError:  # a recorder that recorded nothing removed the folder around it
+                    make_folders(self.path.parent)
+                    self.path.mkdir()
             except FileExistsError:
                 raise ConflictError("the directory exists already", path=self.path) from None
             # An episode is unfinished for as long as this folder is there, so it comes before anything else.

@@ -143,7 +143,12 @@ class Graph:
         index.hnsw.efConstruction = ef_construction
         index.add(vectors)
         shape = GraphShape(m, ef_construction, int(index.hnsw.entry_point), int(index.hnsw.max_level))
-        return cls(library, index, shape, vectors)
+        neighbors = library.vector_to_array(index.hnsw.neighbors)
+        offsets = library.vector_to_array(index.hnsw.offsets).astype(np.int64)[:-1]
+        if not link_unreached(neighbors, offsets, 2 * m, shape.entry_point, vectors):
+            return cls(library, index, shape, vectors)
+        _set_neighbors(library, index, neighbors)
+        return cls(library, index, shape, vectors, (neighbors,))
 
     @classmethod
     def restore(cls, vectors: Floats, metric: str, adjacency: Adjacency, shape: GraphShape) -> Graph:
@@ -267,9 +272,69 @@ def _fill(library: Any, index: Any, vectors: Floats, neighbors: NDArray[Any]) ->
     owner = storage.codes.owner  # nobody: the arrays live as long as the graph
     storage.codes = library.MaybeOwnedVectorUInt8.create_view(library.swig_ptr(raw), len(raw), owner)
     storage.ntotal = len(vectors)
+    _set_neighbors(library, index, neighbors)
+
+
+def _set_neighbors(library: Any, index: Any, neighbors: NDArray[Any]) -> None:
+    if not hasattr(library, "MaybeOwnedVectorInt32"):
+        library.copy_array_to_vector(neighbors, index.hnsw.neighbors)
+        return
     index.hnsw.neighbors = library.MaybeOwnedVectorInt32.create_view(
-        library.swig_ptr(neighbors), len(neighbors), owner
+        library.swig_ptr(neighbors), len(neighbors), index.hnsw.neighbors.owner
     )
+
+
+def link_unreached(flat: NDArray[np.int32], offsets: Ints, width: int, entry: int, vectors: Floats) -> bool:
+    """Give every node that no walk on the lowest level reaches a link from a near one; whether there were such nodes.
+
+    Building drops links as nodes get closer neighbours, and can drop the last one that leads to a node.
+    """
+    came_from = np.full(len(offsets), -1, np.int64)
+    came_from[entry] = entry
+    _reach(flat, offsets, width, entry, came_from)
+    left = np.flatnonzero(came_from < 0)
+    for node in left.tolist():
+        if came_from[node] < 0:
+            came_from[node] = _link_from_near(flat, offsets, width, node, came_from, vectors)
+            _reach(flat, offsets, width, node, came_from)
+    return bool(len(left))
+
+
+def _reach(flat: NDArray[np.int32], offsets: Ints, width: int, start: int, came_from: Ints) -> None:
+    """Note for all that can be reached from a node, and was not before, from where."""
+    border = np.array([start], np.int64)
+    while len(border):
+        slots = flat[offsets[border][:, None] + np.arange(width)].ravel()
+        found, at = np.unique(slots, return_index=True)
+        is_new = (found >= 0) & (came_from[found] < 0)
+        came_from[found[is_new]] = border[at[is_new] // width]
+        border = found[is_new].astype(np.int64)
+
+
+def _link_from_near(
+    flat: NDArray[np.int32], offsets: Ints, width: int, node: int, came_from: Ints, vectors: Floats
+) -> int:
+    """A link from the nearest node that is reached and can spare one by which nothing else was reached."""
+    own = flat[offsets[node] : offsets[node] + width].astype(np.int64)
+    own = own[own >= 0]
+    # Its own neighbours are near; where none of them can, another one can.
+    for some in (own[came_from[own] >= 0], np.flatnonzero(came_from >= 0)):
+        for other in some[_by_distance(vectors, some, node)].tolist():
+            slots = flat[offsets[other] : offsets[other] + width]
+            at = np.flatnonzero(slots < 0)
+            if not len(at):
+                farthest = _by_distance(vectors, slots, other)[::-1]
+                at = farthest[came_from[slots[farthest]] != other]
+            if len(at):
+                slots[at[0]] = node
+                return int(other)
+    raise AssertionError("a graph has more links than it takes to reach every node")
+
+
+def _by_distance(vectors: Floats, rows: NDArray[Any], node: int) -> Ints:
+    """Positions of these rows, the nearest to a node first."""
+    away = vectors[rows] - vectors[node]
+    return np.argsort(np.einsum("ij,ij->i", away, away), kind="stable")
 
 
 def _slots(m: int, level: int) -> tuple[int, int]:

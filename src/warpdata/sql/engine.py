@@ -204,7 +204,7 @@ class RowMatcher:
         self._cursor = _shared(pushes=False).cursor()
         # One transaction: the clock says the same to every row.
         self._cursor.begin()
-        self.positions(pa.schema([column.field for column in columns]).empty_table())
+        self.positions(pa.Table.from_batches([], pa.schema([column.field for column in columns])))
 
     def positions(self, table: pa.Table) -> Positions:
         """Where in `table` the rows are that satisfy the condition, in order."""

@@ -94,7 +94,7 @@ def _version_below(place: Place) -> str | None:
     """The folder with the description, as a prefix of names: here, or in a folder with one version below."""
     if place.exists(INFO):
         return ""
-    found = [name for name in place.names() if name.endswith(f"/{INFO}") and name.count("/") <= 3]
+    found = [name for name in place.names(folders_deep=3) if name.endswith(f"/{INFO}")]
     return found[0].removesuffix(INFO) if len(found) == 1 else None
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -30,7 +29,14 @@ from warpdata.loading.windows.mixture import Mixture, MixtureCourse
 from warpdata.loading.windows.open_episode import DAMAGE
 from warpdata.loading.windows.order import Chosen, Course, PlainCourse, Shuffle
 from warpdata.loading.windows.report import LoaderReport, SampleOrigin
-from warpdata.loading.windows.state import DATA_CHARS, NAME_CHARS, LoaderState, names_of, parse_state
+from warpdata.loading.windows.state import (
+    DATA_CHARS,
+    NAME_CHARS,
+    LoaderState,
+    names_of,
+    parse_state,
+    saved_state,
+)
 from warpdata.loading.windows.statistics import FieldStatistics, Normalization, chosen_ways
 from warpdata.loading.windows.torch import as_tensors
 from warpdata.loading.windows.windows import Windows
@@ -474,9 +480,8 @@ class Loader:
 
     def load_state(self, path: str | os.PathLike[str]) -> None:
         """Go on from a file that `save_state` wrote."""
-        with open(path, "rb") as file:
-            found = json.load(file)
-        self.load_state_dict(found["state"] if isinstance(found, dict) and "state" in found else found)
+        found = saved_state(path)
+        self.load_state_dict(found.get("state", found))
 
     def plan(self) -> dict[str, Any]:
         """How this run's samples are found again without the program that trained: see `warp why`."""

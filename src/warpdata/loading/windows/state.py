@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from warpdata.bytekit.jsontext import parse_json_object
+from warpdata.bytekit.ranges import FileRangeReader
+from warpdata.errors import CorruptLayoutError, FormatError
 from warpdata.ordering.state import MAX_POSITION, MAX_SEED, checked_integer
 
 STATE_VERSION = 1
@@ -79,3 +83,13 @@ def parse_state(state: Any) -> LoaderState:
         state["seed"], state["epoch"], state["position"], windows, state["order"],
         state.get("skipped", 0), str(state.get("skip", "")), state.get("samples"),
     )  # fmt: skip
+
+
+def saved_state(path: str | os.PathLike[str]) -> dict[str, Any]:
+    """What `save_state` wrote to a file."""
+    with FileRangeReader(path) as reader:
+        try:
+            return parse_json_object(reader.read(0, reader.size))
+        except FormatError as error:
+            hint = "Save it with loader.save_state()."
+            raise CorruptLayoutError(f"no saved state: {error.message}", path=path, hint=hint) from None
