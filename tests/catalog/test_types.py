@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import decimal
 import functools
+import io
 import random
 import uuid
 from collections.abc import Iterator
@@ -150,7 +151,22 @@ def nested_columns() -> dict[str, pa.Array]:
     return found
 
 
-COLUMNS = columns()
+def comes_back(column: pa.Array) -> bool:
+    """Whether Arrow reads what it wrote; before 26 it does not for lists of a fixed size of which some are null."""
+    file = io.BytesIO()
+    pq.write_table(pa.table([column], names=["x"]), file)
+    try:
+        pq.read_table(file)
+    except pa.ArrowInvalid:
+        return False
+    return True
+
+
+COLUMNS = {
+    name: column
+    for name, column in columns().items()
+    if int(pa.__version__.partition(".")[0]) >= 26 or comes_back(column)
+}
 TABLE = pa.table(COLUMNS)
 UNSEEN = {"decimal256(60, 1)"}
 """Types SQL has nothing for."""

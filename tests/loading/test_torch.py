@@ -174,6 +174,12 @@ def test_a_process_tells_those_it_starts_its_rank(monkeypatch: pytest.MonkeyPatc
     monkeypatch.delenv("RANK")
     assert pickle.loads(there)._request.shard == (1, 3)
     assert known_rank((0, 2)) == (0, 2)
+    # Where torch knows it, torch is believed.
+    monkeypatch.setenv("WORLD_SIZE", "3")
+    monkeypatch.setenv("RANK", "1")
+    for name, answer in {"is_initialized": True, "get_rank": 2, "get_world_size": 4}.items():
+        monkeypatch.setattr(torch.distributed, name, lambda answer=answer: answer)
+    assert known_rank("auto") == (2, 4)
 
 
 COLUMNS = {
