@@ -258,7 +258,7 @@ WRITER = textwrap.dedent(
 
 
 def test_many_processes_publish_at_once_and_nothing_is_lost(local_catalog: str, tmp_path: Path) -> None:
-    writers, rounds = 5, 2
+    writers, rounds = 3, 3
     folder = tmp_path / "files"
     folder.mkdir()
     command = [sys.executable, "-c", WRITER, local_catalog, str(folder)]

@@ -114,7 +114,7 @@ def test_every_cut_of_two_commits_gives_the_whole_state_before(tmp_path: Path, k
     tried = set(telling_bytes(content))
     for (start, expected), (end, _) in itertools.pairwise(steps[1:]):
         telling = [start, *(byte for byte in range(start, end) if byte in tried), end - 1]
-        for cut in thinned(telling, 300):
+        for cut in thinned(telling, 150):
             assert state_of(content[:cut]) == expected, f"cut at {cut}"
 
 
@@ -162,7 +162,7 @@ def flip_each(content: bytes, places: Iterable[tuple[int, int]], state: Callable
     expected = state(content)
     changed = bytearray(content)
     refused = 0
-    for byte, bit in thinned(places, 1200):
+    for byte, bit in thinned(places, 600):
         changed[byte] ^= 1 << bit
         try:
             assert state(bytes(changed)) == expected, f"byte {byte} bit {bit}"
