@@ -49,6 +49,11 @@ def pytest_collection_finish() -> None:
     gc.freeze()
 
 
+def pytest_unconfigure() -> None:
+    """At the end of the process all of it is garbage."""
+    gc.unfreeze()
+
+
 def shared_golden(*parts: str) -> Path:
     """A path below the shared golden files; the test skips where they are absent."""
     path = SHARED_GOLDEN.joinpath(*parts)
