@@ -20,8 +20,10 @@ import pyarrow.parquet as pq
 import pytest
 
 import warpdata as wd
+from warpdata.catalog import rowgroups
+from warpdata.catalog.rowgroups import READS_NULL_LISTS
 from warpdata.catalog.sources import ParquetOptions
-from warpdata.errors import DatasetError
+from warpdata.errors import CorruptLayoutError, DatasetError, UnsupportedDtypeError
 from warpdata.sql.engine import RowMatcher, parse_condition
 from warpdata.sql.enginetypes import engine_columns
 
@@ -152,7 +154,7 @@ def nested_columns() -> dict[str, pa.Array]:
 
 
 def comes_back(column: pa.Array) -> bool:
-    """Whether Arrow reads what it wrote; before 26 it does not for lists of a fixed size of which some are null."""
+    """Whether Arrow reads what it wrote."""
     file = io.BytesIO()
     pq.write_table(pa.table([column], names=["x"]), file)
     try:
@@ -162,11 +164,7 @@ def comes_back(column: pa.Array) -> bool:
     return True
 
 
-COLUMNS = {
-    name: column
-    for name, column in columns().items()
-    if int(pa.__version__.partition(".")[0]) >= 26 or comes_back(column)
-}
+COLUMNS = {name: column for name, column in columns().items() if READS_NULL_LISTS or comes_back(column)}
 TABLE = pa.table(COLUMNS)
 UNSEEN = {"decimal256(60, 1)"}
 """Types SQL has nothing for."""
@@ -259,6 +257,20 @@ def test_what_is_published_is_what_was_given(odd: wd.Dataset) -> None:
     found.validate(full=True)
     for name, column in COLUMNS.items():
         assert str(found[name].to_pylist()) == str(pa.chunked_array([column]).to_pylist()), name
+
+
+def test_what_an_older_arrow_cannot_read_is_no_damage(
+    odd: wd.Dataset, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = odd.table().files.file(0)
+    error = pa.ArrowInvalid("Expected all lists to be of size=2 but index 5 had size=0")
+    monkeypatch.setattr(rowgroups, "READS_NULL_LISTS", True)
+    assert isinstance(file._damaged(error), CorruptLayoutError)
+    monkeypatch.setattr(rowgroups, "READS_NULL_LISTS", False)
+    said = file._damaged(error)
+    assert isinstance(said, UnsupportedDtypeError)
+    assert "pyarrow 26" in said.hint
+    assert isinstance(file._damaged(pa.ArrowInvalid("a page is cut")), CorruptLayoutError)
 
 
 def test_all_columns_of_all_types_come_with_any_filter(odd: wd.Dataset) -> None:
