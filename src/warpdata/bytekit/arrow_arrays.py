@@ -39,7 +39,8 @@ def numpy_dtype(kind: Any) -> np.dtype[Any]:
     """What numpy calls an Arrow type."""
     if pa.types.is_boolean(kind) or pa.types.is_integer(kind) or pa.types.is_floating(kind):
         return np.dtype(_FLOATS.get(str(kind), str(kind)))
-    return np.dtype(kind.to_pandas_dtype())
+    found: np.dtype[Any] = np.dtype(kind.to_pandas_dtype())
+    return found
 
 
 def to_numpy(array: Any) -> NDArray[Any]:
