@@ -5,6 +5,9 @@ BIN := $(VENV)/bin
 # More than cores: many tests wait for disks, servers and processes that were killed.
 WORKERS ?= 3
 
+# Rewritten tests are kept for the next run, and for the processes that tests start.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: demo test test-all setup compiled lint check bench soak coverage format viewer clean
 
 demo: $(VENV)/.installed

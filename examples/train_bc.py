@@ -139,6 +139,11 @@ class NumpyPolicy:
             return dict(json.loads(str(kept["more"])))
 
 
+def policy_of() -> TorchPolicy | NumpyPolicy:
+    """With torch where it is installed."""
+    return NumpyPolicy() if torch is None else TorchPolicy()
+
+
 def forever(loader: wd.Loader) -> Iterator[Any]:
     """Epoch after epoch."""
     while True:
@@ -158,8 +163,7 @@ def train(
     Each rank computes gradients of its samples in small groups; all groups are added in the order of the batch, so that
     the sum has the same bits for any number of ranks.
     """
-    policy = TorchPolicy() if torch is not None else NumpyPolicy()
-    loader, losses = loader_of(catalog, rank, world), []
+    policy, loader, losses = policy_of(), loader_of(catalog, rank, world), []
     if checkpoint.exists():
         kept = policy.load(checkpoint)
         loader.load_state_dict(kept["loader"])
@@ -225,6 +229,7 @@ def main(folder: Path) -> None:
         builder.add_episodes("demos", folder / "root")
         print("published", builder.publish(message="expert"))
     catalog, checkpoint = folder / "catalog", folder / "checkpoint"
+    policy_of()  # what torch loads for its first policy is loaded once, not in each of the processes
     doomed = start(train, catalog, checkpoint, 0, 1, None, KILLED_AT)
     doomed.join()
     assert doomed.exitcode == -signal.SIGKILL, "it was killed"

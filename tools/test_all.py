@@ -15,6 +15,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import time
 import zipfile
 from collections.abc import Iterator
 from email.parser import Parser
@@ -25,7 +26,8 @@ from tools.interpreters import interpreter, version_of
 ROOT = Path(__file__).resolve().parent.parent
 VERSIONS = ("3.11", "3.12", "3.13")
 OLDEST = "oldest"
-TESTS = ("tests", "bench")
+TESTS = ("tests",)
+"""The shrunk benchmarks are left to `make test`: they would make each of the runs longer and say little more."""
 LIBRARIES_ONLY_FOR_TESTS = "test"
 """Their lowest versions are no promise: the run with the oldest libraries takes any that fit beside those."""
 
@@ -79,7 +81,7 @@ def run(name: str, python: str, wheel: Path, folder: Path, arguments: list[str])
     # The tests and benchmarks are copied to where no source tree lies beside them.
     tree = folder / f"{name}-tree"
     shutil.rmtree(tree, ignore_errors=True)
-    for part in (*TESTS, "tools", "examples", "docs"):
+    for part in (*TESTS, "bench", "tools", "examples", "docs"):
         shutil.copytree(ROOT / part, tree / part, ignore=shutil.ignore_patterns("__pycache__"))
     for part in ("pyproject.toml", *(path.name for path in ROOT.glob("*.md"))):
         shutil.copy(ROOT / part, tree / part)
@@ -95,8 +97,9 @@ def run(name: str, python: str, wheel: Path, folder: Path, arguments: list[str])
         print(f"{name}: the wheel is not what would be tested ({where})")
         return False
     command = [inside, "-m", "pytest", *(arguments or ["-n", os.environ.get("WORKERS", "2"), *TESTS])]
+    began = time.monotonic()
     code = subprocess.run(command, cwd=tree, env=environment).returncode
-    print(f"{name}: pytest ended with {code}")
+    print(f"{name}: pytest ended with {code} after {(time.monotonic() - began) / 60:.0f} minutes", flush=True)
     return code == 0
 
 

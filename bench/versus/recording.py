@@ -442,15 +442,15 @@ def run(*, quick: bool) -> dict[str, Any]:
     try:
         return {
             "vectors": vectors(folder, 10_000 if quick else 100_000, 1 if quick else 3),
-            "cameras": median_cameras(folder, 2 if quick else 8, 1 if quick else 3),
+            "cameras": median_cameras(folder, 0.5 if quick else 8, 1 if quick else 3),
             "first_frame": first_frame(folder, 1 if quick else 5),
             "small_close": small_close(folder, 3 if quick else 31),
-            "disk": disk(folder, 1 if quick else 20),
+            "disk": disk(folder, 0.3 if quick else 20),
             "lookups": lookups(folder, 5_000 if quick else 50_000),
-            "windows": windows(folder, 6 if quick else 50, 600 if quick else 5000),
-            "random_frames": random_frames(folder, 60 if quick else 300, 40 if quick else 300),
+            "windows": windows(folder, 2 if quick else 50, 100 if quick else 5000),
+            "random_frames": random_frames(folder, 16 if quick else 300, 8 if quick else 300),
             "listing": listing(folder, 200 if quick else 10_000),
-            "publishing": publishing(folder, 2 if quick else 6, 30 if quick else 300),
+            "publishing": publishing(folder, 2 if quick else 6, 6 if quick else 300),
         }
     finally:
         shutil.rmtree(folder, ignore_errors=True)

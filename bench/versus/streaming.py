@@ -371,7 +371,7 @@ class Sizes:
     members: int = 1_000_000
 
 
-QUICK = Sizes(160_000, 4, 640, 20_000)
+QUICK = Sizes(48_000, 3, 256, 20_000)
 
 
 def run(sizes: Sizes, parts: Sequence[str]) -> dict[str, Any]:

@@ -50,7 +50,7 @@ class Sizes:
     servers: int = 3
 
 
-QUICK = Sizes(episodes=200, frames=30, turns=3, points=200_000, steps=100, servers=1)
+QUICK = Sizes(episodes=200, frames=12, turns=2, points=100_000, steps=100, servers=1)
 
 
 def in_browser(name: str, url: str, **options: Any) -> dict[str, Any]:

@@ -7,7 +7,7 @@ import functools
 from collections.abc import Iterator
 from pathlib import Path
 
-from tests.architecture.sources import every, parsed
+from tests.architecture.sources import every, mentions, parsed, statements
 from tests.conftest import ROOT
 
 PACKAGE = ROOT / "src" / "warpdata"
@@ -108,7 +108,7 @@ def relative(path: Path) -> str:
 
 
 def imports(tree: ast.AST) -> Iterator[tuple[str, ast.stmt]]:
-    for node in ast.walk(tree):
+    for node in statements(tree):
         if isinstance(node, ast.Import):
             for alias in node.names:
                 yield alias.name.split(".")[0], node
@@ -118,10 +118,11 @@ def imports(tree: ast.AST) -> Iterator[tuple[str, ast.stmt]]:
 
 def type_checking_nodes(tree: ast.AST) -> set[ast.AST]:
     found: set[ast.AST] = set()
-    for node in ast.walk(tree):
+    for node in statements(tree):
         if isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING":
+            found.update(node.body)
             for child in node.body:
-                found.update(ast.walk(child))
+                found.update(statements(child))
     return found
 
 
@@ -152,27 +153,22 @@ def test_struct_only_in_layouts_and_bytekit(path: Path) -> None:
 
 @every(MODULES)
 def test_environment_only_in_settings(path: Path) -> None:
-    names = {n.attr for n in ast.walk(parsed(path)) if isinstance(n, ast.Attribute)}
-    if names & {"environ", "getenv", "environb"}:
-        assert relative(path) == "settings.py"
+    words = {"environ", "getenv", "environb"}
+    if relative(path) != "settings.py" and mentions(path, words):
+        assert not words & {n.attr for n in ast.walk(parsed(path)) if isinstance(n, ast.Attribute)}
 
 
 @every(MODULES)
 def test_threads_are_started_in_one_place(path: Path) -> None:
+    starters = {"Thread", "Timer", "ThreadPoolExecutor", "start_new_thread", "to_thread", "run_in_executor"}
+    if relative(path) == "bytekit/background.py" or not mentions(path, starters):
+        return
     started = {
         getattr(node.func, "attr", None) or getattr(node.func, "id", None)
         for node in ast.walk(parsed(path))
         if isinstance(node, ast.Call)
     }
-    if started & {
-        "Thread",
-        "Timer",
-        "ThreadPoolExecutor",
-        "start_new_thread",
-        "to_thread",
-        "run_in_executor",
-    }:
-        assert relative(path) == "bytekit/background.py", "use what bytekit/background.py offers"
+    assert not started & starters, "use what bytekit/background.py offers"
 
 
 LATE = {
@@ -192,9 +188,9 @@ def test_no_import_hides_in_a_function(path: Path) -> None:
         return
     if relative(path) in OPTIONAL_ADAPTERS | LATE:
         return
-    for node in ast.walk(parsed(path)):
+    for node in statements(parsed(path)):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-            inner = [child for child in ast.walk(node) if isinstance(child, ast.Import | ast.ImportFrom)]
+            inner = [child for child in statements(node) if isinstance(child, ast.Import | ast.ImportFrom)]
             assert not inner, f"{relative(path)}:{inner[0].lineno} imports inside a function"
 
 

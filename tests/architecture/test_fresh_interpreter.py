@@ -140,7 +140,7 @@ def _publish(folder: Path) -> None:
 
 
 def test_every_attribute_of_everything_the_doors_give(folder: Path) -> None:
-    every = 1 if SOAK else 8
+    every = 1 if SOAK else 16
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM, str(folder), str(every)], capture_output=True, text=True, check=False
     )

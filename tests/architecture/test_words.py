@@ -67,6 +67,8 @@ def test_channels_and_samples_that_are_misspelt() -> None:
         lambda: episode.omens["joint_ps"],
         lambda: episode.add_residual("joint_ps"),
         lambda: episode.in_time.sample(np.array([0]))["joint_ps"],
+        lambda: episode.in_time["joint_ps"],
+        lambda: episode.in_time.signals["joint_ps"],
     ):
         with pytest.raises(KeyError, match="Did you mean 'joint_pos"):
             look()

@@ -21,7 +21,7 @@ import pytest
 
 import warpdata as wd
 from tests.catalog.test_trust import new_key
-from warpdata.catalog import expiry, growing, publish, roster, turns
+from warpdata.catalog import builder, expiry, growing, publish, roster, turns
 from warpdata.catalog.access import Access, access_options
 from warpdata.catalog.copying import copy_dataset
 from warpdata.catalog.expiry import expire_versions
@@ -258,7 +258,7 @@ WRITER = textwrap.dedent(
 
 
 def test_many_processes_publish_at_once_and_nothing_is_lost(local_catalog: str, tmp_path: Path) -> None:
-    writers, rounds = 5, 2
+    writers, rounds = 3, 3
     folder = tmp_path / "files"
     folder.mkdir()
     command = [sys.executable, "-c", WRITER, local_catalog, str(folder)]
@@ -322,6 +322,17 @@ def test_a_version_overtaken_at_the_last_moment_follows_the_one_that_overtook_it
     rivals = iter([3])
     with pytest.raises(ConflictError, match=r"not .* as expected"):
         publish_one(local_catalog, 4, retries=5, expect_latest=line[0].version)
+
+
+def test_no_version_is_listed_before_the_one_it_goes_on_from(
+    local_catalog: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever is overtaken has built his version before the one that it follows."""
+    for value, second in enumerate((10, 30, 20, 30, 25, 40)):
+        monkeypatch.setattr(builder, "_now", lambda second=second: f"2026-01-01T00:00:{second}+00:00")
+        publish_one(local_catalog, value, retries=1)
+    with wd.dataset(NAME, catalog=local_catalog) as ds:
+        assert [each.message for each in ds.versions()] == list("543210")
 
 
 def test_a_turn_of_somebody_who_died_is_taken(local_catalog: str, tmp_path: Path, monkeypatch) -> None:

@@ -15,6 +15,7 @@ import warpdata as wd
 from tests.conftest import shared_golden
 from tests.contracts.row_source import RowSourceContract, rows_of
 from tests.servers import BUCKET, S3Server, run_http, s3_store, unique
+from tests.sweeps import SOAK
 from warpdata._api import connect
 from warpdata.cli.main import main
 from warpdata.corpora.source import FixedOrderSource
@@ -179,12 +180,17 @@ def test_a_failing_server_is_asked_again_and_no_row_is_skipped(corpus: Path) -> 
         np.testing.assert_array_equal(np.concatenate(found), VALUES)
 
 
+@pytest.mark.parametrize(
+    "serve",
+    ["s3", pytest.param("http", marks=pytest.mark.skipif(not SOAK, reason="make soak"))],
+    indirect=True,
+)
 def test_spawned_torch_workers_read_a_store(serve: Serve, corpus: Path) -> None:
     torch = pytest.importorskip("torch")
     with wd.open_corpus(serve(corpus), dtype="float32") as source:
         alone = [batch.rows.numpy().tobytes() for batch in source.to_torch(batch_size=512, seed=2)]
         loader = torch.utils.data.DataLoader(
-            source.to_torch(batch_size=512, seed=2), batch_size=None, num_workers=2,
+            source.to_torch(batch_size=512, seed=2), batch_size=None, num_workers=2 if SOAK else 1,
             multiprocessing_context="spawn",
         )  # fmt: skip
         assert [batch.rows.numpy().tobytes() for batch in loader] == alone

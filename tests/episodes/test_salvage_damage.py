@@ -379,7 +379,7 @@ def test_whatever_the_journals_say_of_the_recording_is_refused_or_finished(
     always = [(main_journal, ("episode", "meta"), value) for value in ODD]
     always += [(told[0], ("signal", "shape"), [2**70])]
     opened = JournalReader.open.__func__  # type: ignore[attr-defined]
-    for fact, place, value in always + thinned(cases, 60):
+    for fact, place, value in always + thinned(cases, 40):
         changed = changed_at(fact, place, value)
 
         def another(found: Any, fact: Any = fact, changed: Any = changed) -> Any:

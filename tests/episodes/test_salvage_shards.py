@@ -328,7 +328,7 @@ def test_whatever_a_journal_says_of_its_steps_is_refused_or_saved(
     odd = [None, -1, 2**70, "x", [], {}, 1.5, [["x"]], "flag", "f32", [2**40, 2**40], 0, KeyError]
     partial = tmp_path / "k.wshard.partial"
     real, refused = JournalReader.open.__func__, 0
-    for place, value in thinned(itertools.product(list(places_of(described)), odd), 120):
+    for place, value in thinned(itertools.product(list(places_of(described)), odd), 80):
         changed = changed_at(described, place, value)
 
         def opened(cls: Any, source: Any, changed: Any = changed) -> Any:

@@ -194,7 +194,7 @@ def test_the_av1_encoder_never_waits_for_itself(tmp_path: Path) -> None:
     program = (
         "import sys, warpdata as wd\n"
         "from tests.episodes.test_video import scene\n"
-        f"for number in range({150 if SOAK else 3}):\n"
+        f"for number in range({150 if SOAK else 2}):\n"
         "    path = sys.argv[1] + str(number)\n"
         "    with wd.VideoSignalWriter(path + '.mp4', path + '.parquet', codec='av1', gop_size=5) as writer:\n"
         "        for i in range(22):\n"

@@ -21,7 +21,7 @@ from warpdata.formats.wshard.chunks import read_chunk_list
 from warpdata.formats.wshard.load import load_wshard
 
 NAME = "sweep.wshard"
-CUTS, FLIPS = 400, 3000
+CUTS, FLIPS = 200, 1500
 
 
 def everything(data: bytes) -> Any:

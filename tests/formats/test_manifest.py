@@ -262,7 +262,7 @@ def test_inexact_values_have_no_place_in_the_hash(value: object) -> None:
 def test_every_flip_of_a_manifest_is_noticed_or_harmless() -> None:
     good = pack_manifest(example())
     parsed = to_json(parse_manifest(good))
-    for bit in thinned(range(len(good) * 8), 2500):
+    for bit in thinned(range(len(good) * 8), 1250):
         damaged = bytearray(good)
         damaged[bit // 8] ^= 1 << bit % 8
         try:

@@ -95,7 +95,7 @@ def test_every_flip_and_truncation_is_found(tmp_path: Path) -> None:
         damages = [good[:size] for size in range(len(good))]
         for bit in range(len(good) * 8):
             damages.append(good[: bit // 8] + bytes([good[bit // 8] ^ 1 << bit % 8]) + good[bit // 8 + 1 :])
-        for damaged in thinned(damages, 600):
+        for damaged in thinned(damages, 300):
             path.write_bytes(damaged)
             try:
                 cache = RowWarmCache(folder, model="golden", total_rows=TOTAL)

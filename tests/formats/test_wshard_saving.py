@@ -64,7 +64,7 @@ def wild_episodes(draw: st.DrawFn) -> wd.WShardEpisode:
     return episode
 
 
-@settings(max_examples=150)
+@settings(max_examples=75)
 @given(episode=wild_episodes(), strict=st.booleans())
 def test_refused_or_equal(
     tmp_path_factory: pytest.TempPathFactory, episode: wd.WShardEpisode, strict: bool

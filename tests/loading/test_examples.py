@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import ROOT
+from tests.sweeps import SOAK
 
 
 def run(name: str, folder: Path, *, torch: bool, before: Sequence[str] = ()) -> str:
@@ -59,6 +60,9 @@ def test_ranks_find_themselves(tmp_path: Path) -> None:
     assert "every sample once per epoch" in run("distributed.py", tmp_path, torch=False)
 
 
+@pytest.mark.skipif(
+    not SOAK, reason="starts torch three times: make soak; tests/loading/test_torch.py asks it for the rank"
+)
 def test_ranks_find_themselves_under_torchrun(tmp_path: Path) -> None:
     pytest.importorskip("torch")
     told = run(

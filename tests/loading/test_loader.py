@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 import warpdata as wd
 from tests.servers import unique
+from tests.sweeps import SOAK
 from warpdata.errors import WarpError
 from warpdata.loading.windows.loader import sample_rng
 
@@ -52,7 +53,7 @@ def joined(ranks: list[list[list[int]]]) -> list[list[int]]:
 SMALL = windows_of(memory_episodes([17, 0, 40, 3, 25]))
 
 
-@settings(max_examples=30)
+@settings(max_examples=20)
 @given(
     world=st.sampled_from([1, 2, 3, 5, 8, 64]), batch=st.integers(1, 40), seed=st.integers(0, 5),
     epoch=st.integers(0, 3), threads=st.integers(0, 3), tail=st.sampled_from(["short", "drop", "pad"]),
@@ -77,7 +78,7 @@ def test_ranks_together_give_the_order_of_one(world, batch, seed, epoch, threads
         assert given_ids == list(range(len(SMALL)))
 
 
-@settings(max_examples=30)
+@settings(max_examples=20)
 @given(
     first=st.tuples(st.sampled_from([1, 2, 4]), st.integers(1, 30)), steps=st.integers(0, 12),
     then=st.tuples(st.sampled_from([1, 3, 7]), st.integers(1, 30)), mixed=st.booleans(),
@@ -130,7 +131,7 @@ MIXED = wd.Mixture(
 )
 
 
-@settings(max_examples=30)
+@settings(max_examples=20)
 @given(
     weights=st.lists(st.sampled_from([0.1, 0.25, 0.3, 0.7, 1.0, 3.0]), min_size=2, max_size=4),
     length=st.integers(10, 400),
@@ -580,7 +581,9 @@ def test_workers_of_torch_give_the_same_order(start, recorded) -> None:
     windows = windows_of(wd.open_recordings(recorded))
     wanted = ids(wd.Loader(windows, 8, seed=3))
     dataset = wd.Loader(windows, 8, seed=3).to_torch()
-    loader = DataLoader(dataset, batch_size=None, num_workers=2, multiprocessing_context=start)
+    # A process that begins anew loads torch anew: one of them says as much as two.
+    count = 2 if start == "fork" or SOAK else 1
+    loader = DataLoader(dataset, batch_size=None, num_workers=count, multiprocessing_context=start)
     batches = list(loader)
     assert [batch.sample_id.tolist() for batch in batches] == wanted
     assert batches[0]["action"].dtype.is_floating_point

@@ -19,7 +19,7 @@ from warpdata.catalog.table import StreamRequest
 from warpdata.loading.stream import TableStream
 
 KEPT = pc.field("keep")
-QUIET = settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=40, deadline=None)
+QUIET = settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=20, deadline=None)
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,7 @@ import pytest
 
 import warpdata as wd
 from tests.conftest import ROOT
+from tests.docs.test_snippets import CLUSTER, PRELUDE, program_of
 from tests.ray.sets import blobs, latest, made, publish_arm, speed
 from tests.sweeps import SOAK
 from warpdata.catalog.stored import StoredEpisode
@@ -118,6 +119,15 @@ def test_tables_are_read_by_ray(catalog: str) -> None:
         whole = dataset.to_ray(table="episodes")
         assert whole.count() == 8
         assert whole.filter(expr=col("length") > 26).select_columns(["id"]).take_all() == [{"id": "ep07"}]
+
+
+def test_every_snippet_of_the_page_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As `tests/docs` runs the other pages, but on the cluster of these tests."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}:{os.environ['PATH']}")
+    monkeypatch.setattr(ray, "init", lambda **_: None)
+    monkeypatch.setattr(ray, "shutdown", lambda: None)
+    exec(PRELUDE + program_of(CLUSTER), {"__name__": "page"})
 
 
 def test_wrong_words_are_told(catalog: str) -> None:
@@ -229,10 +239,20 @@ wd.ray.publish(wd.ray.map_episodes("lab/arm", speed, catalog=sys.argv[2]), "lab/
 """
 
 
-def test_a_driver_killed_before_it_commits_publishes_nothing(
-    catalog: str, expected: str, cluster: str
-) -> None:
-    before = blobs(catalog)
+class Killed(BaseException):
+    """As nothing that a program handles."""
+
+
+def interrupted(catalog: str) -> None:
+    """A driver that ends at the place where it would commit."""
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(Killed):
+        patch.setattr(wd.DatasetBuilder, "add_stored_episodes", lambda *_: (_ for _ in ()).throw(Killed))
+        mapped = wd.ray.map_episodes("lab/arm", speed, catalog=catalog)
+        wd.ray.publish(mapped, "lab/fast", catalog=catalog)
+
+
+def killed(catalog: str, cluster: str) -> None:
+    """The same, with nothing of it left."""
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "src")])}
     done = subprocess.run(
         [sys.executable, "-c", DRIVER, cluster, catalog],
@@ -242,6 +262,14 @@ def test_a_driver_killed_before_it_commits_publishes_nothing(
         timeout=200,
     )
     assert done.returncode == -9, done.stderr.decode()
+
+
+@pytest.mark.parametrize("how", ["interrupted", pytest.param("killed", marks=only_in_soak)])
+def test_a_driver_killed_before_it_commits_publishes_nothing(
+    catalog: str, expected: str, cluster: str, how: str
+) -> None:
+    before = blobs(catalog)
+    interrupted(catalog) if how == "interrupted" else killed(catalog, cluster)
     assert latest("lab/fast", catalog) is None
     stored = blobs(catalog) - before
     assert len(stored) == 8

@@ -12,6 +12,9 @@ from numpy.typing import NDArray
 _MOST_TEXT = 2**31 - 1
 """What the offsets of Arrow's text can say."""
 
+_FLOATS = {"halffloat": "float16", "float": "float32", "double": "float64"}
+"""Names of Arrow's that numpy does not know or gives another meaning."""
+
 
 def to_arrow(values: NDArray[Any]) -> Any:
     """One axis of numbers as an Arrow array over the same memory; truths become bits."""
@@ -32,6 +35,14 @@ def text_to_arrow(items: Sequence[str] | Sequence[bytes], kind: Any) -> Any:
     return pa.Array.from_buffers(kind, len(encoded), buffers)
 
 
+def numpy_dtype(kind: Any) -> np.dtype[Any]:
+    """What numpy calls an Arrow type."""
+    if pa.types.is_boolean(kind) or pa.types.is_integer(kind) or pa.types.is_floating(kind):
+        return np.dtype(_FLOATS.get(str(kind), str(kind)))
+    found: np.dtype[Any] = np.dtype(kind.to_pandas_dtype())
+    return found
+
+
 def to_numpy(array: Any) -> NDArray[Any]:
     """A flat Arrow array as numpy: a read-only view of numbers, a copy of anything else."""
     kind = array.type
@@ -39,7 +50,7 @@ def to_numpy(array: Any) -> NDArray[Any]:
     if array.null_count or not (is_bits or pa.types.is_integer(kind) or pa.types.is_floating(kind)):
         out: NDArray[Any] = array.to_numpy(zero_copy_only=False)
         return out
-    dtype = np.dtype(kind.to_pandas_dtype())
+    dtype = numpy_dtype(kind)
     data = array.buffers()[1]
     if not len(array) or data is None:
         return np.empty(0, dtype)

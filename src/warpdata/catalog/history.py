@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
@@ -91,8 +91,30 @@ def list_versions(
 
     # Oldest first as they are known; those of one moment stay in that order.
     found = [version for version in map_in_threads(look, hashes) if version is not None]
-    found.sort(key=lambda v: (v.created_at or "", v.is_latest))
+    places = _places(found)
+    found.sort(key=lambda v: (places[v.version][0], v.is_latest, places[v.version][1]))
     return found[::-1][:limit]
+
+
+def _places(versions: Sequence[Version]) -> dict[str, tuple[str, int]]:
+    """When each version was made, and how many of that moment it goes on from: it is never older than its parent.
+
+    Whoever is overtaken goes on from a version that may have been built after its own.
+    """
+    known = {each.version: each for each in versions}
+    places: dict[str, tuple[str, int]] = {}
+    for each in versions:
+        line: list[Version] = []
+        at: Version | None = each
+        while at is not None and at.version not in places:
+            line.append(at)
+            places[at.version] = (at.created_at or "", 0)
+            at = known.get(at.parent or "")
+        for child in reversed(line):
+            moment, after = places.get(child.parent or "", ("", -1))
+            if moment >= (child.created_at or ""):
+                places[child.version] = (moment, after + 1)
+    return places
 
 
 def list_tags(catalog: Catalog, name: DatasetName) -> dict[str, str]:

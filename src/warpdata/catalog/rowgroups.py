@@ -16,7 +16,13 @@ import pyarrow.parquet as pq
 
 from warpdata.bytekit.locks import ThreadLock
 from warpdata.bytekit.ranges import Range, RangeReader, Span, check_range, coalesce
-from warpdata.errors import CorruptLayoutError, ManifestCorruptedError, TruncatedError
+from warpdata.errors import (
+    CorruptLayoutError,
+    FormatError,
+    ManifestCorruptedError,
+    TruncatedError,
+    UnsupportedDtypeError,
+)
 from warpdata.formats.episodedir.layout import PARQUET_MAGIC
 from warpdata.stores.blobs import AnyBlobReader, LocalBlobReader, RangeBytes
 
@@ -25,6 +31,9 @@ _MAX_FOOTER_BYTES = 256 << 20
 _GAP_BYTES = 128 << 10
 _OLD_SLACK_BYTES = 100
 """Old files of one writer say that column chunks are this much shorter than they are, and readers allow for it."""
+
+READS_NULL_LISTS = int(pa.__version__.partition(".")[0]) >= 26
+"""Before, Arrow refused what it had written itself: lists of a fixed size of which some are null."""
 
 _ARROW_ERRORS = (pa.ArrowException, OSError, ValueError, KeyError, IndexError)
 
@@ -179,7 +188,13 @@ class ShardFile:
             return file if mapping is whole.obj else None
         return None
 
-    def _damaged(self, error: Exception) -> CorruptLayoutError:
+    def _damaged(self, error: Exception) -> FormatError:
+        if not READS_NULL_LISTS and "Expected all lists to be of size" in str(error):
+            return UnsupportedDtypeError(
+                f"pyarrow {pa.__version__} cannot read lists of a fixed size of which some are null",
+                path=self.reader.name,
+                hint="Install pyarrow 26 or newer.",
+            )
         return CorruptLayoutError(f"damaged parquet shard ({_first_line(error)})", path=self.reader.name)
 
 

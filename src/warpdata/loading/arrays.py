@@ -10,6 +10,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from warpdata.bytekit.arrow_arrays import numpy_dtype
 from warpdata.errors import DatasetError, nearest
 
 Array = npt.NDArray[Any]
@@ -73,7 +74,7 @@ def _flat(column: pa.Array, name: str, nulls: str) -> Numbers:
             column = pc.if_else(column.is_valid(), column, pa.scalar(_zero(column.type), column.type))
         elif not pa.types.is_floating(column.type):
             raise _null_error(column.type, name)
-    dtype = np.dtype(np.bool_) if pa.types.is_boolean(column.type) else column.type.to_pandas_dtype()
+    dtype = numpy_dtype(column.type)
     return Numbers(np.asarray(column.to_numpy(zero_copy_only=False), dtype), valid)
 
 

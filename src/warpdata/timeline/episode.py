@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -44,6 +43,35 @@ class Names(tuple[str, ...]):
         return self
 
 
+class NamedSignals(Mapping[str, Signal]):
+    """The signals of an episode, read-only; a name that is none of them is told with the one that was meant."""
+
+    __slots__ = ("_signals",)
+
+    def __init__(self, signals: Mapping[str, Signal]) -> None:
+        self._signals = signals
+
+    def __getitem__(self, name: str) -> Signal:
+        if name not in self._signals:
+            listed = ", ".join(self._signals) or "none"
+            raise KeyError(
+                f"no signal {name!r} in this episode; it has {listed}.{nearest(name, self._signals)}"
+            )
+        return self._signals[name]
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._signals
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._signals)
+
+    def __len__(self) -> int:
+        return len(self._signals)
+
+    def __repr__(self) -> str:
+        return f"<signals {', '.join(self._signals) or 'none'}>"
+
+
 class Episode(Mapping[str, Any]):
     """Named signals on one axis of time, static items and metadata, wherever they are stored.
 
@@ -79,7 +107,7 @@ class Episode(Mapping[str, Any]):
     @property
     def signals(self) -> Mapping[str, Signal]:
         """Name -> signal; each is opened when it is first asked for."""
-        return MappingProxyType(self._source.signals)
+        return NamedSignals(self._source.signals)
 
     @property
     def static(self) -> Mapping[str, Any]:

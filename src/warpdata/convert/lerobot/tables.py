@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
+from warpdata.bytekit.arrow_arrays import numpy_dtype
 from warpdata.bytekit.dtype import dtype_of
 from warpdata.bytekit.folders import RangeFile
 from warpdata.bytekit.locks import ThreadLock
@@ -47,7 +48,7 @@ class ColumnKind:
         if self.is_picture or self.is_text or self.is_json:
             return
         try:
-            self.dtype = dtype_of(np.dtype(item.to_pandas_dtype())).dtype
+            self.dtype = dtype_of(numpy_dtype(item)).dtype
         except (NotImplementedError, TypeError, ValueError):
             raise UnsupportedDtypeError(f"column {name!r} holds {kind}", path=path) from None
         if sides:

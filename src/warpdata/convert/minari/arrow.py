@@ -12,6 +12,7 @@ import pyarrow.compute
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
+from warpdata.bytekit.arrow_arrays import numpy_dtype
 from warpdata.bytekit.commit import commit_file
 from warpdata.bytekit.dtype import dtype_of
 from warpdata.bytekit.folders import RangeFile
@@ -130,7 +131,7 @@ def column_values(column: Any, path: str, field: Any, name: str) -> NDArray[Any]
             sides.append(int(lengths[0]) if len(lengths) else 0)
             found = found.flatten()
         try:
-            dtype = dtype_of(found.type.to_pandas_dtype()).dtype
+            dtype = dtype_of(numpy_dtype(found.type)).dtype
         except (ValueError, NotImplementedError, TypeError):
             raise UnsupportedDtypeError(f"column {path!r} holds {field.type}", path=name) from None
         values = found.to_numpy(zero_copy_only=False).astype(dtype, copy=False)
@@ -174,7 +175,7 @@ class ArrowRows(Rows):
             sides.append(self._one_length())
             kind = kind.value_type
         try:
-            dtype = dtype_of(kind.to_pandas_dtype()).dtype
+            dtype = dtype_of(numpy_dtype(kind)).dtype
         except (ValueError, NotImplementedError, TypeError):
             raise UnsupportedDtypeError(
                 f"column {self._path!r} holds {self._field.type}", path=self._table.name,

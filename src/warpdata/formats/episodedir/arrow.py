@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from warpdata.bytekit.arrow_arrays import text_to_arrow, to_arrow, to_numpy
+from warpdata.bytekit.arrow_arrays import numpy_dtype, text_to_arrow, to_arrow, to_numpy
 from warpdata.bytekit.dtype import dtype_named, dtype_of
 from warpdata.errors import CorruptLayoutError, FormatError, LimitExceededError
 from warpdata.formats.episodedir import layout
@@ -226,7 +226,7 @@ class Footer:
         if pa.types.is_string(item) or pa.types.is_binary(item):
             return (str if pa.types.is_string(item) else bytes), is_list
         try:
-            return np.dtype(item.to_pandas_dtype()), is_list
+            return numpy_dtype(item), is_list
         except (NotImplementedError, TypeError):
             raise CorruptLayoutError(f"values of type {item} are not known", path=self.path) from None
 
