@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import warpdata as wd
-from warpdata.errors import CorruptLayoutError, RecordingError, SchemaMismatchError
+from warpdata.errors import CorruptLayoutError, RecordingError, SchemaMismatchError, StoreError
 
 
 @pytest.mark.parametrize(
@@ -116,3 +116,10 @@ def test_views_of_episodes_can_be_pickled(tmp_path: Path) -> None:
         assert again["x"].timestamps.tolist() == view["x"].timestamps.tolist()
     with pytest.raises(TypeError, match="max_age_ns"):
         episode.sample([1], max_age_ns=1.5)
+
+
+def test_a_root_that_cannot_be_listed_is_our_error(tmp_path: Path) -> None:
+    (tmp_path / "loop").symlink_to("loop")
+    for use in (wd.record, wd.open_recordings, wd.open, wd.check_dataset):
+        with pytest.raises(StoreError):
+            use(tmp_path / "loop").__enter__().append("x", 1.0, 1)

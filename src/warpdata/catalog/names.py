@@ -68,6 +68,8 @@ class DatasetName:
 
 def parse_name(text: str) -> DatasetName:
     """The name in `text`, or ValueError that says what a name looks like."""
+    if not isinstance(text, str):
+        raise TypeError(f"a dataset has a name like workspace/name, not {text!r}")
     dataset_id, at, suffix = text.partition("@")
     if not DATASET_ID.fullmatch(dataset_id) or (at and not suffix):
         raise ValueError(f"not a dataset name: {text!r}; use workspace/name, with @hash or @tag if you like")

@@ -16,6 +16,8 @@ def with_signals(episode: Episode, more: Mapping[str, Any] | Episode) -> Episode
     """The episode with further signals by name: a Signal, or an array with one row per step."""
     if isinstance(more, Episode):
         return more
+    if not isinstance(more, Mapping):
+        raise TypeError(f"derived signals are {{name: rows}} or an Episode, not {type(more).__name__}")
     made: dict[str, Signal] = {}
     for name, value in more.items():
         if isinstance(value, Signal):

@@ -39,6 +39,8 @@ class DirectorySource(EpisodeSource):
     """An episode directory, here or in a store; reading is safe in threads, after a fork, and after pickling."""
 
     def __init__(self, directory: str | os.PathLike[str] | FolderReader) -> None:
+        if not isinstance(directory, str | os.PathLike | FolderReader):
+            raise TypeError(f"an episode is an Episode or a path, not {type(directory).__name__}")
         # Absolute: files are opened when they are asked for, and the process may have gone elsewhere by then.
         self.folder: Folder = (
             Path(os.path.abspath(directory)) if isinstance(directory, str | os.PathLike) else directory

@@ -23,7 +23,7 @@ from warpdata.episodes.facts import facts_table, joined_tables
 from warpdata.episodes.facts_cache import recorded_facts
 from warpdata.episodes.listing import episode_name, episode_path, list_episodes, list_folder
 from warpdata.episodes.unfinished import Unfinished, unfinished_at
-from warpdata.errors import ConflictError
+from warpdata.errors import ConflictError, StoreError
 from warpdata.formats.episodedir.documents import Folder, read_set_metadata
 from warpdata.formats.episodedir.images import VideoOptions
 from warpdata.timeline.episode import Episode
@@ -283,6 +283,8 @@ def _numbers(folder: Path) -> list[int]:
         return sorted(int(name) for name in os.listdir(folder) if len(name) == 12 and name.isdigit())
     except (FileNotFoundError, NotADirectoryError):
         return []
+    except OSError as error:
+        raise StoreError(f"cannot list ({error.strerror})", path=folder) from None
 
 
 def _local(root: str | os.PathLike[str]) -> Path:

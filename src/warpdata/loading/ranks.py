@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import sys
 from typing import Any
 
@@ -16,7 +17,10 @@ def rank_and_world(shard: Any) -> tuple[int, int]:
         return auto_rank()
     if not isinstance(shard, tuple | list) or len(shard) != 2:
         raise ValueError(f"shard is {shard!r}; give (rank, world), 'auto' or None")
-    rank, world = int(shard[0]), int(shard[1])
+    try:
+        rank, world = map(operator.index, shard)
+    except TypeError:
+        raise ValueError(f"rank and world are integers, not {shard[0]!r} and {shard[1]!r}") from None
     if world < 1 or not 0 <= rank < world:
         raise ValueError(f"rank {rank} is not one of {world} ranks")
     return rank, world

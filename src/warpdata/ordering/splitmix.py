@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import operator
+
 import numpy as np
 import numpy.typing as npt
 
@@ -36,7 +38,7 @@ def stream_key(*parts: int) -> int:
     """One 64-bit key for a tuple of integers, such as (seed, epoch, purpose)."""
     key = 0
     for part in parts:
-        key = splitmix64_of(key ^ (part & _MASK))
+        key = splitmix64_of(key ^ (operator.index(part) & _MASK))
     return key
 
 

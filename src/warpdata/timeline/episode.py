@@ -166,6 +166,8 @@ class Episode(Mapping[str, Any]):
 
     def _older_name(self, name: str) -> str | None:
         """A signal asked for by a name that carries its role: `action/torque`, `done`."""
+        if not isinstance(name, str):
+            return None
         signals = self._source.signals
         other = _OLDER_NAMES.get(name)
         if other in signals:

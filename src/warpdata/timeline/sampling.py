@@ -97,6 +97,8 @@ def sample_signals(
     if before not in get_args(Before):
         raise ValueError(f"before is 'pad', 'nan' or 'raise', not {before!r}")
     check_max_age(max_age_ns)
+    if not isinstance(align, str | Mapping):
+        raise TypeError(f"align is a word or {{signal: word}}, not {align!r}")
     values: dict[str, NDArray[Any]] = {}
     mask: dict[str, NDArray[np.bool_]] = {}
     age: dict[str, NDArray[np.int64]] = {}

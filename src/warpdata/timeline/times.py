@@ -91,7 +91,7 @@ def grid(start: int, stop: int, step: int) -> NDArray[np.int64]:
         raise ValueError(f"a grid of {count} times is too large; at most {MAX_GRID}")
     if count and (start < INT64_MIN or start + (count - 1) * step > INT64_MAX):
         raise ValueError("the grid leaves the range of 64-bit nanoseconds")
-    return start + np.arange(count, dtype=np.int64) * step if count else np.empty(0, np.int64)
+    return start + np.arange(count, dtype=np.int64) * min(step, INT64_MAX) if count else np.empty(0, np.int64)
 
 
 def rate_grid(start: int, stop: int, rate_hz: float) -> NDArray[np.int64]:

@@ -102,6 +102,9 @@ def save_wshard(
 
 def plan_shard(episode: WShardEpisode, path: str | os.PathLike[str]) -> ShardPlan:
     """What the file of an episode will hold, or the error that says why no reader would take it."""
+    if not isinstance(episode, WShardEpisode):
+        hint = "; episode.tensors is one" if hasattr(episode, "tensors") else ""
+        raise TypeError(f"save_wshard saves a WShardEpisode, not {type(episode).__name__}{hint}")
     try:
         episode.validate()
         _check_about(episode)

@@ -38,6 +38,8 @@ class Mixture:
         length: int | None = None,
         schedule: Mapping[int, Mapping[str, float]] | None = None,
     ) -> None:
+        if not isinstance(sources, Mapping):
+            raise TypeError(f"sources are {{name: (wd.Windows, weight)}}, not {sources!r}")
         if not sources:
             raise ValueError("a mixture has at least one source")
         self.names = [str(name) for name in sources]

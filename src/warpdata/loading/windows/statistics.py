@@ -288,6 +288,8 @@ def chosen_ways(
         if normalize != "auto":
             return {name: _way(normalize) for name, each in schema.items() if _is_float(each)}
         return {name: "mean_std" for name, each in schema.items() if _is_float(each)}
+    if not isinstance(normalize, Mapping):
+        raise TypeError(f"normalize is a word or {{field: word}}, not {normalize!r}")
     for name in normalize:
         if name not in schema:
             raise KeyError(f"normalize names no field {name!r}.{nearest(name, schema)}")

@@ -34,7 +34,7 @@ from warpdata.loading.windows.table import SampleTable, keep_table, kept_table
 from warpdata.loading.windows.torch import teach_collate
 from warpdata.settings import Settings
 from warpdata.timeline.episode import Episode
-from warpdata.timeline.times import as_int
+from warpdata.timeline.times import as_int, as_int_array, is_many
 
 if TYPE_CHECKING:
     from warpdata.catalog.dataset import Dataset
@@ -77,6 +77,8 @@ class Windows:
             raise ValueError(
                 f"edges is {', '.join(get_args(Edges))}, not {edges!r}.{nearest(str(edges), get_args(Edges))}"
             )
+        if not isinstance(fields, Mapping):
+            raise TypeError(f"fields are {{name: wd.Field(…)}}, not {fields!r}")
         if not fields:
             raise ValueError("a sample has at least one field")
         self.episodes = _followed(episodes) if follow else _as_episodes(episodes)
@@ -361,7 +363,7 @@ class Windows:
 
     def locate(self, samples: Any) -> tuple[Int64s, Int64s]:
         """The episode (by position) and the time of each sample; times are read, values are not."""
-        numbers = np.atleast_1d(np.asarray(samples, np.int64))
+        numbers = _sample_numbers(samples)
         episodes, anchors = self.table.locate(numbers)
         times = np.empty(len(numbers), np.int64)
         for each in np.unique(episodes).tolist():
@@ -380,7 +382,7 @@ class Windows:
 
     def batch(self, samples: Any) -> Batch:
         """These samples as one batch, in the order given."""
-        numbers = np.asarray(samples, np.int64)
+        numbers = _sample_numbers(samples)
         if numbers.size and not 0 <= int(numbers.min()) <= int(numbers.max()) < len(self):
             raise IndexError(f"samples lie from 0 to {len(self) - 1}")
         return gather(self, numbers)
@@ -502,6 +504,10 @@ class Windows:
     def __repr__(self) -> str:
         fields = ", ".join(self.fields)
         return f"<Windows over {len(self.episodes)} episodes: {fields}>"
+
+
+def _sample_numbers(samples: Any) -> Int64s:
+    return as_int_array(samples if is_many(samples) else [samples], "a sample")
 
 
 def _followed(given: Any) -> Episodes:

@@ -1,0 +1,78 @@
+"""A wrong argument is a plain error of Python or one of ours, whatever it is and wherever it is given."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import warpdata as wd
+
+WRONG: list[Any] = [
+    None, -1, 10**30, 2**63, -(2**63) - 1, 1.5, float("nan"), float("inf"), "x", "", b"x", [], {}, (), object(), 1j,
+    [None], {"x": 1}, len, np.zeros((2, 2)), np.float32(1), "a\0b", "\ud800", slice(0, 2), range(3), np.uint64(2**63),
+]  # fmt: skip
+PLAIN = (wd.WarpError, ValueError, TypeError, KeyError, IndexError)
+
+
+@pytest.fixture(scope="module")
+def doors(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Callable[[Any], Any]]:
+    folder = tmp_path_factory.mktemp("doors")
+    with wd.record(folder / "root", clock="simulated") as recorder:
+        for i in range(6):
+            recorder.step({"x": np.zeros(2, np.float32)}, {"a": 1.0}, ts_ns=i * 10)
+    catalog = str(folder / "catalog")
+    with wd.DatasetBuilder("a/b", catalog=catalog) as builder:
+        builder.add_table("main", {"id": [1, 2, 3]}).publish()
+    episodes = wd.open(folder / "root")
+    episode, table = episodes[0], wd.dataset("a/b", catalog=catalog).table("main")
+    windows = wd.Windows(episodes, {"x": "x"}, anchor="a")
+    loader = wd.Loader(windows, batch_size=2)
+    signal = episode["x"]
+    return {
+        "dataset": lambda v: wd.dataset(v, catalog=catalog),
+        "builder": lambda v: wd.DatasetBuilder(v, catalog=catalog).close(),
+        "save": lambda v: wd.save_wshard(v, folder / "out.wshard"),
+        "pack": lambda v: wd.pack_episode(v, folder / "packed.wshard"),
+        "item": lambda v: episode[v],
+        "records": lambda v: signal[v],
+        "moments": lambda v: signal.time[v],
+        "grid": lambda v: signal.time[0:10:v],
+        "times": lambda v: episode.sample(v),
+        "align": lambda v: episode.sample([1], align=v),
+        "rate": lambda v: episode.steps_at(rate_hz=v),
+        "map": lambda v: episodes.map(lambda _: v)[0],
+        "seed": lambda v: episodes.split(train=0.5, seed=v),
+        "fields": lambda v: wd.Windows(episodes, v, anchor="a"),
+        "samples": windows.batch,
+        "located": windows.locate,
+        "mixture": wd.Mixture,
+        "normalize": lambda v: wd.Loader(windows, batch_size=2, normalize=v),
+        "state": loader.load_state_dict,
+        "rank": lambda v: table.batches(2, rank=v, world=2).close(),
+        "world": lambda v: table.batches(2, rank=0, world=v).close(),
+        "rows": table.take,
+    }
+
+
+def test_a_wrong_argument_is_a_plain_error(doors: dict[str, Callable[[Any], Any]]) -> None:
+    for name, door in doors.items():
+        for value in WRONG:
+            try:
+                door(value)
+            except PLAIN:
+                pass
+            except Exception as error:
+                raise AssertionError(f"{name}({value!r}) raised {error!r}") from error
+
+
+def test_integers_of_numpy_are_integers_and_fractions_are_none(
+    doors: dict[str, Callable[[Any], Any]],
+) -> None:
+    assert [len(each) for each in doors["seed"](np.int64(2))] == [len(each) for each in doors["seed"](2)]
+    assert doors["samples"](np.array([1, 0], np.int32)).sample_id.tolist() == [1, 0]
+    for name, value in (("samples", [0.5]), ("rank", 0.5), ("world", 2.5), ("rank", "0")):
+        with pytest.raises((TypeError, ValueError)):
+            doors[name](value)
