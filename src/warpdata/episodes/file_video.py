@@ -172,6 +172,11 @@ class FileVideo(VideoSignal):
             return FrameIndex(
                 about, none, found.shape, found.stream, none.astype(np.bool_), none, none, None, 0, fps
             )
+        if first == 0 and stop == len(found.pts):
+            return FrameIndex(
+                about, times, found.shape, found.stream, found.keyframe, found.offset, found.size, None,
+                found.file_bytes, fps,
+            )  # fmt: skip
         keys = np.flatnonzero(found.keyframe)
         low = int(keys[np.searchsorted(keys, first, side="right") - 1])
         after = int(np.searchsorted(keys, stop, side="left"))
