@@ -22,7 +22,7 @@ from warpdata.convert.importing import import_episodes
 from warpdata.convert.place import Place, check_inside
 from warpdata.convert.rows import grid_times, rate_of
 from warpdata.episodes.collection import Episodes, EpisodesSource
-from warpdata.errors import ConflictError, CorruptLayoutError, WarpError
+from warpdata.errors import BadMagicError, ConflictError, CorruptLayoutError, WarpError
 from warpdata.formats.episodedir.images import VideoOptions
 from warpdata.timeline.episode import Episode
 from warpdata.timeline.memory import ArraySignal
@@ -225,6 +225,21 @@ def test_what_is_no_set_is_not_taken_for_one(tmp_path: Path) -> None:
         format_module("lerobt")
     with pytest.raises(AttributeError, match="Did you mean 'lerobot'"):
         wd.convert.lerobt  # noqa: B018
+
+
+def test_a_set_of_another_format_and_a_folder_of_sets_are_called_so(tmp_path: Path) -> None:
+    source = made_set(tmp_path / "sets/one")
+    for name in ("rlds", "hdf5", "mcap", "rosbag2", "zarr", "minari", "dreamer", "webdataset"):
+        with pytest.raises(BadMagicError, match=f"this is lerobot, not {name}.*one") as told:
+            wd.import_episodes(source, tmp_path / "target", format=name)
+        assert "lerobot" in str(told.value.hint)
+    with pytest.raises(BadMagicError, match="a folder of sets") as told:
+        wd.import_episodes(tmp_path / "sets", tmp_path / "target")
+    assert f"{source} (lerobot)" in str(told.value.hint)
+    (tmp_path / "file").write_bytes(b"nothing known")
+    with pytest.raises(BadMagicError, match=r"not a LeRobot set.*file"):
+        wd.import_episodes(tmp_path / "file", tmp_path / "target", format="lerobot")
+    assert not (tmp_path / "target").exists()
 
 
 @pytest.mark.parametrize("name", ["../x", "a/../../x", "/etc/passwd", "a\\..\\x", "", "c:/x", "a\x00b"])

@@ -18,7 +18,7 @@ from tests.sweeps import thinned
 from warpdata.bytekit import bulk_file
 from warpdata.bytekit.kept import KEPT
 from warpdata.bytekit.ranges import FileRangeReader
-from warpdata.episodes import stills
+from warpdata.episodes import file_video, stills
 from warpdata.episodes.check import check_episode
 from warpdata.episodes.content_sums import ContentSum, sum_of
 from warpdata.episodes.directory_copy import MetaOf, copy_to_directory
@@ -161,6 +161,22 @@ def test_missing_frames_and_damage_are_named(tmp_path: Path) -> None:
         path.write_bytes(data[:at])
         seen, said = values_or_error(path)
         assert np.array_equal(seen, whole) if said is None else "v.mp4" in said  # some bytes no frame needs
+
+
+def test_frames_that_lie_over_each_other_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Their checksums would be taken of the wrong bytes where one is cut in the middle."""
+    path = video_file(tmp_path / "v.mp4", *CODECS["plain"])
+    listed = file_video._listed
+
+    def overlapping(*asked: Any) -> Any:
+        probe, places, *rest = listed(*asked)
+        places[5, 0] -= 1
+        return probe, places, *rest
+
+    assert len(camera(path).source) == FRAMES
+    monkeypatch.setattr(file_video, "_listed", overlapping)
+    with pytest.raises(CorruptLayoutError, match=r"over each other.*v\.mp4"):
+        camera(path).values()
 
 
 def jpeg(pixels: np.ndarray, **options: object) -> bytes:

@@ -166,7 +166,8 @@ def foreign_episodes(
     address: str | os.PathLike[str], name: str | None = None, **options: Any
 ) -> Episodes | None:
     """The episodes of a foreign set; of one whose format is not named, None where no format knows it."""
-    from warpdata.convert.formats import check_options, format_module, format_of
+    from warpdata.convert.formats import check_options, format_module, format_of, other_format
+    from warpdata.errors import FormatError, StoreError
 
     base, inside = divided_address(os.fspath(address))
     folder = folder_at(base)
@@ -180,7 +181,10 @@ def foreign_episodes(
     if not hasattr(module, "read"):
         raise ValueError(f"{found} can be written, not read")
     check_options(module.read, options, f"reading {found}")
-    episodes: Episodes = module.read(place, **options)
+    try:
+        episodes: Episodes = module.read(place, **options)
+    except (FormatError, StoreError) as error:
+        raise other_format(error, found, place) from None
     return episodes if inside is None else episodes[[episodes.position(inside)]]
 
 

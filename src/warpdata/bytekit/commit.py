@@ -225,14 +225,17 @@ def write_file(path: str | os.PathLike[str], data: Buffer, *, durable: bool = Tr
 
 def put_file(path: str | os.PathLike[str], data: Buffer) -> None:
     """Write a new file into a folder that is committed as a whole: it needs no name of its own before."""
-    with map_os_errors(path):
+    try:
         fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
         try:
-            view = byte_view(data)
+            written = os.write(fd, data)
+            view = byte_view(data)[written:]
             while view.nbytes:
                 view = view[os.write(fd, view) :]
         finally:
             os.close(fd)
+    except OSError as error:
+        raise os_error(error, path) from error
 
 
 def fsync_folder(path: str | os.PathLike[str]) -> None:

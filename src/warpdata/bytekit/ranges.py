@@ -502,7 +502,7 @@ def _open_file(path: str) -> tuple[int, int]:
     try:
         # Without O_NONBLOCK, opening a pipe waits for somebody to write into it.
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         raise BlobNotFoundError("no such file", path=path) from None
     except PermissionError:
         raise PermissionError_("this file may not be read", path=path) from None

@@ -17,12 +17,14 @@ from typing import Any
 
 from warpdata.convert import FORMATS
 from warpdata.convert.place import Place
-from warpdata.errors import BadMagicError, StoreError, nearest
+from warpdata.errors import BadMagicError, StoreError, WarpError, nearest
 
-__all__ = ["FORMATS", "check_options", "format_module", "format_of", "known_format"]
+__all__ = ["FORMATS", "check_options", "format_module", "format_of", "known_format", "other_format"]
 
 _ASKED = ("lerobot", "minari", "hdf5", "rosbag2", "mcap", "zarr", "rlds", "dreamer", "webdataset")
 """In this order a place is shown to them; npz and parquet fit too much to be guessed."""
+_LOOKED_AT = 32
+"""Of the names in a folder."""
 
 
 def format_module(name: str) -> ModuleType:
@@ -52,10 +54,34 @@ def known_format(place: Place) -> str:
     """The format that a place holds; an error where none recognises it."""
     found = format_of(place)
     if found is None:
+        inside = _set_inside(place)
+        if inside is not None:
+            raise BadMagicError("a folder of sets, not a set", path=place.name, hint=f"Name one: {inside}.")
         raise BadMagicError(
             "no known format", path=place.name, hint=f"Name the format: one of {', '.join(FORMATS)}."
         )
     return found
+
+
+def _set_inside(place: Place) -> str | None:
+    """The first set directly inside a folder of this machine, with its format; few are looked at."""
+    if place.path is None or not place.path.is_dir():
+        return None
+    for name in place.children()[:_LOOKED_AT]:
+        found = format_of(Place.of(place.path / name))
+        if found is not None:
+            return f"{place.path / name} ({found})"
+    return None
+
+
+def other_format(error: WarpError, name: str, place: Place) -> WarpError:
+    """What to say where a place cannot be read as the format that was named: which one it is, if another knows it."""
+    found = format_of(place)
+    if found is None or found == name:
+        return error
+    return BadMagicError(
+        f"this is {found}, not {name}", path=place.name, hint=f"Name {found}, or leave the format out."
+    )
 
 
 def check_options(call: Any, options: Mapping[str, Any], what: str) -> None:

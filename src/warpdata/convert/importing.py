@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import quote
 
 from warpdata._version import __version__
+from warpdata.bytekit.background import OrderedWorker
 from warpdata.bytekit.commit import TEMP_MARK, map_os_errors, write_file
 from warpdata.bytekit.jsontext import dump_json, parse_json_object
 from warpdata.bytekit.locks import FileLock
@@ -41,7 +42,7 @@ from warpdata.formats.episodedir.documents import read_meta
 from warpdata.formats.episodedir.images import VideoOptions
 from warpdata.formats.wshard.reader import ShardReader
 from warpdata.timeline.episode import Episode
-from warpdata.timeline.readonly import PLAIN_TYPES
+from warpdata.timeline.readonly import PLAIN_TYPES, ReadOnlyDict
 from warpdata.timeline.signal import Signal
 from warpdata.timeline.source import SourceAround
 
@@ -99,6 +100,7 @@ def import_episodes(
     try:
         with contextlib.ExitStack() as stack:
             stack.enter_context(_alone(path))
+            stack.callback(place.close)
             place.begin(episodes, plan)
             receipt = _run(episodes, place, plan, runner or Here(), on_error, progress)
             place.finish(episodes, receipt)
@@ -263,6 +265,10 @@ class Target(ABC):
                         missing_ok=True
                     )
 
+    def close(self) -> None:
+        """Let go of what it holds in this process."""
+        return
+
     def _name(self, _: Episodes) -> None:
         """Choose the names of the episodes in the target, where they do not follow from their positions."""
         return
@@ -282,6 +288,9 @@ class Target(ABC):
 
 class RootTarget(Target):
     """A root of recordings: episode k of the source is directory k."""
+
+    _writing: OrderedWorker[None] | None = None
+    """Waits for the disk; of this process."""
 
     def is_done(self, position: int) -> bool:
         """Whether the directory is there with all its bytes; one that the loss of power damaged is made again."""
@@ -304,8 +313,20 @@ class RootTarget(Target):
             _tell_names(notes, episode)
             return _noted_meta(episode, plan, notes)
 
-        copy_to_directory(episode, episode_path(self.path, position), meta_of, video=plan.video)
+        if self._writing is None:
+            self._writing = OrderedWorker("warpdata-import")
+        directory = episode_path(self.path, position)
+        copy_to_directory(episode, directory, meta_of, video=plan.video, writing=self._writing)
         return notes
+
+    def close(self) -> None:
+        """End its thread."""
+        if self._writing is not None:
+            self._writing.close()
+            self._writing = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {key: value for key, value in self.__dict__.items() if key != "_writing"}
 
     def _is_taken(self) -> bool:
         return holds_recordings(self.path) or any(self.path.glob("*.wshard"))
@@ -457,6 +478,8 @@ def _tell_names(notes: dict[str, Note], episode: Episode) -> None:
 
 def _plain(value: Any) -> Any:
     """Metadata as JSON holds it."""
+    if isinstance(value, ReadOnlyDict):
+        return value
     if isinstance(value, dict):
         return {str(key): _plain(each) for key, each in value.items()}
     if isinstance(value, list | tuple):

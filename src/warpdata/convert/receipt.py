@@ -45,8 +45,11 @@ class Note:
 
     def to_json(self) -> dict[str, Any]:
         """As metadata keeps it: what is empty is left out."""
-        found = {each.name: getattr(self, each.name) for each in fields(self)}
-        return {key: value for key, value in found.items() if value or key in ("how", "records")}
+        found: dict[str, Any] = {"how": self.how, "records": self.records}
+        for key in _LEFT_OUT:
+            if value := getattr(self, key):
+                found[key] = value
+        return found
 
     @classmethod
     def from_json(cls, stated: Any) -> Note:
@@ -58,6 +61,10 @@ class Note:
         if made.how not in HOW:
             raise CorruptLayoutError(f"a note of an earlier conversion says {made.how!r}")
         return made
+
+
+_LEFT_OUT = tuple(each.name for each in fields(Note))[2:]
+"""What a note does not say where it is empty."""
 
 
 def note_of(signal: Signal, how: How = "kept", why: str = "", **more: int) -> Note:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
+import itertools
 import os
+from bisect import bisect_left, bisect_right
 
 import numpy as np
-from numpy.typing import NDArray
 
 from warpdata.bytekit.bulk_file import BulkFile, Later
 from warpdata.bytekit.checksum import RunningXxh3128, crc32c
@@ -25,21 +25,27 @@ def copy_camera(
     `later` may do the last part of the writing.
     """
     digest = RunningXxh3128()
+    sums: list[int] = []
     with map_os_errors(target), BulkFile(target, copy.video_bytes, later) as out:
         out.write(copy.head)
-        sums = [_copy(each, out, digest) for each in copy.stretches]
+        for each in copy.stretches:
+            sums += _copy(each, out, digest)
         out.write(copy.tail)
-    total = sum(int(each.size.sum()) for each in copy.stretches)
+    total = sum([int(each.size.sum()) for each in copy.stretches])
     found = ContentSum(total, xxh3_128=digest.digest().hex())
-    return copy.complete(np.concatenate(sums)), found
+    return copy.complete(np.array(sums, np.uint32)), found
 
 
-def _copy(stretches: Stretches, out: BulkFile, digest: RunningXxh3128) -> NDArray[np.uint32]:
+def _copy(stretches: Stretches, out: BulkFile, digest: RunningXxh3128) -> list[int]:
+    """Copy the bytes; the checksum of each packet in the order of the file."""
     packets = _Packets(stretches, digest)
-    with contextlib.closing(stretches.video.video_bytes()) as reader:
+    reader = stretches.video.video_bytes()
+    try:
         for start, stop in stretches.ranges:
             _copy_range(reader, start, stop, out, packets)
-    return packets.found()
+    finally:
+        reader.close()
+    return packets.sums
 
 
 def _copy_range(reader: RangeReader, start: int, stop: int, out: BulkFile, packets: _Packets) -> None:
@@ -56,29 +62,39 @@ class _Packets:
     """The checksum of each packet and the hash of all, from pieces of a file in order that are cut anywhere."""
 
     def __init__(self, stretches: Stretches, digest: RunningXxh3128) -> None:
-        self._starts = stretches.offset.tolist()
-        self._ends = (stretches.offset + stretches.size).tolist()
-        self._sums = [0] * len(self._starts)
-        self._next = 0
+        ends = stretches.offset + stretches.size
+        self._starts, self._ends = stretches.offset.tolist(), ends.tolist()
+        is_gap = stretches.offset[1:] != ends[:-1]
+        self._gaps = (np.flatnonzero(is_gap) + 1).tolist()
+        """The packets that do not follow the one before at once."""
+        self.sums: list[int] = []
+        """Of the packets that are complete, in the order of the file."""
+        self._begun = 0
+        """The checksum of what pieces before had of the next packet."""
         self._digest = digest
 
     def see(self, start: int, piece: memoryview) -> None:
         """Take the bytes of packets out of a piece that begins at `start` of the file."""
-        stop, number, sums = start + piece.nbytes, self._next, self._sums
-        low = high = start  # bytes of packets that lie together and are not in the hash yet
-        while number < len(sums) and self._starts[number] < stop:
-            first, last = max(self._starts[number], start), min(self._ends[number], stop)
-            sums[number] = crc32c(piece[first - start : last - start], sums[number])
-            if first != high:
-                self._digest.update(piece[low - start : high - start])
-                low = first
-            high = last
-            if self._ends[number] > stop:
-                break
-            number += 1
-        self._digest.update(piece[low - start : high - start])
-        self._next = number
+        stop, first = start + piece.nbytes, len(self.sums)
+        last = bisect_right(self._ends, stop, first)  # those before it end in this piece
+        at, starts, ends = first, self._starts, self._ends
+        if first < last and starts[first] < start:
+            self.sums.append(crc32c(piece[: ends[first] - start], self._begun))
+            self._begun, at = 0, first + 1
+        self.sums += [
+            crc32c(piece[low - start : high - start])
+            for low, high in zip(starts[at:last], ends[at:last], strict=True)
+        ]
+        if last < len(ends) and starts[last] < stop:
+            self._begun = crc32c(piece[max(0, starts[last] - start) :], self._begun)
+            last += 1
+        self._hash(start, stop, piece, first, last)
 
-    def found(self) -> NDArray[np.uint32]:
-        """The checksum of each packet in the order of the file."""
-        return np.array(self._sums, np.uint32)
+    def _hash(self, start: int, stop: int, piece: memoryview, first: int, last: int) -> None:
+        """Add the packets [first, last), as far as they lie in the piece, in as large parts as lie together."""
+        if first == last:
+            return
+        cuts = self._gaps[bisect_right(self._gaps, first) : bisect_left(self._gaps, last)]
+        for low, high in itertools.pairwise([first, *cuts, last]):
+            begin, end = max(self._starts[low], start), min(self._ends[high - 1], stop)
+            self._digest.update(piece[begin - start : end - start])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import math
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -30,7 +31,7 @@ from warpdata.episodes.statistics import SharedClocks, are_few, stated_together
 from warpdata.episodes.tables import TableFile
 from warpdata.errors import FormatError
 from warpdata.formats.episodedir import layout
-from warpdata.formats.episodedir.arrow import table_bytes
+from warpdata.formats.episodedir.arrow import description_text, table_bytes
 from warpdata.formats.episodedir.documents import plain_static, read_bytes, read_meta
 from warpdata.formats.episodedir.frame_index import frame_index_bytes, parse_frame_index
 from warpdata.formats.episodedir.images import FrameShape, VideoOptions, suffix_for
@@ -38,6 +39,7 @@ from warpdata.formats.episodedir.names import check_name, signal_file
 from warpdata.formats.episodedir.signal_file import Description
 from warpdata.formats.wshard.schema import DEFAULT_TICK_HZ
 from warpdata.timeline.episode import Episode
+from warpdata.timeline.meta import SignalMeta
 from warpdata.timeline.signal import Signal
 
 _BLOCK_BYTES = 4 << 20
@@ -51,22 +53,40 @@ MetaOf = Callable[[Mapping[str, ContentSum]], Mapping[str, Any]]
 
 
 def copy_to_directory(
-    episode: Episode, directory: Path, meta_of: MetaOf, *, video: VideoOptions | None = None
+    episode: Episode,
+    directory: Path,
+    meta_of: MetaOf,
+    *,
+    video: VideoOptions | None = None,
+    writing: OrderedWorker[None] | None = None,
 ) -> None:
     """Write an episode as a new directory, which appears whole or not at all; power may still take it.
 
     Frames that are not encoded become lossless video, unless `video` says how to encode them. Every value is read once.
+    `writing` waits for the disk while the next signal is read; all of its work is done when this returns.
     """
     with map_os_errors(directory):
-        directory.parent.mkdir(parents=True, exist_ok=True)
+        os.makedirs(os.path.dirname(directory), exist_ok=True)
     with commit_folder(directory, durable=False) as folder:
-        with contextlib.closing(_Copying(folder, video)) as copying:
+        with _awaited(writing):
+            copying = _Copying(folder, video, writing)
             for name, signal in episode.signals.items():
                 copying.add(name, signal)
             signals, sums = copying.finish()
         static = {check_name(name): plain_static(name, value) for name, value in episode.static.items()}
         for path, data in last_documents(folder, meta_of(sums), static, signals, None).items():
             put_file(path, data)
+
+
+@contextlib.contextmanager
+def _awaited(writing: OrderedWorker[None] | None) -> Iterator[None]:
+    """What is still being written when something fails is waited for: its folder is about to be removed."""
+    try:
+        yield
+    finally:
+        while writing is not None and writing.pending:
+            with contextlib.suppress(Exception):
+                writing.take()
 
 
 def is_intact(directory: Path) -> bool:
@@ -98,24 +118,23 @@ _SMALL_TOGETHER = 1 << 17
 class _Copying:
     """The signals of an episode on their way into a folder; small ones on one clock are written together."""
 
-    def __init__(self, folder: Path, video: VideoOptions | None) -> None:
+    def __init__(self, folder: Path, video: VideoOptions | None, writing: OrderedWorker[None] | None) -> None:
         self._folder = folder
         self._inside = f"{folder}{os.sep}"
         self._video = video
+        self._writing = writing
         self._clocks = SharedClocks()
         self._folders = {str(folder)}
         self._found: dict[str, dict[str, Any]] = {}
         self._sums: dict[str, ContentSum] = {}
         self._raw: list[RawCamera] = []
         self._raw_sums: dict[str, RowsSum] = {}
-        self._writing: OrderedWorker[None] | None = None
-        """Waits for the disk while the next signal is read."""
         self._small: dict[int, list[tuple[str, Signal]]] = {}
         """By how many records they have."""
 
     def add(self, name: str, signal: Signal) -> None:
         """Copy one signal, now or together with others."""
-        if (inside := os.path.dirname(self._inside + check_name(name))) not in self._folders:
+        if "/" in check_name(name) and (inside := os.path.dirname(self._inside + name)) not in self._folders:
             os.makedirs(inside, exist_ok=True)
             self._folders.add(inside)
         self._found[name] = {}  # in the order of the source
@@ -142,30 +161,17 @@ class _Copying:
         sums = self._sums | {name: each.found() for name, each in self._raw_sums.items()}
         return self._found, {name: sums[name] for name in self._found}
 
-    def close(self) -> None:
-        """Wait for what is still being written, whatever becomes of it."""
-        if self._writing is None:
-            return
-        while self._writing.pending:
-            with contextlib.suppress(Exception):
-                self._writing.take()
-        self._writing.close()
-
-    def _later(self, job: Callable[[], None]) -> None:
-        if self._writing is None:
-            self._writing = OrderedWorker("warpdata-copy")
-        self._writing.submit(job)
-
     def _write_small(self, signals: Sequence[tuple[str, Signal]]) -> None:
         rows = range(len(signals[0][1]))
         values = [np.asarray(signal._values_in(rows)) for _, signal in signals]
         for (name, signal), found, stated in zip(signals, values, stated_together(values), strict=True):
-            about = described(signal).to_json()
-            data = table_bytes(about, np.asarray(signal._ts_in(rows)), found)
+            about, text = _stored_description(signal.meta)
+            times = np.asarray(signal._ts_in(rows))
+            data = table_bytes(about, times, found, text)
             put_file(self._inside + name + layout.SIGNAL_SUFFIX, data)
             self._sums[name] = sum_of_rows([found])
             self._found[name] = {
-                **about, **self._clocks.of(signal.timestamps).to_json(), "values": stated, "file": _file(data),
+                **about, **self._clocks.of(times).to_json(), "values": stated, "file": _file(data),
             }  # fmt: skip
 
     def _table(self, name: str, signal: Signal) -> None:
@@ -192,7 +198,8 @@ class _Copying:
         copy = camera_copy(signal, rate_of)
         if copy is not None:
             video_bytes = copy.video_bytes
-            index, self._sums[name] = copy_camera(copy, path + copy.suffix, self._later)
+            later = None if self._writing is None else self._writing.submit
+            index, self._sums[name] = copy_camera(copy, path + copy.suffix, later)
             frames: Any = frame_index_bytes(index)
         else:
             camera = encoded_camera(name, signal)
@@ -251,7 +258,17 @@ def _file(data: Any) -> dict[str, Any]:
 
 def described(signal: Signal) -> Description:
     """The description of a signal in a parquet file; pictures that no video can hold are tensors."""
-    meta = signal.meta
+    return _description(signal.meta)
+
+
+@functools.lru_cache(maxsize=512)
+def _stored_description(meta: SignalMeta) -> tuple[Mapping[str, Any], bytes]:
+    """A description as JSON and as text: the next episode has the same signals."""
+    about = _description(meta).to_json()
+    return about, description_text(about)
+
+
+def _description(meta: SignalMeta) -> Description:
     kind = "tensor" if meta.kind == "image" else meta.kind
     dtype = kind if meta.is_object else dtype_of(meta.dtype).name
     return Description(

@@ -520,7 +520,10 @@ class CameraCopy:
     stretches: Sequence[Stretches]
     tail: bytes
     index: FrameIndex
-    """But for the checksums of the packets."""
+    """But for the checksums of the packets, and their rate."""
+    order: NDArray[np.int64]
+    """The frame of each packet, in the order they are copied in."""
+    fps: float
 
     @property
     def video_bytes(self) -> int:
@@ -529,10 +532,9 @@ class CameraCopy:
 
     def complete(self, sums: NDArray[np.uint32]) -> FrameIndex:
         """The index with the checksums of the packets, which come in the order they were copied in."""
-        assert self.index.offset is not None
         placed = np.empty(len(sums), np.uint32)
-        placed[np.argsort(self.index.offset, kind="stable")] = sums
-        return replace(self.index, crc32c=placed)
+        placed[self.order] = sums
+        return replace(self.index, crc32c=placed, fps=self.fps)
 
 
 def camera_copy(signal: Signal, rate_of: RateOf) -> CameraCopy | None:
@@ -548,17 +550,17 @@ def camera_copy(signal: Signal, rate_of: RateOf) -> CameraCopy | None:
         assert known.size is not None
         order = np.argsort(known.offset, kind="stable")
         whole = Stretches(video, [(0, int(known.video_bytes or 0))], known.offset[order], known.size[order])
-        index = _described(known, video, rate_of(known.shown_ts_ns))
-        return CameraCopy(video.suffix, b"", [whole], b"", index)
+        return CameraCopy(video.suffix, b"", [whole], b"", known, order, rate_of(known.shown_ts_ns))
     run = _run_of(parts)
     every = [_frames_of(part) for part in parts]
     size = np.concatenate([each.size for each in every])
-    around, index = _contained(run, size, rate_of(run.ts_ns[run.shown]))
+    fps = rate_of(run.ts_ns[run.shown])
+    around, index = _contained(run, size, fps)
     stretches = [
         Stretches(video, list(runs_of(each.offset, each.size)), each.offset, each.size)
         for video, each in zip(videos, every, strict=True)
     ]
-    return CameraCopy(".mp4", around.head, stretches, around.tail, index)
+    return CameraCopy(".mp4", around.head, stretches, around.tail, index, run.shows, fps)
 
 
 class PacketReader:

@@ -61,6 +61,8 @@ class SourceVideo:
             raise CorruptLayoutError("the video does not begin with a keyframe", path=self.path)
         if len(places) and int((places[:, 0] + places[:, 1]).max()) > size:
             raise CorruptLayoutError("frames lie past the end of the video", path=self.path)
+        if _overlap(places) and _overlap(places[np.argsort(places[:, 0], kind="stable")]):
+            raise CorruptLayoutError("frames lie over each other in the video", path=self.path)
         order = np.argsort(pts, kind="stable")
         depth = probe.stream.pix_fmt.startswith(("gray1", "gray9"))
         plane = probe.stream.pix_fmt.startswith("gray")
@@ -107,6 +109,11 @@ def _listed(reader: RangeReader, path: str) -> _Listing:
         while len(_PROBES) > _KEPT_PROBES:
             _PROBES.popitem(last=False)
     return found
+
+
+def _overlap(places: NDArray[np.int64]) -> bool:
+    """Whether one of them begins before the one before it ends."""
+    return bool((places[1:, 0] < places[:-1, 0] + places[:-1, 1]).any())
 
 
 _READ_BYTES = 1 << 20
@@ -177,6 +184,11 @@ class FileVideo(VideoSignal):
             return FrameIndex(
                 about, none, found.shape, found.stream, none.astype(np.bool_), none, none, None, 0, fps
             )
+        if first == 0 and stop == len(found.pts):
+            return FrameIndex(
+                about, times, found.shape, found.stream, found.keyframe, found.offset, found.size, None,
+                found.file_bytes, fps,
+            )  # fmt: skip
         keys = np.flatnonzero(found.keyframe)
         low = int(keys[np.searchsorted(keys, first, side="right") - 1])
         after = int(np.searchsorted(keys, stop, side="left"))

@@ -111,10 +111,11 @@ class SharedClocks:
         """Those of all times of a signal."""
         stamps = np.ascontiguousarray(times)
         key = xxh3_128(stamps.data)
-        if key not in self._known:
-            self._known[key] = ClockStatistics()
-            self._known[key].add(stamps)
-        return self._known[key]
+        found = self._known.get(key)
+        if found is None:
+            found = self._known[key] = ClockStatistics()
+            found.add(stamps)
+        return found
 
 
 _BATCH_VALUES = 1 << 18

@@ -7,7 +7,7 @@ from typing import Any, NoReturn
 
 
 class ReadOnlyDict(dict[str, Any]):
-    """A dict that refuses to change, and so do the dicts inside it; JSON, pickle and `==` work as ever."""
+    """A dict that refuses to change, and so do the mappings inside it; JSON, pickle and `==` work as ever."""
 
     def __init__(self, items: Mapping[str, Any]) -> None:
         super().__init__({key: _frozen(value) for key, value in items.items()})
@@ -27,8 +27,8 @@ PLAIN_TYPES = frozenset({int, float, str, bool, type(None)})
 
 
 def _frozen(value: Any) -> Any:
-    if isinstance(value, dict):
+    if isinstance(value, list):
+        return list(value) if PLAIN_TYPES.issuperset(map(type, value)) else [_frozen(each) for each in value]
+    if isinstance(value, dict) or (type(value) not in PLAIN_TYPES and isinstance(value, Mapping)):
         return ReadOnlyDict(value)
-    if not isinstance(value, list):
-        return value
-    return list(value) if PLAIN_TYPES.issuperset(map(type, value)) else [_frozen(each) for each in value]
+    return value

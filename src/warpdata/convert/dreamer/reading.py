@@ -16,7 +16,7 @@ from warpdata.convert.npz_file import NpzFile
 from warpdata.convert.place import Place
 from warpdata.convert.stepped import Column, JoinedRows, PartRows, Parts, Rows, SteppedEpisodes
 from warpdata.episodes.collection import Episodes
-from warpdata.errors import BlobNotFoundError, CorruptLayoutError
+from warpdata.errors import BadMagicError, BlobNotFoundError, CorruptLayoutError
 from warpdata.timeline.meta import Role
 
 Actions = Literal["chosen", "led_to"]
@@ -63,7 +63,7 @@ class Replay(SteppedEpisodes):
     def __init__(self, place: Place, fps: float | None, actions: Actions | None) -> None:
         self._place, self._fps, self._actions = place, fps, actions
         if place.is_file:
-            raise CorruptLayoutError("a replay is a folder of chunks, not a file", path=place.name)
+            raise BadMagicError("a replay is a folder of chunks, not a file", path=place.name)
         _ = self.names
 
     @cached_property

@@ -14,6 +14,7 @@ from warpdata.bytekit.jsontext import parse_json, parse_json_object
 from warpdata.convert.lerobot.tables import Tables
 from warpdata.convert.place import Place, check_inside
 from warpdata.errors import (
+    BadMagicError,
     BlobNotFoundError,
     CorruptLayoutError,
     FormatError,
@@ -188,7 +189,10 @@ def file_bytes(kept: str) -> bytes:
 
 def read_documents(place: Place) -> Documents:
     """The metadata of a set; whatever contradicts itself is a typed error that names the file."""
-    info = _object(place, INFO)
+    try:
+        info = _object(place, INFO)
+    except BlobNotFoundError:
+        raise BadMagicError(f"not a LeRobot set: there is no {INFO!r}", path=place.name) from None
     version = info.get("codebase_version")
     if version not in VERSIONS:
         raise UnsupportedVersionError(

@@ -246,26 +246,20 @@ class _Signals(Mapping[str, Signal]):
         self.task = texts[0] if texts is not None and len(texts) == 1 else None
         self._has_events = (texts is None or len(texts) > 1) and bool(row.length)
 
-    def _names(self) -> Iterator[str]:
-        yield from self._source.documents.features
-        yield from (name for name in self._undeclared)
-        if self._has_events:
-            yield TASK
-
     @cached_property
-    def _undeclared(self) -> list[str]:
-        features = self._source.documents.features
-        return [name for name in self._rows.kinds() if name not in features]
+    def _names(self) -> dict[str, None]:
+        """What is declared, what the file has besides, and the task where it changes."""
+        names = dict.fromkeys([*self._source.documents.features, *self._rows.kinds()])
+        return {**names, TASK: None} if self._has_events else names
 
     def __iter__(self) -> Iterator[str]:
-        return self._names()
+        return iter(self._names)
 
     def __len__(self) -> int:
-        return sum(1 for _ in self._names())
+        return len(self._names)
 
     def __contains__(self, name: object) -> bool:
-        features = self._source.documents.features
-        return name in features or name in self._undeclared or (name == TASK and self._has_events)
+        return name in self._source.documents.features or name in self._names
 
     def __getitem__(self, name: str) -> Signal:
         found = self._made.get(name)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -218,7 +219,7 @@ def column(table: Any, kind: ColumnKind, path: str) -> NDArray[Any]:
             found = found.storage
         if kind.dtype == OBJECT:
             return _objects(found, kind)
-        rows, size = len(found), int(np.prod(kind.shape, dtype=np.int64))
+        rows, size = len(found), math.prod(kind.shape)
         while _is_list(found.type):
             if found.null_count:
                 raise CorruptLayoutError(f"column {kind.name!r} has missing values", path=path)

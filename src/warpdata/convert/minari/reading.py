@@ -18,7 +18,7 @@ from warpdata.convert.pictures import PictureRows
 from warpdata.convert.place import Place
 from warpdata.convert.stepped import Column, Parts, Rows, SteppedEpisodes, positive
 from warpdata.episodes.collection import Episodes
-from warpdata.errors import CorruptLayoutError, FormatError, UnsupportedVersionError
+from warpdata.errors import BadMagicError, CorruptLayoutError, FormatError, UnsupportedVersionError
 from warpdata.timeline.meta import Role
 
 MAIN_FILE = "main_data.hdf5"
@@ -74,7 +74,7 @@ class MinariEpisodes(SteppedEpisodes):
         self._place, self._fps, self._infos = place, fps, infos
         folder = None if place.is_file else _folder(place)
         if folder is None:
-            raise CorruptLayoutError(f"not a Minari dataset: there is no 'data/{METADATA}'", path=place.name)
+            raise BadMagicError(f"not a Minari dataset: there is no 'data/{METADATA}'", path=place.name)
         self._folder = folder
         _ = self.stored  # what cannot be read is told at once
 

@@ -7,7 +7,7 @@ import functools
 import io
 import json
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping
 from typing import Any, BinaryIO
 
 import numpy as np
@@ -75,9 +75,14 @@ class TableWriter:
         self._writer.close()
 
 
-def table_bytes(description: Mapping[str, Any], stamps: NDArray[np.int64], values: NDArray[Any]) -> Any:
-    """The file of a signal whose records are one row group, as a buffer; a small one is plain."""
-    found = plain_table(description, stamps, values)
+def table_bytes(
+    description: Mapping[str, Any], stamps: NDArray[np.int64], values: NDArray[Any], text: bytes | None = None
+) -> Any:
+    """The file of a signal whose records are one row group, as a buffer; a small one is plain.
+
+    `text` is what `description_text` makes of the description, where the caller has it.
+    """
+    found = plain_table(description, stamps, values, text)
     if found is not None:
         return found
     sink = pa.BufferOutputStream()
@@ -88,7 +93,7 @@ def table_bytes(description: Mapping[str, Any], stamps: NDArray[np.int64], value
 
 
 def plain_table(
-    description: Mapping[str, Any], stamps: NDArray[np.int64], values: NDArray[Any]
+    description: Mapping[str, Any], stamps: NDArray[np.int64], values: NDArray[Any], text: bytes | None = None
 ) -> bytes | None:
     """The file of a small signal of numbers, neither encoded nor compressed; None where it is not small."""
     if description["kind"] in _TEXT or not len(stamps):
@@ -98,12 +103,12 @@ def plain_table(
         dtype, values = _STORED_AS[dtype], values.view(np.uint16)
     per_row = math.prod(description["shape"]) if description["shape"] else None
     columns = [
-        PlainColumn(layout.TIME_COLUMN, "i64", stamps, is_sorted=True),
+        PlainColumn(layout.TIME_COLUMN, "i64", stamps, is_sorted=True, is_shared=True),
         PlainColumn(layout.VALUE_COLUMN, dtype, values, per_row),
     ]
     if plain_bytes(columns) > MAX_PLAIN_BYTES:
         return None
-    text = _json_text(description)
+    text = description_text(description) if text is None else text
     return plain_file(columns, text, _signal_schema_bytes(text))
 
 
@@ -116,7 +121,8 @@ def _signal_schema_bytes(text: bytes) -> bytes:
 _COMPACT = json.JSONEncoder(separators=(",", ":"))
 
 
-def _json_text(description: Mapping[str, Any]) -> bytes:
+def description_text(description: Mapping[str, Any]) -> bytes:
+    """A description as it is stored in a schema."""
     return _COMPACT.encode(dict(description)).encode()
 
 
@@ -273,7 +279,7 @@ def write_columns(
     """Write flat columns with a description, as one row group."""
     arrays = {name: to_arrow(values) for name, values in columns.items()}
     fields = [pa.field(name, array.type, nullable=False) for name, array in arrays.items()]
-    schema = pa.schema(fields, metadata={layout.SCHEMA_KEY: _json_text(description)})
+    schema = pa.schema(fields, metadata={layout.SCHEMA_KEY: description_text(description)})
     table = pa.Table.from_arrays(list(arrays.values()), schema=schema)
     ints = [name for name, array in arrays.items() if array.type == pa.int64()]
     pq.write_table(
@@ -283,11 +289,19 @@ def write_columns(
     )  # fmt: skip
 
 
-def columns_bytes(columns: Mapping[str, NDArray[Any]], description: Mapping[str, Any]) -> Any:
-    """What `write_columns` writes, as a buffer; few rows of it are plain."""
-    plain = [PlainColumn(name, dtype_of(each.dtype).name, each) for name, each in columns.items()]
+def columns_bytes(
+    columns: Mapping[str, NDArray[Any]], description: Mapping[str, Any], shared: Container[str] = ()
+) -> Any:
+    """What `write_columns` writes, as a buffer; few rows of it are plain.
+
+    `shared` names columns that the next file is likely to have too.
+    """
+    plain = [
+        PlainColumn(name, dtype_of(each.dtype).name, each, is_shared=name in shared)
+        for name, each in columns.items()
+    ]
     if len(plain[0].values) and plain_bytes(plain) <= MAX_PLAIN_BYTES:
-        return plain_file(plain, _json_text(description))
+        return plain_file(plain, description_text(description))
     sink = pa.BufferOutputStream()
     write_columns(sink, columns, description)
     return sink.getvalue()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import functools
 import json
 import math
 import os
@@ -176,13 +177,17 @@ def meta_bytes(meta: Mapping[str, Any]) -> bytes:
 
 def _in_lines(texts: Mapping[str, bytes], indent: bytes = b"") -> bytes:
     """A JSON object with a line per item; the library's own indenting is Python code, and slow."""
-    lines = (indent + b" " + dump_json(key) + b": " + text for key, text in texts.items())
+    lines = [b"%b %b: %b" % (indent, _quoted(key), text) for key, text in texts.items()]
     return b"{\n" + b",\n".join(lines) + b"\n" + indent + b"}"
+
+
+_quoted = functools.lru_cache(maxsize=1024)(dump_json)
+"""Keys as JSON: they come again with every episode."""
 
 
 def _in_order(texts: Mapping[str, bytes]) -> bytes:
     """A JSON object as the checksum is computed of it: keys sorted, without spaces."""
-    return b"{" + b",".join(dump_json(key) + b":" + texts[key] for key in sorted(texts)) + b"}"
+    return b"{" + b",".join([_quoted(key) + b":" + texts[key] for key in sorted(texts)]) + b"}"
 
 
 def _sum_of(texts: Mapping[str, bytes]) -> bytes:

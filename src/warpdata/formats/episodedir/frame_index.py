@@ -75,7 +75,11 @@ def write_frame_index(path: str | BinaryIO, index: FrameIndex) -> None:
 
 def frame_index_bytes(index: FrameIndex) -> Any:
     """The index of a finished video as a buffer; one of few frames is neither encoded nor compressed."""
-    return arrow.columns_bytes(*_columns(index))
+    return arrow.columns_bytes(*_columns(index), shared=_OFTEN_ALIKE)
+
+
+_OFTEN_ALIKE = ("ts_ns", "pts", "keyframe")
+"""Columns that the cameras of an episode share, and often the next episode."""
 
 
 def _columns(index: FrameIndex) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import re
 from collections.abc import Iterable, Iterator
@@ -16,6 +17,13 @@ def check_name(name: object) -> str:
     """`name` if it may name a signal or a static item, else TypeError or ValueError saying why."""
     if not isinstance(name, str):
         raise TypeError(f"a name is a string, not {type(name).__name__}")
+    _check(name)
+    return name
+
+
+@functools.lru_cache(maxsize=4096)
+def _check(name: str) -> None:
+    """Names come again with every episode."""
     if len(name.encode("utf-8", "replace")) > layout.MAX_NAME_BYTES:
         raise ValueError(f"name {name[:40]!r}… is longer than {layout.MAX_NAME_BYTES} bytes")
     parts = name.split("/")
@@ -25,7 +33,6 @@ def check_name(name: object) -> str:
         )
     if parts[0] == layout.RECORDING_FOLDER or name.endswith(".frames") or any(map(_is_file, parts[:-1])):
         raise ValueError(f"name {name!r} is reserved")
-    return name
 
 
 def _is_file(part: str) -> bool:

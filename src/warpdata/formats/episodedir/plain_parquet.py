@@ -31,19 +31,22 @@ _FLOAT16 = 15
 
 
 class Physical(NamedTuple):
-    """How numbers of a type lie in a file: physical type, what they mean where that does not say it, and how wide."""
+    """How numbers of a type lie in a file: physical type, how many bytes, what they mean
+    where that does not say it, and as which type they are stored."""
 
     kind: int
+    size: int
     meaning: int | None = None
     width: str = ""
 
 
 PHYSICAL = {
-    "bool": Physical(_BOOLEAN), "f32": Physical(_FLOAT), "f64": Physical(_DOUBLE),
-    "f16": Physical(_BYTES_OF_FIXED_LENGTH),
-    "u8": Physical(_INT32, 11, "<i4"), "u16": Physical(_INT32, 12, "<i4"), "u32": Physical(_INT32, 13, "<u4"),
-    "u64": Physical(_INT64, 14), "i8": Physical(_INT32, 15, "<i4"), "i16": Physical(_INT32, 16, "<i4"),
-    "i32": Physical(_INT32), "i64": Physical(_INT64),
+    "bool": Physical(_BOOLEAN, 1), "f32": Physical(_FLOAT, 4), "f64": Physical(_DOUBLE, 8),
+    "f16": Physical(_BYTES_OF_FIXED_LENGTH, 2),
+    "u8": Physical(_INT32, 4, 11, "<i4"), "u16": Physical(_INT32, 4, 12, "<i4"),
+    "u32": Physical(_INT32, 4, 13, "<u4"), "u64": Physical(_INT64, 8, 14),
+    "i8": Physical(_INT32, 4, 15, "<i4"), "i16": Physical(_INT32, 4, 16, "<i4"),
+    "i32": Physical(_INT32, 4), "i64": Physical(_INT64, 8),
 }  # fmt: skip
 """By the names of element types; bf16 is stored as u16."""
 
@@ -58,42 +61,50 @@ class PlainColumn(NamedTuple):
     """Of lists: how many."""
     is_sorted: bool = False
     """Then the first and the last number are stated in the footer."""
+    is_shared: bool = False
+    """Whether the next file is likely to have the same column, as signals have that share a clock."""
 
 
 def plain_bytes(columns: Sequence[PlainColumn]) -> int:
     """How large the values are as they are stored."""
-    return sum(each.values.size * max(1, np.dtype(PHYSICAL[each.dtype].width or each.values.dtype).itemsize)
-               for each in columns)  # fmt: skip
+    return sum(each.values.size * PHYSICAL[each.dtype].size for each in columns)
+
+
+class _Stored(NamedTuple):
+    """A column as it is stored: its page, and what the footer says of it around the place where it lies."""
+
+    data: bytes
+    about: bytes
+    more: bytes
 
 
 def plain_file(columns: Sequence[PlainColumn], description: bytes, arrow_schema: bytes = b"") -> bytes:
     """A whole file of at least one row; `description` is ours, `arrow_schema` says how Arrow shows lists."""
-    rows = len(columns[0].values)
     pieces, chunks, at = [layout.PARQUET_MAGIC], [], len(layout.PARQUET_MAGIC)
     for column in columns:
-        page = _page(column)
-        head = _page_head(column.values.size, page)
-        size = len(head) + len(page)
-        chunks.append(_chunk(column, _zigzag(at), _zigzag(size)))
-        pieces += [head, page]
-        at += size
-    count = _zigzag(rows)
-    schema = _schema(tuple((each.name, each.dtype, each.per_row is not None) for each in columns))
+        data, about, more = _shared(column) if column.is_shared else _stored(column)
+        place = _zigzag(at)
+        chunks.append(b"\x26" + place + about + place + more)
+        pieces.append(data)
+        at += len(data)
+    count, size = _zigzag(len(columns[0].values)), _zigzag(at - len(layout.PARQUET_MAGIC))
+    schema = _schema(tuple([(each.name, each.dtype, each.per_row is not None) for each in columns]))
+    group = b"".join((b"\x19", _list(_STRUCT, chunks), b"\x16", size, b"\x16", count, b"\0"))
     end = _end(len(columns), description, arrow_schema)
-    group = b"".join(
-        (
-            b"\x19",
-            _list(_STRUCT, chunks),
-            b"\x16",
-            _zigzag(at - len(layout.PARQUET_MAGIC)),
-            b"\x16",
-            count,
-            b"\0",
-        )
-    )
     footer = b"".join((b"\x15\x04", schema, b"\x16", count, b"\x19", _list(_STRUCT, [group]), end))
     pieces += [footer, len(footer).to_bytes(4, "little"), layout.PARQUET_MAGIC]
     return b"".join(pieces)
+
+
+def _shared(column: PlainColumn) -> _Stored:
+    values = column.values
+    return _kept(column.name, column.dtype, column.is_sorted, values.tobytes(), values.dtype.str)
+
+
+@functools.lru_cache(maxsize=64)
+def _kept(name: str, dtype: str, is_sorted: bool, data: bytes, stored_as: str) -> _Stored:
+    """The columns of single numbers that were stored last, each at most as large as a plain file."""
+    return _stored(PlainColumn(name, dtype, np.frombuffer(data, stored_as), is_sorted=is_sorted))
 
 
 @functools.lru_cache(maxsize=512)
@@ -104,18 +115,25 @@ def _schema(columns: tuple[tuple[str, str, bool], ...]) -> bytes:
     return b"\x19" + _list(_STRUCT, elements)
 
 
-@functools.lru_cache(maxsize=512)
 def _end(columns: int, description: bytes, arrow_schema: bytes) -> bytes:
     """What comes behind the row groups: what is said of the whole, who wrote it, and how columns are sorted."""
-    stated = {layout.SCHEMA_KEY: description}
+    pairs = [b"\x18%b\x18%b\0" % (_binary(layout.SCHEMA_KEY), _binary(description))]
     if arrow_schema:
-        stated[b"ARROW:schema"] = base64.b64encode(arrow_schema)
-    pairs = [_struct((1, _BINARY, _binary(key)), (2, _BINARY, _binary(text))) for key, text in stated.items()]
+        pairs.append(_arrow_pair(arrow_schema))
+    return b"\x19" + _list(_STRUCT, pairs) + _last(columns)
+
+
+@functools.lru_cache(maxsize=512)
+def _arrow_pair(schema: bytes) -> bytes:
+    return b"\x18%b\x18%b\0" % (_binary(b"ARROW:schema"), _binary(base64.b64encode(schema)))
+
+
+@functools.lru_cache(maxsize=64)
+def _last(columns: int) -> bytes:
     by_type = _struct((1, _STRUCT, b"\0"))
     return _struct(
-        (5, _LIST, _list(_STRUCT, pairs)), (6, _BINARY, _binary(_CREATED_BY)),
-        (7, _LIST, _list(_STRUCT, [by_type] * columns)), last=4,
-    )  # fmt: skip
+        (6, _BINARY, _binary(_CREATED_BY)), (7, _LIST, _list(_STRUCT, [by_type] * columns)), last=5
+    )
 
 
 def _elements(name: bytes, dtype: str, is_list: bool) -> list[bytes]:
@@ -142,30 +160,46 @@ def _leaf(name: bytes, dtype: str) -> bytes:
     return _struct(*fields)
 
 
+def _stored(column: PlainColumn) -> _Stored:
+    values, page = column.values, _page(column)
+    data = _page_head(values.size, page) + page
+    size, is_list = _zigzag(len(data)), column.per_row is not None
+    stated = b""
+    if column.is_sorted:
+        low, high = values[0].tobytes(), values[-1].tobytes()
+        found = _struct((3, _I64, b"\0"), (5, _BINARY, _binary(high)), (6, _BINARY, _binary(low)))
+        stated = bytes([12 - 9 << 4 | _STRUCT]) + found
+    head, count = _chunk_head(column.name, column.dtype, is_list), _zigzag(values.size)
+    about = b"".join((b"\x1c", head, b"\x16", count, b"\x16", size, b"\x16", size, b"\x26"))
+    return _Stored(data, about, stated + b"\0\0")
+
+
 def _page(column: PlainColumn) -> bytes:
     """The values of a column, before them where lists begin."""
-    values = np.ascontiguousarray(column.values).reshape(-1)
+    values = column.values
     if column.dtype == "bool":
         data = np.packbits(values, bitorder="little").tobytes()
     else:
         width = PHYSICAL[column.dtype].width
         data = (values.astype(width) if width else values).tobytes()
-    if column.per_row is None:
-        return data
-    count = values.size
+    return data if column.per_row is None else _levels(values.size, column.per_row) + data
+
+
+@functools.lru_cache(maxsize=64)
+def _levels(count: int, per_row: int) -> bytes:
+    """Where lists begin, and that all of it is there."""
     follows = np.ones(-(-count // 8) * 8, np.bool_)
-    follows[: count : column.per_row] = False
+    follows[:count:per_row] = False
     begins = _varint(len(follows) // 8 << 1 | 1) + np.packbits(follows, bitorder="little").tobytes()
     there = _varint(count << 1) + b"\x01"
-    return b"".join(
-        (len(begins).to_bytes(4, "little"), begins, len(there).to_bytes(4, "little"), there, data)
-    )
+    return b"".join((len(begins).to_bytes(4, "little"), begins, len(there).to_bytes(4, "little"), there))
 
 
 def _page_head(count: int, page: bytes) -> bytes:
     """PageHeader: a data page, its size twice, its checksum, and how many values lie in it in which encoding."""
     crc = zlib.crc32(page)
-    size, signed = _zigzag(len(page)), _zigzag(crc - (1 << 32) if crc >> 31 else crc)
+    size = _zigzag(len(page))
+    signed = _varint(crc << 1 if crc < 1 << 31 else ((1 << 32) - crc << 1) - 1)
     return b"".join(
         (b"\x15\0\x15", size, b"\x15", size, b"\x15", signed, b"\x1c\x15", _zigzag(count), _PLAIN_VALUES)
     )
@@ -173,35 +207,6 @@ def _page_head(count: int, page: bytes) -> bytes:
 
 _PLAIN_VALUES = bytes([0x15, _PLAIN << 1, 0x15, _RLE << 1, 0x15, _RLE << 1, 0, 0])
 """The end of a PageHeader: encodings of the values and of the levels."""
-
-
-def _chunk(column: PlainColumn, at: bytes, size: bytes) -> bytes:
-    """ColumnChunk: where it begins, and its metadata, most of which is the same for every file."""
-    stated = b""
-    if column.is_sorted:
-        low, high = (column.values[end].tobytes() for end in (0, -1))
-        found = _struct((3, _I64, b"\0"), (5, _BINARY, _binary(high)), (6, _BINARY, _binary(low)))
-        stated = bytes([12 - 9 << 4 | _STRUCT]) + found
-    head = _chunk_head(column.name, column.dtype, column.per_row is not None)
-    count = _zigzag(column.values.size)
-    return b"".join(
-        (
-            b"\x26",
-            at,
-            b"\x1c",
-            head,
-            b"\x16",
-            count,
-            b"\x16",
-            size,
-            b"\x16",
-            size,
-            b"\x26",
-            at,
-            stated,
-            b"\0\0",
-        )
-    )
 
 
 @functools.lru_cache(maxsize=512)
@@ -233,7 +238,9 @@ def _binary(data: bytes) -> bytes:
     return _varint(len(data)) + data
 
 
+@functools.lru_cache(maxsize=4096)
 def _zigzag(value: int) -> bytes:
+    """Sizes, counts and places, of which there are few in files that are alike."""
     return _varint(value << 1 if value >= 0 else (-value << 1) - 1)
 
 
