@@ -32,7 +32,7 @@ from warpdata.bytekit.commit import commit_file
 from warpdata.convert import hdf5, lerobot, mcap, rlds
 from warpdata.convert.importing import import_episodes
 from warpdata.convert.mcap.container import McapFile
-from warpdata.convert.messages.log import Channel
+from warpdata.convert.messages.log import LogChannel
 from warpdata.convert.rows import grid_times
 from warpdata.episodes.collection import Episodes
 from warpdata.episodes.stills import StillsSignal
@@ -115,7 +115,7 @@ def made_bag(path: Path, steps: int, *, camera: bool) -> Path:
         for topic, kind in topics.items():
             name = kinds[kind].__msgtype__
             file.channel(
-                Channel(
+                LogChannel(
                     topic, name, "ros2msg", store.generate_msgdef(name, ros_version=2)[0].encode(), "cdr", {}
                 )
             )

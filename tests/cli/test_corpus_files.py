@@ -50,7 +50,7 @@ def test_a_changed_byte_is_found_where_corpus_json_knows_it(
     shard.write_bytes(data)
     for path in (shard, corpus):
         (report,) = as_json(capsys, "verify", str(path), code=3)
-        assert [(each["code"], shard.name in each["message"]) for each in report["findings"]] == [
+        assert [(each["code"], shard.name in each["part"]) for each in report["findings"]] == [
             ("checksum", True)
         ]
     assert as_json(capsys, "corpus", "verify", str(shard), code=3)["is_damaged"]

@@ -19,7 +19,7 @@ from warpdata.formats.wshard.chunks import check_chunk_hash
 from warpdata.formats.wshard.episode import WShardEpisode
 from warpdata.formats.wshard.load import load_wshard
 from warpdata.formats.wshard.reader import ShardReader
-from warpdata.formats.wshard.schema import RowSource
+from warpdata.formats.wshard.schema import ChannelRows
 from warpdata.formats.wshard.text import TextRows, is_text
 from warpdata.timeline.meta import SignalRole, guess_role
 
@@ -121,7 +121,7 @@ def _name_of(value: float) -> str:
     return "NaN" if np.isnan(value) else "Infinity" if value > 0 else "-Infinity"
 
 
-def _bytes(rows: RowSource, start: int, end: int) -> bytes:
+def _bytes(rows: ChannelRows, start: int, end: int) -> bytes:
     """Rows as they are stored; text as its bytes, whether it lies in one shard or in chunks."""
     if isinstance(rows, TextRows):
         rows.rows(start, end)

@@ -20,7 +20,7 @@ from warpdata.convert import mcap as ours
 from warpdata.convert.importing import import_episodes
 from warpdata.convert.mcap.container import McapFile, record
 from warpdata.convert.mcap.layout import MAGIC
-from warpdata.convert.messages.log import Channel
+from warpdata.convert.messages.log import LogChannel
 from warpdata.convert.place import Place
 from warpdata.episodes.collection import Episodes
 from warpdata.episodes.encoded import encoded_frames
@@ -233,7 +233,7 @@ def test_changed_signals_are_not_written_as_they_were(tmp_path: Path) -> None:
     assert "/camera" in topics
 
 
-def log_of(path: Path, messages: list[tuple[int, int, bytes]], channel: Channel | None = None) -> Path:
+def log_of(path: Path, messages: list[tuple[int, int, bytes]], channel: LogChannel | None = None) -> Path:
     with open(path, "wb") as file:
         writer = mcap.writer.Writer(file)
         writer.start()
@@ -401,7 +401,7 @@ class Memory:
 def test_wrong_counts_and_checksums_are_found(tmp_path: Path) -> None:
     out = Memory()
     file = McapFile(out, compression="none")
-    number = file.channel(Channel("/t", message_encoding="json"))
+    number = file.channel(LogChannel("/t", message_encoding="json"))
     for k in range(3):
         file.message(number, k, k, k, b'{"v":%d}' % k)
     file.finish()
@@ -429,7 +429,7 @@ def test_other_files_are_refused(tmp_path: Path) -> None:
 
 
 def test_messages_that_lie_about_their_lengths_stay_as_they_are(tmp_path: Path) -> None:
-    channel = Channel("/t", "std_msgs/msg/String", "ros2msg", b"string data", "cdr")
+    channel = LogChannel("/t", "std_msgs/msg/String", "ros2msg", b"string data", "cdr")
     good = b"\0\1\0\0" + (3).to_bytes(4, "little") + b"ab\0"
     for bad in (
         b"", b"\0", b"\0\1\0\0", b"\0\1\0\0\xff\xff\xff\xff", b"\0\1\0\0" + (4).to_bytes(4, "little") + b"ab\0",

@@ -13,7 +13,7 @@ from warpdata.bytekit.commit import commit_file
 from warpdata.convert import mcap
 from warpdata.convert.mcap import records
 from warpdata.convert.mcap.container import McapFile
-from warpdata.convert.messages.log import Channel
+from warpdata.convert.messages.log import LogChannel
 
 
 def test_a_small_topic_does_not_keep_the_large_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -22,7 +22,7 @@ def test_a_small_topic_does_not_keep_the_large_one(tmp_path: Path, monkeypatch: 
     with commit_file(path) as out:
         file = McapFile(out, compression="none")
         for topic in ("/state", "/blob"):
-            file.channel(Channel(topic, "", "", b"", "json" if topic == "/state" else "bytes", {}))
+            file.channel(LogChannel(topic, "", "", b"", "json" if topic == "/state" else "bytes", {}))
         for number in range(48):
             text = json.dumps({"value": number}).encode()
             file.message(0, number, number, number, text)

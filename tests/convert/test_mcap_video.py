@@ -17,7 +17,7 @@ from tests.convert.test_mcap import content, log_of
 from warpdata.convert import mcap
 from warpdata.convert.importing import import_episodes
 from warpdata.convert.messages import encoding
-from warpdata.convert.messages.log import Channel
+from warpdata.convert.messages.log import LogChannel
 from warpdata.convert.messages.packets import units_of, with_codes, with_lengths
 from warpdata.episodes.encoded import encoded_run
 from warpdata.formats.episodedir.images import VideoOptions
@@ -61,7 +61,7 @@ def test_cameras_become_compressed_video_and_come_back(codec: str, tmp_path: Pat
 def foreign(path: Path, listed: list[tuple[int, bytes]], codec: str, form: str) -> Path:
     """The same packets as another program records them."""
     if form == "json":
-        channel = Channel("/t", "foxglove.CompressedVideo", "jsonschema", b"{}", "json")
+        channel = LogChannel("/t", "foxglove.CompressedVideo", "jsonschema", b"{}", "json")
         made = [
             (log, log, json.dumps({"timestamp": {"sec": 0, "nsec": log}, "frame_id": "c", "format": codec,
                                    "data": base64.b64encode(data).decode()}).encode())
@@ -69,7 +69,7 @@ def foreign(path: Path, listed: list[tuple[int, bytes]], codec: str, form: str) 
         ]  # fmt: skip
     else:
         definition = encoding.VIDEO.encode()
-        channel = Channel("/t", "foxglove_msgs/msg/CompressedVideo", "ros2msg", definition, "cdr")
+        channel = LogChannel("/t", "foxglove_msgs/msg/CompressedVideo", "ros2msg", definition, "cdr")
         made = [(log, log, encoding.video_message(log, "c", codec, data)) for log, data in listed]
     return log_of(path, made, channel)
 

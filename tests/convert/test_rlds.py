@@ -23,7 +23,7 @@ import warpdata as wd
 from tests.conftest import SHARED_GOLDEN
 from warpdata.bytekit.ranges import FileRangeReader
 from warpdata.convert import rlds
-from warpdata.convert.aligning import Alignment, aligned
+from warpdata.convert.aligning import AlignOptions, aligned
 from warpdata.convert.importing import import_episodes
 from warpdata.convert.place import Place
 from warpdata.convert.rlds import records
@@ -356,7 +356,7 @@ def test_whether_the_last_action_counts_is_kept(tmp_path: Path, final: bool) -> 
             assert episode.meta.get("last_row") == ("observation" if final else None)
             assert len(episode["action"]) == 5 + number + final  # no value is dropped
             steps = 5 + number
-            assert len(step_columns(episode)[0]) == len(aligned(episode, Alignment(), 10.0)) == steps
+            assert len(step_columns(episode)[0]) == len(aligned(episode, AlignOptions(), 10.0)) == steps
     rlds.write(wd.open(tmp_path / "in"), tmp_path / "again")
     for a, b in zip(examples(tmp_path / "out"), examples(tmp_path / "again"), strict=True):
         assert same_lists(a, b)

@@ -16,7 +16,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from tests.formats.test_rowstate import TOTAL, everything, warm
 from warpdata.corpora.warm_cache import RowWarmCache, WarmRows
-from warpdata.errors import LimitExceededError, WriterClosedError
+from warpdata.errors import ConflictError, LimitExceededError, WriterClosedError
 
 LIMIT = 3000
 
@@ -133,3 +133,17 @@ def test_a_child_reads_and_does_not_write(tmp_path: Path) -> None:
     cache.put(warm([(3, [4.0], [5], 6)]))
     assert everything(cache) == {1: ([1.0], [2], 3), 3: ([4.0], [5], 6)}
     cache.close()
+
+
+def test_one_process_at_a_time(tmp_path: Path) -> None:
+    """A second one would cut off what the first has put since its last checkpoint."""
+    with RowWarmCache(tmp_path, model="a", total_rows=5) as cache:
+        cache.put(warm([(1, [1.0], [2], 3)]))
+        with pytest.raises(ConflictError, match="another process"):
+            RowWarmCache(tmp_path, model="a", total_rows=5)
+        with RowWarmCache(tmp_path, model="b", total_rows=5) as other:
+            assert everything(other) == {}
+        cache.put(warm([(2, [], [], 0)]))
+    with RowWarmCache(tmp_path, model="a", total_rows=5) as cache:
+        assert everything(cache) == {1: ([1.0], [2], 3), 2: ([], [], 0)}
+    assert not list(tmp_path.rglob("lock"))

@@ -94,6 +94,16 @@ def test_concatenation_and_map(any_episodes: Episodes, episodes: wd.LocalDataset
         joined.map(lambda episode: {"x": np.zeros(3)})[0]
 
 
+def test_an_id_that_two_episodes_have_names_none(episodes: wd.Episodes) -> None:
+    """Of two sets with the same ids, neither is chosen silently."""
+    twice = episodes[:3] + episodes[1:2]
+    assert twice["000000000000"].id == twice[0].id
+    for name in ("000000000001", "1"):
+        with pytest.raises(KeyError, match=r"2 episodes are called '000000000001'.*position"):
+            twice.open(name)
+    assert [twice[position].id for position in (1, 3)] == ["000000000001"] * 2
+
+
 def double(episode: Episode) -> dict[str, np.ndarray]:
     return {"double": 2 * episode.steps.observations["state"].data}
 

@@ -23,9 +23,9 @@ from tests.episodes.nursery import run_small
 from tests.sweeps import SOAK
 from tests.waiting import until
 from warpdata.bytekit import mapping
+from warpdata.episodes.interrupts import Wakeup
 from warpdata.episodes.salvage_folder import salvage_root
 from warpdata.episodes.statistics import ValueStatistics
-from warpdata.episodes.wakeup import Wakeup
 from warpdata.errors import (
     ConflictError,
     JournalInUseError,

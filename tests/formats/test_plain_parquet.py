@@ -48,7 +48,7 @@ def test_what_comes_out_is_what_went_in_bit_for_bit(
     assert description.to_json() == about
     assert np.array_equal(found_stamps, stamps)
     assert (found.dtype, found.shape, found.tobytes()) == (values.dtype, values.shape, values.tobytes())
-    assert arrow.Footer(data, "it").bounds("timestamp") == (stamps[0], stamps[-1])
+    assert arrow.ParquetFooter(data, "it").bounds("timestamp") == (stamps[0], stamps[-1])
     sink = io.BytesIO()
     writer = arrow.TableWriter(sink, arrow.signal_schema(about), about)
     writer.write(stamps, values)

@@ -17,9 +17,9 @@ from warpdata.formats.rvf.lockfile import pack_lock, unpack_lock
 from warpdata.formats.rvf.manifest import Root
 from warpdata.formats.rvf.payloads import graph, hot, journal, quant, sketch, vec, witness
 from warpdata.formats.rvf.payloads.layout import WitnessLink
-from warpdata.formats.rvf.payloads.vec import Block
+from warpdata.formats.rvf.payloads.vec import VecBlock
 from warpdata.formats.rvf.reader import open_snapshot, read_segment
-from warpdata.formats.rvf.segment import Footer, SegmentOptions
+from warpdata.formats.rvf.segment import SegmentOptions, SignatureFooter
 from warpdata.formats.rvf.signing import SigningKey
 from warpdata.search.store import VectorStore
 
@@ -173,7 +173,7 @@ def test_signature_vectors() -> None:
     assert key.sign_segment(header).signature.hex() == about["spec_signature"]
     shipped = signing.shipped_message(header, b"hello rvf")
     assert shipped.hex() == about["upstream_message_hex"]
-    footer = Footer("ed25519", bytes.fromhex(about["upstream_signature"]))
+    footer = SignatureFooter("ed25519", bytes.fromhex(about["upstream_signature"]))
     assert segment.pack_footer(footer).hex() == about["footer_upstream_hex"]
     assert signing.is_valid(key.public, shipped, footer)
     assert not signing.is_valid(key.public, shipped[:-1] + b"x", footer)
@@ -374,7 +374,7 @@ def test_reference_payload_is_what_we_write_too() -> None:
     """Our encoder differs from the reference in the restart offsets alone: blocks decode to the same."""
     blocks = vec.decode_vec(wire("vec_payload.bin"))
     ours = vec.encode_vec(
-        [Block(np.ascontiguousarray(b.rows), b.ids, b.dim, b.dtype, b.tier) for b in blocks]
+        [VecBlock(np.ascontiguousarray(b.rows), b.ids, b.dim, b.dtype, b.tier) for b in blocks]
     )
     for mine, theirs in zip(vec.decode_vec(ours), blocks, strict=True):
         assert np.array_equal(mine.rows, theirs.rows)

@@ -40,9 +40,9 @@ from warpdata.formats.rvf.payloads.layout import (
     RuntimeSegment,
 )
 from warpdata.formats.rvf.payloads.meta import DELETED, MetaPayload
-from warpdata.formats.rvf.payloads.vec import Block
+from warpdata.formats.rvf.payloads.vec import VecBlock
 from warpdata.formats.rvf.payloads.witness import PublicKey
-from warpdata.formats.rvf.segment import Footer, SegmentOptions
+from warpdata.formats.rvf.segment import SegmentOptions, SignatureFooter
 
 RNG = np.random.default_rng(5)
 IDS = st.lists(st.integers(0, 2**63 - 1), max_size=300, unique=True).map(
@@ -66,7 +66,7 @@ def test_vectors_of_each_dtype_come_back(dtype: str, count: int, dim: int) -> No
     values = sample_rows(dtype, count, dim)
     rows = vec.pack_rows(values, dtype)
     ids = np.arange(count, dtype=np.uint64) * 3
-    (block,) = vec.decode_vec(vec.encode_vec([Block(rows, ids, dim, dtype, 2)]))
+    (block,) = vec.decode_vec(vec.encode_vec([VecBlock(rows, ids, dim, dtype, 2)]))
     assert (block.dtype, block.dim, block.tier) == (dtype, dim, 2)
     assert np.array_equal(block.ids, ids)
     expected = values.astype(np.float16).astype(np.float32) if dtype == "f16" else values
@@ -77,7 +77,7 @@ def test_vectors_of_each_dtype_come_back(dtype: str, count: int, dim: int) -> No
 @pytest.mark.parametrize("dtype", ["pq", "custom"])
 def test_codes_come_back(dtype: str) -> None:
     codes = RNG.integers(0, 256, (50, 6)).astype(np.uint8)
-    payload = vec.encode_vec([Block(codes, np.arange(50, dtype=np.uint64), 24, dtype)])
+    payload = vec.encode_vec([VecBlock(codes, np.arange(50, dtype=np.uint64), 24, dtype)])
     (block,) = vec.decode_vec(payload, code_bytes=6)
     assert np.array_equal(block.rows, codes)
     with pytest.raises(FormatError, match="QUANT"):
@@ -87,14 +87,14 @@ def test_codes_come_back(dtype: str) -> None:
 @given(IDS)
 def test_id_maps_of_any_ids(ids: np.ndarray) -> None:
     rows = np.zeros((len(ids), 2), np.float32)
-    (block,) = vec.decode_vec(vec.encode_vec([Block(rows, ids, 2, "f32")]))
+    (block,) = vec.decode_vec(vec.encode_vec([VecBlock(rows, ids, 2, "f32")]))
     assert np.array_equal(block.ids, ids)
 
 
 def test_seed_layout_of_a_block() -> None:
     """Restart offsets are there, the first id of each group is absolute, the CRC covers columns and map."""
     ids = np.arange(300, dtype=np.uint64) + 1000
-    payload = bytes(vec.encode_vec([Block(np.zeros((300, 1), np.float32), ids, 1, "f32")]))
+    payload = bytes(vec.encode_vec([VecBlock(np.zeros((300, 1), np.float32), ids, 1, "f32")]))
     (entry,) = vec.read_directory(payload)
     assert entry == (64, 300, 1, 0, 1)
     at = 64 + 1200
@@ -314,7 +314,7 @@ def test_segments_come_back(compression: str, checksum: str) -> None:
     payload = b"abc" * 500
     options = SegmentOptions(checksum=checksum, compression=compression, timestamp_ns=5)
     header, stored = segment.build(SegmentType.META, 9, payload, options)
-    packed = segment.pack_segment(header, stored, Footer("ed25519", bytes(64)))
+    packed = segment.pack_segment(header, stored, SignatureFooter("ed25519", bytes(64)))
     assert len(packed) % 64 == 0
     again = segment.unpack_header(packed)
     assert again == header
@@ -346,11 +346,11 @@ def test_root_comes_back() -> None:
         3,
         layout.ROOT_SIGNED,
         RootPointer(1, 2, 3),
-        signature=Footer("ed25519", b"\1" * 64),
+        signature=SignatureFooter("ed25519", b"\1" * 64),
     )
     assert manifest.unpack_root(manifest.pack_root(root)) == root
     with pytest.raises(LimitExceededError, match="does not fit"):
-        manifest.pack_root(Root(signature=Footer("slh-dsa-128s", bytes(7856))))
+        manifest.pack_root(Root(signature=SignatureFooter("slh-dsa-128s", bytes(7856))))
 
 
 def test_header_refusals() -> None:
@@ -389,7 +389,7 @@ HOT = hot.HotSet(THREE[:2], np.ones((2, 3), np.float16), (THREE[1:2], THREE[:1])
 JOURNAL = [DeleteRange(4, 5), UpdateField(5, "k", b"\0"), DeleteRange(1, 9)]
 
 PAYLOADS: list[tuple[str, bytes, Callable[[bytes], Any]]] = [
-    ("vec", bytes(vec.encode_vec([Block(np.ones((3, 2), np.float32), THREE, 2, "f32")])), vec.decode_vec),
+    ("vec", bytes(vec.encode_vec([VecBlock(np.ones((3, 2), np.float32), THREE, 2, "f32")])), vec.decode_vec),
     ("graph", small_graph(), graph.decode_graph),
     ("layer_a", layer_a.encode_layer_a(sample_layer_a())[0], layer_a.decode_layer_a),
     ("hot", hot.encode_hot(HOT), hot.decode_hot),

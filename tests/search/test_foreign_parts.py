@@ -16,7 +16,7 @@ from warpdata.formats.rvf.manifest import Root
 from warpdata.formats.rvf.payloads.domain import DomainProfile, encode_domain
 from warpdata.formats.rvf.payloads.overlay import Edge, Overlay, encode_overlay
 from warpdata.formats.rvf.payloads.quant import BinaryQuant, ProductQuant, ScalarQuant, encode_quant
-from warpdata.formats.rvf.payloads.vec import Block, encode_vec
+from warpdata.formats.rvf.payloads.vec import VecBlock, encode_vec
 from warpdata.formats.rvf.signing import SigningKey, segment_message
 from warpdata.formats.rvf.writer import NewSegment, SegmentAppender
 from warpdata.search.store import VectorStore
@@ -41,7 +41,7 @@ def foreign(
 
 
 def vec(rows: Any, dtype: str, tier: int = 1, dim: int = 3) -> tuple[int, bytes]:
-    return SegmentType.VEC, bytes(encode_vec([Block(np.asarray(rows), IDS, dim, dtype, tier)]))
+    return SegmentType.VEC, bytes(encode_vec([VecBlock(np.asarray(rows), IDS, dim, dtype, tier)]))
 
 
 @pytest.mark.parametrize("dtype", ["u8", "i8"])
@@ -209,4 +209,4 @@ def test_signatures_of_a_profile(tmp_path: Path) -> None:
     )  # fmt: skip
     with VectorStore.open(path) as store:
         found = store.verify([key.public])
-        assert [damage.seg_type for damage in found] == [layout.segment_name(SegmentType.MANIFEST)]
+        assert [damage.part.split()[0] for damage in found] == [layout.segment_name(SegmentType.MANIFEST)]

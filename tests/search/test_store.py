@@ -666,7 +666,7 @@ def test_a_changed_root_breaks_its_signature(tmp_path: Path) -> None:
 
 
 def test_witness_chain_grows(tmp_path: Path) -> None:
-    from warpdata.search.history import witness_chain
+    from warpdata.search.rewrite import witness_chain
 
     with VectorStore.create(tmp_path / "w.rvf", dim=8) as store:
         store.add(data(50))

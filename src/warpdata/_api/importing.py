@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from warpdata.catalog.builder import DatasetBuilder
     from warpdata.convert.importing import OnError
     from warpdata.convert.importing import Progress as Counted
-    from warpdata.convert.receipt import Receipt
+    from warpdata.convert.receipt import ConversionReceipt
     from warpdata.episodes.collection import Episodes
     from warpdata.formats.episodedir.images import VideoOptions
 
@@ -33,7 +33,7 @@ def import_episodes(
     video: VideoOptions | None = None,
     progress: Counted | None = None,
     **options: Any,
-) -> Receipt:
+) -> ConversionReceipt:
     """Bring a foreign set (or any episodes) into a root of recordings, a folder of shards or a published dataset.
 
     `to` is `root`, `shards` or `published`; without it a target ending in `.wshard` is a folder of shards, one of the
@@ -76,7 +76,7 @@ def import_episodes(
 
 def _import_published(
     episodes: Episodes, target: str, catalog: str | os.PathLike[str] | None, shared: Mapping[str, Any]
-) -> Receipt:
+) -> ConversionReceipt:
     """Through shards in the cache folder, where a run that ended is continued, to a version of a dataset."""
     import hashlib
     import shutil
@@ -102,7 +102,7 @@ def _import_published(
 
 def _import_stored(
     episodes: Episodes, target: str, catalog: str | os.PathLike[str] | None, shared: Mapping[str, Any]
-) -> Receipt:
+) -> ConversionReceipt:
     """The same from machines that share the catalog and no disk: they store blobs, and this process publishes."""
     from functools import partial
 
@@ -118,7 +118,7 @@ def _import_stored(
     return receipt
 
 
-def _publish_imported(builder: DatasetBuilder, episodes: Episodes, receipt: Receipt) -> None:
+def _publish_imported(builder: DatasetBuilder, episodes: Episodes, receipt: ConversionReceipt) -> None:
     builder.describe(source_metadata=dict(episodes.metadata), receipt=receipt.to_keep())
     builder.publish(message=f"imported from {receipt.format}")
 
@@ -133,7 +133,7 @@ def export_episodes(
     jobs: int = 1,
     progress: Counted | None = None,
     **options: Any,
-) -> Receipt:
+) -> ConversionReceipt:
     """Write episodes of any address as a foreign set; the options are those of `wd.convert.<format>.write`.
 
     A source that is foreign too is opened with `source_options`, which are those of `wd.convert.<source_format>.read`.
@@ -156,7 +156,7 @@ def export_episodes(
         episodes = source
     else:
         episodes = _opened(os.fspath(source), source_format, source_options or {})
-    receipt: Receipt = module.write(episodes, target, progress=progress, **options)
+    receipt: ConversionReceipt = module.write(episodes, target, progress=progress, **options)
     return receipt
 
 

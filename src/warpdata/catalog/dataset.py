@@ -33,7 +33,7 @@ from warpdata.catalog.table import (
     StreamRequest,
     Table,
     TableFiles,
-    stream_request,
+    share_asked_for,
 )
 from warpdata.catalog.warm import WarmReport, verify_blobs, warm_blobs
 from warpdata.corpora.source import SourceKeywords
@@ -297,7 +297,8 @@ class Dataset:
     ) -> ReadPlan:
         """What a pass with these options of `batches` will read."""
         view = self.table(table) if columns is None else self.table(table).select(columns)
-        request = stream_request(batch_size, shard, limit, prefetch, rank=rank, world=world, tail=tail)
+        own = share_asked_for(shard, rank, world)
+        request = StreamRequest(batch_size, own, limit, prefetch, tail)
         return self._streams.plan(view, request)
 
     def to_torch(

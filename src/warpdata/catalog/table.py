@@ -476,20 +476,6 @@ class Table:
         return f"<Table {self.name!r} of {self.dataset.name}: {self.row_count} rows>"
 
 
-def stream_request(
-    batch_size: int = 1000,
-    shard: Shard = None,
-    limit: int | None = None,
-    prefetch: str | int | None = None,
-    *,
-    rank: int | None = None,
-    world: int | None = None,
-    tail: Tail = "short",
-) -> StreamRequest:
-    """What the options of `batches` ask for."""
-    return StreamRequest(batch_size, share_asked_for(shard, rank, world), limit, prefetch, tail)
-
-
 def share_asked_for(shard: Shard, rank: int | None, world: int | None) -> Shard:
     """Which share of a table is meant, said by `rank` and `world` or by `shard`."""
     if rank is None and world is None:

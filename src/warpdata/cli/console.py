@@ -11,9 +11,12 @@ import time
 import unicodedata
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
 from warpdata.errors import ConflictError
+
+if TYPE_CHECKING:
+    from warpdata.episodes.receipt import Receipt
 
 _STYLES = {"bold": "1", "dim": "2", "red": "31", "green": "32", "yellow": "33", "blue": "34", "cyan": "36"}
 
@@ -41,6 +44,11 @@ class Console:
         if self.as_json:
             json.dump(value, self.out, indent=2, ensure_ascii=False)
             self.out.write("\n")
+
+    def print_receipt(self, receipt: Receipt) -> None:
+        """A receipt for a person, line by line."""
+        for line in receipt.lines():
+            self.print(self.fitted(line))
 
     def error(self, code: str, message: str, hint: str = "") -> None:
         """An error in the one form all commands use."""

@@ -31,7 +31,7 @@ _EXACT_NS = 1000
 
 
 @dataclass(frozen=True, slots=True)
-class Alignment:
+class AlignOptions:
     """What the user said of the one rate."""
 
     rate: float | None = None
@@ -87,7 +87,7 @@ class AlignedEpisode:
         return note_of(signal, chosen, "; ".join(whys), max_age_ns=age, max_error_ns=self.error_ns)
 
 
-def aligned(episode: Episode, options: Alignment, fps: float | None = None) -> AlignedEpisode:
+def aligned(episode: Episode, options: AlignOptions, fps: float | None = None) -> AlignedEpisode:
     """The rows of an episode; `fps` is the rate its source states, if it does."""
     steps = _steps(episode, options)
     times = steps.times_ns
@@ -111,7 +111,7 @@ def acted_steps(episode: Episode) -> Steps:
     return Steps(episode.signals, times, clock=steps.clock, outcome=steps.outcome)
 
 
-def _steps(episode: Episode, options: Alignment) -> Steps:
+def _steps(episode: Episode, options: AlignOptions) -> Steps:
     if options.rate is None and options.clock is None and options.align == "hold":
         return acted_steps(episode)
     how: dict[str, Align] = {

@@ -12,7 +12,7 @@ from warpdata.errors import FormatError, WarpError, nearest
 from warpdata.timeline.episode import Episode
 
 if TYPE_CHECKING:
-    from warpdata.convert.receipt import Receipt
+    from warpdata.convert.receipt import ConversionReceipt
 
 Progress = Callable[[int, int], None]
 OnError = Literal["stop", "skip"]
@@ -48,7 +48,7 @@ def exported(
     *,
     jobs: int,
     on_error: OnError,
-    receipt: Receipt,
+    receipt: ConversionReceipt,
     progress: Progress | None,
 ) -> Iterator[tuple[int, Any]]:
     """Each position with what the work gave for it, in order, whoever did it; what fails is raised, or skipped."""

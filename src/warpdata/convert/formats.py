@@ -4,7 +4,7 @@ A module (or sub-package) of a format offers
 
 - `matches(place: Place) -> bool`: cheap; looks at names and magic only
 - `read(source, *, …) -> Episodes`: lazy and read-only; its options are spelt out
-- `write(episodes, target, *, progress=None, …) -> Receipt` where it can be written, whole or not at all
+- `write(episodes, target, *, progress=None, …) -> ConversionReceipt` where it can be written, whole or not at all
 """
 
 from __future__ import annotations

@@ -26,7 +26,7 @@ from warpdata.bytekit.jsontext import dump_json, parse_json_object
 from warpdata.bytekit.locks import FileLock
 from warpdata.convert.each_episode import EpisodeTask, OnError, Progress, check_on_error, in_episode
 from warpdata.convert.plain_names import RENAMED, names_behind, under_plain_names
-from warpdata.convert.receipt import Note, Receipt, note_of, noted
+from warpdata.convert.receipt import ConversionReceipt, Note, note_of, noted
 from warpdata.episodes.collection import Episodes
 from warpdata.episodes.content_sums import ContentSum
 from warpdata.episodes.directory_copy import copy_to_directory, holds_frames, is_intact
@@ -83,7 +83,7 @@ def import_episodes(
     on_error: OnError = "stop",
     video: VideoOptions | None = None,
     progress: Progress | None = None,
-) -> Receipt:
+) -> ConversionReceipt:
     """Write all episodes into a root of recordings or a folder of shards; running it again continues.
 
     `runner` says where episodes are converted; other machines must see the target under the same path.
@@ -137,10 +137,10 @@ def _run(
     runner: Runner,
     on_error: str,
     progress: Progress | None,
-) -> Receipt:
+) -> ConversionReceipt:
     ids = episodes.ids
     waiting = [position for position in range(len(ids)) if not place.is_done(position)]
-    receipt = Receipt("import", plan.format, plan.source, str(place.path), plan.version)
+    receipt = ConversionReceipt("import", plan.format, plan.source, str(place.path), plan.version)
     receipt.supplied = dict(plan.supplied)
     receipt.tell_rate(episodes)
     receipt.continued = done = len(ids) - len(waiting)
@@ -166,7 +166,9 @@ def _run(
 class _Entries:
     """Enters what became of episodes into a receipt in the order of the source, however they come; few are held."""
 
-    def __init__(self, receipt: Receipt, place: Target, ids: Sequence[str], waiting: Sequence[int]) -> None:
+    def __init__(
+        self, receipt: ConversionReceipt, place: Target, ids: Sequence[str], waiting: Sequence[int]
+    ) -> None:
         self._receipt, self._place, self._ids = receipt, place, ids
         self._waiting = set(waiting)
         self._early: dict[int, dict[str, Note] | WarpError] = {}
@@ -273,7 +275,7 @@ class Target(ABC):
         """Choose the names of the episodes in the target, where they do not follow from their positions."""
         return
 
-    def finish(self, episodes: Episodes, receipt: Receipt) -> None:
+    def finish(self, episodes: Episodes, receipt: ConversionReceipt) -> None:
         """Write down what is known of the whole, and the receipt."""
         os.sync()  # once for all episodes; until here nobody was told that they are safe
         about = {
@@ -416,7 +418,7 @@ def store_episodes(
     on_error: OnError = "stop",
     video: VideoOptions | None = None,
     progress: Progress | None = None,
-) -> Receipt:
+) -> ConversionReceipt:
     """Convert all episodes into blobs of a catalog, which nothing names before `target.stored` is published."""
     check_on_error(on_error)
     plan = ImportPlan(format, source, version, dict(supplied or {}), video)

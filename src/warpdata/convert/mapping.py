@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from warpdata.bytekit.jsontext import parse_json_object
 from warpdata.convert.place import Place
-from warpdata.convert.stepped import Column, Parts, Rows, seconds_as_times
+from warpdata.convert.stepped import EpisodeColumn, Parts, Rows, seconds_as_times
 from warpdata.errors import CorruptLayoutError, nearest
 from warpdata.timeline.meta import Role, as_role, guess_role
 
@@ -113,7 +113,7 @@ class FileMapping:
         meta: Mapping[str, Any] | None = None,
     ) -> Parts:  # fmt: skip
         """An episode of these columns."""
-        columns = {signal: Column(each, self.role(signal, each)) for signal, each in rows.items()}
+        columns = {signal: EpisodeColumn(each, self.role(signal, each)) for signal, each in rows.items()}
         steps = steps_of(columns, name, place)
         times = None
         if self.times is not None:
@@ -127,7 +127,7 @@ class FileMapping:
         return Parts(name, steps, columns, static, meta or {}, fps or self.fps, times=times, place=place)
 
 
-def steps_of(columns: Mapping[str, Column], name: str, place: str) -> int:
+def steps_of(columns: Mapping[str, EpisodeColumn], name: str, place: str) -> int:
     """How many steps columns have: as many rows as the actions, or as the shortest; one more is an observation more."""
     counts = {signal: column.rows.count for signal, column in columns.items()}
     actions = [counts[signal] for signal, column in columns.items() if column.role == "action"]

@@ -12,6 +12,7 @@ from warpdata._version import __version__
 from warpdata.bytekit.jsontext import dump_json
 from warpdata.episodes.collection import Episodes
 from warpdata.episodes.content_sums import ContentSum, sum_of
+from warpdata.episodes.receipt import Receipt
 from warpdata.errors import CorruptLayoutError, WarpError
 from warpdata.timeline.signal import Signal
 
@@ -123,8 +124,8 @@ class SignalReceipt:
         return found | {key: value for key, value in more.items() if value}
 
 
-@dataclass(slots=True)
-class Receipt:
+@dataclass(slots=True, repr=False)
+class ConversionReceipt(Receipt):
     """What a conversion did; printed, as JSON, and kept in the metadata of the target."""
 
     work: str
@@ -153,7 +154,7 @@ class Receipt:
         target: str | os.PathLike[str],
         version: str = "",
         supplied: Mapping[str, Any] | None = None,
-    ) -> Receipt:
+    ) -> ConversionReceipt:
         """The receipt of an export that begins; it says where the rate of the steps is from."""
         made = cls("export", format, episodes.source.name, os.fspath(target), version)
         made.supplied = dict(supplied or {})
@@ -181,9 +182,14 @@ class Receipt:
         self.skipped.append({"id": episode_id, "error": str(error)})
 
     @property
+    def is_complete(self) -> bool:
+        """Whether every episode could be read."""
+        return not self.skipped
+
+    @property
     def is_exact(self) -> bool:
         """Whether every signal of every episode was kept exactly."""
-        return not self.skipped and all(set(each.counts) == {"kept"} for each in self.signals.values())
+        return self.is_complete and all(set(each.counts) == {"kept"} for each in self.signals.values())
 
     def to_json(self) -> dict[str, Any]:
         """The whole receipt; equal for a run that was interrupted and continued, but for `continued`."""
@@ -219,9 +225,6 @@ class Receipt:
             yield f"  {note}"
         for left_out in self.skipped:
             yield f"  skipped {left_out['id']}: {left_out['error']}"
-
-    def __str__(self) -> str:
-        return "\n".join(self.lines())
 
 
 def _first_meta(episodes: Episodes) -> Mapping[str, Any]:

@@ -16,7 +16,7 @@ from warpdata.bytekit.commit import commit_folder
 from warpdata.convert.importing import Progress
 from warpdata.convert.place import Place
 from warpdata.convert.plain_names import under_own_names
-from warpdata.convert.receipt import RECEIPT_FILE, Note, Receipt, note_of
+from warpdata.convert.receipt import RECEIPT_FILE, ConversionReceipt, Note, note_of
 from warpdata.convert.step_rows import source_id
 from warpdata.episodes.collection import Episodes
 from warpdata.episodes.encoded import EncodedRun, encoded_run
@@ -42,7 +42,9 @@ def read(source: Any) -> Episodes:
     )
 
 
-def write(episodes: Episodes, target: str | os.PathLike[str], *, progress: Progress | None = None) -> Receipt:
+def write(
+    episodes: Episodes, target: str | os.PathLike[str], *, progress: Progress | None = None
+) -> ConversionReceipt:
     """Write every episode as an `.rrd` file below a new folder, or as the one file that `target` names.
 
     Signals are entities under their names on the timeline `time`. Numbers are scalars (`float64`), JPEG and PNG
@@ -50,7 +52,7 @@ def write(episodes: Episodes, target: str | os.PathLike[str], *, progress: Progr
     """
     rerun = _rerun()
     episodes = under_own_names(episodes)
-    receipt = Receipt.of_export("rrd", episodes, target, str(rerun.__version__))
+    receipt = ConversionReceipt.of_export("rrd", episodes, target, str(rerun.__version__))
     if os.fspath(target).endswith(".rrd"):
         if len(episodes) != 1:
             raise ValueError(f"{target} is one file, and there are {len(episodes)} episodes: name a folder")
@@ -84,7 +86,7 @@ def _rerun() -> Any:
 
 
 def _write_file(
-    rerun: Any, episode: Episode, path: Path, receipt: Receipt, *, is_alone: bool = False
+    rerun: Any, episode: Episode, path: Path, receipt: ConversionReceipt, *, is_alone: bool = False
 ) -> None:
     """One episode as a file; one that is all of the target keeps the receipt too."""
     recording = rerun.RecordingStream(_APPLICATION, recording_id=source_id(episode))

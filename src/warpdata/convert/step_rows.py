@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from warpdata.convert.aligning import acted_steps
 from warpdata.convert.importing import OnError, Progress
-from warpdata.convert.receipt import Note, Receipt, note_of
+from warpdata.convert.receipt import ConversionReceipt, Note, note_of
 from warpdata.episodes.collection import Episodes
 from warpdata.episodes.encoded import encoded_run
 from warpdata.errors import WarpError
@@ -75,7 +75,7 @@ class StepColumn:
         return note_of(self.signal)
 
 
-def usable(episodes: Episodes, on_error: OnError, receipt: Receipt) -> Episodes:
+def usable(episodes: Episodes, on_error: OnError, receipt: ConversionReceipt) -> Episodes:
     """The episodes to write: all, or with `skip` those that can be read to the end; the receipt names the others."""
     if on_error not in ("stop", "skip"):
         raise ValueError(f"on_error is 'stop' or 'skip', not {on_error!r}")

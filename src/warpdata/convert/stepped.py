@@ -87,7 +87,7 @@ class PartRows(Rows):
         return self.base.read(self.start + start, self.start + stop)
 
 
-class JoinedRows(Rows):
+class ChainedRows(Rows):
     """The rows of several arrays, one after the other."""
 
     def __init__(self, parts: Sequence[Rows], what: str = "the parts") -> None:
@@ -138,7 +138,7 @@ class VideoRows(Rows):
 
 
 @dataclass(frozen=True, slots=True)
-class Column:
+class EpisodeColumn:
     """One signal of a foreign episode: its rows, from the first step on, and the part it plays."""
 
     rows: Rows
@@ -184,7 +184,7 @@ class Parts:
 
     id: str
     steps: int
-    columns: Mapping[str, Column]
+    columns: Mapping[str, EpisodeColumn]
     static: Mapping[str, Any] = field(default_factory=dict)
     meta: Mapping[str, Any] = field(default_factory=dict)
     fps: float | None = None

@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
+
+import numpy as np
 
 from warpdata.bytekit.background import map_in_threads
 from warpdata.bytekit.folders import FolderReader
 from warpdata.bytekit.ranges import FileRangeReader, RangeReader
+from warpdata.corpora.batch import Rows
+from warpdata.corpora.decode import raw_dtype
 from warpdata.corpora.options import options_of
-from warpdata.corpora.ranged import RangedSpans, read_with_retries
 from warpdata.corpora.runs import ParallelRuns, RunReader
 from warpdata.corpora.shards import ShardSet, bf16_shards, join_recorded, join_shards
 from warpdata.corpora.source import FixedOrderSource, SourceKeywords, SourceOptions
-from warpdata.errors import BlobNotFoundError
+from warpdata.corpora.spans import FarSpans, RowSpan
+from warpdata.errors import BlobNotFoundError, UnavailableError
 from warpdata.formats.bf16dir.layout import MANIFEST_NAME
 from warpdata.formats.bf16dir.reader import is_bf16_manifest, parse_directory
 from warpdata.formats.gamsae import layout
@@ -137,3 +142,42 @@ def read_header(reader: RangeReader) -> ShardInfo:
     size = min(layout.HEADER_BYTES, reader.size)
     head = read_with_retries(lambda: reader.read(0, size), RETRIES, BACKOFF_S)
     return parse_header(head, reader.size, reader.name)
+
+
+class RangedSpans(FarSpans):
+    """Spans fetched through range readers; what fails for a moment is tried again, never skipped."""
+
+    def __init__(
+        self, shards: ShardSet, readers: Sequence[RangeReader], *, retries: int = 4, backoff_s: float = 0.05
+    ) -> None:
+        self._shards = shards.shards
+        self._dtype = shards.dtype
+        self._readers = readers
+        self._retries = retries
+        self._backoff_s = backoff_s
+
+    def fetch(self, span: RowSpan) -> Rows:
+        """Fetch exactly the bytes of the span."""
+        info = self._shards[span.shard]
+        start, end = info.row_offset(span.start), info.row_offset(span.end)
+        data = self._read(self._readers[span.shard], start, end)
+        return np.frombuffer(data, raw_dtype(info.dtype)).reshape(span.end - span.start, info.width)
+
+    def _read(self, reader: RangeReader, start: int, end: int) -> memoryview:
+        return read_with_retries(lambda: reader.read(start, end), self._retries, self._backoff_s)
+
+    def release(self, span: RowSpan, rows: Rows) -> None:
+        """Nothing is kept."""
+
+    def close(self) -> None:
+        """The readers belong to whoever opened them."""
+
+
+def read_with_retries(read: Callable[[], memoryview], retries: int, backoff_s: float) -> memoryview:
+    """Try a read again while the store is unavailable, waiting longer each time."""
+    for attempt in range(retries):
+        try:
+            return read()
+        except UnavailableError:
+            time.sleep(backoff_s * 2**attempt)
+    return read()

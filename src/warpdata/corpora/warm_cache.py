@@ -14,8 +14,9 @@ import numpy.typing as npt
 
 from warpdata.bytekit.append_file import AppendFile
 from warpdata.bytekit.commit import map_os_errors
+from warpdata.bytekit.locks import FileLock
 from warpdata.bytekit.ranges import FileRangeReader, MmapRangeReader
-from warpdata.errors import LimitExceededError, TruncatedError, WriterClosedError
+from warpdata.errors import ConflictError, LimitExceededError, TruncatedError, WriterClosedError
 from warpdata.formats.rowstate import layout
 from warpdata.formats.rowstate.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 from warpdata.formats.rowstate.log import (
@@ -99,6 +100,12 @@ class RowWarmCache:
         self._log: AppendFile | None = None
         with map_os_errors(self.folder):
             self.folder.mkdir(parents=True, exist_ok=True)
+        self._lock = FileLock.take(self.folder / layout.LOCK_NAME, removes=True)
+        if self._lock is None:
+            raise ConflictError(
+                "another process keeps warm starts of this model here", path=self.folder,
+                hint="Wait for it, or choose another folder.",
+            )  # fmt: skip
         try:
             if (self.folder / layout.CHECKPOINT_NAME).is_file():
                 self._resume()
@@ -162,6 +169,12 @@ class RowWarmCache:
 
     def close(self) -> None:
         """Close without a checkpoint."""
+        self._close_log()
+        lock, self._lock = self._lock, None
+        if lock is not None:
+            lock.release()
+
+    def _close_log(self) -> None:
         log, self._log = self._log, None
         if log is not None:
             log.close()
@@ -178,7 +191,7 @@ class RowWarmCache:
         self.close()
 
     def __del__(self) -> None:
-        if getattr(self, "_log", None) is not None:
+        if getattr(self, "_lock", None) is not None:
             self.close()
 
     def _resume(self) -> None:
@@ -222,7 +235,7 @@ class RowWarmCache:
         if incoming > self.max_bytes:
             raise LimitExceededError(f"one batch of {incoming} bytes, the cache may have {self.max_bytes}")
         kept = [self.get(keep[i : i + COMPACT_ROWS]) for i in range(0, len(keep), COMPACT_ROWS)]
-        self.close()
+        self._close_log()
         self._entries[:] = np.zeros((), ENTRY)
         self._new_log(self._number + 1)
         for rows in kept:

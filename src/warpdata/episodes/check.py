@@ -11,12 +11,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from warpdata.episodes.check_set import SET_RULES, EpisodeSet, Member, remembered
+from warpdata.bytekit.findings import FileFinding
+from warpdata.episodes.check_set import SET_RULES, EpisodeSet, SetMember, remembered
 from warpdata.episodes.signals import VideoSignal
 from warpdata.episodes.statistics import GAP_FACTOR, ClockStatistics, ValueStatistics
 from warpdata.errors import FormatError, JournalInUseError, WarpError, nearest
 from warpdata.formats.episodedir import layout
-from warpdata.formats.wshard.verify import Finding as Damage
 from warpdata.timeline.episode import Episode
 from warpdata.timeline.signal import Signal
 from warpdata.timeline.times import ns_between
@@ -168,7 +168,7 @@ def check_opened(
     name: str,
     *,
     deep: bool = False,
-    beside: Callable[[Member], object] | None = None,
+    beside: Callable[[SetMember], object] | None = None,
 ) -> Iterator[Finding]:
     """Everything wrong with an episode of any form, also that it cannot be opened.
 
@@ -353,9 +353,9 @@ def is_directory(folder: Path) -> bool:
     return any((folder / mark).exists() for mark in marks)
 
 
-def damaged_block(episode: str, damage: Damage) -> Finding:
+def damaged_block(episode: str, damage: FileFinding) -> Finding:
     """A damaged block of a shard as a finding of its episode."""
-    return found("damaged-file", episode, None, damage.message, block=damage.block, code=damage.code)
+    return found("damaged-file", episode, None, damage.message, block=damage.part, code=damage.code)
 
 
 def found(rule: str, episode: str, signal: str | None, message: str, **details: Any) -> Finding:

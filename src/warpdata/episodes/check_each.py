@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from warpdata.episodes.check import Finding, Progress, Report, check_opened, found, new_set, set_findings
-from warpdata.episodes.check_set import Member
+from warpdata.episodes.check_set import SetMember
 from warpdata.episodes.check_shards import damaged_blocks
 from warpdata.episodes.collection import EpisodesSource
 from warpdata.episodes.jobs import Here, Runner
@@ -17,7 +17,7 @@ from warpdata.episodes.shard_folder import ShardFolderSource
 from warpdata.errors import FormatError
 from warpdata.formats.episodedir.documents import Folder
 
-Checked = tuple[list[Finding], Member | None]
+Checked = tuple[list[Finding], SetMember | None]
 """What was found in an episode, and what is remembered of it to compare it with the others."""
 
 
@@ -32,7 +32,7 @@ class CheckTask:
 
     def __call__(self, position: int) -> Checked:
         """Everything wrong with it."""
-        name, members = self.names[position], list[Member]()
+        name, members = self.names[position], list[SetMember]()
         findings = list(
             check_opened(
                 partial(self.source.open, self._place(position)), name, deep=self.deep, beside=members.append

@@ -79,7 +79,7 @@ class _Track:
 
 
 @dataclass(slots=True)
-class Member:
+class SetMember:
     """What is remembered of an episode."""
 
     name: str
@@ -95,9 +95,9 @@ class EpisodeSet:
 
     def __init__(self, is_action: Callable[[str], bool]) -> None:
         self._is_action = is_action
-        self._members: list[Member] = []
+        self._members: list[SetMember] = []
 
-    def add(self, member: Member) -> None:
+    def add(self, member: SetMember) -> None:
         """One more episode."""
         self._members.append(member)
 
@@ -270,9 +270,9 @@ class EpisodeSet:
         return SetFinding(rule, self._members[at].name, signal, text, plain)
 
 
-def remembered(name: str, episode: Episode, is_action: Callable[[str], bool]) -> Member:
+def remembered(name: str, episode: Episode, is_action: Callable[[str], bool]) -> SetMember:
     """Look at an episode; signals that cannot be read are findings of other rules."""
-    member = Member(name, 0.0)
+    member = SetMember(name, 0.0)
     cameras: dict[str, Signal] = {}
     for each in episode.signals:
         try:
@@ -296,7 +296,7 @@ def remembered(name: str, episode: Episode, is_action: Callable[[str], bool]) ->
     return member
 
 
-def _track(member: Member, name: str, signal: Signal) -> None:
+def _track(member: SetMember, name: str, signal: Signal) -> None:
     values = np.asarray(signal.values(), np.float64).reshape(len(signal), -1)
     if values.shape[1] > _MAX_CHANNELS or not np.isfinite(values).all():
         return

@@ -5,17 +5,17 @@ from __future__ import annotations
 import os
 from typing import Any
 
+from warpdata.bytekit.findings import FileFinding
 from warpdata.episodes.check import Finding, damaged_block
 from warpdata.episodes.packed import VIDEO_PREFIX, PackedSource, is_packed
 from warpdata.episodes.signals import VideoSignal
 from warpdata.errors import WarpError
 from warpdata.formats.wshard.layout import ROLE_EPISODE
 from warpdata.formats.wshard.reader import ShardReader
-from warpdata.formats.wshard.verify import Finding as Damage
 from warpdata.formats.wshard.verify import verify_shard
 
 
-def unplayable_cameras(path: str | os.PathLike[str], *, full: bool) -> list[Damage]:
+def unplayable_cameras(path: str | os.PathLike[str], *, full: bool) -> list[FileFinding]:
     """What keeps the cameras of a packed recording from being played; `full` decodes every frame."""
     shard = ShardReader.open(path)
     if not is_packed(shard):
@@ -28,7 +28,9 @@ def unplayable_cameras(path: str | os.PathLike[str], *, full: bool) -> list[Dama
                 for _ in signal if full else signal[:1]:
                     pass
             except WarpError as error:
-                found.append(Damage("unplayable_camera", str(error), f"{VIDEO_PREFIX}{name}", error.hint))
+                found.append(
+                    FileFinding("unplayable_camera", str(error), f"{VIDEO_PREFIX}{name}", error.hint)
+                )
     return found
 
 

@@ -204,8 +204,13 @@ class Episodes(Sequence[Episode]):
         wanted = str(episode_id)
         ids = self.ids
         for candidate in (wanted, wanted.zfill(12) if wanted.isdigit() else wanted):
-            if candidate in ids:
-                return ids.index(candidate)
+            if candidate not in ids:
+                continue
+            if (count := ids.count(candidate)) > 1:
+                raise KeyError(
+                    f"{count} episodes are called {candidate!r} in {self._source.name}: take one by its position"
+                )
+            return ids.index(candidate)
         if wanted.isdigit() and int(wanted) < len(ids) and not any(each.isdigit() for each in ids):
             return int(wanted)
         raise KeyError(f"no episode {wanted!r} in {self._source.name}.{nearest(wanted, ids)}")

@@ -11,7 +11,7 @@ from typing import Any
 from warpdata.bytekit.commit import map_os_errors, write_file
 from warpdata.bytekit.jsontext import dump_json, parse_json_object
 from warpdata.episodes.collection import Episodes, EpisodesSource
-from warpdata.episodes.edits import EditedSource, Edits, Effect, Entry
+from warpdata.episodes.edits import EditedSource, Edits, Effect, EpisodeEntry
 from warpdata.errors import ConflictError, CorruptLayoutError, nearest
 from warpdata.formats.episodedir.documents import read_document
 from warpdata.timeline.episode import Episode
@@ -83,7 +83,7 @@ class DraftEdits(Edits):
     def _mentioned(self, edit: dict[str, Any]) -> list[int]:  # noqa: ARG002 - all of them
         return list(range(len(self._episodes)))
 
-    def _open(self, entry: Entry) -> Episode:
+    def _open(self, entry: EpisodeEntry) -> Episode:
         return _opened(entry, self._episodes)
 
     def _try_to_add(self, edit: dict[str, Any], *, dry_run: bool) -> Effect:
@@ -98,7 +98,7 @@ class DraftEdits(Edits):
 class DraftSource(EpisodesSource):
     """Episodes of a sequence as edits show them."""
 
-    def __init__(self, episodes: Episodes, entries: Sequence[Entry]) -> None:
+    def __init__(self, episodes: Episodes, entries: Sequence[EpisodeEntry]) -> None:
         self._episodes = episodes
         self._entries = entries
         known = episodes.ids
@@ -125,7 +125,7 @@ class DraftSource(EpisodesSource):
         return (DraftSource, (self._episodes, self._entries))
 
 
-def _opened(entry: Entry, episodes: Episodes, name: str | None = None) -> Episode:
+def _opened(entry: EpisodeEntry, episodes: Episodes, name: str | None = None) -> Episode:
     shown = entry if name is None else replace(entry, id=name)
     return Episode(EditedSource(shown, [episodes[part.number].source for part in entry.parts]))
 

@@ -46,7 +46,7 @@ class RecordingPart:
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class EpisodeEntry:
     """One episode of a dataset as readers see it."""
 
     id: str
@@ -78,8 +78,8 @@ class Entry:
 class Effect:
     """What an edit changes: the entries before and after, and its number in the log (None in a dry run)."""
 
-    before: list[Entry]
-    after: list[Entry]
+    before: list[EpisodeEntry]
+    after: list[EpisodeEntry]
     seq: int | None
 
     def to_json(self) -> dict[str, Any]:
@@ -99,11 +99,11 @@ class Edits:
         self.log, self.is_foreign = read_log(root)
 
     @staticmethod
-    def plain(numbers: Sequence[int]) -> list[Entry]:
+    def plain(numbers: Sequence[int]) -> list[EpisodeEntry]:
         """The recordings as they were made."""
-        return [Entry(f"{number:012d}", (RecordingPart(number),)) for number in numbers]
+        return [EpisodeEntry(f"{number:012d}", (RecordingPart(number),)) for number in numbers]
 
-    def apply(self, numbers: Sequence[int]) -> Sequence[Entry]:
+    def apply(self, numbers: Sequence[int]) -> Sequence[EpisodeEntry]:
         """The episodes readers see."""
         if not self.log:
             return self.plain(numbers)
@@ -114,7 +114,7 @@ class Edits:
         """The episodes that are hidden: `undrop` shows them again."""
         return [entry.id for entry in self._fold(self.log, self._mentioned({})) if entry.is_dropped]
 
-    def showing(self, number: int) -> list[Entry]:
+    def showing(self, number: int) -> list[EpisodeEntry]:
         """The episodes that readers see of this recording."""
         numbers = self._numbers_in({"episode": f"{number:012d}"})
         return [each for each in self.apply(numbers) if any(part.number == number for part in each.parts)]
@@ -229,7 +229,7 @@ class Edits:
         ]
         return sorted({int(part.split("-")[0]) for name in names for part in name.split("+")})
 
-    def _check_joins(self, after: list[Entry], before: list[Entry]) -> None:
+    def _check_joins(self, after: list[EpisodeEntry], before: list[EpisodeEntry]) -> None:
         """A new joint must be possible: opening it raises what is wrong."""
         for entry in after:
             if len(entry.parts) > 1 and entry not in before:
@@ -237,7 +237,7 @@ class Edits:
                 for name in episode.signals:
                     _ = episode[name]
 
-    def _check_names(self, after: list[Entry], before: list[Entry]) -> None:
+    def _check_names(self, after: list[EpisodeEntry], before: list[EpisodeEntry]) -> None:
         """A name is a signal or a static item, never both."""
         for entry in after:
             if entry not in before:
@@ -260,7 +260,7 @@ class Edits:
             end = episode.last_ts_ns + shifts[-1]
         return shifts
 
-    def _open(self, entry: Entry) -> Episode:
+    def _open(self, entry: EpisodeEntry) -> Episode:
         parts = [DirectorySource(episode_path(self._here, part.number)) for part in entry.parts]
         return Episode(EditedSource(entry, parts))
 
@@ -274,7 +274,7 @@ class Edits:
             hint="Edit the recordings where they lie on a disk.",
         )  # fmt: skip
 
-    def _fold(self, log: Sequence[Mapping[str, Any]], numbers: Sequence[int]) -> list[Entry]:
+    def _fold(self, log: Sequence[Mapping[str, Any]], numbers: Sequence[int]) -> list[EpisodeEntry]:
         """Apply every edit that was not undone, in order."""
         undone = {edit.get("undoes") for edit in log if edit.get("op") == "undo"}
         entries = {entry.id: entry for entry in self.plain(numbers)}
@@ -288,7 +288,7 @@ class Edits:
         return list(entries.values())
 
 
-Entries = dict[str, Entry]
+Entries = dict[str, EpisodeEntry]
 
 
 def _changed(entries: Entries, edit: Mapping[str, Any], **values: Any) -> Entries:
@@ -296,7 +296,7 @@ def _changed(entries: Entries, edit: Mapping[str, Any], **values: Any) -> Entrie
     return {**entries, entry.id: replace(entry, **values)}
 
 
-def _entry(entries: Entries, name: str, edit: Mapping[str, Any]) -> Entry:
+def _entry(entries: Entries, name: str, edit: Mapping[str, Any]) -> EpisodeEntry:
     if name not in entries:
         raise KeyError(
             f"edit {edit.get('seq')} ({edit.get('op')}) needs episode {name!r}, which is not there"
@@ -337,7 +337,7 @@ def _concat(entries: Entries, edit: Mapping[str, Any]) -> Entries:
         for entry, shift in zip(chosen, shifts, strict=True)
         for part in entry.parts
     )
-    joined = Entry("+".join(names), parts)
+    joined = EpisodeEntry("+".join(names), parts)
     out: Entries = {}
     for name, each in entries.items():
         if name == names[0]:
@@ -378,7 +378,7 @@ _CHANGES: dict[str, Callable[[Entries, Mapping[str, Any]], Entries]] = {
 class EditedSource(EpisodeSource):
     """An episode as the edits show it; the recordings behind it are untouched."""
 
-    def __init__(self, entry: Entry, parts: Sequence[EpisodeSource]) -> None:
+    def __init__(self, entry: EpisodeEntry, parts: Sequence[EpisodeSource]) -> None:
         self.entry = entry
         self._parts = list(parts)
         self._signals = _EditedSignals(entry.parts, self._parts)

@@ -18,7 +18,7 @@ from warpdata.episodes.collection import Episodes, EpisodesSource
 from warpdata.episodes.disk_episode import DirectorySource
 from warpdata.episodes.disk_writer import DiskEpisodeWriter
 from warpdata.episodes.durability import Durability
-from warpdata.episodes.edits import EditedSource, Edits, Entry
+from warpdata.episodes.edits import EditedSource, Edits, EpisodeEntry
 from warpdata.episodes.facts import facts_table, joined_tables
 from warpdata.episodes.facts_cache import recorded_facts
 from warpdata.episodes.listing import episode_name, episode_path, list_episodes, list_folder
@@ -60,7 +60,9 @@ class LocalSource(EpisodesSource):
         self._metadata: Mapping[str, Any] | None = None
         self.unfinished_numbers = listing.unfinished
         self.recorded = numbers = listing.finished
-        self.entries: Sequence[Entry] = self.edits.apply(numbers) if self._edited else Edits.plain(numbers)
+        self.entries: Sequence[EpisodeEntry] = (
+            self.edits.apply(numbers) if self._edited else Edits.plain(numbers)
+        )
         self._ids = [entry.id for entry in self.entries]
         with self._lock:
             self._open.clear()
@@ -144,7 +146,7 @@ class LocalSource(EpisodesSource):
         whole = joined_tables([table, facts_table(self._make(self.entries[position]) for position in edited)])
         return whole.take(to_arrow(np.argsort([*plain, *edited])))
 
-    def _make(self, entry: Entry) -> Episode:
+    def _make(self, entry: EpisodeEntry) -> Episode:
         parts = [DirectorySource(self.place(part.number)) for part in entry.parts]
         return Episode(parts[0] if entry.is_plain else EditedSource(entry, parts))
 

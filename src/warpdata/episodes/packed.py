@@ -34,7 +34,7 @@ from warpdata.episodes.signals import SimpleSignal, VideoSignal, signal_meta
 from warpdata.episodes.tensors import channel_of, lane_key, rows_of
 from warpdata.errors import ChecksumError, ConflictError, CorruptLayoutError, NoStepsError
 from warpdata.formats.episodedir import layout
-from warpdata.formats.episodedir.arrow import Footer, TableWriter, plain_table, signal_schema
+from warpdata.formats.episodedir.arrow import ParquetFooter, TableWriter, plain_table, signal_schema
 from warpdata.formats.episodedir.documents import (
     FileSum,
     plain_static,
@@ -232,7 +232,7 @@ class _Packing:
         if not isinstance(signal, SimpleSignal):
             return {}
         whole = _all(signal.file_bytes())
-        groups = Footer(bytes(whole), signal.path).group_rows()
+        groups = ParquetFooter(bytes(whole), signal.path).group_rows()
         for written in ({"groups": groups, "plain": True}, {"groups": groups}):
             again = _Sum()
             _write_table(again, signal, **written)

@@ -1,8 +1,9 @@
-"""The loss receipt: what a salvage kept, what it could not, and why."""
+"""Receipts: what became of data on its way. The one of a salvage says what it kept, what it could not, and why."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, Self
 
@@ -12,8 +13,36 @@ if TYPE_CHECKING:
     from warpdata.formats.wshard.episode import WShardEpisode
 
 
+class Receipt(ABC):
+    """What a piece of work did to the data that went through it: for a person, for a program, and in a notebook."""
+
+    __slots__ = ()
+
+    @property
+    @abstractmethod
+    def is_complete(self) -> bool:
+        """Whether nothing was left behind."""
+
+    @abstractmethod
+    def lines(self) -> Iterator[str]:
+        """The receipt for a person."""
+
+    @abstractmethod
+    def to_json(self) -> dict[str, Any]:
+        """The receipt for a program."""
+
+    def __str__(self) -> str:
+        return "\n".join(self.lines())
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__}: {next(self.lines())}>"
+
+    def _repr_html_(self) -> str:
+        return titled(repr(self), items_card(self.to_json()))
+
+
 @dataclass(frozen=True, slots=True, repr=False, kw_only=True)
-class LossReceipt:
+class LossReceipt(Receipt):
     """What came out of a salvage; `is_complete` says whether everything that was written is there."""
 
     source: str
@@ -73,8 +102,18 @@ class LossReceipt:
         )
         return f"<LossReceipt {self.episode_id!r}: {self.steps_kept} records kept, {lost}>"
 
-    def _repr_html_(self) -> str:
-        return titled(repr(self), items_card(self.to_json()))
+    def lines(self) -> Iterator[str]:
+        """The receipt for a person."""
+        yield f"{self.source} → {self.output or 'unchanged'}"
+        yield f"  episode {self.episode_id!r}: {self.steps_kept} steps kept, {self.time_kept_s:.3f} s"
+        for name, count in self.channels.items():
+            yield f"    {name}: {count}"
+        lost = f"{self.steps_lost} steps and {self.bytes_dropped} bytes lost: "
+        yield f"  {'' if self.is_complete else lost}{self.why}"
+        for each in self.damage:
+            yield f"  unreadable: {each.get('file', self.source)}: {each['why']}"
+        if self.kept_aside is not None:
+            yield f"  the original is kept as {self.kept_aside}"
 
     def to_json(self) -> dict[str, Any]:
         """The receipt as JSON."""

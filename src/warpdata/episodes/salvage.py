@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from warpdata.bytekit.commit import second_name
+from warpdata.bytekit.findings import FileFinding
 from warpdata.bytekit.ranges import FileRangeReader, MmapRangeReader
 from warpdata.episodes.disk_episode import DiskEpisode
 from warpdata.episodes.disk_writer import RECORDING_SUFFIX
@@ -47,7 +48,7 @@ from warpdata.formats.wshard.load import load_wshard
 from warpdata.formats.wshard.repair import repair_partial, repair_stream
 from warpdata.formats.wshard.save import plan_shard, save_wshard
 from warpdata.formats.wshard.schema import Timebase
-from warpdata.formats.wshard.verify import Finding, verify_shard
+from warpdata.formats.wshard.verify import verify_shard
 from warpdata.timeline.episode import Episode
 
 PARTIAL = ".partial"
@@ -285,7 +286,9 @@ def _from_foreign_file(source: str, target: str, *, overwrite: bool) -> LossRece
     return LossReceipt.of_steps(source, target, episode, why, kept_aside=aside)
 
 
-def _from_blocks(source: str, target: str, findings: Sequence[Finding], *, overwrite: bool) -> LossReceipt:
+def _from_blocks(
+    source: str, target: str, findings: Sequence[FileFinding], *, overwrite: bool
+) -> LossReceipt:
     intact = IntactBlocks(MmapRangeReader(source))
     episode = load_wshard(intact.shard())
     _rename_orphans(episode)

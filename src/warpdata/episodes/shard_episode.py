@@ -18,7 +18,7 @@ from warpdata.formats.wshard.chunks import ChunkList
 from warpdata.formats.wshard.episode import WShardEpisode
 from warpdata.formats.wshard.known_heads import Head
 from warpdata.formats.wshard.load import load_wshard
-from warpdata.formats.wshard.schema import RowSource
+from warpdata.formats.wshard.schema import ChannelRows
 from warpdata.formats.wshard.text import is_text
 from warpdata.timeline.memory import ClockedSignal
 from warpdata.timeline.meta import SignalMeta, SignalRole, as_kind, guess_role, numeric_kind
@@ -68,7 +68,7 @@ class ChannelSignal(ClockedSignal):
         )
 
     @property
-    def row_source(self) -> RowSource:
+    def row_source(self) -> ChannelRows:
         """Where the rows come from."""
         return self._channel.row_source
 

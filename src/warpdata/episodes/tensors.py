@@ -11,7 +11,7 @@ from warpdata.bytekit.dtype import dtype_named, dtype_of
 from warpdata.episodes.shard_episode import ShardSource
 from warpdata.formats.wshard.channel import ArrayRows, Channel
 from warpdata.formats.wshard.episode import ChannelMap, WShardEpisode
-from warpdata.formats.wshard.schema import RowSource, TensorSpec, Timebase
+from warpdata.formats.wshard.schema import ChannelRows, TensorSpec, Timebase
 from warpdata.timeline.episode import Episode
 from warpdata.timeline.meta import SignalMeta
 from warpdata.timeline.signal import Signal
@@ -76,7 +76,7 @@ def channel_of(name: str, signal: StepSignal | Signal) -> Channel:
     return Channel.over(name, _Rows(signal.rows, len(signal), meta), clock=clock, about=kept)
 
 
-def rows_of(signal: Signal, first: int) -> RowSource:
+def rows_of(signal: Signal, first: int) -> ChannelRows:
     """The records of a signal from number `first` on."""
     return _Rows(lambda start, end: signal.rows(first + start, first + end), len(signal) - first, signal.meta)
 

@@ -11,8 +11,8 @@ from collections.abc import Callable
 from warpdata.bytekit.background import start_thread
 from warpdata.bytekit.system import usable_cores
 from warpdata.episodes.durability import Durability
+from warpdata.episodes.interrupts import Wakeup
 from warpdata.episodes.status import STATUS_S
-from warpdata.episodes.wakeup import Wakeup
 from warpdata.errors import StoreError, WarpError, WriterClosedError
 from warpdata.formats.journal.writer import JournalWriter
 

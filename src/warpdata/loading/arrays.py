@@ -18,7 +18,7 @@ NULLS = ("error", "mask")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Numbers:
+class ColumnValues:
     """The values of a column, and which of them are there; lists of different lengths are one array each."""
 
     values: Array | list[Array]
@@ -32,7 +32,7 @@ def check_nulls(nulls: str) -> None:
         raise ValueError(f"nulls is error or mask, not {nulls!r}.{nearest(nulls, NULLS)}")
 
 
-def numbers_of(column: pa.Array, name: str, nulls: str) -> Numbers | None:
+def numbers_of(column: pa.Array, name: str, nulls: str) -> ColumnValues | None:
     """A column of numbers, or of lists of them, as arrays of its own type; None for any other column.
 
     A null is NaN in a column of floats; in any other it is an error, or with `nulls="mask"` a 0 that is not valid.
@@ -44,7 +44,7 @@ def numbers_of(column: pa.Array, name: str, nulls: str) -> Numbers | None:
         if found is None or shape is None or isinstance(found.values, list):
             return found
         shape = (len(column), *shape)
-        return Numbers(found.values.reshape(shape), found.valid.reshape(shape))
+        return ColumnValues(found.values.reshape(shape), found.valid.reshape(shape))
     if pa.types.is_dictionary(kind):
         return numbers_of(column.dictionary_decode(), name, nulls) if _is_number(kind.value_type) else None
     if _is_number(kind):
@@ -66,7 +66,7 @@ def _leaf(kind: pa.DataType) -> pa.DataType | None:
     return kind if _is_number(kind) else None
 
 
-def _flat(column: pa.Array, name: str, nulls: str) -> Numbers:
+def _flat(column: pa.Array, name: str, nulls: str) -> ColumnValues:
     valid = np.ones(len(column), np.bool_)
     if column.null_count:
         valid = column.is_valid().to_numpy(zero_copy_only=False)
@@ -75,7 +75,7 @@ def _flat(column: pa.Array, name: str, nulls: str) -> Numbers:
         elif not pa.types.is_floating(column.type):
             raise _null_error(column.type, name)
     dtype = numpy_dtype(column.type)
-    return Numbers(np.asarray(column.to_numpy(zero_copy_only=False), dtype), valid)
+    return ColumnValues(np.asarray(column.to_numpy(zero_copy_only=False), dtype), valid)
 
 
 def _zero(kind: pa.DataType) -> Any:
@@ -84,7 +84,7 @@ def _zero(kind: pa.DataType) -> Any:
     return np.float16(0) if pa.types.is_float16(kind) else 0
 
 
-def _fixed(column: pa.Array, name: str, nulls: str) -> Numbers:
+def _fixed(column: pa.Array, name: str, nulls: str) -> ColumnValues:
     """Lists of one length; those that are null have values too, which mean nothing."""
     size, rows = column.type.list_size, len(column)
     inner = column.values.slice(column.offset * size, rows * size)
@@ -98,10 +98,10 @@ def _fixed(column: pa.Array, name: str, nulls: str) -> Numbers:
     assert found is not None
     assert not isinstance(found.values, list)
     shape = (rows, size, *found.values.shape[1:])
-    return Numbers(found.values.reshape(shape), found.valid.reshape(shape))
+    return ColumnValues(found.values.reshape(shape), found.valid.reshape(shape))
 
 
-def _ragged(column: pa.Array, name: str, nulls: str) -> Numbers:
+def _ragged(column: pa.Array, name: str, nulls: str) -> ColumnValues:
     """Lists of any length: a matrix where all have the same, else one array per row."""
     valid = column.is_valid().to_numpy(zero_copy_only=False)
     if not valid.all() and nulls == "error":
@@ -111,8 +111,8 @@ def _ragged(column: pa.Array, name: str, nulls: str) -> Numbers:
     lengths = pc.fill_null(column.value_lengths(), 0).to_numpy(zero_copy_only=False).astype(np.int64)
     if valid.all() and len(lengths) and (lengths == lengths[0]).all():
         matrix = flat.reshape(len(column), int(lengths[0]))
-        return Numbers(matrix, np.ones(matrix.shape, np.bool_))
-    return Numbers(np.split(flat, np.cumsum(lengths)[:-1]) if len(lengths) else [], valid)
+        return ColumnValues(matrix, np.ones(matrix.shape, np.bool_))
+    return ColumnValues(np.split(flat, np.cumsum(lengths)[:-1]) if len(lengths) else [], valid)
 
 
 def _null_error(kind: pa.DataType, name: str) -> DatasetError:

@@ -12,7 +12,7 @@ from warpdata.catalog.refarray import bound_dict
 from warpdata.catalog.table import StreamRequest, Table
 from warpdata.corpora.torch_epochs import Place, PlainStep, torch_epochs
 from warpdata.corpora.torch_passes import Passes, StatefulLoader, imported_torch, worker_info
-from warpdata.loading.arrays import Numbers, check_nulls, numbers_of
+from warpdata.loading.arrays import ColumnValues, check_nulls, numbers_of
 from warpdata.loading.ranks import known_rank
 from warpdata.loading.share import ReaderProgress
 from warpdata.loading.shuffled import ShuffledStream
@@ -196,7 +196,7 @@ def _reader() -> tuple[int, int]:
     return (0, 1) if info is None else (info.id, info.num_workers)
 
 
-def _tensor(numbers: Numbers) -> Any:
+def _tensor(numbers: ColumnValues) -> Any:
     if isinstance(numbers.values, list):
         return [_as_tensor(row) for row in numbers.values]
     return _as_tensor(numbers.values)

@@ -21,7 +21,7 @@ from warpdata.formats.rvf.layout import DirectoryEntry, FileIdentity, Flag, Segm
 from warpdata.formats.rvf.manifest import Root, Tlv
 from warpdata.formats.rvf.payloads.journal import DeleteRange, deletions, encode_journal
 from warpdata.formats.rvf.payloads.meta import MetaPayload, encode_meta
-from warpdata.formats.rvf.payloads.vec import Block, encode_vec, pack_rows
+from warpdata.formats.rvf.payloads.vec import VecBlock, encode_vec, pack_rows
 from warpdata.formats.rvf.segment import SegmentOptions
 from warpdata.formats.rvf.snapshot import Snapshot
 from warpdata.formats.rvf.writer import NewSegment, SegmentAppender
@@ -244,7 +244,7 @@ def row_segments(
     for start in range(0, len(ids), step):
         end = min(start + step, len(ids))
         blocks = [
-            Block(pack_rows(matrix[a:b], dtype), ids[a:b], matrix.shape[1], dtype)
+            VecBlock(pack_rows(matrix[a:b], dtype), ids[a:b], matrix.shape[1], dtype)
             for a, b in ((a, min(a + MAX_BLOCK_ROWS, end)) for a in range(start, end, MAX_BLOCK_ROWS))
         ]
         out.append(NewSegment(SegmentType.VEC, encode_vec(blocks), options, len(blocks)))

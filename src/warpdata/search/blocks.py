@@ -15,7 +15,7 @@ from warpdata.formats.rvf.layout import DirectoryEntry
 from warpdata.formats.rvf.payloads import layout as records
 from warpdata.formats.rvf.payloads import vec
 from warpdata.formats.rvf.payloads.layout import BlockEntry
-from warpdata.formats.rvf.payloads.vec import Block
+from warpdata.formats.rvf.payloads.vec import VecBlock
 from warpdata.formats.rvf.reader import check_against_directory
 from warpdata.search.content import Content
 
@@ -50,7 +50,7 @@ class BlockReader:
             self.held_bytes += block.rows.nbytes
         return [self._held[place] for place in places]
 
-    def read(self, places: Sequence[Place], code_bytes: int) -> list[Block]:
+    def read(self, places: Sequence[Place], code_bytes: int) -> list[VecBlock]:
         """These blocks as they are stored, read together and checked."""
         found = [self._locate(place) for place in places]
         data = self._content.reader.read_many([each[0] for each in found])

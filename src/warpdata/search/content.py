@@ -32,7 +32,7 @@ from warpdata.formats.rvf.payloads.meta import decode_meta
 from warpdata.formats.rvf.payloads.quant import Quantiser, decode_quant
 from warpdata.formats.rvf.payloads.runtime import decode_cow_map, decode_membership
 from warpdata.formats.rvf.payloads.sketch import AccessSketch, decode_sketch
-from warpdata.formats.rvf.payloads.vec import Block
+from warpdata.formats.rvf.payloads.vec import VecBlock
 from warpdata.formats.rvf.reader import open_snapshot, read_segment
 from warpdata.formats.rvf.snapshot import Snapshot
 from warpdata.search import quantise
@@ -153,7 +153,7 @@ class Content:
         entries = [] if self.is_runtime else self.snapshot.of_type(SegmentType.QUANT)
         return [decode_quant(self.read(entry), self.reader.name) for entry in entries]
 
-    def decode_blocks(self, entry: DirectoryEntry) -> list[Block]:
+    def decode_blocks(self, entry: DirectoryEntry) -> list[VecBlock]:
         """The blocks of a row segment, fully checked."""
         payload = self.read(entry)
         if self.is_runtime:
@@ -168,7 +168,7 @@ class Content:
         products = [q for q in self._quantisers if q.kind in quantise.PRODUCTS and q.dim == self.dim]
         return products[-1].code_bytes if products else 0
 
-    def vectors_of(self, block: Block) -> Floats:
+    def vectors_of(self, block: VecBlock) -> Floats:
         """The rows of a block as f32 vectors."""
         if block.dim != self.dim:
             raise CorruptLayoutError(
@@ -180,7 +180,7 @@ class Content:
         codes = np.ascontiguousarray(block.rows)
         return quantise.decode(quant, quantise.unsigned(codes) if block.dtype == "i8" else codes)
 
-    def _quantiser_of(self, block: Block) -> Quantiser | None:
+    def _quantiser_of(self, block: VecBlock) -> Quantiser | None:
         """The dictionary that these rows are codes of; None if they are the numbers themselves.
 
         Other programs do not say which rows are codes: those whose type fits a dictionary of the file are,
@@ -234,7 +234,7 @@ class Content:
         indexed = max((ends.get(entry.segment_id, 0) for entry in self.base_entries), default=0)
         return RowData(ids, vectors, indexed, self._deletion_events(ends, total))
 
-    def _fill(self, out: Floats, block: Block) -> None:
+    def _fill(self, out: Floats, block: VecBlock) -> None:
         """Write the vectors of a block, without a copy in between where the dtype allows."""
         if block.dtype == "f32" and block.dim == self.dim:
             out[...] = block.rows

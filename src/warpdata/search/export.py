@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import secrets
 import time
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, replace
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from warpdata.bytekit.commit import NewFile, commit_file
+from warpdata.episodes.receipt import Receipt
 from warpdata.errors import LimitExceededError, nearest
 from warpdata.formats.rvf import layout, segment
 from warpdata.formats.rvf.layout import FileIdentity, SegmentHeader, SegmentType
@@ -31,8 +33,8 @@ _MAX_ROWS_BYTES = 1 << 30
 _INGEST = 1
 
 
-@dataclass(frozen=True, slots=True)
-class ExportReceipt:
+@dataclass(frozen=True, slots=True, repr=False)
+class ExportReceipt(Receipt):
     """What an export wrote, what of the store the new file has, and what it does not have."""
 
     path: str
@@ -40,6 +42,21 @@ class ExportReceipt:
     vectors: int
     kept: tuple[str, ...]
     dropped: tuple[str, ...]
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether the new file has everything that the store has."""
+        return not self.dropped
+
+    def lines(self) -> Iterator[str]:
+        """The receipt for a person."""
+        yield f"wrote {self.vectors} vectors to {self.path}"
+        if self.dropped:
+            yield f"not in the new file: {', '.join(self.dropped)}"
+
+    def to_json(self) -> dict[str, Any]:
+        """The receipt for a program."""
+        return asdict(self)
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,10 +16,9 @@ from warpdata.formats.rvf.payloads.hot import HotSet, encode_hot
 from warpdata.formats.rvf.payloads.layer_a import LayerA, LayerAOffsets, encode_layer_a, make_partitions
 from warpdata.formats.rvf.payloads.layout import EntryPoint, IndexHeader, Partition
 from warpdata.search.ann import Graph
-from warpdata.search.calibrate import measured_share
 from warpdata.search.copies import Copies
 from warpdata.search.in_memory import Cells
-from warpdata.search.metric import prepared
+from warpdata.search.metric import nearest, prepared
 from warpdata.search.profile import IndexPlan, Profile
 
 if TYPE_CHECKING:
@@ -201,3 +200,29 @@ def _hot_set(rows: LiveRows, adjacency: Adjacency | None, plan: IndexPlan) -> Ho
         ]
     vectors = np.clip(rows.vectors[chosen], -65504, 65504).astype(np.float16)
     return HotSet(rows.ids[chosen], vectors, tuple(neighbors), plan.m, "f16")
+
+
+Floats = NDArray[np.float32]
+
+_SAMPLE = 128
+_NEIGHBORS = 11
+_COVERED = 0.99
+_MARGIN = 1.0
+_LEAST_SHARE = 0.002
+
+
+def measured_share(vectors: Floats, cells: Cells, metric: str, *, seed: int = 1) -> float:
+    """The share of rows, nearest cells first, that holds nearly all true neighbours of sampled vectors."""
+    rng = np.random.default_rng(seed)
+    chosen = np.sort(rng.choice(len(vectors), min(_SAMPLE, len(vectors)), replace=False))
+    queries = np.ascontiguousarray(vectors[chosen])
+    rows, _ = nearest(queries, vectors, min(_NEIGHBORS, len(vectors)), metric)
+    sizes = cells.ends - cells.starts
+    needed = []
+    for query, found in zip(queries, rows, strict=True):
+        order = cells.order(query, metric)
+        reached = np.empty(len(order), np.int64)
+        reached[order] = np.cumsum(sizes[order])
+        needed.append(reached[np.searchsorted(cells.starts, found, side="right") - 1])
+    wanted = float(np.quantile(np.concatenate(needed), _COVERED))
+    return float(min(1.0, max(_LEAST_SHARE, _MARGIN * wanted / len(vectors))))

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from warpdata.formats.rvf.layout import DirectoryEntry, SegmentType
-from warpdata.formats.rvf.payloads.vec import Block, encode_vec
+from warpdata.formats.rvf.payloads.vec import VecBlock, encode_vec
 from warpdata.formats.rvf.writer import NewSegment
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ def merged_rows(content: Content, run: Sequence[DirectoryEntry], deleted: Ids) -
     ids, rows = ids[order], rows[order]
     first = blocks[0]
     pieces = [
-        Block(rows[at : at + _BLOCK_ROWS], ids[at : at + _BLOCK_ROWS], first.dim, first.dtype)
+        VecBlock(rows[at : at + _BLOCK_ROWS], ids[at : at + _BLOCK_ROWS], first.dim, first.dtype)
         for at in range(0, len(ids), _BLOCK_ROWS)
     ]
     return NewSegment(SegmentType.VEC, encode_vec(pieces), block_count=len(pieces))

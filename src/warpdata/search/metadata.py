@@ -171,7 +171,7 @@ def _fitted(schema: dict[str, str], name: str, value: Any) -> Any:
 
 
 @dataclass(frozen=True, slots=True)
-class Column:
+class FieldColumn:
     """One field for every row: values (codes of sorted texts for str and bytes) and where there is one."""
 
     kind: str
@@ -186,7 +186,7 @@ class FilterColumns:
     def __init__(self, table: MetadataTable, ids: NDArray[np.int64]) -> None:
         self._table = table
         self._ids = ids
-        self._columns: dict[str, Column] = {}
+        self._columns: dict[str, FieldColumn] = {}
 
     def mask(self, expression: Filter) -> Mask:
         """Which rows a filter lets through; a field without a value fails every comparison but !=."""
@@ -206,7 +206,7 @@ class FilterColumns:
 
     def _compare(self, test: Compare) -> Mask:
         if test.field == ID_FIELD:
-            column = Column("i64", self._ids, np.ones(len(self._ids), bool))
+            column = FieldColumn("i64", self._ids, np.ones(len(self._ids), bool))
         else:
             column = self._column(test.field)
         if test.operator == "in":
@@ -220,7 +220,7 @@ class FilterColumns:
             return ~(_compared(column, "==", test.value) & column.present)
         return _compared(column, test.operator, test.value) & column.present
 
-    def _column(self, name: str) -> Column:
+    def _column(self, name: str) -> FieldColumn:
         found = self._columns.get(name)
         if found is None:
             kind = self._table.schema.get(name)
@@ -239,7 +239,7 @@ def _value_groups(values: Sequence[Any]) -> list[list[Any]]:
     return [group for group in (texts, numbers, nulls) if group]
 
 
-def _equal_any(column: Column, values: list[Any]) -> Mask:
+def _equal_any(column: FieldColumn, values: list[Any]) -> Mask:
     if values == [None]:
         return ~column.present
     if column.texts is not None:
@@ -259,7 +259,7 @@ def _equal_any(column: Column, values: list[Any]) -> Mask:
     return out & column.present
 
 
-def _compared(column: Column, operator: str, value: Any) -> Mask:
+def _compared(column: FieldColumn, operator: str, value: Any) -> Mask:
     if column.texts is not None:
         return _compared_text(column, operator, value)
     if isinstance(value, str | bytes):
@@ -268,7 +268,7 @@ def _compared(column: Column, operator: str, value: Any) -> Mask:
     return result
 
 
-def _compared_text(column: Column, operator: str, value: Any) -> Mask:
+def _compared_text(column: FieldColumn, operator: str, value: Any) -> Mask:
     """Texts are sorted, so a comparison of texts is one of their codes."""
     wanted = bytes if column.kind == "bytes" else str
     if not isinstance(value, wanted):
@@ -285,14 +285,14 @@ _COMPARE_TEXT: dict[str, Callable[[Any, Any], bool]] = {
 
 def _build_column(
     kind: str, name: str, records: Mapping[int, Mapping[str, Any]], ids: NDArray[np.int64]
-) -> Column:
+) -> FieldColumn:
     empty: Mapping[str, Any] = {}
     raw = [records.get(vector_id, empty).get(name) for vector_id in ids.tolist()]
     present = np.array([value is not None for value in raw], bool)
     if kind in _NUMPY:
         values: NDArray[Any] = np.array([0 if value is None else value for value in raw], _NUMPY[kind])
-        return Column(kind, values, present)
+        return FieldColumn(kind, values, present)
     texts = sorted({value for value in raw if value is not None})
     codes = {text: code for code, text in enumerate(texts)}
     coded: NDArray[np.int64] = np.array([-1 if value is None else codes[value] for value in raw], np.int64)
-    return Column(kind, coded, present, texts)
+    return FieldColumn(kind, coded, present, texts)

@@ -26,16 +26,17 @@ from warpdata.formats.rvf.layout import (
     TierEntry,
 )
 from warpdata.formats.rvf.manifest import Root, Tlv
+from warpdata.formats.rvf.payloads import layout as records
 from warpdata.formats.rvf.payloads.ids import IdDirectory, encode_id_directory
+from warpdata.formats.rvf.payloads.layout import WitnessLink
 from warpdata.formats.rvf.payloads.meta import encode_meta
 from warpdata.formats.rvf.payloads.quant import Quantiser, encode_quant
 from warpdata.formats.rvf.payloads.sketch import AccessSketch, encode_sketch
-from warpdata.formats.rvf.payloads.vec import Block, encode_vec, pack_rows
-from warpdata.formats.rvf.payloads.witness import encode_crypto, encode_witness
+from warpdata.formats.rvf.payloads.vec import VecBlock, encode_vec, pack_rows
+from warpdata.formats.rvf.payloads.witness import decode_witness, encode_crypto, encode_witness, extend_chain
 from warpdata.formats.rvf.segment import SegmentOptions
 from warpdata.formats.rvf.writer import NewSegment, SegmentAppender
 from warpdata.search import ann, quantise
-from warpdata.search.history import extended_chain
 from warpdata.search.layers import IndexPayloads, index_payloads
 from warpdata.search.metadata import split_metadata
 from warpdata.search.metric import is_ordinary, prepared
@@ -252,14 +253,14 @@ class _Rewriter:
         if group:
             yield group
 
-    def _block(self, start: int, end: int, quant: Quantiser | None) -> Block:
+    def _block(self, start: int, end: int, quant: Quantiser | None) -> VecBlock:
         vectors, ids = self._rows.vectors[start:end], self._rows.ids[start:end]
         dim = vectors.shape[1]
         if quant is not None:
             codes = quantise.encode(quant, vectors)
-            return Block(codes, ids, dim, quantise.CODE_DTYPES[quant.kind], layout.TIER_COLD)
+            return VecBlock(codes, ids, dim, quantise.CODE_DTYPES[quant.kind], layout.TIER_COLD)
         dtype = self._profile.dtype
-        return Block(pack_rows(vectors, dtype), ids, dim, dtype, layout.TIER_WARM)
+        return VecBlock(pack_rows(vectors, dtype), ids, dim, dtype, layout.TIER_WARM)
 
     def _write_index(
         self, index: IndexPayloads | None, quant_entry: DirectoryEntry | None
@@ -375,3 +376,17 @@ def code_plan(kind: str, keep_full: bool, code_bytes: int | None) -> CodePlan:
             f"{closest_name(str(kind), quantise.KINDS)}"
         )
     return CodePlan(kind, keep_full, code_bytes)
+
+
+def witness_chain(content: Content) -> list[WitnessLink]:
+    """The checked chain of a store of our own dialect, oldest first."""
+    if content.is_runtime or not content.has_profile:
+        return []
+    entries = content.snapshot.of_type(SegmentType.WITNESS)
+    return decode_witness(content.read(entries[-1]), content.reader.name) if entries else []
+
+
+def extended_chain(content: Content, action: str, timestamp_ns: int) -> list[WitnessLink]:
+    """The chain with one more action, which names the state it was done to."""
+    subject = f"{action};manifest={content.snapshot.manifest_hash.hex()}".encode()
+    return extend_chain(witness_chain(content), subject, timestamp_ns, records.WITNESS_COMPUTATION)

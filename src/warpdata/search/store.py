@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from warpdata.bytekit.commit import remove_temps_of
+from warpdata.bytekit.findings import FileFinding
 from warpdata.bytekit.forks import tell_in_child
 from warpdata.bytekit.ranges import FileRangeReader, RangeReader
 from warpdata.errors import (
@@ -34,7 +35,7 @@ from warpdata.formats.rvf.payloads.sketch import encode_sketch
 from warpdata.formats.rvf.reader import earlier_snapshots, open_snapshot
 from warpdata.formats.rvf.signing import SigningKey
 from warpdata.formats.rvf.snapshot import Snapshot
-from warpdata.formats.rvf.verify import Damage, verify_file
+from warpdata.formats.rvf.verify import verify_file
 from warpdata.formats.rvf.writer import NewSegment
 from warpdata.search import checked_input
 from warpdata.search.appending import (
@@ -484,7 +485,7 @@ class VectorStore:
 
     # -- the rest ------------------------------------------------------------------------------------
 
-    def verify(self, keys: Sequence[PublicKey] = ()) -> list[Damage]:
+    def verify(self, keys: Sequence[PublicKey] = ()) -> list[FileFinding]:
         """Every damage found by reading everything; with keys, also what they did not sign."""
         with self._mutex:
             self._check_open()

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from warpdata.cli.console import Console
-    from warpdata.convert.receipt import Receipt
+    from warpdata.episodes.receipt import Receipt
     from warpdata.formats.episodedir.images import VideoOptions
 
 
@@ -109,6 +109,5 @@ def export_options(args: argparse.Namespace) -> dict[str, Any]:
 def show(receipt: Receipt, console: Console) -> int:
     """Print the receipt; 3 where episodes were skipped."""
     console.emit(receipt.to_json())
-    for line in receipt.lines():
-        console.print(console.fitted(line))
-    return exits.DAMAGED if receipt.skipped else exits.OK
+    console.print_receipt(receipt)
+    return exits.OK if receipt.is_complete else exits.DAMAGED

@@ -96,7 +96,7 @@ def _verify(args: argparse.Namespace, console: Console) -> int:
     console.emit({"is_damaged": damaged, "findings": [asdict(each) for each in findings]})
     for each in findings:
         mark = console.paint("damaged", "red") if each.is_damage else console.paint("odd", "yellow")
-        console.print(f"{mark}: {each.fact}: {each.path}")
+        console.print(f"{mark}: {each.message}: {each.part}")
     if not findings:
         console.print("sound")
     return exits.DAMAGED if damaged else exits.OK
@@ -104,8 +104,8 @@ def _verify(args: argparse.Namespace, console: Console) -> int:
 
 def corpus_findings(path: str, bar: Any = None) -> list[Any]:
     """Every finding about one corpus or shard, also where it does not open."""
+    from warpdata.bytekit.findings import FileFinding
     from warpdata.errors import AuthenticationError, UnavailableError, WarpError
-    from warpdata.formats.gamsae.verify import Finding
 
     try:
         return _verified(path, bar)
@@ -113,8 +113,8 @@ def corpus_findings(path: str, bar: Any = None) -> list[Any]:
         is_there = "://" in path or os.path.exists(path)
         if not is_there or isinstance(error, UnavailableError | AuthenticationError):
             raise  # nothing is known about bytes that did not come
-        deeper = [each for each in _deeper(path) if each.fact != str(error)]
-        return [Finding(path, error.code, str(error)), *deeper]
+        deeper = [each for each in _deeper(path) if each.message != str(error)]
+        return [FileFinding.of(error, path), *deeper]
 
 
 def _verified(path: str, bar: Any) -> list[Any]:
@@ -267,10 +267,9 @@ def _convert(args: argparse.Namespace, console: Console) -> int:
 
 
 def _converted(args: argparse.Namespace, bar: Any) -> int:
-    from warpdata.convert.corpus_fill import ConvertOptions
+    from warpdata.convert.corpus_fill import ConvertOptions, folder_to_corpus
     from warpdata.convert.npy import corpus_to_npy, npy_to_corpus
     from warpdata.convert.safetensors import corpus_to_safetensors, safetensors_to_corpus
-    from warpdata.convert.shard_folder import folder_to_corpus
 
     options = ConvertOptions(dtype=args.dtype, shard_bytes=args.shard_mib << 20, progress=bar)
     suffix = os.path.splitext(args.output)[1]

@@ -13,7 +13,7 @@ from warpdata.cli.console import add_json_flag
 
 if TYPE_CHECKING:
     from warpdata.cli.console import Console
-    from warpdata.episodes.edits import Edits, Effect, Entry, RecordingPart
+    from warpdata.episodes.edits import Edits, Effect, EpisodeEntry, RecordingPart
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -99,7 +99,7 @@ def _take_episode(args: argparse.Namespace, root: str, inside: str | None) -> No
         args.episode = inside or args.episode
 
 
-def _line(entry: Entry) -> str:
+def _line(entry: EpisodeEntry) -> str:
     """An episode as a person reads it: its id, which recordings it shows, what was set."""
     shown = " + ".join(_part_text(part) for part in entry.parts)
     items = "".join(

@@ -7,11 +7,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from warpdata.cli import exits
-from warpdata.cli.console import add_json_flag, human_bytes
+from warpdata.cli.console import add_json_flag
 
 if TYPE_CHECKING:
     from warpdata.cli.console import Console
-    from warpdata.episodes.receipt import LossReceipt
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -67,19 +66,5 @@ def _salvage(path: str, args: argparse.Namespace, console: Console) -> list[dict
         with console.progress("salvage") as bar:
             receipts = [salvage(path, args.output, overwrite=args.overwrite, progress=bar)]
     for receipt in receipts:
-        _print(receipt, console)
+        console.print_receipt(receipt)
     return [receipt.to_json() for receipt in receipts]
-
-
-def _print(receipt: LossReceipt, console: Console) -> None:
-    console.print(f"{receipt.source} → {receipt.output or 'unchanged'}")
-    kept = f"{receipt.steps_kept} steps kept, {receipt.time_kept_s:.3f} s"
-    console.print(f"  episode {receipt.episode_id!r}: {kept}")
-    for name, count in receipt.channels.items():
-        console.print(f"    {name}: {count}")
-    dropped = f"{receipt.steps_lost} steps and {human_bytes(receipt.bytes_dropped)} lost: "
-    console.print(f"  {'' if receipt.is_complete else dropped}{receipt.why}")
-    for each in receipt.damage:
-        console.print(f"  unreadable: {each.get('file', receipt.source)}: {each['why']}")
-    if receipt.kept_aside is not None:
-        console.print(f"  the original is kept as {receipt.kept_aside}")

@@ -270,7 +270,7 @@ def _verify(args: argparse.Namespace, console: Console) -> int:
         damages = store.verify(keys)
         count = len(store.segments())
     for damage in damages:
-        console.print(f"segment {damage.segment_id} {damage.seg_type}: [{damage.code}] {damage.message}")
+        console.print(f"segment {damage.part}: [{damage.code}] {damage.message}")
     console.print(f"{args.file}: {count} segments, {len(damages)} damaged")
     console.emit({"segments": count, "damages": [asdict(damage) for damage in damages]})
     return exits.DAMAGED if damages else exits.OK
@@ -280,8 +280,6 @@ _VECTOR_SUFFIXES = (".rvf", ".rvdna", ".rvtext", ".rvgraph", ".rvvis")
 
 
 def _export(args: argparse.Namespace, console: Console) -> int:
-    from dataclasses import asdict
-
     from warpdata._api import open_vectors
     from warpdata.errors import nearest
     from warpdata.search.columns import TABLE_SUFFIXES, write_rows
@@ -296,14 +294,12 @@ def _export(args: argparse.Namespace, console: Console) -> int:
     with open_vectors(args.file) as store:
         if suffix in TABLE_SUFFIXES:
             count = write_rows(args.output, store, overwrite=args.overwrite)
-            about = {"vectors": count, "output": args.output}
+            console.print(f"wrote {count} vectors to {args.output}")
+            console.emit({"vectors": count, "output": args.output})
         else:
             receipt = store.export(args.output, dialect=args.dialect, overwrite=args.overwrite)
-            about = {**asdict(receipt), "output": args.output}
-    console.print(f"wrote {about['vectors']} vectors to {args.output}")
-    if about.get("dropped"):
-        console.print(f"not in the new file: {', '.join(about['dropped'])}")
-    console.emit(about)
+            console.print_receipt(receipt)
+            console.emit({**receipt.to_json(), "output": args.output})
     return exits.OK
 
 

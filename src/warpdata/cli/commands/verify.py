@@ -10,6 +10,7 @@ from warpdata.cli.commands._address import FORMS, naming_errors
 from warpdata.cli.console import add_json_flag
 
 if TYPE_CHECKING:
+    from warpdata.bytekit.findings import FileFinding
     from warpdata.cli.console import Console
     from warpdata.errors import WarpError
 
@@ -43,17 +44,17 @@ def run(args: argparse.Namespace, console: Console) -> int:
 
 def _findings(path: str, args: argparse.Namespace) -> tuple[str, list[dict[str, Any]]]:
     """What is true of one file, and why; what is not there or cannot be reached is not damaged."""
-    from dataclasses import asdict
+    from dataclasses import asdict, replace
 
+    from warpdata.bytekit.findings import FileFinding
     from warpdata.errors import WarpError
-    from warpdata.formats.wshard.verify import Finding
 
     try:
         with naming_errors():
             found = _found_at(path, args)
     except WarpError as error:
         status = _status(path, error)
-        found = [Finding(error.code, str(error), error.block, error.hint, is_damage=status == _DAMAGED)]
+        found = [replace(FileFinding.of(error), is_damage=status == _DAMAGED)]
     else:
         status = _DAMAGED if any(each.is_damage for each in found) else _OK
     return status, [asdict(each) for each in found]
@@ -75,7 +76,7 @@ def _status(path: str, error: WarpError) -> str:
     return _NOT_READ if isinstance(error, elsewhere) else _DAMAGED
 
 
-def _found_at(path: str, args: argparse.Namespace) -> list[Any]:
+def _found_at(path: str, args: argparse.Namespace) -> list[FileFinding]:
     from warpdata._api import address_kind, divided_address
 
     base, inside = divided_address(path)
@@ -91,7 +92,7 @@ def _found_at(path: str, args: argparse.Namespace) -> list[Any]:
     return _journal(path) if kind == "journal" else _shard(path, full=args.full)
 
 
-def _shard(path: str, *, full: bool) -> list[Any]:
+def _shard(path: str, *, full: bool) -> list[FileFinding]:
     from warpdata._api import located
     from warpdata.episodes.check_shards import unplayable_cameras
     from warpdata.formats.wshard.verify import verify_shard
@@ -103,17 +104,17 @@ def _shard(path: str, *, full: bool) -> list[Any]:
     return [*found, *unplayable_cameras(where, full=full)]
 
 
-def _episodes(path: str, args: argparse.Namespace) -> list[Any]:
+def _episodes(path: str, args: argparse.Namespace) -> list[FileFinding]:
     """Recordings as they were made, or the episodes of shards: what of them is damaged."""
     from warpdata._api.checking import check_dataset
+    from warpdata.bytekit.findings import FileFinding
     from warpdata.errors import StoreError
-    from warpdata.formats.wshard.verify import Finding
 
     report = check_dataset(path, deep=args.full, raw=True, catalog=args.catalog)
     if not report.episodes:
         raise StoreError("a folder without episodes", path=path, hint="Name what is to be verified.")
     return [
-        Finding(
+        FileFinding(
             each.details.get("code", each.rule), f"{each.episode}: {each.message}", each.details.get("block")
         )
         for each in report.findings
@@ -121,43 +122,41 @@ def _episodes(path: str, args: argparse.Namespace) -> list[Any]:
     ]
 
 
-def _corpus(path: str) -> list[Any]:
+def _corpus(path: str) -> list[FileFinding]:
     """A corpus, or one shard of one: with the corpus.json beside it every byte is checked."""
     from warpdata.cli.commands.corpus import corpus_findings
-    from warpdata.formats.wshard.verify import Finding
 
-    found = corpus_findings(path)
-    facts = [each.fact if each.path in each.fact else f"{each.fact}: {each.path}" for each in found]
-    return [
-        Finding(each.code, fact, is_damage=each.is_damage) for each, fact in zip(found, facts, strict=True)
-    ]
+    return corpus_findings(path)
 
 
-def _vectors(path: str) -> list[Any]:
+def _vectors(path: str) -> list[FileFinding]:
     from warpdata._api import open_vectors
-    from warpdata.formats.wshard.verify import Finding
 
     with open_vectors(path) as store:
-        return [Finding(damage.code, damage.message) for damage in store.verify()]
+        return store.verify()
 
 
-def _dataset(name: str, args: argparse.Namespace) -> list[Any]:
+def _dataset(name: str, args: argparse.Namespace) -> list[FileFinding]:
+    from warpdata.bytekit.findings import FileFinding
     from warpdata.catalog.reports import verify_dataset
     from warpdata.cli.commands._dataset import open_named
-    from warpdata.formats.wshard.verify import Finding
 
     with open_named(args, name) as dataset:
         report, _ = verify_dataset(dataset)
-    return [Finding("blob_damage", text, hint="Restore the blob from a copy.") for text in report["damaged"]]
+    return [
+        FileFinding("blob_damage", text, hint="Restore the blob from a copy.") for text in report["damaged"]
+    ]
 
 
-def _journal(path: str) -> list[Any]:
+def _journal(path: str) -> list[FileFinding]:
+    from warpdata.bytekit.findings import FileFinding
     from warpdata.formats.journal.reader import JournalReader
-    from warpdata.formats.wshard.verify import Finding
 
     scan = JournalReader.open(path).scan()
     return [
-        Finding("journal_damage", f"bytes {each.start} to {each.end}: {each.why}", hint="Run `warp salvage`.")
+        FileFinding(
+            "journal_damage", f"bytes {each.start} to {each.end}: {each.why}", hint="Run `warp salvage`."
+        )
         for each in scan.damage
     ]
 
@@ -166,7 +165,7 @@ def _print(report: dict[str, Any], console: Console) -> None:
     is_ok = report["status"] == _OK
     console.print(f"{report['path']}: {console.paint(report['status'], 'green' if is_ok else 'red')}")
     for each in report["findings"]:
-        where = f"block {each['block']!r}: " if each["block"] and each["block"] not in each["message"] else ""
+        where = f"{each['part']}: " if each["part"] and each["part"] not in each["message"] else ""
         level = "note" if not each["is_damage"] and report["status"] in (_OK, _DAMAGED) else "error"
         console.print(f"  {level}[{each['code']}] {where}{each['message']}")
         if each["hint"]:

@@ -14,7 +14,7 @@ from warpdata.convert.dreamer.names import ChunkName, chunk_name, episode_name
 from warpdata.convert.kept_values import packed
 from warpdata.convert.npz_file import NpzFile
 from warpdata.convert.place import Place
-from warpdata.convert.stepped import Column, JoinedRows, PartRows, Parts, Rows, SteppedEpisodes
+from warpdata.convert.stepped import ChainedRows, EpisodeColumn, PartRows, Parts, Rows, SteppedEpisodes
 from warpdata.episodes.collection import Episodes
 from warpdata.errors import BadMagicError, BlobNotFoundError, CorruptLayoutError
 from warpdata.timeline.meta import Role
@@ -171,16 +171,16 @@ class Replay(SteppedEpisodes):
         keys = files[0].keys
         if any(set(file.keys) != set(keys) for file in files):
             raise CorruptLayoutError(f"the chunks of episode {span.id!r} have different arrays", path=place)
-        columns: dict[str, Column] = {}
+        columns: dict[str, EpisodeColumn] = {}
         count = span.stop - span.start
         for key in keys:
-            rows: Rows = PartRows(JoinedRows([file.rows(key) for file in files], key), span.start, span.stop)
+            rows: Rows = PartRows(ChainedRows([file.rows(key) for file in files], key), span.start, span.stop)
             role = (
                 "action" if key == "action" or key.startswith("action/") else _ROLES.get(key, "observation")
             )
             role = "other" if key.startswith(("dyn/", "enc/", "dec/", "log/")) else role
             is_outcome = role in ("reward", "terminated")
-            columns[key] = Column(rows, role, OUTCOMES if is_outcome else None)
+            columns[key] = EpisodeColumn(rows, role, OUTCOMES if is_outcome else None)
         ended = (
             bool(count) and "is_last" in columns and bool(columns["is_last"].rows.read(count - 1, count)[0])
         )
@@ -192,8 +192,8 @@ class Replay(SteppedEpisodes):
         return Parts(span.id, count, columns, {}, meta, self._fps, outcome="next", place=place)
 
     def _moved(
-        self, columns: Mapping[str, Column], kept: dict[str, Any], count: int
-    ) -> tuple[dict[str, Column], dict[str, Any]]:
+        self, columns: Mapping[str, EpisodeColumn], kept: dict[str, Any], count: int
+    ) -> tuple[dict[str, EpisodeColumn], dict[str, Any]]:
         """Actions that led to their row, moved to the row where they were chosen; the first one led to nothing."""
         out = dict(columns)
         first = {}
@@ -201,7 +201,7 @@ class Replay(SteppedEpisodes):
             if column.role == "action":
                 first[name] = packed(column.rows.read(0, 1)[0])
                 moved = [PartRows(column.rows, 1, count), _Zeros(column.rows)]
-                out[name] = Column(JoinedRows(moved, name), "action")
+                out[name] = EpisodeColumn(ChainedRows(moved, name), "action")
         return out, {**kept, "actions": "led_to", "first_action": first}
 
     @cached_property

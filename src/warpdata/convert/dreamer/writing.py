@@ -17,7 +17,7 @@ from warpdata.convert.dreamer.names import NOBODY, ChunkName, chunk_name, uuid_b
 from warpdata.convert.importing import OnError, Progress
 from warpdata.convert.npz_file import write_npz
 from warpdata.convert.plain_names import under_own_names
-from warpdata.convert.receipt import RECEIPT_FILE, Note, Receipt, note_of
+from warpdata.convert.receipt import RECEIPT_FILE, ConversionReceipt, Note, note_of
 from warpdata.convert.step_rows import StepColumn, step_columns, usable
 from warpdata.episodes.collection import Episodes
 from warpdata.errors import CorruptLayoutError, SchemaMismatchError
@@ -38,7 +38,7 @@ def write(
     final_observation: Literal["repeat", "drop"] = "repeat",
     on_error: OnError = "stop",
     progress: Progress | None = None,
-) -> Receipt:
+) -> ConversionReceipt:
     """Write episodes as a replay folder, which appears whole or not at all.
 
     Chunks of a replay that is written again keep their names and lengths; others have `chunk_length` rows. A row holds
@@ -50,7 +50,7 @@ def write(
     if final_observation not in ("repeat", "drop"):
         raise ValueError(f"final_observation is 'repeat' or 'drop', not {final_observation!r}")
     episodes = under_own_names(episodes)
-    receipt = Receipt.of_export("dreamer", episodes, target)
+    receipt = ConversionReceipt.of_export("dreamer", episodes, target)
     episodes = usable(episodes, on_error, receipt)
     known = _known_streams(episodes)
     done = 0

@@ -18,7 +18,7 @@ from warpdata.convert.hdf5.file import Hdf5File
 from warpdata.convert.kept_values import packed, unpacked
 from warpdata.convert.mapping import FileMapping
 from warpdata.convert.pictures import PictureRows
-from warpdata.convert.stepped import Column, JoinedRows, PartRows, Parts, Rows, positive
+from warpdata.convert.stepped import ChainedRows, EpisodeColumn, PartRows, Parts, Rows, positive
 from warpdata.errors import (
     CorruptLayoutError,
     FormatError,
@@ -112,13 +112,13 @@ class _Groups(FileLayout):
 
     def columns(
         self, name: str, group: str, arrays: Mapping[str, tuple[int, ...]], steps: int
-    ) -> tuple[dict[str, Column], dict[str, Any]]:
+    ) -> tuple[dict[str, EpisodeColumn], dict[str, Any]]:
         """Arrays with a row per step as columns; the others as they are, to be kept."""
-        columns: dict[str, Column] = {}
+        columns: dict[str, EpisodeColumn] = {}
         kept: dict[str, Any] = {}
         for path, shape in arrays.items():
             if shape and shape[0] in (steps, steps + 1) and 0 not in shape[1:]:
-                columns[path] = Column(self.file.rows(f"{group}/{path}"), self.role(path))
+                columns[path] = EpisodeColumn(self.file.rows(f"{group}/{path}"), self.role(path))
             else:
                 kept[path] = self.keep(name, group, path)
         return columns, kept
@@ -235,7 +235,7 @@ class Robomimic(_Groups):
 
     def columns(
         self, name: str, group: str, arrays: Mapping[str, tuple[int, ...]], steps: int
-    ) -> tuple[dict[str, Column], dict[str, Any]]:
+    ) -> tuple[dict[str, EpisodeColumn], dict[str, Any]]:
         """Observations and what follows them as one signal of N + 1 rows, where there are both."""
         wrong = [
             path for path, shape in arrays.items()
@@ -252,7 +252,7 @@ class Robomimic(_Groups):
                 own = f"obs/{path.removeprefix('next_obs/')}"
                 if own in columns and steps:
                     rows = _FollowedRows(columns[own].rows, columns.pop(path).rows, own, self.where(name))
-                    columns[own] = Column(rows, "observation")
+                    columns[own] = EpisodeColumn(rows, "observation")
         return columns, kept
 
     def facts(self, name: str, attributes: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -319,7 +319,7 @@ class ManiSkill(_Groups):
 
     def columns(
         self, name: str, group: str, arrays: Mapping[str, tuple[int, ...]], steps: int
-    ) -> tuple[dict[str, Column], dict[str, Any]]:
+    ) -> tuple[dict[str, EpisodeColumn], dict[str, Any]]:
         """PNG byte strings of older files are pictures."""
         elapsed = self.told.get(name, {}).get("elapsed_steps")
         if isinstance(elapsed, int) and elapsed != steps:
@@ -329,7 +329,7 @@ class ManiSkill(_Groups):
         columns, kept = super().columns(name, group, arrays, steps)
         for path, column in columns.items():
             if column.rows.kind == "bytes" and path.startswith("obs/"):
-                columns[path] = Column(PictureRows(column.rows), column.role)
+                columns[path] = EpisodeColumn(PictureRows(column.rows), column.role)
         return columns, kept
 
     def facts(self, name: str, _: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -375,7 +375,7 @@ class Aloha(_Groups):
 
     def columns(
         self, name: str, group: str, arrays: Mapping[str, tuple[int, ...]], steps: int
-    ) -> tuple[dict[str, Column], dict[str, Any]]:
+    ) -> tuple[dict[str, EpisodeColumn], dict[str, Any]]:
         """Rows of JPEG bytes, padded to one length, as pictures."""
         columns, kept = super().columns(name, group, arrays, steps)
         is_compressed = bool(_whole_number(self.file.attributes("/").get("compress"), False))
@@ -385,7 +385,7 @@ class Aloha(_Groups):
                 continue
             is_padded = rows.dtype == np.uint8 and len(rows.row_shape) == 1
             if rows.kind == "bytes" or (is_padded and (is_compressed or rows.row_shape[0] > 256)):
-                columns[path] = Column(PictureRows(rows), column.role)
+                columns[path] = EpisodeColumn(PictureRows(rows), column.role)
         return columns, kept
 
     def facts(self, _name: str, _: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -492,15 +492,15 @@ class D4rl(FileLayout):
         """The rows of an episode; where the file says what follows, one observation more."""
         start, stop = int(self.bounds[position]), int(self.bounds[position + 1])
         name = self.ids[position]
-        columns: dict[str, Column] = {}
+        columns: dict[str, EpisodeColumn] = {}
         for path, rows in self.flat.items():
             role = _ROLES.get(path, "other")
-            columns[path] = Column(PartRows(rows, start, stop), role)
+            columns[path] = EpisodeColumn(PartRows(rows, start, stop), role)
         merged = self.options.next_obs == "merge" and "next_observations" in columns
         if merged:
             seen, following = columns["observations"].rows, columns.pop("next_observations").rows
             rows = _FollowedRows(seen, following, "observations", self.where(name))
-            columns["observations"] = Column(rows, "observation")
+            columns["observations"] = EpisodeColumn(rows, "observation")
         meta = {"hdf5": {"layout": "d4rl", **({"next_obs": True} if merged else {})}}
         static = {"env_id": PurePosixPath(self.file.name).stem}
         return Parts(
@@ -584,7 +584,7 @@ class Mapped(FileLayout):
         return self._mapping.parts(name, dict(rows), static, self.options.fps, self.where(name))
 
 
-class _FollowedRows(JoinedRows):
+class _FollowedRows(ChainedRows):
     """Observations and the one after the last; what is said to follow each must be what comes next."""
 
     def __init__(self, seen: Rows, following: Rows, what: str, place: str) -> None:

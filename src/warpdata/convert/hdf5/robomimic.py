@@ -18,7 +18,7 @@ from warpdata.convert.each_episode import OnError, Progress, exported
 from warpdata.convert.hdf5.file import Hdf5Out, writing
 from warpdata.convert.kept_values import packed, unpacked
 from warpdata.convert.plain_names import under_own_names
-from warpdata.convert.receipt import Note, Receipt, called
+from warpdata.convert.receipt import ConversionReceipt, Note, called
 from warpdata.convert.step_rows import StepColumn, source_id, step_columns, without_last
 from warpdata.episodes.collection import Episodes
 from warpdata.errors import CorruptLayoutError
@@ -40,7 +40,7 @@ def write(
     on_error: OnError = "stop",
     jobs: int = 1,
     progress: Progress | None = None,
-) -> Receipt:
+) -> ConversionReceipt:
     """Write episodes as one robomimic file, which appears whole or not at all.
 
     `next_obs` says whether what followed each observation is written too (by default where it is known); `env_args` are
@@ -50,7 +50,7 @@ def write(
     if compression not in ("gzip", "none"):
         raise ValueError(f"compression is 'gzip' or 'none', not {compression!r}")
     episodes = under_own_names(episodes)
-    receipt = Receipt.of_export("hdf5", episodes, target, "robomimic")
+    receipt = ConversionReceipt.of_export("hdf5", episodes, target, "robomimic")
     kept = episodes.metadata.get("hdf5")
     kept = kept if isinstance(kept, Mapping) and "files" not in kept else {}
     ids = [source_id(episode) for episode in episodes]
@@ -217,7 +217,7 @@ def _write_set(
     episodes: Episodes,
     total: int,
     env_args: str | Mapping[str, Any] | None,
-    receipt: Receipt,
+    receipt: ConversionReceipt,
 ) -> None:
     """The attributes of the file and of /data, and the masks."""
     for name, value in kept.get("attributes", {}).get("", {}).items():
@@ -240,7 +240,7 @@ def _data_attributes(
     episodes: Episodes,
     total: int,
     env_args: str | Mapping[str, Any] | None,
-    receipt: Receipt,
+    receipt: ConversionReceipt,
 ) -> dict[str, Any]:
     """The attributes of /data: as they were, with the counts of now; what robomimic asks for where there were none."""
     attributes = kept.get("attributes", {})

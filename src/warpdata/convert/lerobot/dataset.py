@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from warpdata.convert.aligning import AlignedEpisode, Alignment, aligned
+from warpdata.convert.aligning import AlignedEpisode, AlignOptions, aligned
 from warpdata.convert.lerobot import tables
 from warpdata.convert.lerobot.documents import DEFAULTS, restored_numbers
 from warpdata.convert.lerobot.features import Feature, Features, features_of
@@ -197,7 +197,7 @@ class FramesMeta:
         )
         self.features: dict[str, Any] = self.chosen.to_json()
         fps = self._info.get("fps", first.static.get("fps"))
-        rows = aligned(first, Alignment(), fps)
+        rows = aligned(first, AlignOptions(), fps)
         self.fps: float = fps if fps is not None else rows.fps
         lengths = _lengths(episodes)
         self.starts: NDArray[np.int64] = np.cumsum([0, *lengths]).astype(np.int64)
@@ -352,7 +352,7 @@ class _Loaded:
         self._meta = meta
         self._number = number
         self.episode = meta.source[number]
-        self.rows: AlignedEpisode = aligned(self.episode, Alignment(), meta.fps)
+        self.rows: AlignedEpisode = aligned(self.episode, AlignOptions(), meta.fps)
         self.length = len(self.rows)
         if self.length != int(meta.starts[number + 1] - meta.starts[number]):
             raise SchemaMismatchError(

@@ -15,7 +15,7 @@ from typing import Any, BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
-from warpdata.convert.aligning import AlignedEpisode, Alignment, aligned, is_run
+from warpdata.convert.aligning import AlignedEpisode, AlignOptions, aligned, is_run
 from warpdata.convert.lerobot.documents import DEFAULTS, restored_numbers
 from warpdata.convert.lerobot.features import Feature, Features, camera_codec, video_info
 from warpdata.convert.lerobot.reading import FORMAT, TASK
@@ -120,7 +120,7 @@ class Preparing:
     """What is known of the set before its episodes are read; it travels to other processes."""
 
     features: Features
-    alignment: Alignment
+    alignment: AlignOptions
     fps: float | None
     is_v3: bool
     codec: VideoOptions

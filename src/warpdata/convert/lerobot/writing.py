@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from warpdata.bytekit.commit import commit_folder, map_os_errors
-from warpdata.convert.aligning import Alignment, Hold, exact_rate
+from warpdata.convert.aligning import AlignOptions, Hold, exact_rate
 from warpdata.convert.each_episode import OnError, Progress, check_on_error, exported
 from warpdata.convert.lerobot import tables
 from warpdata.convert.lerobot.documents import OURS, file_bytes, restored_numbers
@@ -25,7 +25,7 @@ from warpdata.convert.lerobot.reading import FORMAT
 from warpdata.convert.lerobot.statistics import SetStatistics, of_rows
 from warpdata.convert.place import check_inside
 from warpdata.convert.plain_names import under_own_names
-from warpdata.convert.receipt import Receipt
+from warpdata.convert.receipt import ConversionReceipt
 from warpdata.episodes.collection import Episodes
 from warpdata.errors import ConflictError, SchemaMismatchError, WarpError, nearest
 from warpdata.formats.episodedir.images import VideoOptions
@@ -67,7 +67,7 @@ def write(
     jobs: int = 1,
     source: str = "",
     progress: Progress | None = None,
-) -> Receipt:
+) -> ConversionReceipt:
     """Write episodes as a LeRobot set into a new folder, which appears whole or not at all.
 
     `rate`, `clock` and `align` choose the one rate of the set where the steps of the episodes are not evenly spaced.
@@ -86,14 +86,14 @@ def write(
     path = Path(os.path.abspath(target))
     if path.exists():
         raise ConflictError("something is there already", path=path, hint="Choose another target.")
-    alignment = Alignment(rate, clock, align, max_age_ns)
+    alignment = AlignOptions(rate, clock, align, max_age_ns)
     said = alignment.to_json() | {
         key: value
         for key, value in (("names", names), ("task", task), ("robot_type", robot_type))
         if value is not None
     }
     episodes = under_own_names(episodes)
-    receipt = Receipt.of_export(FORMAT, episodes, path, version, said)
+    receipt = ConversionReceipt.of_export(FORMAT, episodes, path, version, said)
     receipt.source = source or receipt.source
     with map_os_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -150,7 +150,7 @@ class _Set:
     folder: Path
     version: str
     episodes: Episodes
-    receipt: Receipt
+    receipt: ConversionReceipt
     limits: tuple[int, int]
     scratch: Path
     robot_type: str | None = None
@@ -214,7 +214,7 @@ class _Set:
             if each.storing == "video":
                 self.cameras[each.name] = _Camera(Numbers(self.chunks_size))
 
-    def preparing(self, alignment: Alignment, codec: VideoOptions) -> Preparing:
+    def preparing(self, alignment: AlignOptions, codec: VideoOptions) -> Preparing:
         """How episodes are prepared, by whoever does it."""
         sampled = max(1, min(16, _SAMPLED_FRAMES // len(self.episodes)))
         return Preparing(

@@ -10,7 +10,7 @@ from warpdata._version import __version__
 from warpdata.bytekit.codec import encode as encode_bytes
 from warpdata.bytekit.codec import encode_lz4_frame
 from warpdata.convert.mcap import layout
-from warpdata.convert.messages.log import Attachment, Channel
+from warpdata.convert.messages.log import Attachment, LogChannel
 from warpdata.errors import LimitExceededError, nearest
 
 Compression = Literal["zstd", "lz4", "none"]
@@ -73,7 +73,7 @@ class McapFile:
         self._out.write(data)
         self._crc = zlib.crc32(data, self._crc)
 
-    def channel(self, channel: Channel) -> int:
+    def channel(self, channel: LogChannel) -> int:
         """Declare a topic; its number."""
         number = len(self._channel_records)
         if number >= _MAX_NUMBER:

@@ -19,8 +19,8 @@ from warpdata.convert.mcap import layout
 from warpdata.convert.messages.log import (
     MAX_MESSAGE_BYTES,
     Attachment,
-    Channel,
     Ints,
+    LogChannel,
     MessageLog,
     Payloads,
     Stamps,
@@ -62,7 +62,7 @@ class RecordRun:
 class _ChannelMessages:
     """The messages of one channel."""
 
-    channel: Channel
+    channel: LogChannel
     log: list[int] = field(default_factory=list)
     publish: list[int] = field(default_factory=list)
     sequence: list[int] = field(default_factory=list)
@@ -139,7 +139,7 @@ class McapLog(MessageLog):
         return [_Entries.of(each, self.name) for each in self._contents.found.values()]
 
     @cached_property
-    def channels(self) -> Sequence[Channel]:
+    def channels(self) -> Sequence[LogChannel]:
         """The topics, in the order they were declared."""
         return [each.channel for each in self._contents.found.values()]
 
@@ -327,7 +327,7 @@ class _Scan:
         self._reader, self._path, self._number, self._out = reader, path, number, out
         self._recover = recover
         self._schemas: dict[int, tuple[str, str, bytes]] = {}
-        self._channels: dict[int, Channel] = {}
+        self._channels: dict[int, LogChannel] = {}
         self._targets: dict[int, _ChannelMessages] = {}
         self._count = 0
         self._stated: int | None = None
@@ -493,7 +493,7 @@ class _Scan:
         metadata = cursor.pairs()
         if schema and schema not in self._schemas:
             raise CorruptLayoutError(f"topic {topic!r} names a schema that is not there", path=self._path)
-        found = Channel(topic, *self._schemas.get(schema, ("", "", b"")), encoding, metadata)
+        found = LogChannel(topic, *self._schemas.get(schema, ("", "", b"")), encoding, metadata)
         if self._channels.setdefault(number, found).key != found.key:
             raise CorruptLayoutError(f"two channels have the number {number}", path=self._path)
         self._targets[number] = self._out.found.setdefault(found.key, _ChannelMessages(found))

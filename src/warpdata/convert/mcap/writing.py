@@ -21,12 +21,12 @@ from warpdata.convert.kept_values import packed, unpacked
 from warpdata.convert.mcap.container import Compression, McapFile
 from warpdata.convert.messages import encoding
 from warpdata.convert.messages.episode import ATTACHMENTS, KEPT
-from warpdata.convert.messages.log import Attachment, Channel
+from warpdata.convert.messages.log import Attachment, LogChannel
 from warpdata.convert.messages.own import OWN, RECEIPT
 from warpdata.convert.messages.packets import decoder_config, stream_packet
 from warpdata.convert.messages.restored import RestoredTopic
 from warpdata.convert.plain_names import under_own_names
-from warpdata.convert.receipt import RECEIPT_FILE, Note, Receipt, note_of
+from warpdata.convert.receipt import RECEIPT_FILE, ConversionReceipt, Note, note_of
 from warpdata.convert.step_rows import source_id
 from warpdata.episodes.collection import Episodes
 from warpdata.episodes.encoded import EncodedRun, encoded_run
@@ -60,7 +60,7 @@ def write(
     on_error: OnError = "stop",
     jobs: int = 1,
     progress: Progress | None = None,
-) -> Receipt:
+) -> ConversionReceipt:
     """Write every episode as an MCAP file, below a new folder, or as the one file that `target` names.
 
     Topics that came from a recording get their messages back, byte for byte, unless their signals were changed. Every
@@ -69,7 +69,7 @@ def write(
     leaves out episodes that cannot be read, and counts them.
     """
     episodes = under_own_names(episodes)
-    receipt = Receipt.of_export("mcap", episodes, target)
+    receipt = ConversionReceipt.of_export("mcap", episodes, target)
     check_on_error(on_error)
     if os.fspath(target).endswith(".mcap"):
         if len(episodes) != 1:
@@ -105,7 +105,7 @@ def _write_file(
     compression: Compression,
     *,
     durable: bool = True,
-    receipt: Receipt | None = None,
+    receipt: ConversionReceipt | None = None,
 ) -> dict[str, Note]:
     """One episode as a file; one that is all of the target keeps the receipt too."""
     made = _EpisodeMessages(episode)
@@ -191,7 +191,7 @@ class _EpisodeMessages:
         schemas = self._kept.get("schemas", ())
         try:
             schema = schemas[stated["schema"]]
-            channel = Channel(
+            channel = LogChannel(
                 stated["topic"], schema["name"], schema["encoding"], unpacked(schema["data"]), stated["encoding"],
                 dict(stated["metadata"]),
             )  # fmt: skip
@@ -231,7 +231,7 @@ class _EpisodeMessages:
         self.notes[name] = note
         return _Own(name, signal, run if copied else None)
 
-    def _channel(self, each: _Own) -> Channel:
+    def _channel(self, each: _Own) -> LogChannel:
         meta = each.signal.meta
         told = {
             "signal": each.name, "kind": meta.kind, "dtype": None if meta.is_object else dtype_of(meta.dtype).name,

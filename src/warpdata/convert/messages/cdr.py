@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from warpdata.convert.messages.columns import Values
 from warpdata.convert.messages.log import Ints, Payloads
-from warpdata.convert.messages.msgtext import PRIMITIVES, TEXTS, Field, Struct
+from warpdata.convert.messages.msgtext import PRIMITIVES, TEXTS, MessageField, Struct
 from warpdata.errors import CorruptLayoutError, FormatError, LimitExceededError
 
 HEAD_BYTES = 4
@@ -179,7 +179,7 @@ class _Walk:
             self._field(each, f"{above}{each.name}", dims, leaves, is_top)
 
     def _field(
-        self, each: Field, name: str, dims: tuple[int, ...], leaves: dict[str, _Leaf], is_top: bool
+        self, each: MessageField, name: str, dims: tuple[int, ...], leaves: dict[str, _Leaf], is_top: bool
     ) -> None:
         count, own = 1, dims
         if each.count is not None:

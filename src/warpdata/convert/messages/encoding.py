@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from warpdata.convert.messages.log import Channel
+from warpdata.convert.messages.log import LogChannel
 from warpdata.timeline.meta import SignalMeta
 
 _RULE = "=" * 80
@@ -32,7 +32,7 @@ def ros_type(dtype: np.dtype[np.generic]) -> str | None:
     return _ROS_TYPES.get(dtype.str[1:]) if dtype.kind in "biuf" else None
 
 
-def value_channel(topic: str, meta: SignalMeta, told: str) -> Channel:
+def value_channel(topic: str, meta: SignalMeta, told: str) -> LogChannel:
     """The topic of a signal of numbers, text or bytes: a stamp and a value."""
     if meta.kind == "text":
         name, line = "Text", "string value"
@@ -43,15 +43,15 @@ def value_channel(topic: str, meta: SignalMeta, told: str) -> Channel:
         count = int(np.prod(meta.shape, dtype=object)) if meta.shape else None
         name = kind.capitalize() + (f"x{count}" if count is not None else "")
         line = f"{kind}[{count}] value" if count is not None else f"{kind} value"
-    return Channel(
+    return LogChannel(
         topic, f"warpdata_msgs/msg/{name}", "ros2msg", f"builtin_interfaces/Time stamp\n{line}\n{_TIME}".encode(),
         "cdr", {"warpdata": told},
     )  # fmt: skip
 
 
-def type_channel(topic: str, name: str, definition: str, told: str) -> Channel:
+def type_channel(topic: str, name: str, definition: str, told: str) -> LogChannel:
     """The topic of a camera."""
-    return Channel(topic, name, "ros2msg", definition.encode(), "cdr", {"warpdata": told})
+    return LogChannel(topic, name, "ros2msg", definition.encode(), "cdr", {"warpdata": told})
 
 
 def stamps_of(times: NDArray[np.int64]) -> NDArray[np.uint8]:

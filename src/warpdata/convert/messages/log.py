@@ -17,7 +17,7 @@ MAX_MESSAGE_BYTES = 1 << 30
 
 
 @dataclass(frozen=True)
-class Channel:
+class LogChannel:
     """A topic and the type of its messages."""
 
     topic: str
@@ -85,7 +85,7 @@ class MessageLog(ABC):
 
     @property
     @abstractmethod
-    def channels(self) -> Sequence[Channel]:
+    def channels(self) -> Sequence[LogChannel]:
         """The topics, in the order they were declared."""
 
     @abstractmethod

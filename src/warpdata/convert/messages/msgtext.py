@@ -21,7 +21,7 @@ _FIELD = re.compile(r"^([A-Za-z][\w/]*)(?:<=\d+)?(\[(?:<=)?\d*\])?\s+([A-Za-z]\w
 
 
 @dataclass(frozen=True, slots=True)
-class Field:
+class MessageField:
     """One field: a primitive, a string or a type; once, a fixed number of times (`count`), or any number (-1)."""
 
     name: str
@@ -40,7 +40,7 @@ class Struct:
     """A message type."""
 
     name: str
-    fields: tuple[Field, ...]
+    fields: tuple[MessageField, ...]
 
 
 def parse_definition(name: str, text: str) -> Struct:
@@ -96,24 +96,29 @@ def _field(
     bodies: dict[str, str],
     known: dict[str, Struct],
     depth: int,
-) -> Field:
+) -> MessageField:
     count = None
     if bounds is not None:
         inner = bounds[1:-1]
         count = -1 if not inner or inner.startswith("<=") else int(inner)
     if kind in PRIMITIVES or kind in TEXTS:
-        return Field(label, kind, count)
+        return MessageField(label, kind, count)
     if kind in _TIMES:
-        return Field(
-            label, kind, count, Struct(kind, (Field("sec", "int32", None), Field("nanosec", "uint32", None)))
+        return MessageField(
+            label,
+            kind,
+            count,
+            Struct(kind, (MessageField("sec", "int32", None), MessageField("nanosec", "uint32", None))),
         )
     chosen = _named(kind, package, bodies)
     if chosen is None and _plain(kind) in ("builtin_interfaces/Time", "builtin_interfaces/Duration"):
-        stamp = Struct(_plain(kind), (Field("sec", "int32", None), Field("nanosec", "uint32", None)))
-        return Field(label, kind, count, stamp)
+        stamp = Struct(
+            _plain(kind), (MessageField("sec", "int32", None), MessageField("nanosec", "uint32", None))
+        )
+        return MessageField(label, kind, count, stamp)
     if chosen is None:
         raise FormatError(f"type {kind!r} of field {label!r} is not defined")
-    return Field(label, kind, count, _struct(chosen, bodies, known, depth + 1))
+    return MessageField(label, kind, count, _struct(chosen, bodies, known, depth + 1))
 
 
 def _named(kind: str, package: str, bodies: dict[str, str]) -> str | None:

@@ -154,7 +154,7 @@ def _obus(data: bytes) -> list[tuple[int, bytes]]:
 
 
 @dataclass(slots=True)
-class PacketPlan:
+class TopicVideo:
     """The packets of a topic as one video: what is known of each without keeping it."""
 
     codec: str

@@ -14,7 +14,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from warpdata.convert.messages.packets import CODECS, PacketPlan, with_codes, with_lengths
+from warpdata.convert.messages.packets import CODECS, TopicVideo, with_codes, with_lengths
 from warpdata.errors import CorruptLayoutError, FormatError
 from warpdata.formats.episodedir.stills import Still, is_still, still_of
 
@@ -110,7 +110,7 @@ class Payload:
     """Bytes of the field before the picture."""
     still: Still | None = None
     pixels: Pixels | None = None
-    video: PacketPlan | None = None
+    video: TopicVideo | None = None
 
     def to_json(self) -> dict[str, Any]:
         """What a writer must know to put messages together again."""
@@ -132,7 +132,7 @@ class Payload:
             made = None if pixels is None else Pixels(*pixels)
             if made is not None and made.encoding not in _ENCODINGS:
                 raise ValueError(made.encoding)
-            video = PacketPlan(str(stated["codec"])) if stated["kind"] == "video" else None
+            video = TopicVideo(str(stated["codec"])) if stated["kind"] == "video" else None
             return cls(stated["field"], stated["kind"], bool(stated.get("base64")), pixels=made, video=video)
         except (KeyError, TypeError, ValueError):
             raise CorruptLayoutError("what is kept of a topic is damaged") from None
@@ -254,7 +254,7 @@ class VideoFinder:
 
     def _add(self, value: Any, codec: str) -> bool:
         if self._payload is None:
-            self._payload = Payload("data", "video", isinstance(value, str), video=PacketPlan(codec))
+            self._payload = Payload("data", "video", isinstance(value, str), video=TopicVideo(codec))
         video = self._payload.video
         assert video is not None
         try:

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from warpdata.convert.messages.log import Channel, Ints, MessageLog, Payloads, Stamps
+from warpdata.convert.messages.log import Ints, LogChannel, MessageLog, Payloads, Stamps
 from warpdata.convert.messages.payload import Payload, is_whole
 from warpdata.convert.messages.topic import (
     BYTES,
@@ -30,7 +30,7 @@ class RestoredTopic:
     """A topic whose messages an episode still has."""
 
     def __init__(
-        self, channel: Channel, base: str, parts: Mapping[str, Signal], payload: Payload | None
+        self, channel: LogChannel, base: str, parts: Mapping[str, Signal], payload: Payload | None
     ) -> None:
         self.channel, self.base = channel, base
         self._parts, self._payload = parts, payload
@@ -38,7 +38,7 @@ class RestoredTopic:
         """The names of all signals of the episode that are in the messages."""
 
     @classmethod
-    def of(cls, episode: Episode, channel: Channel, stated: Mapping[str, Any]) -> RestoredTopic | None:
+    def of(cls, episode: Episode, channel: LogChannel, stated: Mapping[str, Any]) -> RestoredTopic | None:
         """The topic, or None where its signals are no longer what its messages say: those must be written instead."""
         base, signals = str(stated["signal"]), episode.signals
         payload = Payload.from_json(stated["payload"]) if "payload" in stated else None
@@ -158,7 +158,7 @@ class _RestoredLog(MessageLog):
         return self._name
 
     @property
-    def channels(self) -> Sequence[Channel]:
+    def channels(self) -> Sequence[LogChannel]:
         """The one topic."""
         return [self._topic.channel]
 

@@ -15,7 +15,7 @@ from warpdata.bytekit.ranges import RangeReader
 from warpdata.convert.messages.cdr import CdrDecoder
 from warpdata.convert.messages.columns import Fact, Values, conformed, fact_of, lengths_of
 from warpdata.convert.messages.jsontext import JsonDecoder
-from warpdata.convert.messages.log import Channel, Ints, MessageLog, Payloads
+from warpdata.convert.messages.log import Ints, LogChannel, MessageLog, Payloads
 from warpdata.convert.messages.msgtext import parse_definition
 from warpdata.convert.messages.packets import with_lengths
 from warpdata.convert.messages.payload import (
@@ -64,7 +64,7 @@ class Decoder(Protocol):
         """Every field of every message."""
 
 
-def decoder_of(channel: Channel, path: str) -> Decoder:
+def decoder_of(channel: LogChannel, path: str) -> Decoder:
     """The decoder of the messages of a channel; FormatError where there is none."""
     where = f"{path} ({channel.topic})"
     if channel.message_encoding == "cdr" and channel.schema_encoding == "ros2msg":
@@ -477,7 +477,7 @@ class TopicPictures(StillsSignal):
 class _PayloadPlan:
     """Finds out over all messages what the large field is."""
 
-    def __init__(self, channel: Channel) -> None:
+    def __init__(self, channel: LogChannel) -> None:
         self._is_picture, self._is_image = channel.schema in PICTURES, channel.schema in IMAGES
         self._found: list[Payload | None] = []
         self._video = VideoFinder() if channel.schema in VIDEOS else None

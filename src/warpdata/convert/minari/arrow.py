@@ -37,7 +37,7 @@ def reading(name: str) -> Iterator[None]:
         raise CorruptLayoutError(f"the table cannot be read ({str(error)[:200]})", path=name) from None
 
 
-class EpisodeTable:
+class MinariTable:
     """The table of one episode; a column is read when it is asked for."""
 
     def __init__(self, place: Place, name: str, format_name: str) -> None:
@@ -87,7 +87,7 @@ class EpisodeTable:
         return ArrowRows(self, path, field, shape, count)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return (EpisodeTable, (self._place, self._file, self._format))
+        return (MinariTable, (self._place, self._file, self._format))
 
 
 def column_leaves(schema: Any) -> list[tuple[str, Any]]:
@@ -151,7 +151,7 @@ class ArrowRows(Rows):
     """A column of numbers, lists of numbers, text or bytes by rows."""
 
     def __init__(
-        self, table: EpisodeTable, path: str, field: Any, shape: tuple[int, ...] | None, count: int
+        self, table: MinariTable, path: str, field: Any, shape: tuple[int, ...] | None, count: int
     ) -> None:
         self._table, self._path, self._field, self.count = table, path, field, count
         self._values: NDArray[Any] | None = None

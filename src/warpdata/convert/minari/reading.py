@@ -12,11 +12,11 @@ from warpdata.bytekit.jsontext import parse_json_object
 from warpdata.convert.hdf5.file import Hdf5File
 from warpdata.convert.hdf5.layouts import all_attributes, json_object
 from warpdata.convert.kept_values import packed, unpacked
-from warpdata.convert.minari.arrow import EpisodeTable
+from warpdata.convert.minari.arrow import MinariTable
 from warpdata.convert.minari.spaces import box_shape, is_image_space, leaves, parse_space
 from warpdata.convert.pictures import PictureRows
 from warpdata.convert.place import Place
-from warpdata.convert.stepped import Column, Parts, Rows, SteppedEpisodes, positive
+from warpdata.convert.stepped import EpisodeColumn, Parts, Rows, SteppedEpisodes, positive
 from warpdata.episodes.collection import Episodes
 from warpdata.errors import BadMagicError, CorruptLayoutError, FormatError, UnsupportedVersionError
 from warpdata.timeline.meta import Role
@@ -134,7 +134,7 @@ class MinariEpisodes(SteppedEpisodes):
         place = f"{self.name}#{self.ids[position]}"
         about, arrays, kept = self.stored.episode(number, place)
         steps = self._steps(arrays, about, self.ids[position], place)
-        columns: dict[str, Column] = {}
+        columns: dict[str, EpisodeColumn] = {}
         for name, rows in arrays.items():
             top = name.partition("/")[0]
             if top == "infos" and not self._infos:
@@ -144,7 +144,7 @@ class MinariEpisodes(SteppedEpisodes):
                     f"{name!r} of {self.ids[position]!r} has {rows.count} rows, there are {steps} actions",
                     path=place,
                 )
-            columns[name] = Column(self._pictures(name, rows), _ROLES.get(top, "other"))
+            columns[name] = EpisodeColumn(self._pictures(name, rows), _ROLES.get(top, "other"))
         env = json_object(self.told.get("env_spec"))
         static: dict[str, Any] = {}
         if isinstance(env.get("id"), str):
@@ -252,7 +252,7 @@ class _InTables(_Stored):
         """The columns of the table; the last row of what goes by step is padding."""
         owner = self._owner
         folder = f"{owner.folder}{number}"
-        table = EpisodeTable(owner.place, f"{folder}/part-0.{self._kind}", self._kind)
+        table = MinariTable(owner.place, f"{folder}/part-0.{self._kind}", self._kind)
         told = owner.place.read(f"{folder}/{METADATA}", max_bytes=1 << 24)
         try:
             about = packed(parse_json_object(told, allow_nan=True))

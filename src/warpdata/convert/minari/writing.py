@@ -28,7 +28,7 @@ from warpdata.convert.minari.spaces import (
     space_of,
 )
 from warpdata.convert.plain_names import under_own_names
-from warpdata.convert.receipt import RECEIPT_FILE, Note, Receipt, called, note_of
+from warpdata.convert.receipt import RECEIPT_FILE, ConversionReceipt, Note, called, note_of
 from warpdata.convert.step_rows import StepColumn, counted, step_columns, usable
 from warpdata.episodes.collection import Episodes
 from warpdata.episodes.encoded import encoded_run
@@ -54,7 +54,7 @@ def write(
     final_observation: Literal["repeat", "drop"] = "repeat",
     on_error: OnError = "stop",
     progress: Progress | None = None,
-) -> Receipt:
+) -> ConversionReceipt:
     """Write episodes as the folder of a Minari dataset, which appears whole or not at all.
 
     `data_format` is that of the source, else HDF5; `dataset_id` the name in Minari's root, by default the last part of
@@ -68,7 +68,7 @@ def write(
     told = dict(unpacked(kept.get("metadata", {}))) if isinstance(kept, Mapping) else {}
     kind = data_format or (told.get("data_format") if told.get("data_format") in FORMATS else None) or "hdf5"
     episodes = under_own_names(episodes)
-    receipt = Receipt.of_export("minari", episodes, target, MINARI_VERSION)
+    receipt = ConversionReceipt.of_export("minari", episodes, target, MINARI_VERSION)
     episodes = usable(episodes, on_error, receipt)
     with commit_folder(target) as folder:
         data = folder / "data"
@@ -98,7 +98,12 @@ def _default_id(target: str | os.PathLike[str]) -> str:
 
 
 def _fill(
-    data: Path, episodes: Episodes, plan: _Plan, kind: str, receipt: Receipt, progress: Progress | None
+    data: Path,
+    episodes: Episodes,
+    plan: _Plan,
+    kind: str,
+    receipt: ConversionReceipt,
+    progress: Progress | None,
 ) -> int:
     total = 0
     if kind == "hdf5":

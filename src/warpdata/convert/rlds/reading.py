@@ -29,7 +29,7 @@ from warpdata.convert.rlds.features import (
     rows_of,
 )
 from warpdata.convert.rlds.records import ArrayRecordFile, RecordFile, TFRecordFile, begins_with_record
-from warpdata.convert.stepped import Column, Parts, Rows, SteppedEpisodes, positive
+from warpdata.convert.stepped import EpisodeColumn, Parts, Rows, SteppedEpisodes, positive
 from warpdata.episodes.collection import Episodes
 from warpdata.errors import (
     BadMagicError,
@@ -258,7 +258,7 @@ class RldsEpisodes(SteppedEpisodes):
         record = self.record(position)
         number, _ = self._shard_of(position)
         static: dict[str, Any] = {"split": self.shards[number].split}
-        columns: dict[str, Column] = {}
+        columns: dict[str, EpisodeColumn] = {}
         task = record.task()
         for leaf in record.leaves:
             if not leaf.in_steps:
@@ -275,16 +275,16 @@ class RldsEpisodes(SteppedEpisodes):
         fps = self._fps or positive(static.get("fps"))
         return Parts(self.ids[position], record.steps, columns, static, meta, fps, place=record.where)
 
-    def _add(self, columns: dict[str, Column], position: int, record: Record, leaf: Leaf) -> None:
+    def _add(self, columns: dict[str, EpisodeColumn], position: int, record: Record, leaf: Leaf) -> None:
         if not record.is_there(leaf):
             return
         rows: Rows = ExampleRows(self, position, leaf, record)
         if record.is_pictures(leaf):
             rows = PictureRows(rows, has_axis=len(leaf.shape) == 3 and leaf.shape[2] == 1)
-        columns[leaf.name] = Column(rows, "event" if leaf.kind == "text" else _role(leaf.name))
+        columns[leaf.name] = EpisodeColumn(rows, "event" if leaf.kind == "text" else _role(leaf.name))
         if leaf.kind == "ragged":
             lengths = Leaf(f"{leaf.path}/{RAGGED_LENGTHS}", "tensor", "int64")
-            columns[lengths.name] = Column(ExampleRows(self, position, lengths, record), "other")
+            columns[lengths.name] = EpisodeColumn(ExampleRows(self, position, lengths, record), "other")
 
     @cached_property
     def metadata(self) -> Mapping[str, Any]:

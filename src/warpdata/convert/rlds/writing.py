@@ -15,12 +15,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from warpdata.bytekit.commit import commit_folder
-from warpdata.convert.aligning import LAST_ROW, Alignment, Hold, aligned
+from warpdata.convert.aligning import LAST_ROW, AlignOptions, Hold, aligned
 from warpdata.convert.each_episode import OnError, Progress, exported
 from warpdata.convert.pictures import png_of
 from warpdata.convert.place import check_inside
 from warpdata.convert.plain_names import under_own_names
-from warpdata.convert.receipt import RECEIPT_FILE, Note, Receipt, called
+from warpdata.convert.receipt import RECEIPT_FILE, ConversionReceipt, Note, called
 from warpdata.convert.rlds.example import Values, build_example, bytes_values
 from warpdata.convert.rlds.features import RAGGED_LENGTHS, RAGGED_VALUES, STEPS, Leaf, leaves_of
 from warpdata.convert.rlds.reading import EPISODE_METADATA, FEATURES, INFO, TASKS
@@ -52,7 +52,7 @@ def write(
     on_error: OnError = "stop",
     jobs: int = 1,
     progress: Progress | None = None,
-) -> Receipt:
+) -> ConversionReceipt:
     """Write episodes as RLDS into a new folder, the one that TFDS opens; needs no TensorFlow.
 
     Steps are those of the episode, or a grid of `rate` per second, or the records of the signal `clock`, aligned by
@@ -62,9 +62,9 @@ def write(
     of each episode says whether it is so. `on_error="skip"` leaves out episodes that cannot be read, and counts them.
     `jobs` processes make records; the set is the same whoever did it.
     """
-    options = Alignment(rate, clock, align)
+    options = AlignOptions(rate, clock, align)
     episodes = under_own_names(episodes)
-    receipt = Receipt.of_export("rlds", episodes, target, supplied=options.to_json())
+    receipt = ConversionReceipt.of_export("rlds", episodes, target, supplied=options.to_json())
     kept = episodes.metadata.get("rlds")
     kept = kept if isinstance(kept, Mapping) and kept.get("features") else {}
     info = dict(kept.get("info") or {})
@@ -92,7 +92,8 @@ class _Set:
     """The files of a set, filled episode by episode."""
 
     def __init__(
-        self, folder: Path, info: dict[str, Any], features: Any, options: Alignment, shard_bytes: int, receipt: Receipt
+        self, folder: Path, info: dict[str, Any], features: Any, options: AlignOptions, shard_bytes: int,
+        receipt: ConversionReceipt,
     ) -> None:  # fmt: skip
         self._folder, self._info, self._receipt = folder, info, receipt
         self._options, self._shard_bytes = options, max(1, shard_bytes)
@@ -167,7 +168,7 @@ class _Set:
         return found
 
 
-def _columns(episode: Episode, options: Alignment) -> tuple[Steps, dict[str, StepColumn]]:
+def _columns(episode: Episode, options: AlignOptions) -> tuple[Steps, dict[str, StepColumn]]:
     """An episode by step, at the rate that was asked for."""
     chosen = aligned(episode, options).steps if options.to_json() else None
     return step_columns(episode, chosen)
@@ -177,7 +178,7 @@ def _columns(episode: Episode, options: Alignment) -> tuple[Steps, dict[str, Ste
 class _Records:
     """Makes the record of an episode; it travels to other processes."""
 
-    options: Alignment
+    options: AlignOptions
     fields: Sequence[_Field]
 
     def __call__(self, _position: int, episode: Episode) -> tuple[bytes, str, dict[str, Note]]:

@@ -21,7 +21,7 @@ from warpdata.bytekit.commit import map_os_errors
 from warpdata.bytekit.folders import RangeFile
 from warpdata.bytekit.ranges import RangeReader
 from warpdata.convert.messages.cdr import CdrDecoder
-from warpdata.convert.messages.log import MAX_MESSAGE_BYTES, Channel, Ints, MessageLog, Payloads, Stamps
+from warpdata.convert.messages.log import MAX_MESSAGE_BYTES, Ints, LogChannel, MessageLog, Payloads, Stamps
 from warpdata.convert.messages.msgtext import parse_definition
 from warpdata.convert.place import Place
 from warpdata.convert.rosbag2.types import known_definition
@@ -199,7 +199,7 @@ class BagLog(MessageLog):
         return found
 
     @cached_property
-    def channels(self) -> Sequence[Channel]:
+    def channels(self) -> Sequence[LogChannel]:
         """The topics of all files."""
         found = []
         for number, (name, kind, form) in enumerate(self._topics):
@@ -209,7 +209,7 @@ class BagLog(MessageLog):
             )
             qos = self._told_topics.get(name, {}).get("offered_qos_profiles")
             metadata = {"offered_qos_profiles": qos} if isinstance(qos, str) else {}
-            found.append(Channel(name, schema[0] or kind, schema[1], schema[2], form, metadata))
+            found.append(LogChannel(name, schema[0] or kind, schema[1], schema[2], form, metadata))
         return found
 
     def _definition(self, number: int, kind: str) -> str | None:

@@ -19,8 +19,8 @@ from warpdata.convert.kept_values import unpacked
 from warpdata.convert.npy import npy_header
 from warpdata.convert.npz_file import NpzFile
 from warpdata.convert.place import Place
-from warpdata.convert.stepped import Column, MemoryRows, Parts, Rows, SteppedEpisodes, VideoRows
-from warpdata.convert.webdataset.samples import Field, Sample, Shards
+from warpdata.convert.stepped import EpisodeColumn, MemoryRows, Parts, Rows, SteppedEpisodes, VideoRows
+from warpdata.convert.webdataset.samples import SampleField, Shards, TarSample
 from warpdata.episodes.collection import Episodes
 from warpdata.episodes.file_video import SourceVideo
 from warpdata.errors import (
@@ -81,9 +81,9 @@ class TarEpisodes(SteppedEpisodes):
         )
 
     @cached_property
-    def groups(self) -> dict[str, list[Sample]]:
+    def groups(self) -> dict[str, list[TarSample]]:
         """The samples of every episode by its id, in the order of the shards."""
-        found: dict[str, list[Sample]] = {}
+        found: dict[str, list[TarSample]] = {}
         for sample in self._shards.samples:
             name = sample.key.rpartition("/")[0] or "episode" if self.per == "step" else sample.key
             if name in found and self.per == "episode":
@@ -120,7 +120,7 @@ class TarEpisodes(SteppedEpisodes):
     def _told_parts(
         self,
         name: str,
-        columns: Mapping[str, Column],
+        columns: Mapping[str, EpisodeColumn],
         texts: Mapping[str, Any],
         told: Mapping[str, Any],
         steps: int,
@@ -130,10 +130,10 @@ class TarEpisodes(SteppedEpisodes):
         by_field = {
             _field_key(about["field"]): (signal, about["role"]) for signal, about in told["signals"].items()
         }
-        named: dict[str, Column] = {}
+        named: dict[str, EpisodeColumn] = {}
         for field, column in columns.items():
             signal, role = by_field.get(field, (field, column.role))
-            named[signal] = Column(column.rows, as_role(role), at=column.at)
+            named[signal] = EpisodeColumn(column.rows, as_role(role), at=column.at)
         for field, listed in texts.items():
             if (
                 field in by_field
@@ -143,7 +143,7 @@ class TarEpisodes(SteppedEpisodes):
                 values = np.empty(len(listed), object)
                 values[:] = listed
                 signal, role = by_field[field]
-                named[signal] = Column(MemoryRows(values, "text"), as_role(role))
+                named[signal] = EpisodeColumn(MemoryRows(values, "text"), as_role(role))
         stated = told.get("steps")
         count = stated if isinstance(stated, int) and 0 <= stated <= steps else steps
         named = {signal: _every_step(column, count) for signal, column in named.items()}
@@ -154,15 +154,15 @@ class TarEpisodes(SteppedEpisodes):
     # A sample per step.
 
     def _of_steps(
-        self, samples: Sequence[Sample]
-    ) -> tuple[dict[str, Column], dict[str, Any], dict[str, Any], int]:
+        self, samples: Sequence[TarSample]
+    ) -> tuple[dict[str, EpisodeColumn], dict[str, Any], dict[str, Any], int]:
         names = dict.fromkeys(field for sample in samples for field in sample.fields if field != OWN_FIELD)
         static: dict[str, Any] = {}
         if OWN_FIELD in samples[0].fields:
             static["warpdata"] = _static(
                 _text(self._shards.read(samples[0].fields[OWN_FIELD]), OWN_FIELD), "json"
             )
-        columns: dict[str, Column] = {}
+        columns: dict[str, EpisodeColumn] = {}
         fields: dict[str, str] = {}
         for field in names:
             at = tuple(number for number, sample in enumerate(samples) if field in sample.fields)
@@ -173,7 +173,7 @@ class TarEpisodes(SteppedEpisodes):
                 signal = field
             fields[signal] = field
             is_dense = len(at) == len(samples)
-            columns[signal] = Column(rows, _role(signal, rows), at=None if is_dense else at)
+            columns[signal] = EpisodeColumn(rows, _role(signal, rows), at=None if is_dense else at)
         runs: list[list[int]] = []
         for sample in samples:
             if runs and runs[-1][0] == sample.shard:
@@ -185,13 +185,15 @@ class TarEpisodes(SteppedEpisodes):
 
     # A sample per episode.
 
-    def _of_sample(self, sample: Sample) -> tuple[dict[str, Column], dict[str, Any], dict[str, Any], int]:
+    def _of_sample(
+        self, sample: TarSample
+    ) -> tuple[dict[str, EpisodeColumn], dict[str, Any], dict[str, Any], int]:
         arrays: dict[str, Rows] = {}
         static: dict[str, Any] = {}
         texts: dict[str, str] = {}
         fields: dict[str, str] = {}
-        frames: dict[str, list[tuple[int, str, Field]]] = {}
-        single: dict[str, Field] = {}
+        frames: dict[str, list[tuple[int, str, SampleField]]] = {}
+        single: dict[str, SampleField] = {}
         for name, field in sample.fields.items():
             stem, _, kind = name.rpartition(".")
             found = _FRAME.fullmatch(name)
@@ -220,10 +222,11 @@ class TarEpisodes(SteppedEpisodes):
         return self._episode_parts(sample, arrays, static, texts, fields, frames, single)
 
     def _episode_parts(
-        self, sample: Sample, arrays: Mapping[str, Rows], static: dict[str, Any], texts: Mapping[str, str],
-        fields: dict[str, str], frames: Mapping[str, list[tuple[int, str, Field]]], single: Mapping[str, Field],
-    ) -> tuple[dict[str, Column], dict[str, Any], dict[str, Any], int]:  # fmt: skip
-        columns = {name: Column(rows, _role(name, rows)) for name, rows in arrays.items()}
+        self, sample: TarSample, arrays: Mapping[str, Rows], static: dict[str, Any], texts: Mapping[str, str],
+        fields: dict[str, str], frames: Mapping[str, list[tuple[int, str, SampleField]]],
+        single: Mapping[str, SampleField],
+    ) -> tuple[dict[str, EpisodeColumn], dict[str, Any], dict[str, Any], int]:  # fmt: skip
+        columns = {name: EpisodeColumn(rows, _role(name, rows)) for name, rows in arrays.items()}
         counts = [column.rows.count for column in columns.values()]
         actions = [column.rows.count for column in columns.values() if column.role == "action"]
         steps = actions[0] if actions else max(counts, key=counts.count, default=0)
@@ -236,15 +239,17 @@ class TarEpisodes(SteppedEpisodes):
             if len(set(at)) != len(at):
                 raise CorruptLayoutError(f"two frames of {signal!r} have one number")
             is_dense = at == tuple(range(len(at))) and len(at) in (steps, steps + 1)
-            columns[signal] = Column(rows, "observation", at=None if is_dense else at)
+            columns[signal] = EpisodeColumn(rows, "observation", at=None if is_dense else at)
             fields[signal] = listed[0][1]
             steps = max(steps, len(at) if not counts else steps)
         for name, field in single.items():
-            columns[name] = Column(_FieldRows(self._shards, name, [field], as_bytes=True), "other", at=(0,))
+            columns[name] = EpisodeColumn(
+                _FieldRows(self._shards, name, [field], as_bytes=True), "other", at=(0,)
+            )
             fields[name] = name
         for name, column in list(columns.items()):
             if column.at is None and column.rows.count not in (steps, steps + 1):
-                columns[name] = Column(column.rows, column.role, at=tuple(range(column.rows.count)))
+                columns[name] = EpisodeColumn(column.rows, column.role, at=tuple(range(column.rows.count)))
         kept = {"key": sample.key, "shard": sample.shard, "fields": fields, "texts": dict(texts)}
         count = max(steps, 1 if columns and not counts else steps)
         return {name: _every_step(column, count) for name, column in columns.items()}, static, kept, count
@@ -264,15 +269,17 @@ class TarEpisodes(SteppedEpisodes):
         return (TarEpisodes, (self._place, self._per, self._fps))
 
 
-def _every_step(column: Column, steps: int) -> Column:
+def _every_step(column: EpisodeColumn, steps: int) -> EpisodeColumn:
     """The column, on the clock of the steps where it has a row for each of them."""
     is_dense = column.at is not None and column.at == tuple(range(len(column.at)))
     return (
-        Column(column.rows, column.role) if is_dense and column.rows.count in (steps, steps + 1) else column
+        EpisodeColumn(column.rows, column.role)
+        if is_dense and column.rows.count in (steps, steps + 1)
+        else column
     )
 
 
-def _open_field(shards: Shards, field: Field, name: str) -> RangeReader:
+def _open_field(shards: Shards, field: SampleField, name: str) -> RangeReader:
     """The bytes of a field, without reading them all where they are not packed."""
     path = f"{shards.path(field.shard)}:{name}"
     if field.is_gzip:
@@ -307,7 +314,9 @@ def _field_key(field: str) -> str:
 class _FieldRows(Rows):
     """One field of many samples as rows: pictures, arrays, numbers, text or bytes."""
 
-    def __init__(self, shards: Shards, name: str, fields: Sequence[Field], *, as_bytes: bool = False) -> None:
+    def __init__(
+        self, shards: Shards, name: str, fields: Sequence[SampleField], *, as_bytes: bool = False
+    ) -> None:
         self._shards, self._name, self._fields = shards, name, list(fields)
         self._how = "bytes" if as_bytes else _how(name)
         self.count, self.row_shape = len(fields), ()
@@ -389,7 +398,7 @@ def npy_array(data: bytes, name: str) -> NDArray[Any]:
     return found.astype(wanted, copy=False)
 
 
-def _npy_rows(shards: Shards, field: Field, name: str) -> Rows:
+def _npy_rows(shards: Shards, field: SampleField, name: str) -> Rows:
     found = npy_array(shards.read(field), name)
     return MemoryRows(found if found.ndim else found.reshape(1))
 
@@ -424,7 +433,7 @@ def _static(text: str, kind: str) -> Any:
 class _InTar:
     """A field as a place with one file, for whoever reads files."""
 
-    def __init__(self, shards: Shards, field: Field, name: str) -> None:
+    def __init__(self, shards: Shards, field: SampleField, name: str) -> None:
         self._shards, self._field, self.name = shards, field, f"{shards.path(field.shard)}:{name}"
 
     def open(self, _: str = "") -> Any:

@@ -20,7 +20,7 @@ _PACKED = {".gz": b"\x1f\x8b", ".zst": b"\x28\xb5\x2f\xfd"}
 
 
 @dataclass(frozen=True, slots=True)
-class Field:
+class SampleField:
     """The bytes of one field: which shard, where, and whether they are gzip."""
 
     shard: int
@@ -30,12 +30,12 @@ class Field:
 
 
 @dataclass(frozen=True, slots=True)
-class Sample:
+class TarSample:
     """One sample: its key, its shard and its fields by name, in their order."""
 
     key: str
     shard: int
-    fields: dict[str, Field]
+    fields: dict[str, SampleField]
 
 
 class Shards:
@@ -71,13 +71,13 @@ class Shards:
         return found
 
     @cached_property
-    def samples(self) -> list[Sample]:
+    def samples(self) -> list[TarSample]:
         """All samples of all shards, in order."""
         return [sample for shard in range(len(self.names)) for sample in self._scan(shard)]
 
-    def _scan(self, shard: int) -> Iterator[Sample]:
+    def _scan(self, shard: int) -> Iterator[TarSample]:
         key: str | None = None
-        fields: dict[str, Field] = {}
+        fields: dict[str, SampleField] = {}
         for member in scan_members(self.reader(shard)):
             folder, _, base = member.name.rpartition("/")
             stem, dot, extension = base.partition(".")
@@ -86,7 +86,7 @@ class Shards:
             this = f"{folder}/{stem}" if folder else stem
             if this != key:
                 if key is not None:
-                    yield Sample(key, shard, fields)
+                    yield TarSample(key, shard, fields)
                 key, fields = this, {}
             name = extension.lower()
             is_gzip = name.endswith(".gz")
@@ -95,11 +95,11 @@ class Shards:
                 raise CorruptLayoutError(
                     f"field {name!r} of sample {this!r} is there twice", path=self.path(shard)
                 )
-            fields[name] = Field(shard, member.offset, member.length, is_gzip)
+            fields[name] = SampleField(shard, member.offset, member.length, is_gzip)
         if key is not None:
-            yield Sample(key, shard, fields)
+            yield TarSample(key, shard, fields)
 
-    def read(self, field: Field) -> bytes:
+    def read(self, field: SampleField) -> bytes:
         """The bytes of a field, unpacked where they are gzip."""
         if field.length > MAX_FIELD_BYTES:
             raise LimitExceededError(f"a field of {field.length} bytes", path=self.path(field.shard))

@@ -23,7 +23,7 @@ from warpdata.convert.each_episode import OnError, Progress, exported
 from warpdata.convert.kept_values import packed
 from warpdata.convert.npz_file import npz_bytes
 from warpdata.convert.plain_names import under_own_names
-from warpdata.convert.receipt import RECEIPT_FILE, Note, Receipt, note_of
+from warpdata.convert.receipt import RECEIPT_FILE, ConversionReceipt, Note, note_of
 from warpdata.convert.step_rows import StepColumn, source_id, step_columns
 from warpdata.convert.webdataset.reading import OWN_FIELD, Per
 from warpdata.episodes.collection import Episodes
@@ -48,7 +48,7 @@ def write(
     on_error: OnError = "stop",
     jobs: int = 1,
     progress: Progress | None = None,
-) -> Receipt:
+) -> ConversionReceipt:
     """Write episodes as a folder of tar shards, which appears whole or not at all.
 
     `per="episode"` makes a sample of each episode, with an array per signal; `per="step"` one of each step, with the
@@ -59,7 +59,7 @@ def write(
     if per not in (None, "episode", "step"):
         raise ValueError(f"per is 'episode' or 'step', not {per!r}")
     episodes = under_own_names(episodes)
-    receipt = Receipt.of_export("webdataset", episodes, target)
+    receipt = ConversionReceipt.of_export("webdataset", episodes, target)
     kept = episodes.metadata.get("webdataset")
     kept = kept if isinstance(kept, Mapping) and per in (None, kept.get("per")) and episodes.is_whole else {}
     chosen: Per = per or kept.get("per") or "episode"

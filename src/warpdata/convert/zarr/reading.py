@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from warpdata.convert.kept_values import packed, unpacked
 from warpdata.convert.mapping import bounds_of
 from warpdata.convert.place import Place
-from warpdata.convert.stepped import Column, PartRows, Parts, SteppedEpisodes, Times, seconds_as_times
+from warpdata.convert.stepped import EpisodeColumn, PartRows, Parts, SteppedEpisodes, Times, seconds_as_times
 from warpdata.convert.zarr.store import ZIP_MAGIC, ZarrRows, ZarrStore
 from warpdata.episodes.collection import Episodes
 from warpdata.errors import (
@@ -117,7 +117,7 @@ class ReplayBuffer(SteppedEpisodes):
         start, stop = int(self.bounds[position]), int(self.bounds[position + 1])
         place = f"{self.name}#{self.ids[position]}"
         columns = {
-            key: Column(PartRows(rows, start, stop), _role(key))
+            key: EpisodeColumn(PartRows(rows, start, stop), _role(key))
             for key, rows in self.arrays.items() if 0 not in rows.row_shape
         }  # fmt: skip
         kept = self.told.get("static")

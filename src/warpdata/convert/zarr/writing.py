@@ -18,7 +18,7 @@ from warpdata.convert.importing import OnError, Progress
 from warpdata.convert.kept_values import packed, unpacked
 from warpdata.convert.place import check_inside
 from warpdata.convert.plain_names import under_own_names
-from warpdata.convert.receipt import RECEIPT_FILE, Note, Receipt, note_of
+from warpdata.convert.receipt import RECEIPT_FILE, ConversionReceipt, Note, note_of
 from warpdata.convert.step_rows import StepColumn, counted, source_id, step_columns, usable, without_last
 from warpdata.convert.zarr import codecs
 from warpdata.convert.zarr.reading import ENDS, OWN
@@ -44,7 +44,7 @@ def write(
     compressor: Compressor = "source",
     on_error: OnError = "stop",
     progress: Progress | None = None,
-) -> Receipt:
+) -> ConversionReceipt:
     """Write episodes as a replay buffer that diffusion policy opens; a target that ends in `.zip` becomes an archive.
 
     Every episode has the same signals, one row per step: what was seen after the last step has no place. `compressor`
@@ -53,7 +53,7 @@ def write(
     if compressor not in ("source", *_COMPRESSORS):
         raise ValueError(f"compressor is one of source, {', '.join(_COMPRESSORS)}, not {compressor!r}")
     episodes = under_own_names(episodes)
-    receipt = Receipt.of_export("zarr", episodes, target, "2")
+    receipt = ConversionReceipt.of_export("zarr", episodes, target, "2")
     episodes = usable(episodes, on_error, receipt)
     kept = episodes.metadata.get("zarr")
     kept = kept if isinstance(kept, Mapping) else {}
@@ -158,7 +158,9 @@ def _depth(chunks: Any, row_shape: tuple[int, ...], row_bytes: int) -> int:
 class _Buffer:
     """The arrays of a replay buffer, filled episode by episode."""
 
-    def __init__(self, put: Put, kept: Mapping[str, Any], compressor: str, receipt: Receipt) -> None:
+    def __init__(
+        self, put: Put, kept: Mapping[str, Any], compressor: str, receipt: ConversionReceipt
+    ) -> None:
         self._put, self._kept, self._compressor, self._receipt = put, kept, compressor, receipt
         self._arrays: dict[str, _Array] = {}
 

@@ -145,7 +145,7 @@ def _values_to_arrow(values: NDArray[Any], description: Mapping[str, Any]) -> An
     return pa.FixedSizeListArray.from_arrays(flat, type=_value_type(description))
 
 
-class Footer:
+class ParquetFooter:
     """What the end of a parquet file tells without reading its columns."""
 
     def __init__(self, data: Any, path: str) -> None:

@@ -112,7 +112,7 @@ def read_frame_index(reader: RangeReader, expected: FileSum | None = None) -> Fr
 
 def parse_frame_index(data: bytes, path: str) -> FrameIndex:
     """A frame index from the bytes of its file."""
-    footer = arrow.Footer(data, path)
+    footer = arrow.ParquetFooter(data, path)
     about = footer.description
     column = footer.time_column(layout.FRAME_TIME_COLUMN)
     if about is None or not set(layout.FRAME_COLUMNS) <= set(footer.schema.names):
@@ -123,7 +123,7 @@ def parse_frame_index(data: bytes, path: str) -> FrameIndex:
     return _checked(replace(_own_index(found, stamps, about, path), shown=_shown(footer)), path)
 
 
-def _shown(footer: arrow.Footer) -> NDArray[np.bool_] | None:
+def _shown(footer: arrow.ParquetFooter) -> NDArray[np.bool_] | None:
     if layout.SHOWN_COLUMN not in footer.schema.names:
         return None
     return to_numpy(footer.read([layout.SHOWN_COLUMN])[layout.SHOWN_COLUMN]).astype(np.bool_)

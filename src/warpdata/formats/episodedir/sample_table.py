@@ -24,7 +24,7 @@ _LEAVE = (b"btrt", b"free", b"skip")
 _ONE = 0x10000
 
 
-class SampleTable(NamedTuple):
+class Mp4Samples(NamedTuple):
     """The frames of a video track in decoding order."""
 
     entry: bytes
@@ -37,7 +37,7 @@ class SampleTable(NamedTuple):
     pts: NDArray[np.int64]
 
 
-def sample_table(reader: RangeReader) -> SampleTable | None:
+def sample_table(reader: RangeReader) -> Mp4Samples | None:
     """The frames of a plain MP4 file; None where another program must look: it is none, or says more than we read."""
     try:
         moov = find_moov(reader)
@@ -99,7 +99,7 @@ def _is_video(trak: _Boxes) -> bool:
     return trak.inside(b"mdia").one(b"hdlr")[8:12] == b"vide"
 
 
-def _track(movie: _Boxes, trak: _Boxes) -> SampleTable | None:
+def _track(movie: _Boxes, trak: _Boxes) -> Mp4Samples | None:
     mdia = trak.inside(b"mdia")
     tables = mdia.inside(b"minf").inside(b"stbl")
     described = tables.one(b"stsd")
@@ -120,7 +120,7 @@ def _track(movie: _Boxes, trak: _Boxes) -> SampleTable | None:
     if shift is None:
         return None
     places = np.stack([offset, size], axis=1)
-    return SampleTable(entry, Fraction(1, scale), places, keyframe, shown - shift)
+    return Mp4Samples(entry, Fraction(1, scale), places, keyframe, shown - shift)
 
 
 def _scale(mdhd: bytes) -> int:

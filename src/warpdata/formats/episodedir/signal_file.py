@@ -79,7 +79,7 @@ class Summary:
 
 def read_summary(reader: RangeReader) -> Summary:
     """Read only the footer of a signal file."""
-    footer = arrow.Footer(RangeFile(reader), reader.name)
+    footer = arrow.ParquetFooter(RangeFile(reader), reader.name)
     description = _description(footer)
     bounds = footer.bounds(footer.time_column(layout.TIME_COLUMN))
     if bounds is None and footer.rows:
@@ -101,7 +101,7 @@ def read_signal(
 
 def parse_signal(data: bytes, path: str) -> tuple[Description, NDArray[np.int64], NDArray[Any]]:
     """Description, timestamps and values from the bytes of a signal file."""
-    footer = arrow.Footer(data, path)
+    footer = arrow.ParquetFooter(data, path)
     description = _description(footer)
     column = footer.time_column(layout.TIME_COLUMN)
     found = footer.read([column, layout.VALUE_COLUMN])
@@ -122,7 +122,7 @@ def check_clock(stamps: NDArray[np.int64], path: str) -> None:
         raise CorruptLayoutError(f"the time of record {int(wrong[0]) + 1} is not increasing", path=path)
 
 
-def _description(footer: arrow.Footer) -> Description:
+def _description(footer: arrow.ParquetFooter) -> Description:
     stated = footer.description
     if stated is not None:
         return Description.from_json(stated, footer.path)

@@ -26,7 +26,7 @@ from warpdata.formats.rvf.layout import (
     RootPointer,
     Tag,
 )
-from warpdata.formats.rvf.segment import Footer
+from warpdata.formats.rvf.segment import SignatureFooter
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -57,7 +57,7 @@ class Root:
     quantdict: RootPointer = NOWHERE
     hot_cache: RootPointer = NOWHERE
     prefetch_map: tuple[int, int] = (0, 0)
-    signature: Footer | None = None
+    signature: SignatureFooter | None = None
     identity: FileIdentity = NO_IDENTITY
     reserved: bytes = field(default=bytes(184), repr=False)
     """The bytes behind the identity: kept as they are."""
@@ -82,7 +82,7 @@ def pack_root(root: Root) -> bytes:
     return bytes(out)
 
 
-def _put_signature(out: bytearray, signature: Footer) -> None:
+def _put_signature(out: bytearray, signature: SignatureFooter) -> None:
     number, size = layout.SIGNATURE_IDS[signature.algorithm], len(signature.signature)
     if size > layout.ROOT_SIGNATURE_MAX_BYTES:
         raise LimitExceededError(f"a signature of {size} bytes does not fit in the root")
@@ -114,13 +114,13 @@ def unpack_root(data: Buffer, where: str = "") -> Root:
     )  # fmt: skip
 
 
-def _take_signature(view: memoryview, flags: int) -> Footer | None:
+def _take_signature(view: memoryview, flags: int) -> SignatureFooter | None:
     number, size = layout.FOOTER_HEAD.unpack_from(view, layout.ROOT_SIGNATURE_HEAD_OFFSET)
     name = layout.SIGNATURE_NAMES.get(number)
     if not flags & layout.ROOT_SIGNED or name is None or not 0 < size <= layout.ROOT_SIGNATURE_MAX_BYTES:
         return None
     start = layout.ROOT_SIGNATURE_OFFSET
-    return Footer(name, bytes(view[start : start + size]))
+    return SignatureFooter(name, bytes(view[start : start + size]))
 
 
 def root_message(root: Root, l1_digest: bytes) -> bytes:

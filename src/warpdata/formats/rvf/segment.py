@@ -31,7 +31,7 @@ _CRC_MASK = 0xFFFFFFFF
 
 
 @dataclass(frozen=True, slots=True)
-class Footer:
+class SignatureFooter:
     """A signature and the algorithm that made it."""
 
     algorithm: str
@@ -135,14 +135,14 @@ def build(
     return header, stored
 
 
-def pack_footer(footer: Footer) -> bytes:
+def pack_footer(footer: SignatureFooter) -> bytes:
     """A signature footer: algorithm, length, signature, total length."""
     head = layout.FOOTER_HEAD.pack(layout.SIGNATURE_IDS[footer.algorithm], len(footer.signature))
     total = layout.FOOTER_FIXED_BYTES + len(footer.signature)
     return head + footer.signature + layout.FOOTER_TAIL.pack(total)
 
 
-def unpack_footer(data: Buffer, where: str = "") -> tuple[Footer, int]:
+def unpack_footer(data: Buffer, where: str = "") -> tuple[SignatureFooter, int]:
     """Parse a footer at the start of `data` and say how many bytes it takes."""
     view = byte_view(data)
     if view.nbytes < layout.FOOTER_HEAD.size:
@@ -156,7 +156,7 @@ def unpack_footer(data: Buffer, where: str = "") -> tuple[Footer, int]:
         raise TruncatedError("a signature footer is cut off", path=where or None)
     if layout.FOOTER_TAIL.unpack_from(view, total - 4)[0] != total:
         raise CorruptLayoutError("a signature footer states another length at its end", path=where or None)
-    return Footer(name, bytes(view[4 : 4 + length])), total
+    return SignatureFooter(name, bytes(view[4 : 4 + length])), total
 
 
 def footer_bytes(header: SegmentHeader, algorithm: str) -> int:
@@ -165,7 +165,7 @@ def footer_bytes(header: SegmentHeader, algorithm: str) -> int:
     return layout.FOOTER_FIXED_BYTES + layout.SIGNATURE_BYTES[algorithm] if signed else 0
 
 
-def pack_segment(header: SegmentHeader, stored: Buffer, footer: Footer | None = None) -> bytes:
+def pack_segment(header: SegmentHeader, stored: Buffer, footer: SignatureFooter | None = None) -> bytes:
     """Header, payload, footer and the zero bytes up to the next boundary."""
     tail = b"" if footer is None else pack_footer(footer)
     size = header.payload_length + len(tail)
@@ -215,7 +215,7 @@ def segment_end(reader: RangeReader, offset: int, header: SegmentHeader) -> int:
     return int(end + layout.FOOTER_FIXED_BYTES + length)
 
 
-def read_footer(reader: RangeReader, offset: int, header: SegmentHeader) -> Footer | None:
+def read_footer(reader: RangeReader, offset: int, header: SegmentHeader) -> SignatureFooter | None:
     """The signature of a segment, or None if it has none."""
     if not header.flags & Flag.SIGNED:
         return None

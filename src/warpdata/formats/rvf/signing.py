@@ -17,7 +17,7 @@ from warpdata.formats.rvf import layout, segment
 from warpdata.formats.rvf.layout import SegmentHeader
 from warpdata.formats.rvf.manifest import Root, root_message
 from warpdata.formats.rvf.payloads.witness import PublicKey
-from warpdata.formats.rvf.segment import Footer
+from warpdata.formats.rvf.segment import SignatureFooter
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -55,17 +55,17 @@ class SigningKey:
         public = _private(algorithm, private).public_key().public_bytes_raw()
         return cls(algorithm, private, PublicKey(algorithm, public))
 
-    def sign(self, message: bytes) -> Footer:
+    def sign(self, message: bytes) -> SignatureFooter:
         """The signature of a message."""
         if self.algorithm == "slh-dsa-128s":
-            return Footer(self.algorithm, bytes(_slh().sign(self.private, message)))
-        return Footer(self.algorithm, _private(self.algorithm, self.private).sign(message))
+            return SignatureFooter(self.algorithm, bytes(_slh().sign(self.private, message)))
+        return SignatureFooter(self.algorithm, _private(self.algorithm, self.private).sign(message))
 
-    def sign_segment(self, header: SegmentHeader) -> Footer:
+    def sign_segment(self, header: SegmentHeader) -> SignatureFooter:
         """The signature footer of a segment."""
         return self.sign(segment_message(header))
 
-    def sign_root(self, root: Root, records: bytes) -> Footer:
+    def sign_root(self, root: Root, records: bytes) -> SignatureFooter:
         """The signature of a root and of the records before it."""
         return self.sign(root_message(root, shake256(records, 32)))
 
@@ -117,7 +117,7 @@ def shipped_message(header: SegmentHeader, payload: Buffer) -> bytes:
     return packed + header.content_hash + tail
 
 
-def is_valid(key: PublicKey, message: bytes, footer: Footer) -> bool:
+def is_valid(key: PublicKey, message: bytes, footer: SignatureFooter) -> bool:
     """Whether a signature was made by the owner of this key."""
     if footer.algorithm != key.algorithm:
         return False

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from warpdata.bytekit.checksum import shake256
+from warpdata.bytekit.findings import FileFinding
 from warpdata.errors import FormatError
 from warpdata.formats.rvf import layout, manifest, segment, signing
 from warpdata.formats.rvf.layout import DirectoryEntry, SegmentHeader, SegmentType, Tag
@@ -24,27 +25,17 @@ from warpdata.formats.rvf.payloads.quant import ProductQuant, ResidualQuant, dec
 from warpdata.formats.rvf.payloads.sketch import decode_sketch
 from warpdata.formats.rvf.payloads.witness import PublicKey, decode_crypto, decode_witness
 from warpdata.formats.rvf.reader import read_segment
-from warpdata.formats.rvf.segment import Footer
+from warpdata.formats.rvf.segment import SignatureFooter
 from warpdata.formats.rvf.snapshot import Snapshot
 
 if TYPE_CHECKING:
     from warpdata.bytekit.ranges import RangeReader
 
 
-@dataclass(frozen=True, slots=True)
-class Damage:
-    """One thing that is wrong."""
-
-    segment_id: int
-    seg_type: str
-    code: str
-    message: str
-
-
-def verify_file(reader: RangeReader, snapshot: Snapshot, keys: Sequence[PublicKey] = ()) -> list[Damage]:
+def verify_file(reader: RangeReader, snapshot: Snapshot, keys: Sequence[PublicKey] = ()) -> list[FileFinding]:
     """Every segment's hash, structure and signature; with keys, unsigned and foreign segments count too."""
     code_bytes = _code_bytes(reader, snapshot)
-    found: list[Damage] = []
+    found: list[FileFinding] = []
     for entry in snapshot.segments:
         found += _checked(reader, snapshot, entry, code_bytes)
     if keys:
@@ -52,11 +43,13 @@ def verify_file(reader: RangeReader, snapshot: Snapshot, keys: Sequence[PublicKe
     return found
 
 
-def _checked(reader: RangeReader, snapshot: Snapshot, entry: DirectoryEntry, code_bytes: int) -> list[Damage]:
+def _checked(
+    reader: RangeReader, snapshot: Snapshot, entry: DirectoryEntry, code_bytes: int
+) -> list[FileFinding]:
     try:
         _verify_segment(reader, snapshot, entry, code_bytes)
     except FormatError as error:
-        return [Damage(entry.segment_id, layout.segment_name(entry.seg_type), error.code, str(error))]
+        return [FileFinding.of(error, f"{layout.segment_name(entry.seg_type)} {entry.segment_id}")]
     return []
 
 
@@ -114,16 +107,20 @@ _DECODERS: dict[int, Callable[[memoryview, str], Any]] = {
 }
 
 
-def _verify_signatures(reader: RangeReader, snapshot: Snapshot, keys: Sequence[PublicKey]) -> list[Damage]:
+def _verify_signatures(
+    reader: RangeReader, snapshot: Snapshot, keys: Sequence[PublicKey]
+) -> list[FileFinding]:
     found = []
     for entry in snapshot.segments:
         problem = _signature_problem(reader, entry, keys, _profile_name(snapshot))
         if problem:
             name = layout.segment_name(entry.seg_type)
-            found.append(Damage(entry.segment_id, name, "signature", f"{name} {entry.segment_id} {problem}"))
+            found.append(
+                FileFinding("signature", f"{name} {entry.segment_id} {problem}", f"{name} {entry.segment_id}")
+            )
     if not _root_is_signed(reader, snapshot, keys):
         text = "the root is not signed by these keys"
-        found.append(Damage(snapshot.manifest_id, "MANIFEST", "signature", text))
+        found.append(FileFinding("signature", text, f"MANIFEST {snapshot.manifest_id}"))
     return found
 
 
@@ -148,7 +145,11 @@ def _signature_problem(
 
 
 def _is_signed(
-    header: SegmentHeader, stored: memoryview, footer: Footer, keys: Sequence[PublicKey], profile: str
+    header: SegmentHeader,
+    stored: memoryview,
+    footer: SignatureFooter,
+    keys: Sequence[PublicKey],
+    profile: str,
 ) -> bool:
     messages = {
         signing.segment_message(header), signing.segment_message(header, profile),

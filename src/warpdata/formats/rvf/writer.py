@@ -16,14 +16,14 @@ from warpdata.formats.rvf import layout, manifest, segment
 from warpdata.formats.rvf.layout import DirectoryEntry, Flag, OverlayChain, SegmentHeader, SegmentType, Tag
 from warpdata.formats.rvf.manifest import Root, Tlv
 from warpdata.formats.rvf.reader import directory_entry
-from warpdata.formats.rvf.segment import Footer, SegmentOptions
+from warpdata.formats.rvf.segment import SegmentOptions, SignatureFooter
 from warpdata.formats.rvf.snapshot import Snapshot
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
-Signer = Callable[[SegmentHeader], Footer]
-RootSigner = Callable[[Root, bytes], Footer]
+Signer = Callable[[SegmentHeader], SignatureFooter]
+RootSigner = Callable[[Root, bytes], SignatureFooter]
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from warpdata.bytekit.arrays import as_array
 from warpdata.bytekit.dtype import DType, dtype_of
 from warpdata.bytekit.keys import chosen
 from warpdata.errors import SchemaMismatchError
-from warpdata.formats.wshard.schema import RowSource, TensorSpec
+from warpdata.formats.wshard.schema import ChannelRows, TensorSpec
 from warpdata.formats.wshard.text import guess_encoding, is_text, text_spec, value_array
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ class ArrayRows:
 class WatchedRows:
     """Rows of another source, with a call for every stretch that was read: how many bytes it had."""
 
-    def __init__(self, rows: RowSource, on_bytes: Callable[[int], None]) -> None:
+    def __init__(self, rows: ChannelRows, on_bytes: Callable[[int], None]) -> None:
         self._rows = rows
         self._on_bytes = on_bytes
         self.spec = rows.spec
@@ -66,9 +66,9 @@ class Channel:
         rows = _checked(name, data)
         self.name = name
         self.about: dict[str, Any] = {**(about or {}), **more}
-        self._rows: RowSource = rows
+        self._rows: ChannelRows = rows
         self._data: NDArray[Any] | None = rows.array
-        self._clock: RowSource | None = None
+        self._clock: ChannelRows | None = None
         if timestamps_ns is not None:
             self.timestamps_ns = timestamps_ns
 
@@ -76,9 +76,9 @@ class Channel:
     def over(
         cls,
         name: str,
-        rows: RowSource,
+        rows: ChannelRows,
         *,
-        clock: RowSource | None = None,
+        clock: ChannelRows | None = None,
         about: Mapping[str, Any] | None = None,
     ) -> Channel:
         """A channel whose rows stay where they are until they are asked for."""
@@ -145,12 +145,12 @@ class Channel:
         return self._rows.length
 
     @property
-    def row_source(self) -> RowSource:
+    def row_source(self) -> ChannelRows:
         """Where the rows come from; for writers that stream them."""
         return self._rows
 
     @property
-    def clock_source(self) -> RowSource | None:
+    def clock_source(self) -> ChannelRows | None:
         """Where the timestamps of a channel with its own clock come from."""
         return self._clock
 

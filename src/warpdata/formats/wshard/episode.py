@@ -16,7 +16,7 @@ from warpdata.errors import SchemaMismatchError, nearest, require_word
 from warpdata.formats.wshard import layout
 from warpdata.formats.wshard.channel import Channel
 from warpdata.formats.wshard.residual import error_residual, pack_residual, sign2nddiff
-from warpdata.formats.wshard.schema import RowSource, Timebase
+from warpdata.formats.wshard.schema import ChannelRows, Timebase
 
 if TYPE_CHECKING:
     from typing import Self
@@ -168,7 +168,7 @@ class WShardEpisode:
 
     __hash__ = None  # type: ignore[assignment]
 
-    def set_clock(self, rows: RowSource) -> None:
+    def set_clock(self, rows: ChannelRows) -> None:
         """Take the timestamps of the steps from a source that is read when they are first asked for."""
         self.__dict__["timestamps_ns"] = rows
 

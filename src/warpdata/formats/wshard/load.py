@@ -15,10 +15,10 @@ from warpdata.formats.wshard.episode import LaneMap, WShardEpisode
 from warpdata.formats.wshard.outline import made_again, outline_of
 from warpdata.formats.wshard.reader import ShardReader, Source, Verify
 from warpdata.formats.wshard.schema import (
+    ChannelRows,
     ChannelSpec,
     EpisodeSchema,
     MetaSource,
-    RowSource,
     TensorSpec,
     guess_spec,
     own_copy,
@@ -38,7 +38,7 @@ class EpisodeShard(MetaSource, Protocol):
 
     def view(self, name: str, /) -> memoryview: ...
 
-    def rows_of(self, name: str, spec: TensorSpec, length: int, /) -> RowSource: ...
+    def rows_of(self, name: str, spec: TensorSpec, length: int, /) -> ChannelRows: ...
 
 
 def load_wshard(
@@ -140,7 +140,7 @@ class _Loader:
         key = spec.block.partition("/")[2]
         target.data[key] = Channel.over(key, rows, clock=clock, about=own_copy(spec.about))
 
-    def _channel_rows(self, spec: ChannelSpec, length: int) -> RowSource:
+    def _channel_rows(self, spec: ChannelSpec, length: int) -> ChannelRows:
         if spec.block in self._shard:
             return self._rows(spec.block, spec.tensor, length)
         if length:
@@ -203,13 +203,13 @@ class _Loader:
         limit = 1 << int(np.finfo(as_float.dtype).nmant)
         return as_int if bits.any() and bool(((-limit < bits) & (bits < limit)).all()) else as_float
 
-    def _timestamps(self) -> RowSource | None:
+    def _timestamps(self) -> ChannelRows | None:
         self._left.pop(layout.TICKS, None)
         if self._left.pop(layout.TIMESTAMPS_NS, self) is self:
             return None
         return self._rows(layout.TIMESTAMPS_NS, tensor_spec("i64"), self._schema.length)
 
-    def _rows(self, name: str, spec: TensorSpec, length: int | None) -> RowSource:
+    def _rows(self, name: str, spec: TensorSpec, length: int | None) -> ChannelRows:
         """The rows of a block, after checking that its size is exactly what dtype, shape and length say."""
         text = self._schema.texts.get(name)
         if text is not None:
@@ -217,7 +217,7 @@ class _Loader:
             return TextRows(self._numbers(name, spec, None), ends, text.encoding, name, self._shard.path)
         return self._numbers(name, spec, length)
 
-    def _numbers(self, name: str, spec: TensorSpec, length: int | None) -> RowSource:
+    def _numbers(self, name: str, spec: TensorSpec, length: int | None) -> ChannelRows:
         if name not in self._shard:
             raise CorruptLayoutError("is missing", block=name, path=self._shard.path)
         size = self._shard.raw_size(name)

@@ -10,7 +10,7 @@ from warpdata.formats.wshard.block_rows import BlockRows
 from warpdata.formats.wshard.channel import Channel
 from warpdata.formats.wshard.episode import ChannelMap, LaneMap, WShardEpisode
 from warpdata.formats.wshard.reader import ShardReader
-from warpdata.formats.wshard.schema import RowSource, TensorSpec, own_copy
+from warpdata.formats.wshard.schema import ChannelRows, TensorSpec, own_copy
 
 _MAPS = {
     "observations": ChannelMap, "actions": ChannelMap, "omens": LaneMap, "uncerts": LaneMap, "residuals": LaneMap,
@@ -103,7 +103,7 @@ def _channel(channel: Channel) -> _Channel:
     )
 
 
-def _rows(rows: RowSource) -> _Rows:
+def _rows(rows: ChannelRows) -> _Rows:
     if not isinstance(rows, BlockRows):
         raise TypeError("not the rows of a block")
     return _Rows(rows.block, rows.spec, rows.length)

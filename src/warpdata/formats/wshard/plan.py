@@ -12,7 +12,7 @@ from warpdata.formats.wshard import layout
 from warpdata.formats.wshard.channel import Channel
 from warpdata.formats.wshard.episode import WShardEpisode
 from warpdata.formats.wshard.load import make_episode
-from warpdata.formats.wshard.schema import EpisodeSchema, RowSource, TensorSpec, read_schema
+from warpdata.formats.wshard.schema import ChannelRows, EpisodeSchema, TensorSpec, read_schema
 from warpdata.formats.wshard.table import (
     Block,
     check_names,
@@ -67,7 +67,7 @@ class PlannedShard:
     def view(self, name: str) -> memoryview:
         return memoryview(self._meta.get(name, b""))
 
-    def rows_of(self, _name: str, spec: TensorSpec, length: int) -> RowSource:
+    def rows_of(self, _name: str, spec: TensorSpec, length: int) -> ChannelRows:
         return PlannedRows(spec, length)
 
 

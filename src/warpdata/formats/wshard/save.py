@@ -25,7 +25,7 @@ from warpdata.formats.wshard.plan import check_plan
 from warpdata.formats.wshard.schema import (
     CHANNEL_KEYS,
     EPISODE_KEYS,
-    RowSource,
+    ChannelRows,
     TensorSpec,
     check_channel_id,
 )
@@ -40,7 +40,7 @@ _SMALL_BYTES = 64 << 10
 @dataclass(frozen=True, slots=True)
 class _Tensor:
     name: str
-    rows: RowSource
+    rows: ChannelRows
     content_type: int = layout.CONTENT_RAW
 
     @property

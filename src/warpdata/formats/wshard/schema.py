@@ -72,7 +72,7 @@ class TextSpec(NamedTuple):
     ends: str
 
 
-class RowSource(Protocol):
+class ChannelRows(Protocol):
     """Where the rows of a channel come from."""
 
     @property

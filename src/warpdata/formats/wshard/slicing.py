@@ -15,7 +15,7 @@ from warpdata.errors import CorruptLayoutError, SchemaMismatchError
 from warpdata.formats.wshard.channel import ArrayRows, Channel
 from warpdata.formats.wshard.episode import WShardEpisode
 from warpdata.formats.wshard.residual import SIGN_BITS, pack_residual, unpack_residual
-from warpdata.formats.wshard.schema import RowSource, TensorSpec
+from warpdata.formats.wshard.schema import ChannelRows, TensorSpec
 
 _BITS = f"/{SIGN_BITS}"
 
@@ -23,7 +23,7 @@ _BITS = f"/{SIGN_BITS}"
 class SlicedRows:
     """Rows [start, end) of another source."""
 
-    def __init__(self, rows: RowSource, start: int, end: int) -> None:
+    def __init__(self, rows: ChannelRows, start: int, end: int) -> None:
         self._rows = rows
         self._start = start
         self.spec = rows.spec
@@ -37,7 +37,9 @@ class SlicedRows:
 class JoinedRows:
     """The rows of several sources one after the other; each is opened when one of its rows is asked for."""
 
-    def __init__(self, spec: TensorSpec, lengths: Sequence[int], opened: Callable[[int], RowSource]) -> None:
+    def __init__(
+        self, spec: TensorSpec, lengths: Sequence[int], opened: Callable[[int], ChannelRows]
+    ) -> None:
         self.spec = spec
         self._starts = np.concatenate(([0], np.cumsum(lengths, dtype=np.int64)))
         self.length = int(self._starts[-1])
@@ -175,17 +177,17 @@ class _Join:
 
     # Where the rows of one chunk are; methods, so that what is joined can go to another process.
 
-    def channel_rows(self, field: str, key: str, index: int) -> RowSource:
+    def channel_rows(self, field: str, key: str, index: int) -> ChannelRows:
         return self.find(field, key, index).row_source
 
-    def clock_rows(self, field: str, key: str, index: int) -> RowSource:
+    def clock_rows(self, field: str, key: str, index: int) -> ChannelRows:
         return _clock(self.find(field, key, index))
 
-    def flag_rows(self, field: str, spec: TensorSpec, index: int) -> RowSource:
+    def flag_rows(self, field: str, spec: TensorSpec, index: int) -> ChannelRows:
         flag: Channel | None = getattr(self._opened(index), field)
         return ArrayRows(np.zeros(0), spec) if flag is None else flag.row_source
 
-    def timestamps(self, index: int) -> RowSource:
+    def timestamps(self, index: int) -> ChannelRows:
         stamps = self._opened(index).timestamps_ns
         if stamps is None:
             raise CorruptLayoutError(f"chunk {index} has no timestamps")
@@ -201,7 +203,7 @@ class _Join:
 _I64 = TensorSpec(dtype_named("i64"), ())
 
 
-def _clock(channel: Channel) -> RowSource:
+def _clock(channel: Channel) -> ChannelRows:
     if channel.clock_source is None:
         raise CorruptLayoutError(f"a chunk has no clock for channel {channel.name!r}")
     return channel.clock_source

@@ -13,7 +13,7 @@ from warpdata.bytekit.dtype import DType, dtype_named
 from warpdata.bytekit.jsontext import dump_json, parse_json, plain_json
 from warpdata.errors import CorruptLayoutError, FormatError, SchemaMismatchError
 from warpdata.formats.wshard import layout
-from warpdata.formats.wshard.schema import RowSource, TensorSpec
+from warpdata.formats.wshard.schema import ChannelRows, TensorSpec
 
 _STEPS_AT_ONCE = 4096
 
@@ -95,7 +95,7 @@ def decode_value(encoding: str, data: bytes, block: str, path: str) -> Any:
 class TextRows:
     """Values out of a block of bytes and a block of ends."""
 
-    def __init__(self, data: RowSource, ends: RowSource, encoding: str, block: str, path: str) -> None:
+    def __init__(self, data: ChannelRows, ends: ChannelRows, encoding: str, block: str, path: str) -> None:
         self._path = path
         self._data = data
         self._ends = ends
@@ -134,7 +134,7 @@ class EncodedRows:
 
     spec = TensorSpec(dtype_named("u8"), ())
 
-    def __init__(self, rows: RowSource, block: str) -> None:
+    def __init__(self, rows: ChannelRows, block: str) -> None:
         self._rows = rows
         self._encoding = str(rows.spec.dtype)
         self._block = block

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 import numpy as np
 
 from warpdata.bytekit.checksum import xxh64
+from warpdata.bytekit.findings import FileFinding
 from warpdata.bytekit.ranges import MmapRangeReader, RangeReader
 from warpdata.errors import BlobNotFoundError, WarpError
 from warpdata.formats.wshard import layout
@@ -18,41 +18,30 @@ from warpdata.formats.wshard.load import load_wshard
 from warpdata.formats.wshard.reader import ShardReader
 
 
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """One thing that is wrong, or worth knowing (`is_damage` false)."""
-
-    code: str
-    message: str
-    block: str | None = None
-    hint: str = ""
-    is_damage: bool = True
-
-
-def verify_shard(source: str | os.PathLike[str] | RangeReader, *, full: bool = False) -> list[Finding]:
+def verify_shard(source: str | os.PathLike[str] | RangeReader, *, full: bool = False) -> list[FileFinding]:
     """Check every block of a shard; `full` also reads each row the way a training loop would."""
     reader = source if isinstance(source, RangeReader) else MmapRangeReader(source)
     try:
         shard = ShardReader(reader)
     except WarpError as error:
-        return [_finding(error)]
+        return [FileFinding.of(error)]
     findings = [*_blocks(shard), *_notes(shard)]
     if not any(each.is_damage for each in findings):
         findings += _contents(shard, full=full)
     return findings
 
 
-def _blocks(shard: ShardReader) -> Iterator[Finding]:
+def _blocks(shard: ShardReader) -> Iterator[FileFinding]:
     for name in shard.names:
         try:
             shard.view(name)
         except WarpError as error:
-            yield _finding(error)
+            yield FileFinding.of(error)
 
 
-def _notes(shard: ShardReader) -> Iterator[Finding]:
+def _notes(shard: ShardReader) -> Iterator[FileFinding]:
     if not shard.table.is_checksummed:
-        yield Finding(
+        yield FileFinding(
             "no_table_checksum", "header and table carry no checksum of their own", is_damage=False,
             hint="Save the episode again to add one.",
         )  # fmt: skip
@@ -60,7 +49,7 @@ def _notes(shard: ShardReader) -> Iterator[Finding]:
         block = shard.block(name)
         unguarded = block.codec == "none" and block.raw_size > layout.PIECES_FROM_BYTES
         if unguarded and layout.PIECES_PREFIX + name not in shard:
-            yield Finding(
+            yield FileFinding(
                 "no_piece_checksums",
                 "a window of it cannot be checked alone: the first one reads the whole block",
                 name,
@@ -68,7 +57,7 @@ def _notes(shard: ShardReader) -> Iterator[Finding]:
             )
 
 
-def _contents(shard: ShardReader, *, full: bool) -> Iterator[Finding]:
+def _contents(shard: ShardReader, *, full: bool) -> Iterator[FileFinding]:
     try:
         if shard.role == layout.ROLE_CHUNK_LIST:
             yield from _chunks(shard, full=full)
@@ -79,17 +68,17 @@ def _contents(shard: ShardReader, *, full: bool) -> Iterator[Finding]:
                 yield from _values(episode)
                 yield from _hashes(shard)
     except WarpError as error:
-        yield _finding(error)
+        yield FileFinding.of(error)
 
 
-def _chunks(shard: ShardReader, *, full: bool) -> Iterator[Finding]:
+def _chunks(shard: ShardReader, *, full: bool) -> Iterator[FileFinding]:
     listed = read_chunk_list(shard)
     validate_chunk_continuity(listed, check_channels=False)
     for entry in listed.chunks:
         try:
             check_chunk_hash(listed, entry)
         except WarpError as error:
-            yield _finding(error)
+            yield FileFinding.of(error)
             continue
         if full:
             yield from (each for each in verify_shard(listed.chunk_path(entry), full=True) if each.is_damage)
@@ -99,7 +88,7 @@ def _chunks(shard: ShardReader, *, full: bool) -> Iterator[Finding]:
         return  # said above, chunk by chunk
 
 
-def _rows(shard: ShardReader) -> Iterator[Finding]:
+def _rows(shard: ShardReader) -> Iterator[FileFinding]:
     """Windows have checksums of their own: pieces and frames must hold too."""
     fresh = ShardReader(shard.range_reader)
     for name in fresh.names:
@@ -113,27 +102,23 @@ def _rows(shard: ShardReader) -> Iterator[Finding]:
             for start in range(0, rows, step):
                 fresh.rows_as(name, spec, start, min(start + step, rows))
         except WarpError as error:
-            yield _finding(error)
+            yield FileFinding.of(error)
 
 
-def _values(episode: WShardEpisode) -> Iterator[Finding]:
+def _values(episode: WShardEpisode) -> Iterator[FileFinding]:
     for name, flag in ((layout.DONE, episode.terminations), (layout.TRUNCATED, episode.truncations)):
         values = None if flag is None else flag.data.view(np.uint8) if flag.dtype == "bool" else flag.data
         if values is not None and np.any((values != 0) & (values != 1)):
-            yield Finding("flag_value", "holds values other than 0 and 1", name)
+            yield FileFinding("flag_value", "holds values other than 0 and 1", name)
     clocks = [(name, channel.timestamps_ns) for name, channel in episode.lanes()]
     for name, stamps in [(layout.TIMESTAMPS_NS, episode.timestamps_ns), *clocks]:
         if stamps is not None and (stamps[1:] <= stamps[:-1]).any():
-            yield Finding("clock_order", "its timestamps do not increase", name)
+            yield FileFinding("clock_order", "its timestamps do not increase", name)
 
 
-def _hashes(shard: ShardReader) -> Iterator[Finding]:
+def _hashes(shard: ShardReader) -> Iterator[FileFinding]:
     if not shard.table.is_checksummed:
         return
     for name, stored in shard.name_hashes().items():
         if stored != xxh64(name.encode()):
-            yield Finding("name_hash", "the hash of its name is wrong", name)
-
-
-def _finding(error: WarpError) -> Finding:
-    return Finding(error.code, str(error), error.block, error.hint)
+            yield FileFinding("name_hash", "the hash of its name is wrong", name)

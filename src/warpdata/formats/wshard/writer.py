@@ -20,7 +20,7 @@ from warpdata.formats.wshard import layout
 from warpdata.formats.wshard.channel import WatchedRows
 from warpdata.formats.wshard.compression import Compression
 from warpdata.formats.wshard.pieces import PieceChecksums, rows_per_piece
-from warpdata.formats.wshard.schema import RowSource
+from warpdata.formats.wshard.schema import ChannelRows
 from warpdata.formats.wshard.table import Block, data_offset_for, pack_table
 
 WINDOW_BYTES = 1 << 20
@@ -84,7 +84,7 @@ class ShardWriter:
         self._out.write(stored)
         self._blocks.append(block._replace(data_offset=offset))
 
-    def make_room(self, name: str, rows: RowSource, compression: Compression) -> None:
+    def make_room(self, name: str, rows: ChannelRows, compression: Compression) -> None:
         """Keep a place before all data for the seek table of a block that may get one: who reads from far away has it
         with the first request."""
         how = _chosen(rows, rows.length * rows.spec.row_bytes, compression)
@@ -93,7 +93,7 @@ class ShardWriter:
             self._room[name] = self._align()
             self._out.write(bytes(seek_table_size(-(-rows.length // _rows_per_frame(rows)))))
 
-    def add_rows(self, name: str, rows: RowSource, compression: Compression, content_type: int = 0) -> None:
+    def add_rows(self, name: str, rows: ChannelRows, compression: Compression, content_type: int = 0) -> None:
         """Add a tensor block from any source of rows, a window at a time."""
         raw_size = rows.length * rows.spec.row_bytes
         if raw_size > layout.MAX_BLOCK_BYTES:
@@ -132,7 +132,7 @@ class ShardWriter:
                   content_type)
         )  # fmt: skip
 
-    def _raw(self, name: str, rows: RowSource, raw_size: int) -> _Stored:
+    def _raw(self, name: str, rows: ChannelRows, raw_size: int) -> _Stored:
         per_piece = rows_per_piece(rows.spec.row_bytes)
         piece_bytes = per_piece * rows.spec.row_bytes
         if raw_size <= layout.PIECES_FROM_BYTES or not piece_bytes:
@@ -145,13 +145,13 @@ class ShardWriter:
         self._pieces[name] = PieceChecksums(per_piece, np.array(checksums, np.uint32))
         return _Stored("none", False, raw_size, self._pieces[name].joined(piece_bytes, raw_size))
 
-    def _small(self, rows: RowSource, raw_size: int) -> _Stored:
+    def _small(self, rows: ChannelRows, raw_size: int) -> _Stored:
         running = _Checksummed()
         for window in running(_windows(rows, 1)):
             self._out.write(window)
         return _Stored("none", False, raw_size, running.value)
 
-    def _compressed(self, name: str, rows: RowSource, raw_size: int, how: Compression) -> _Stored | None:
+    def _compressed(self, name: str, rows: ChannelRows, raw_size: int, how: Compression) -> _Stored | None:
         """The block compressed, or None where that saves nothing."""
         if how.codec == "none" or raw_size < layout.MIN_COMPRESSED_BYTES:
             return None
@@ -178,7 +178,7 @@ class _Checksummed:
             yield window
 
 
-def _encoded(running: _Checksummed, rows: RowSource, raw_size: int, how: Compression) -> Iterator[bytes]:
+def _encoded(running: _Checksummed, rows: ChannelRows, raw_size: int, how: Compression) -> Iterator[bytes]:
     level = ZSTD_DEFAULT_LEVEL if how.level is None else how.level
     if how.frames == "seekable":
         per_frame = _rows_per_frame(rows)
@@ -190,11 +190,11 @@ def _encoded(running: _Checksummed, rows: RowSource, raw_size: int, how: Compres
         yield from encode_zstd_stream(running(_windows(rows, 1)), raw_size, level)
 
 
-def _rows_per_frame(rows: RowSource) -> int:
+def _rows_per_frame(rows: ChannelRows) -> int:
     return max(1, layout.FRAME_BYTES // rows.spec.row_bytes)
 
 
-def _windows(rows: RowSource, multiple: int, count: int | None = None) -> Iterator[memoryview]:
+def _windows(rows: ChannelRows, multiple: int, count: int | None = None) -> Iterator[memoryview]:
     """The rows as flat bytes in windows of `count` rows, or about WINDOW_BYTES in whole multiples."""
     if count is None:
         count = max(1, WINDOW_BYTES // max(1, multiple * rows.spec.row_bytes)) * multiple
@@ -202,7 +202,7 @@ def _windows(rows: RowSource, multiple: int, count: int | None = None) -> Iterat
         yield byte_view(np.ascontiguousarray(rows.rows(start, min(start + count, rows.length))))
 
 
-def _chosen(rows: RowSource, raw_size: int, wanted: Compression) -> Compression:
+def _chosen(rows: ChannelRows, raw_size: int, wanted: Compression) -> Compression:
     """The compression a block really gets: `auto` decided, and seekable if large; lz4 only if small."""
     codec, level = wanted.codec, wanted.level
     if codec == "auto":
@@ -214,7 +214,7 @@ def _chosen(rows: RowSource, raw_size: int, wanted: Compression) -> Compression:
     return Compression(codec, level, "seekable" if seekable else "single")
 
 
-def _is_compressible(rows: RowSource, raw_size: int) -> bool:
+def _is_compressible(rows: ChannelRows, raw_size: int) -> bool:
     if raw_size < layout.MIN_COMPRESSED_BYTES:
         return False
     row = rows.spec.row_bytes

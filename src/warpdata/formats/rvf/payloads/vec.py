@@ -30,7 +30,7 @@ _CRC_BYTES = 4
 
 
 @dataclass(frozen=True, slots=True)
-class Block:
+class VecBlock:
     """Vectors in stored form, one row each, and their ids in ascending order.
 
     A row is `dim` elements for f32, f16, bf16, i8 and u8. It is packed bytes for i4 (two values per byte,
@@ -67,7 +67,7 @@ def row_bytes(dtype: str, dim: int, code_bytes: int = 0) -> int:
     return column_count(dtype, dim, code_bytes) * column_dtype(dtype).itemsize
 
 
-def encode_vec(blocks: Sequence[Block]) -> memoryview:
+def encode_vec(blocks: Sequence[VecBlock]) -> memoryview:
     """A VEC payload of these blocks."""
     maps = [encode_id_map(block.ids) for block in blocks]
     entries, size = _directory(blocks, maps)
@@ -79,7 +79,7 @@ def encode_vec(blocks: Sequence[Block]) -> memoryview:
     return out.data
 
 
-def _directory(blocks: Sequence[Block], maps: Sequence[bytes]) -> tuple[list[BlockEntry], int]:
+def _directory(blocks: Sequence[VecBlock], maps: Sequence[bytes]) -> tuple[list[BlockEntry], int]:
     position = align_up(layout.COUNT_U32.size + len(blocks) * records.BLOCK_ENTRY.size, layout.ALIGNMENT)
     entries = []
     for block, id_map in zip(blocks, maps, strict=True):
@@ -91,7 +91,7 @@ def _directory(blocks: Sequence[Block], maps: Sequence[bytes]) -> tuple[list[Blo
     return entries, position
 
 
-def _write_block(out: NDArray[np.uint8], block: Block, id_map: bytes, start: int) -> None:
+def _write_block(out: NDArray[np.uint8], block: VecBlock, id_map: bytes, start: int) -> None:
     size = block.rows.nbytes
     columns = out[start : start + size].view(block.rows.dtype).reshape(block.rows.shape[1], -1)
     columns[...] = block.rows.T
@@ -149,7 +149,7 @@ def block_end(entries: Sequence[BlockEntry], number: int, payload_bytes: int) ->
 
 def decode_block(
     data: Buffer, entry: BlockEntry, *, code_bytes: int = 0, where: str = "", check: bool = True
-) -> Block:
+) -> VecBlock:
     """One block from its bytes, padding may follow; `check=False` if the whole payload was checked."""
     view = byte_view(data)
     dtype = layout.DTYPE_NAMES[entry.dtype]
@@ -161,10 +161,12 @@ def decode_block(
     if check and crc32c(view[:used]) != int.from_bytes(view[used : used + _CRC_BYTES], "little"):
         raise ChecksumError("a vector block does not match its checksum", path=where or None)
     stored = np.frombuffer(view[:size], column_dtype(dtype)).reshape(columns, entry.vector_count)
-    return Block(stored.T, ids, entry.dim, dtype, entry.tier)
+    return VecBlock(stored.T, ids, entry.dim, dtype, entry.tier)
 
 
-def decode_vec(payload: Buffer, *, code_bytes: int = 0, where: str = "", check: bool = True) -> list[Block]:
+def decode_vec(
+    payload: Buffer, *, code_bytes: int = 0, where: str = "", check: bool = True
+) -> list[VecBlock]:
     """Every block of a VEC payload."""
     view = byte_view(payload)
     entries = read_directory(view, where=where)
@@ -226,7 +228,7 @@ def encode_runtime_vec(ids: Ids, rows: NDArray[np.float32]) -> bytes:
     return records.RUNTIME_VEC_HEAD.pack(dim, count) + out.tobytes()
 
 
-def decode_runtime_vec(payload: Buffer, where: str = "") -> Block:
+def decode_runtime_vec(payload: Buffer, where: str = "") -> VecBlock:
     """The vectors of shipped programs; the swapped header of the WASM export is recognised by its size."""
     view = byte_view(payload)
     if view.nbytes < records.RUNTIME_VEC_HEAD.size:
@@ -238,7 +240,7 @@ def decode_runtime_vec(payload: Buffer, where: str = "") -> Block:
     if size != count * (8 + 4 * dim) or not 0 < dim <= layout.MAX_DIM:
         raise CorruptLayoutError("the size of a VEC payload contradicts its header", path=where or None)
     rows = np.frombuffer(view[records.RUNTIME_VEC_HEAD.size :], _runtime_row(dim))
-    return Block(rows["vector"], rows["id"], dim, "f32")
+    return VecBlock(rows["vector"], rows["id"], dim, "f32")
 
 
 def _runtime_row(dim: int) -> np.dtype[Any]:
