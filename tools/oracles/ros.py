@@ -94,7 +94,7 @@ def main() -> int:
             check=True,
             capture_output=True,
         )
-        read = [_asked(theirs, ASKED, path)["topics"] for path in sorted(out.iterdir())]
+        read = [_asked(theirs, ASKED, path)["topics"] for path in sorted(out.glob("*.mcap"))]
         compared.append({"exported": OTHER, "files": len(read), "topics": len(read[0]), "messages": 0,
                          "same": all(count for each in read for count, _ in each.values())})  # fmt: skip
     library = ", ".join(f"{name} {versions[name]}" for name in PACKAGES[:2])
