@@ -134,3 +134,11 @@ def test_everything_handed_out_is_read_only(episode: Episode) -> None:
     got: Any = episode.sample([125])
     for array in (got["fast"], got.mask["fast"], got.age_ns["fast"], got.times_ns):
         assert not array.flags.writeable
+
+
+def test_names_inside_metadata_are_text_as_json_keeps_them() -> None:
+    made = Episode.of(
+        {"x": ArraySignal([0, 1], [1.0, 2.0])}, {"bins": {2: "b", 10: "j"}}, meta={"map": {1: 2}}
+    )
+    assert made.static["bins"] == {"2": "b", "10": "j"}
+    assert made.meta["map"] == {"1": 2}

@@ -7,10 +7,13 @@ from typing import Any, NoReturn
 
 
 class ReadOnlyDict(dict[str, Any]):
-    """A dict that refuses to change, and so do the mappings inside it; JSON, pickle and `==` work as ever."""
+    """A dict that refuses to change, and so do the mappings inside it; JSON, pickle and `==` work as ever.
+
+    Names are text, as they come back from where they are stored.
+    """
 
     def __init__(self, items: Mapping[str, Any]) -> None:
-        super().__init__({key: _frozen(value) for key, value in items.items()})
+        super().__init__({str(key): _frozen(value) for key, value in items.items()})
 
     def _refuse(self, *_: object, **__: object) -> NoReturn:
         raise TypeError("this is read-only; copy it with dict() to change it")
