@@ -82,8 +82,6 @@ def collect(
     catalog: Catalog, *, delete: bool = False, grace_s: float = DEFAULT_GRACE_S, workers: int = MAX_PARALLEL
 ) -> RemoteGarbage:
     """Find unused blobs; any unreadable manifest stops everything before a blob is touched."""
-    if not grace_s >= 0:
-        raise ValueError(f"the grace period is not negative, but {grace_s:g} s")
     store = catalog.store
     if store is None:
         raise OfflineError("the catalog cannot be asked", path=catalog.address)
