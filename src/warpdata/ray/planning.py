@@ -189,7 +189,7 @@ def _facts(dataset: Dataset, where: str | None, columns: Sequence[str], artifact
         wanted = list(dict.fromkeys(["id", "artifact", "blob", *columns]))
         view = table.select(wanted) if where is None else table.select(wanted).filter(where)
         found = list(view.row_groups())
-        whole = pa.concat_tables(found) if found else view.schema().empty_table()
+        whole = pa.concat_tables(found) if found else pa.Table.from_batches([], view.schema())
         return whole.filter(pc.is_in(whole.column("artifact"), pa.array(names)))
     # Versions from before there was such a table: every episode is asked.
     parts = []
@@ -456,5 +456,5 @@ def _table_rows(recipe: str, chosen: tuple[Any, ...], parts: Sequence[ShardPart]
     name, columns, predicate, expression = chosen
     dataset = reopened_dataset(recipe)
     view = Table(dataset, name, dataset.table(name).files, columns, predicate, expression)
-    yield view.schema().empty_table()  # so that there are columns where there are no rows
+    yield pa.Table.from_batches([], view.schema())  # so that there are columns where there are no rows
     yield from view.row_groups(parts)
