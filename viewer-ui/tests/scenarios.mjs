@@ -199,6 +199,7 @@ const SCENARIOS = {
     for (const each of [page, other]) await untilShorter(each, 2000);
     await page.locator("[data-testid=episode-row]").nth(1).click();
     await page.waitForSelector('main[data-episode="000000000001"]');
+    await settled(page); // else it asks for frames of what was dropped meanwhile
     await page.keyboard.press("d");
     await untilRows(other, 2);
     await page.keyboard.press("u");
