@@ -37,6 +37,12 @@ def test_crc32c_is_castagnoli(data: bytes) -> None:
     assert checksum.crc32c(data) == slow_crc32c(data)
 
 
+@pytest.mark.parametrize("size", [0, 1, 40_000, (4 << 20) + 1])
+def test_a_checksum_at_once_is_the_same(size: int) -> None:
+    data = memoryview(bytes(range(256)) * (size // 256 + 1))[:size]
+    assert checksum.crc32c_at_once(data) == checksum.crc32c(data)
+
+
 @given(st.binary(max_size=60), st.binary(max_size=60))
 def test_checksums_of_neighbours_can_be_joined(first: bytes, second: bytes) -> None:
     joined = checksum.join_crc32c(checksum.crc32c(first), checksum.crc32c(second), len(second))

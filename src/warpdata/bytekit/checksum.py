@@ -28,6 +28,20 @@ crc32c: _Crc32c = _crc32c.crc32c
 """CRC-32C (Castagnoli) of a contiguous buffer, going on from `value`; bound directly, for speed."""
 
 
+_AT_ONCE_BYTES = 4 << 20
+
+
+def crc32c_at_once(data: memoryview) -> int:
+    """The same without letting other threads run meanwhile, unless that would be for long.
+
+    A checksum of a frame takes less time than getting back to a thread that gave way.
+    """
+    if data.nbytes > _AT_ONCE_BYTES:
+        return crc32c(data)
+    found: int = _crc32c.crc32c(data, gil_release_mode=0)
+    return found
+
+
 def join_crc32c(first: int, second: int, second_bytes: int) -> int:
     """The checksum of two neighbours from the checksums of both and the length of the second."""
     return _apply(_shift(second_bytes), first) ^ second

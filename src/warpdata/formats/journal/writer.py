@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from warpdata.bytekit.align import align_up
-from warpdata.bytekit.checksum import crc32c
+from warpdata.bytekit.checksum import crc32c, crc32c_at_once
 from warpdata.bytekit.jsontext import dump_json
 from warpdata.bytekit.mapping import MappedFile
 from warpdata.bytekit.view import byte_view
@@ -88,7 +88,7 @@ class JournalWriter(MappedFile):
             at += view.nbytes
         layout.RECORD.pack_into(window, base, layout.RECORD_MAGIC, 0, size, stream, steps, first_step, ts_ns)
         with memoryview(window) as whole, whole[base + layout.CHECKED_FROM : at] as checked:
-            checksum = crc32c(checked)
+            checksum = crc32c_at_once(checked)
         layout.CRC.pack_into(window, base + layout.CRC_AT, checksum)
         return self._taken(span)
 
