@@ -127,9 +127,10 @@ class AppendFile(GrowingFile):
 class SealedHeader(Generic[Fields]):
     """The header of a record: a magic first, and last the CRC32C of the header with 0 in its place."""
 
-    def __init__(self, fields: type[Fields], packing: Struct, magic: bytes) -> None:
+    def __init__(self, make: Callable[..., Fields], packing: Struct, magic: bytes) -> None:
+        """`make` makes the fields of a header out of their values in order."""
         self.size = packing.size
-        self._make: Callable[..., Fields] = getattr(fields, "_make")  # noqa: B009 - of a NamedTuple, which no type names
+        self._make = make
         self._packing = packing
         self._magic = magic
 
@@ -145,7 +146,7 @@ class SealedHeader(Generic[Fields]):
             raise BadMagicError(f"no record begins at {at}", path=path)
         if self.pack(*values) != bytes(byte_view(data)):
             raise ChecksumError(f"the header at {at} was changed", path=path)
-        return self._make((magic, *values, checksum))
+        return self._make(magic, *values, checksum)
 
 
 def records(

@@ -153,14 +153,14 @@ def pushed_down(condition: Condition, columns: Sequence[EngineColumn]) -> Any:
 
     asked: list[Any] = []
 
-    class Noting(ArrowSource):
+    class AskedSource(ArrowSource):
         def scanner(self, columns: list[str] | None = None, filter: Any = None, **_: Any) -> Any:  # noqa: A002
             asked.append(filter)
             return super().scanner(columns, None)
 
     if not _pushes_right(columns):
         return None
-    source = Noting([column.field for column in columns], lambda *_: iter(()))
+    source = AskedSource([column.field for column in columns], lambda *_: iter(()))
     with contextlib.suppress(DatasetError), contextlib.closing(_shared(pushes=True).cursor()) as cursor:
         with _mapped([source]):
             cursor.register(VIEW, source)
