@@ -21,6 +21,7 @@ import pytest
 
 import warpdata as wd
 from tests.catalog.test_trust import new_key
+from tests.sweeps import SOAK
 from warpdata.catalog import builder, expiry, growing, publish, roster, turns
 from warpdata.catalog.access import Access, access_options
 from warpdata.catalog.copying import copy_dataset
@@ -258,7 +259,7 @@ WRITER = textwrap.dedent(
 
 
 def test_many_processes_publish_at_once_and_nothing_is_lost(local_catalog: str, tmp_path: Path) -> None:
-    writers, rounds = 3, 3
+    writers, rounds = (5, 4) if SOAK else (3, 3)
     folder = tmp_path / "files"
     folder.mkdir()
     command = [sys.executable, "-c", WRITER, local_catalog, str(folder)]
