@@ -6,7 +6,7 @@ import { getJson, post, Refused } from "./wire";
 /** What is open now; pages register what keys need to know of them. */
 export const open: {
   info: EpisodeInfo | null;
-  marks: Marks;
+  marks: Marks | null;
   frameTimes: Float64Array;
   trim: { from: number; to: number } | null;
   neighbours: () => string[];
@@ -14,7 +14,7 @@ export const open: {
   reload: () => void;
 } = {
   info: null,
-  marks: { events: [], gaps: [] },
+  marks: null,
   frameTimes: new Float64Array(0),
   trim: null,
   neighbours: () => [],
@@ -49,6 +49,7 @@ async function learnColumns(mine: number): Promise<void> {
 
 export function goTo(episodeId: string | null): void {
   if (episodeId === state.episodeId) return;
+  jumpAsked = null;
   set({ episodeId, playing: false });
 }
 
@@ -108,16 +109,29 @@ export function step(by: number): void {
   clock.go(times[Math.min(Math.max(target, 0), times.length - 1)]!);
 }
 
-function jump(times: number[], forward: boolean, what: string): void {
+/** A jump that was asked for before the marks of the episode were here. */
+let jumpAsked: (() => void) | null = null;
+export function marksCame(): void {
+  const jump = jumpAsked;
+  jumpAsked = null;
+  jump?.();
+}
+
+function jump(timesOf: (marks: Marks) => number[], forward: boolean, what: string): void {
+  if (!open.marks) {
+    jumpAsked = () => jump(timesOf, forward, what);
+    return;
+  }
+  const times = timesOf(open.marks);
   const found = forward ? times.find((each) => each > clock.at) : times.findLast((each) => each < clock.at);
   if (found === undefined) say(`no ${forward ? "further" : "earlier"} ${what}`);
   else clock.go(found);
 }
 
 export const nextEvent = (forward: boolean): void =>
-  jump(open.marks.events.map((each) => each.at), forward, "event");
+  jump((marks) => marks.events.map((each) => each.at), forward, "event");
 export const nextGap = (forward: boolean): void =>
-  jump([...new Set(open.marks.gaps.map((each) => each.from))].sort((a, b) => a - b), forward, "gap");
+  jump((marks) => [...new Set(marks.gaps.map((each) => each.from))].sort((a, b) => a - b), forward, "gap");
 
 let worst: { id: string; at: number[]; next: number } | null = null;
 export async function worstError(): Promise<void> {

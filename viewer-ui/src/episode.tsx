@@ -38,11 +38,13 @@ export function useEpisode(id: string | null): { info: EpisodeInfo | null; failu
   return { info: id ? info : null, failure, reload: () => setTurn((n) => n + 1) };
 }
 
-/** The events and gaps of an episode, in nanoseconds since its start. */
-function useMarks(info: EpisodeInfo | null): Marks {
-  const [marks, setMarks] = useState<Marks>(NO_MARKS);
+/** The events and gaps of an episode, in nanoseconds since its start; null until they are here. */
+function useMarks(info: EpisodeInfo | null): Marks | null {
+  const [found, setFound] = useState<{ of: string; marks: Marks } | null>(null);
+  // The marks of another episode, or of other bounds, would stand at wrong times.
+  const of = info ? `${info.id} ${info.start_ns}` : "";
   useEffect(() => {
-    if (!info) return setMarks(NO_MARKS);
+    if (!info) return;
     const base = BigInt(info.start_ns);
     const abort = new AbortController();
     const rest = (text: string): number => Number(BigInt(text) - base);
@@ -50,15 +52,18 @@ function useMarks(info: EpisodeInfo | null): Marks {
       "events", { episode: info.id }, abort.signal,
     )
       .then((found) =>
-        setMarks({
-          events: found.events.map((each) => ({ ...each, at: rest(each.at_ns) })),
-          gaps: found.gaps.map((each) => ({ signal: each.signal, from: rest(each.from_ns), to: rest(each.to_ns) })),
+        setFound({
+          of,
+          marks: {
+            events: found.events.map((each) => ({ ...each, at: rest(each.at_ns) })),
+            gaps: found.gaps.map((each) => ({ signal: each.signal, from: rest(each.from_ns), to: rest(each.to_ns) })),
+          },
         }),
       )
       .catch(actions.complain);
     return () => abort.abort();
   }, [info]);
-  return marks;
+  return found?.of === of ? found.marks : null;
 }
 
 export function EpisodePage() {
@@ -90,6 +95,7 @@ export function EpisodePage() {
 
   useEffect(() => set({}), [info]); // what else tells of the open episode is drawn again
   useEffect(() => setTrim(null), [key]);
+  useEffect(() => void (marks && actions.marksCame()), [marks]);
 
   if (failure) return <main class="centre"><div class="blank"><p class="failure" role="alert">{failure}</p><p class="dim">Choose another episode in the list.</p></div></main>;
   if (!info && model.dataset?.episodes === 0 && model.dataset.is_root && !model.live?.recordings.length)
@@ -115,10 +121,10 @@ export function EpisodePage() {
         {other.info && <Cameras info={other.info} />}
       </div>
       <Controls info={info} />
-      <Ruler marks={marks} findings={info.findings ?? []} trim={trim} />
+      <Ruler marks={marks ?? NO_MARKS} findings={info.findings ?? []} trim={trim} />
       <div class={other.info ? "lower two" : "lower"}>
-        <Plots info={info} marks={marks} />
-        {other.info && <Plots info={other.info} marks={otherMarks} />}
+        <Plots info={info} marks={marks ?? NO_MARKS} />
+        {other.info && <Plots info={other.info} marks={otherMarks ?? NO_MARKS} />}
       </div>
     </main>
   );

@@ -2814,7 +2814,7 @@ async function follow(name, heard) {
 // src/actions.ts
 var open = {
   info: null,
-  marks: { events: [], gaps: [] },
+  marks: null,
   frameTimes: new Float64Array(0),
   trim: null,
   neighbours: () => [],
@@ -2843,6 +2843,7 @@ async function learnColumns(mine) {
 }
 function goTo(episodeId) {
   if (episodeId === state.episodeId) return;
+  jumpAsked = null;
   set({ episodeId, playing: false });
 }
 function goAt(episodeId, at2) {
@@ -2891,13 +2892,24 @@ function step(by) {
   const target = by < 0 && row >= 0 && times[row] < clock.at ? row : row + by;
   clock.go(times[Math.min(Math.max(target, 0), times.length - 1)]);
 }
-function jump(times, forward, what) {
+var jumpAsked = null;
+function marksCame() {
+  const jump2 = jumpAsked;
+  jumpAsked = null;
+  jump2?.();
+}
+function jump(timesOf, forward, what) {
+  if (!open.marks) {
+    jumpAsked = () => jump(timesOf, forward, what);
+    return;
+  }
+  const times = timesOf(open.marks);
   const found = forward ? times.find((each) => each > clock.at) : times.findLast((each) => each < clock.at);
   if (found === void 0) say(`no ${forward ? "further" : "earlier"} ${what}`);
   else clock.go(found);
 }
-var nextEvent = (forward) => jump(open.marks.events.map((each) => each.at), forward, "event");
-var nextGap = (forward) => jump([...new Set(open.marks.gaps.map((each) => each.from))].sort((a3, b) => a3 - b), forward, "gap");
+var nextEvent = (forward) => jump((marks) => marks.events.map((each) => each.at), forward, "event");
+var nextGap = (forward) => jump((marks) => [...new Set(marks.gaps.map((each) => each.from))].sort((a3, b) => a3 - b), forward, "gap");
 var worst = null;
 async function worstError() {
   if (!open.info) return;
@@ -8945,9 +8957,10 @@ function useEpisode(id) {
   return { info: id ? info : null, failure, reload: () => setTurn((n2) => n2 + 1) };
 }
 function useMarks(info) {
-  const [marks, setMarks] = d2(NO_MARKS);
+  const [found, setFound] = d2(null);
+  const of = info ? `${info.id} ${info.start_ns}` : "";
   y2(() => {
-    if (!info) return setMarks(NO_MARKS);
+    if (!info) return;
     const base = BigInt(info.start_ns);
     const abort = new AbortController();
     const rest = (text) => Number(BigInt(text) - base);
@@ -8956,14 +8969,17 @@ function useMarks(info) {
       { episode: info.id },
       abort.signal
     ).then(
-      (found) => setMarks({
-        events: found.events.map((each) => ({ ...each, at: rest(each.at_ns) })),
-        gaps: found.gaps.map((each) => ({ signal: each.signal, from: rest(each.from_ns), to: rest(each.to_ns) }))
+      (found2) => setFound({
+        of,
+        marks: {
+          events: found2.events.map((each) => ({ ...each, at: rest(each.at_ns) })),
+          gaps: found2.gaps.map((each) => ({ signal: each.signal, from: rest(each.from_ns), to: rest(each.to_ns) }))
+        }
       })
     ).catch(complain);
     return () => abort.abort();
   }, [info]);
-  return marks;
+  return found?.of === of ? found.marks : null;
 }
 function EpisodePage() {
   const model = useModel();
@@ -8991,6 +9007,7 @@ function EpisodePage() {
   }
   y2(() => set({}), [info]);
   y2(() => setTrim(null), [key]);
+  y2(() => void (marks && marksCame()), [marks]);
   if (failure) return /* @__PURE__ */ u3("main", { class: "centre", children: /* @__PURE__ */ u3("div", { class: "blank", children: [
     /* @__PURE__ */ u3("p", { class: "failure", role: "alert", children: failure }),
     /* @__PURE__ */ u3("p", { class: "dim", children: "Choose another episode in the list." })
@@ -9020,10 +9037,10 @@ with wd.record(${JSON.stringify(model.dataset.name)}) as rec:
       other.info && /* @__PURE__ */ u3(Cameras, { info: other.info })
     ] }),
     /* @__PURE__ */ u3(Controls, { info }),
-    /* @__PURE__ */ u3(Ruler, { marks, findings: info.findings ?? [], trim: trim2 }),
+    /* @__PURE__ */ u3(Ruler, { marks: marks ?? NO_MARKS, findings: info.findings ?? [], trim: trim2 }),
     /* @__PURE__ */ u3("div", { class: other.info ? "lower two" : "lower", children: [
-      /* @__PURE__ */ u3(Plots, { info, marks }),
-      other.info && /* @__PURE__ */ u3(Plots, { info: other.info, marks: otherMarks })
+      /* @__PURE__ */ u3(Plots, { info, marks: marks ?? NO_MARKS }),
+      other.info && /* @__PURE__ */ u3(Plots, { info: other.info, marks: otherMarks ?? NO_MARKS })
     ] })
   ] });
 }
