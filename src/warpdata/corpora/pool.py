@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -19,10 +20,8 @@ from warpdata.errors import ResidencyError
 from warpdata.ordering.epoch import EpochOrder, Run, run_row_ids
 from warpdata.ordering.splitmix import I64
 
-SPARE_WINDOWS = 4
-HINT_WINDOWS = 8
 SLAB_WINDOWS = 8
-"""How many windows are filled, and announced to the disk, before they are asked for."""
+"""Windows whose buffers are made at a time."""
 
 WindowKey = tuple[int, int]
 
@@ -48,26 +47,26 @@ class _Asked:
 class WindowPool:
     """Windows of one epoch, claimed strictly in the order they were asked for.
 
-    The thread only moves bytes: everything computed happens with the caller, so the two do not fight for the
-    interpreter.
+    Each reader fills windows in a thread of its own, one after another, and only moves bytes: everything computed
+    happens with the caller, so they do not fight for the interpreter.
     """
 
-    def __init__(self, order: EpochOrder, shards: ShardSet, runs: RunReader) -> None:
+    def __init__(self, order: EpochOrder, shards: ShardSet, readers: Sequence[RunReader]) -> None:
         self._order = order
-        self._runs = runs
+        self._readers = readers
         self._width = shards.width
         self._dtype = raw_dtype(shards.dtype)
         self._bases: list[int] = shards.first_rows().tolist()
-        self._worker: OrderedWorker[Rows | None] = OrderedWorker("warpdata-shuffle")
+        self._workers: list[OrderedWorker[Rows]] = [OrderedWorker("warpdata-shuffle") for _ in readers]
         self._free: list[Rows] = []
         self._asked: deque[_Asked] = deque()
-        self._hinted: deque[_Asked] = deque()
         self._filling: deque[_Asked] = deque()
+        self._begun = self._claimed = 0
 
     @property
     def is_hungry(self) -> bool:
         """True while more windows could be asked for without waiting."""
-        return len(self._asked) + len(self._hinted) < HINT_WINDOWS
+        return len(self._asked) < len(self._readers)
 
     def ask(self, key: WindowKey) -> None:
         """This window will be claimed, after those asked for before."""
@@ -80,8 +79,8 @@ class WindowPool:
         self._pump()
         if not self._filling or self._filling[0].key != key:
             raise ResidencyError(f"window {key} was claimed out of its turn")
-        while (buffer := self._worker.take()) is None:
-            pass
+        buffer = self._workers[self._claimed % len(self._workers)].take()
+        self._claimed += 1
         asked = self._filling.popleft()
         self._pump()
         order, ids = self._order.window_permutation(*key), run_row_ids(asked.runs)
@@ -92,20 +91,19 @@ class WindowPool:
         self._free.append(window.buffer)
 
     def close(self) -> None:
-        """Stop the thread and close the files."""
-        self._worker.close()
-        self._runs.close()
+        """Stop the threads and close the files."""
+        for worker in self._workers:
+            worker.close()
+        for reader in self._readers:
+            reader.close()
 
     def _pump(self) -> None:
-        """Announce the next windows to the disk, and fill a few of them."""
-        while self._asked and len(self._hinted) < HINT_WINDOWS:
-            asked = self._asked.popleft()
-            self._worker.submit(partial(_hint, self._runs, asked.spans))
-            self._hinted.append(asked)
-        while self._hinted and len(self._filling) < SPARE_WINDOWS:
-            asked = self._hinted.popleft()
-            self._worker.submit(partial(_fill, self._runs, asked.spans, self._buffer()))
+        """Let every reader fill one window ahead."""
+        while self._asked and len(self._filling) < len(self._readers):
+            asked, number = self._asked.popleft(), self._begun % len(self._readers)
+            self._workers[number].submit(partial(_fill, self._readers[number], asked.spans, self._buffer()))
             self._filling.append(asked)
+            self._begun += 1
 
     def _buffer(self) -> Rows:
         """A free buffer; new ones come several at a time, because large arrays get large pages."""
@@ -124,15 +122,12 @@ class WindowPool:
         return spans
 
 
-def _hint(runs: RunReader, spans: list[RowSpan]) -> None:
-    for span in spans:
-        runs.hint(span)
-
-
-def _fill(runs: RunReader, spans: list[RowSpan], buffer: Rows) -> Rows:
+def _fill(reader: RunReader, spans: list[RowSpan], buffer: Rows) -> Rows:
     done = 0
     for span in spans:
+        reader.hint(span)
+    for span in spans:
         count = span.end - span.start
-        runs.read(span, buffer[done : done + count])
+        reader.read(span, buffer[done : done + count])
         done += count
     return buffer

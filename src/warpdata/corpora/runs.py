@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import os
-from collections import OrderedDict, deque
-from collections.abc import Sequence
-from functools import partial
+from collections import OrderedDict
 from typing import Protocol
 
 import numpy as np
 
 from warpdata.bytekit import system
-from warpdata.bytekit.background import OrderedWorker
 from warpdata.corpora.batch import Rows
 from warpdata.corpora.decode import raw_dtype
 from warpdata.corpora.shards import ShardSet
 from warpdata.corpora.spans import RowSpan, SpanReader, check_runs, open_shard, read_rows
 
-MAX_OPEN_FILES = 64
+MAX_OPEN_FILES = 16
 
 
 class RunReader(Protocol):
@@ -67,58 +64,33 @@ class FileRuns:
             os.close(self._open.popitem()[1])
 
 
-class ParallelRuns:
-    """Runs of readers that wait for a disk or a store: as many on their way as there are readers, in order."""
+class FarRuns:
+    """Runs that a span reader fetches past the page cache or from a store."""
 
-    def __init__(self, readers: Sequence[SpanReader]) -> None:
-        self._readers = readers[1:]
-        self._aside = readers[0]
-        self._workers: list[OrderedWorker[Rows]] = [OrderedWorker("warpdata-fetch") for _ in self._readers]
-        self._wanted: deque[RowSpan] = deque()
-        self._started: deque[tuple[RowSpan, int]] = deque()
+    def __init__(self, spans: SpanReader) -> None:
+        self._spans = spans
 
     def hint(self, span: RowSpan) -> None:
-        """Fetch it as soon as a reader is free; runs are read in the order they were announced."""
-        self._wanted.append(span)
-        self._start()
+        """Nothing to announce: what fetches it waits for it."""
 
     def read(self, span: RowSpan, out: Rows) -> None:
-        """Take what was fetched; what was not announced is fetched now."""
-        reader = self._aside
-        if self._started and self._started[0][0] == span:
-            number = self._started.popleft()[1]
-            reader, rows = self._readers[number], self._workers[number].take()
-        else:
-            rows = reader.fetch(span)
+        """Fetch the rows and copy them."""
+        rows = self._spans.fetch(span)
         np.copyto(out, rows)
-        reader.release(RowSpan(span.shard, span.start, span.start), rows)
-        self._start()
-
-    def _start(self) -> None:
-        """Every reader has one run under way."""
-        busy = {number for _, number in self._started}
-        for number, reader in enumerate(self._readers):
-            if self._wanted and number not in busy:
-                span = self._wanted.popleft()
-                self._workers[number].submit(partial(reader.fetch, span))
-                self._started.append((span, number))
+        self._spans.release(RowSpan(span.shard, span.start, span.start), rows)
 
     def close(self) -> None:
-        """Stop fetching and give back the readers' files and buffers."""
-        for worker in self._workers:
-            worker.close()
-        for reader in (self._aside, *self._readers):
-            reader.close()
+        """Pass it on."""
+        self._spans.close()
 
 
 class CheckedRuns:
-    """Runs compared with corpus.json the first time any row of them is read."""
+    """Runs compared with corpus.json the first time any row of them is read by one of the readers that share `seen`."""
 
-    def __init__(self, inner: RunReader, shards: ShardSet) -> None:
-        assert shards.run_crcs is not None
+    def __init__(self, inner: RunReader, shards: ShardSet, seen: list[Rows]) -> None:
         self._inner = inner
         self._shards = shards
-        self._seen = [np.zeros(len(crcs), np.bool_) for crcs in shards.run_crcs]
+        self._seen = seen
 
     def hint(self, span: RowSpan) -> None:
         """Pass it on."""

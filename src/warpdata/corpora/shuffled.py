@@ -244,7 +244,7 @@ class _EpochStream:
         self._dtype = owner._dtype
         self._shards = owner._shards
         self._order = owner.order()
-        self._pool = WindowPool(self._order, self._shards, owner.source.run_reader())
+        self._pool = WindowPool(self._order, self._shards, owner.source.run_readers())
         self._held: dict[int, Window] = {}
         self._asked: dict[int, int] = {}
         self._plan_position = owner.position + owner.batch_size * owner.options.worker

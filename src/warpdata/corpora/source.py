@@ -19,7 +19,7 @@ from warpdata.corpora.direct import DirectSpans
 from warpdata.corpora.fixed_order import FixedOrderReader
 from warpdata.corpora.mapped import MappedSpans
 from warpdata.corpora.options import options_of
-from warpdata.corpora.runs import CheckedRuns, FileRuns, ParallelRuns, RunReader
+from warpdata.corpora.runs import CheckedRuns, FarRuns, FileRuns, RunReader
 from warpdata.corpora.shards import ShardSet
 from warpdata.corpora.shuffled import OrderKeywords, ShuffleOptions
 from warpdata.corpora.spans import CheckedSpans, SpanReader
@@ -31,7 +31,8 @@ if TYPE_CHECKING:
 
 DEFAULT_PREFETCH_BYTES = 8 << 20
 DEFAULT_BATCH_ROWS = 1024
-DIRECT_RUNS_AHEAD = 3
+SHUFFLE_READERS = 4
+"""Windows of a shuffle that are filled at a time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,14 +153,16 @@ class FixedOrderSource(ABC):
         while self._shard < len(rows) and self._row >= rows[self._shard]:
             self._shard, self._row = self._shard + 1, 0
 
-    def run_reader(self) -> RunReader:
-        """A reader of runs in any order, for a shuffle; it is closed by whoever asked for it."""
-        runs = self._unchecked_runs()
-        checked = self.options.verify and self.shards.run_crcs is not None
-        return CheckedRuns(runs, self.shards) if checked else runs
+    def run_readers(self) -> list[RunReader]:
+        """As many readers of runs in any order as a shuffle keeps busy; they are closed by whoever asked for them."""
+        readers = self._unchecked_runs()
+        if not self.options.verify or self.shards.run_crcs is None:
+            return readers
+        checked = [np.zeros(len(crcs), np.bool_) for crcs in self.shards.run_crcs]
+        return [CheckedRuns(each, self.shards, checked) for each in readers]
 
     @abstractmethod
-    def _unchecked_runs(self) -> RunReader: ...
+    def _unchecked_runs(self) -> list[RunReader]: ...
 
     @abstractmethod
     def __reduce__(self) -> tuple[Any, ...]: ...
@@ -229,10 +232,10 @@ class MmapShardSource(FixedOrderSource):
         rows = self._mapped.view(self._shard)[self._row : self._row + take]
         return rows.view(self._dtype)
 
-    def _unchecked_runs(self) -> RunReader:
+    def _unchecked_runs(self) -> list[RunReader]:
         if _wants_direct(self.shards, self.options):
-            return ParallelRuns([DirectSpans(self.shards) for _ in range(1 + DIRECT_RUNS_AHEAD)])
-        return FileRuns(self.shards)
+            return [FarRuns(DirectSpans(self.shards)) for _ in range(SHUFFLE_READERS)]
+        return [FileRuns(self.shards) for _ in range(SHUFFLE_READERS)]
 
     def __reduce__(self) -> tuple[Any, ...]:
         return (type(self), (self.shards, self.options))

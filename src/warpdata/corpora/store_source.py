@@ -16,7 +16,7 @@ from warpdata.bytekit.ranges import FileRangeReader, RangeReader
 from warpdata.corpora.batch import Rows
 from warpdata.corpora.decode import raw_dtype
 from warpdata.corpora.options import options_of
-from warpdata.corpora.runs import ParallelRuns, RunReader
+from warpdata.corpora.runs import FarRuns, RunReader
 from warpdata.corpora.shards import ShardSet, bf16_shards, join_recorded, join_shards
 from warpdata.corpora.source import FixedOrderSource, SourceKeywords, SourceOptions
 from warpdata.corpora.spans import FarSpans, RowSpan
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from typing import Self
 
 HEADER_THREADS = 8
-RUNS_AHEAD = 8
+SHUFFLE_READERS = 8
 RETRIES = 4
 BACKOFF_S = 0.05
 
@@ -97,8 +97,8 @@ class StoreShardSource(FixedOrderSource):
     def _ranged(self, shards: ShardSet) -> RangedSpans:
         return RangedSpans(shards, self.readers, retries=RETRIES, backoff_s=BACKOFF_S)
 
-    def _unchecked_runs(self) -> RunReader:
-        return ParallelRuns([self._ranged(self.shards) for _ in range(1 + RUNS_AHEAD)])
+    def _unchecked_runs(self) -> list[RunReader]:
+        return [FarRuns(self._ranged(self.shards)) for _ in range(SHUFFLE_READERS)]
 
     def __reduce__(self) -> tuple[Any, ...]:
         return (type(self), (self.shards, self.readers, self.options))
