@@ -57,8 +57,8 @@ const SCENARIOS = {
     assert.equal(await page.locator("[data-testid=camera]").count(), 3);
     assert.equal(await page.locator("[data-testid=time-cursor]").count(), 1);
     assert.ok((await shifted(page)) < 0.01, "what is shown moves while the rest is loaded");
+    await page.waitForFunction(() => location.search.includes("e=000000000000"));
     assert.ok(!page.url().includes("#t="), "the token stays in the address bar");
-    assert.ok(page.url().includes("e=000000000000"));
     // What is written in data is never run.
     await page.locator("[data-testid=episode-row]").nth(1).click();
     await page.waitForSelector('main[data-episode="000000000001"]');
@@ -83,7 +83,6 @@ const SCENARIOS = {
     await page.fill("[data-testid=filter]", "not success");
     await page.keyboard.press("Enter");
     await untilRows(page, 1);
-    assert.ok(page.url().length > 0);
     await page.fill("[data-testid=filter]", "lenght > 3");
     await page.keyboard.press("Enter");
     await page.waitForSelector("[role=alert]");
@@ -281,6 +280,8 @@ const SCENARIOS = {
     await page.waitForFunction(() => location.search.includes("e=000000000001"));
     await page.keyboard.press("k");
     await page.waitForFunction(() => location.search.includes("e=000000000000"));
+    await page.waitForSelector('main[data-episode="000000000000"]');
+    await settled(page);
     // Plots move without a mouse, too.
     const plots = () => page.locator("[data-testid=plot]").evaluateAll((all) => all.map((each) => each.dataset.signal));
     const [first, second] = await plots();
@@ -290,7 +291,7 @@ const SCENARIOS = {
     assert.deepEqual((await plots()).slice(0, 2), [second, first]);
     await page.keyboard.press("?");
     await page.waitForSelector("[role=dialog]");
-    assert.ok(await page.evaluate(() => document.querySelector("[role=dialog]").contains(document.activeElement)));
+    await page.waitForFunction(() => document.querySelector("[role=dialog]").contains(document.activeElement));
     await page.keyboard.press("Escape");
     await page.waitForSelector("[role=dialog]", { state: "detached" });
     await page.keyboard.press("c");
