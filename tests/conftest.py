@@ -26,7 +26,7 @@ SHARED_GOLDEN = Path(os.environ.get("WARPDATA_SHARED_GOLDEN", ROOT.parent / "sha
 OWN_GOLDEN = Path(__file__).parent / "golden"
 """Files made by tools/make_golden.py and committed."""
 
-# Twenty examples a time; `make soak` looks at two thousand, except where a property says itself how many it is worth.
+# Twenty examples a time; `make soak` looks at two thousand, or at ten times as many as a property says are enough.
 settings.register_profile(
     "default", max_examples=20, deadline=None, suppress_health_check=[HealthCheck.too_slow]
 )

@@ -27,6 +27,11 @@ def thinned(places: Iterable[T], most: int) -> list[T]:
     return [listed[at] for at in sorted(random.Random(len(listed)).sample(range(len(listed)), most))]
 
 
+def enough_examples(count: int) -> int:
+    """Examples of a property that are enough for the ordinary run; ten times as many in a soak."""
+    return count * 10 if SOAK else count
+
+
 @cache
 def is_thinned(path: Path) -> bool:
     """Whether tests of a file, or helpers of other test files that it names, do more in a soak."""

@@ -9,13 +9,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.sweeps import enough_examples
 from warpdata.bytekit import buffers
 from warpdata.bytekit.buffers import SMALLEST, Buffers
 
 BYTE = np.dtype(np.uint8)
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=enough_examples(20), deadline=None)
 @given(st.lists(st.tuples(st.sampled_from(["take", "drop", "view"]), st.integers(0, 7)), max_size=25))
 def test_what_somebody_holds_is_never_handed_out_again(steps: list[tuple[str, int]]) -> None:
     pool = Buffers()

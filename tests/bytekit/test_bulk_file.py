@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.sweeps import enough_examples
 from warpdata.bytekit import bulk_file, system
 from warpdata.bytekit.bulk_file import BulkFile
 
@@ -40,7 +41,7 @@ def written(path: Path, sizes: list[int], size_bytes: int) -> bytes:
 
 
 @pytest.mark.parametrize("buffer", [4096, 12288])
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=enough_examples(30), deadline=None)
 @given(sizes=PIECES)
 def test_every_byte_arrives(sizes: list[int], buffer: int, tmp_path_factory: Any) -> None:
     with pytest.MonkeyPatch.context() as patch:

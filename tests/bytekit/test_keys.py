@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from tests.keys import BAD_PARTS, check_like_numpy, keys
+from tests.sweeps import enough_examples
 from warpdata.bytekit.keys import GAP_BYTES, BadKeyError, chosen, positions
 
 
@@ -35,7 +36,7 @@ class Rows:
 SHAPES = [(5,), (7, 3), (4, 2, 3), (0, 3), (3, 0, 2), (1, 1, 1, 2)]
 
 
-@settings(max_examples=150)
+@settings(max_examples=enough_examples(150))
 @given(st.data())
 @pytest.mark.parametrize("itemsize", [None, GAP_BYTES], ids=["dense", "every row apart"])
 def test_like_numpy(itemsize: int | None, data: st.DataObject) -> None:

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from tests.sweeps import enough_examples
 from warpdata.bytekit.ranges import FileRangeReader, read_at
 
 
@@ -26,7 +27,7 @@ def short_reads(patch: pytest.MonkeyPatch, most: int) -> None:
     patch.setattr(os, "preadv", short_preadv)
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=50)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=enough_examples(50))
 @given(
     size=st.integers(0, 300), offset=st.integers(0, 320), wanted=st.integers(0, 320), most=st.integers(1, 80)
 )

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 import warpdata as wd
 from tests.ray.sets import blobs, latest, made, publish_arm
+from tests.sweeps import enough_examples
 from warpdata.catalog.stored import EpisodeStore, StoredEpisode, agreed, packed_bytes
 from warpdata.errors import ConflictError, DatasetError, FormatError
 
@@ -32,7 +33,7 @@ def committed(catalog: str, stored: list[StoredEpisode], *, name: str = "lab/arm
         return builder.add_stored_episodes("episodes", stored).publish()
 
 
-@settings(max_examples=12, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=enough_examples(12), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_any_order_and_any_repetition_is_the_same_version(kept, data) -> None:
     catalog, stored, version = kept

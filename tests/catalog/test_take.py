@@ -12,6 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import warpdata as wd
+from tests.sweeps import enough_examples
 
 SHARDS = (7, 0, 12, 5)
 COUNT = sum(SHARDS)
@@ -33,7 +34,11 @@ def table(tmp_path_factory: pytest.TempPathFactory) -> Iterator[wd.Table]:
         yield dataset.table()
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=enough_examples(60),
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
 @given(rows=st.lists(st.integers(-COUNT, COUNT - 1), max_size=40), is_filtered=st.booleans())
 def test_it_is_what_taking_from_the_whole_gives(table: wd.Table, rows: list[int], is_filtered: bool) -> None:
     view = table.filter("id % 2 = 1") if is_filtered else table

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from tests.sweeps import enough_examples
 from warpdata.bytekit.ranges import RangeReader
 from warpdata.errors import TruncatedError
 
@@ -27,7 +28,7 @@ class RangeReaderContract:
 
     @settings(
         suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.differing_executors],
-        max_examples=30,
+        max_examples=enough_examples(30),
     )
     @given(ranges=st.lists(st.tuples(st.integers(0, len(DATA)), st.integers(0, 5000)), max_size=20))
     def test_reads_exactly_what_was_asked(self, tmp_path: Path, ranges: list[tuple[int, int]]) -> None:

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from tests.sweeps import enough_examples
 from warpdata.corpora.batch import RowSource
 from warpdata.corpora.source import FixedOrderSource
 from warpdata.formats.gamsae.writer import encode_shard_bytes
@@ -19,7 +20,7 @@ from warpdata.formats.gamsae.writer import encode_shard_bytes
 WIDTH = 5
 QUIET = settings(
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.differing_executors],
-    max_examples=25,
+    max_examples=enough_examples(25),
 )
 
 

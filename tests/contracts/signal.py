@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given, settings
 
 from tests.keys import keys
+from tests.sweeps import enough_examples
 from warpdata.errors import TimeRangeError
 from warpdata.timeline.signal import Signal
 
@@ -124,7 +125,7 @@ class SignalContract:
         signal, stamps, _ = made
         clock, batch = np.array(stamps), signal.values()
 
-        @settings(max_examples=30)
+        @settings(max_examples=enough_examples(30))
         @given(keys((len(stamps),)))
         def check(key: Any) -> None:
             try:

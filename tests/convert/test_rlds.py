@@ -21,6 +21,7 @@ from PIL import Image
 
 import warpdata as wd
 from tests.conftest import SHARED_GOLDEN
+from tests.sweeps import enough_examples
 from warpdata.bytekit.ranges import FileRangeReader
 from warpdata.convert import rlds
 from warpdata.convert.aligning import AlignOptions, aligned
@@ -267,7 +268,7 @@ def test_any_bytes_are_an_example_or_refused(data: bytes) -> None:
 
 
 @needs_golden
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=enough_examples(60), deadline=None)
 @given(st.data())
 def test_a_flipped_bit_is_found_or_changes_nothing(
     tmp_path_factory: pytest.TempPathFactory, data: st.DataObject

@@ -16,6 +16,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from tests.sweeps import enough_examples
 from warpdata.corpora.side_table import SideTable
 from warpdata.corpora.source import MmapShardSource
 from warpdata.corpora.writer import CorpusWriter
@@ -71,7 +72,7 @@ def check(folder: Path, rows: int) -> None:
     np.testing.assert_allclose(record.statistics["norm_mean"], norms.mean())
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=25)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=enough_examples(25))
 @given(
     steps=st.lists(st.sampled_from(["append", "big", "close", "abandon"]), max_size=14),
     shard_bytes=st.sampled_from([640, 2000, 10**6]),

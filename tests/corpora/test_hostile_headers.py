@@ -15,6 +15,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from tests.sweeps import enough_examples
 from warpdata.bytekit.checksum import crc32c
 from warpdata.bytekit.jsontext import dump_json
 from warpdata.corpora.shuffled import ShuffledRows
@@ -27,7 +28,11 @@ from warpdata.formats.gamsae import layout
 from warpdata.formats.gamsae.verify import verify_folder
 from warpdata.formats.gamsae.writer import encode_shard_bytes
 
-QUIET = settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=60, deadline=None)
+QUIET = settings(
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+    max_examples=enough_examples(60),
+    deadline=None,
+)
 NUMBERS = st.sampled_from(
     [
         0,

@@ -10,6 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.bytekit.test_read_at import short_reads
+from tests.sweeps import enough_examples
 from warpdata.corpora import open_shard
 from warpdata.corpora.side_table import SideTable
 from warpdata.corpora.source import MmapShardSource
@@ -21,7 +22,9 @@ from warpdata.formats.gamsae.writer import encode_shard_bytes
 
 WIDTH = 3
 ROW_BYTES = WIDTH * 4
-QUIET = settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=12)
+QUIET = settings(
+    suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=enough_examples(12)
+)
 
 
 def values(first: int, count: int) -> np.ndarray:

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 import warpdata as wd
 from tests.ordering.mixture_reference import mixture_schedule
+from tests.sweeps import enough_examples
 from warpdata.corpora.mixed import MixedBatch
 from warpdata.ordering.mixture import mixture_counts
 
@@ -63,7 +64,7 @@ def test_shares_are_kept_and_every_row_comes_once_per_epoch(sources: list[wd.Mma
     mixed.close()
 
 
-@settings(max_examples=15)
+@settings(max_examples=enough_examples(15))
 @given(done=st.integers(0, 120), world=st.sampled_from([1, 2, 4]), tail=st.sampled_from(["short", "drop"]))
 def test_it_goes_on_anywhere_with_any_world(
     sources: list[wd.MmapShardSource], done: int, world: int, tail: str

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from tests.contracts.row_source import WIDTH, rows_of, write_shards
 from tests.corpora.test_row_sources import NamedBytes
+from tests.sweeps import enough_examples
 from warpdata.corpora.batch import RowBatch
 from warpdata.corpora.shuffled import ShuffledRows
 from warpdata.corpora.source import FixedOrderSource, MmapShardSource
@@ -23,7 +24,7 @@ from warpdata.formats.gamsae.writer import encode_shard_bytes
 
 QUIET = settings(
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.differing_executors],
-    max_examples=40,
+    max_examples=enough_examples(40),
 )
 SIZES = st.lists(st.integers(0, 90), min_size=1, max_size=5).filter(any)
 SHUFFLES = st.fixed_dictionaries(

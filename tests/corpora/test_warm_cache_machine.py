@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from tests.formats.test_rowstate import TOTAL, everything, warm
+from tests.sweeps import enough_examples
 from warpdata.corpora.warm_cache import RowWarmCache, WarmRows
 from warpdata.errors import ConflictError, LimitExceededError, WriterClosedError
 
@@ -72,7 +73,7 @@ class WarmCacheMachine(RuleBasedStateMachine):
 
 
 TestWarmCache = WarmCacheMachine.TestCase
-TestWarmCache.settings = settings(max_examples=25, stateful_step_count=25, deadline=None)
+TestWarmCache.settings = settings(max_examples=enough_examples(25), stateful_step_count=25, deadline=None)
 
 
 def test_models_do_not_see_each_other(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 import warpdata as wd
+from tests.sweeps import enough_examples
 from warpdata.errors import WarpError
 
 RECORDINGS, RECORDS, PAUSE = 3, 6, 10
@@ -270,7 +271,7 @@ def prepared() -> Path:
 
 TestEdits = EditMachine.TestCase
 TestEdits.settings = settings(
-    max_examples=30,
+    max_examples=enough_examples(30),
     stateful_step_count=12,
     deadline=None,
     phases=(Phase.generate, Phase.target, Phase.shrink),

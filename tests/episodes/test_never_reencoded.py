@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 import warpdata as wd
 from tests.episodes.test_edits_machine import CHANGES, REFUSED, Impossible, Model, Shown, shifts_of
 from tests.episodes.test_video import scene
+from tests.sweeps import enough_examples
 from warpdata.cli.main import main as warp
 from warpdata.episodes.check_each import check_root
 from warpdata.formats.wshard.load import load_wshard
@@ -98,7 +99,7 @@ def check_shown(episode: wd.Episode, shown: Shown, frames: np.ndarray[Any, Any])
 
 
 @settings(
-    max_examples=10,
+    max_examples=enough_examples(10),
     deadline=None,
     suppress_health_check=list(HealthCheck),
     phases=[Phase.explicit, Phase.reuse, Phase.generate],

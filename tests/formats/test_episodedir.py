@@ -18,6 +18,7 @@ from hypothesis.extra import numpy as hnp
 import warpdata as wd
 from tests.conftest import OWN_GOLDEN, ROOT
 from tests.formats.spec_tables import assert_spec_matches
+from tests.sweeps import enough_examples
 from warpdata.bytekit import system
 from warpdata.bytekit.dtype import dtype_named
 from warpdata.episodes.packed import unpack_episode
@@ -53,7 +54,7 @@ def batches(draw: st.DrawFn) -> np.ndarray[Any, Any]:
     return draw(hnp.arrays(dtype, (rows, *shape)))
 
 
-@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=enough_examples(40), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(values=batches(), first=st.integers(-(2**62), 2**62), pause=st.integers(1, 2**40))
 def test_round_trip(tmp_path: Path, values: np.ndarray[Any, Any], first: int, pause: int) -> None:
     shutil.rmtree(tmp_path / "ep", ignore_errors=True)
@@ -67,7 +68,7 @@ def test_round_trip(tmp_path: Path, values: np.ndarray[Any, Any], first: int, pa
     assert found.timestamps.tolist() == [first + i * pause for i in range(len(values))]
 
 
-@settings(max_examples=100)
+@settings(max_examples=enough_examples(100))
 @given(st.text(max_size=30))
 def test_a_name_never_leaves_its_folder(name: str) -> None:
     try:

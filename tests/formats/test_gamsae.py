@@ -18,7 +18,7 @@ from hypothesis.extra import numpy as npst
 
 from tests.conftest import OWN_GOLDEN, ROOT, shared_golden
 from tests.formats.spec_tables import assert_spec_matches
-from tests.sweeps import thinned
+from tests.sweeps import enough_examples, thinned
 from warpdata.bytekit.checksum import fnv1a64, sha256_hex
 from warpdata.bytekit.ranges import BytesRangeReader
 from warpdata.corpora.source import FixedOrderSource, MmapShardSource
@@ -261,7 +261,7 @@ def test_shard_writer_appears_whole_or_not_at_all(tmp_path: Path) -> None:
     assert sorted(each.name for each in tmp_path.iterdir()) == ["a.shard"]
 
 
-@settings(max_examples=100)
+@settings(max_examples=enough_examples(100))
 @given(st.binary(max_size=80))
 def test_any_bytes_are_refused_or_read(data: bytes) -> None:
     read_all(data)

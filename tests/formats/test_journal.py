@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from tests.conftest import ROOT
 from tests.formats.spec_tables import assert_spec_matches
+from tests.sweeps import enough_examples
 from warpdata.bytekit.ranges import BytesRangeReader
 from warpdata.errors import FormatError, JournalInUseError, LimitExceededError, WriterClosedError
 from warpdata.formats.journal import layout
@@ -45,7 +46,7 @@ def test_spec_matches_layout() -> None:
     assert_spec_matches(SPEC, "Record header", layout.RecordHeader, layout.RECORD)
 
 
-@settings(max_examples=25)
+@settings(max_examples=enough_examples(25))
 @given(records=st.lists(st.tuples(st.integers(0, 5), st.binary(max_size=200)), max_size=40))
 def test_what_is_appended_is_found(tmp_path_factory: pytest.TempPathFactory, records: list) -> None:
     path = tmp_path_factory.mktemp("j") / "a.partial"

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.sweeps import enough_examples
 from warpdata.bytekit.checksum import sha256_hex
 from warpdata.errors import ConflictError, ManifestCorruptedError
 from warpdata.formats.manifest import layout
@@ -113,7 +114,7 @@ def histories(draw):
     return random.Random(seed), steps
 
 
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=enough_examples(12), deadline=None)
 @given(histories())
 def test_any_history_gives_the_tree_of_the_whole_list(history) -> None:
     """The slow obvious reference: pack all that is there, from nothing."""
@@ -137,7 +138,7 @@ def test_any_history_gives_the_tree_of_the_whole_list(history) -> None:
         assert tuple(current) == tuple(shard(name) for name in names)
 
 
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=enough_examples(12), deadline=None)
 @given(st.integers(0, 2**32), st.lists(st.tuples(st.integers(0, 700), st.integers(0, 700)), max_size=6))
 def test_any_history_of_tails_gives_the_tree_of_the_whole_list(seed: int, steps) -> None:
     dice, kept = random.Random(seed), Kept()

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.sweeps import thinned
+from tests.sweeps import enough_examples, thinned
 from warpdata.bytekit.dtype import DTYPE_NAMES, dtype_named
 from warpdata.errors import CorruptLayoutError, WarpError
 from warpdata.formats.episodedir import arrow
@@ -33,7 +33,7 @@ def made(dtype: str, shape: tuple[int, ...], rows: int, seed: int) -> tuple[dict
     return about, np.cumsum(rng.integers(1, 1 << 40, rows)) - (1 << 45), values
 
 
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=enough_examples(150))
 @given(
     dtype=st.sampled_from(DTYPE_NAMES), shape=st.sampled_from(SHAPES), rows=st.integers(1, 70),
     seed=st.integers(0, 1 << 30),

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from tests.conftest import OWN_GOLDEN, ROOT
 from tests.formats.spec_tables import assert_spec_matches
-from tests.sweeps import thinned
+from tests.sweeps import enough_examples, thinned
 from warpdata.corpora.warm_cache import RowWarmCache, WarmRows
 from warpdata.errors import FormatError
 from warpdata.formats.rowstate import layout
@@ -46,7 +46,7 @@ def everything(cache: RowWarmCache) -> dict[int, tuple[list[float], list[int], i
     }
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=60)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=enough_examples(60))
 @given(batches=st.lists(ROWS, max_size=5))
 def test_round_trip(tmp_path_factory: pytest.TempPathFactory, batches: list[list[tuple]]) -> None:
     folder = tmp_path_factory.mktemp("w")

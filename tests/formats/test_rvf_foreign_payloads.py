@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.sweeps import enough_examples
 from warpdata.errors import ChecksumError, FormatError, LimitExceededError
 from warpdata.formats.rvf.payloads import layout as records
 from warpdata.formats.rvf.payloads import meta
@@ -58,7 +59,7 @@ edges = st.one_of(
 )
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=enough_examples(40), deadline=None)
 @given(st.lists(edges, max_size=5), st.integers(0, 3), st.lists(st.tuples(ids, ids), max_size=3))
 def test_overlays_come_back_and_every_cut_is_refused(
     changes: list[Edge], parts: int, cut: list[tuple[int, int]]

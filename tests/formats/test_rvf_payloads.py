@@ -10,7 +10,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from tests.sweeps import thinned
+from tests.sweeps import enough_examples, thinned
 from warpdata.errors import ChecksumError, FormatError, LimitExceededError, UnsupportedVersionError
 from warpdata.formats.rvf import deletion, layout, manifest, segment
 from warpdata.formats.rvf.layout import DirectoryEntry, Flag, OverlayChain, RootPointer, SegmentType
@@ -119,7 +119,7 @@ def adjacency(count: int, seed: int) -> Adjacency:
     return Adjacency(count, layers.astype(np.int64), sizes, flat)
 
 
-@settings(max_examples=40)
+@settings(max_examples=enough_examples(40))
 @given(st.integers(0, 300), st.integers(0, 1000))
 @example(250, 735)  # the last nodes have no list, and hints follow
 def test_graphs_come_back(count: int, seed: int) -> None:
@@ -427,7 +427,7 @@ def test_cut_and_flipped_payloads_never_raise_anything_else(
 
 
 @pytest.mark.parametrize(("name", "payload", "decode"), PAYLOADS, ids=[p[0] for p in PAYLOADS])
-@settings(max_examples=60)
+@settings(max_examples=enough_examples(60))
 @given(noise=st.binary(max_size=300), at=st.integers(0, 400))
 def test_noise_in_payloads(
     name: str, payload: bytes, decode: Callable[[bytes], Any], noise: bytes, at: int

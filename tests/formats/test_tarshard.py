@@ -15,7 +15,7 @@ from tools.make_golden_tarshard import FILES, main
 
 from tests.conftest import OWN_GOLDEN, ROOT
 from tests.formats.spec_tables import assert_spec_matches
-from tests.sweeps import thinned
+from tests.sweeps import enough_examples, thinned
 from warpdata.bytekit.checksum import crc32c
 from warpdata.bytekit.ranges import BytesRangeReader
 from warpdata.errors import FormatError, TruncatedError
@@ -63,7 +63,7 @@ NAMES = st.text(
 )
 
 
-@settings(max_examples=40)
+@settings(max_examples=enough_examples(40))
 @given(st.dictionaries(NAMES.filter(is_safe_name), st.binary(max_size=1500), max_size=8))
 def test_round_trip_also_in_another_program(files: dict[str, bytes]) -> None:
     import tempfile

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 import warpdata as wd
 from tests.formats import episodes
+from tests.sweeps import enough_examples
 from warpdata.bytekit.commit import commit_file
 from warpdata.bytekit.jsontext import dump_json
 from warpdata.errors import (
@@ -37,7 +38,7 @@ def write_list(path: Path, meta: object, block: str = layout.META_CHUNK_LIST) ->
     return path
 
 
-@settings(max_examples=60)
+@settings(max_examples=enough_examples(60))
 @given(episode=episodes.episodes(), steps=st.integers(1, 5))
 def test_cut_and_joined_is_the_same(
     tmp_path_factory: pytest.TempPathFactory, episode: wd.WShardEpisode, steps: int

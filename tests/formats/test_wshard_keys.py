@@ -14,6 +14,7 @@ from hypothesis import given, settings
 import warpdata as wd
 from tests.keys import check_like_numpy, keys
 from tests.servers import run_http
+from tests.sweeps import enough_examples
 from warpdata.formats.wshard.slicing import slice_episode
 
 STEPS = 23
@@ -82,7 +83,7 @@ def test_channels_are_indexed_like_arrays(kind: str, tmp_path: Path) -> None:
         lazy, touched = open_channel(), open_channel()
         assert np.array_equal(touched.data, STATE)
 
-        @settings(max_examples=60)
+        @settings(max_examples=enough_examples(60))
         @given(keys(STATE.shape))
         def check(key: Any) -> None:
             check_like_numpy(STATE, key, lazy.__getitem__)

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import warpdata as wd
+from tests.sweeps import enough_examples
 from warpdata.bytekit.ranges import BytesRangeReader, Range
 from warpdata.errors import BlobNotFoundError, ChecksumError, CorruptLayoutError, FormatError
 from warpdata.formats.wshard import ShardReader, layout
@@ -66,7 +67,7 @@ def test_any_range_of_rows(files: dict[str, bytes], kind: str) -> None:
     shard = ShardReader.open(BytesRangeReader(files[kind]))
     channel = wd.load_wshard(BytesRangeReader(files[kind])).observations["rgb"]
 
-    @settings(max_examples=40)
+    @settings(max_examples=enough_examples(40))
     @given(st.integers(0, STEPS), st.integers(0, STEPS), st.integers(1, 7))
     def check(a: int, b: int, step: int) -> None:
         a, b = min(a, b), max(a, b)

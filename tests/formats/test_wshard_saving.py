@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 import warpdata as wd
 from tests.formats import episodes
-from tests.sweeps import SOAK
+from tests.sweeps import enough_examples
 
 NUMBERS = st.none() | st.booleans() | st.integers(-2, 14) | st.floats(0, 3)
 WILD: dict[str, st.SearchStrategy[Any]] = {
@@ -65,7 +65,7 @@ def wild_episodes(draw: st.DrawFn) -> wd.WShardEpisode:
     return episode
 
 
-@settings(max_examples=750 if SOAK else 75)
+@settings(max_examples=enough_examples(75))
 @given(episode=wild_episodes(), strict=st.booleans())
 def test_refused_or_equal(
     tmp_path_factory: pytest.TempPathFactory, episode: wd.WShardEpisode, strict: bool

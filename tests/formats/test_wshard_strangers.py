@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import warpdata as wd
+from tests.sweeps import enough_examples
 from warpdata.bytekit.checksum import crc32c, xxh64
 from warpdata.errors import CorruptLayoutError, TruncatedError
 from warpdata.formats.wshard import layout
@@ -77,7 +78,7 @@ def check_saved_again(episode: wd.WShardEpisode, folder: Path) -> wd.WShardEpiso
     return again
 
 
-@settings(max_examples=60)
+@settings(max_examples=enough_examples(60))
 @given(order=st.permutations(range(6)))
 def test_the_order_of_the_table_means_nothing(order: list[int]) -> None:
     blocks = episode_blocks(

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 import warpdata as wd
 from tests.formats import episodes, plain_decoder
+from tests.sweeps import enough_examples
 from warpdata.bytekit.commit import commit_file
 from warpdata.bytekit.jsontext import dump_json
 from warpdata.errors import CorruptLayoutError, FormatError
@@ -28,7 +29,7 @@ def spoken(texts: list[str], values: list[Any]) -> wd.WShardEpisode:
     return episode
 
 
-@settings(max_examples=50)
+@settings(max_examples=enough_examples(50))
 @given(data=st.data(), steps=st.integers(0, 9), compression=st.sampled_from([None, "zstd", "zstd-seekable"]))
 def test_lossless_by_row_and_by_chunk(
     tmp_path_factory: pytest.TempPathFactory, data: st.DataObject, steps: int, compression: str | None

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 import warpdata as wd
 from tests.servers import unique
-from tests.sweeps import SOAK
+from tests.sweeps import SOAK, enough_examples
 from warpdata.errors import WarpError
 from warpdata.loading.windows.loader import sample_rng
 
@@ -53,7 +53,7 @@ def joined(ranks: list[list[list[int]]]) -> list[list[int]]:
 SMALL = windows_of(memory_episodes([17, 0, 40, 3, 25]))
 
 
-@settings(max_examples=200 if SOAK else 20)
+@settings(max_examples=enough_examples(20))
 @given(
     world=st.sampled_from([1, 2, 3, 5, 8, 64]), batch=st.integers(1, 40), seed=st.integers(0, 5),
     epoch=st.integers(0, 3), threads=st.integers(0, 3), tail=st.sampled_from(["short", "drop", "pad"]),
@@ -78,7 +78,7 @@ def test_ranks_together_give_the_order_of_one(world, batch, seed, epoch, threads
         assert given_ids == list(range(len(SMALL)))
 
 
-@settings(max_examples=200 if SOAK else 20)
+@settings(max_examples=enough_examples(20))
 @given(
     first=st.tuples(st.sampled_from([1, 2, 4]), st.integers(1, 30)), steps=st.integers(0, 12),
     then=st.tuples(st.sampled_from([1, 3, 7]), st.integers(1, 30)), mixed=st.booleans(),
@@ -131,7 +131,7 @@ MIXED = wd.Mixture(
 )
 
 
-@settings(max_examples=200 if SOAK else 20)
+@settings(max_examples=enough_examples(20))
 @given(
     weights=st.lists(st.sampled_from([0.1, 0.25, 0.3, 0.7, 1.0, 3.0]), min_size=2, max_size=4),
     length=st.integers(10, 400),
@@ -159,7 +159,7 @@ def test_a_mixture_keeps_its_quotas_everywhere(weights, length) -> None:
     assert sum(each["samples"] for each in total.values()) == length
 
 
-@settings(max_examples=200 if SOAK else 20, deadline=None)
+@settings(max_examples=enough_examples(20), deadline=None)
 @given(
     weights=st.lists(st.floats(0.01, 10), min_size=2, max_size=5),
     length=st.integers(1, 300_000),

@@ -15,14 +15,14 @@ from hypothesis import strategies as st
 
 import warpdata as wd
 from tests.loading.conftest import ROWS
-from tests.sweeps import SOAK
+from tests.sweeps import enough_examples
 from warpdata.catalog.table import StreamRequest
 from warpdata.loading.stream import TableStream
 
 KEPT = pc.field("keep")
 QUIET = settings(
     suppress_health_check=[HealthCheck.function_scoped_fixture],
-    max_examples=200 if SOAK else 20,
+    max_examples=enough_examples(20),
     deadline=None,
 )
 

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 import warpdata as wd
 from tests.published import rows
+from tests.sweeps import enough_examples
 from warpdata.errors import DatasetError
 from warpdata.loading.batch import exact_batches
 from warpdata.loading.row_ranges import (
@@ -201,7 +202,7 @@ def test_options_may_be_given_by_position(table: wd.Table) -> None:
     assert [list(d) for d in table.batch_dicts(2000, "id")] == [["id"], ["id"]]
 
 
-@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=enough_examples(25), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(size=st.integers(20, 400), stop=st.integers(0, 12), predicate=st.sampled_from([None, "id % 7 > 2"]))
 def test_a_state_goes_on_at_the_next_row(
     table: wd.Table, size: int, stop: int, predicate: str | None

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 import warpdata as wd
 from tests.loading.windows_reference import samples_of
+from tests.sweeps import enough_examples
 from warpdata.errors import DatasetError, SchemaMismatchError
 
 MS = 1_000_000
@@ -84,7 +85,7 @@ def check_sample(sample, wanted) -> None:
                 np.testing.assert_allclose(given_row, value, rtol=1e-6, atol=1e-6)  # float32 may cancel
 
 
-@settings(max_examples=50)
+@settings(max_examples=enough_examples(50))
 @given(
     episodes=episode_sets(), a=field_options(), b=field_options(),
     anchors=st.sampled_from([

@@ -12,6 +12,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from tests.ordering.mixture_reference import mixture_schedule
+from tests.sweeps import enough_examples
 from warpdata.ordering import fraction, mixture, quality, splitmix, state
 from warpdata.ordering.epoch import EpochOrder, cut_blocks, rank_slice
 from warpdata.ordering.shape import ShuffleShape, choose_sections, default_block_rows, shuffle_shape
@@ -99,7 +100,7 @@ def test_cascade_schedule() -> None:
         cascade.fraction_at(-1)
 
 
-@settings(max_examples=75)
+@settings(max_examples=enough_examples(75))
 @given(SHAPES, SEEDS, st.integers(0, 5), st.integers(1, 50))
 def test_every_row_exactly_once(shape: ShuffleShape, seed: int, epoch: int, batch: int) -> None:
     order = EpochOrder(shape, seed, epoch)
@@ -108,7 +109,7 @@ def test_every_row_exactly_once(shape: ShuffleShape, seed: int, epoch: int, batc
     assert sorted(np.concatenate(ids).tolist()) == list(range(total))
 
 
-@settings(max_examples=80)
+@settings(max_examples=enough_examples(80))
 @given(SHAPES, SEEDS, st.integers(1, 40), st.integers(1, 64))
 def test_ranks_share_a_batch_without_overlap(shape: ShuffleShape, seed: int, batch: int, world: int) -> None:
     order = EpochOrder(shape, seed, 0)

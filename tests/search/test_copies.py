@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.sweeps import enough_examples
 from warpdata.search.ann import Graph
 from warpdata.search.copies import Copies
 from warpdata.search.store import VectorStore
@@ -89,7 +90,7 @@ def test_one_vector_many_times(tmp_path: Path) -> None:
         assert len(set(store.search(np.ones(4), 400, ef=400)[0].tolist())) == 400
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=enough_examples(60), deadline=None)
 @given(st.lists(st.lists(st.sampled_from([0.0, -0.0, 1.0, 2.5]), min_size=3, max_size=3), max_size=40))
 def test_the_equal_rows(values: list[list[float]]) -> None:
     vectors = np.array(values, np.float32).reshape(len(values), 3)

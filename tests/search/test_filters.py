@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.sweeps import enough_examples
 from warpdata.search.filters import All, AnyOf, Compare, Filter, Not, fields_of, parse_filter
 from warpdata.search.metadata import FilterColumns, MetadataTable
 from warpdata.search.store import VectorStore
@@ -150,7 +151,7 @@ def test_right_at_any_selectivity(indexed: Any, limit: int) -> None:
     assert hits >= 0.97 * wanted
 
 
-@settings(max_examples=20)
+@settings(max_examples=enough_examples(20))
 @given(st.lists(st.integers(0, 5000), max_size=30))
 def test_id_filters(indexed: Any, ids: list[int]) -> None:
     store, x = indexed

@@ -13,6 +13,7 @@ from hypothesis import Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from tests.sweeps import enough_examples
 from warpdata.search.store import VectorStore
 
 faiss.omp_set_num_threads(1)
@@ -162,6 +163,8 @@ class VectorStoreMachine(RuleBasedStateMachine):
 
 TestVectorStore = VectorStoreMachine.TestCase
 TestVectorStore.settings = settings(
-    max_examples=25, stateful_step_count=25, phases=[Phase.explicit, Phase.reuse, Phase.generate]
+    max_examples=enough_examples(25),
+    stateful_step_count=25,
+    phases=[Phase.explicit, Phase.reuse, Phase.generate],
 )
 """Without shrinking: a failure shows after seconds, with all of its steps."""

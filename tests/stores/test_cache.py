@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from tests.servers import S3Server, s3_store, unique
+from tests.sweeps import enough_examples
 from warpdata.bytekit.checksum import sha256_hex
 from warpdata.errors import ChecksumError, OfflineError, StoreError
 from warpdata.stores.blobs import BlobAddress, BlobReader
@@ -368,7 +369,7 @@ class CacheMachine(RuleBasedStateMachine):
 
 TestCacheMachine = CacheMachine.TestCase
 TestCacheMachine.settings = settings(
-    max_examples=25, stateful_step_count=25, suppress_health_check=list(HealthCheck)
+    max_examples=enough_examples(25), stateful_step_count=25, suppress_health_check=list(HealthCheck)
 )
 
 
