@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 HERE = Path(__file__).parent
+RESULTS = HERE / "results"
 SLOT = re.compile(r"(<!-- table: (\w+) -->\n)(.*?)(<!-- end -->)", re.S)
 
 
@@ -33,12 +34,28 @@ def table(report: dict[str, Any]) -> str:
     return "\n".join(lines) + "\n"
 
 
+def before_and_after() -> str:
+    """The bars that were judged before recordings and episodes by step became one, and what they are now."""
+    lines = ["| area | task | before | now | bar |", "|---|---|---|---|---|"]
+    for path in sorted((RESULTS / "before").glob("*.json")):
+        before, now = (json.loads(each.read_text())["bars"] for each in (path, RESULTS / path.name))
+        lines += [
+            f"| {path.stem} | {name} | {row['value']:.3g} | {now[name]['value']:.3g} | {now[name]['bar']} |"
+            for name, row in before.items()
+            if name in now
+        ]
+    return "\n".join(lines) + "\n"
+
+
 def redraw(page: Path) -> str:
     """The page with every table drawn from its results."""
 
     def fill(slot: re.Match[str]) -> str:
-        results = HERE / "results" / f"{slot[2]}.json"
-        drawn = table(json.loads(results.read_text())) if results.exists() else "Not measured yet.\n"
+        results = RESULTS / f"{slot[2]}.json"
+        if slot[2] == "before_and_after":
+            drawn = before_and_after()
+        else:
+            drawn = table(json.loads(results.read_text())) if results.exists() else "Not measured yet.\n"
         return f"{slot[1]}\n{drawn}\n{slot[4]}"
 
     return SLOT.sub(fill, page.read_text())
