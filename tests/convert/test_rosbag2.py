@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -120,9 +121,9 @@ def test_bombs_are_refused(tmp_path: Path) -> None:
         _ = list(rosbag2.read(bomb)[0].signals)
     path = copied(sample("rosbag2_db3", "gen_v8_sqlite3_msgzstd"), tmp_path)
     file = path / "gen_v8_sqlite3_msgzstd.db3"
-    with sqlite3.connect(file) as database:
+    with closing(sqlite3.connect(file)) as database:
         database.execute("UPDATE messages SET data = ?", (encode_bytes("zstd", bytes(1 << 26)),))
-    database.close()
+        database.commit()
     (episode,) = rosbag2.read(path)
     with pytest.raises(LimitExceededError, match="msgzstd"):
         _ = [signal.values() for signal in episode.signals.values()]
@@ -136,13 +137,13 @@ def test_values_of_wrong_types_in_the_database_are_told(tmp_path: Path) -> None:
         folder = tmp_path / str(abs(hash(change)))
         folder.mkdir()
         path = copied(sample(*PLAIN), folder)
-        with sqlite3.connect(path / "gen_v9_sqlite3.db3") as database:
+        with closing(sqlite3.connect(path / "gen_v9_sqlite3.db3")) as database:
             database.execute("PRAGMA ignore_check_constraints = ON")
             try:
                 database.execute(change)
             except sqlite3.IntegrityError:
                 continue
-        database.close()
+            database.commit()
         with pytest.raises(CorruptLayoutError):
             _ = [signal.values() for signal in rosbag2.read(path)[0].signals.values()]
 

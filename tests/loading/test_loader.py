@@ -595,7 +595,7 @@ def test_workers_of_torch_give_the_same_order(start, recorded) -> None:
 @pytest.mark.parametrize("divided", [False, True])
 def test_a_dataloader_over_windows_gives_their_batches(recorded, divided) -> None:
     """With masks, ages and ids of every sample: torch by itself keeps those of the first."""
-    import torch
+    torch = pytest.importorskip("torch")
     from torch.utils.data import DataLoader, Subset
 
     windows = windows_of(wd.open_recordings(recorded))
@@ -626,6 +626,7 @@ def test_what_is_done_to_a_batch_changes_no_other() -> None:
 
 
 def test_epochs_that_are_none_are_refused() -> None:
+    pytest.importorskip("torch")
     for loader in (wd.Loader(SMALL, 8), wd.Loader(SMALL, 8).to_torch()):
         with pytest.raises(ValueError, match="epoch"):
             loader.set_epoch(-1)
