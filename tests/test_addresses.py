@@ -1,4 +1,4 @@
-"""One door: whatever an address names, `wd.open` opens it as what it is."""
+"""One way in: whatever an address names, `wd.open` opens it as what it is."""
 
 from __future__ import annotations
 

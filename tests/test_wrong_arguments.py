@@ -18,8 +18,8 @@ PLAIN = (wd.WarpError, ValueError, TypeError, KeyError, IndexError)
 
 
 @pytest.fixture(scope="module")
-def doors(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Callable[[Any], Any]]:
-    folder = tmp_path_factory.mktemp("doors")
+def calls(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Callable[[Any], Any]]:
+    folder = tmp_path_factory.mktemp("calls")
     with wd.record(folder / "root", clock="simulated") as recorder:
         for i in range(6):
             recorder.step({"x": np.zeros(2, np.float32)}, {"a": 1.0}, ts_ns=i * 10)
@@ -57,11 +57,11 @@ def doors(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Callable[[Any],
     }
 
 
-def test_a_wrong_argument_is_a_plain_error(doors: dict[str, Callable[[Any], Any]]) -> None:
-    for name, door in doors.items():
+def test_a_wrong_argument_is_a_plain_error(calls: dict[str, Callable[[Any], Any]]) -> None:
+    for name, call in calls.items():
         for value in WRONG:
             try:
-                door(value)
+                call(value)
             except PLAIN:
                 pass
             except Exception as error:
@@ -69,10 +69,10 @@ def test_a_wrong_argument_is_a_plain_error(doors: dict[str, Callable[[Any], Any]
 
 
 def test_integers_of_numpy_are_integers_and_fractions_are_none(
-    doors: dict[str, Callable[[Any], Any]],
+    calls: dict[str, Callable[[Any], Any]],
 ) -> None:
-    assert [len(each) for each in doors["seed"](np.int64(2))] == [len(each) for each in doors["seed"](2)]
-    assert doors["samples"](np.array([1, 0], np.int32)).sample_id.tolist() == [1, 0]
+    assert [len(each) for each in calls["seed"](np.int64(2))] == [len(each) for each in calls["seed"](2)]
+    assert calls["samples"](np.array([1, 0], np.int32)).sample_id.tolist() == [1, 0]
     for name, value in (("samples", [0.5]), ("rank", 0.5), ("world", 2.5), ("rank", "0")):
         with pytest.raises((TypeError, ValueError)):
-            doors[name](value)
+            calls[name](value)

@@ -43,7 +43,7 @@ def make_corpus(folder: Path, size: int, width: int) -> Path:
     block = np.random.default_rng(0).standard_normal((BATCH, width)).astype(np.float32)
     half = max(BATCH, rows_for(size // 2, width))
     for name in ("a.shard", "b.shard"):
-        with wd.ShardWriter(folder / name, width, durable=False) as writer:
+        with wd.ActivationShardWriter(folder / name, width, durable=False) as writer:
             for _ in range(half // BATCH):
                 writer.append(block)
     return folder

@@ -84,7 +84,7 @@ def npz_all(path: Path) -> list[np.ndarray]:
 
 
 def one_block(kind: str, folder: Path) -> Callable[[], object]:
-    """Open the file and read one small tensor: through the public doors, and by the reader behind them."""
+    """Open the file and read one small tensor: through the public calls, and by the reader behind them."""
 
     def inner() -> object:
         with ShardReader.open(folder / "a.wshard") as shard:

@@ -1,4 +1,4 @@
-"""What the public doors cost beside the readers behind them: `python -m bench.versus.public_calls [--quick]`.
+"""What the public calls cost beside the readers behind them: `python -m bench.versus.public_calls [--quick]`.
 
 Each door and its inner reader open the same thing and read a little of it, in turns; medians count.
 """

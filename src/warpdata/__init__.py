@@ -69,7 +69,7 @@ if TYPE_CHECKING:
     from warpdata.errors import PermissionError_ as PermissionError  # noqa: A004, F401 - the builtin's name
     from warpdata.errors import WarpError as WarpError
     from warpdata.formats.episodedir.images import VideoOptions as VideoOptions
-    from warpdata.formats.gamsae.writer import ShardWriter as ShardWriter
+    from warpdata.formats.gamsae.writer import ActivationShardWriter as ActivationShardWriter
     from warpdata.formats.gamsae.writer import encode_shard_bytes as encode_shard_bytes
     from warpdata.formats.rvf.signing import SigningKey as SigningKey
     from warpdata.formats.wshard.bits import compute_error_residual as compute_error_residual
@@ -94,14 +94,14 @@ if TYPE_CHECKING:
     from warpdata.formats.wshard.chunks import validate_chunk_continuity as validate_chunk_continuity
     from warpdata.formats.wshard.compression import Compression as Compression
     from warpdata.formats.wshard.episode import WShardEpisode as WShardEpisode
-    from warpdata.formats.wshard.hashes import compute_crc32 as compute_crc32
-    from warpdata.formats.wshard.hashes import name_hash as name_hash
     from warpdata.formats.wshard.residual import error_residual as error_residual
     from warpdata.formats.wshard.residual import pack_residual as pack_residual
     from warpdata.formats.wshard.residual import sign2nddiff as sign2nddiff
     from warpdata.formats.wshard.residual import unpack_residual as unpack_residual
     from warpdata.formats.wshard.save import save_wshard as save_wshard
     from warpdata.formats.wshard.schema import Timebase as Timebase
+    from warpdata.formats.wshard.table import compute_crc32 as compute_crc32
+    from warpdata.formats.wshard.table import name_hash as name_hash
     from warpdata.loading.windows.batch import Batch as Batch
     from warpdata.loading.windows.batch import masked_mean as masked_mean
     from warpdata.loading.windows.field import Field as Field
@@ -175,6 +175,7 @@ _HOMES: dict[str, str] = {
 """What a newcomer needs: name -> the module it lives in; nothing is imported until the name is asked for."""
 
 _ELSEWHERE: dict[str, str] = {
+    "ActivationShardWriter": "warpdata.formats.gamsae",
     "ArraySignal": "warpdata.timeline",
     "AudioRef": "warpdata.catalog",
     "AuthenticationError": "warpdata.errors",
@@ -202,7 +203,6 @@ _ELSEWHERE: dict[str, str] = {
     "Recorder": "warpdata.episodes",
     "RowBatch": "warpdata.corpora",
     "RowWarmCache": "warpdata.corpora",
-    "ShardWriter": "warpdata.formats.gamsae",
     "SideTable": "warpdata.corpora",
     "SignalWriter": "warpdata.timeline",
     "SigningKey": "warpdata.search",

@@ -134,7 +134,7 @@ def runtime_imports(path: Path) -> set[str]:
 
 
 @every(MODULES)
-def test_foreign_libraries_come_through_their_door(path: Path) -> None:
+def test_foreign_libraries_are_imported_by_their_adapters(path: Path) -> None:
     import sys
 
     foreign = runtime_imports(path) - FREE - set(sys.stdlib_module_names)
@@ -200,5 +200,5 @@ def test_no_module_can_run_code_from_data(path: Path) -> None:
 
 
 @every(MODULES)
-def test_no_room_for_leftovers(path: Path) -> None:
+def test_no_module_for_leftovers(path: Path) -> None:
     assert not set(Path(relative(path)).with_suffix("").parts) & FORBIDDEN_NAMES

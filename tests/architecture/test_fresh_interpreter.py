@@ -23,7 +23,7 @@ for foreign in "numpy pyarrow.parquet pyarrow.dataset duckdb av obstore zstandar
         importlib.import_module(foreign)  # not ours: only to be quick
 
 folder, every = sys.argv[1], int(sys.argv[2])
-DOORS = {
+WAYS_IN = {
     "load_wshard": lambda: wd.load_wshard(f"{folder}/e.wshard"),
     "load_wshard, in time": lambda: wd.load_wshard(f"{folder}/e.wshard").in_time,
     "a channel": lambda: wd.load_wshard(f"{folder}/e.wshard").observations["state"],
@@ -70,15 +70,15 @@ def in_a_child(what, work):
     os.waitpid(pid, 0)
 
 
-def look(door, open_door):
-    thing = open_door()
+def look(way_in, open_it):
+    thing = open_it()
     assert thing is not None
     names = [n for n in dir(thing) if not n.startswith("_") and not callable(getattr(type(thing), n, None))]
     for name in names[::every]:
-        in_a_child(f"{door}: .{name}", lambda: attribute(thing, name))
-    in_a_child(f"{door}: repr", lambda: repr(thing))
-    if not door.startswith("table"):
-        in_a_child(f"{door}: pickle", lambda: pickled(thing))
+        in_a_child(f"{way_in}: .{name}", lambda: attribute(thing, name))
+    in_a_child(f"{way_in}: repr", lambda: repr(thing))
+    if not way_in.startswith("table"):
+        in_a_child(f"{way_in}: pickle", lambda: pickled(thing))
 
 
 def attribute(thing, name):
@@ -100,9 +100,9 @@ def pickled(thing):
 for home in sorted(set({**wd._HOMES, **wd._ELSEWHERE}.values())):
     names = [name for name, where in {**wd._HOMES, **wd._ELSEWHERE}.items() if where == home]
     in_a_child(f"names of {home}", lambda: [getattr(wd, name) for name in names])
-for door, open_door in DOORS.items():
-    in_a_child(door, lambda: look(door, open_door))
-print("looked at", len(DOORS), "doors", flush=True)
+for way_in, open_it in WAYS_IN.items():
+    in_a_child(way_in, lambda: look(way_in, open_it))
+print("looked at", len(WAYS_IN), "ways in", flush=True)
 """
 
 

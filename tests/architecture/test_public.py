@@ -1,4 +1,4 @@
-"""The front door: what `import warpdata` costs and what it offers."""
+"""The public names: what `import warpdata` costs and what it offers."""
 
 from __future__ import annotations
 

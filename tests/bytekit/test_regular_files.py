@@ -69,7 +69,7 @@ def write_vectors(path: Path) -> None:
 
 
 def write_corpus_shard(path: Path) -> None:
-    with wd.ShardWriter(path, 2, dtype="f32") as writer:
+    with wd.ActivationShardWriter(path, 2, dtype="f32") as writer:
         writer.append(np.zeros((1, 2), np.float32))
 
 

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -26,6 +28,8 @@ def test_encodes_as_leb128_and_back(values: list[int]) -> None:
     packed = varint.encode_varints(np.array(values, np.uint64))
     assert packed == b"".join(slow_leb128(value) for value in values)
     assert varint.decode_varints(packed).tolist() == values
+    again, bounds = varint.encode_varints_bounds(np.array(values, np.uint64))
+    assert [again[a:b] for a, b in itertools.pairwise(bounds.tolist())] == list(map(slow_leb128, values))
 
 
 @given(st.lists(U64, min_size=1, max_size=20), st.data())

@@ -18,7 +18,7 @@ import pytest
 import warpdata as wd
 from tests.waiting import until
 from warpdata.bytekit import mapping, system
-from warpdata.episodes import journals
+from warpdata.episodes import journals, recording
 from warpdata.episodes.unfinished import is_recorded
 from warpdata.errors import JournalInUseError, StoreError
 from warpdata.formats.episodedir.video import VideoEncoder
@@ -336,9 +336,9 @@ def test_a_recording_into_one_file_syncs_that_file_alone(tmp_path: Path, syncs: 
         for step in range(5):
             rec.append("x", float(step), step)
             rec.append("cam", IMAGE, step)
-        recording = rec._writer._recording
-        until(lambda: not recording._threads.chores.jobs)
-        until(lambda: not recording.signals["cam"]._jobs.jobs, "frames are never encoded")
+        under_way = rec._writer._recording
+        until(lambda: not under_way._threads.chores.jobs)
+        until(lambda: not under_way.signals["cam"]._jobs.jobs, "frames are never encoded")
         syncs.clear()
     assert len(syncs) == 2, syncs
     assert ".a.wshard.tmp-" in syncs[0]
@@ -364,3 +364,56 @@ def test_closing_syncs_each_file_and_each_folder_once(tmp_path: Path, syncs: lis
     assert len(syncs) == files + folders + 1, syncs  # once more when the journals have gone
     assert syncs.count(str(tmp_path / "ep")) == 2
     assert set(wd.open_episode(tmp_path / "ep").signals) >= {"a", "b", "deep/er/c"}
+
+
+def test_no_file_has_its_name_before_all_are_on_the_disk(
+    tmp_path: Path, syncs: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writer = wd.DiskEpisodeWriter(tmp_path / "ep", durability="none")
+    for name in ("a", "deep/b", "c"):
+        writer.append(name, 1.0, 0)
+    replace = os.replace
+
+    def named(source: Any, target: Any) -> None:
+        syncs.append(f"{Path(target).name} is named")
+        replace(source, target)
+
+    monkeypatch.setattr(os, "replace", named)
+    syncs.clear()
+    writer.close()
+    names = [each for each in syncs if each.endswith("is named")]
+    assert len(names) == 5
+    assert names[-1] == "meta.json is named"
+    first = syncs.index(names[0])
+    assert len([each for each in syncs[:first] if "/.recording/" in each]) == 5
+    assert syncs[-1] == str(tmp_path / "ep")
+
+
+def test_a_recording_closed_before_it_has_begun_is_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The beginning writes a meta.json of its own, in the background: it must not take the place of the last one."""
+    let_go, done = threading.Event(), list[str]()
+    publish, sync, commit = JournalWriter.publish, recording.fsync_started, recording.commit_together
+
+    def late(journal: JournalWriter) -> None:
+        let_go.wait()
+        publish(journal)
+        done.append("begun")
+
+    def synced(paths: Any) -> None:
+        let_go.set()  # the last thing the one who closes does by himself
+        sync(paths)
+
+    def named(*args: Any) -> None:
+        done.append("named")
+        commit(*args)
+
+    monkeypatch.setattr(JournalWriter, "publish", late)
+    monkeypatch.setattr(recording, "fsync_started", synced)
+    monkeypatch.setattr(recording, "commit_together", named)
+    with wd.DiskEpisodeWriter(tmp_path / "ep", wait=False) as writer:
+        writer.append("x", 1.0, 0)
+    assert done == ["begun", "named"]
+    assert wd.open_episode(tmp_path / "ep")["x"].values().tolist() == [1.0]
+    assert list(wd.open_episode(tmp_path / "ep").meta["signals"]) == ["x"]

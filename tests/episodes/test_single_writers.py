@@ -259,7 +259,7 @@ def test_salvage_with_another_encoder_than_the_recorders(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, suffix: str
 ) -> None:
     """After an upgrade of FFmpeg new frames may not fit behind the old header: all are encoded again."""
-    from warpdata.formats.episodedir import video as door
+    from warpdata.formats.episodedir import video as adapter
 
     scenes = [picture(i) if suffix == ".mp4" else picture(i)[:, :, 0] for i in range(COUNT)]
     path, frames = tmp_path / f"cam{suffix}", tmp_path / "cam.frames.parquet"
@@ -271,9 +271,9 @@ def test_salvage_with_another_encoder_than_the_recorders(
         time.sleep(0.5)  # some frames leave the journal, the last ones stay
 
     die(work)
-    original = door._codec_options
+    original = adapter._codec_options
     changes = {"profile": "baseline"} if suffix == ".mp4" else {"context": "1"}
-    monkeypatch.setattr(door, "_codec_options", lambda *args: {**original(*args), **changes})
+    monkeypatch.setattr(adapter, "_codec_options", lambda *args: {**original(*args), **changes})
     receipt = wd.salvage(path)
     assert (receipt.is_complete, receipt.steps_kept) == (True, COUNT)
     found = wd.VideoSignal(path, frames)

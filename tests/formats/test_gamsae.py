@@ -37,7 +37,7 @@ from warpdata.errors import (
 from warpdata.formats.gamsae import layout
 from warpdata.formats.gamsae.corpus_json import load_corpus, pack_corpus
 from warpdata.formats.gamsae.verify import verify_folder, verify_shard
-from warpdata.formats.gamsae.writer import ShardWriter, encode_shard_bytes
+from warpdata.formats.gamsae.writer import ActivationShardWriter, encode_shard_bytes
 
 SPEC = ROOT / "src/warpdata/formats/gamsae/SPEC.md"
 STORED = {"f32": np.float32, "f16": np.float16, "bf16": ml_dtypes.bfloat16}
@@ -247,16 +247,16 @@ def test_verify_names_what_is_wrong_and_what_is_odd(tmp_path: Path) -> None:
 
 def test_shard_writer_appears_whole_or_not_at_all(tmp_path: Path) -> None:
     path = tmp_path / "a.shard"
-    with ShardWriter(path, 3) as writer:
+    with ActivationShardWriter(path, 3) as writer:
         writer.append(np.ones((2, 3)))
         assert not path.exists()
         writer.append(np.full((1, 3), 2.0))
     assert path.read_bytes() == encode_shard_bytes(np.array([[1.0] * 3, [1.0] * 3, [2.0] * 3]))
     with pytest.raises(WriterClosedError):
         writer.append(np.ones((1, 3)))
-    with pytest.raises(KeyError), ShardWriter(tmp_path / "b.shard", 3) as writer:
+    with pytest.raises(KeyError), ActivationShardWriter(tmp_path / "b.shard", 3) as writer:
         raise KeyError
-    with pytest.raises(SchemaMismatchError), ShardWriter(tmp_path / "c.shard", 3) as writer:
+    with pytest.raises(SchemaMismatchError), ActivationShardWriter(tmp_path / "c.shard", 3) as writer:
         writer.append(np.ones((1, 4)))
     assert sorted(each.name for each in tmp_path.iterdir()) == ["a.shard"]
 

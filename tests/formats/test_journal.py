@@ -42,7 +42,7 @@ def small_journal(folder: Path, count: int = 5) -> bytes:
 
 
 def test_spec_matches_layout() -> None:
-    assert_spec_matches(SPEC, "Header", layout.Header, layout.HEADER)
+    assert_spec_matches(SPEC, "Header", layout.RecordingHeader, layout.HEADER)
     assert_spec_matches(SPEC, "Record header", layout.RecordHeader, layout.RECORD)
 
 

@@ -15,7 +15,7 @@ from tests.ray.sets import made, publish_arm
 from warpdata.errors import NoStepsError
 from warpdata.formats.manifest.parts import PartedShards
 from warpdata.ray import rows
-from warpdata.ray.planning import TASK_BYTES, TablePlan, Windows, plan_episodes, plan_windows, runs
+from warpdata.ray.planning import TASK_BYTES, TablePlan, WindowShape, plan_episodes, plan_windows, runs
 from warpdata.timeline.source import StepClock
 
 
@@ -49,7 +49,7 @@ def test_tasks_carry_references_and_no_bytes(tmp_path) -> None:
         assert plan.sizes.min() > 800_000
         for task in plan.tasks(8):
             assert len(pickle.dumps(task)) < 8_000
-        windows = plan_windows(dataset, Windows(10, 10), where=None, artifact=None)
+        windows = plan_windows(dataset, WindowShape(10, 10), where=None, artifact=None)
         for task in windows.tasks(8):
             assert len(pickle.dumps(task)) < 8_000
         assert dataset.spent.bytes_read - spent < 100_000, "no episode was read"
@@ -74,7 +74,7 @@ def test_a_long_list_is_gone_through_by_the_tasks_not_by_the_plan(tmp_path, monk
         }
         looked_at.clear()
         plan = plan_episodes(dataset, where="task = 'pick'", columns=("task",), artifact=None)
-        windows = plan_windows(dataset, Windows(10, 10), where=None, artifact=None)
+        windows = plan_windows(dataset, WindowShape(10, 10), where=None, artifact=None)
         tasks = plan.where(pc.field("episode_id") > "ep01").tasks(8)
         assert not looked_at
     rows = [row for task in tasks for table in task.read() for row in table.to_pylist()]
@@ -128,7 +128,7 @@ def test_no_episode_satisfies_the_condition(catalog: str) -> None:
 @given(steps=st.integers(0, 30), length=st.integers(1, 12), stride=st.integers(1, 12), data=st.data())
 def test_windows_are_those_of_a_slow_reference(steps: int, length: int, stride: int, data) -> None:
     tail = data.draw(st.sampled_from(["drop", "pad", "short"]))
-    windows = Windows(length, stride, tail)
+    windows = WindowShape(length, stride, tail)
     found = windows.starts(steps).tolist()
     expected, start = [], 0
     while start < steps:
@@ -146,7 +146,7 @@ def test_windows_are_those_of_a_slow_reference(steps: int, length: int, stride: 
 @pytest.mark.parametrize("tail", ["drop", "pad", "short"])
 def test_windows_hold_the_steps_of_their_episode(catalog: str, tail: str) -> None:
     with wd.dataset("lab/arm", catalog=catalog) as dataset:
-        plan = plan_windows(dataset, Windows(8, 5, tail), where=None, artifact=None)
+        plan = plan_windows(dataset, WindowShape(8, 5, tail), where=None, artifact=None)
     count = 0
     for task in plan.tasks(3):
         blocks = list(task.read())
@@ -164,7 +164,7 @@ def test_windows_hold_the_steps_of_their_episode(catalog: str, tail: str) -> Non
 
 def test_windows_read_only_the_signals_that_are_wanted(catalog: str) -> None:
     with wd.dataset("lab/arm", catalog=catalog) as dataset:
-        plan = plan_windows(dataset, Windows(8, 8, signals=("action",)), where=None, artifact=None)
+        plan = plan_windows(dataset, WindowShape(8, 8, signals=("action",)), where=None, artifact=None)
     block = next(iter(plan.tasks(1)[0].read()))
     assert list(block) == ["episode_id", "start", "ts_ns", "action", "action.valid"]
     block = next(iter(plan.select(["start", "action"]).tasks(1)[0].read()))
@@ -175,10 +175,10 @@ def test_a_signal_that_would_hide_a_column_is_told() -> None:
     times = np.arange(9) * 10**8
     signals = {name: wd.ArraySignal(times, np.arange(9.0)) for name in ("a", "a.valid", "start")}
     episode = wd.Episode.of(signals, id="odd", steps=StepClock("a"))
-    assert len(list(Windows(3, 3, signals=("a",)).blocks("odd", episode, None))) == 1
+    assert len(list(WindowShape(3, 3, signals=("a",)).blocks("odd", episode, None))) == 1
     for chosen in (None, ("a", "a.valid"), ("start",)):
         with pytest.raises(ValueError, match=r"a column '(a.valid|start)' already"):
-            list(Windows(3, 3, signals=chosen).blocks("odd", episode, None))
+            list(WindowShape(3, 3, signals=chosen).blocks("odd", episode, None))
 
 
 def test_episodes_without_steps_have_no_windows(tmp_path) -> None:
@@ -188,7 +188,7 @@ def test_episodes_without_steps_have_no_windows(tmp_path) -> None:
     with wd.DatasetBuilder("lab/odd", catalog=tmp_path) as builder:
         builder.add_episodes("episodes", wd.Episodes.of([episode])).publish()
     with wd.dataset("lab/odd", catalog=tmp_path) as dataset, pytest.raises(NoStepsError, match="odd"):
-        plan_windows(dataset, Windows(2, 2), where=None, artifact=None)
+        plan_windows(dataset, WindowShape(2, 2), where=None, artifact=None)
 
 
 def test_tables_are_read_in_parts_that_make_the_whole(tmp_path) -> None:

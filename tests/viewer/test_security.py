@@ -14,7 +14,7 @@ import pytest
 import warpdata as wd
 from tests.viewer.conftest import Answer, Client
 from tests.viewer.samples import SCRIPT
-from warpdata.viewer.access import Access
+from warpdata.viewer.access import AccessRules
 from warpdata.viewer.server import CHANGES, MAX_BODY_BYTES, QUESTIONS
 
 FIRST = "000000000000"
@@ -261,7 +261,7 @@ def test_others_are_only_served_with_a_token(root: Path) -> None:
 
 
 def test_tokens_are_new_every_time_and_long() -> None:
-    tokens = {Access(1).token for _ in range(50)}
+    tokens = {AccessRules(1).token for _ in range(50)}
     assert len(tokens) == 50
     assert min(map(len, tokens)) >= 32
 

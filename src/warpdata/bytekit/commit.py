@@ -267,12 +267,17 @@ def _with_file(path: str | os.PathLike[str], call: Callable[[int], None]) -> Non
 
 
 def fsync_files(paths: Sequence[str | os.PathLike[str]]) -> None:
-    """Make the bytes of several finished files survive power loss, all on their way at once.
+    """Make the bytes of several finished files survive power loss, all on their way at once."""
+    for path in paths:
+        start_writing(path)
+    fsync_started(paths)
+
+
+def fsync_started(paths: Sequence[str | os.PathLike[str]]) -> None:
+    """The same once `start_writing` was called for each.
 
     A file system that keeps a journal then writes it once for many of them.
     """
-    for path in paths:
-        start_writing(path)
     try:
         map_in_threads(fsync_file, paths, min(len(paths) // 2, _SYNCS_AT_ONCE))
     except RuntimeError:  # the interpreter is ending and starts no thread any more

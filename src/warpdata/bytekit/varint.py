@@ -21,18 +21,21 @@ _SEVEN = np.uint64(7)
 
 def encode_varints(values: ArrayLike) -> bytes:
     """Unsigned LEB128 of each value, one after the other."""
+    return encode_varints_bounds(values)[0]
+
+
+def encode_varints_bounds(values: ArrayLike) -> tuple[bytes, NDArray[np.int64]]:
+    """The same, and where in it: value i has the bytes from bounds[i] to bounds[i + 1]."""
     numbers = _as_u64(values)
-    if numbers.size == 0:
-        return b""
-    lengths = varint_lengths(numbers)
-    ends = np.cumsum(lengths)
-    out = np.empty(int(ends[-1]), np.uint8)
-    at = ends - lengths
+    bounds = np.zeros(numbers.size + 1, np.int64)
+    np.cumsum(varint_lengths(numbers), out=bounds[1:])
+    out = np.empty(int(bounds[-1]), np.uint8)
+    at = bounds[:-1]
     while True:
         out[at] = numbers & _LOW
         more = numbers > _LOW
         if not more.any():
-            return out.tobytes()
+            return out.tobytes(), bounds
         numbers, at = numbers[more] >> _SEVEN, at[more]
         out[at] |= np.uint8(0x80)
         at += 1
@@ -138,9 +141,8 @@ def delta_decode(deltas: ArrayLike, restart_interval: int = 0) -> NDArray[np.uin
 def encode_delta_varints(values: ArrayLike, restart_interval: int) -> tuple[bytes, NDArray[np.uint32]]:
     """Delta-coded LEB128 with the byte offset of each restart point."""
     deltas = delta_encode(values, restart_interval)
-    ends = np.cumsum(varint_lengths(deltas))
-    starts = np.concatenate(([0], ends[:-1])) if len(ends) else ends
-    return encode_varints(deltas), starts[::restart_interval].astype(np.uint32)
+    data, bounds = encode_varints_bounds(deltas)
+    return data, bounds[:-1:restart_interval].astype(np.uint32)
 
 
 def _as_u64(values: ArrayLike) -> NDArray[np.uint64]:

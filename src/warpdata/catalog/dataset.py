@@ -59,7 +59,7 @@ TorchOpener = Callable[[Table, StreamRequest, str], Any]
 
 @dataclass(frozen=True, slots=True)
 class Streams:
-    """What the packages above give to a dataset: streams of tables, stores of vectors."""
+    """What lies above the catalog and is handed down by `_api`: a dataset calls it and imports nothing upward."""
 
     batches: StreamOpener
     torch: TorchOpener

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 from warpdata.bytekit.commit import (
     commit_together,
-    fsync_file,
-    fsync_files,
     fsync_folder,
+    fsync_started,
     map_os_errors,
+    put_file,
     second_name,
     start_writing,
 )
@@ -137,21 +136,19 @@ class Recording:
     def finish(self, targets: Targets, root: Path, documents: Documents) -> None:
         """Complete all files and give them their names at once, the documents last; then the journals go.
 
-        `documents` makes them from what is to be said of each signal; the files are synced while that is found out.
-        Folders below `root` are synced once.
+        `documents` makes them from what is to be said of each signal; the disk writes the files while that is found
+        out. Folders below `root` are synced once.
         """
         files = []
-        for temp, target in self._completed(targets):
+        for temp, target in self._files(targets, documents):
             start_writing(temp)
             files.append((temp, target))
-        self._threads.chores.submit(partial(fsync_files, [temp for temp, _ in files]))
-        last = self._documents(documents)
-        for temp, _ in last[:-1]:  # two threads wait for the disk at the same time
-            self._threads.chores.submit(partial(fsync_file, temp))
-        for temp, _ in last[-1:]:
-            fsync_file(temp)
-        self._threads.chores.settle()
-        commit_together([*files, *last], root)
+        temps = [temp for temp, _ in files]
+        self._threads.chores.submit(lambda: fsync_started(temps[1::2]))
+        self._threads.end()
+        fsync_started(temps[::2])  # two threads wait for the disk at the same time
+        self._threads.chores.settle()  # the beginning too: its meta.json must not take the place of the last one
+        commit_together(files, root)
         self.remove()
 
     def finish_by(self, store: Callable[[Path], None], targets: Targets, documents: Documents) -> None:
@@ -162,21 +159,26 @@ class Recording:
         whole = self.folder / layout.WHOLE_FOLDER
         with map_os_errors(whole):
             whole.mkdir()
-        for temp, target in (*self._completed(targets), *self._documents(documents)):
+        for temp, target in self._files(targets, documents):
             path = whole / target
             with map_os_errors(path):
                 path.parent.mkdir(parents=True, exist_ok=True)
             second_name(temp, path)
+        self._threads.end()
         store(whole)
         self._threads.close()
         self._journal.close(durable=False)
 
+    def _files(self, targets: Targets, documents: Documents) -> Iterator[tuple[Path, Path]]:
+        """Every file as soon as it is complete, with the name it is to have; the documents last."""
+        yield from self._completed(targets)
+        yield from self._documents(documents)
+
     def _completed(self, targets: Targets) -> Iterator[tuple[Path, Path]]:
-        """The files of every signal as soon as they are complete, with the names they are to have."""
+        """The files of every signal."""
         for each in self.signals.values():
             each.close()
         self._tables.stop()
-        self._threads.end_syncs()
         for name, each in self.signals.items():
             if each.count:
                 each.complete()
@@ -185,19 +187,17 @@ class Recording:
                 each.cancel()
         self._threads.check()
 
-    def _documents(self, documents: Documents) -> list[tuple[Path, Path]]:
-        """The documents written, with the names they are to have, once the files of every signal are complete."""
-        clocks, files = SharedClocks(), []
+    def _documents(self, documents: Documents) -> Iterator[tuple[Path, Path]]:
+        """The documents, once the files of every signal are complete."""
+        clocks = SharedClocks()
         count_together(
             each for each in self.signals.values() if isinstance(each, TableRecorder) and each.count
         )
         found = {name: each.facts(clocks) for name, each in self.signals.items() if each.count}
         for target, data in documents(found).items():
             temp = self.folder / target.name
-            with map_os_errors(temp):
-                temp.write_bytes(data)
-            files.append((temp, target))
-        return files
+            put_file(temp, data)
+            yield temp, target
 
     def remove(self) -> None:
         """The recording is finished: its journals are no longer needed."""

@@ -13,12 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from warpdata.bytekit.checksum import xxh3_128
-from warpdata.bytekit.varint import (
-    decode_varints,
-    encode_varints,
-    varint_lengths,
-    zigzag_decode,
-)
+from warpdata.bytekit.varint import decode_varints, encode_varints_bounds, zigzag_decode
 from warpdata.errors import FormatError
 from warpdata.timeline.times import ns_between
 
@@ -300,7 +295,8 @@ class Sketch:
     def texts(self, bounds: Sequence[tuple[int, int]]) -> list[str]:
         """As text, each stretch [first, stop) of the channels as a sketch of its own."""
         edges, _ = self._edges()
-        steps = np.diff(self._keys, prepend=np.int64(0))
+        steps = np.empty_like(self._keys)  # the first of each stretch is written below
+        steps[1:] = self._keys[1:] - self._keys[:-1]
         numbers, ends, at = np.empty(2 * len(self._keys), np.uint64), [0], 0
         for first, stop in bounds:
             low, high = int(edges[first]), int(edges[stop])
@@ -312,9 +308,8 @@ class Sketch:
                 numbers[at + count : at + 2 * count] = self._counts[low:high].view(np.uint64)
             at += 2 * count
             ends.append(at)
-        numbers = numbers[:at]
-        data, cuts = encode_varints(numbers), np.concatenate([[0], np.cumsum(varint_lengths(numbers))])
-        places = [int(cuts[end]) for end in ends]
+        data, cuts = encode_varints_bounds(numbers[:at])
+        places = cuts[ends].tolist()
         return [base64.b64encode(data[start:stop]).decode() for start, stop in itertools.pairwise(places)]
 
     @classmethod

@@ -83,13 +83,15 @@ class RecordingThreads:
         if self.failure is not None:
             raise_again(self.failure)
 
-    def end_syncs(self) -> None:
-        """Begin no more syncs of journals: the files themselves are synced now."""
+    def end(self) -> None:
+        """Begin nothing new: the threads end meanwhile, once they have done what is queued."""
         self._ended.set()
+        self._helper.end()
+        self._encoders.end()
 
     def close(self) -> None:
         """End all threads; what is queued is finished first, unless its queue was cancelled."""
-        self._ended.set()
+        self.end()
         if self._syncer is not None:
             self._syncer.join()
         self._helper.close()
@@ -139,12 +141,16 @@ class Workers:
         if len(self._threads) < min(self._most, len(self._queues)):
             self._threads.append(start_thread(self._run, self._name))
 
-    def close(self) -> None:
-        """Run what is queued and end the threads."""
+    def end(self) -> None:
+        """Take no more jobs: the threads run what is queued and end."""
         for queue in self._queues:
             queue.stop()
         self._is_closing = True
         self._wakeup.set()
+
+    def close(self) -> None:
+        """Run what is queued and end the threads."""
+        self.end()
         for thread in self._threads:
             thread.join()
 
@@ -252,7 +258,8 @@ class JobQueue:
     def stop(self) -> None:
         """Take no more jobs."""
         self._closing = True
-        self._wakeup.set()
+        if self.jobs:  # they are due now
+            self._wakeup.set()
 
     def due_in_s(self, now: float) -> float | None:
         """When the first job may run: a burst is left alone until it is over or the queue is half full."""

@@ -21,7 +21,7 @@ from ray.exceptions import RayError
 from warpdata.catalog.stored import StoredEpisode
 from warpdata.episodes.jobs import Called
 from warpdata.errors import DatasetError, WarpError
-from warpdata.ray.planning import Plan, Task
+from warpdata.ray.planning import Plan, PlannedRead
 
 R = TypeVar("R")
 
@@ -39,7 +39,7 @@ class PlannedDatasource(Datasource):  # type: ignore[misc]
         super().__init__()
         self._projection_map: dict[str, str] | None = None
         self._plan = plan
-        self._tasks: dict[int, list[Task]] = {}
+        self._tasks: dict[int, list[PlannedRead]] = {}
 
     def get_name(self) -> str:
         """The version that is read."""

@@ -47,7 +47,7 @@ Block: TypeAlias = "pa.Table | dict[str, NDArray[Any]]"
 
 
 @dataclass(frozen=True, slots=True)
-class Task:
+class PlannedRead:
     """One piece of reading."""
 
     read: Callable[[], Iterable[Block]]
@@ -81,7 +81,7 @@ class Plan(Protocol):
     def where(self, condition: Any) -> Plan:
         """Only the rows for which an Arrow expression holds."""
 
-    def tasks(self, parallelism: int) -> list[Task]:
+    def tasks(self, parallelism: int) -> list[PlannedRead]:
         """The tasks; the same for the same number."""
 
 
@@ -135,13 +135,13 @@ class EpisodesPlan:
         chosen = kept.column("").to_numpy()
         return replace(self, rows=self.rows.take(chosen), sizes=self.sizes[chosen])
 
-    def tasks(self, parallelism: int) -> list[Task]:
+    def tasks(self, parallelism: int) -> list[PlannedRead]:
         """Runs of episodes by how much there is to read of them."""
         shown = self.rows.select(list(self.columns))
         found = []
         for run in runs(self.sizes, parallelism):
             part = _rows(shown, run)
-            found.append(Task(partial(_given, part), part.num_rows, int(part.nbytes)))
+            found.append(PlannedRead(partial(_given, part), part.num_rows, int(part.nbytes)))
         return found
 
 
@@ -265,7 +265,7 @@ def recipe_of(dataset: Dataset) -> dict[str, Any]:
 
 
 @dataclass(frozen=True, slots=True)
-class Windows:
+class WindowShape:
     """Which steps make a row."""
 
     length: int
@@ -343,7 +343,7 @@ class WindowsPlan:
     """Windows of the episodes of a plan, a row each."""
 
     episodes: EpisodesPlan
-    windows: Windows
+    windows: WindowShape
     counts: NDArray[np.int64]
     wanted: tuple[str, ...] | None = None
     schema: None = None
@@ -367,7 +367,7 @@ class WindowsPlan:
         """Not asked: a condition on tensors has to read them."""
         raise NotImplementedError
 
-    def tasks(self, parallelism: int) -> list[Task]:
+    def tasks(self, parallelism: int) -> list[PlannedRead]:
         """Runs of whole episodes."""
         shown = self.episodes.rows.select([KEY, EPISODE])
         found = []
@@ -375,12 +375,12 @@ class WindowsPlan:
             part = _rows(shown, run)
             size = int(self.episodes.sizes[run.start : run.stop].sum())
             count = int(self.counts[run.start : run.stop].sum())
-            found.append(Task(partial(_windows, part, self.windows, self.wanted), count, size))
+            found.append(PlannedRead(partial(_windows, part, self.windows, self.wanted), count, size))
         return found
 
 
 def plan_windows(
-    dataset: Dataset, windows: Windows, *, where: str | None, artifact: str | None
+    dataset: Dataset, windows: WindowShape, *, where: str | None, artifact: str | None
 ) -> WindowsPlan:
     """Windows of the episodes of a version; how many follows from the lengths in the table."""
     facts = _facts(dataset, where, ("bytes", "length"), artifact)
@@ -394,7 +394,7 @@ def plan_windows(
     return WindowsPlan(episodes, windows, counts)
 
 
-def _windows(rows: pa.Table, windows: Windows, wanted: Sequence[str] | None) -> Iterator[Block]:
+def _windows(rows: pa.Table, windows: WindowShape, wanted: Sequence[str] | None) -> Iterator[Block]:
     for row in rows.to_pylist():
         yield from windows.blocks(row[KEY], open_row(row), wanted)
 
@@ -432,7 +432,7 @@ class TablePlan:
         """Fewer rows; row groups that cannot hold any are not read."""
         return TablePlan(self.view.filter(condition))
 
-    def tasks(self, parallelism: int) -> list[Task]:
+    def tasks(self, parallelism: int) -> list[PlannedRead]:
         """Runs of files, and parts of large ones: how many row groups a file has is not asked here."""
         view, shards = self.view, self.view.part.shards
         parts: list[ShardPart] = []
@@ -448,7 +448,7 @@ class TablePlan:
             is_known = not view.is_filtered and all(shares == 1 for _, _, shares in mine)
             rows = sum(shards[number].row_count for number, _, _ in mine) if is_known else None
             size = int(sizes[run.start : run.stop].sum())
-            found.append(Task(partial(_table_rows, recipe, chosen, mine), rows, size))
+            found.append(PlannedRead(partial(_table_rows, recipe, chosen, mine), rows, size))
         return found
 
 

@@ -20,7 +20,7 @@ from warpdata.catalog.table import Table
 from warpdata.episodes.jobs import Runner
 from warpdata.errors import MissingExtraError, nearest
 from warpdata.ordering.tail import Tail
-from warpdata.ray.planning import Plan, TablePlan, Windows, plan_episodes, plan_windows
+from warpdata.ray.planning import Plan, TablePlan, WindowShape, plan_episodes, plan_windows
 from warpdata.ray.rows import KEY, changed_row, store_rows
 from warpdata.settings import Settings
 from warpdata.timeline.episode import Episode
@@ -59,7 +59,7 @@ def read_episodes(
         if columns:
             raise ValueError("columns are facts of whole episodes; windows have signals=")
         chosen = None if signals is None else tuple(signals)
-        windows = Windows(window, window if stride is None else stride, tail, chosen)
+        windows = WindowShape(window, window if stride is None else stride, tail, chosen)
     elif window is not None or stride is not None or signals is not None:
         raise ValueError("window, stride and signals are for unit='window'")
     adapter = _adapter()

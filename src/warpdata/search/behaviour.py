@@ -45,7 +45,7 @@ class Behaviour:
         cls, source: Source, rate_hz: float | None, clock: str | None, signals: Sequence[str] | None = None
     ) -> Behaviour:
         """The behaviour of an episode on its own steps, or on those of a rate or a clock."""
-        episode, path = opened(source)
+        episode, path = episode_and_address(source)
         try:
             is_chosen = rate_hz is not None or clock is not None
             steps = episode.steps_at(rate_hz=rate_hz, clock=clock) if is_chosen else episode.steps
@@ -94,7 +94,7 @@ def window_key(about: dict[str, Any]) -> str:
     return f"{about['episode_id']}#{about.get('chunk_index') or 0}@{about['window_start']}"
 
 
-def opened(source: Source) -> tuple[Episode, str]:
+def episode_and_address(source: Source) -> tuple[Episode, str]:
     """An episode, and what opens it again."""
     if isinstance(source, Episode | WShardEpisode):
         episode: Episode = source.in_time if isinstance(source, WShardEpisode) else source

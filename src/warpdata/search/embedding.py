@@ -28,7 +28,14 @@ from warpdata.episodes.jobs import Called, Here, Runner
 from warpdata.errors import ConflictError, DatasetError, NoStepsError, WarpError, nearest
 from warpdata.search import profile
 from warpdata.search.ann import has_faiss
-from warpdata.search.behaviour import BLOCK_BYTES, Behaviour, about_episode, key_of, opened, window_key
+from warpdata.search.behaviour import (
+    BLOCK_BYTES,
+    Behaviour,
+    about_episode,
+    episode_and_address,
+    key_of,
+    window_key,
+)
 from warpdata.search.bulk import Rows, index_vectors, write_own, write_vectors
 from warpdata.search.embedders import BuiltIn, Embedder, embedded, embedder_of
 from warpdata.search.observation import Observation
@@ -123,7 +130,7 @@ class EmbedTask:
     def __call__(self, position: int) -> Embedded | str:
         """The vectors of an episode, or why it has none."""
         episode = self._episode(position)
-        found, path = opened(episode)
+        found, path = episode_and_address(episode)
         path = path if self.dataset is None else f"{self.dataset}#{found.id}"
         try:
             moments = _Moments(found, path, self.options, self.embedder).all()

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import sys
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
@@ -11,7 +12,6 @@ from numpy.typing import NDArray
 
 from warpdata.errors import TimeRangeError, nearest, require_word
 from warpdata.timeline.cards import html_table, sparkline_svg, text, titled
-from warpdata.timeline.collating import teach_torch
 from warpdata.timeline.meta import SignalMeta
 from warpdata.timeline.signal import Signal, before_first
 from warpdata.timeline.source import named_error
@@ -22,6 +22,8 @@ Align = Literal["hold", "nearest", "linear", "slerp"]
 
 _EXTRAS = ("mask", "age_ns", "times_ns")
 _SMALL_ANGLE = 1e-6
+_COLLATE = "torch.utils.data._utils.collate"
+"""Where torch keeps the table of how types are collated; looked at only where torch is loaded already."""
 
 
 class Samples(dict[str, NDArray[Any]]):
@@ -234,3 +236,35 @@ def _slerp(first: NDArray[Any], second: NDArray[Any], share: NDArray[np.float64]
     mixed = wa * a + wb * b
     turned = mixed / np.linalg.norm(mixed, axis=-1, keepdims=True)
     return np.where(share == 0.0, first, turned).astype(first.dtype, copy=False)
+
+
+# Samples in a batch of torch's default collate: what is kept beside the values is stacked as they are.
+
+
+def teach_torch(kind: type) -> bool:
+    """Tell torch how samples of this type are put together; False where it is loaded and did not know until now."""
+    found = sys.modules.get(_COLLATE)
+    table = getattr(found, "default_collate_fn_map", None)
+    if table is None or kind in table:
+        return True
+    table[kind] = _collated
+    return False
+
+
+def _collated(batch: Sequence[Any], *, collate_fn_map: Any = None) -> Any:
+    """Samples of several items as one: values, masks, ages and times with the items first."""
+    first = batch[0]
+    parts = [
+        {name: _together([part[name] for part in parts], collate_fn_map) for name in parts[0]}
+        for parts in (batch, [each.mask for each in batch], [each.age_ns for each in batch])
+    ]
+    times = _together([each.times_ns for each in batch], collate_fn_map)
+    return type(first)(*parts, times)
+
+
+def _together(parts: Sequence[Any], collate_fn_map: Any) -> Any:
+    if not isinstance(parts[0], np.ndarray):
+        return sys.modules[_COLLATE].collate(list(parts), collate_fn_map=collate_fn_map)
+    if parts[0].dtype == object:
+        return [part.tolist() for part in parts]  # text and bytes stay what they are
+    return sys.modules["torch"].from_numpy(np.stack(parts))

@@ -27,7 +27,7 @@ class Refusal:
 
 
 @dataclass(frozen=True, slots=True)
-class Access:
+class AccessRules:
     """The token of one server and the hosts it answers to."""
 
     port: int

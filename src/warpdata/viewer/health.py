@@ -7,7 +7,7 @@ from typing import Any
 
 from warpdata.bytekit.locks import ThreadLock
 from warpdata.episodes.check import Finding, check_opened, new_set, set_findings
-from warpdata.viewer.shown import Snapshot
+from warpdata.viewer.shown import ShownEpisodes
 
 UNASKED_EPISODES = 200
 """A set on this machine of at most this many episodes is checked without being asked."""
@@ -24,7 +24,7 @@ class Health:
         self._is_compared = False
         self.is_wanted = False
 
-    def step(self, snapshot: Snapshot) -> bool:
+    def step(self, snapshot: ShownEpisodes) -> bool:
         """Check the next episode; False when there is none left."""
         for name in snapshot.ids:
             if name not in self._found:

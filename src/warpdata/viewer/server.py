@@ -17,7 +17,7 @@ from warpdata.bytekit.background import ThreadPool, start_thread
 from warpdata.bytekit.jsontext import dump_json
 from warpdata.bytekit.ranges import RangeReader
 from warpdata.errors import MissingExtraError, StoreError, WarpError
-from warpdata.viewer.access import Access, check_binding
+from warpdata.viewer.access import AccessRules, check_binding
 from warpdata.viewer.answers import Answers, Question, Reply, reply_json
 from warpdata.viewer.framing import sendable
 from warpdata.viewer.live import live_state
@@ -86,7 +86,7 @@ class Viewer:
         self._sockets = _bound(host, port)
         self.port: int = self._sockets[0].getsockname()[1]
         given = {} if token is None else {"token": token}
-        self.access = Access(self.port, frozenset(allow_hosts), is_embedded=is_embedded, **given)
+        self.access = AccessRules(self.port, frozenset(allow_hosts), is_embedded=is_embedded, **given)
         self._host = "127.0.0.1" if host in ("0.0.0.0", "localhost") else f"[{host}]" if ":" in host else host
         self._pool = ThreadPool(_WORKERS, "warp-view")
         self._busy = _Busy()
@@ -229,13 +229,13 @@ class _Guarded(RequestHandler):  # type: ignore[misc]
     needs_token = True
 
     def initialize(
-        self, answers: Answers, access: Access, pool: ThreadPool, stop: asyncio.Event, busy: _Busy
+        self, answers: Answers, access: AccessRules, pool: ThreadPool, stop: asyncio.Event, busy: _Busy
     ) -> None:
         self.answers, self.access, self.pool, self.stop, self.busy = answers, access, pool, stop, busy
 
     def set_default_headers(self) -> None:
         self.clear_header("Server")
-        access: Access | None = getattr(self, "access", None)
+        access: AccessRules | None = getattr(self, "access", None)
         for name, value in (access.headers() if access else {}).items():
             self.set_header(name, value)
 

@@ -38,7 +38,7 @@ LISTED = ("id", "length", "duration_s", "task", "success", "total_reward", "env_
 _KEPT_SELECTIONS = 16
 
 
-class Snapshot:
+class ShownEpisodes:
     """The episodes at one moment: nothing in it changes, so any number of requests may read it."""
 
     def __init__(
@@ -140,7 +140,7 @@ def _order(values: NDArray[Any], *, descending: bool) -> Rows:
     return np.array([*ordered, *(at for at, value in enumerate(values) if value is None)], np.int64)
 
 
-def _told(snapshot: Snapshot) -> tuple[Sequence[str], list[str], int]:
+def _told(snapshot: ShownEpisodes) -> tuple[Sequence[str], list[str], int]:
     """What tells one moment from another."""
     return snapshot.ids, list(snapshot.unfinished), snapshot.edits
 
@@ -269,16 +269,16 @@ class Shown:
                 self._thing = LocalDataset(self._thing.folder)
             self.snapshot = self._look(self.snapshot.generation + 1)
 
-    def _look(self, generation: int) -> Snapshot:
+    def _look(self, generation: int) -> ShownEpisodes:
         thing, dataset = self._thing, self.published
         if dataset is not None:
             self._draft = self._draft or self._draft_of(dataset)
-            return Snapshot(self._draft.episodes(), [], generation, len(self._draft.edits.log))
+            return ShownEpisodes(self._draft.episodes(), [], generation, len(self._draft.edits.log))
         if isinstance(thing, LocalDataset):
             unfinished = [Path(str(each)) for each in thing.unfinished_places]
-            return Snapshot(thing, unfinished, generation, len(thing.edits.log))
+            return ShownEpisodes(thing, unfinished, generation, len(thing.edits.log))
         assert isinstance(thing, Episode | Episodes)
-        return Snapshot(thing if isinstance(thing, Episodes) else Episodes.of([thing]), [], generation)
+        return ShownEpisodes(thing if isinstance(thing, Episodes) else Episodes.of([thing]), [], generation)
 
     def _draft_of(self, dataset: Dataset) -> Draft:
         return Draft(dataset.episodes, self._folder_for(dataset), of=f"{dataset.id}@{dataset.version}")

@@ -39,7 +39,7 @@ def naming_errors() -> Iterator[None]:
         raise ValueError(error.args[0]) from None
 
 
-def opened(args: argparse.Namespace) -> Any:
+def opened_thing(args: argparse.Namespace) -> Any:
     """Whatever is at the address."""
     from warpdata._api import open as open_address
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from warpdata.catalog.access import Access
     from warpdata.catalog.dataset import Dataset
+    from warpdata.catalog.table import Table
 
 
 def add_catalog_argument(parser: argparse.ArgumentParser) -> None:
@@ -31,6 +32,14 @@ def open_named(args: argparse.Namespace, name: str | None = None) -> Dataset:
     from warpdata._api import dataset
 
     return dataset(name or args.dataset, catalog=args.catalog, mode=getattr(args, "mode", None))
+
+
+def asked_view(dataset: Dataset, args: argparse.Namespace) -> Table:
+    """The rows and columns of a table that `--table`, `--columns` and `--filter` ask for."""
+    view = dataset.table(args.table)
+    if args.columns:
+        view = view.select([name.strip() for name in args.columns.split(",")])
+    return view.filter(args.filter) if args.filter else view
 
 
 def open_access(args: argparse.Namespace) -> Access:

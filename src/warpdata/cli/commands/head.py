@@ -25,15 +25,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace, console: Console) -> int:
     """Print the rows."""
     from warpdata.catalog.arrowout import rows_as_json
-    from warpdata.cli.commands._dataset import open_named
+    from warpdata.cli.commands._dataset import asked_view, open_named
     from warpdata.cli.commands._rows import print_rows
 
     with open_named(args) as dataset:
-        view = dataset.table(args.table)
-        if args.columns:
-            view = view.select([name.strip() for name in args.columns.split(",")])
-        if args.filter:
-            view = view.filter(args.filter)
+        view = asked_view(dataset, args)
         rows, names = rows_as_json(view.head(args.n)), view.schema().names
     console.emit(rows)
     print_rows(console, rows, names)

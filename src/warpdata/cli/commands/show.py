@@ -7,7 +7,7 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from warpdata.cli import exits
-from warpdata.cli.commands._address import add_address, opened
+from warpdata.cli.commands._address import add_address, opened_thing
 from warpdata.cli.console import add_json_flag, table
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ def run(args: argparse.Namespace, console: Console) -> int:
     from warpdata.episodes.collection import Episodes
     from warpdata.timeline.episode import Episode
 
-    found = opened(args)
+    found = opened_thing(args)
     if isinstance(found, Dataset):
         found = found.episodes
     if isinstance(found, Episodes):

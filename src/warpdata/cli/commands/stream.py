@@ -40,15 +40,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace, console: Console) -> int:
     """Write the rows; the first ones leave as soon as they are read."""
     from warpdata.catalog.arrowout import write_batches
-    from warpdata.cli.commands._dataset import open_named
+    from warpdata.cli.commands._dataset import asked_view, open_named
 
     console.as_json = False
     with open_named(args) as dataset:
-        view = dataset.table(args.table)
-        if args.columns:
-            view = view.select([name.strip() for name in args.columns.split(",")])
-        if args.filter:
-            view = view.filter(args.filter)
+        view = asked_view(dataset, args)
         batches = view.batches(
             args.batch_size, shard=_shard(args.shard), limit=args.limit,
             rank=args.rank, world=args.world, tail=args.tail,

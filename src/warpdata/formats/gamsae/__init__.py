@@ -5,7 +5,7 @@ from warpdata.bytekit.lazy import lazy_names
 __getattr__, __dir__ = lazy_names(
     __name__,
     {
-        "ShardWriter": "warpdata.formats.gamsae.writer",
+        "ActivationShardWriter": "warpdata.formats.gamsae.writer",
         "encode_shard_bytes": "warpdata.formats.gamsae.writer",
     },
 )

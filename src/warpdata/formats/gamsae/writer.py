@@ -50,7 +50,7 @@ def encode_shard_bytes(rows: npt.ArrayLike, *, dtype: str = "f32") -> bytes:
     return pack_header(len(matrix), matrix.shape[1], dtype) + bytes(byte_view(matrix))
 
 
-class ShardWriter:
+class ActivationShardWriter:
     """Write one shard in pieces; it has its name only after a clean `close`, never half of it."""
 
     def __init__(

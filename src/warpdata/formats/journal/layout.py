@@ -15,7 +15,7 @@ MAX_DESCRIPTOR_BYTES = 16 << 20
 MAX_RECORD_BYTES = 1 << 30
 
 
-class Header(NamedTuple):
+class RecordingHeader(NamedTuple):
     """The first bytes of a journal."""
 
     magic: bytes

@@ -233,13 +233,13 @@ def is_journal(reader: RangeReader) -> bool:
     return reader.size >= len(layout.MAGIC) and bytes(reader.read(0, len(layout.MAGIC))) == layout.MAGIC
 
 
-def _unpack_header(reader: RangeReader) -> layout.Header:
+def _unpack_header(reader: RangeReader) -> layout.RecordingHeader:
     if not is_journal(reader):
         raise BadMagicError("not a recording journal", path=reader.name)
     if reader.size < layout.HEADER_BYTES:
         raise TruncatedError("the header of the journal is incomplete", path=reader.name)
     raw = reader.read(0, layout.HEADER_BYTES)
-    header = layout.Header(*layout.HEADER.unpack(raw[: layout.HEADER.size]))
+    header = layout.RecordingHeader(*layout.HEADER.unpack(raw[: layout.HEADER.size]))
     if crc32c(raw[layout.HEADER_CHECKED]) != header.header_crc32c:
         raise ChecksumError("the header of the journal is damaged", path=reader.name)
     if header.version != layout.VERSION:
@@ -249,14 +249,14 @@ def _unpack_header(reader: RangeReader) -> layout.Header:
     return header
 
 
-def _header_unknown(reader: RangeReader) -> layout.Header:
+def _header_unknown(reader: RangeReader) -> layout.RecordingHeader:
     """A header that lets every record be looked for: they have marks and checksums of their own."""
     most = max(1, min(reader.size, layout.MAX_RECORD_BYTES))
     at = min(layout.HEADER_BYTES, reader.size)
-    return layout.Header(layout.MAGIC, layout.VERSION, 0, 0, 0, at, most, bytes(16), 0)
+    return layout.RecordingHeader(layout.MAGIC, layout.VERSION, 0, 0, 0, at, most, bytes(16), 0)
 
 
-def _read_descriptor(reader: RangeReader, header: layout.Header) -> dict[str, Any]:
+def _read_descriptor(reader: RangeReader, header: layout.RecordingHeader) -> dict[str, Any]:
     end = layout.HEADER_BYTES + header.descriptor_bytes
     if header.descriptor_bytes > layout.MAX_DESCRIPTOR_BYTES or header.records_offset < end:
         raise CorruptLayoutError("the descriptor of the journal does not fit", path=reader.name)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from warpdata.bytekit.align import align_up
 from warpdata.bytekit.checksum import crc32c, fnv1a64, xxh64
@@ -16,6 +16,9 @@ from warpdata.errors import (
     UnsupportedVersionError,
 )
 from warpdata.formats.wshard import layout
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
 
 _SALVAGE_HINT = "Run `warp salvage` if a streaming recorder wrote it; otherwise restore it from another copy."
 
@@ -177,9 +180,9 @@ def _check_ranges(blocks: Iterable[Block], position: int, size: int, path: str) 
 
 
 def _block(entry: tuple[int, ...], names: bytes, default: str, is_trusted: bool, path: str) -> Block:
-    name_hash, name_at, name_bytes, flags, offset, disk_size, raw_size, crc, content_type, _ = entry
+    stated_hash, name_at, name_bytes, flags, offset, disk_size, raw_size, crc, content_type, _ = entry
     raw_name = names[name_at : name_at + name_bytes]
-    name = _name(raw_name, name_bytes, None if is_trusted else name_hash, path)
+    name = _name(raw_name, name_bytes, None if is_trusted else stated_hash, path)
     if raw_size > layout.MAX_BLOCK_BYTES or disk_size > layout.MAX_BLOCK_BYTES:
         raise LimitExceededError(f"{max(raw_size, disk_size)} bytes are too many", block=name, path=path)
     storage = _STORAGE.get(flags)
@@ -201,7 +204,7 @@ def _default_storage(flags: int, default: str, is_same_size: bool, name: str, pa
     return ("none" if is_same_size else default), False
 
 
-def _name(raw: bytes, size: int, name_hash: int | None, path: str) -> str:
+def _name(raw: bytes, size: int, stated_hash: int | None, path: str) -> str:
     if len(raw) != size:
         raise CorruptLayoutError("the name of a block lies outside the table of names", path=path)
     if size > layout.MAX_NAME_BYTES or size == 0:
@@ -212,7 +215,7 @@ def _name(raw: bytes, size: int, name_hash: int | None, path: str) -> str:
         raise CorruptLayoutError(f"the block name {raw[:40]!r} is not UTF-8", path=path) from None
     if "\0" in name:
         raise CorruptLayoutError("holds a NUL byte", block=name, path=path)
-    if name_hash is not None and name_hash != xxh64(raw) and name_hash != fnv1a64(raw):
+    if stated_hash is not None and stated_hash != xxh64(raw) and stated_hash != fnv1a64(raw):
         raise CorruptLayoutError("the hash of the name is wrong", block=name, path=path)
     return name
 
@@ -278,3 +281,16 @@ def _entry(block: Block, name: bytes, name_offset: int) -> layout.Entry:
         xxh64(name), name_offset, len(name), flags, block.data_offset, block.disk_size, block.raw_size,
         block.crc32c, block.content_type, 0,
     )  # fmt: skip
+
+
+# The two hashes of the container, by the names its users know.
+
+
+def compute_crc32(data: Buffer) -> int:
+    """The checksum of a block: CRC-32C (Castagnoli) of its uncompressed bytes."""
+    return crc32c(data)
+
+
+def name_hash(name: str) -> int:
+    """The hash of a block name in the table: XXH64 of its UTF-8 bytes."""
+    return xxh64(name.encode())

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from warpdata.bytekit.checksum import xxh64
 from warpdata.bytekit.findings import FileFinding
 from warpdata.bytekit.ranges import MmapRangeReader, RangeReader
 from warpdata.errors import BlobNotFoundError, WarpError
@@ -16,6 +15,7 @@ from warpdata.formats.wshard.chunks import check_chunk_hash, read_chunk_list, va
 from warpdata.formats.wshard.episode import WShardEpisode
 from warpdata.formats.wshard.load import load_wshard
 from warpdata.formats.wshard.reader import ShardReader
+from warpdata.formats.wshard.table import name_hash
 
 
 def verify_shard(source: str | os.PathLike[str] | RangeReader, *, full: bool = False) -> list[FileFinding]:
@@ -120,5 +120,5 @@ def _hashes(shard: ShardReader) -> Iterator[FileFinding]:
     if not shard.table.is_checksummed:
         return
     for name, stored in shard.name_hashes().items():
-        if stored != xxh64(name.encode()):
+        if stored != name_hash(name):
             yield FileFinding("name_hash", "the hash of its name is wrong", name)

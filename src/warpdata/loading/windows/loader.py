@@ -23,7 +23,6 @@ from warpdata.loading.pace import NoLine, PaceLine
 from warpdata.loading.ranks import auto_rank, rank_and_world
 from warpdata.loading.windows.batch import Batch
 from warpdata.loading.windows.faults import LeftOut, Verdicts
-from warpdata.loading.windows.fetching import is_near, is_remote, prefetch
 from warpdata.loading.windows.gathering import Together, gather, hide_with_zeros, planned
 from warpdata.loading.windows.mixture import Mixture, MixtureCourse
 from warpdata.loading.windows.open_episode import DAMAGE
@@ -266,7 +265,7 @@ class Loader:
     ) -> Iterator[tuple[Step, Batch]]:
         """Steps and their batches, read ahead by threads and handed over in order."""
         steps = self.steps(epoch, position, worker, workers)
-        is_far = self.threads > 0 and any(is_remote(each) for each in self._course.sources)
+        is_far = self.threads > 0 and any(each.is_remote() for each in self._course.sources)
         fetchers = ThreadPool(MAX_PARALLEL, "warp-bring")
         together = (fetchers, self.threads) if self.threads > 1 else None
 
@@ -302,9 +301,9 @@ class Loader:
             (source, part)
             for number, source in enumerate(self._course.sources)
             for part in planned(source, step.chosen.sample[step.chosen.source == number])
-            if not is_near(source, part)
+            if not source.is_near(part)
         ]
-        fetchers.map(lambda task: prefetch(*task), tasks)
+        fetchers.map(lambda task: task[0].prefetch(task[1]), tasks)
 
     def read(self, step: Step, together: Together = None) -> Batch:
         """The batch of a step, read, transformed and normalised."""

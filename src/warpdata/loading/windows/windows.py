@@ -21,13 +21,12 @@ from warpdata.episodes.collection import Episodes
 from warpdata.episodes.local import LocalDataset
 from warpdata.errors import DatasetError, WarpError, nearest
 from warpdata.loading.windows.aligning import Int64s
-from warpdata.loading.windows.anchors import Anchors
+from warpdata.loading.windows.anchors import Anchors, matching_anchors
 from warpdata.loading.windows.batch import Batch, Sample
-from warpdata.loading.windows.conditions import matching_anchors
 from warpdata.loading.windows.field import Field, _seconds
 from warpdata.loading.windows.gathering import first_sample, gather, gather_at, read_one
 from warpdata.loading.windows.growing_root import GrowingRoot
-from warpdata.loading.windows.open_episode import DAMAGE, OpenEpisode, Quick
+from warpdata.loading.windows.open_episode import DAMAGE, OpenEpisode, Quick, SampleGroup, SignalReader
 from warpdata.loading.windows.schema import FieldSchema, find_schema, unknown_signal
 from warpdata.loading.windows.statistics import FieldStatistics, window_statistics
 from warpdata.loading.windows.table import SampleTable, keep_table, kept_table
@@ -407,9 +406,22 @@ class Windows:
             raise IndexError(f"episode {episode} of {len(self.episodes)}")
         return episode % len(self.episodes)
 
-    def peek(self, position: int) -> OpenEpisode | None:
-        """An episode if it is open already."""
-        return self._open.get(position)
+    def is_remote(self) -> bool:
+        """Whether reading waits for a network; asked of the first episode."""
+        if not len(self.episodes):
+            return False
+        return any(signal._is_far() for signal in self.episodes[0].signals.values())
+
+    def is_near(self, group: SampleGroup) -> bool:
+        """Whether an episode is open and nothing of it has to be fetched."""
+        found = self._open.get(group.episode)
+        return found is not None and found.is_near
+
+    def prefetch(self, group: SampleGroup) -> None:
+        """Open an episode and read what a batch needs of it, so that its bytes are in the cache."""
+        for reader in self.open_at(group.episode).fields.values():
+            if isinstance(reader, SignalReader):
+                reader.bring(group.anchors)
 
     def quick(self, position: int) -> Quick | None:
         """What is needed to read an episode by slices, if it is open and all of it is near and checked."""

@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from warpdata.bytekit.align import align_up, padding
+from warpdata.bytekit.align import padding
 from warpdata.bytekit.view import byte_view
-from warpdata.errors import CorruptLayoutError, TruncatedError
+from warpdata.errors import CorruptLayoutError
 from warpdata.formats.rvf import layout
 from warpdata.formats.rvf.payloads import layout as records
+from warpdata.formats.rvf.payloads.cursor import PayloadCursor
 from warpdata.formats.rvf.payloads.graph import pack_index_header, unpack_index_header
 from warpdata.formats.rvf.payloads.layout import EntryPoint, IndexHeader, Partition
 from warpdata.formats.rvf.payloads.vec import column_dtype
@@ -108,8 +109,7 @@ def decode_layer_a(payload: Buffer, where: str = "") -> tuple[LayerA, LayerAOffs
     header = unpack_index_header(view, where)
     if header.layer_level != records.LAYER_A:
         raise CorruptLayoutError("this INDEX segment is not layer A", path=where or None)
-    cursor = _Cursor(view, where)
-    cursor.position = layout.ALIGNMENT
+    cursor = PayloadCursor(view, "layer A", where, layout.ALIGNMENT)
     starts = [cursor.position]
     entries, max_layer = _read_entries(cursor)
     starts.append(cursor.align())
@@ -121,55 +121,38 @@ def decode_layer_a(payload: Buffer, where: str = "") -> tuple[LayerA, LayerAOffs
     return LayerA(header, entries, max_layer, top, centroids, partitions), LayerAOffsets(*starts)
 
 
-class _Cursor:
-    """A position in a payload that never goes past its end."""
-
-    def __init__(self, view: memoryview, where: str) -> None:
-        self.view, self.where, self.position = view, where, 0
-
-    def take(self, size: int) -> memoryview:
-        end = self.position + size
-        if end > self.view.nbytes:
-            raise TruncatedError("layer A is cut off", path=self.where or None)
-        piece, self.position = self.view[self.position : end], end
-        return piece
-
-    def align(self) -> int:
-        self.position = align_up(self.position, layout.ALIGNMENT)
-        return self.position
-
-    def count(self) -> int:
-        return int(layout.COUNT_U32.unpack(self.take(layout.COUNT_U32.size))[0])
+def _count(cursor: PayloadCursor) -> int:
+    return int(layout.COUNT_U32.unpack(cursor.take(layout.COUNT_U32.size))[0])
 
 
-def _read_entries(cursor: _Cursor) -> tuple[tuple[EntryPoint, ...], int]:
+def _read_entries(cursor: PayloadCursor) -> tuple[tuple[EntryPoint, ...], int]:
     count, max_layer = records.ENTRY_POINT_HEAD.unpack(cursor.take(records.ENTRY_POINT_HEAD.size))
     packed = cursor.take(count * records.ENTRY_POINT.size)
     return tuple(EntryPoint._make(e) for e in records.ENTRY_POINT.iter_unpack(packed)), max_layer
 
 
-def _read_top(cursor: _Cursor) -> tuple[TopLayer, ...]:
+def _read_top(cursor: PayloadCursor) -> tuple[TopLayer, ...]:
     layers = []
-    for _ in range(cursor.count()):
-        layers.append(tuple(_read_top_node(cursor) for _ in range(cursor.count())))
+    for _ in range(_count(cursor)):
+        layers.append(tuple(_read_top_node(cursor) for _ in range(_count(cursor))))
         cursor.align()
     return tuple(layers)
 
 
-def _read_top_node(cursor: _Cursor) -> tuple[int, tuple[int, ...]]:
+def _read_top_node(cursor: PayloadCursor) -> tuple[int, tuple[int, ...]]:
     node, count = records.TOP_NODE_HEAD.unpack(cursor.take(records.TOP_NODE_HEAD.size))
     return node, tuple(np.frombuffer(cursor.take(8 * count), "<u8").tolist())
 
 
-def _read_centroids(cursor: _Cursor) -> NDArray[Any]:
+def _read_centroids(cursor: PayloadCursor) -> NDArray[Any]:
     count, dim, dtype = records.CENTROID_HEAD.unpack(cursor.take(records.CENTROID_HEAD.size))
     name = layout.DTYPE_NAMES.get(dtype, "?")
     if name not in _CENTROID_DTYPES:
-        raise CorruptLayoutError(f"centroids of dtype {dtype}", path=cursor.where or None)
+        raise CorruptLayoutError(f"centroids of dtype {dtype}", path=cursor.where)
     cursor.align()
     element = column_dtype(name)
     return np.frombuffer(cursor.take(count * dim * element.itemsize), element).reshape(count, dim)
 
 
-def _read_partitions(cursor: _Cursor) -> NDArray[Any]:
-    return np.frombuffer(cursor.take(cursor.count() * _PARTITION_DTYPE.itemsize), _PARTITION_DTYPE)
+def _read_partitions(cursor: PayloadCursor) -> NDArray[Any]:
+    return np.frombuffer(cursor.take(_count(cursor) * _PARTITION_DTYPE.itemsize), _PARTITION_DTYPE)

@@ -12,6 +12,7 @@ from warpdata.bytekit.view import byte_view
 from warpdata.errors import ChecksumError, CorruptLayoutError, LimitExceededError, TruncatedError
 from warpdata.formats.rvf import layout
 from warpdata.formats.rvf.payloads import layout as records
+from warpdata.formats.rvf.payloads.cursor import PayloadCursor
 from warpdata.formats.rvf.payloads.layout import MetaHeader
 
 if TYPE_CHECKING:
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 Value = str | bytes | int | float | bool | None
 Fields = Mapping[str, Value]
 _DIGEST_BYTES = 32
+_WHAT = "a META payload"
 _U64_MAX = (1 << 64) - 1
 
 
@@ -142,9 +144,8 @@ def decode_meta(payload: Buffer, where: str = "") -> MetaPayload:
     """The fields of a META payload; its end mark and SHA-256 are checked first."""
     view = byte_view(payload)
     header = _checked_header(view, where)
-    cursor = _Cursor(
-        view[: view.nbytes - len(records.META_END) - _DIGEST_BYTES], records.META_HEADER.size, where
-    )
+    body = view[: view.nbytes - len(records.META_END) - _DIGEST_BYTES]
+    cursor = _MetaCursor(body, _WHAT, where, records.META_HEADER.size)
     names, schema = _read_schema(cursor, header.schema_count)
     file_fields = {cursor.text(2): cursor.value() for _ in range(header.file_meta_count)}
     found = dict(_read_records(cursor, header.record_count, names))
@@ -184,7 +185,7 @@ def _hash_matches(view: memoryview, tail: int) -> bool:
     return running.digest() == view[-_DIGEST_BYTES:]
 
 
-def _read_schema(cursor: _Cursor, count: int) -> tuple[dict[int, str], dict[str, str]]:
+def _read_schema(cursor: _MetaCursor, count: int) -> tuple[dict[int, str], dict[str, str]]:
     names: dict[int, str] = {}
     schema: dict[str, str] = {}
     for _ in range(count):
@@ -198,7 +199,7 @@ def _read_schema(cursor: _Cursor, count: int) -> tuple[dict[int, str], dict[str,
 
 
 def _read_records(
-    cursor: _Cursor, count: int, names: Mapping[int, str]
+    cursor: _MetaCursor, count: int, names: Mapping[int, str]
 ) -> Iterator[tuple[int, dict[str, Any] | None]]:
     for _ in range(count):
         vector_id, op, fields = records.META_RECORD_HEAD.unpack(cursor.take(records.META_RECORD_HEAD.size))
@@ -216,18 +217,8 @@ def _read_records(
         yield vector_id, found
 
 
-class _Cursor:
-    """A position in a payload that never goes past its end."""
-
-    def __init__(self, view: memoryview, position: int, where: str) -> None:
-        self.view, self.position, self.where = view, position, where or None
-
-    def take(self, size: int) -> memoryview:
-        end = self.position + size
-        if end > self.view.nbytes:
-            raise TruncatedError("a META payload is cut off", path=self.where)
-        piece, self.position = self.view[self.position : end], end
-        return piece
+class _MetaCursor(PayloadCursor):
+    """Reads texts and values."""
 
     def decoded(self, size: int) -> str:
         try:
@@ -261,7 +252,7 @@ class _Cursor:
 
 def unpack_value(data: bytes, where: str = "") -> Any:
     """One value from its bytes, which it must fill."""
-    cursor = _Cursor(byte_view(data), 0, where)
+    cursor = _MetaCursor(byte_view(data), _WHAT, where)
     value = cursor.value()
     if cursor.position != len(data):
         raise CorruptLayoutError("bytes follow a metadata value", path=where or None)

@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from warpdata.bytekit.align import align_up, padding
+from warpdata.bytekit.align import padding
 from warpdata.bytekit.view import byte_view
-from warpdata.errors import CorruptLayoutError, LimitExceededError, TruncatedError
+from warpdata.errors import CorruptLayoutError, LimitExceededError
 from warpdata.formats.rvf import layout
 from warpdata.formats.rvf.payloads import layout as records
+from warpdata.formats.rvf.payloads.cursor import PayloadCursor
 from warpdata.formats.rvf.payloads.layout import EdgeDelta, OverlayHead, OverlayRollback, OverlayWitness
 
 if TYPE_CHECKING:
@@ -95,7 +96,7 @@ def decode_overlay(payload: Buffer, dim: int, where: str = "") -> Overlay:
     view = byte_view(payload)
     if view.nbytes > records.OVERLAY_MAX_BYTES:
         raise LimitExceededError(f"an overlay of {view.nbytes} bytes; at most 1 MiB", path=where or None)
-    cursor = _Cursor(view, where)
+    cursor = PayloadCursor(view, "an OVERLAY payload", where)
     head = OverlayHead._make(records.OVERLAY_HEAD.unpack(cursor.take(records.OVERLAY_HEAD.size)))
     least = head.delta_count * records.EDGE_DELTA.size + head.partition_count * records.OVERLAY_PARTITION.size
     if least > view.nbytes:
@@ -122,7 +123,7 @@ def decode_overlay(payload: Buffer, dim: int, where: str = "") -> Overlay:
     )  # fmt: skip
 
 
-def _edge(cursor: _Cursor) -> Edge:
+def _edge(cursor: PayloadCursor) -> Edge:
     delta = EdgeDelta._make(records.EDGE_DELTA.unpack(cursor.take(records.EDGE_DELTA.size)))
     change = _CHANGE_NAMES.get(delta.delta_type)
     if change is None:
@@ -133,25 +134,8 @@ def _edge(cursor: _Cursor) -> Edge:
     return Edge(change, delta.src, delta.dst, weight)
 
 
-def _partition(cursor: _Cursor, dim: int) -> CutPartition:
+def _partition(cursor: PayloadCursor, dim: int) -> CutPartition:
     number, nodes, weight = records.OVERLAY_PARTITION.unpack(cursor.take(records.OVERLAY_PARTITION.size))
     centroid = np.frombuffer(cursor.take(2 * dim), "<f2")
     start, end = records.OVERLAY_RANGE.unpack(cursor.take(records.OVERLAY_RANGE.size))
     return CutPartition(number, nodes, weight, centroid, start, end)
-
-
-class _Cursor:
-    """A position in a payload that never goes past its end."""
-
-    def __init__(self, view: memoryview, where: str) -> None:
-        self._view, self._position, self.where = view, 0, where or None
-
-    def take(self, size: int) -> memoryview:
-        end = self._position + size
-        if end > self._view.nbytes:
-            raise TruncatedError("an OVERLAY payload is cut off", path=self.where)
-        piece, self._position = self._view[self._position : end], end
-        return piece
-
-    def align(self) -> None:
-        self._position = align_up(self._position, layout.ALIGNMENT)

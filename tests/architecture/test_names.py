@@ -1,0 +1,38 @@
+"""One name, one thing; and what the page about the architecture names is there."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections import defaultdict
+
+from tests.architecture.sources import parsed, statements
+from tests.architecture.test_adapters import MODULES, relative
+from tests.conftest import ROOT
+
+PACKAGE = ROOT / "src" / "warpdata"
+
+
+def test_a_class_name_means_one_thing() -> None:
+    """Names that begin with `_` are known in their module only."""
+    places = defaultdict(list)
+    for path in MODULES:
+        for node in statements(parsed(path)):
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                places[node.name].append(relative(path))
+    assert {name: found for name, found in places.items() if len(found) > 1} == {}
+
+
+def test_the_files_and_modules_that_the_page_names_are_there() -> None:
+    page = (ROOT / "ARCHITECTURE.md").read_text()
+    files = {path.relative_to(PACKAGE).as_posix() for path in PACKAGE.rglob("*.py")}
+    known = {name.removesuffix(".py") for name in files} | {name.rpartition("/")[0] for name in files}
+    modules = {name.rpartition("/")[2] for name in known}
+    named = set(re.findall(r"`((?:\w+/)*\w+)\.py`", page))
+    cells = [line.split("|")[1] for line in page.splitlines() if line.startswith("| `")]
+    listed = {name for cell in cells for name in re.findall(r"`([\w/]+)`", cell)}
+    assert len(named) > 40
+    assert len(listed) > 100
+    for name in named | listed:
+        path = ROOT / f"{name}.py"
+        assert name in known or name in modules or path.is_file(), f"ARCHITECTURE.md names {name}"
