@@ -85,13 +85,13 @@ def check_like_numpy(array: NDArray[Any], key: Any, look: Callable[[Any], Any]) 
         # Before numpy 2 it only warned of an index out of bounds where nothing is chosen.
         warnings.filterwarnings("ignore", "Out of bound index found", DeprecationWarning)
         expected = _chosen(array, key)
-    try:
-        found = look(key)
-    except (IndexError, TypeError, ValueError):
-        # numpy lets an index that is out of bounds pass where nothing is chosen; we do not.
-        if expected is None or np.size(expected) == 0:
-            return
-        raise
+        try:
+            found = look(key)
+        except (IndexError, TypeError, ValueError):
+            # numpy lets an index that is out of bounds pass where nothing is chosen; we do not.
+            if expected is None or np.size(expected) == 0:
+                return
+            raise
     assert expected is not None, f"numpy refuses {key!r}"
     assert np.shape(found) == np.shape(expected), f"{key!r}"
     assert type(found) is type(expected), f"{key!r}"

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import zstandard
 
 import warpdata as wd
 from tests.conformance.describe import describe, in_order
@@ -52,6 +53,7 @@ def language(tmp_path_factory: pytest.TempPathFactory) -> Any:
     return found
 
 
+@pytest.mark.skipif(zstandard.ZSTD_VERSION < (1, 5, 7), reason="an older zstd compresses to other bytes")
 def test_the_suite_is_what_the_tool_writes(tmp_path: Path) -> None:
     tool = importlib.import_module("tools.make_conformance")
     tool.write(tmp_path)

@@ -288,6 +288,8 @@ def _in_users_words(said: str) -> str:
     """What the engine says, without the columns that only we know of."""
     if unknown := _UNKNOWN_COLUMN.search(said):
         return f"there is no column {unknown[1]!r}"
+    if ROW_NUMBER in said:  # the line it shows is ours, with the user's words somewhere in it
+        said = said.partition("\n\nLINE ")[0]
     return said.strip()
 
 

@@ -19,7 +19,12 @@ def _store() -> Any | None:
 def known_definition(name: str) -> str | None:
     """The text of a type that ROS ships, with everything it is made of; None where it is not known."""
     store = _store()
-    if store is None or name not in store.fielddefs:
+    if store is None:
         return None
-    text: str = store.generate_msgdef(name, ros_version=2)[0]
+    from rosbags.typesys import TypesysError
+
+    try:
+        text: str = store.generate_msgdef(name, ros_version=2)[0]
+    except TypesysError:
+        return None
     return text
