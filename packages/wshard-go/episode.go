@@ -5,6 +5,7 @@ import (
 	"math"
 	"os"
 	"path/filepath"
+	"slices"
 	"sort"
 	"strings"
 	"sync"
@@ -417,7 +418,7 @@ type Episode struct {
 	// About is what the file says about the episode beyond the format.
 	About Object
 	Chunk *ChunkPosition
-	// Channels in the order they are stored.
+	// Channels lane by lane, each in the order of the file; reward and flags come last.
 	Channels []*Channel
 	// Clock holds the times of the steps, where the file has them, else nil.
 	Clock RowSource
@@ -606,6 +607,9 @@ func (l *loader) fill() error {
 			}
 		}
 	}
+	slices.SortStableFunc(l.episode.Channels, func(a, b *Channel) int {
+		return slices.Index(lanes, a.Lane) - slices.Index(lanes, b.Lane)
+	})
 	l.episode.Channels = append(l.episode.Channels, flags...)
 	for _, name := range l.shard.names {
 		if l.left[name] && !isAid(name) {
@@ -614,6 +618,8 @@ func (l *loader) fill() error {
 	}
 	return nil
 }
+
+var lanes = []string{"signal", "action", "omen", "uncert", "residual"}
 
 // isAid says whether a block only helps to read another.
 func isAid(name string) bool {
