@@ -606,6 +606,11 @@ def _refused_metadata() -> Iterable[tuple[str, Callable[[], bytes]]]:
         "metadata_list": {"metadata": []},
     }.items():
         yield name, episode_meta(**change).build
+    for name, said in {
+        "times_many": {"length_T": 1 << 47},
+        "times_late": {"length_T": 10, "timebase": {"tick_hz": 1e-9}},
+    }.items():  # nothing in the file backs the length
+        yield name, File({"meta/episode": said, "meta/channels": {"channels": []}}).build
     yield "no_length", File({k: v for k, v in episode_meta(length_T=...).blocks.items() if k != "done"}).build
     for name, listed in {
         "twice": [X, X],

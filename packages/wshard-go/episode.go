@@ -455,11 +455,11 @@ func (e *Episode) TimesNs() ([]int64, error) {
 		data, err := e.Clock.Bytes(0, e.Length)
 		return Int64s(data), err
 	}
-	if e.Length > maxTimes {
+	interval := 1e9 / e.Timebase.TickHz
+	if e.Length > maxTimes || float64(e.Length)*interval >= 1<<63 {
 		return nil, fail(LimitExceeded, "", "the times of %d steps are too many at once", e.Length)
 	}
 	out := make([]int64, e.Length)
-	interval := 1e9 / e.Timebase.TickHz
 	for step := range out {
 		out[step] = int64(math.RoundToEven(float64(step) * interval))
 	}

@@ -141,8 +141,10 @@ export class Episode {
   /** The time of each step in nanoseconds, from the timestamps or from the rate. */
   async timesNs(): Promise<BigInt64Array> {
     if (this.clock) return typedArray("i64", await this.clock.bytes(0, this.length)) as BigInt64Array;
-    if (this.length > MAX_TIMES) throw new LimitExceededError(`${this.length} steps are too many at once`);
     const interval = 1e9 / this.timebase.tickHz;
+    if (this.length > MAX_TIMES || this.length * interval >= 2 ** 63) {
+      throw new LimitExceededError(`${this.length} steps are too many at once`);
+    }
     return BigInt64Array.from({ length: this.length }, (_, step) => BigInt(roundHalfEven(step * interval)));
   }
 
