@@ -494,6 +494,8 @@ def _closed(predicate: str) -> str:
 
 def _row_list(rows: Any, count: int) -> Positions:
     """Numbers of rows as a caller writes them, checked against how many there are."""
+    if isinstance(rows, range) and len(rows) > 2 * count:
+        rows = rows[:: max(1, len(rows) - 1)]  # one of its ends is outside
     numbers = np.asarray(rows)
     if numbers.ndim != 1 or (numbers.size and numbers.dtype.kind not in "iu"):
         raise TypeError("take wants a list of row numbers")
