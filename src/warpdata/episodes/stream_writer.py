@@ -33,6 +33,7 @@ from warpdata.errors import (
     WarpError,
     WriterClosedError,
     nearest,
+    suggests,
 )
 from warpdata.formats.journal.reader import JournalReader, is_live
 from warpdata.formats.journal.writer import JournalWriter, StepRecord
@@ -55,6 +56,7 @@ class WShardStreamWriter:
     `wd.record` takes what nobody declared, cameras, and signals of different rates.
     """
 
+    @suggests
     def __init__(
         self,
         path: str | os.PathLike[str],

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from warpdata.errors import LimitExceededError, SchemaMismatchError, nearest, require_word
+from warpdata.errors import LimitExceededError, SchemaMismatchError, nearest, require_word, suggests
 from warpdata.formats.wshard import layout
 from warpdata.formats.wshard.channel import Channel
 from warpdata.formats.wshard.residual import error_residual, pack_residual, sign2nddiff
@@ -83,6 +83,7 @@ class _Branch(LaneMap):
 _FLAGS = {"rewards": layout.REWARD, "terminations": layout.DONE, "truncations": layout.TRUNCATED}
 
 
+@suggests
 @dataclass
 class WShardEpisode:
     """One recorded episode by step; every channel has `length` rows unless it brings its own clock."""

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from warpdata.episodes.code_name import code_name
-from warpdata.errors import nearest
+from warpdata.errors import nearest, suggests
 from warpdata.timeline.sampling import Align
 
 T = TypeVar("T")
@@ -75,6 +75,7 @@ class Field:
 
     __slots__ = ("_options", "_rows", "_said", "signal", "transform")
 
+    @suggests
     def __init__(
         self,
         signal: str,
