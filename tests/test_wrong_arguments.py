@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from typing import Any
 
@@ -9,6 +10,7 @@ import numpy as np
 import pytest
 
 import warpdata as wd
+from warpdata.errors import suggests
 
 WRONG: list[Any] = [
     None, -1, 10**30, 2**63, -(2**63) - 1, 1.5, float("nan"), float("inf"), "x", "", b"x", [], {}, (), object(), 1j,
@@ -76,3 +78,30 @@ def test_integers_of_numpy_are_integers_and_fractions_are_none(
     for name, value in (("samples", [0.5]), ("rank", 0.5), ("world", 2.5), ("rank", "0")):
         with pytest.raises((TypeError, ValueError)):
             calls[name](value)
+
+
+OTHERS = {
+    "Channel", "CorpusWriter", "ShuffledRows", "dataset", "export_episodes", "import_episodes", "load",
+    "open_corpus", "open_dataset",
+    "Dataset", "Episode", "Episodes", "MmapShardSource", "Signal", "VectorStore", "WarpError", "__version__",
+    "keep_decoded",
+}  # fmt: skip
+"""Public names that look at their keyword arguments themselves, or have none for users to write."""
+
+
+@pytest.mark.parametrize("name", sorted(set(wd.__all__) - OTHERS))
+def test_a_misspelt_option_is_refused_with_the_right_one(name: str) -> None:
+    option = max(inspect.signature(getattr(wd, name)).parameters, key=len)
+    with pytest.raises(TypeError, match=f"Did you mean '{option}'"):
+        getattr(wd, name)(**{f"{option}x": 1})
+
+
+def test_a_type_error_inside_a_call_is_left_alone() -> None:
+    def wrong() -> None:
+        wd.Field("x", pastx=1)
+
+    with pytest.raises(TypeError, match="Did you mean 'past'"):
+        suggests(wrong)()
+    with pytest.raises(TypeError, match="missing 1 required") as raised:
+        wd.Field()  # type: ignore[call-arg]
+    assert "Did you mean" not in str(raised.value)

@@ -5,6 +5,7 @@ import (
 	"math"
 	"os"
 	"path/filepath"
+	"slices"
 	"sort"
 	"strings"
 	"sync"
@@ -417,7 +418,7 @@ type Episode struct {
 	// About is what the file says about the episode beyond the format.
 	About Object
 	Chunk *ChunkPosition
-	// Channels in the order they are stored.
+	// Channels lane by lane, each in the order of the file; reward and flags come last.
 	Channels []*Channel
 	// Clock holds the times of the steps, where the file has them, else nil.
 	Clock RowSource
@@ -454,11 +455,11 @@ func (e *Episode) TimesNs() ([]int64, error) {
 		data, err := e.Clock.Bytes(0, e.Length)
 		return Int64s(data), err
 	}
-	if e.Length > maxTimes {
+	interval := 1e9 / e.Timebase.TickHz
+	if e.Length > maxTimes || float64(e.Length)*interval >= 1<<63 {
 		return nil, fail(LimitExceeded, "", "the times of %d steps are too many at once", e.Length)
 	}
 	out := make([]int64, e.Length)
-	interval := 1e9 / e.Timebase.TickHz
 	for step := range out {
 		out[step] = int64(math.RoundToEven(float64(step) * interval))
 	}
@@ -606,6 +607,9 @@ func (l *loader) fill() error {
 			}
 		}
 	}
+	slices.SortStableFunc(l.episode.Channels, func(a, b *Channel) int {
+		return slices.Index(lanes, a.Lane) - slices.Index(lanes, b.Lane)
+	})
 	l.episode.Channels = append(l.episode.Channels, flags...)
 	for _, name := range l.shard.names {
 		if l.left[name] && !isAid(name) {
@@ -614,6 +618,8 @@ func (l *loader) fill() error {
 	}
 	return nil
 }
+
+var lanes = []string{"signal", "action", "omen", "uncert", "residual"}
 
 // isAid says whether a block only helps to read another.
 func isAid(name string) bool {

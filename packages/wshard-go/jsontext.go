@@ -84,6 +84,28 @@ func parseJSONObject(data []byte) (Object, error) {
 	return found, nil
 }
 
+// keysOf lists the keys of an object inside a valid JSON object as the text has them, which a map forgets.
+func keysOf(data []byte, member string) []string {
+	var outer map[string]json.RawMessage
+	keys := []string{}
+	if json.Unmarshal(bytes.TrimPrefix(data, []byte("\ufeff")), &outer) != nil {
+		return keys
+	}
+	decoder := json.NewDecoder(bytes.NewReader(outer[member]))
+	if token, err := decoder.Token(); err != nil || token != json.Delim('{') {
+		return keys
+	}
+	for decoder.More() {
+		key, err := decoder.Token()
+		var value json.RawMessage
+		if err != nil || decoder.Decode(&value) != nil {
+			break
+		}
+		keys = append(keys, key.(string))
+	}
+	return keys
+}
+
 // dumpJSON is compact JSON with text as it is.
 func dumpJSON(value any) ([]byte, error) {
 	var out bytes.Buffer

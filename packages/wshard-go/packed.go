@@ -36,7 +36,8 @@ type Recording struct {
 	// StepClock says which clock the steps are of, StepOutcome whether rewards came with the "same" or the "next"
 	// observation; both are empty where nobody said which moments are the steps.
 	StepClock, StepOutcome string
-	Signals                []*Signal
+	// Signals in the order of the file.
+	Signals []*Signal
 }
 
 var kinds = setOf("scalar", "vector", "tensor", "image", "text", "bytes")
@@ -48,11 +49,15 @@ func openRecording(shard *Shard, episode *Episode) (*Recording, error) {
 	if err != nil {
 		return nil, err
 	}
+	data, err := shard.Read(metaDirectory)
+	if err != nil {
+		return nil, err
+	}
 	found := &Recording{ID: episode.ID}
-	return found, catch(metaDirectory, func() { found.read(stated, shard, episode) })
+	return found, catch(metaDirectory, func() { found.read(stated, keysOf(data, "signals"), shard, episode) })
 }
 
-func (r *Recording) read(stated Object, shard *Shard, episode *Episode) {
+func (r *Recording) read(stated Object, names []string, shard *Shard, episode *Episode) {
 	version := "1"
 	if value, isThere := stated["version"]; isThere {
 		version = fmt.Sprint(value)
@@ -81,7 +86,7 @@ func (r *Recording) read(stated Object, shard *Shard, episode *Episode) {
 			r.StepClock, r.StepOutcome = clock, outcome.(string)
 		}
 	}
-	for _, name := range sortedKeys(signals) {
+	for _, name := range names {
 		how, isObject := signals[name].(Object)
 		if version == "1" {
 			how, isObject = firstVersion(shard, episode, name, fmt.Sprint(signals[name])), true

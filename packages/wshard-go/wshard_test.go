@@ -9,7 +9,6 @@ import (
 	"os"
 	"path/filepath"
 	"reflect"
-	"sort"
 	"strings"
 	"testing"
 
@@ -64,13 +63,6 @@ func described(t testing.TB, path string) Object {
 	var plain Object
 	if err := json.Unmarshal(text, &plain); err != nil {
 		t.Fatal(err)
-	}
-	for _, key := range []string{"channels", "signals", "blocks"} {
-		if items, isList := plain[key].([]any); isList {
-			sort.Slice(items, func(a, b int) bool {
-				return items[a].(Object)["name"].(string) < items[b].(Object)["name"].(string)
-			})
-		}
 	}
 	return plain
 }

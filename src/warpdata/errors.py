@@ -45,9 +45,13 @@ WarpError                      .code is stable, .hint says what to do next
 from __future__ import annotations
 
 import difflib
+import functools
 import os
-from collections.abc import Iterable
-from typing import Any, ClassVar
+from collections.abc import Callable, Iterable
+from types import FunctionType
+from typing import Any, ClassVar, TypeVar, cast
+
+C = TypeVar("C", bound=Callable[..., Any])
 
 
 def nearest(name: str, names: Iterable[str]) -> str:
@@ -55,6 +59,29 @@ def nearest(name: str, names: Iterable[str]) -> str:
     known = {str(each).casefold(): str(each) for each in names}
     found = difflib.get_close_matches(str(name).casefold(), known, n=1)
     return f" Did you mean {known[found[0]]!r}?" if found else ""
+
+
+def suggests(door: C) -> C:
+    """The same function or class; a misspelt option is refused with the right one, as by Python itself from 3.13 on."""
+    if isinstance(door, type):
+        setattr(door, "__init__", suggests(getattr(door, "__init__")))  # noqa: B009, B010 - mypy forbids to say it plainly
+        return door
+    code = cast(FunctionType, door).__code__
+
+    @functools.wraps(door)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return door(*args, **kwargs)
+        except TypeError as error:
+            text, came = str(error).partition(". Did you mean")[0], error.__traceback__
+            # Only the call itself: whatever is raised inside it has more of a traceback.
+            if came is None or came.tb_next is not None or "unexpected keyword" not in text:
+                raise
+            known = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
+            wrong = next(name for name in kwargs if name not in known)
+            raise TypeError(f"{text}.{nearest(wrong, known)}") from None
+
+    return cast(C, call)
 
 
 def require_word(what: str, word: object, words: Iterable[str]) -> None:

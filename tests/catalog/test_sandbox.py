@@ -357,3 +357,10 @@ def test_text_means_the_same_moment_on_every_machine(
 def test_the_refusal_is_an_error_of_the_dataset(dataset: wd.Dataset) -> None:
     with pytest.raises(DatasetError, match="2 statements"):
         dataset.sql("select 1; select 2")
+
+
+def test_a_misspelt_column_of_a_query_is_named(dataset: wd.Dataset) -> None:
+    column = dataset.table("main").schema().names[0]
+    with pytest.raises(DatasetError, match=f"there is no column '{column}x'") as raised:
+        dataset.sql(f"select {column}x from main").arrow()
+    assert f"Did you mean '{column}'" in raised.value.hint

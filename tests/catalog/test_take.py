@@ -55,16 +55,18 @@ def test_it_is_what_taking_from_the_whole_gives(table: wd.Table, rows: list[int]
 def test_columns_and_kinds_of_numbers(table: wd.Table) -> None:
     assert table.take(np.array([3, 3, 0], np.uint8), "id").to_pydict() == {"id": [3, 3, 0]}
     assert table.select(["kind", "id"]).take((20,)).to_pylist() == [{"kind": "2", "id": 20}]
+    assert table.take(range(-COUNT, COUNT), columns="id").to_pydict() == {"id": 2 * list(range(COUNT))}
     assert table.take(range(2), columns=["word"]).to_pydict() == {"word": ["w0", "w1"]}
     assert table.take(pa.array([1])).num_rows == 1
 
 
-@pytest.mark.parametrize("rows", [[COUNT], [-COUNT - 1], [0, 10**30]])
+@pytest.mark.parametrize("rows", [[COUNT], [-COUNT - 1], [0, 10**30], range(2**50)])
 def test_rows_that_are_not_there(table: wd.Table, rows: list[int]) -> None:
     with pytest.raises((IndexError, TypeError)):
         table.take(rows)
-    with pytest.raises(IndexError):
-        table.filter("false").take([0])
+    for none in ([0], range(1)):
+        with pytest.raises(IndexError):
+            table.filter("false").take(none)
 
 
 @pytest.mark.parametrize("rows", [3, [1.5], ["a"], [True, False], [[1]]])

@@ -35,14 +35,11 @@ def describe(path: Path) -> dict[str, Any]:
         return {"error": error.code}
 
 
-def in_order(found: dict[str, Any]) -> dict[str, Any]:
-    """A description of any language with its lists in one order and its numbers in one form."""
-    ordered = json.loads(json.dumps(found))
-    for key in ("channels", "signals", "blocks"):
-        if key in ordered:
-            ordered[key] = sorted(ordered[key], key=lambda each: each["name"])
-    ordered.pop("message", None)
-    return ordered
+def plain(found: dict[str, Any]) -> dict[str, Any]:
+    """A description of any language with its numbers in one form; its lists keep their order, which is compared too."""
+    said: dict[str, Any] = json.loads(json.dumps(found))
+    said.pop("message", None)
+    return said
 
 
 def _described(path: Path) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tests.conformance.describe import describe, in_order
+from tests.conformance.describe import describe, plain
 from tests.conftest import ROOT
 from warpdata.formats.wshard import layout
 from warpdata.formats.wshard.chunked import ChunkedEpisodeReader
@@ -28,7 +28,7 @@ class Python:
     """The library itself."""
 
     def describe(self, files: Iterable[Path]) -> list[dict[str, Any]]:
-        return [in_order(describe(path)) for path in files]
+        return [plain(describe(path)) for path in files]
 
     def copy(self, sources: list[Path], folder: Path, compression: str) -> None:
         for source in sources:
@@ -48,7 +48,7 @@ class Commands:
         found: list[dict[str, Any]] = []
         for start in range(0, len(names), _AT_ONCE):
             text = run([*self._dump, "--full", "--lines", *names[start : start + _AT_ONCE]])
-            found += [in_order(json.loads(line)) for line in text.splitlines()]
+            found += [plain(json.loads(line)) for line in text.splitlines()]
         assert len(found) == len(names)
         return found
 

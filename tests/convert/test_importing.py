@@ -166,6 +166,9 @@ def test_nothing_is_mixed_or_overwritten(tmp_path: Path) -> None:
 def test_the_receipt_has_hashes_anybody_can_compute(tmp_path: Path) -> None:
     source = made_set(tmp_path / "source", 2)
     receipt = wd.import_episodes(source, tmp_path / "ours")
+    for ours in (tmp_path / "ours", wd.open(tmp_path / "ours")):
+        with pytest.raises(ValueError, match="Did you mean 'format'"):
+            wd.import_episodes(ours, tmp_path / "again", formt="hdf5")
     sums = [hashlib.sha256(e["action"].values().tobytes()).hexdigest() for e in wd.open(source)]
     signal = receipt.to_json()["signals"]["action"]
     assert signal["sha256"] == hashlib.sha256("".join(sums).encode()).hexdigest()

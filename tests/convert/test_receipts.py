@@ -128,7 +128,7 @@ def test_options_that_would_do_nothing_are_refused(
     source = rlds_set(tmp_path / "source")
     wd.import_episodes(source, tmp_path / "root")
     for words, why in (
-        (["export", "lerobot", str(tmp_path / "root"), "out", "--fps", "5"], "opened without fps"),
+        (["export", "lerobot", str(tmp_path / "root"), "out", "--fps", "5"], "opened without 'fps'"),
         (["convert", str(source), str(tmp_path / "x"), "--rate", "5"], "--rate"),
         (["convert", str(source), str(tmp_path / "x"), "--task", "push"], "--task"),
         (["convert", str(source), str(tmp_path / "x.zarr"), "--codec", "h264"], "no option 'video'"),

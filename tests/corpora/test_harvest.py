@@ -288,6 +288,8 @@ def test_side_table_errors(tmp_path: Path) -> None:
     for bad in ({"row_id": "i64"}, {"a b": "i64"}, {"a": "bf16"}):
         with pytest.raises(ValueError, match="side column"):
             CorpusWriter(tmp_path / "d", 1, columns=bad)
+    with pytest.raises(ValueError, match="too wide"):
+        CorpusWriter(tmp_path / "d", 2**50)
 
 
 def test_a_writer_that_could_not_begin_leaves_no_lock(tmp_path: Path) -> None:

@@ -145,11 +145,7 @@ def check_files(root: Path, counts: np.ndarray) -> None:
         for path in (data, frames):
             if path is not None:
                 path.unlink(missing_ok=True)
-    # A file that was finished when its recorder died is kept beside what salvage made of the journal.
-    kept = (".recording-done", ".bak")
-    left = [
-        path for path in root.rglob("*") if path.is_file() and not any(each in str(path) for each in kept)
-    ]
+    left = [path for path in root.rglob("*") if path.is_file()]
     assert left == [], left
 
 

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import random
 import shutil
+import signal
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -21,7 +24,7 @@ from tests.sweeps import thinned
 from warpdata.bytekit.jsontext import dump_json
 from warpdata.cli.main import main
 from warpdata.episodes import journals, unfinished
-from warpdata.errors import WarpError
+from warpdata.errors import BlobNotFoundError, FormatError, WarpError
 from warpdata.formats.episodedir import layout
 from warpdata.formats.episodedir.frame_index import read_marks
 from warpdata.formats.episodedir.signal_file import Description
@@ -323,6 +326,53 @@ def test_an_older_file_of_the_same_name_is_kept(tmp_path: Path) -> None:
         if names[0] == "c.mp4":
             found = wd.VideoSignal(tmp_path / "c.mp4", tmp_path / "c.frames.parquet")
             assert [step_in(image) for image, _ in found] == [3] * 5
+
+
+@pytest.mark.parametrize("frames", ["", "c.frames.parquet", "elsewhere/c.frames.parquet"])
+def test_a_recorder_killed_as_it_finishes_single_files_leaves_only_them(tmp_path: Path, frames: str) -> None:
+    """At every name it gives or takes: salvage ends with the files it was to make, and no backup of one of them."""
+    for number in itertools.count():
+        folder = tmp_path / str(number)
+        (folder / "elsewhere").mkdir(parents=True)
+        child = os.fork()
+        if child == 0:
+            _die_at_name(folder, frames, number)
+        os.waitpid(child, 0)
+        is_last = bool(list(folder.glob(".*-done")))
+        data = folder / ("c.mp4" if frames else "s.parquet")
+        with contextlib.suppress(FormatError, BlobNotFoundError):  # nothing was left to be done
+            assert wd.salvage(data).is_complete
+        found = wd.VideoSignal(data, folder / frames) if frames else wd.SimpleSignal(data)
+        assert len(found) == 5
+        expected = {data} | ({folder / frames} if frames else set())
+        assert {path for path in folder.rglob("*") if path.is_file()} == expected
+        if is_last:
+            return
+
+
+def _die_at_name(folder: Path, frames: str, number: int) -> None:
+    if frames:
+        writer: wd.SignalWriter = wd.VideoSignalWriter(folder / "c.mp4", folder / frames)
+    else:
+        writer = wd.SimpleSignalWriter(folder / "s.parquet")
+    for step in range(5):
+        writer.append(value("cam" if frames else "arm", 3), step)
+    names = 0
+
+    def instead(real: Callable[..., Any]) -> Callable[..., Any]:
+        def counted(*arguments: Any, **options: Any) -> Any:
+            nonlocal names
+            if names == number:
+                os.kill(os.getpid(), signal.SIGKILL)
+            names += 1
+            return real(*arguments, **options)
+
+        return counted
+
+    for name in ("rename", "replace", "unlink"):
+        setattr(os, name, instead(getattr(os, name)))
+    writer.close()
+    os._exit(0)
 
 
 def test_recordings_with_a_journal_per_size_are_finished(tmp_path: Path) -> None:

@@ -213,6 +213,13 @@ def test_an_exception_keeps_the_journal_and_says_how_to_finish(tmp_path: Path) -
     assert not (tmp_path / "a.wshard.partial").exists()
 
 
+def test_a_step_that_no_journal_holds_is_refused_before_memory_is_taken(tmp_path: Path) -> None:
+    channels = [{"id": "x", "dtype": "u8", "shape": [2**38]}]
+    with pytest.raises(SchemaMismatchError, match="too large"):
+        wd.WShardStreamWriter(tmp_path / "e.wshard", "e", channels)
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_a_path_with_a_journal_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "a.wshard"
     first = record(path, 3)

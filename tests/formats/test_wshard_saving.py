@@ -116,6 +116,11 @@ REFUSED: dict[str, tuple[Callable[[wd.WShardEpisode], None], str]] = {
     "negative chunk": (setting("chunk_index", -1), "chunk_index is -1"),
     "length in about": (setting("about", {"length_T": 9}), "'length_T'"),
     "negative length": (setting("length", -1), "length is -1"),
+    "a length that nothing backs": (setting("length", 2**60, observations={}), "too many at once"),
+    "times past the last there is": (
+        setting("length", 10, observations={}, timebase=wd.Timebase("ticks", 1e-9)),
+        "too many at once",
+    ),
     "clock in about": (channel_about("clock"), "'clock'"),
     "shape in about": (channel_about("shape"), "'shape'"),
     "block of a channel": (setting("blocks", {"signal/state": b"1234"}), "two blocks have this name"),

@@ -159,6 +159,8 @@ def test_a_static_item_that_an_episode_lacks_is_masked() -> None:
         ({"align": "holt"}, "Did you mean 'hold'"),
         ({"offsets_s": []}, "moments"),
         ({"offsets": []}, "from 1"),
+        ({"offsets": range(2**50)}, "from 1"),
+        ({"offsets_s": range(2**50)}, "moments"),
         ({"offsets": [0, 1.0]}, "seconds are offsets_s"),
         ({"offsets": [True]}, "records"),
         ({"offsets": [0], "past": 2}, "one way"),

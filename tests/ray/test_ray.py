@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -20,7 +21,7 @@ from tests.docs.test_snippets import CLUSTER, PRELUDE, program_of
 from tests.ray.sets import blobs, latest, made, publish_arm, speed
 from tests.sweeps import SOAK
 from warpdata.catalog.stored import StoredEpisode
-from warpdata.errors import ConflictError, CorruptLayoutError, DatasetError
+from warpdata.errors import ConflictError, CorruptLayoutError, DatasetError, UnavailableError
 from warpdata.ray import rows, verbs
 
 with warnings.catch_warnings():
@@ -441,3 +442,30 @@ def test_vectors_and_lanes_of_a_cluster_are_those_of_one_process(
             assert dataset.version == alone.version
             versions.add(dataset.add_lane("late", model.late, of="joints", ray=spread).version)
     assert len(versions) == 1
+
+
+def test_a_cluster_in_which_nobody_works_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    from warpdata.ray import adapter
+
+    monkeypatch.setattr(adapter, "_WORKER_S", 0.1)
+    monkeypatch.setattr(adapter, "_nothing", ray.remote(resources={"nowhere": 1})(lambda: None))
+    with pytest.raises(UnavailableError, match="began to work") as raised:
+        list(adapter.RayRunner().run(abs, [1]))
+    assert "--jobs" in raised.value.hint
+
+
+def test_ctrl_c_while_a_cluster_starts_stops_all_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    from warpdata.ray import adapter
+
+    did: list[str] = []
+
+    def init(*_: object, **__: object) -> None:
+        signal.raise_signal(signal.SIGINT)
+        did.append("started")
+
+    monkeypatch.setattr(adapter.ray, "is_initialized", lambda: False)
+    monkeypatch.setattr(adapter.ray, "init", init)
+    monkeypatch.setattr(adapter.ray, "shutdown", lambda: did.append("stopped"))
+    with pytest.raises(KeyboardInterrupt):
+        list(adapter.RayRunner().run(abs, [1]))
+    assert did == ["started", "stopped"]

@@ -330,3 +330,22 @@ class TestHangingServers:
             ReliableStore(Busy(), policy=policy).head("x")
         assert len(waits) == 2
         assert now <= policy.max_total_s
+
+
+class _Simple(http.server.SimpleHTTPRequestHandler):
+    """What `python -m http.server` runs: it sends whole files, whatever range is asked for."""
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@pytest.mark.parametrize("query", ["", "?signature=1"])
+@pytest.mark.parametrize("size", [60, 200_000])
+def test_a_server_without_ranges_is_called_so(tmp_path: Path, size: int, query: str) -> None:
+    (tmp_path / "a.wshard").write_bytes(b"SHRD" + bytes(size))
+    with (
+        serving(lambda *args: _Simple(*args, directory=str(tmp_path))) as server,
+        pytest.raises(StoreError, match="does not answer range requests") as raised,
+    ):
+        wd.load_wshard(f"{server.url}/a.wshard{query}")
+    assert "http.server" in raised.value.hint

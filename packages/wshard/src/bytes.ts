@@ -1,9 +1,14 @@
 import { corrupt } from "./errors.js";
 
+/** All of them added up. */
+export function sum(values: readonly number[]): number {
+  return values.reduce((total, each) => total + each, 0);
+}
+
 /** Parts of bytes as one; a part alone is not copied. */
 export function joinBytes(parts: Uint8Array[]): Uint8Array {
   if (parts.length === 1) return parts[0]!;
-  const out = new Uint8Array(parts.reduce((sum, each) => sum + each.length, 0));
+  const out = new Uint8Array(sum(parts.map((each) => each.length)));
   let at = 0;
   for (const part of parts) {
     out.set(part, at);

@@ -1,6 +1,6 @@
 /** Decompression, bounded before anything is allocated. The door of fzstd, which checks no frame checksum: we do. */
 import { Decompress, decompress } from "fzstd";
-import { viewOf } from "./bytes.js";
+import { sum, viewOf } from "./bytes.js";
 import { xxh64 } from "./checksum.js";
 import { corrupt, FormatError, LimitExceededError } from "./errors.js";
 
@@ -87,7 +87,7 @@ function fill(data: Uint8Array, frame: Frame, out: Uint8Array): number {
       written = frame.size;
     } else {
       const stream = new Decompress((part) => {
-        if (written + part.length > out.length) corrupt("a zstd frame holds too much");
+        if (written + part.length > out.length) damaged("it holds too much");
         out.set(part, written);
         written += part.length;
       });
@@ -112,7 +112,7 @@ function decodeZstd(data: Uint8Array, rawSize: number): Uint8Array {
   }
   const first = readFrame(data, 0);
   if ((first.size ?? 0) > rawSize) {
-    throw new LimitExceededError(`a zstd frame announces ${first.size} bytes where ${rawSize} are allowed`);
+    throw new LimitExceededError(`a zstd frame of ${first.size} bytes is too large for ${rawSize}`);
   }
   if (first.size === rawSize && first.end !== data.length) {
     damaged("more bytes than the frame has");
@@ -122,7 +122,7 @@ function decodeZstd(data: Uint8Array, rawSize: number): Uint8Array {
   for (let at = 0; at < data.length; ) {
     const frame = at ? readFrame(data, at) : first;
     if (!frame.isSkippable) {
-      if ((frame.size ?? 0) > rawSize - filled) corrupt("zstd frames hold more than announced");
+      if ((frame.size ?? 0) > rawSize - filled) damaged("it holds too much");
       if (frame.size === undefined && frame.windowBytes > MAX_WINDOW_BYTES) {
         damaged("its window is too large");
       }
@@ -136,7 +136,7 @@ function decodeZstd(data: Uint8Array, rawSize: number): Uint8Array {
 
 /** Neighbouring frames that end at these offsets and must hold exactly these sizes, joined. */
 export function decodeFrames(data: Uint8Array, ends: number[], sizes: number[]): Uint8Array {
-  const out = new Uint8Array(sizes.reduce((sum, each) => sum + each, 0));
+  const out = new Uint8Array(sum(sizes));
   let start = 0;
   let filled = 0;
   for (const [index, end] of ends.entries()) {

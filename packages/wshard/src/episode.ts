@@ -10,6 +10,7 @@ import { Recording } from "./packed.js";
 import { blockRows, type RowSource, textRows } from "./rows.js";
 import {
   afterSlash,
+  beforeSlash,
   type ChunkPosition,
   type EpisodeSchema,
   guessPart,
@@ -119,7 +120,7 @@ export class Episode {
   /** What the file says about the episode beyond the format. */
   about: JsonObject = {};
   chunk: ChunkPosition | undefined;
-  /** By the name of the block: `signal/joint`, `action/torque`, `omen/joint/dreamer`, `reward`, `done`, `truncated`, … */
+  /** Lane by lane, each in the order of the file. By the name of the block: `signal/joint`, `action/torque`, `omen/joint/dreamer`, `reward`, `done`, `truncated`, … */
   readonly channels = new Map<string, Channel>();
   /** Times of the steps, where the file has them. */
   clock: RowSource | undefined;
@@ -140,8 +141,10 @@ export class Episode {
   /** The time of each step in nanoseconds, from the timestamps or from the rate. */
   async timesNs(): Promise<BigInt64Array> {
     if (this.clock) return typedArray("i64", await this.clock.bytes(0, this.length)) as BigInt64Array;
-    if (this.length > MAX_TIMES) throw new LimitExceededError(`the times of ${this.length} steps are too many at once`);
     const interval = 1e9 / this.timebase.tickHz;
+    if (this.length > MAX_TIMES || this.length * interval >= 2 ** 63) {
+      throw new LimitExceededError(`${this.length} steps are too many at once`);
+    }
     return BigInt64Array.from({ length: this.length }, (_, step) => BigInt(roundHalfEven(step * interval)));
   }
 
@@ -170,7 +173,7 @@ export async function episodeOf(shard: Shard): Promise<Episode> {
 
 const I64 = tensorSpec("i64");
 const FLAGS = ["reward", "done", "truncated"] as const;
-const LANES: ReadonlySet<string> = new Set(["action", "omen", "uncert", "residual"]);
+const LANES: readonly string[] = ["action", "omen", "uncert", "residual"];
 const WIDE: Record<number, [DType, DType, bigint]> = {
   2: ["f16", "i16", 10n],
   4: ["f32", "i32", 23n],
@@ -236,13 +239,14 @@ async function fill(episode: Episode, shard: Shard, schema: EpisodeSchema): Prom
     return rowsOf(name, tensorSpec(exact ?? (await foreignDtype(name, plain))), steps);
   };
 
-  for (const { block, clock: named, tensor, lane, id, about } of schema.channels) {
+  const listed = [...schema.channels].sort((a, b) => LANES.indexOf(a.lane) - LANES.indexOf(b.lane));
+  for (const { block, clock: named, tensor, lane, about } of listed) {
     left.delete(block);
     const clock = named === undefined ? undefined : rowsOf(named, I64);
     const length = clock ? clock.length : steps;
     let rows: RowSource;
     if (shard.has(block)) rows = rowsOf(block, tensor, length);
-    else if (length) corrupt(`is missing, though channel '${id}' is listed`, block);
+    else if (length) corrupt("is missing, though it is listed", block);
     // A writer that never saw a step has nothing to store.
     else rows = { ...tensor, length, bytes: async () => new Uint8Array(0) };
     add(block, lane, rows, clock, about);
@@ -252,11 +256,12 @@ async function fill(episode: Episode, shard: Shard, schema: EpisodeSchema): Prom
   left.delete(layout.TICKS);
   if (left.has(layout.TIMESTAMPS_NS)) episode.clock = rowsOf(layout.TIMESTAMPS_NS, I64, steps);
   // Lanes, and the actions one existing writer does not list.
-  for (const name of [...left]) {
-    const lane = name.split("/", 1)[0]!;
-    if (!LANES.has(lane) || !afterSlash(name)) continue;
-    const spec = schema.lanes.get(name) ?? guessSpec(name, shard.block(name).rawSize, schema);
-    if (spec) add(name, lane as Lane, rowsOf(name, spec, lane === "residual" ? undefined : steps));
+  for (const lane of LANES) {
+    for (const name of [...left]) {
+      if (beforeSlash(name) !== lane || !afterSlash(name)) continue;
+      const spec = schema.lanes.get(name) ?? guessSpec(name, shard.block(name).rawSize, schema);
+      if (spec) add(name, lane as Lane, rowsOf(name, spec, lane === "residual" ? undefined : steps));
+    }
   }
   for (const [name, rows] of flags) if (rows) add(name, name, rows);
   for (const name of left) if (!layout.isAid(name)) episode.blocks.set(name, shard);

@@ -1,4 +1,5 @@
 /** An episode in chunks as one: rows of several shards, each opened when one of its rows is asked for. */
+import { sum } from "./bytes.js";
 import { type ChunkEntry, type ChunkListData, checkChunk, readChunkList } from "./chunks.js";
 import { Channel, Episode, type EpisodeOptions, episodeOf } from "./episode.js";
 import { corrupt, NotFoundError } from "./errors.js";
@@ -10,7 +11,7 @@ import type { Source } from "./source.js";
 /** Packed sign bits of several chunks as those of the whole: a dimension of each, one after the other. */
 function joinedBits(lengths: number[], opened: (index: number) => Promise<RowSource>, firstBytes: number): RowSource {
   const first = lengths.find((each) => each > 0) ?? 0;
-  const rowBytes = Math.ceil(lengths.reduce((sum, each) => sum + each, 0) / 8);
+  const rowBytes = Math.ceil(sum(lengths) / 8);
   const dims = first ? Math.floor(firstBytes / Math.ceil(first / 8)) : 0;
   let whole: Promise<Uint8Array> | undefined;
   const join = async (): Promise<Uint8Array> => {
@@ -93,11 +94,8 @@ async function join(whole: Episode, list: ChunkListData, opened: (index: number)
   Object.assign(whole, { length: list.length, timebase, metadata, models, about });
   whole.envId ||= first.envId;
   for (const [name, shard] of first.blocks) whole.blocks.set(name, shard);
-  const find = async (name: string, index: number): Promise<Channel> => {
-    const found = (await opened(index)).channels.get(name);
-    if (!found) corrupt(`chunk ${index} has no channel '${name}'`);
-    return found;
-  };
+  // Every chunk that is opened has the same channels and clocks as the first.
+  const find = async (name: string, index: number): Promise<Channel> => (await opened(index)).channels.get(name)!;
   for (const [name, channel] of first.channels) {
     const rowsOf = async (index: number) => (await find(name, index)).source;
     let source: RowSource;
@@ -112,16 +110,12 @@ async function join(whole: Episode, list: ChunkListData, opened: (index: number)
       // A channel with its own clock has as many rows per chunk as its chunk says.
       const own = await Promise.all(lengths.map(async (_, index) => (await find(name, index)).length));
       source = joinedRows(channel.source, own, rowsOf);
-      clock = joinedRows(channel.clock, own, async (index) => (await find(name, index)).clock as RowSource);
+      clock = joinedRows(channel.clock, own, async (index) => (await find(name, index)).clock!);
     } else source = joinedRows(channel.source, lengths, rowsOf);
     whole.channels.set(name, new Channel(name, channel.lane, channel.id, source, clock, channel.about));
   }
   if (first.clock) {
-    whole.clock = joinedRows(first.clock, lengths, async (index) => {
-      const { clock } = await opened(index);
-      if (!clock) corrupt(`chunk ${index} has no timestamps`);
-      return clock;
-    });
+    whole.clock = joinedRows(first.clock, lengths, async (index) => (await opened(index)).clock!);
   }
 }
 

@@ -13,11 +13,7 @@ const NUMBER = /-?(?:0|[1-9]\d*)(\.\d+)?([eE][+-]?\d+)?/y;
 const SPACE = /[ \t\n\r]*/y;
 // biome-ignore lint/suspicious/noControlCharactersInRegex: JSON forbids exactly these inside strings
 const PLAIN = /[^"\\\u0000-\u001f]*/y;
-const WORDS: [string, Json][] = [
-  ["null", null],
-  ["true", true],
-  ["false", false],
-];
+const WORD = /null|true|false/y;
 const ESCAPE = /\\(?:["\\/bfnrt]|u[\da-fA-F]{4})/y;
 
 // A number with a point or an exponent is no count, even where its value is whole: 10.0 is not 10 here.
@@ -61,14 +57,12 @@ export function parseJson(data: Uint8Array): Json {
     let found: Json;
     match(SPACE);
     const next = text[at];
-    const word = WORDS.find(([each]) => text.startsWith(each, at));
-    if (next === "{") found = parseObject(depth);
+    const word = match(WORD);
+    if (word) found = JSON.parse(word[0]);
+    else if (next === "{") found = parseObject(depth);
     else if (next === "[") found = parseArray(depth);
     else if (next === '"') found = parseString();
-    else if (word) {
-      at += word[0].length;
-      found = word[1];
-    } else {
+    else {
       const number = match(NUMBER) ?? fail("a value was expected");
       found = Number(number[0]);
       if (number[1] !== undefined || number[2] !== undefined) {

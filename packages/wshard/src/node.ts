@@ -23,7 +23,6 @@ export function fromFile(path: string): Source {
     }
   };
   return {
-    isLocal: true,
     size: () => using(async (file) => (await file.stat()).size),
     read: (start, end) =>
       using(async (file) => {

@@ -1,6 +1,6 @@
 /** Recordings packed into one shard: signals with times of their own, cameras and events beside the rows of steps. */
 
-import { checkRange } from "./bytes.js";
+import { checkRange, sum } from "./bytes.js";
 import { type DType, isDType, type TypedArray, typedArray } from "./dtype.js";
 import type { Episode } from "./episode.js";
 import { corrupt } from "./errors.js";
@@ -17,21 +17,21 @@ const BYTES_TAG = "__bytes_base64__";
 
 /** One signal of a recording: rows of numbers, or the file of a table or a camera. */
 export class Signal {
-  readonly kind: string;
+  declare readonly kind: string;
   /** One of the thirteen, or `text` or `bytes`. */
-  readonly dtype: string;
-  readonly shape: readonly number[];
-  readonly units: string | undefined;
-  readonly names: readonly string[] | undefined;
-  readonly part: Part;
+  declare readonly dtype: string;
+  declare readonly shape: readonly number[];
+  declare readonly units: string | undefined;
+  declare readonly names: readonly string[] | undefined;
+  declare readonly part: Part;
   /** The name that signals recorded at the same times share. */
-  readonly clock: string | undefined;
+  declare readonly clock: string | undefined;
   /** Records, where the directory says how many. */
-  readonly length: number | undefined;
+  declare readonly length: number | undefined;
   /** The block of its parquet file, where it is a table of events. */
-  readonly table: string | undefined;
+  declare readonly table: string | undefined;
   /** The block of its encoded video and that of its frame index, where it is a camera. */
-  readonly video: { readonly block: string; readonly frames: string } | undefined;
+  declare readonly video: { readonly block: string; readonly frames: string } | undefined;
 
   readonly #shard: Shard;
   readonly #blocks: string[];
@@ -91,7 +91,7 @@ export class Signal {
       return blockRows(this.#shard, block, spec, Number.isInteger(rows) ? rows : corrupt("holds no whole rows", block));
     });
     const counts = parts.map((each) => each.length);
-    const total = counts.reduce((sum, each) => sum + each, 0);
+    const total = sum(counts);
     if (total !== this.length) corrupt(`${total} rows of ${this.length} are there`, this.#blocks[0]);
     checkRange(start, end, total, `records of signal '${this.name}'`);
     return joinedRows(spec, counts, async (index) => parts[index]!).bytes(start, end);
@@ -108,7 +108,7 @@ export class Signal {
     const times = typedArray("i64", await this.#shard.read(this.#times)) as BigInt64Array;
     const isOrdered = times.every((each, index) => index === 0 || each > times[index - 1]!);
     if (times.length !== this.length || !isOrdered) {
-      corrupt(`its times do not increase, or are not as many as the records`, this.#times);
+      corrupt("its times are not those of its records", this.#times);
     }
     return times;
   }
@@ -154,6 +154,7 @@ export class Signal {
 
 /** A packed recording: the same names, signals, static items and metadata as its folder had. */
 export class Recording {
+  /** In the order of the file; names that are numbers come first, as JavaScript has them in any object. */
   readonly signals = new Map<string, Signal>();
 
   private constructor(
@@ -210,7 +211,7 @@ function firstVersion(shard: Shard, episode: Episode, name: string, stated: Json
   if (how === "table") return { kind: "text", dtype: "text", shape: [], table: `aux/table/${name}` };
   const block = name.startsWith("action/") ? name : `signal/${name}`;
   const channel = episode.channels.get(block);
-  if (!channel || !shard.has(block)) corrupt("is missing, though the directory lists it", block);
+  if (!channel || !shard.has(block)) corrupt("is missing, though it is listed", block);
   const kinds = ["scalar", "vector", "tensor"];
   const clock = `time/${block}/timestamps_ns`;
   return {

@@ -111,7 +111,7 @@ export async function readSchema(shard: Shard): Promise<EpisodeSchema> {
     const chunk = chunkOf(meta, length);
     const id = text(meta, "episode_id", "id");
     const envId = text(meta, "env_id");
-    const about = Object.fromEntries(Object.entries(meta).filter(([key]) => !EPISODE_KEYS.has(key)));
+    const about = pick(meta, (key) => !EPISODE_KEYS.has(key));
     return { id, envId, length, timebase, chunk, metadata: object(meta["metadata"]), about };
   });
   const [channels, texts] = await read(layout.META_CHANNELS, (meta) => readChannels(meta, shard.blocks));
@@ -120,16 +120,7 @@ export async function readSchema(shard: Shard): Promise<EpisodeSchema> {
     (meta) => list(meta["models"]),
     () => [],
   );
-  return {
-    ...episode,
-    channels,
-    lanes: stated.lanes,
-    texts: new Map([...texts, ...stated.texts]),
-    flags: stated.flags,
-    blockAbout: stated.blockAbout,
-    absent: stated.absent,
-    models,
-  };
+  return { ...stated, ...episode, channels, texts: new Map([...texts, ...stated.texts]), models };
 }
 
 function readStated(meta: JsonObject) {
@@ -181,7 +172,7 @@ function channelOf(each: JsonObject, blocks: ReadonlyMap<string, unknown>, named
     // Two existing writers list actions as if they were signals; the block that is there decides.
     if (block === `signal/${id}` && !blocks.has(block) && blocks.has(`action/${id}`)) block = `action/${id}`;
   }
-  const lane = block.split("/", 1)[0] as string;
+  const lane = beforeSlash(block);
   if ((lane !== "signal" && lane !== "action") || !afterSlash(block) || !id) {
     corrupt(`channel '${id}' has no signal or action block`);
   }
@@ -189,9 +180,18 @@ function channelOf(each: JsonObject, blocks: ReadonlyMap<string, unknown>, named
   if (clock !== undefined && (typeof clock !== "string" || !blocks.has(clock))) {
     corrupt(`channel '${id}' names a clock that is not there`);
   }
-  const isSaid = (key: string) => !CHANNEL_KEYS.has(key) && !(key === "encoding" && "ends" in each);
-  const about = Object.fromEntries(Object.entries(each).filter(([key]) => isSaid(key)));
+  const about = pick(each, (key) => !CHANNEL_KEYS.has(key) && !(key === "encoding" && "ends" in each));
   return { id, lane, block, tensor: tensorOf(each, id), clock, about };
+}
+
+/** The members whose keys are wanted. */
+function pick(source: JsonObject, isWanted: (key: string) => boolean): JsonObject {
+  return Object.fromEntries(Object.entries(source).filter(([key]) => isWanted(key)));
+}
+
+/** What stands before the first slash: the lane of a block. */
+export function beforeSlash(name: string): string {
+  return name.split("/", 1)[0]!;
 }
 
 /** What stands behind the first slash. */
@@ -322,7 +322,7 @@ function rangeOf(value: Json | undefined, length: number): [number, number] | un
 
 /** Dtype and shape of a block no metadata describes, from its name and size; undefined if nothing fits. */
 export function guessSpec(name: string, rawSize: number, schema: EpisodeSchema): TensorSpec | undefined {
-  const lane = name.split("/", 1)[0];
+  const lane = beforeSlash(name);
   const fits = (each: ChannelSpec) => each.lane === "signal" && each.tensor.rowBytes * schema.length === rawSize;
   if (lane === "action") {
     // One existing writer lists a channel once and stores what was seen and what was done under its id.

@@ -29,9 +29,7 @@ export function seekTableBytes(footer: Uint8Array): number {
 export function unpackSeekTable(table: Uint8Array, diskSize: number, rawSize: number): SeekTable {
   const fields = viewOf(table);
   const entry = table[table.length - 5]! & 0x80 ? 12 : 8;
-  if (fields.getUint32(0, true) !== SKIPPABLE_MAGIC || fields.getUint32(4, true) !== table.length - 8) {
-    corrupt("damaged seek table");
-  }
+  const isFrame = fields.getUint32(0, true) === SKIPPABLE_MAGIC && fields.getUint32(4, true) === table.length - 8;
   const count = (table.length - 8 - FOOTER_BYTES) / entry;
   const stored = new Float64Array(count + 1);
   const raw = new Float64Array(count + 1);
@@ -39,9 +37,7 @@ export function unpackSeekTable(table: Uint8Array, diskSize: number, rawSize: nu
     stored[i + 1] = stored[i]! + fields.getUint32(8 + i * entry, true);
     raw[i + 1] = raw[i]! + fields.getUint32(12 + i * entry, true);
   }
-  if (stored[count] !== diskSize - table.length || raw[count] !== rawSize) {
-    corrupt("the seek table does not add up to its block");
-  }
+  if (!isFrame || stored[count] !== diskSize - table.length || raw[count] !== rawSize) corrupt("damaged seek table");
   return { stored, raw };
 }
 

@@ -104,11 +104,14 @@ export class Shard {
       if (block.codec === "none") data = stored;
       else data = about(block.name, () => decode(block.codec, stored, block.rawSize));
     }
-    if (crc32c(data) !== block.crc32c) {
-      throw new ChecksumError("its bytes do not match their checksum", block.name);
-    }
-    this.#verified.add(block.name);
+    this.#settle(block, crc32c(data));
     return data;
+  }
+
+  /** Remember that a block was held against its checksum, which must be this one. */
+  #settle(block: Block, checksum: number): void {
+    if (checksum !== block.crc32c) throw new ChecksumError("its bytes do not match their checksum", block.name);
+    this.#verified.add(block.name);
   }
 
   #keep(name: string, size: number, reading: Promise<Uint8Array>): void {
@@ -154,8 +157,7 @@ export class Shard {
     for (let at = 0; at < block.diskSize; at += STEP_BYTES) {
       checksum = crc32c(await this.#stored(block, at, Math.min(at + STEP_BYTES, block.diskSize)), checksum);
     }
-    if (checksum !== block.crc32c) throw new ChecksumError("its bytes do not match their checksum", block.name);
-    this.#verified.add(block.name);
+    this.#settle(block, checksum);
   }
 
   async #readPieces(block: Block, start: number, end: number, rowBytes: number): Promise<Uint8Array> {
@@ -237,10 +239,9 @@ export class Shard {
 }
 
 function unpackPieces(data: Uint8Array): Pieces {
-  if (data.length < 4 || data.length % 4) corrupt("a list of piece checksums has an odd size");
   const view = viewOf(data);
-  const rows = view.getUint32(0, true);
-  if (rows === 0) corrupt("a list of piece checksums has pieces of no rows");
+  const rows = data.length < 4 || data.length % 4 ? 0 : view.getUint32(0, true);
+  if (rows === 0) corrupt("damaged piece checksums");
   const checksums = new Uint32Array(data.length / 4 - 1);
   for (let i = 0; i < checksums.length; i++) checksums[i] = view.getUint32(4 + 4 * i, true);
   return { rows, checksums, isChecked: new Uint8Array(checksums.length) };

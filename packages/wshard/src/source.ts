@@ -8,15 +8,12 @@ export interface Source {
   read(start: number, end: number): Promise<Uint8Array>;
   /** A file of the same folder, by relative name: where the chunks of a chunk list are. */
   beside?(name: string): Source;
-  /** Whether another read costs little, so that nothing need be read ahead. */
-  readonly isLocal?: boolean;
 }
 
 /** Bytes in memory. */
 export function fromBytes(bytes: Uint8Array | ArrayBuffer): Source {
   const data = bytes instanceof Uint8Array ? bytes : new Uint8Array(bytes);
   return {
-    isLocal: true,
     size: async () => data.length,
     read: async (start, end) => exactly(data.subarray(start, end), start, end),
   };
@@ -25,7 +22,6 @@ export function fromBytes(bytes: Uint8Array | ArrayBuffer): Source {
 /** A file chosen in a browser, or any Blob. */
 export function fromBlob(blob: Blob): Source {
   return {
-    isLocal: true,
     size: async () => blob.size,
     read: async (start, end) => exactly(new Uint8Array(await blob.slice(start, end).arrayBuffer()), start, end),
   };
@@ -73,9 +69,11 @@ export function fromUrl(url: string | URL, options: UrlOptions = {}): Source {
       total ??= Number(reply.headers.get("Content-Range")?.split("/")[1] ?? 0);
       if (total === 0) return new Uint8Array(0);
     }
-    const range = RANGE.exec(reply.headers.get("Content-Range") ?? "");
+    const range = RANGE.exec(reply.headers.get("Content-Range") ?? "") ?? [];
+    const [first, last, size] = range.slice(1).map(Number) as [number, number, number];
+    const isAsked = first === start && last === Math.min(end, size) - 1;
     const encoding = reply.headers.get("Content-Encoding");
-    if (reply.status !== 206 || !range || (encoding && encoding !== "identity")) {
+    if (reply.status !== 206 || !isAsked || (encoding && encoding !== "identity")) {
       await reply.body?.cancel();
       throw new UnavailableError(
         `${address} answered ${reply.status} without the range that was asked for`,
@@ -83,7 +81,6 @@ export function fromUrl(url: string | URL, options: UrlOptions = {}): Source {
         CORS,
       );
     }
-    const [first, last, size] = range.slice(1).map(Number) as [number, number, number];
     const found = reply.headers.get("ETag") ?? reply.headers.get("Last-Modified");
     if (total !== undefined && (size !== total || found !== tag)) {
       await reply.body?.cancel();
@@ -91,9 +88,6 @@ export function fromUrl(url: string | URL, options: UrlOptions = {}): Source {
     }
     tag = found;
     total = size;
-    if (first !== start || last !== Math.min(end, size) - 1) {
-      throw new UnavailableError(`${address} answered with another range than was asked for`);
-    }
     const data = new Uint8Array(await reply.arrayBuffer());
     if (data.length !== last - first + 1) throw new TruncatedError(`${address} ended in the middle of an answer`);
     return data;

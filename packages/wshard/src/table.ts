@@ -29,9 +29,7 @@ export interface Block {
 
 export interface Header {
   readonly role: number;
-  readonly alignment: number;
   readonly defaultCodec: Codec;
-  readonly entryCount: number;
   readonly namesOffset: number;
   readonly dataOffset: number;
 }
@@ -47,10 +45,7 @@ function ascii(data: Uint8Array, start: number, end: number): string {
 /** The header, with everything checked that needs no other byte. `start` is the file's first bytes, 64 or more. */
 export function unpackHeader(start: Uint8Array, size: number): Header {
   const magic = ascii(start, 0, 4);
-  if (magic !== layout.MAGIC) {
-    if (layout.MAGIC.startsWith(magic)) throw new TruncatedError(`a file of ${size} bytes is too short for a shard`);
-    throw new BadMagicError("not a shard: it does not begin with SHRD");
-  }
+  if (!layout.MAGIC.startsWith(magic)) throw new BadMagicError("not a shard: it does not begin with SHRD");
   if (start.length < layout.HEADER_BYTES) {
     throw new TruncatedError(`a file of ${size} bytes is too short for a shard`);
   }
@@ -85,9 +80,7 @@ export function unpackHeader(start: Uint8Array, size: number): Header {
   const codecs: Codec[] = ["none", "zstd", "lz4"];
   return {
     role: view.getUint8(5),
-    alignment,
     defaultCodec: codecs[view.getUint8(9)] ?? "none",
-    entryCount,
     namesOffset,
     dataOffset,
   };

@@ -6,7 +6,7 @@ import functools
 import os
 from typing import TYPE_CHECKING, Any, BinaryIO, Unpack
 
-from warpdata.errors import BadMagicError, BlobNotFoundError, StoreError
+from warpdata.errors import BadMagicError, BlobNotFoundError, StoreError, suggests
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from warpdata.timeline.episode import Episode
 
 
+@suggests
 def open_episode(
     source: str | os.PathLike[str] | RangeReader | bytes | BinaryIO | ChunkList,
     *,
@@ -82,6 +83,7 @@ def _one_of_many(address: str, episodes: Episodes) -> Exception:
     return ValueError(f"{address} holds {len(ids)} episodes: name one of them{some}")
 
 
+@suggests
 def open(  # noqa: A001 - the one way in
     address: str | os.PathLike[str], *, catalog: str | os.PathLike[str] | None = None
 ) -> Any:
@@ -131,6 +133,7 @@ def address_kind(address: str | os.PathLike[str]) -> str:
     return "directory" if found is None else file_kind(found)
 
 
+@suggests
 def open_episodes(
     address: str | os.PathLike[str], *, catalog: str | os.PathLike[str] | None = None
 ) -> Episodes:
@@ -229,6 +232,7 @@ def _directory(folder: Any) -> Episode:
     return shown(folder) if isinstance(folder, str | os.PathLike) else DiskEpisode(folder)
 
 
+@suggests
 def open_recordings(
     root: str | os.PathLike[str], *, edited: bool = True, cache_bytes: int = 256 << 20
 ) -> LocalDataset:
@@ -352,6 +356,7 @@ def connect(address: str) -> BlobStore:
     return ReliableStore(open_store(address, access_options(Settings.from_env()).store), Meter())
 
 
+@suggests
 def open_corpus(
     source: str | os.PathLike[str] | Sequence[str | os.PathLike[str]], **options: Unpack[SourceKeywords]
 ) -> FixedOrderSource:
@@ -380,6 +385,7 @@ def _shard_bytes(place: str) -> RangeReader:
     return FileRangeReader(found) if isinstance(found, str) else found
 
 
+@suggests
 def load_wshard(
     source: str | os.PathLike[str] | RangeReader | bytes | BinaryIO,
     channels: Collection[str] | None = None,
@@ -400,6 +406,7 @@ def load_wshard(
     return loaded
 
 
+@suggests
 def chunk_episode(
     episode: Episode | WShardEpisode,
     folder: str | os.PathLike[str],
@@ -443,6 +450,7 @@ def _directory_error(source: Any) -> Exception:
     return CorruptLayoutError("an episode directory, not a file", path=source, hint="Use wd.open_episode().")
 
 
+@suggests
 def open_vectors(
     source: str | os.PathLike[str] | RangeReader, mode: str = "r", *, durable: bool = True
 ) -> VectorStore:
@@ -457,6 +465,7 @@ def open_vectors(
     return VectorStore.open(found)
 
 
+@suggests
 def dataset(
     name: str,
     *,
@@ -516,6 +525,7 @@ def _vectors(reader: RangeReader) -> Any:
     return VectorStore.open(reader)
 
 
+@suggests
 def load(
     name: str,
     table: str = "main",

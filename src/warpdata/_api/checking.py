@@ -18,7 +18,7 @@ from warpdata._api import (
     place_and_bytes,
     runner_for,
 )
-from warpdata.errors import BadMagicError, BlobNotFoundError
+from warpdata.errors import BadMagicError, BlobNotFoundError, suggests
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from warpdata.timeline.episode import Episode
 
 
+@suggests
 def check_dataset(
     source: str | os.PathLike[str],
     *,

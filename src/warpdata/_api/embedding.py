@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from warpdata._api import address_kind, is_published, runner_for
 from warpdata._api import dataset as open_published
 from warpdata._api.importing import any_episodes
-from warpdata.errors import BadMagicError
+from warpdata.errors import BadMagicError, suggests
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from warpdata.search.embedding import EmbedJob, EmbedReport, IndexChoice, Per
 
 
+@suggests
 def embed(
     source: str | os.PathLike[str] | Dataset | Episodes,
     embedder: Embedder | str = "state",

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from warpdata._api import address_kind, divided_address, foreign_episodes, is_published, place_at, runner_for
 from warpdata._api import open as open_address
-from warpdata.errors import BadMagicError, BlobNotFoundError
+from warpdata.errors import BadMagicError, BlobNotFoundError, nearest, suggests
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from warpdata.formats.episodedir.images import VideoOptions
 
 
+@suggests
 def import_episodes(
     source: str | os.PathLike[str] | Episodes,
     target: str | os.PathLike[str],
@@ -51,11 +52,13 @@ def import_episodes(
     kind = _target_kind(os.fspath(target), to, catalog)
     if isinstance(source, Several):
         episodes, name, where = source, format or "warpdata", source.source.name
+        _refuse_options(where, options)
     else:
         where = os.fspath(source)
         where = where if "://" in where or is_published(where) else os.path.abspath(where)
         if format is None and _is_ours(where):
             episodes, name = any_episodes(where), "warpdata"
+            _refuse_options(where, options)
         else:
             name = format or known_format(place_at(divided_address(where)[0]))
             found = foreign_episodes(where, name, **options)
@@ -123,6 +126,7 @@ def _publish_imported(builder: DatasetBuilder, episodes: Episodes, receipt: Conv
     builder.publish(message=f"imported from {receipt.format}")
 
 
+@suggests
 def export_episodes(
     source: str | os.PathLike[str] | Episodes,
     target: str | os.PathLike[str],
@@ -163,16 +167,22 @@ def export_episodes(
 def _opened(address: str, name: str | None, options: Mapping[str, Any]) -> Episodes:
     """The episodes of an address; options are for those of a foreign format."""
     if name is None and (not options or _is_ours(address)):
-        if options:
-            raise ValueError(
-                f"{address} holds episodes of our own, which are opened without {', '.join(options)}"
-            )
+        _refuse_options(address, options)
         return any_episodes(address)
     from warpdata.convert.formats import known_format
 
     found = foreign_episodes(address, name or known_format(place_at(divided_address(address)[0])), **options)
     assert found is not None
     return found
+
+
+_KEYWORDS = ("format", "to", "catalog", "jobs", "ray", "on_error", "video", "progress")
+
+
+def _refuse_options(address: str, options: Mapping[str, Any]) -> None:
+    for name in options:
+        fact = f"{address} is opened without {name!r}: only sets of a foreign format have options"
+        raise ValueError(f"{fact}.{nearest(name, _KEYWORDS)}")
 
 
 def any_episodes(address: str) -> Episodes:
@@ -230,6 +240,7 @@ def _target_kind(target: str, to: str | None, catalog: Any) -> str:
     return "published" if is_named else "root"
 
 
+@suggests
 def lerobot_dataset(
     source: str | os.PathLike[str] | Episodes,
     *,

@@ -56,7 +56,7 @@ from warpdata.catalog.stored import StoredEpisode, agreed
 from warpdata.catalog.table import StreamRequest
 from warpdata.catalog.transfer import Progress, Upload, upload_blob, upload_bytes, upload_file
 from warpdata.catalog.vector_parts import grown_vectors
-from warpdata.errors import DatasetError, nearest, require_word
+from warpdata.errors import DatasetError, nearest, require_word, suggests
 from warpdata.formats.gamsae.corpus_json import CorpusRecord, parse_corpus
 from warpdata.formats.gamsae.layout import CORPUS_JSON
 from warpdata.formats.manifest import model
@@ -120,6 +120,7 @@ class DatasetBuilder:
     elsewhere no more than 1 GiB waits there: what comes beyond is sent while the rest is made.
     """
 
+    @suggests
     def __init__(
         self,
         dataset_id: str,
@@ -161,6 +162,7 @@ class DatasetBuilder:
             self._owned = staging_for(options.catalogs[0], options.cache_dir, self._chosen_staging)
         return self._owned.path
 
+    @suggests
     def add_table(
         self, name: str, source: Any, *, optimize: bool = False, options: ParquetOptions | None = None
     ) -> DatasetBuilder:
@@ -185,6 +187,7 @@ class DatasetBuilder:
         self._tables[name] = _StagedTable(facts, digests)
         return self
 
+    @suggests
     def add_artifact(
         self, name: str, source: Any, *, kind: str = "tar_shards", options: PackOptions | None = None
     ) -> DatasetBuilder:
@@ -211,6 +214,7 @@ class DatasetBuilder:
         self._artifacts[name] = _StagedArtifact(kind, shards, members)
         return self
 
+    @suggests
     def add_episodes(self, name: str, source: Any, *, chunk_bytes: str | int = CHUNK_BYTES) -> DatasetBuilder:
         """Episodes: a root of recordings with its edits, directories, shards, folders of shards, or `Episodes`.
 
@@ -361,6 +365,7 @@ class DatasetBuilder:
         finally:
             access.close()
 
+    @suggests
     def publish(
         self,
         *,

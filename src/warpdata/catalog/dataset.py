@@ -137,7 +137,7 @@ class Dataset:
         """A table by name; nothing is read."""
         self._check_open()
         if name not in self._files:
-            hint = f"It has: {', '.join(self.tables)}.{nearest(name, self.tables)}"
+            hint = f"It has: {', '.join(self.tables) or 'none'}.{nearest(name, self.tables)}"
             raise DatasetError(f"no table {name!r} in {self.id}", hint=hint)
         return Table(self, name, self._files[name])
 
@@ -145,7 +145,7 @@ class Dataset:
         """An artifact by name; nothing is read."""
         self._check_open()
         if name not in self._artifacts:
-            hint = f"It has: {', '.join(self.artifacts)}.{nearest(name, self.artifacts)}"
+            hint = f"It has: {', '.join(self.artifacts) or 'none'}.{nearest(name, self.artifacts)}"
             raise DatasetError(f"no artifact {name!r} in {self.id}", hint=hint)
         return self._artifacts[name]
 

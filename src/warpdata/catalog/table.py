@@ -18,7 +18,7 @@ from warpdata.bytekit.locks import ThreadLock
 from warpdata.catalog.refarray import RefType, bound_batch, bound_dict, recipe_of
 from warpdata.catalog.rowfilter import RowFilter
 from warpdata.catalog.rowgroups import ShardFile, schema_from_base64
-from warpdata.errors import DatasetError, TooLargeError, nearest
+from warpdata.errors import DatasetError, TooLargeError, nearest, suggests
 from warpdata.formats.manifest.guide import Guide, ShardGuide
 from warpdata.formats.manifest.model import TablePart
 from warpdata.ordering.tail import Tail
@@ -244,6 +244,7 @@ class Table:
         batches = [b for b in self.dataset.open_stream(self, request)] if n > 0 else []
         return pa.Table.from_batches(batches, self.schema())
 
+    @suggests
     def batches(
         self,
         batch_size: int = 1000,
@@ -270,6 +271,7 @@ class Table:
         request = StreamRequest(batch_size, own, limit, prefetch, tail, shuffle, seed, epoch)
         return self.dataset.open_stream(self._of(columns), request, bound=True)
 
+    @suggests
     def batch_dicts(
         self,
         batch_size: int = 1000,
@@ -292,6 +294,7 @@ class Table:
         types = view.ref_types()
         return ChangedStream(self.dataset.open_stream(view, request), lambda batch: bound_dict(batch, types))
 
+    @suggests
     def to_torch(
         self,
         batch_size: int = 1000,
@@ -494,6 +497,8 @@ def _closed(predicate: str) -> str:
 
 def _row_list(rows: Any, count: int) -> Positions:
     """Numbers of rows as a caller writes them, checked against how many there are."""
+    if isinstance(rows, range) and len(rows) > 2 * count:
+        rows = rows[:: max(1, len(rows) - 1)]  # one of its ends is outside
     numbers = np.asarray(rows)
     if numbers.ndim != 1 or (numbers.size and numbers.dtype.kind not in "iu"):
         raise TypeError("take wants a list of row numbers")

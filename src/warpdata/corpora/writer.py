@@ -90,6 +90,10 @@ class CorpusWriter:
             raise ValueError("rows have at least one column")
         path = Path(folder).absolute()
         row_bytes = width * dtype_named(chosen.dtype).itemsize
+        if row_bytes > layout.MAX_ROW_BYTES:
+            raise ValueError(
+                f"rows of {width} columns are too wide: a row has at most {layout.MAX_ROW_BYTES} bytes"
+            )
         record = CorpusRecord(
             width, chosen.dtype, layout.rows_per_run(row_bytes), is_complete=False,
             columns=dict(chosen.columns), provenance=dict(chosen.provenance),

@@ -17,7 +17,7 @@ from warpdata.episodes.journals import remove_folder
 from warpdata.episodes.provenance import first_meta
 from warpdata.episodes.recording import Documents, Recording, SignalRecorder, Targets
 from warpdata.episodes.values import Hints, as_timestamp
-from warpdata.errors import ConflictError, RecordingError, WarpError, WriterClosedError
+from warpdata.errors import ConflictError, RecordingError, WarpError, WriterClosedError, suggests
 from warpdata.formats.episodedir import layout
 from warpdata.formats.episodedir.documents import FileSum, meta_bytes, plain_static, static_bytes
 from warpdata.formats.episodedir.images import VideoOptions
@@ -40,6 +40,7 @@ class DiskEpisodeWriter(EpisodeWriter):
     The writer of the document, over the same `Recording` as `wd.record`, which adds steps, roles and one-file targets.
     """
 
+    @suggests
     def __init__(
         self,
         directory: str | os.PathLike[str],

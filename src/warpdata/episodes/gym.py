@@ -12,7 +12,7 @@ import numpy as np
 
 from warpdata.episodes.local import LocalDatasetWriter
 from warpdata.episodes.record import Recorder, nested, plain_part
-from warpdata.errors import MissingExtraError, RecordingError
+from warpdata.errors import MissingExtraError, RecordingError, suggests
 from warpdata.formats.episodedir.images import VideoOptions
 from warpdata.timeline.meta import Role
 
@@ -29,6 +29,7 @@ _ACTIONS = "actions"
 _SUCCESS = ("success", "is_success")
 
 
+@suggests
 def RecordEpisodes(  # noqa: N802 - it stands for the wrapper it returns
     env: Any,
     target: str | os.PathLike[str] | LocalDatasetWriter,

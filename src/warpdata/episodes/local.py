@@ -23,7 +23,7 @@ from warpdata.episodes.facts import facts_table, joined_tables
 from warpdata.episodes.facts_cache import recorded_facts
 from warpdata.episodes.listing import episode_name, episode_path, list_episodes, list_folder
 from warpdata.episodes.unfinished import Unfinished, unfinished_at
-from warpdata.errors import ConflictError, StoreError
+from warpdata.errors import ConflictError, StoreError, suggests
 from warpdata.formats.episodedir.documents import Folder, read_set_metadata
 from warpdata.formats.episodedir.images import VideoOptions
 from warpdata.timeline.episode import Episode
@@ -167,6 +167,7 @@ class LocalSource(EpisodesSource):
         return (_reopened, (self.folder, self._edited, self._cache_bytes))
 
 
+@suggests
 class LocalDataset(Episodes):
     """The episodes of a root of recordings, and what only a root has: its edits, and what is unfinished."""
 

@@ -32,7 +32,7 @@ from warpdata.episodes.rerecord import record_again
 from warpdata.episodes.shard_episode import ChannelSignal
 from warpdata.episodes.signals import SimpleSignal, VideoSignal, signal_meta
 from warpdata.episodes.tensors import channel_of, lane_key, rows_of
-from warpdata.errors import ChecksumError, ConflictError, CorruptLayoutError, NoStepsError
+from warpdata.errors import ChecksumError, ConflictError, CorruptLayoutError, NoStepsError, suggests
 from warpdata.formats.episodedir import layout
 from warpdata.formats.episodedir.arrow import ParquetFooter, TableWriter, plain_table, signal_schema
 from warpdata.formats.episodedir.documents import (
@@ -75,6 +75,7 @@ _BLOCK_OF = {"observation": "signal/", "action": "action/", "prediction": "omen/
              "uncertainty": "uncert/", "residual": "residual/"}  # fmt: skip
 
 
+@suggests
 def pack_episode(
     episode: Episode | str | os.PathLike[str],
     output: str | os.PathLike[str],
@@ -729,6 +730,7 @@ class _FirstSignals(Mapping[str, Signal]):
         return name in self._stored
 
 
+@suggests
 def unpack_episode(
     shard_path: str | os.PathLike[str] | ShardReader,
     directory: str | os.PathLike[str],

@@ -19,7 +19,7 @@ from warpdata.episodes.local import LocalDatasetWriter
 from warpdata.episodes.packed import pack_episode
 from warpdata.episodes.provenance import environment
 from warpdata.episodes.values import Hints
-from warpdata.errors import ConflictError, RecordingError, WriterClosedError, require_word
+from warpdata.errors import ConflictError, RecordingError, WriterClosedError, require_word, suggests
 from warpdata.formats.episodedir.documents import plain_static
 from warpdata.formats.episodedir.images import VideoOptions
 from warpdata.formats.episodedir.names import check_name
@@ -49,6 +49,7 @@ class Recorder:
     kernel has not written with `"none"`.
     """
 
+    @suggests
     def __init__(
         self,
         target: str | os.PathLike[str],

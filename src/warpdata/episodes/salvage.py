@@ -35,6 +35,7 @@ from warpdata.errors import (
     CorruptLayoutError,
     JournalInUseError,
     WarpError,
+    suggests,
 )
 from warpdata.formats.episodedir import layout
 from warpdata.formats.episodedir.documents import read_meta
@@ -57,6 +58,7 @@ _LANES = ("signal/", "action/", "time/", "omen/", "uncert/", "residual/", "rewar
 _ORPHANS = "aux/orphan/"
 
 
+@suggests
 def salvage(
     path: str | os.PathLike[str],
     output: str | os.PathLike[str] | None = None,

@@ -102,8 +102,8 @@ class CameraSalvage:
                 file.encode(frame, ts_ns)
             if not file.safe and not file.waits:
                 return None
-            make_way(self._targets.video)
             make_way(self._targets.frames)
+            make_way(self._targets.video)
             return file.commit(self._targets.video, self._targets.frames)
         finally:
             file.close()
@@ -128,15 +128,15 @@ class CameraSalvage:
         if self._found.revision > 1 and not os.path.exists(f"{self._base}.marks"):
             return None  # the encoder was never opened: an older file of the same name
         marks = self._marks
-        if not marks:
-            try:
-                index = read_frame_index(FileRangeReader(frames))
-                marks = marks_of_index(index)
-                if self._is_finished(index, marks):
-                    return finished_camera(frames, index)
-            except WarpError as error:
-                if not self._targets.is_shared:
-                    self.unreadable.append(Unreadable(frames.name, error.message))
+        try:
+            index = read_frame_index(FileRangeReader(frames))
+            indexed = marks_of_index(index)
+            if self._is_finished(index, indexed) and _agree(marks, indexed):
+                return finished_camera(frames, index)
+            marks = marks or indexed
+        except WarpError as error:
+            if not marks and not self._targets.is_shared:
+                self.unreadable.append(Unreadable(frames.name, error.message))
         if self._targets.is_shared and not good_packets(video, marks).any():
             return None  # an older file of the same name
         if not self._marks:
@@ -291,6 +291,14 @@ def finished_camera(frames: Path, index: FrameIndex) -> dict[str, Any]:
         "codec": index.stream.codec if index.stream else None,
         "file": {"bytes": total.size_bytes, "crc32c": f"{total.crc32c:08x}"},
     }  # fmt: skip
+
+
+def _agree(marks: Sequence[Mark], indexed: Sequence[Mark]) -> bool:
+    """Whether an index has every frame that was marked, byte for byte; the sum of a mark itself is not in it."""
+    return len(marks) <= len(indexed) and all(
+        mark is None or (each is not None and mark[:5] == each[:5])
+        for mark, each in zip(marks, indexed, strict=False)
+    )
 
 
 def _decodable(marks: Sequence[Mark], good: NDArray[np.bool_]) -> list[int]:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from warpdata.bytekit.commit import fsync_folder, map_os_errors, write_file
 from warpdata.bytekit.ranges import FileRangeReader
 from warpdata.episodes.disk_writer import last_documents
-from warpdata.episodes.journals import remove_folder
+from warpdata.episodes.journals import remove_folder, remove_left
 from warpdata.episodes.listing import episode_path, list_episodes
 from warpdata.episodes.receipt import LossReceipt
 from warpdata.episodes.salvage_camera import CameraSalvage, Targets, good_packets
@@ -79,12 +79,14 @@ def salvage_signal(path: str | os.PathLike[str]) -> LossReceipt | None:
     work = Path(path)
     if work not in work_folders_in(work.parent):
         work = work_folder(work)
+    remove_left(work)
     return _salvage_checked(work) if work.is_dir() else None
 
 
 def salvage_episode(path: str | os.PathLike[str]) -> LossReceipt:
     """Turn the journals of an unfinished episode into its files; every acknowledged record is kept."""
     folder = Path(path)
+    remove_left(folder / layout.RECORDING_FOLDER)
     if not is_unfinished(folder):
         hint = "Name one unfinished episode, or give the whole root to `warp salvage`."
         raise BlobNotFoundError(
@@ -219,6 +221,8 @@ class _Salvage:
             aside = free_name(self.work / target.name, ".before")
             with map_os_errors(target):
                 os.replace(target, aside)
+        elif target.parent != self.folder:
+            raise CorruptLayoutError(f"the journal names {str(target)!r} as its frame index", path=self.work)
         else:
             self.aside = set_aside(target)
 

@@ -33,7 +33,9 @@ from warpdata.errors import (
     WarpError,
     WriterClosedError,
     nearest,
+    suggests,
 )
+from warpdata.formats.journal.layout import MAX_RECORD_BYTES
 from warpdata.formats.journal.reader import JournalReader, is_live
 from warpdata.formats.journal.writer import JournalWriter, StepRecord
 from warpdata.formats.wshard.compression import check_compat
@@ -55,6 +57,7 @@ class WShardStreamWriter:
     `wd.record` takes what nobody declared, cameras, and signals of different rates.
     """
 
+    @suggests
     def __init__(
         self,
         path: str | os.PathLike[str],
@@ -85,6 +88,11 @@ class WShardStreamWriter:
             "compat": check_compat(compat), **self._layout.to_json(),
         }  # fmt: skip
         # What could not be saved in the end is refused now, not after an hour of recording.
+        if self._layout.payload_bytes > MAX_RECORD_BYTES:
+            raise SchemaMismatchError(
+                f"a step of {self._layout.payload_bytes} bytes is too large: it has at most {MAX_RECORD_BYTES}",
+                hint="Declare smaller shapes, or record the large channel with a recorder of its own.",
+            )
         plan_shard(step_episode(self.partial_path, self._descriptor, [], 0), self.path)
         self._journal: JournalWriter | None = None
         self._threads: RecordingThreads | None = None

@@ -49,14 +49,14 @@ def files_by_name(work: Path) -> tuple[Path, Path | None]:
 
 
 def _frames(work: Path, stated: Any) -> Path | None:
-    """A frame index beside the video has a plain name; elsewhere it must be new, whatever a journal says."""
+    """A frame index beside the video has a plain name; elsewhere it is never replaced, whatever a journal says."""
     if stated is None:
         return None
     if not isinstance(stated, str) or not stated or "\0" in stated:
         raise CorruptLayoutError("the journal names no frame index", path=work)
     if os.path.basename(stated) == stated:
         return work.with_name(stated)
-    if not os.path.isabs(stated) or os.path.lexists(stated):
+    if not os.path.isabs(stated):
         raise CorruptLayoutError(f"the journal names {stated!r} as its frame index", path=work)
     return Path(stated)
 

@@ -19,8 +19,9 @@ from ray.data.datasource import Datasink, Datasource, ReadTask
 from ray.exceptions import RayError
 
 from warpdata.catalog.stored import StoredEpisode
+from warpdata.episodes.interrupts import interrupts_wait
 from warpdata.episodes.jobs import Called
-from warpdata.errors import DatasetError, WarpError
+from warpdata.errors import DatasetError, UnavailableError, WarpError
 from warpdata.ray.planning import Plan, PlannedRead
 
 R = TypeVar("R")
@@ -30,6 +31,9 @@ _AHEAD = 2
 
 _CONNECT_S = 10.0
 """Whoever takes longer to answer is not there."""
+
+_WORKER_S = 120.0
+"""A cluster in which no process begins to work for so long cannot work; Ray itself would wait for ever."""
 
 
 class PlannedDatasource(Datasource):  # type: ignore[misc]
@@ -203,12 +207,13 @@ class RayRunner:
         if not was_running:
             _connect(self._address)
         try:
+            _check_works()
             with _carried(work):
                 boxed = [ray.put(work)]
             yield from _run(boxed, positions)
         finally:
             if not was_running:
-                ray.shutdown()
+                _disconnect()
 
 
 def _connect(address: str | None) -> None:
@@ -217,11 +222,28 @@ def _connect(address: str | None) -> None:
         host, _, port = (address or "").removeprefix("ray://").rpartition(":")
         if host and port.isdecimal():
             socket.create_connection((host.strip("[]"), int(port)), _CONNECT_S).close()
-        ray.init(address, log_to_driver=False, logging_level="warning")
+        with interrupts_wait():  # half a cluster would stay behind
+            ray.init(address, log_to_driver=False, logging_level="warning")
+    except KeyboardInterrupt:
+        _disconnect()
+        raise
     except (OSError, OverflowError, RuntimeError, ValueError) as error:
         hint = "Start one there with `ray start --head`, or name no address to have one on this machine."
         where = "" if address is None else f" at {address}"
         raise WarpError(f"there is no Ray cluster to work on{where} ({error})", hint=hint) from None
+
+
+def _disconnect() -> None:
+    with interrupts_wait():
+        ray.shutdown()
+
+
+def _check_works() -> None:
+    """Raise unless a process of the cluster begins to work; it needs no processor, which others may have taken."""
+    if not ray.wait([_nothing.remote()], timeout=_WORKER_S)[0]:
+        fact = f"no process of the Ray cluster began to work within {_WORKER_S:.0f} s"
+        hint = "Run it when the machine has less to do, with --jobs N instead, or on another cluster."
+        raise UnavailableError(fact, hint=hint)
 
 
 @contextlib.contextmanager
@@ -286,6 +308,7 @@ def _at(boxed: list[Any], position: int) -> Any:
 
 
 _work = ray.remote(_at)
+_nothing = ray.remote(num_cpus=0)(lambda: None)
 
 
 __all__ = [

@@ -24,6 +24,7 @@ from warpdata.errors import (
     UnsupportedVersionError,
     WriterClosedError,
     nearest,
+    suggests,
 )
 from warpdata.formats.rvf import layout
 from warpdata.formats.rvf.layout import SegmentType
@@ -101,6 +102,7 @@ class VectorStore:
         self._mutex = threading.RLock()
 
     @classmethod
+    @suggests
     def create(
         cls, path: str | os.PathLike[str], *, dim: int, metric: str = "l2", dtype: str = "f32",
         overwrite: bool = False, durable: bool = True,
@@ -379,6 +381,7 @@ class VectorStore:
             raise KeyError(f"no vector with id {keys[~known][0]}")
         return keys
 
+    @suggests
     def search(
         self, queries: ArrayLike, k: int = 10, ef: int = 64, filter: FilterLike | None = None,  # noqa: A002
         exact: bool = False,

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from warpdata.episodes.collection import Episodes
+from warpdata.errors import suggests
 from warpdata.search.behaviour import Behaviour, Source, window_key
 from warpdata.search.embedders import Embedder, embedded, embedder_of
 from warpdata.search.observation import Observation, as_observation
@@ -71,6 +72,7 @@ def open_index(
     return DeepDataIndex(place, timeout_s=timeout_s, headers=headers, proxy=proxy)
 
 
+@suggests
 class TrajectoryIngestor:
     """Adds episodes to a vector file (`episodes.rvf`) or a DeepData server (`http://host:8080`).
 
@@ -180,6 +182,7 @@ class TrajectoryIngestor:
         self.close()
 
 
+@suggests
 class TrajectoryRetriever:
     """Asks a vector file or a DeepData server for episodes that behave like an observation."""
 

@@ -304,9 +304,13 @@ def _mapped(sources: Sequence[ArrowSource], hint: str = "") -> Iterator[None]:
             if source.failures:
                 raise source.failures[0] from None
         fact = _in_users_words(str(error))
-        if isinstance(error, duckdb.OutOfMemoryException):
+        if isinstance(error, duckdb.OutOfMemoryException) or fact.startswith("Out of Memory"):
             # The engine's advice is about settings, which are locked here.
             fact, hint = fact.splitlines()[0], "Select fewer columns or rows, or aggregate first."
             raise TooLargeError(f"the query failed: {fact}", hint=hint) from None
-        said = fact if fact.startswith("there is no column") else f"the query failed: {fact}"
+        unknown = _UNKNOWN_COLUMN.search(str(error))
+        if unknown and not hint:
+            known = [name for source in sources for name in source.schema.names]
+            hint = f"Check the SQL.{nearest(unknown[1], known)}"
+        said = fact if unknown else f"the query failed: {fact}"
         raise DatasetError(said, hint=hint or "Check the SQL.") from None

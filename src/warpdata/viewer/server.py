@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from warpdata.bytekit.background import ThreadPool, start_thread
 from warpdata.bytekit.jsontext import dump_json
 from warpdata.bytekit.ranges import RangeReader
-from warpdata.errors import MissingExtraError, StoreError, WarpError
+from warpdata.errors import MissingExtraError, StoreError, WarpError, suggests
 from warpdata.viewer.access import AccessRules, check_binding
 from warpdata.viewer.answers import Answers, Question, Reply, reply_json
 from warpdata.viewer.framing import sendable
@@ -431,6 +431,7 @@ def _bound(host: str, port: int) -> Any:
         ) from None
 
 
+@suggests
 def view(
     thing: Any,
     *,

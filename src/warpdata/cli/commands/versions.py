@@ -61,7 +61,7 @@ def _removed(args: argparse.Namespace) -> Expired:
                 raise ValueError("say which versions to delete, by the beginnings of their hashes")
             return delete_versions(access, name, [one.removeprefix("@") for one in chosen])
         if args.versions or not (args.keep or args.older_than != "0s"):
-            raise ValueError("say what expires: --keep N, --older-than AGE, or both")
+            raise ValueError("say what expires: --keep N from 1 on, --older-than AGE, or both")
         older_than_s = parse_duration(args.older_than)
         return expire_versions(
             access, name, keep_last=args.keep, older_than_s=older_than_s, delete=args.delete

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from warpdata.errors import require_word
+from warpdata.errors import require_word, suggests
 from warpdata.formats.episodedir import layout
 
 ENCODERS = {"h264": "libx264", "hevc": "libx265", "h265": "libx265", "av1": "libsvtav1", "ffv1": "ffv1"}
@@ -24,6 +24,7 @@ STILL_CODECS = ("png", "mjpeg")
 _PIXELS = {"|u1": "uint8", "<u2": "uint16"}
 
 
+@suggests
 @dataclass(frozen=True, slots=True)
 class VideoOptions:
     """How a camera is encoded; `None` chooses by the kind of image."""

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from warpdata.bytekit.arrays import as_array
 from warpdata.bytekit.dtype import DType, dtype_of
 from warpdata.bytekit.keys import chosen
-from warpdata.errors import SchemaMismatchError
+from warpdata.errors import SchemaMismatchError, suggests
 from warpdata.formats.wshard.schema import ChannelRows, TensorSpec
 from warpdata.formats.wshard.text import guess_encoding, is_text, text_spec, value_array
 
@@ -54,6 +54,7 @@ class Channel:
     Strings make a text channel and dicts a JSON channel: one value of any length per step.
     """
 
+    @suggests
     def __init__(
         self,
         name: str,

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from warpdata.errors import SchemaMismatchError, nearest, require_word
+from warpdata.errors import LimitExceededError, SchemaMismatchError, nearest, require_word, suggests
 from warpdata.formats.wshard import layout
 from warpdata.formats.wshard.channel import Channel
 from warpdata.formats.wshard.residual import error_residual, pack_residual, sign2nddiff
@@ -83,6 +83,7 @@ class _Branch(LaneMap):
 _FLAGS = {"rewards": layout.REWARD, "terminations": layout.DONE, "truncations": layout.TRUNCATED}
 
 
+@suggests
 @dataclass
 class WShardEpisode:
     """One recorded episode by step; every channel has `length` rows unless it brings its own clock."""
@@ -234,7 +235,17 @@ class WShardEpisode:
         """The time of each step in nanoseconds, from the timestamps or from the rate."""
         if self.timestamps_ns is not None:
             return self.timestamps_ns
-        return np.round(np.arange(self.length) * (1e9 / self.timebase.tick_hz)).astype(np.int64)
+        self.check_rate()
+        times = np.arange(self.length, dtype=np.float64)
+        times *= 1e9 / self.timebase.tick_hz
+        return np.round(times, out=times).astype(np.int64)
+
+    def check_rate(self) -> None:
+        """Raise LimitExceededError where the rate gives more times than fit: nothing in a file backs its length."""
+        if self.length > layout.MAX_TIMES or self.length * (1e9 / self.timebase.tick_hz) >= 2**63:
+            raise LimitExceededError(
+                f"{self.length} steps at {self.timebase.tick_hz:g} per second are too many at once"
+            )
 
     def add_modality(self, group: str, modality: str, data: Any, **about: Any) -> Channel:
         """Add a multi-modal observation as `signal/<group>/<modality>`."""

@@ -15,7 +15,7 @@ from warpdata.bytekit.commit import commit_file
 from warpdata.bytekit.dtype import dtype_named
 from warpdata.bytekit.jsontext import dump_json
 from warpdata.bytekit.ranges import BytesRangeReader, RangeReader
-from warpdata.errors import SchemaMismatchError, TimestampOrderError, WarpError
+from warpdata.errors import LimitExceededError, SchemaMismatchError, TimestampOrderError, WarpError, suggests
 from warpdata.formats.wshard import layout
 from warpdata.formats.wshard.channel import ArrayRows, Channel
 from warpdata.formats.wshard.compression import Chooser, CompressionChoice, check_compat
@@ -64,6 +64,7 @@ class ShardPlan:
         return small + [(each.name, each.raw_size) for each in self.tensors] + others
 
 
+@suggests
 def save_wshard(
     episode: WShardEpisode,
     path: str | os.PathLike[str],
@@ -107,6 +108,7 @@ def plan_shard(episode: WShardEpisode, path: str | os.PathLike[str]) -> ShardPla
         raise TypeError(f"save_wshard saves a WShardEpisode, not {type(episode).__name__}{hint}")
     try:
         episode.validate()
+        _check_rate(episode)
         _check_about(episode)
         meta = {name: _json_bytes(value) for name, value in metadata_blocks(episode).items()}
         others = {name: data for name, data in episode.blocks.items() if not _is_rows(data)}
@@ -119,6 +121,14 @@ def plan_shard(episode: WShardEpisode, path: str | os.PathLike[str]) -> ShardPla
         raise type(error)(error.message, hint=error.hint, path=path) from None
     check_plan(episode, meta, plan.sizes, os.fspath(path))
     return plan
+
+
+def _check_rate(episode: WShardEpisode) -> None:
+    try:
+        if episode.timestamps_ns is None:
+            episode.check_rate()
+    except LimitExceededError as error:
+        raise SchemaMismatchError(error.message, hint="Give it timestamps_ns, or fewer steps.") from None
 
 
 def _is_rows(data: Any) -> bool:

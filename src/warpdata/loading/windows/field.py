@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
-from typing import Any, Literal, get_args
+from typing import Any, Literal, TypeVar, get_args
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from warpdata.episodes.code_name import code_name
-from warpdata.errors import nearest
+from warpdata.errors import nearest, suggests
 from warpdata.timeline.sampling import Align
 
+T = TypeVar("T")
 Transform = Callable[[NDArray[Any], np.random.Generator], Any]
 When = Literal["times", "records"]
 
@@ -73,6 +75,7 @@ class Field:
 
     __slots__ = ("_options", "_rows", "_said", "signal", "transform")
 
+    @suggests
     def __init__(
         self,
         signal: str,
@@ -101,7 +104,7 @@ class Field:
         self._said: str | None = None
         self._options = _Options(
             at_s=None if at_s is None else _seconds("at_s", at_s),
-            offsets_s=None if offsets_s is None else tuple(_seconds("offsets_s", each) for each in offsets_s),
+            offsets_s=None if offsets_s is None else tuple(_seconds("offsets_s", x) for x in _few(offsets_s)),
             past_s=None if past_s is None else _seconds("past_s", past_s, positive=True),
             future_s=None if future_s is None else _seconds("future_s", future_s, positive=True),
             rate_hz=None if rate_hz is None else checked_rate(rate_hz),
@@ -220,7 +223,7 @@ def _rows_of(options: _Options) -> FieldRows:
         return FieldRows("records", steps=options.offsets)
     if options.offsets_s is not None:
         if not options.offsets_s or len(options.offsets_s) > MAX_ROWS:
-            raise ValueError(f"offsets_s has from 1 to {MAX_ROWS} moments, not {len(options.offsets_s)}")
+            raise ValueError(f"offsets_s has from 1 to {MAX_ROWS} moments")
         return FieldRows("times", tuple(round(each * 1e9) for each in options.offsets_s))
     if is_grid and options.rate_hz is not None:
         return FieldRows("times", _grid(options.past_s or 0.0, options.future_s or 0.0, options.rate_hz))
@@ -258,10 +261,15 @@ def _count(name: str, value: Any) -> int:
     return int(value)
 
 
+def _few(given: Iterable[T]) -> Iterator[T]:
+    """One more than there may be, at most: enough to know that there are too many."""
+    return itertools.islice(given, MAX_ROWS + 1)
+
+
 def _steps(given: Sequence[int]) -> tuple[int, ...]:
-    found = tuple(given)
+    found = tuple(_few(given))
     if not 1 <= len(found) <= MAX_ROWS:
-        raise ValueError(f"offsets has from 1 to {MAX_ROWS} records, not {len(found)}")
+        raise ValueError(f"offsets has from 1 to {MAX_ROWS} records")
     for each in found:
         is_whole = isinstance(each, int | np.integer) and not isinstance(each, bool)
         if not is_whole or abs(each) > _MAX_STEP:

@@ -18,7 +18,7 @@ from warpdata.bytekit.background import MAX_PARALLEL, ThreadPool
 from warpdata.bytekit.commit import write_file
 from warpdata.bytekit.jsontext import dump_json
 from warpdata.corpora.torch_epochs import Place, torch_epochs
-from warpdata.errors import nearest
+from warpdata.errors import nearest, suggests
 from warpdata.loading.pace import NoLine, PaceLine
 from warpdata.loading.ranks import auto_rank, rank_and_world
 from warpdata.loading.windows.batch import Batch
@@ -81,6 +81,7 @@ class Loader:
     where bytes come from, and whether the loader or the consumer is slow.
     """
 
+    @suggests
     def __init__(
         self,
         windows: Windows | Mixture,

@@ -11,7 +11,7 @@ import numpy as np
 from warpdata.bytekit.checksum import sha256_hex
 from warpdata.bytekit.jsontext import dump_json
 from warpdata.episodes.statistics import ValueStatistics
-from warpdata.errors import SchemaMismatchError, nearest
+from warpdata.errors import SchemaMismatchError, nearest, suggests
 from warpdata.loading.windows.order import Chosen, PlainCourse, Shuffle
 from warpdata.loading.windows.statistics import FieldStatistics, finished, running_statistics
 from warpdata.loading.windows.windows import Windows
@@ -31,6 +31,7 @@ class Mixture:
     other weights from a number of samples on, counted over all epochs: `{100_000: {"a": 0.5, "b": 0.5}}`.
     """
 
+    @suggests
     def __init__(
         self,
         sources: Mapping[str, tuple[Windows, float]],

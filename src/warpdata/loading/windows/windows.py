@@ -19,7 +19,7 @@ from warpdata.bytekit.jsontext import dump_json
 from warpdata.bytekit.locks import ThreadLock
 from warpdata.episodes.collection import Episodes
 from warpdata.episodes.local import LocalDataset
-from warpdata.errors import DatasetError, WarpError, nearest
+from warpdata.errors import DatasetError, WarpError, nearest, suggests
 from warpdata.loading.windows.aligning import Int64s
 from warpdata.loading.windows.anchors import Anchors, matching_anchors
 from warpdata.loading.windows.batch import Batch, Sample
@@ -58,6 +58,7 @@ class Windows:
     `max_gap_s` is an edge; values older than `max_age_s` are masked.
     """
 
+    @suggests
     def __init__(
         self,
         episodes: Episodes | Dataset | Sequence[Episode] | Episode,

@@ -604,9 +604,12 @@ function about(block, work) {
 }
 
 // ../packages/wshard/src/bytes.ts
+function sum(values) {
+  return values.reduce((total, each) => total + each, 0);
+}
 function joinBytes(parts) {
   if (parts.length === 1) return parts[0];
-  const out = new Uint8Array(parts.reduce((sum, each) => sum + each.length, 0));
+  const out = new Uint8Array(sum(parts.map((each) => each.length)));
   let at2 = 0;
   for (const part of parts) {
     out.set(part, at2);
@@ -661,7 +664,7 @@ var P4 = 0x85ebca77c2b2ae63n;
 var P5 = 0x27d4eb2f165667c5n;
 var cut = (value) => BigInt.asUintN(64, value);
 var rotate = (value, bits) => cut(value << bits) | value >> 64n - bits;
-var round = (sum, input) => cut(rotate(cut(sum + input * P2), 31n) * P1);
+var round = (sum2, input) => cut(rotate(cut(sum2 + input * P2), 31n) * P1);
 var high = 0;
 var low = 0;
 function multiply(ah, al, bh, bl) {
@@ -695,26 +698,26 @@ function xxh64(data) {
   const view = viewOf(data);
   const size = data.length;
   let at2 = size - size % 32;
-  let sum = P5;
+  let sum2 = P5;
   if (at2) {
     const lanes = stripes(view);
-    sum = cut([1n, 7n, 12n, 18n].reduce((total, bits, lane) => total + rotate(lanes[lane], bits), 0n));
-    for (const each of lanes) sum = cut((sum ^ round(0n, each)) * P1 + P4);
+    sum2 = cut([1n, 7n, 12n, 18n].reduce((total, bits, lane) => total + rotate(lanes[lane], bits), 0n));
+    for (const each of lanes) sum2 = cut((sum2 ^ round(0n, each)) * P1 + P4);
   }
-  sum += BigInt(size);
-  for (; at2 + 8 <= size; at2 += 8) sum = cut(rotate(cut(sum) ^ round(0n, view.getBigUint64(at2, true)), 27n) * P1 + P4);
+  sum2 += BigInt(size);
+  for (; at2 + 8 <= size; at2 += 8) sum2 = cut(rotate(cut(sum2) ^ round(0n, view.getBigUint64(at2, true)), 27n) * P1 + P4);
   if (at2 + 4 <= size) {
-    sum = cut(rotate(cut(sum) ^ cut(BigInt(view.getUint32(at2, true)) * P1), 23n) * P2 + P3);
+    sum2 = cut(rotate(cut(sum2) ^ cut(BigInt(view.getUint32(at2, true)) * P1), 23n) * P2 + P3);
     at2 += 4;
   }
-  for (; at2 < size; at2++) sum = cut(rotate(cut(sum) ^ cut(BigInt(data[at2]) * P5), 11n) * P1);
-  sum = cut(sum);
-  sum = cut((sum ^ sum >> 33n) * P2);
-  sum = cut((sum ^ sum >> 29n) * P3);
-  return sum ^ sum >> 32n;
+  for (; at2 < size; at2++) sum2 = cut(rotate(cut(sum2) ^ cut(BigInt(data[at2]) * P5), 11n) * P1);
+  sum2 = cut(sum2);
+  sum2 = cut((sum2 ^ sum2 >> 33n) * P2);
+  sum2 = cut((sum2 ^ sum2 >> 29n) * P3);
+  return sum2 ^ sum2 >> 32n;
 }
 function fnv1a64(data) {
-  return data.reduce((sum, byte) => cut((sum ^ BigInt(byte)) * 0x100000001b3n), 0xcbf29ce484222325n);
+  return data.reduce((sum2, byte) => cut((sum2 ^ BigInt(byte)) * 0x100000001b3n), 0xcbf29ce484222325n);
 }
 
 // ../packages/wshard/src/dtype.ts
@@ -792,11 +795,7 @@ var MAX_DEPTH = 500;
 var NUMBER = /-?(?:0|[1-9]\d*)(\.\d+)?([eE][+-]?\d+)?/y;
 var SPACE = /[ \t\n\r]*/y;
 var PLAIN = /[^"\\\u0000-\u001f]*/y;
-var WORDS = [
-  ["null", null],
-  ["true", true],
-  ["false", false]
-];
+var WORD = /null|true|false/y;
 var ESCAPE = /\\(?:["\\/bfnrt]|u[\da-fA-F]{4})/y;
 var fractions = /* @__PURE__ */ new WeakMap();
 function isObject(value) {
@@ -827,14 +826,12 @@ function parseJson(data) {
     let found;
     match(SPACE);
     const next = text[at2];
-    const word = WORDS.find(([each]) => text.startsWith(each, at2));
-    if (next === "{") found = parseObject(depth);
+    const word = match(WORD);
+    if (word) found = JSON.parse(word[0]);
+    else if (next === "{") found = parseObject(depth);
     else if (next === "[") found = parseArray(depth);
     else if (next === '"') found = parseString();
-    else if (word) {
-      at2 += word[0].length;
-      found = word[1];
-    } else {
+    else {
       const number = match(NUMBER) ?? fail("a value was expected");
       found = Number(number[0]);
       if (number[1] !== void 0 || number[2] !== void 0) {
@@ -1660,7 +1657,7 @@ function fill2(data, frame, out) {
       written2 = frame.size;
     } else {
       const stream = new Decompress((part) => {
-        if (written2 + part.length > out.length) corrupt("a zstd frame holds too much");
+        if (written2 + part.length > out.length) damaged("it holds too much");
         out.set(part, written2);
         written2 += part.length;
       });
@@ -1684,7 +1681,7 @@ function decodeZstd(data, rawSize) {
   }
   const first = readFrame(data, 0);
   if ((first.size ?? 0) > rawSize) {
-    throw new LimitExceededError(`a zstd frame announces ${first.size} bytes where ${rawSize} are allowed`);
+    throw new LimitExceededError(`a zstd frame of ${first.size} bytes is too large for ${rawSize}`);
   }
   if (first.size === rawSize && first.end !== data.length) {
     damaged("more bytes than the frame has");
@@ -1694,7 +1691,7 @@ function decodeZstd(data, rawSize) {
   for (let at2 = 0; at2 < data.length; ) {
     const frame = at2 ? readFrame(data, at2) : first;
     if (!frame.isSkippable) {
-      if ((frame.size ?? 0) > rawSize - filled) corrupt("zstd frames hold more than announced");
+      if ((frame.size ?? 0) > rawSize - filled) damaged("it holds too much");
       if (frame.size === void 0 && frame.windowBytes > MAX_WINDOW_BYTES) {
         damaged("its window is too large");
       }
@@ -1706,7 +1703,7 @@ function decodeZstd(data, rawSize) {
   return out;
 }
 function decodeFrames(data, ends, sizes) {
-  const out = new Uint8Array(sizes.reduce((sum, each) => sum + each, 0));
+  const out = new Uint8Array(sum(sizes));
   let start2 = 0;
   let filled = 0;
   for (const [index, end] of ends.entries()) {
@@ -1774,9 +1771,7 @@ function seekTableBytes(footer) {
 function unpackSeekTable(table, diskSize, rawSize) {
   const fields = viewOf(table);
   const entry = table[table.length - 5] & 128 ? 12 : 8;
-  if (fields.getUint32(0, true) !== SKIPPABLE_MAGIC || fields.getUint32(4, true) !== table.length - 8) {
-    corrupt("damaged seek table");
-  }
+  const isFrame = fields.getUint32(0, true) === SKIPPABLE_MAGIC && fields.getUint32(4, true) === table.length - 8;
   const count = (table.length - 8 - FOOTER_BYTES) / entry;
   const stored = new Float64Array(count + 1);
   const raw = new Float64Array(count + 1);
@@ -1784,9 +1779,7 @@ function unpackSeekTable(table, diskSize, rawSize) {
     stored[i4 + 1] = stored[i4] + fields.getUint32(8 + i4 * entry, true);
     raw[i4 + 1] = raw[i4] + fields.getUint32(12 + i4 * entry, true);
   }
-  if (stored[count] !== diskSize - table.length || raw[count] !== rawSize) {
-    corrupt("the seek table does not add up to its block");
-  }
+  if (!isFrame || stored[count] !== diskSize - table.length || raw[count] !== rawSize) corrupt("damaged seek table");
   return { stored, raw };
 }
 function framesFor(table, start2, end) {
@@ -1816,10 +1809,7 @@ function ascii(data, start2, end) {
 }
 function unpackHeader(start2, size) {
   const magic = ascii(start2, 0, 4);
-  if (magic !== MAGIC) {
-    if (MAGIC.startsWith(magic)) throw new TruncatedError(`a file of ${size} bytes is too short for a shard`);
-    throw new BadMagicError("not a shard: it does not begin with SHRD");
-  }
+  if (!MAGIC.startsWith(magic)) throw new BadMagicError("not a shard: it does not begin with SHRD");
   if (start2.length < HEADER_BYTES) {
     throw new TruncatedError(`a file of ${size} bytes is too short for a shard`);
   }
@@ -1854,9 +1844,7 @@ function unpackHeader(start2, size) {
   const codecs = ["none", "zstd", "lz4"];
   return {
     role: view.getUint8(5),
-    alignment,
     defaultCodec: codecs[view.getUint8(9)] ?? "none",
-    entryCount,
     namesOffset,
     dataOffset
   };
@@ -2021,11 +2009,13 @@ var Shard = class _Shard {
       if (block.codec === "none") data = stored;
       else data = about(block.name, () => decode(block.codec, stored, block.rawSize));
     }
-    if (crc32c(data) !== block.crc32c) {
-      throw new ChecksumError("its bytes do not match their checksum", block.name);
-    }
-    this.#verified.add(block.name);
+    this.#settle(block, crc32c(data));
     return data;
+  }
+  /** Remember that a block was held against its checksum, which must be this one. */
+  #settle(block, checksum) {
+    if (checksum !== block.crc32c) throw new ChecksumError("its bytes do not match their checksum", block.name);
+    this.#verified.add(block.name);
   }
   #keep(name, size, reading) {
     const most = this.#options.keepBytes ?? KEEP_BYTES;
@@ -2067,8 +2057,7 @@ var Shard = class _Shard {
     for (let at2 = 0; at2 < block.diskSize; at2 += STEP_BYTES) {
       checksum = crc32c(await this.#stored(block, at2, Math.min(at2 + STEP_BYTES, block.diskSize)), checksum);
     }
-    if (checksum !== block.crc32c) throw new ChecksumError("its bytes do not match their checksum", block.name);
-    this.#verified.add(block.name);
+    this.#settle(block, checksum);
   }
   async #readPieces(block, start2, end, rowBytes) {
     const pieces2 = await this.#once(this.#pieces, block.name, async () => {
@@ -2143,10 +2132,9 @@ var Shard = class _Shard {
   }
 };
 function unpackPieces(data) {
-  if (data.length < 4 || data.length % 4) corrupt("a list of piece checksums has an odd size");
   const view = viewOf(data);
-  const rows2 = view.getUint32(0, true);
-  if (rows2 === 0) corrupt("a list of piece checksums has pieces of no rows");
+  const rows2 = data.length < 4 || data.length % 4 ? 0 : view.getUint32(0, true);
+  if (rows2 === 0) corrupt("damaged piece checksums");
   const checksums = new Uint32Array(data.length / 4 - 1);
   for (let i4 = 0; i4 < checksums.length; i4++) checksums[i4] = view.getUint32(4 + 4 * i4, true);
   return { rows: rows2, checksums, isChecked: new Uint8Array(checksums.length) };
@@ -2182,9 +2170,11 @@ function fromUrl(url, options = {}) {
       total ??= Number(reply.headers.get("Content-Range")?.split("/")[1] ?? 0);
       if (total === 0) return new Uint8Array(0);
     }
-    const range = RANGE.exec(reply.headers.get("Content-Range") ?? "");
+    const range = RANGE.exec(reply.headers.get("Content-Range") ?? "") ?? [];
+    const [first, last, size] = range.slice(1).map(Number);
+    const isAsked = first === start2 && last === Math.min(end, size) - 1;
     const encoding = reply.headers.get("Content-Encoding");
-    if (reply.status !== 206 || !range || encoding && encoding !== "identity") {
+    if (reply.status !== 206 || !isAsked || encoding && encoding !== "identity") {
       await reply.body?.cancel();
       throw new UnavailableError(
         `${address2} answered ${reply.status} without the range that was asked for`,
@@ -2192,7 +2182,6 @@ function fromUrl(url, options = {}) {
         CORS
       );
     }
-    const [first, last, size] = range.slice(1).map(Number);
     const found = reply.headers.get("ETag") ?? reply.headers.get("Last-Modified");
     if (total !== void 0 && (size !== total || found !== tag)) {
       await reply.body?.cancel();
@@ -2200,9 +2189,6 @@ function fromUrl(url, options = {}) {
     }
     tag = found;
     total = size;
-    if (first !== start2 || last !== Math.min(end, size) - 1) {
-      throw new UnavailableError(`${address2} answered with another range than was asked for`);
-    }
     const data = new Uint8Array(await reply.arrayBuffer());
     if (data.length !== last - first + 1) throw new TruncatedError(`${address2} ended in the middle of an answer`);
     return data;
@@ -2327,7 +2313,7 @@ function blobPackets(url, video, packets, row, onlyNeeded) {
 
 // src/condition.ts
 var TOKEN = /\s*(?:('(?:[^']|'')*')|(-?\d+(?:\.\d*)?(?:e[+-]?\d+)?|-?\.\d+(?:e[+-]?\d+)?)|([a-z_]\w*)|("[^"]+")|(<=|>=|<>|!=|==|[=<>(),]))/iy;
-var WORDS2 = /* @__PURE__ */ new Set(["and", "or", "not", "is", "null", "in", "like", "ilike", "between", "true", "false"]);
+var WORDS = /* @__PURE__ */ new Set(["and", "or", "not", "is", "null", "in", "like", "ilike", "between", "true", "false"]);
 function tokens(text) {
   const found = [];
   TOKEN.lastIndex = 0;
@@ -2340,7 +2326,7 @@ function tokens(text) {
     if (quoted2 !== void 0) found.push({ kind: "literal", text: quoted2, value: quoted2.slice(1, -1).replaceAll("''", "'") });
     else if (number !== void 0) found.push({ kind: "literal", text: number, value: Number(number) });
     else if (word === "true" || word === "false") found.push({ kind: "literal", text: word, value: word === "true" });
-    else if (column2 !== void 0 || name !== void 0 && !WORDS2.has(word)) found.push({ kind: "column", text: column2?.slice(1, -1) ?? name, value: null });
+    else if (column2 !== void 0 || name !== void 0 && !WORDS.has(word)) found.push({ kind: "column", text: column2?.slice(1, -1) ?? name, value: null });
     else found.push({ kind: "word", text: sign2 ?? word, value: null });
   }
   return found;
@@ -2467,12 +2453,12 @@ function statisticsOf(rows2) {
 }
 function histogram(values) {
   let [low2, high2] = [values.reduce((a3, b) => Math.min(a3, b)), values.reduce((a3, b) => Math.max(a3, b))];
-  const sum = values.reduce((a3, b) => a3 + b, 0);
+  const sum2 = values.reduce((a3, b) => a3 + b, 0);
   if (low2 === high2) [low2, high2] = [low2 - 0.5, high2 + 0.5];
   const bins = Math.min(BINS, new Set(values).size);
   const counts = new Array(bins).fill(0);
   for (const each of values) counts[Math.min(bins - 1, Math.floor((each - low2) / (high2 - low2) * bins))]++;
-  return { counts, low: low2, high: high2, mean: sum / values.length, sum };
+  return { counts, low: low2, high: high2, mean: sum2 / values.length, sum: sum2 };
 }
 function median(values) {
   const sorted = [...values].sort((a3, b) => a3 - b);
@@ -3143,7 +3129,7 @@ var isSettled = () => [...open2].every((each) => each.settled);
 function grouped(config, rows2, packets) {
   const shown2 = rows2.filter((each) => each >= 0);
   const isReordered = shown2.some((each, i4) => i4 > 0 && each < shown2[i4 - 1]);
-  return { config, rows: rows2, packets, bytes: packets.reduce((sum, each) => sum + each.length, 0), isReordered };
+  return { config, rows: rows2, packets, bytes: packets.reduce((sum2, each) => sum2 + each.length, 0), isReordered };
 }
 var Camera = class {
   constructor(episode, signal, base, painted, failed) {
@@ -3348,7 +3334,7 @@ var Camera = class {
     return [];
   }
   encodedBytes() {
-    return [...new Set(this.groups.values())].reduce((sum, each) => sum + each.bytes, 0);
+    return [...new Set(this.groups.values())].reduce((sum2, each) => sum2 + each.bytes, 0);
   }
   /** A frame of the decoder: the wanted one goes to the screen at once, what is near it is kept. */
   take(frame, row) {
@@ -8193,7 +8179,7 @@ function Plot({ info, group, held, gaps: gaps2, onDragTo, onMoveBy }) {
         const parts = await Promise.all(all.map((each) => pointsOf(info2, each, host.clientWidth - LEFT2 - RIGHT2, mine)));
         if (mine.aborted) return;
         made.setData(joined(group2, new Map(all.map((each, i4) => [each.number, parts[i4]]))));
-        host.dataset.points = String(parts.reduce((sum, each) => sum + each.times.length, 0));
+        host.dataset.points = String(parts.reduce((sum2, each) => sum2 + each.times.length, 0));
         setExact(parts.every((each) => each.exact));
         setFailure("");
       } catch (error) {
@@ -8672,7 +8658,7 @@ function Histogram({ name, counts, low: low2, high: high2, mean }) {
 }
 function Counts({ title, items, condition: condition2 }) {
   if (!items.length) return null;
-  const all = items.reduce((sum, each) => sum + each.count, 0);
+  const all = items.reduce((sum2, each) => sum2 + each.count, 0);
   return /* @__PURE__ */ u3("section", { children: [
     /* @__PURE__ */ u3("h3", { children: title }),
     items.map((each) => /* @__PURE__ */ u3("button", { class: "count quiet", onClick: () => narrow(condition2(each.value)), title: "click to filter", children: [
@@ -9151,7 +9137,7 @@ function arrange(box, ratios) {
     let height = (box.height - (lines - 1) * GAP) / lines - CAPTION;
     for (let first = 0; first < ratios.length; first += columns) {
       const line = ratios.slice(first, first + columns);
-      height = Math.min(height, (box.width - (line.length - 1) * GAP) / line.reduce((sum, each) => sum + each, 0));
+      height = Math.min(height, (box.width - (line.length - 1) * GAP) / line.reduce((sum2, each) => sum2 + each, 0));
     }
     if (Math.floor(height) > best.height) best = { columns, height: Math.floor(height) };
   }
