@@ -21,9 +21,14 @@ _SEVEN = np.uint64(7)
 
 def encode_varints(values: ArrayLike) -> bytes:
     """Unsigned LEB128 of each value, one after the other."""
+    return encoded_with_ends(values)[0]
+
+
+def encoded_with_ends(values: ArrayLike) -> tuple[bytes, NDArray[np.int64]]:
+    """What `encode_varints` gives, and where each value ends in it."""
     numbers = _as_u64(values)
     if numbers.size == 0:
-        return b""
+        return b"", np.zeros(0, np.int64)
     lengths = varint_lengths(numbers)
     ends = np.cumsum(lengths)
     out = np.empty(int(ends[-1]), np.uint8)
@@ -32,7 +37,7 @@ def encode_varints(values: ArrayLike) -> bytes:
         out[at] = numbers & _LOW
         more = numbers > _LOW
         if not more.any():
-            return out.tobytes()
+            return out.tobytes(), ends
         numbers, at = numbers[more] >> _SEVEN, at[more]
         out[at] |= np.uint8(0x80)
         at += 1

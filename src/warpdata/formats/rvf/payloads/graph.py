@@ -82,9 +82,8 @@ def unpack_index_header(payload: Buffer, where: str = "") -> IndexHeader:
 def encode_graph(header: IndexHeader, adjacency: Adjacency, hints: tuple[PrefetchHint, ...] = ()) -> bytes:
     """An INDEX payload: delta-coded lists, restart groups on 64-byte boundaries, prefetch hints."""
     values, node_starts = _value_stream(adjacency)
-    lengths = varint.varint_lengths(values)
-    encoded = varint.encode_varints(values)
-    ends = np.concatenate(([0], np.cumsum(lengths)))
+    encoded, ends = varint.encoded_with_ends(values)
+    ends = np.concatenate(([0], ends))
     bounds = ends[np.append(node_starts[:: records.NODE_RESTART_INTERVAL], len(values))]
     groups = [encoded[a:b] for a, b in itertools.pairwise(bounds.tolist())]
     padded = [group + padding(len(group), layout.ALIGNMENT) for group in groups]
@@ -124,9 +123,8 @@ def renumbered(adjacency: Adjacency, rank: Ints) -> Adjacency:
 def encode_runtime_graph(header: IndexHeader, adjacency: Adjacency, trailer: Trailer) -> bytes:
     """An INDEX payload as shipped programs write it: groups back to back, restart nodes absolute, a trailer."""
     values, node_starts = _value_stream(adjacency, records.NODE_RESTART_INTERVAL)
-    lengths = varint.varint_lengths(values)
-    encoded = varint.encode_varints(values)
-    ends = np.concatenate(([0], np.cumsum(lengths)))
+    encoded, ends = varint.encoded_with_ends(values)
+    ends = np.concatenate(([0], ends))
     offsets = ends[node_starts[:: records.NODE_RESTART_INTERVAL]]
     if len(encoded) > layout.MAX_PAYLOAD_BYTES:
         raise LimitExceededError("an INDEX segment holds less than 4 GiB")
