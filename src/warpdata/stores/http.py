@@ -16,6 +16,7 @@ from warpdata.errors import (
     AuthenticationError,
     BlobChangedError,
     BlobNotFoundError,
+    LimitExceededError,
     PermissionError_,
     StoreError,
     TruncatedError,
@@ -48,6 +49,7 @@ _LENGTH = re.compile(r"[0-9]{1,18}")
 _EMPTY = re.compile(r"bytes \*/0")
 _FORBIDDEN = "Ask for access to this path; where the address was signed, it may have expired: get a new one."
 _UNLISTED = "Name what you want, or ask the folder or object store behind this address: that can be listed."
+_NO_PARTS = "Serve it with a program that does, as nginx and object stores do, or copy it to this machine."
 _READ_ONLY = "Publish to a folder or an object store; an http catalog is read only."
 
 
@@ -103,11 +105,11 @@ class HttpStore:
 
     def _head_by_get(self, key: str) -> BlobInfo:
         """The same by the first byte: who signed an address for GET did not sign it for HEAD."""
-        answer = self._request("GET", key, {"Range": "bytes=0-0"}, 1)
+        answer = self._part(key, 0, 1, {})
         span = answer.headers.get("content-range", "")
         found = _TOTAL.fullmatch(span)
         if found is None and not _EMPTY.fullmatch(span):
-            raise StoreError("the server does not answer range requests", path=self._name(key))
+            raise self._no_parts(key)
         return _info(key, answer.headers, int(found[3]) if found else 0)
 
     def get(self, key: str, *, max_bytes: int, unless_etag: str | None = None) -> Blob | None:
@@ -173,19 +175,28 @@ class HttpStore:
         if start == end:
             return memoryview(b"")
         condition = {"If-Match": same_as.etag} if same_as is not None and is_strong(same_as.etag) else {}
-        answer = self._request("GET", key, {"Range": f"bytes={start}-{end - 1}", **condition}, end - start)
+        answer = self._part(key, start, end, condition)
         if answer.status == http.HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE:
             if same_as is not None and end <= same_as.size:
                 raise BlobChangedError("it is shorter than when it was opened", path=self._name(key))
             raise TruncatedError(f"bytes [{start}, {end}) lie past the end", path=self._name(key))
         if answer.status != http.HTTPStatus.PARTIAL_CONTENT:
-            raise StoreError("the server does not answer range requests", path=self._name(key))
+            raise self._no_parts(key)
         found = _TOTAL.fullmatch(answer.headers.get("content-range", ""))
         if found is None or int(found[1]) != start:
             raise StoreError("the server answered another range than asked", path=self._name(key))
         if same_as is not None:  # many servers do not know the condition
             check_same(_info(key, answer.headers, int(found[3])), same_as, self._name(key))
         return memoryview(answer.body)
+
+    def _part(self, key: str, start: int, end: int, condition: Mapping[str, str]) -> Answer:
+        try:
+            return self._request("GET", key, {"Range": f"bytes={start}-{end - 1}", **condition}, end - start)
+        except LimitExceededError:  # it sends more than was asked for: the whole blob
+            raise self._no_parts(key) from None
+
+    def _no_parts(self, key: str) -> StoreError:
+        return StoreError("the server does not answer range requests", path=self._name(key), hint=_NO_PARTS)
 
     def _request(self, method: str, key: str, headers: Mapping[str, str], max_bytes: int) -> Answer:
         name = self._name(check_key(key))
