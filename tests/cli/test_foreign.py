@@ -39,6 +39,17 @@ def test_a_set_goes_in_and_out(tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert all(ours[name] == again[name] for name in same)
 
 
+def test_who_stops_an_import_is_told_that_it_can_go_on(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stop(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("warpdata._api.importing.import_episodes", stop)
+    assert main(["import", str(made_set(tmp_path / "set", 1)), str(tmp_path / "ours")]) == 130
+    assert "goes on where it stopped" in capsys.readouterr().err
+
+
 def test_rlds_goes_in_and_out_by_name_and_by_itself(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

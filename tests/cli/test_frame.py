@@ -22,6 +22,17 @@ def test_version() -> None:
     assert (done.returncode, done.stdout.strip()) == (0, f"warp {__version__}")
 
 
+def test_stopping_while_a_command_is_loaded_is_one_line(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stop(_: str) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("warpdata.cli.main.command_module", stop)
+    assert main(["import", "a", "b"]) == 130
+    assert capsys.readouterr().err.strip() == "error[interrupted]: stopped by the user"
+
+
 def test_help_lists_every_command() -> None:
     text = build_parser().format_help()
     for name, purpose in COMMANDS.items():

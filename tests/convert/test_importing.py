@@ -218,6 +218,20 @@ def test_a_set_can_be_published(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     assert not list((tmp_path / "cache").rglob("*.wshard"))
 
 
+def test_a_catalog_says_that_the_target_is_published(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where a folder has its name; with a target that can only be a folder it is a contradiction."""
+    monkeypatch.chdir(tmp_path)
+    source = made_set(tmp_path / "source")
+    (tmp_path / "lab/arm").mkdir(parents=True)
+    wd.import_episodes(source, "lab/arm", catalog=tmp_path / "catalog")
+    assert len(wd.dataset("lab/arm", catalog=tmp_path / "catalog").episodes) == 4
+    assert not any((tmp_path / "lab/arm").iterdir())
+    for target, to in (("lab/arm2", "root"), ("lab/arm2", "shards"), (tmp_path / "ours", None)):
+        with pytest.raises(ValueError, match="a catalog is for a target that is published"):
+            wd.import_episodes(source, target, to=to, catalog=tmp_path / "catalog")
+        assert not Path(target).exists()
+
+
 def test_what_is_no_set_is_not_taken_for_one(tmp_path: Path) -> None:
     (tmp_path / "meta").mkdir()
     (tmp_path / "meta/info.json").write_text("{}")

@@ -361,3 +361,26 @@ def test_a_picture_that_claims_to_be_huge_is_refused(tmp_path: Path) -> None:
     pq.write_table(table.set_column(at, "observation.images.top", pa.array(column, kind)), file)
     with pytest.raises(LimitExceededError, match=r"30000x30000 pixels.*episode 0"):
         everything(source)
+
+
+def test_a_damaged_line_of_statistics_costs_its_episode_only(tmp_path: Path) -> None:
+    """Lines are read when they are asked for: a set has many of them."""
+    set_ = made_set(tmp_path / "v21", version="v2.1")
+    file = set_ / "meta/episodes_stats.jsonl"
+    lines = file.read_bytes().splitlines()
+    lines[1] = lines[1][: len(lines[1]) // 2]
+    file.write_bytes(b"\n".join(lines))
+    episodes = wd.open(set_)
+    assert episodes[0].meta["lerobot"]["stats"]
+    with pytest.raises(CorruptLayoutError, match=r"episodes_stats\.jsonl"):
+        _ = episodes[1].meta
+    receipt = wd.import_episodes(set_, tmp_path / "ours", on_error="skip")
+    assert [each["id"] for each in receipt.skipped] == [episodes.ids[1]]
+
+
+@pytest.mark.parametrize("line", [b'{"stats": {}}', b'{"episode_index": "0", "stats": {}}'])
+def test_statistics_of_no_episode_are_refused(tmp_path: Path, line: bytes) -> None:
+    set_ = made_set(tmp_path / "v21", version="v2.1")
+    (set_ / "meta/episodes_stats.jsonl").write_bytes(line)
+    with pytest.raises(CorruptLayoutError, match="statistics of no episode"):
+        wd.open(set_)

@@ -202,6 +202,31 @@ class TestProxies:
             HttpStore(web.url, proxies=Proxies(settings.proxies)).head("x")
 
 
+class _NoParts(http.server.BaseHTTPRequestHandler):
+    """Sends the whole blob whatever part of it is asked for, as `python -m http.server` does."""
+
+    def do_GET(self) -> None:
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(DATA)))
+        self.end_headers()
+        self.wfile.write(DATA)
+
+    def log_message(self, *_: object) -> None:
+        return
+
+
+@pytest.mark.parametrize("address", ["/folder", "/folder?sig=a"])
+@pytest.mark.parametrize("part", [(0, 9), (0, len(DATA))])
+def test_a_server_without_parts_is_told_from_a_large_blob(address: str, part: tuple[int, int]) -> None:
+    with serving(_NoParts) as server:
+        store = open_store(f"{server.url}{address}")
+        with pytest.raises(StoreError, match="does not answer range requests"):
+            store.get_ranges("x", [part])
+        if "?" in address:  # of which the size is asked by the first byte
+            with pytest.raises(StoreError, match="does not answer range requests"):
+                store.head("x")
+
+
 def test_connections_are_kept(web: Any) -> None:
     store = HttpStore(web.url)
     for start in range(30):

@@ -38,7 +38,8 @@ def import_episodes(
     """Bring a foreign set (or any episodes) into a root of recordings, a folder of shards or a published dataset.
 
     `to` is `root`, `shards` or `published`; without it a target ending in `.wshard` is a folder of shards, one of the
-    form `workspace/name` that is no folder is published, and every other one a root. Running it again continues.
+    form `workspace/name` is published where a catalog is given or no folder is meant, and every other one is a root.
+    Running it again continues.
     `jobs` processes convert episodes; `ray` (True, or the address of a cluster) does it there instead. The options are
     those of `wd.convert.<format>.read`.
     """
@@ -231,13 +232,19 @@ def _target_kind(target: str, to: str | None, catalog: Any) -> str:
     if to is not None:
         if to not in kinds:
             raise ValueError(f"to is one of {', '.join(kinds)}, not {to!r}.{nearest(to, kinds)}")
-        return to
-    if target.rstrip("/").endswith(".wshard"):
-        return "shards"
-    above = os.path.dirname(os.path.abspath(target))
-    is_name = is_dataset_name(target) and "@" not in target and not target.endswith("/")
-    is_named = is_name and not os.path.lexists(target) and (catalog is not None or not os.path.isdir(above))
-    return "published" if is_named else "root"
+        kind = to
+    elif target.rstrip("/").endswith(".wshard"):
+        kind = "shards"
+    else:
+        above = os.path.dirname(os.path.abspath(target))
+        is_name = is_dataset_name(target) and "@" not in target and not target.endswith("/")
+        is_free = not os.path.lexists(target) and not os.path.isdir(above)
+        kind = "published" if is_name and (catalog is not None or is_free) else "root"
+    if catalog is not None and kind != "published":
+        raise ValueError(
+            f"a catalog is for a target that is published, workspace/name; {target!r} is to be a folder"
+        )
+    return kind
 
 
 @suggests

@@ -73,7 +73,11 @@ COMMANDS = {
 def main(argv: Sequence[str] | None = None) -> int:
     """Run `warp` with these arguments and return its exit code."""
     parser = build_parser()
-    args = parser.parse_args(argv)
+    try:
+        args = parser.parse_args(argv)  # which loads the command
+    except KeyboardInterrupt:
+        plain = Console(as_json=False, color=False, show_progress=False)
+        return _stopped(plain, debug=False)
     if args.command is None:
         parser.print_help()
         return exits.OK
@@ -132,7 +136,11 @@ def _run(args: argparse.Namespace, console: Console, *, debug: bool) -> int:
     except OSError as error:
         return _fail(console, "os", str(error), "", debug=debug)
     except KeyboardInterrupt:
-        return _fail(console, "interrupted", "stopped by the user", "", debug=debug, exit_code=130)
+        return _stopped(console, getattr(args, "when_stopped", ""), debug=debug)
+
+
+def _stopped(console: Console, hint: str = "", *, debug: bool) -> int:
+    return _fail(console, "interrupted", "stopped by the user", hint, debug=debug, exit_code=130)
 
 
 def _fail(

@@ -113,6 +113,8 @@ def _is_raw_camera(signal: Signal) -> bool:
 
 
 _SMALL_TOGETHER = 1 << 17
+_CLOCKS = SharedClocks()
+"""Not only the signals of an episode share a clock: the next one of as many steps has it too."""
 
 
 class _Copying:
@@ -123,7 +125,6 @@ class _Copying:
         self._inside = f"{folder}{os.sep}"
         self._video = video
         self._writing = writing
-        self._clocks = SharedClocks()
         self._folders = {str(folder)}
         self._found: dict[str, dict[str, Any]] = {}
         self._sums: dict[str, ContentSum] = {}
@@ -171,11 +172,11 @@ class _Copying:
             put_file(self._inside + name + layout.SIGNAL_SUFFIX, data)
             self._sums[name] = sum_of_rows([found])
             self._found[name] = {
-                **about, **self._clocks.of(times).to_json(), "values": stated, "file": _file(data),
+                **about, **_CLOCKS.of(times).to_json(), "values": stated, "file": _file(data),
             }  # fmt: skip
 
     def _table(self, name: str, signal: Signal) -> None:
-        clock = self._clocks.of(signal.timestamps)
+        clock = _CLOCKS.of(signal.timestamps)
         path = Path(self._inside + name + layout.SIGNAL_SUFFIX)
         table = TableFile(path, described(signal), clock=clock, recorded=False)
         running = None if signal.meta.is_object else RowsSum()
@@ -192,7 +193,7 @@ class _Copying:
         """Copy a camera whose frames are encoded; False where they are not."""
 
         def rate_of(times: NDArray[np.int64]) -> float:
-            return self._clocks.of(times).rate_hz(DEFAULT_TICK_HZ)
+            return _CLOCKS.of(times).rate_hz(DEFAULT_TICK_HZ)
 
         path = self._inside + name
         copy = camera_copy(signal, rate_of)
@@ -211,7 +212,7 @@ class _Copying:
             _copy(camera.video, path + camera.suffix)
             self._sums[name] = sum_of(signal)
         put_file(path + layout.FRAMES_SUFFIX, frames)
-        clock = self._clocks.of(index.shown_ts_ns)
+        clock = _CLOCKS.of(index.shown_ts_ns)
         self._found[name] = {
             **index.description.to_json(), **clock.to_json(), "video_bytes": video_bytes,
             "codec": index.stream.codec if index.stream else None, "file": _file(frames),
@@ -222,7 +223,7 @@ class _Copying:
         """A camera whose frames are to be encoded; what is said of it is known once they are."""
         meta = signal.meta
         shape = FrameShape.of_values(meta.shape, meta.dtype)
-        fps = self._clocks.of(signal.timestamps).rate_hz(30.0)
+        fps = _CLOCKS.of(signal.timestamps).rate_hz(30.0)
         options = replace(self._video or VideoOptions(codec="ffv1"), fps=min(max(fps, 0.001), 1000.0))
         about = replace(described(signal), kind="image")
         running = self._raw_sums[name] = RowsSum()

@@ -57,13 +57,8 @@ class SourceVideo:
             size = reader.size
         finally:
             reader.close()
-        if len(places) and not keyframe[int(places[:, 0].argmin())]:
-            raise CorruptLayoutError("the video does not begin with a keyframe", path=self.path)
-        if len(places) and int((places[:, 0] + places[:, 1]).max()) > size:
-            raise CorruptLayoutError("frames lie past the end of the video", path=self.path)
-        if _overlap(places) and _overlap(places[np.argsort(places[:, 0], kind="stable")]):
-            raise CorruptLayoutError("frames lie over each other in the video", path=self.path)
-        order = np.argsort(pts, kind="stable")
+        _check_places(places, keyframe, size, self.path)
+        order: Any = slice(None) if (pts[1:] > pts[:-1]).all() else np.argsort(pts, kind="stable")
         depth = probe.stream.pix_fmt.startswith(("gray1", "gray9"))
         plane = probe.stream.pix_fmt.startswith("gray")
         shape = FrameShape(probe.height, probe.width, 0 if plane else 3, "uint16" if depth else "uint8")
@@ -111,9 +106,24 @@ def _listed(reader: RangeReader, path: str) -> _Listing:
     return found
 
 
-def _overlap(places: NDArray[np.int64]) -> bool:
-    """Whether one of them begins before the one before it ends."""
-    return bool((places[1:, 0] < places[:-1, 0] + places[:-1, 1]).any())
+def _check_places(places: NDArray[np.int64], keyframe: NDArray[np.bool_], file_bytes: int, path: str) -> None:
+    """Raise where frames cannot lie: the first of a file is a keyframe, and each one ends before the next begins."""
+    if not len(places):
+        return
+    if not _follow(places):
+        order = np.argsort(places[:, 0], kind="stable")
+        places, keyframe = places[order], keyframe[order]
+        if not _follow(places):
+            raise CorruptLayoutError("frames lie over each other in the video", path=path)
+    if not keyframe[0]:
+        raise CorruptLayoutError("the video does not begin with a keyframe", path=path)
+    if places[0, 0] < 0 or int(places[-1, 0]) + int(places[-1, 1]) > file_bytes:
+        raise CorruptLayoutError("frames lie past the end of the video", path=path)
+
+
+def _follow(places: NDArray[np.int64]) -> bool:
+    """Whether each begins where the one before it ends, or later."""
+    return bool((places[1:, 0] >= places[:-1, 0] + places[:-1, 1]).all())
 
 
 _READ_BYTES = 1 << 20

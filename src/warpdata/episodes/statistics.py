@@ -18,6 +18,8 @@ from warpdata.errors import FormatError
 from warpdata.timeline.times import ns_between
 
 QUANTILES = (0.01, 0.05, 0.25, 0.5, 0.75, 0.95, 0.99)
+_QUANTILE_NAMES = tuple(map(str, QUANTILES))
+_COLUMN_NAMES = ("min", "max", "mean", "std", "sum")
 RELATIVE_ERROR = 0.02
 MAX_CHANNELS = 64
 """Signals of more numbers per record get statistics over all of them together."""
@@ -96,8 +98,11 @@ class ClockStatistics:
         return found
 
 
+_KEPT_CLOCKS = 64
+
+
 class SharedClocks:
-    """Statistics of the clocks of one episode, found once for all signals that have the same times."""
+    """Statistics of clocks, found once for all signals that have the same times; few are kept."""
 
     def __init__(self) -> None:
         self._known: dict[bytes, ClockStatistics] = {}
@@ -108,8 +113,11 @@ class SharedClocks:
         key = xxh3_128(stamps.data)
         found = self._known.get(key)
         if found is None:
-            found = self._known[key] = ClockStatistics()
+            found = ClockStatistics()
             found.add(stamps)
+            if len(self._known) >= _KEPT_CLOCKS:
+                self._known.clear()
+            self._known[key] = found
         return found
 
 
@@ -148,9 +156,10 @@ class ValueStatistics:
         finite = np.isfinite(flat)
         other = ValueStatistics.__new__(ValueStatistics)
         other.channels = flat.shape[1]
-        other.count = finite.sum(axis=0)
+        is_all = bool(finite.all())
+        other.count = np.full(other.channels, len(flat), np.int64) if is_all else finite.sum(axis=0)
         other.invalid = len(flat) - other.count
-        if other.invalid.any():
+        if not is_all:
             some = np.maximum(other.count, 1)
             other.low = np.where(finite, flat, np.inf).min(axis=0)
             other.high = np.where(finite, flat, -np.inf).max(axis=0)
@@ -163,7 +172,7 @@ class ValueStatistics:
             centred = flat - other.mean
         other.m2 = (centred * centred).sum(axis=0)
         other.sketch = Sketch(other.channels)
-        other.sketch.add(flat)
+        other.sketch.add(flat, None if is_all else finite)
         return other
 
     @np.errstate(over="ignore", invalid="ignore")
@@ -200,12 +209,12 @@ class ValueStatistics:
     def _stated(self) -> dict[str, Any]:
         """What there is a number of for every channel."""
         std = np.sqrt(self.m2 / np.maximum(self.count, 1))
+        columns = np.array([self.low, self.high, self.mean, std, self.total])
         quantiles, sketched = self.sketch.quantiles(QUANTILES), self.sketch.counts()
         return {
-            "min": _numbers(self.low), "max": _numbers(self.high), "mean": _numbers(self.mean, self.count),
-            "std": _numbers(std, self.count), "sum": _numbers(self.total, self.count),
+            **dict(zip(_COLUMN_NAMES, _rows_of_numbers(columns, self.count), strict=True)),
             "count": self.count.tolist(), "invalid": self.invalid.tolist(),
-            "quantiles": dict(zip(map(str, QUANTILES), _rows_of_numbers(quantiles, sketched), strict=True)),
+            "quantiles": dict(zip(_QUANTILE_NAMES, _rows_of_numbers(quantiles, sketched), strict=True)),
         }  # fmt: skip
 
     @classmethod
@@ -269,11 +278,16 @@ class Sketch:
         self._keys = np.empty(0, np.int64)
         self._counts = np.empty(0, np.int64)
         self._new: list[tuple[NDArray[np.int64], NDArray[np.int64]]] = []
+        self._known_edges: tuple[NDArray[np.int64], NDArray[np.int64]] | None = None
 
-    def add(self, values: NDArray[np.float64]) -> None:
-        """Count a batch of shape [records, channels]; what is not finite is left out."""
-        keys = _bucket_of(values) + np.arange(self._channels) * _CHANNEL_STRIDE
-        self._new.append(np.unique(keys[np.isfinite(values)], return_counts=True))
+    def add(self, values: NDArray[np.float64], counted: NDArray[np.bool_] | None = None) -> None:
+        """Count a batch of shape [records, channels], all of which is finite where it is `counted`."""
+        channels = np.arange(self._channels) * _CHANNEL_STRIDE
+        if counted is None:
+            keys = _bucket_of(values) + channels
+        else:
+            keys = _bucket_of(values[counted]) + np.broadcast_to(channels, values.shape)[counted]
+        self._new.append(np.unique(keys, return_counts=True))
         if len(self._new) >= _COMPACT_AFTER:
             self._compact()
 
@@ -287,6 +301,7 @@ class Sketch:
         """Count every value `factor` times."""
         self._compact()
         self._counts = self._counts * factor
+        self._known_edges = None
 
     def to_text(self) -> str:
         """The buckets as text: differences of the sorted keys and the counts as varints, in base64."""
@@ -352,10 +367,15 @@ class Sketch:
     def _edges(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Where the buckets of each channel begin, with the end behind the last; how many values lie before each."""
         self._compact()
-        starts = np.arange(self._channels + 1) * _CHANNEL_STRIDE - _CHANNEL_STRIDE // 2
-        return self._keys.searchsorted(starts), np.concatenate([[0], np.cumsum(self._counts)])
+        if self._known_edges is None:
+            starts = np.arange(self._channels + 1) * _CHANNEL_STRIDE - _CHANNEL_STRIDE // 2
+            before = np.concatenate([[0], np.cumsum(self._counts)])
+            self._known_edges = self._keys.searchsorted(starts), before
+        return self._known_edges
 
     def _compact(self) -> None:
+        if self._new:
+            self._known_edges = None
         if len(self._new) == 1 and not len(self._keys):
             self._keys, self._counts = self._new.pop()
         elif self._new:
@@ -373,11 +393,9 @@ _ZERO_OFFSET = 1 << 20
 
 
 def _bucket_of(values: NDArray[np.float64]) -> NDArray[np.int64]:
-    """Ordered integers: negative values below 0, tiny ones at 0, positive above."""
+    """Ordered integers of finite values: negative ones below 0, tiny ones at 0, positive ones above."""
     size = np.abs(values)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        power = np.ceil(np.log(size) / _GAMMA_LOG)
-    power = np.where(np.isfinite(power), power, 0.0).astype(np.int64) + _ZERO_OFFSET
+    power = np.ceil(np.log(np.maximum(size, _SMALLEST)) / _GAMMA_LOG).astype(np.int64) + _ZERO_OFFSET
     return np.where(size < _SMALLEST, 0, np.where(values < 0, -power, power))
 
 

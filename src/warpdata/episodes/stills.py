@@ -33,6 +33,7 @@ class StillsSignal(ClockedSignal):
         self._role: Role = role
         self._clock_name = clock
         self._still: Still | None = None
+        self._meta: SignalMeta | None = None
         self._owner: int | None = None
 
     @property
@@ -57,9 +58,11 @@ class StillsSignal(ClockedSignal):
     @property
     def meta(self) -> SignalMeta:
         """Shape and element type of one frame."""
-        shape = self.still.shape
-        dtype = dtype_of(np.dtype(shape.dtype)).dtype
-        return SignalMeta(dtype, shape.shape, "image", role=self._role, clock=self._clock_name)
+        if self._meta is None:
+            shape = self.still.shape
+            dtype = dtype_of(np.dtype(shape.dtype)).dtype
+            self._meta = SignalMeta(dtype, shape.shape, "image", role=self._role, clock=self._clock_name)
+        return self._meta
 
     def _values_at(self, indices: NDArray[np.int64]) -> NDArray[Any]:
         if not len(indices):

@@ -15,6 +15,13 @@ class ReadOnlyDict(dict[str, Any]):
     def __init__(self, items: Mapping[str, Any]) -> None:
         super().__init__({str(key): _frozen(value) for key, value in items.items()})
 
+    @classmethod
+    def owning(cls, items: dict[str, Any]) -> ReadOnlyDict:
+        """One of items that nobody else holds and that do not change themselves."""
+        made = cls.__new__(cls)
+        dict.update(made, items)
+        return made
+
     def _refuse(self, *_: object, **__: object) -> NoReturn:
         raise TypeError("this is read-only; copy it with dict() to change it")
 
@@ -32,6 +39,8 @@ PLAIN_TYPES = frozenset({int, float, str, bool, type(None)})
 def _frozen(value: Any) -> Any:
     if isinstance(value, list):
         return list(value) if PLAIN_TYPES.issuperset(map(type, value)) else [_frozen(each) for each in value]
+    if type(value) is ReadOnlyDict:
+        return value
     if isinstance(value, dict) or (type(value) not in PLAIN_TYPES and isinstance(value, Mapping)):
         return ReadOnlyDict(value)
     return value

@@ -22,6 +22,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add_import(parser)
     add_common(parser)
+    parser.set_defaults(when_stopped="Run the same command again: it goes on where it stopped.")
 
 
 def run(args: argparse.Namespace, console: Console) -> int:

@@ -18,6 +18,7 @@ from warpdata.convert.lerobot.reading import FORMAT, TASK
 from warpdata.convert.lerobot.statistics import FrameCounts, SetStatistics
 from warpdata.episodes.collection import Episodes
 from warpdata.errors import MissingExtraError, SchemaMismatchError, nearest
+from warpdata.timeline.signal import Signal
 
 try:
     import torch
@@ -76,7 +77,9 @@ class LeRobotFrames(Dataset[dict[str, Any]]):  # type: ignore[misc]
     def __getitem__(self, index: int) -> dict[str, Any]:
         if not -len(self) <= index < len(self):
             raise IndexError(f"item {index} of {len(self)}")
-        return self.__getitems__([int(index) % len(self)])[0]
+        at = int(index) % len(self)
+        owner = int(self.meta.starts.searchsorted(at, side="right")) - 1
+        return self._items(owner, [at - int(self.meta.starts[owner])])[0]
 
     def __getitems__(self, indices: Sequence[int]) -> list[dict[str, Any]]:
         """Many items at once, as DataLoader asks for them: each frame is decoded once."""
@@ -113,7 +116,11 @@ class LeRobotFrames(Dataset[dict[str, Any]]):  # type: ignore[misc]
     def _add_column(self, items: list[dict[str, Any]], loaded: _Loaded, key: str, rows: list[int]) -> None:
         column = loaded.columns[key]
         for item, row in zip(items, rows, strict=True):
-            item[key] = column[row].clone() if isinstance(column, torch.Tensor) else column[row]
+            item[key] = (
+                column[row]
+                if isinstance(column, list)
+                else torch.from_numpy(column[row : row + 1].copy().reshape(column.shape[1:]))
+            )
 
     def _add_window(self, items: list[dict[str, Any]], loaded: _Loaded, key: str, rows: list[int]) -> None:
         """Several moments of a key; outside the episode its first or last one."""
@@ -122,9 +129,9 @@ class LeRobotFrames(Dataset[dict[str, Any]]):  # type: ignore[misc]
         for item, row in zip(items, rows, strict=True):
             inside = np.clip(row + deltas, 0, count - 1)
             item[key] = (
-                column[torch.from_numpy(inside)]
-                if isinstance(column, torch.Tensor)
-                else [column[at] for at in inside.tolist()]
+                [column[at] for at in inside.tolist()]
+                if isinstance(column, list)
+                else torch.from_numpy(column[inside])
             )
 
     def _add_masks(self, items: list[dict[str, Any]], count: int, rows: list[int]) -> None:
@@ -138,12 +145,20 @@ class LeRobotFrames(Dataset[dict[str, Any]]):  # type: ignore[misc]
         """Frames as float CHW in 0..1; a camera that is video gives one frame where it is asked for one moment."""
         deltas = self.delta_indices.get(key)
         steps = np.asarray(rows, np.int64)[:, None] + (np.zeros(1, np.int64) if deltas is None else deltas)
-        wanted, place = np.unique(np.clip(steps, 0, loaded.length - 1), return_inverse=True)
+        steps = np.minimum(np.maximum(steps, 0), loaded.length - 1)
+        if steps.size == 1:  # most of what finding equal ones costs is the call
+            wanted, place = steps.reshape(-1), np.zeros(1, np.int64)
+        else:
+            wanted, place = np.unique(steps, return_inverse=True)
         frames = _scaled(loaded.frames(key, wanted))
-        place = place.reshape(steps.shape)
-        for item, chosen in zip(items, place, strict=True):
-            single = deltas is None or (key in self.meta.video_keys and len(chosen) == 1)
-            item[key] = torch.from_numpy(np.array(frames[chosen[0] if single else chosen]))
+        is_single = deltas is None or (key in self.meta.video_keys and len(deltas) == 1)
+        for item, chosen in zip(items, place.reshape(steps.shape), strict=True):
+            if not is_single:
+                item[key] = torch.from_numpy(frames[chosen])
+            elif steps.size == 1:
+                item[key] = torch.from_numpy(frames[0])
+            else:  # an item keeps no memory of others
+                item[key] = torch.from_numpy(frames[chosen[0]].copy())
 
     def _deltas(
         self, given: Mapping[str, Sequence[float]] | None, tolerance_s: float
@@ -315,8 +330,8 @@ class FramesMeta:
                     at = np.unique(np.linspace(0, loaded.length - 1, each_gives).astype(np.int64))
                     counts = FrameCounts.of(np.asarray(loaded.frames(key, at)))
                     total.add_part(counts.found(quantiles=True), counts)
-                elif isinstance(loaded.columns[key], torch.Tensor):
-                    total.add_rows(loaded.columns[key].numpy())
+                elif not isinstance(loaded.columns[key], list):
+                    total.add_rows(loaded.columns[key])
         found = {key: total.found() for key, total in totals.items()}
         return {key: each for key, each in found.items() if each is not None}
 
@@ -346,7 +361,7 @@ class EpisodeTable(Sequence[dict[str, Any]]):
 
 
 class _Loaded:
-    """One episode: its columns as tensors of LeRobot's types, its cameras opened."""
+    """One episode: its columns in LeRobot's types, its cameras opened."""
 
     def __init__(self, meta: FramesMeta, number: int) -> None:
         self._meta = meta
@@ -354,6 +369,8 @@ class _Loaded:
         self.episode = meta.source[number]
         self.rows: AlignedEpisode = aligned(self.episode, AlignOptions(), meta.fps)
         self.length = len(self.rows)
+        self._cameras: dict[str, tuple[Signal, NDArray[np.int64]]] = {}
+        """Each with the record that it shows at every step."""
         if self.length != int(meta.starts[number + 1] - meta.starts[number]):
             raise SchemaMismatchError(
                 f"episode {self.episode.id} has {self.length} steps, its facts say otherwise"
@@ -370,7 +387,7 @@ class _Loaded:
 
     @cached_property
     def columns(self) -> dict[str, Any]:
-        """Tensors of numbers, lists of text."""
+        """Arrays of numbers, lists of text."""
         found: dict[str, Any] = {}
         for key, about in self._meta.features.items():
             if about["dtype"] in ("image", "video"):
@@ -383,7 +400,7 @@ class _Loaded:
     def nbytes(self) -> int:
         """What its columns take, once they are read."""
         columns = self.__dict__.get("columns", {})
-        return sum(each.nbytes for each in columns.values() if isinstance(each, torch.Tensor))
+        return sum(each.nbytes for each in columns.values() if not isinstance(each, list))
 
     def _column(self, key: str) -> NDArray[Any]:
         each = self._meta.feature(key)
@@ -406,8 +423,11 @@ class _Loaded:
 
     def frames(self, key: str, rows: NDArray[np.int64]) -> NDArray[Any]:
         """Decoded frames of a camera at these steps."""
-        on_steps = self.rows.steps[self._meta.feature(key).signal]
-        return on_steps.signal._values_at(np.maximum(on_steps.positions[rows], 0))
+        if key not in self._cameras:
+            on_steps = self.rows.steps[self._meta.feature(key).signal]
+            self._cameras[key] = on_steps.signal, np.maximum(on_steps.positions, 0)
+        signal, positions = self._cameras[key]
+        return signal._values_at(positions[rows])
 
 
 def _lengths(episodes: Episodes) -> list[int]:
@@ -419,10 +439,10 @@ def _lengths(episodes: Episodes) -> list[int]:
     ]
 
 
-def _typed(values: NDArray[Any]) -> Any:
+def _typed(values: NDArray[Any]) -> NDArray[Any]:
     """Numbers in the types that LeRobot's items have: float32, int64 or bool."""
     kind = np.bool_ if values.dtype == np.bool_ else np.int64 if values.dtype.kind in "iu" else np.float32
-    return torch.from_numpy(np.array(values, kind))
+    return np.array(values, kind)
 
 
 def _scaled(frames: NDArray[Any]) -> NDArray[Any]:

@@ -22,9 +22,11 @@ from warpdata.errors import (
     StoreError,
     UnsupportedVersionError,
 )
+from warpdata.timeline.readonly import ReadOnlyDict
 
 INFO = "meta/info.json"
 STATS = "meta/stats.json"
+EPISODES_STATS = "meta/episodes_stats.jsonl"
 VERSIONS = ("v2.0", "v2.1", "v3.0")
 OURS = "meta/warpdata.json"
 """Where our receipt stands in a set that we wrote."""
@@ -40,7 +42,7 @@ _KNOWN = {
     "meta/tasks.parquet",
     "meta/tasks.jsonl",
     "meta/episodes.jsonl",
-    "meta/episodes_stats.jsonl",
+    EPISODES_STATS,
 }
 _MAX_KEPT_FILE = 16 << 20
 _MAX_TABLE = 4 << 30
@@ -134,7 +136,7 @@ class Documents:
         line = self._stats_lines.get(episode.number)
         if line is None:
             return {}
-        found = parse_json_object(line, allow_nan=True).get("stats", {})
+        found = _line(line, self._at(EPISODES_STATS)).get("stats", {})
         return found if isinstance(found, dict) else {}
 
     def _v3_stats(self, file: str, row: int) -> dict[str, Any]:
@@ -323,14 +325,23 @@ def _read_v2(made: Documents) -> None:
         )
         made.episodes.append(episode)
     made.episodes.sort(key=lambda each: each.number)
-    name = "meta/episodes_stats.jsonl"
-    if place.exists(name):
-        for raw in place.read(name, max_bytes=_MAX_TABLE).splitlines():
+    if place.exists(EPISODES_STATS):
+        for raw in place.read(EPISODES_STATS, max_bytes=_MAX_TABLE).splitlines():
             if raw.strip():
-                number = _line(raw, f"{place.name}/{name}").get("episode_index")
-                if not isinstance(number, int):
-                    raise CorruptLayoutError("statistics of no episode", path=f"{place.name}/{name}")
-                made._stats_lines[number] = raw
+                made._stats_lines[_number_of(raw, f"{place.name}/{EPISODES_STATS}")] = raw
+
+
+_NUMBERED = re.compile(rb'\{"episode_index": ?(0|[1-9][0-9]{0,14}), ?"stats": ?\{')
+"""How writers begin a line of statistics."""
+
+
+def _number_of(raw: bytes, path: str) -> int:
+    """The episode of a line of statistics; the rest of it is looked at when it is asked for: a set has many."""
+    begins = _NUMBERED.match(raw)
+    number = int(begins.group(1)) if begins else _line(raw, path).get("episode_index")
+    if not isinstance(number, int):
+        raise CorruptLayoutError("statistics of no episode", path=path)
+    return number
 
 
 def _episode(row: dict[str, Any], file: str, at: tuple[str, int] | None, place: Place) -> EpisodeRow:
@@ -376,7 +387,7 @@ _NUMBERS = frozenset({int, float})
 def plain_numbers(value: Any) -> Any:
     """A value that JSON can hold: NaN and infinities as text with a mark."""
     if isinstance(value, dict):
-        return {key: plain_numbers(each) for key, each in value.items()}
+        return ReadOnlyDict.owning({key: plain_numbers(each) for key, each in value.items()})
     if isinstance(value, list | tuple):
         if _NUMBERS.issuperset(map(type, value)) and all(map(math.isfinite, value)):
             return list(value)

@@ -223,7 +223,7 @@ def column(table: Any, kind: ColumnKind, path: str) -> NDArray[Any]:
         while _is_list(found.type):
             if found.null_count:
                 raise CorruptLayoutError(f"column {kind.name!r} has missing values", path=path)
-            found = found.flatten()
+            found = _items(found)
         if found.null_count:
             raise CorruptLayoutError(f"column {kind.name!r} has missing values", path=path)
         values = found.to_numpy(zero_copy_only=False)
@@ -233,6 +233,14 @@ def column(table: Any, kind: ColumnKind, path: str) -> NDArray[Any]:
             path=path,
         )
     return np.asarray(values, kind.dtype).reshape(rows, *kind.shape)
+
+
+def _items(lists: Any) -> Any:
+    """The numbers of lists without gaps, one behind the other."""
+    if not pa.types.is_fixed_size_list(lists.type):
+        return lists.flatten()
+    size = lists.type.list_size  # a view: `flatten` computes
+    return lists.values.slice(lists.offset * size, len(lists) * size)
 
 
 def _objects(found: Any, kind: ColumnKind) -> NDArray[Any]:

@@ -44,8 +44,9 @@ def sample_table(reader: RangeReader) -> Mp4Samples | None:
         movie = None if moov is None else _Boxes(moov)
         if movie is None or b"mvex" in movie:
             return None
-        tracks = [trak for trak in map(_Boxes, movie.get(b"trak", ())) if _is_video(trak)]
-        return _track(movie, tracks[0]) if len(tracks) == 1 else None
+        tracks = [(trak, trak.inside(b"mdia")) for trak in map(_Boxes, movie.get(b"trak", ()))]
+        videos = [each for each in tracks if each[1].one(b"hdlr")[8:12] == b"vide"]
+        return _track(movie, *videos[0]) if len(videos) == 1 else None
     except (CorruptLayoutError, ValueError, IndexError, OverflowError):
         return None  # FFmpeg says what is wrong, or copes with it
 
@@ -95,12 +96,7 @@ class _Boxes(dict[bytes, list[bytes]]):
         return _Boxes(self.one(kind))
 
 
-def _is_video(trak: _Boxes) -> bool:
-    return trak.inside(b"mdia").one(b"hdlr")[8:12] == b"vide"
-
-
-def _track(movie: _Boxes, trak: _Boxes) -> Mp4Samples | None:
-    mdia = trak.inside(b"mdia")
+def _track(movie: _Boxes, trak: _Boxes, mdia: _Boxes) -> Mp4Samples | None:
     tables = mdia.inside(b"minf").inside(b"stbl")
     described = tables.one(b"stsd")
     if b"sbgp" in tables or int.from_bytes(described[4:8], "big") != 1:
