@@ -6,6 +6,7 @@ import io
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import warpdata as wd
@@ -13,6 +14,9 @@ from tests.convert.sets import made_set, tree
 from warpdata.cli import exits
 from warpdata.cli.console import Progress
 from warpdata.cli.main import main
+from warpdata.episodes.collection import Episodes
+from warpdata.timeline.episode import Episode
+from warpdata.timeline.memory import ArraySignal
 
 
 def test_a_set_goes_in_and_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -48,6 +52,21 @@ def test_who_stops_an_import_is_told_that_it_can_go_on(
     monkeypatch.setattr("warpdata._api.importing.import_episodes", stop)
     assert main(["import", str(made_set(tmp_path / "set", 1)), str(tmp_path / "ours")]) == 130
     assert "goes on where it stopped" in capsys.readouterr().err
+
+
+def test_who_must_choose_the_steps_is_told_the_words_of_the_command(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    times = np.arange(5) * 100_000_000
+    seen = Episode.of({"joints": ArraySignal(times, np.zeros((5, 2)))}, id="a")
+    wd.import_episodes(Episodes.of([seen]), tmp_path / "ours")
+    assert main(["export", "lerobot", str(tmp_path / "ours"), str(tmp_path / "out")]) == exits.ERROR
+    said = capsys.readouterr().err
+    assert "no actions" in said
+    assert "--clock NAME" in said
+    assert (
+        main(["export", "lerobot", str(tmp_path / "ours"), str(tmp_path / "out"), "--clock", "joints"]) == 0
+    )
 
 
 def test_rlds_goes_in_and_out_by_name_and_by_itself(

@@ -117,6 +117,19 @@ def test_many_processes_make_the_same_result(tmp_path: Path) -> None:
     assert {**first.to_json(), "target": ""} == {**second.to_json(), "target": ""}
 
 
+@pytest.mark.parametrize("codec", [None, "h264"])
+def test_raw_frames_become_the_same_bytes_every_time(tmp_path: Path, codec: str | None) -> None:
+    frames = np.random.default_rng(5).integers(0, 256, (6, 32, 48, 3), np.uint8)
+    signals = {
+        "camera": on_steps(grid_times(6, 10.0), frames, "observation", "image"),
+        "u": on_steps(grid_times(6, 10.0), np.arange(6.0), "action"),
+    }
+    video = None if codec is None else VideoOptions(codec=codec)
+    for name in ("one", "two"):
+        wd.import_episodes(Episodes.of([Episode.of(signals, id="a")]), tmp_path / name, video=video)
+    assert tree(tmp_path / "one") == tree(tmp_path / "two")
+
+
 def test_an_episode_that_power_took_is_made_again(tmp_path: Path) -> None:
     source = made_set(tmp_path / "source")
     bring(source, tmp_path / "ours")

@@ -112,6 +112,14 @@ def acted_steps(episode: Episode) -> Steps:
 
 
 def _steps(episode: Episode, options: AlignOptions) -> Steps:
+    try:
+        return _chosen_steps(episode, options)
+    except NoStepsError as error:
+        error.hint = "Choose them: clock=NAME (--clock NAME) or rate=20 (--rate 20)."
+        raise
+
+
+def _chosen_steps(episode: Episode, options: AlignOptions) -> Steps:
     if options.rate is None and options.clock is None and options.align == "hold":
         return acted_steps(episode)
     how: dict[str, Align] = {

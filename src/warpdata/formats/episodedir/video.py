@@ -44,7 +44,8 @@ class VideoEncoder:
         """Whether each packet given to the sink begins a group, in order; the owner takes them out."""
         self._pad = (shape.height % 2, shape.width % 2) if self._chroma_is_halved else (0, 0)
         library = _av()
-        container_options = {"flush_packets": "1"}
+        # The same frames are the same bytes: else Matroska gets random numbers as names.
+        container_options = {"flush_packets": "1", "fflags": "+bitexact"}
         if self._codec == "ffv1":
             container_options["cluster_size_limit"] = "1"
         else:
