@@ -166,3 +166,19 @@ def test_a_snapshot_does_not_close_what_it_shares(changed: bytes) -> None:
     assert not reader.is_closed
     store.close()
     assert reader.is_closed
+
+
+@pytest.mark.parametrize("kind", ["scalar", "pq"])
+def test_the_first_query_chooses_cells_by_their_codes(tmp_path: Path, vectors: Any, kind: str) -> None:
+    x, gone = vectors[:1500], list(range(0, 1500, 7))
+    with VectorStore.create(tmp_path / "c.rvf", dim=DIM) as store:
+        store.add(x)
+        store.build_index("ivf")
+        store.quantize(kind)
+        store.delete(gone)
+    alive = np.setdiff1d(np.arange(1500), gone)
+    for query in x[[1, 400, 999]] + np.float32(0.05):
+        with VectorStore.open(tmp_path / "c.rvf") as cold:
+            found = cold.search(query, 5)[0]
+        away = np.square(x[alive] - query).sum(axis=1)
+        assert found.tolist() == alive[np.argsort(away)[:5]].tolist()

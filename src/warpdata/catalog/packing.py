@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import mmap
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -92,8 +92,7 @@ def _files(paths: Sequence[Path]) -> Iterator[tuple[str, Callable[[], Any]]]:
             if name in found:
                 raise CorruptLayoutError(f"two files would be called {name!r}", path=file)
             found[name] = file
-    if not found:
-        raise DatasetError("the artifact has no files", path=str(paths[0]))
+    _check_any(found, paths)
     for name in sorted(found):
         yield name, lambda file=found[name]: _mapped(file)  # type: ignore[misc]
 
@@ -138,7 +137,14 @@ def _indexed(paths: Sequence[Path]) -> list[PackedShard]:
 
 
 def _opaque(paths: Sequence[Path]) -> list[PackedShard]:
-    return whole_files(sorted(pair for path in paths for pair in _below(path)))
+    found = sorted(pair for path in paths for pair in _below(path))
+    _check_any(found, paths)
+    return whole_files(found)
+
+
+def _check_any(found: Collection[Any], paths: Sequence[Path]) -> None:
+    if not found:
+        raise DatasetError("the artifact has no files", path=str(paths[0]))
 
 
 def whole_files(named: Sequence[tuple[str, Path]]) -> list[PackedShard]:
