@@ -239,11 +239,42 @@ def test_a_journal_cannot_name_files_elsewhere(tmp_path: Path) -> None:
 
     work = tmp_path / ".cam.mp4.recording"
     for files in ({"data": "../cam.mp4"}, {"data": 5}, {}, [], {"data": "other.mp4"},
-                  {"data": "cam.mp4", "frames": "../x"}, {"data": "cam.mp4", "frames": "/etc/passwd"}):  # fmt: skip
+                  {"data": "cam.mp4", "frames": "../x"}):  # fmt: skip
         with pytest.raises(CorruptLayoutError):
             files_of(work, {"files": files})
     assert files_of(work, {"files": {"data": "cam.mp4", "frames": "f"}}) == (
         tmp_path / "cam.mp4", tmp_path / "f")  # fmt: skip
+
+
+@pytest.mark.parametrize("is_index", [False, True])
+def test_a_file_that_lies_elsewhere_is_never_replaced_by_a_frame_index(
+    tmp_path: Path, is_index: bool
+) -> None:
+    """Whatever a journal names: a file of somebody else, or the index of another video with the same times."""
+
+    def record(folder: Path, grey: int) -> wd.VideoSignalWriter:
+        (folder / "apart").mkdir(parents=True)
+        writer = wd.VideoSignalWriter(folder / "cam.mp4", folder / "apart" / "cam.frames.parquet")
+        for step in range(5):
+            writer.append(np.full((48, 64, 3), grey, np.uint8), step)
+        return writer
+
+    child = os.fork()
+    if child == 0:
+        record(tmp_path / "new", 30)
+        os._exit(0)
+    os.waitpid(child, 0)
+    there = tmp_path / "new" / "apart" / "cam.frames.parquet"
+    there.write_bytes(b"somebody's")
+    if is_index:
+        record(tmp_path / "old", 200).close()
+        there.write_bytes((tmp_path / "old" / "apart" / "cam.frames.parquet").read_bytes())
+    before = there.read_bytes()
+    receipt = wd.salvage(tmp_path / "new" / "cam.mp4")
+    assert not receipt.is_complete
+    assert there.read_bytes() == before
+    assert list(there.parent.iterdir()) == [there]
+    assert Path(str(receipt.kept_aside)).is_dir()
 
 
 def test_two_dimensions_are_a_tensor(tmp_path: Path) -> None:
