@@ -228,22 +228,27 @@ def rates(best: dict[str, float], size: int) -> dict[str, float]:
     return {name: size / taken / 1e9 for name, taken in best.items()}
 
 
-def race_cold(rivals: Rivals, corpus: Path, rounds: int) -> dict[str, float]:
-    """Median seconds of each rival when the files are not in the page cache.
+def race_cold(rivals: Rivals, corpus: Path, rounds: int) -> tuple[dict[str, float], dict[str, float]]:
+    """Of each rival when the files are not in the page cache: median seconds, and median speed beside the device's.
 
-    A disk may answer faster after a rest, so every turn follows a read of everything past the page cache, each
-    round begins with another rival, and no lucky round decides.
+    A disk may answer faster after a rest, and much slower in the next minute. So every turn follows a read of
+    everything past the page cache, beside which it is judged; each round begins with another rival, and no lucky
+    round decides.
     """
-    found: dict[str, list[float]] = {name: [] for name in rivals}
+    took: dict[str, list[float]] = {name: [] for name in rivals}
+    beside: dict[str, list[float]] = {name: [] for name in rivals}
     names = list(rivals)
     for turn in range(rounds):
         at = turn % len(names)
         for name in names[at:] + names[:at]:
             evict(*shard_files(corpus))
-            direct_read(corpus)
+            device = measure.seconds(lambda: direct_read(corpus))
             gc.collect()
-            found[name].append(measure.seconds(rivals[name]))
-    return {name: float(np.median(took)) for name, took in found.items()}
+            seconds = measure.seconds(rivals[name])
+            took[name].append(seconds)
+            beside[name].append(device / seconds)
+    medians = [{name: float(np.median(each)) for name, each in found.items()} for found in (took, beside)]
+    return medians[0], medians[1]
 
 
 def one_width(folder: Path, width: int, size: int, rounds: int) -> dict[str, Any]:
@@ -284,23 +289,21 @@ def one_width(folder: Path, width: int, size: int, rounds: int) -> dict[str, Any
     )
     gather = measure.race({"memmap gather of 4096 rows": lambda: memmap_gather(corpus, width, 4096)}, 1)
     report["shuffled_warm"] |= rates(gather, files[0].stat().st_size - 32)
-    report["cold"] = rates(
-        race_cold(
-            {
-                "O_DIRECT read": lambda: direct_read(corpus),
-                "warpdata mmap": lambda: ours_into(corpus, out, io="mmap"),
-                "warpdata direct": lambda: ours_into(corpus, out, io="direct"),
-                "warpdata mmap f64": lambda: ours(corpus, io="mmap"),
-                "warpdata shuffled": lambda: ours_shuffled(corpus, 4096, io="mmap"),
-                "warpdata shuffled direct": lambda: ours_shuffled(corpus, 4096, io="direct"),
-                "memmap copy": lambda: memmap_into(corpus, width, out),
-                "memmap astype(f8)": lambda: memmap_f64(corpus, width),
-            },
-            corpus,
-            max(1, rounds // 3),
-        ),
-        payload,
+    took, beside = race_cold(
+        {
+            "O_DIRECT read": lambda: direct_read(corpus),
+            "warpdata mmap": lambda: ours_into(corpus, out, io="mmap"),
+            "warpdata direct": lambda: ours_into(corpus, out, io="direct"),
+            "warpdata mmap f64": lambda: ours(corpus, io="mmap"),
+            "warpdata shuffled": lambda: ours_shuffled(corpus, 4096, io="mmap"),
+            "warpdata shuffled direct": lambda: ours_shuffled(corpus, 4096, io="direct"),
+            "memmap copy": lambda: memmap_into(corpus, width, out),
+            "memmap astype(f8)": lambda: memmap_f64(corpus, width),
+        },
+        corpus,
+        max(1, rounds // 2),
     )
+    report["cold"], report["cold, of the O_DIRECT read before"] = rates(took, payload), beside
     return report
 
 
@@ -374,14 +377,15 @@ def bars(report: dict[str, Any]) -> dict[str, dict[str, Any]]:
 
     for width in WIDTHS:
         part = report[f"width {width}"]
-        copy, cold, shuffled = part["f32_warm"], part["cold"], part["shuffled_warm"]
+        copy, shuffled = part["f32_warm"], part["shuffled_warm"]
+        cold = part["cold, of the O_DIRECT read before"]
         sequential = max(cold["warpdata mmap"], cold["warpdata direct"])
         mixed = max(shuffled["warpdata, batch 1024"], shuffled["warpdata, batch 4096"])
         cold_mixed = max(cold["warpdata shuffled"], cold["warpdata shuffled direct"])
         f64 = part["f64_warm"]
         bar(f"f64 warm / memmap astype, width {width}", f64["warpdata"] / f64["memmap astype(f8)"], 0.95)
         bar(f"f32 into a reused 8 MiB buffer / memcpy, width {width}", copy["warpdata"] / copy["memcpy"], 0.9)
-        bar(f"cold sequential / O_DIRECT, width {width}", sequential / cold["O_DIRECT read"], 0.85)
+        bar(f"cold sequential / O_DIRECT, width {width}", sequential, 0.85)
         bar(f"cold shuffled / cold sequential, width {width}", cold_mixed / sequential, 0.7)
         bar(f"shuffled warm / (1.5 GB/s or 0.15 memcpy), width {width}",
             mixed / min(1.5, 0.15 * copy["memcpy"]), 1.0)  # fmt: skip
