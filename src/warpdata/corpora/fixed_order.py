@@ -175,7 +175,7 @@ class FixedOrderReader:
         """As many rows as are near, by two threads unless all cores are busy."""
         if not self._may_share():
             return self._read_near(shard, row, out)
-        step = self._share_rows
+        step = _equal_step(len(out), self._share_rows)
         counts = dict.fromkeys(range(0, len(out), step), 0)
 
         def read(start: int) -> None:
@@ -344,6 +344,11 @@ class FixedOrderReader:
         if self._second is not None:
             self._second.close()
         self._spans.close()
+
+
+def _equal_step(rows: int, share_rows: int) -> int:
+    """About as many rows, so that two threads have equally many equal parts: what is left over would make one wait."""
+    return -(-rows // (2 * max(1, round(rows / (2 * share_rows)))))
 
 
 def cut_copies(copies: list[Copy], step: int) -> list[Copy]:
