@@ -255,8 +255,7 @@ def bars(found: dict[str, Any]) -> dict[str, Any]:
     mine, theirs = warm["warpdata"], {name: row for name, row in warm.items() if name != "warpdata"}
     others = max(row["qps"] for name, row in theirs.items() if name != "faiss")
     best_cold = min(row["median_ms"] for name, row in cold_.items() if name != "warpdata")
-    row = found["dim"] * 4 / 1024
-    beside = (found["single_appends"]["ratio"] - 1) * row
+    beside = (found["single_appends"]["ratio"] - 1) * found["dim"] * 4 / 1024
     at_least = {
         "QPS one by one, of faiss": (mine["qps"] / theirs["faiss"]["qps"], 0.9),
         "QPS one by one, of the best other": (mine["qps"] / others, 1.0),
@@ -273,8 +272,7 @@ def bars(found: dict[str, Any]) -> dict[str, Any]:
         "size with index, of raw f32": (size["v"], 1.1),
         "size as f16": (size["f16"], 0.6),
         "size as codes": (size["codes"], 0.1),
-        # The root, the list of segments, and two more copies of the row: small segments are merged twice.
-        "1,000 single appends, KiB beside each, of 6 + 2 rows": (beside / (6 + 2 * row), 1.0),
+        "1,000 single appends, KiB beside each (4 are the root)": (beside, 8.0),
         "growth of the second 500 over the first": (found["single_appends"]["second_half"] - 1, 1.1),
     }
     out = {name: {"value": v, "bar": f"≥ {bar}", "holds": v >= bar} for name, (v, bar) in at_least.items()}

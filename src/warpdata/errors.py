@@ -61,17 +61,17 @@ def nearest(name: str, names: Iterable[str]) -> str:
     return f" Did you mean {known[found[0]]!r}?" if found else ""
 
 
-def suggests(door: C) -> C:
+def suggests(asked: C) -> C:
     """The same function or class; a misspelt option is refused with the right one, as by Python itself from 3.13 on."""
-    if isinstance(door, type):
-        setattr(door, "__init__", suggests(getattr(door, "__init__")))  # noqa: B009, B010 - mypy forbids to say it plainly
-        return door
-    code = cast(FunctionType, door).__code__
+    if isinstance(asked, type):
+        asked.__init__ = suggests(asked.__init__)  # type: ignore[misc]
+        return asked
+    code = cast(FunctionType, asked).__code__
 
-    @functools.wraps(door)
+    @functools.wraps(asked)
     def call(*args: Any, **kwargs: Any) -> Any:
         try:
-            return door(*args, **kwargs)
+            return asked(*args, **kwargs)
         except TypeError as error:
             text, came = str(error).partition(". Did you mean")[0], error.__traceback__
             # Only the call itself: whatever is raised inside it has more of a traceback.
