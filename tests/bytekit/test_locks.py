@@ -7,6 +7,7 @@ import fcntl
 import os
 import signal
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -16,7 +17,7 @@ import pytest
 
 import warpdata as wd
 from warpdata.bytekit import locks, system
-from warpdata.bytekit.locks import FileLock, ThreadLock
+from warpdata.bytekit.locks import FileLock, ThreadLock, is_locked
 from warpdata.catalog.staging import Staging, sweep
 from warpdata.errors import ConflictError, JournalInUseError, NoLocksError, UnavailableError
 from warpdata.formats.episodedir import edit_log
@@ -109,6 +110,36 @@ class TestFileLock:
         taken(tmp_path / "lock").release()
         os.kill(child, signal.SIGKILL)
         os.waitpid(child, 0)
+
+    def test_a_child_forked_while_a_thread_opens_the_file_has_no_copy(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        opened, open_file = threading.Event(), os.open
+
+        def slow_open(*args: Any) -> int:
+            fd = open_file(*args)
+            opened.set()
+            time.sleep(0.1)  # the fork falls here, unless it waits
+            return fd
+
+        monkeypatch.setattr(os, "open", slow_open)
+        found: list[FileLock] = []
+        thread = threading.Thread(target=lambda: found.append(taken(tmp_path / "lock")))
+        thread.start()
+        opened.wait(60)
+        ready, told = os.pipe()
+        child = os.fork()
+        if child == 0:
+            os.write(told, b"x")
+            signal.pause()
+        os.read(ready, 1)
+        try:
+            thread.join(60)
+            found[0].release()
+            assert not is_locked(tmp_path / "lock")
+        finally:
+            os.kill(child, signal.SIGKILL)
+            os.waitpid(child, 0)
 
     def test_a_folder_that_is_not_there_is_said(self, tmp_path: Path) -> None:
         with pytest.raises(wd.errors.StoreError, match="does not exist"):

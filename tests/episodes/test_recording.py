@@ -429,9 +429,9 @@ def test_a_forked_child_cannot_touch_the_recording(tmp_path: Path) -> None:
         "    assert os.wait()[1] == 0\n"
         "    for i in range(10, 20): w.append('x', i, i); s.append(i, i); t.write_timestep({'x': i})\n"
         "    child = os.fork()\n"
-        "    if child == 0: time.sleep(60); os._exit(0)\n"
-        "    print(child, flush=True)\n"
-        "    os.kill(os.getpid(), 9)\n"
+        # It is the child that speaks: only once it runs has it let go of what it inherited.
+        "    if child == 0: print(os.getpid(), flush=True); time.sleep(60); os._exit(0)\n"
+        "    time.sleep(60)\n"
     )
     recorder = subprocess.Popen(
         [sys.executable, "-c", program, str(tmp_path)], stdout=subprocess.PIPE, text=True
@@ -439,6 +439,7 @@ def test_a_forked_child_cannot_touch_the_recording(tmp_path: Path) -> None:
     with recorder:
         assert recorder.stdout is not None
         child = int(recorder.stdout.readline())
+        recorder.kill()
         try:
             assert recorder.wait(60) == -signal.SIGKILL
             unfinished = wd.LocalDataset(tmp_path).unfinished[0].path

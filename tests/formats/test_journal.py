@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import os
+import signal
+import threading
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +13,7 @@ from hypothesis import strategies as st
 from tests.conftest import ROOT
 from tests.formats.spec_tables import assert_spec_matches
 from tests.sweeps import enough_examples
+from warpdata.bytekit import system
 from warpdata.bytekit.ranges import BytesRangeReader
 from warpdata.errors import FormatError, JournalInUseError, LimitExceededError, WriterClosedError
 from warpdata.formats.journal import layout
@@ -176,6 +179,42 @@ def test_appended_records_survive_sigkill(tmp_path: Path) -> None:
     os.waitpid(pid, 0)
     assert not is_live(path)
     assert len(JournalReader.open(path).scan().records) == 50
+
+
+@pytest.mark.parametrize("call", ["sync", "prepare"])
+def test_the_lock_dies_with_its_process_whatever_a_thread_maps_while_a_child_is_forked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str
+) -> None:
+    """A mapping keeps the file open, and those of a thread that is not in the child are closed by nobody there."""
+    writer = JournalWriter(tmp_path / "a", {}, max_record_bytes=1000, on_advance=lambda: None)
+    for step in range(800):
+        writer.append(0, step, 1, 0, b"x" * 1000)
+    writer._is_faulted = True  # so the window ahead is the first to be prepared
+    mapped, goes_on = threading.Event(), threading.Event()
+
+    def pause(*_: object) -> None:
+        mapped.set()
+        goes_on.wait(60)
+
+    monkeypatch.setattr(system, {"sync": "sync_mapped", "prepare": "populate_to_write"}[call], pause)
+    thread = threading.Thread(target=getattr(writer, call))
+    thread.start()
+    assert mapped.wait(60)
+    ready, told = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.write(told, b"x")
+        signal.pause()
+    os.read(ready, 1)
+    try:
+        assert is_live(tmp_path / "a")
+        goes_on.set()
+        thread.join(60)
+        writer.close()
+        assert not is_live(tmp_path / "a")
+    finally:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
 
 
 @pytest.mark.parametrize("size", [100, 20_000, 9 << 20])

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import contextlib
 import os
+import threading
 import weakref
+from collections.abc import Iterator
 from typing import Any, Protocol
 
 
@@ -22,11 +24,19 @@ class Inherited(Protocol):
 
 _told: weakref.WeakSet[Inherited] = weakref.WeakSet()
 _generation = 0
+_forking = threading.RLock()
 
 
 def tell_in_child(thing: Inherited) -> None:
     """Call `thing.in_child()` in every child that is forked from now on, as long as `thing` lives."""
     _told.add(thing)
+
+
+@contextlib.contextmanager
+def undivided() -> Iterator[None]:
+    """No child is forked meanwhile: what is opened here is told of before a child can have it unknown to us."""
+    with _forking:
+        yield
 
 
 def generation() -> int:
@@ -48,7 +58,12 @@ def _tell_all() -> None:
             thing.in_child()
 
 
-os.register_at_fork(after_in_child=_tell_all)
+def _in_child() -> None:
+    _forking.release()
+    _tell_all()
+
+
+os.register_at_fork(before=_forking.acquire, after_in_parent=_forking.release, after_in_child=_in_child)
 
 
 class OwnProcess:

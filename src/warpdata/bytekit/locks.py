@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator
 
 from warpdata.bytekit import system
 from warpdata.bytekit.commit import map_os_errors
-from warpdata.bytekit.forks import tell_in_child
+from warpdata.bytekit.forks import tell_in_child, undivided
 from warpdata.errors import NoLocksError, UnavailableError
 
 _BUSY = (errno.EAGAIN, errno.EACCES)
@@ -66,18 +66,18 @@ class FileLock:
         name = os.fspath(path)
         deadline = time.monotonic() + timeout_s
         for _ in range(_MAX_TURNS):
-            with map_os_errors(name):
-                fd = os.open(name, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, mode)
+            with map_os_errors(name), undivided():
+                lock = cls(name, os.open(name, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, mode), removes=removes)
             try:
-                if not lock_open_file(fd, name, timeout_s=deadline - time.monotonic()):
-                    os.close(fd)
+                if not lock_open_file(lock.fd, name, timeout_s=deadline - time.monotonic()):
+                    lock.let_go()
                     return None
-                if _has_name(fd, name):
-                    return cls(name, fd, removes=removes)
+                if _has_name(lock.fd, name):
+                    return lock
             except BaseException:
-                os.close(fd)
+                lock.let_go()
                 raise
-            os.close(fd)
+            lock.let_go()
         raise UnavailableError("this lock keeps changing hands", path=name)
 
     def release(self) -> None:

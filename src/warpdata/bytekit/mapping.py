@@ -14,7 +14,7 @@ from warpdata.bytekit import system
 from warpdata.bytekit.align import align_up
 from warpdata.bytekit.append_file import GrowingFile
 from warpdata.bytekit.commit import TEMP_MARK, fsync_folder, map_os_errors, os_error, write_at
-from warpdata.bytekit.locks import lock_open_file
+from warpdata.bytekit.locks import FileLock
 from warpdata.errors import JournalInUseError
 
 if TYPE_CHECKING:
@@ -90,7 +90,8 @@ class MappedFile(GrowingFile):
         self._folder, name = os.path.split(os.fspath(path))
         self._temp: str | None = os.path.join(self._folder, f".{name}{TEMP_MARK}{secrets.token_hex(6)}")
         with map_os_errors(path):
-            super().__init__(path, _create_locked(self._temp), 0)
+            self._lock, fd = _create_locked(self._temp)
+            super().__init__(path, fd, 0)
             try:
                 self._begin(head)
                 if publish:
@@ -100,9 +101,8 @@ class MappedFile(GrowingFile):
                 raise
 
     def in_child(self) -> None:
-        """Let go, so that the lock dies with the writer and not with its children."""
+        """Let go of the file, as far as no thread of the parent was at work on it."""
         self._preparing, self._syncing = threading.Lock(), threading.Lock()
-        # Each mapping keeps the file open as well; one that a thread of the parent was writing to cannot go.
         with contextlib.suppress(BufferError):
             self._unmap()
         super().in_child()
@@ -178,6 +178,7 @@ class MappedFile(GrowingFile):
                         system.sync_data(fd)
                 finally:
                     os.close(fd)
+                    self._lock.let_go()
 
     def discard(self) -> None:
         """Delete the file: what it held is gone."""
@@ -188,6 +189,7 @@ class MappedFile(GrowingFile):
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(self._temp or self.path)
             os.close(fd)
+            self._lock.let_go()
 
     def _place(self, span: int) -> int:
         """Where in the window the next record of `span` bytes goes, moving the window if need be."""
@@ -269,14 +271,22 @@ class MappedFile(GrowingFile):
             self._window.close()
 
 
-def _create_locked(path: str) -> int:
-    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+def _create_locked(path: str) -> tuple[FileLock, int]:
+    """Make a file: the lock of it, and a descriptor for its data.
+
+    These are two, because each mapping duplicates the second, and what a thread maps while a child is forked stays
+    open in the child.
+    """
+    # Whoever only asks whether it is held holds it for a moment himself.
+    lock = None
     try:
-        # Whoever only asks whether it is held holds it for a moment himself.
-        if not lock_open_file(fd, path, timeout_s=_LOCK_TIMEOUT_S):
+        lock = FileLock.take(path, timeout_s=_LOCK_TIMEOUT_S)
+        if lock is None:
             raise JournalInUseError("another process took the file as it was made", path=path)
+        return lock, os.open(path, os.O_RDWR | os.O_CLOEXEC)
     except BaseException:
-        os.unlink(path)
-        os.close(fd)
+        with contextlib.suppress(OSError):
+            os.unlink(path)
+        if lock is not None:
+            lock.let_go()
         raise
-    return fd
