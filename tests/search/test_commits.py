@@ -178,14 +178,34 @@ def test_many_deletions_are_not_repeated_by_every_commit(tmp_path: Path) -> None
 
 
 def test_what_is_merged() -> None:
-    class Entry:
-        def __init__(self, size: int) -> None:
-            self.payload_length = size
+    small, large = 500, 1 << 26
+    assert merging.count_to_merge([]) == 0
+    assert merging.count_to_merge([small] * 13) == 0
+    assert merging.count_to_merge([large, *[small] * 14]) == 14
+    assert merging.count_to_merge([*[small] * 14, large]) == 0
 
-    small, large = Entry(500), Entry(1 << 26)
-    assert merging.run_to_merge([small] * 15) == []  # type: ignore[list-item]
-    assert len(merging.run_to_merge([large, *[small] * 16])) == 16  # type: ignore[list-item]
-    assert merging.run_to_merge([*[small] * 16, large]) == []  # type: ignore[list-item]
+
+def test_rows_that_are_merged_at_once_are_written_once(tmp_path: Path) -> None:
+    """The newest row of an id counts, also where it comes with the commit that merges it with the older ones."""
+    truth = {}
+    with VectorStore.create(tmp_path / "m.rvf", dim=DIM, durable=False) as store:
+        for step, row in enumerate(rows(60)):
+            key = step % 7
+            before = len(store.segments())
+            store.add(row, ids=[key])
+            if len(store.segments()) < before:
+                assert sum(each["type"] == "VEC" for each in store.segments()) == 1
+            truth[key] = row.tobytes()
+            with VectorStore.open(tmp_path / "m.rvf") as again:
+                assert {int(key): again.get([key])[0].tobytes() for key in again.ids} == truth
+        # Many small ones before a large one become one, and it stays as it is.
+        store.delete([0])
+        del truth[0]
+        store.add(rows(20_000), ids=np.arange(100, 20_100))
+        assert store.get([3])[0].tobytes() == truth[3]
+    with VectorStore.open(tmp_path / "m.rvf") as again:
+        assert {int(key): again.get([key])[0].tobytes() for key in again.ids if key < 100} == truth
+        assert again.verify() == []
 
 
 KILLED = """

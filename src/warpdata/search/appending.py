@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from warpdata.bytekit.commit import commit_file, map_os_errors
 from warpdata.bytekit.forks import OwnProcess
+from warpdata.bytekit.view import byte_view
 from warpdata.errors import PermissionError_, StoreError
 from warpdata.formats.rvf import layout
 from warpdata.formats.rvf.deletion import encode_deletions
@@ -21,7 +22,7 @@ from warpdata.formats.rvf.layout import DirectoryEntry, FileIdentity, Flag, Segm
 from warpdata.formats.rvf.manifest import Root, Tlv
 from warpdata.formats.rvf.payloads.journal import DeleteRange, deletions, encode_journal
 from warpdata.formats.rvf.payloads.meta import MetaPayload, encode_meta
-from warpdata.formats.rvf.payloads.vec import VecBlock, encode_vec, pack_rows
+from warpdata.formats.rvf.payloads.vec import VecBlock, decode_vec, encode_vec, pack_rows
 from warpdata.formats.rvf.segment import SegmentOptions
 from warpdata.formats.rvf.snapshot import Snapshot
 from warpdata.formats.rvf.writer import NewSegment, SegmentAppender
@@ -102,9 +103,8 @@ class StoreAppender:
         short: small row segments are merged, deletions gathered, superseded segments left out.
         """
         try:
-            entries = [self._appender.append(each) for each in new]
-            listed = _counting([*self.snapshot.segments, *entries])
-            listed = self._merged(content, listed, entries, state)
+            old, new = self._merged(content, new, state)
+            listed = _counting([*old, *(self._appender.append(each) for each in new)])
             listed, bitmap = self._with_deletions(listed, state)
             root = self._root(state)
             records = self._records(root, state, bitmap, listed)
@@ -116,22 +116,32 @@ class StoreAppender:
         return self.snapshot
 
     def _merged(
-        self, content: Content, listed: list[DirectoryEntry], fresh: list[DirectoryEntry], state: WriterState
-    ) -> list[DirectoryEntry]:
-        """The listing with a long run of small row segments written as one; rows just written stay."""
-        kept = {*self._profile.row_segments, *self._profile.code_segments, *(e.segment_id for e in fresh)}
-        tail = [e for e in listed if e.seg_type == SegmentType.VEC and e.segment_id not in kept]
-        run = merging.run_to_merge(tail)
-        if not run:
-            return listed
+        self, content: Content, new: Sequence[NewSegment], state: WriterState
+    ) -> tuple[Sequence[DirectoryEntry], Sequence[NewSegment]]:
+        """What stays listed and what is to be written, once a long run of small row segments becomes one.
+
+        New rows that belong to the run are written as part of it only.
+        """
+        kept = {*self._profile.row_segments, *self._profile.code_segments}
+        old = self.snapshot.segments
+        tail = [e for e in old if e.seg_type == SegmentType.VEC and e.segment_id not in kept]
+        fresh = [each for each in new if each.seg_type == SegmentType.VEC]
+        sizes = [entry.payload_length for entry in tail]
+        count = merging.count_to_merge([*sizes, *(byte_view(each.payload).nbytes for each in fresh)]) - len(
+            fresh
+        )
+        if count <= 0:
+            fresh, count = [], merging.count_to_merge(sizes)
+        if not count:
+            return old, new
+        run = tail[-count:]
+        # The newest row of an id is the last one.
+        blocks = [block for entry in run for block in content.decode_blocks(entry)]
+        blocks += [block for each in fresh for block in decode_vec(each.payload, where=self._path)]
+        merged = merging.merged_rows(blocks, state.deleted)
+        rest = [each for each in new if each not in fresh]
         gone = {entry.segment_id for entry in run}
-        payload = merging.merged_rows(content, run, state.deleted)
-        out = [entry for entry in listed if entry.segment_id not in gone]
-        # Rows of this commit are newer than the merged ones: the newest row of an id is the last one listed.
-        at = min((n for n, e in enumerate(out) if e in fresh), default=len(out))
-        if payload is not None:
-            out.insert(at, self._appender.append(payload))
-        return out
+        return [e for e in old if e.segment_id not in gone], rest if merged is None else [merged, *rest]
 
     def _with_deletions(
         self, listed: list[DirectoryEntry], state: WriterState
