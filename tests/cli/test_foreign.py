@@ -25,6 +25,11 @@ def test_a_set_goes_in_and_out(tmp_path: Path, capsys: pytest.CaptureFixture[str
     said = capsys.readouterr().out
     assert "2 episodes imported from lerobot v3.0" in said
     assert "action: kept exactly, 15 records" in said
+    assert main(["import", str(source), str(tmp_path / "ours")]) == exits.OK
+    again_said = [
+        line for line in capsys.readouterr().out.splitlines() if "finished by an earlier run" not in line
+    ]
+    assert again_said == said.splitlines(), "whoever goes on is told the same in the same order"
     assert main(["import", "lerobot", str(source), str(tmp_path / "ours"), "--json"]) == exits.OK
     receipt = json.loads(capsys.readouterr().out)
     assert (receipt["continued"], receipt["exact"]) == (2, True)

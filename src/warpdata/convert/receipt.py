@@ -217,7 +217,7 @@ class ConversionReceipt(Receipt):
         yield f"{self.episodes} episodes {verb} {self.format}{version}: {self.source} -> {self.target}"
         if self.continued:
             yield f"  {self.continued} of them were finished by an earlier run"
-        for name, each in self.signals.items():
+        for name, each in sorted(self.signals.items()):
             yield f"  {name}: {_said(each)}"
         for key, value in self.supplied.items():
             yield f"  supplied by you: {key} = {value}"
