@@ -192,13 +192,15 @@ const SCENARIOS = {
     const [page, other] = [await open(), await open()];
     await settled(page);
     await settled(other);
+    // Who does not wait asks for frames of what was cut off or dropped meanwhile.
     await page.locator(".ruler").click();
+    await settled(page);
     await page.keyboard.press("]");
     await page.click('button:text-is("Trim")');
     for (const each of [page, other]) await untilShorter(each, 2000);
     await page.locator("[data-testid=episode-row]").nth(1).click();
     await page.waitForSelector('main[data-episode="000000000001"]');
-    await settled(page); // else it asks for frames of what was dropped meanwhile
+    await settled(page);
     await page.keyboard.press("d");
     await untilRows(other, 2);
     await page.keyboard.press("u");
