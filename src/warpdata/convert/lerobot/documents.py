@@ -22,7 +22,7 @@ from warpdata.errors import (
     StoreError,
     UnsupportedVersionError,
 )
-from warpdata.timeline.readonly import ReadOnlyDict
+from warpdata.timeline.readonly import PLAIN_TYPES, ReadOnlyDict
 
 INFO = "meta/info.json"
 STATS = "meta/stats.json"
@@ -386,12 +386,17 @@ _NUMBERS = frozenset({int, float})
 
 def plain_numbers(value: Any) -> Any:
     """A value that JSON can hold: NaN and infinities as text with a mark."""
-    if isinstance(value, dict):
-        return ReadOnlyDict.owning({key: plain_numbers(each) for key, each in value.items()})
+    kind = type(value)
+    if kind is float:
+        return value if math.isfinite(value) else {_FLOAT_TAG: repr(value)}
+    if kind in PLAIN_TYPES:
+        return value
     if isinstance(value, list | tuple):
         if _NUMBERS.issuperset(map(type, value)) and all(map(math.isfinite, value)):
             return list(value)
         return [plain_numbers(each) for each in value]
+    if isinstance(value, dict):
+        return ReadOnlyDict.owning({key: plain_numbers(each) for key, each in value.items()})
     if isinstance(value, float) and not math.isfinite(value):
         return {_FLOAT_TAG: repr(value)}
     return value
