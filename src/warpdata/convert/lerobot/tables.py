@@ -6,7 +6,7 @@ import contextlib
 import json
 import math
 from collections import OrderedDict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -209,10 +209,8 @@ class Tables:
         return (Tables, (self._place,))
 
 
-@contextlib.contextmanager
-def _errors(place: Place, file: str) -> Iterator[None]:
-    with arrow_errors(f"{place.name}/{file}"):
-        yield
+def _errors(place: Place, file: str) -> contextlib.AbstractContextManager[None]:
+    return arrow_errors(f"{place.name}/{file}")
 
 
 def column(table: Any, kind: ColumnKind, path: str) -> NDArray[Any]:
