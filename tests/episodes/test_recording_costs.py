@@ -54,6 +54,32 @@ def test_many_signals_and_cameras_share_a_few_threads(
     assert {len(each) for each in episode.signals.values()} == {30}
 
 
+def test_a_declared_camera_has_its_thread_before_its_first_frame(tmp_path: Path) -> None:
+    """What the first frame would have to wait for is done when the camera is declared."""
+    with wd.DiskEpisodeWriter(tmp_path / "ep") as writer:
+        writer.declare("cam", kind="image")
+        writer.declare("cam", kind="image", units="px")
+        writer.declare("dark", kind="image", names=("no", "picture", "has", "four", "axes"))
+        until(lambda: recording_threads().count("warp-record-encoder") == min(2, system.usable_cores()))
+        queues = list(writer._recording._threads._encoders._queues)
+        for step in range(3):
+            writer.append("cam", IMAGE, step)
+        assert writer._recording._threads._encoders._queues == queues
+        assert writer.counts() == {"cam": 3}
+    assert recording_threads() == []
+    episode = wd.open_episode(tmp_path / "ep")
+    assert list(episode.signals) == ["cam"]
+    assert len(episode["cam"]) == 3
+
+
+def test_declared_cameras_end_with_a_recording_that_is_aborted(tmp_path: Path) -> None:
+    writer = wd.DiskEpisodeWriter(tmp_path / "ep")
+    for number in range(4):
+        writer.declare(f"cam{number}", kind="image")
+    writer.abort()
+    assert recording_threads() == []
+
+
 # ---- a disk that cannot be synced ---------------------------------------------------------------------------
 
 
