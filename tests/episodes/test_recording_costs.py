@@ -80,6 +80,42 @@ def test_declared_cameras_end_with_a_recording_that_is_aborted(tmp_path: Path) -
     assert recording_threads() == []
 
 
+def test_a_journal_is_small_before_the_episode_is_committed_and_still_has_every_record(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its room is given back while the disk is waited for; what would be lost with the commit is salvaged from it."""
+    sizes = []
+
+    def killed(*_: object) -> None:
+        path = tmp_path / "ep" / ".recording" / "signals.journal"
+        sizes.append((path.stat().st_size, path.stat().st_blocks * 512))
+        raise OSError(errno.EIO, "Input/output error")
+
+    writer = wd.DiskEpisodeWriter(tmp_path / "ep")
+    for step in range(50):
+        writer.append("x", np.full(7, step, np.float32), step)
+        writer.append("word", f"step {step}", step)
+    with monkeypatch.context() as patched:
+        patched.setattr(recording, "commit_together", killed)
+        with pytest.raises(OSError, match="Input/output"):
+            writer.close()
+    assert max(sizes[0]) < 64 << 10
+    assert recording_threads() == []
+    assert wd.salvage(tmp_path / "ep").is_complete
+    episode = wd.open_episode(tmp_path / "ep")
+    assert episode["x"].values()[:, 0].tolist() == list(range(50))
+    assert episode["word"].values().tolist() == [f"step {step}" for step in range(50)]
+
+
+def test_what_a_recorder_did_not_make_goes_with_its_folder(tmp_path: Path) -> None:
+    with wd.DiskEpisodeWriter(tmp_path / "ep") as writer:
+        writer.append("x", 1.0, 0)
+        inside = tmp_path / "ep" / ".recording" / "of another"
+        inside.mkdir()
+        (inside / "file").write_bytes(b"x")
+    assert [each.name for each in (tmp_path / "ep").iterdir() if each.name.startswith(".")] == []
+
+
 # ---- a disk that cannot be synced ---------------------------------------------------------------------------
 
 
