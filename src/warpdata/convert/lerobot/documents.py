@@ -139,6 +139,15 @@ class Documents:
         found = _line(line, self._at(EPISODES_STATS)).get("stats", {})
         return found if isinstance(found, dict) else {}
 
+    def plain_stats_of(self, episode: EpisodeRow) -> Mapping[str, Any]:
+        """The same as JSON can hold it."""
+        found = self.stats_of(episode)
+        line = None if episode.at is not None else self._stats_lines.get(episode.number)
+        if line is not None and _MAYBE_NOT_FINITE.search(line) is None:
+            return _owned(found)  # hundreds of numbers, and none of them needs to be looked at
+        plain: Mapping[str, Any] = plain_numbers(found)
+        return plain
+
     def _v3_stats(self, file: str, row: int) -> dict[str, Any]:
         names = [name for name in self.tables.schema(file).names if name.startswith("stats/")]
         if not names:
@@ -378,6 +387,17 @@ def _object(place: Place, name: str) -> dict[str, Any]:
     if not isinstance(found, dict):
         raise CorruptLayoutError("not a JSON object", path=f"{place.name}/{name}")
     return found
+
+
+_MAYBE_NOT_FINITE = re.compile(rb"NaN|Infinity|[0-9]{200}|[eE]\+?[0-9]{3}")
+"""Text without this has no number beyond float64: 200 digits and an exponent of two are less than 10**300."""
+
+
+def _owned(value: dict[str, Any]) -> ReadOnlyDict:
+    """Objects of parsed JSON that nobody else holds, read-only."""
+    return ReadOnlyDict.owning(
+        {key: _owned(each) if type(each) is dict else each for key, each in value.items()}
+    )
 
 
 _NUMBERS = frozenset({int, float})

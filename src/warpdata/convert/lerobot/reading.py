@@ -149,7 +149,7 @@ def _source_again(place: Place, position: int) -> ForeignSource:
 
 def _about(documents: Documents, row: EpisodeRow) -> dict[str, Any]:
     """What the set says of one episode: its row, and its statistics."""
-    stats = plain_numbers(documents.stats_of(row))
+    stats = documents.plain_stats_of(row)
     return {FORMAT: {"version": documents.version, "episode": plain_numbers(row.row), "stats": stats}}
 
 
