@@ -27,6 +27,7 @@ from tests.convert.sets import (
 )
 from tests.sweeps import thinned
 from warpdata.convert import lerobot
+from warpdata.convert.lerobot import tables
 from warpdata.convert.rows import grid_times
 from warpdata.episodes.collection import Episodes
 from warpdata.errors import (
@@ -117,6 +118,45 @@ def test_v20_is_read(tmp_path: Path) -> None:
         assert_same(a, b)
     lerobot.write(lerobot.read(old), tmp_path / "new", version="v2.1")
     assert len((tmp_path / "new/meta/episodes_stats.jsonl").read_text().splitlines()) == 4
+
+
+@pytest.mark.parametrize(
+    ("text", "kept"),
+    [
+        ("[1.5, -2e-300, 3e+2]", [1.5, -2e-300, 300.0]),
+        ("[1.0, NaN]", [1.0, {"__float__": "nan"}]),
+        ("[-Infinity]", [{"__float__": "-inf"}]),
+        ("[1e999]", [{"__float__": "inf"}]),
+        ("[1E400, 1e300]", [{"__float__": "inf"}, 1e300]),
+        (f"[{'9' * 250}e99]", [{"__float__": "inf"}]),
+    ],
+)
+def test_statistics_of_an_episode_are_kept_whatever_numbers_they_have(
+    text: str, kept: list[object], tmp_path: Path
+) -> None:
+    source = made_set(tmp_path / "source", version="v2.1")
+    line = f'{{"episode_index": 0, "stats": {{"action": {{"mean": {text}, "count": [3]}}}}}}'
+    (source / "meta/episodes_stats.jsonl").write_text(line)
+    stats = lerobot.read(source)[0].meta["lerobot"]["stats"]
+    assert stats == {"action": {"mean": kept, "count": [3]}}
+    with pytest.raises(TypeError, match="read-only"):
+        stats["action"]["mean"] = []
+    wd.import_episodes(source, tmp_path / "ours")
+    assert wd.open(tmp_path / "ours")[0].meta["lerobot"]["stats"] == stats
+
+
+def test_rows_that_others_pushed_out_are_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An open episode keeps no rows in memory: how many stay is up to the set."""
+    source = made_set(tmp_path / "source", version="v2.1")
+    episodes = lerobot.read(source)
+    expected = [episode["action"].values() for episode in episodes]
+    monkeypatch.setattr(tables, "_KEPT_BYTES", 1)
+    read = lerobot.read(source)
+    opened = list(read)
+    for _ in range(2):
+        for episode, values in zip(opened, expected, strict=True):
+            assert np.array_equal(episode["action"].values(), values)
+    assert len(read.source.documents.tables._kept) == 1  # type: ignore[attr-defined]
 
 
 def test_what_nobody_knows_is_kept(tmp_path: Path) -> None:

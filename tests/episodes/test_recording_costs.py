@@ -54,6 +54,68 @@ def test_many_signals_and_cameras_share_a_few_threads(
     assert {len(each) for each in episode.signals.values()} == {30}
 
 
+def test_a_declared_camera_has_its_thread_before_its_first_frame(tmp_path: Path) -> None:
+    """What the first frame would have to wait for is done when the camera is declared."""
+    with wd.DiskEpisodeWriter(tmp_path / "ep") as writer:
+        writer.declare("cam", kind="image")
+        writer.declare("cam", kind="image", units="px")
+        writer.declare("dark", kind="image", names=("no", "picture", "has", "four", "axes"))
+        until(lambda: recording_threads().count("warp-record-encoder") == min(2, system.usable_cores()))
+        queues = list(writer._recording._threads._encoders._queues)
+        for step in range(3):
+            writer.append("cam", IMAGE, step)
+        assert writer._recording._threads._encoders._queues == queues
+        assert writer.counts() == {"cam": 3}
+    assert recording_threads() == []
+    episode = wd.open_episode(tmp_path / "ep")
+    assert list(episode.signals) == ["cam"]
+    assert len(episode["cam"]) == 3
+
+
+def test_declared_cameras_end_with_a_recording_that_is_aborted(tmp_path: Path) -> None:
+    writer = wd.DiskEpisodeWriter(tmp_path / "ep")
+    for number in range(4):
+        writer.declare(f"cam{number}", kind="image")
+    writer.abort()
+    assert recording_threads() == []
+
+
+def test_a_journal_is_small_before_the_episode_is_committed_and_still_has_every_record(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its room is given back while the disk is waited for; what would be lost with the commit is salvaged from it."""
+    sizes = []
+
+    def killed(*_: object) -> None:
+        path = tmp_path / "ep" / ".recording" / "signals.journal"
+        sizes.append((path.stat().st_size, path.stat().st_blocks * 512))
+        raise OSError(errno.EIO, "Input/output error")
+
+    writer = wd.DiskEpisodeWriter(tmp_path / "ep")
+    for step in range(50):
+        writer.append("x", np.full(7, step, np.float32), step)
+        writer.append("word", f"step {step}", step)
+    with monkeypatch.context() as patched:
+        patched.setattr(recording, "commit_together", killed)
+        with pytest.raises(OSError, match="Input/output"):
+            writer.close()
+    assert max(sizes[0]) < 64 << 10
+    assert recording_threads() == []
+    assert wd.salvage(tmp_path / "ep").is_complete
+    episode = wd.open_episode(tmp_path / "ep")
+    assert episode["x"].values()[:, 0].tolist() == list(range(50))
+    assert episode["word"].values().tolist() == [f"step {step}" for step in range(50)]
+
+
+def test_what_a_recorder_did_not_make_goes_with_its_folder(tmp_path: Path) -> None:
+    with wd.DiskEpisodeWriter(tmp_path / "ep") as writer:
+        writer.append("x", 1.0, 0)
+        inside = tmp_path / "ep" / ".recording" / "of another"
+        inside.mkdir()
+        (inside / "file").write_bytes(b"x")
+    assert [each.name for each in (tmp_path / "ep").iterdir() if each.name.startswith(".")] == []
+
+
 # ---- a disk that cannot be synced ---------------------------------------------------------------------------
 
 

@@ -46,7 +46,7 @@ class BulkFile:
         if self._fd < 0:
             self._fd = os.open(path, _FLAGS, 0o666)
         memory = BUFFERS.array((_BUFFER_BYTES + _ALIGNED,), np.dtype(np.uint8))
-        first = -memory.ctypes.data % _ALIGNED
+        first = -memory.__array_interface__["data"][0] % _ALIGNED
         self._view = memory[first : first + _BUFFER_BYTES].data
         self._held = 0
         self._written = 0

@@ -11,6 +11,7 @@ import shutil
 import stat
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from types import TracebackType
 from typing import TYPE_CHECKING
 
 from warpdata.bytekit import system
@@ -310,15 +311,27 @@ def remove_temps_of(path: str | os.PathLike[str]) -> None:
                 entry.unlink()
 
 
-@contextlib.contextmanager
-def map_os_errors(path: str | os.PathLike[str]) -> Iterator[None]:
+class _OsErrorsMapped:
+    """A class, not a generator: every file of every episode goes through one."""
+
+    __slots__ = ("_path",)
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self._path = path
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if isinstance(error, OSError) and not isinstance(error, StoreError):
+            raise os_error(error, self._path) from error
+
+
+def map_os_errors(path: str | os.PathLike[str]) -> contextlib.AbstractContextManager[None]:
     """Turn the operating system's errors about `path` into ours."""
-    try:
-        yield
-    except StoreError:
-        raise
-    except OSError as error:
-        raise os_error(error, path) from error
+    return _OsErrorsMapped(path)
 
 
 def os_error(error: OSError, path: str | os.PathLike[str]) -> StoreError:

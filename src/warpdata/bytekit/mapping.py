@@ -162,6 +162,15 @@ class MappedFile(GrowingFile):
             if self._fd >= 0 and size > 0 and system.give_back(self._fd, self._released, size):
                 self._released = end
 
+    def trim(self) -> None:
+        """Give back the room ahead of the last record already: nobody appends any more, and what is there stays."""
+        self.on_advance = None
+        with self._preparing, self._syncing:
+            if self._fd >= 0:
+                self._unmap()
+                with contextlib.suppress(OSError):
+                    os.ftruncate(self._fd, self.position + self._room_bytes)
+
     def close(self, *, durable: bool = True) -> None:
         """Give back the room ahead of the last record, and let go; not `durable` where the file is deleted next."""
         with self._preparing, self._syncing:

@@ -33,8 +33,8 @@ def encode_varints_bounds(values: ArrayLike) -> tuple[bytes, NDArray[np.int64]]:
     at = bounds[:-1]
     while True:
         out[at] = numbers & _LOW
-        more = numbers > _LOW
-        if not more.any():
+        more = np.flatnonzero(numbers > _LOW)
+        if not len(more):
             return out.tobytes(), bounds
         numbers, at = numbers[more] >> _SEVEN, at[more]
         out[at] |= np.uint8(0x80)
@@ -44,11 +44,13 @@ def encode_varints_bounds(values: ArrayLike) -> tuple[bytes, NDArray[np.int64]]:
 def varint_lengths(values: NDArray[np.uint64]) -> NDArray[np.int64]:
     """How many bytes the LEB128 form of each value takes."""
     lengths = np.ones(values.shape, np.int64)
-    for shift in _SHIFTS[1:]:
-        more = values >> shift != 0
-        if not more.any():
-            break
-        lengths += more
+    at = np.flatnonzero(values > _LOW)
+    rest = values[at]  # most are short: only the others are looked at again
+    while len(at):
+        lengths[at] += 1
+        rest >>= _SEVEN
+        more = rest > _LOW
+        at, rest = at[more], rest[more]
     return lengths
 
 

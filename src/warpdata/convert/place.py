@@ -68,7 +68,8 @@ class Place:
         if self.path is None:
             assert self.folder is not None
             return self.folder.open(check_inside(name or self.file, self.name))
-        target = self.inside(name) if name else self.path
+        # As text: a path of its own for each of the files of each episode would cost more than to open it.
+        target = f"{self.path}{os.sep}{check_inside(name, self.name)}" if name else self.path
         try:
             return FileRangeReader(target)
         except FileNotFoundError:

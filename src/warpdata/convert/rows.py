@@ -6,6 +6,7 @@ are then those of the actions, and the last observation is what was seen after t
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping
 from fractions import Fraction
 from typing import Any
@@ -26,6 +27,7 @@ ReadRows = Callable[[int, int], NDArray[Any]]
 """Rows [start, stop) of one signal; a partial of a function of a module, so that it can be pickled."""
 
 
+@functools.lru_cache(maxsize=64)
 def rate_of(fps: float) -> Fraction:
     """Frames per second as an exact fraction: 29.97 is 2997/100, 30000/1001 itself."""
     found = Fraction(fps).limit_denominator(1001)

@@ -214,7 +214,8 @@ class CameraRecorder:
         self._shape = shape.shape
         self._dtype = np.dtype(shape.dtype)
         self._lock = threading.Lock()
-        self._scratch = np.empty(self._shape, self._dtype)
+        self._scratch: NDArray[Any] | None = None
+        """Where the background reads frames back to."""
         self._pending: deque[tuple[FrameJournal | None, int]] = deque()
         self._jobs = jobs
 
@@ -305,6 +306,8 @@ class CameraRecorder:
         if self.video is None:
             self._frames.prepare()  # first: frames come already
             self.video = self._open_video()
+        if self._scratch is None:
+            self._scratch = np.empty(self._shape, self._dtype)
         scratch = self._scratch
         self._frames.read(journal, place, scratch.reshape(-1).view(np.uint8).data)
         self._pending.append((journal, place))

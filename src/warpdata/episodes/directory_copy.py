@@ -27,7 +27,7 @@ from warpdata.episodes.copied_video import copy_camera
 from warpdata.episodes.disk_writer import last_documents
 from warpdata.episodes.encode_cameras import RawCamera, encode_cameras
 from warpdata.episodes.encoded import camera_copy, encoded_camera, encoded_parts
-from warpdata.episodes.statistics import SharedClocks, are_few, stated_together
+from warpdata.episodes.statistics import ClockStatistics, SharedClocks, are_few, stated_together
 from warpdata.episodes.tables import TableFile
 from warpdata.errors import FormatError
 from warpdata.formats.episodedir import layout
@@ -65,8 +65,10 @@ def copy_to_directory(
     Frames that are not encoded become lossless video, unless `video` says how to encode them. Every value is read once.
     `writing` waits for the disk while the next signal is read; all of its work is done when this returns.
     """
-    with map_os_errors(directory):
-        os.makedirs(os.path.dirname(directory), exist_ok=True)
+    parent = os.path.dirname(directory)
+    if not os.path.isdir(parent):
+        with map_os_errors(directory):
+            os.makedirs(parent, exist_ok=True)
     with commit_folder(directory, durable=False) as folder:
         with _awaited(writing):
             copying = _Copying(folder, video, writing)
@@ -108,8 +110,8 @@ def is_intact(directory: Path) -> bool:
 
 
 def _is_raw_camera(signal: Signal) -> bool:
-    is_image = signal.meta.kind == "image" and len(signal) > 0
-    return is_image and encoded_parts(signal) is None and holds_frames(signal)
+    """Of a camera: whether its frames are to be encoded."""
+    return len(signal) > 0 and encoded_parts(signal) is None and holds_frames(signal)
 
 
 _SMALL_TOGETHER = 1 << 17
@@ -132,6 +134,9 @@ class _Copying:
         self._raw_sums: dict[str, RowsSum] = {}
         self._small: dict[int, list[tuple[str, Signal]]] = {}
         """By how many records they have."""
+        self._last_clock: tuple[NDArray[np.int64], ClockStatistics] | None = None
+        self._small_numbers: dict[int, int] = {}
+        """How many numbers a record of all of those has."""
 
     def add(self, name: str, signal: Signal) -> None:
         """Copy one signal, now or together with others."""
@@ -139,17 +144,25 @@ class _Copying:
             os.makedirs(inside, exist_ok=True)
             self._folders.add(inside)
         self._found[name] = {}  # in the order of the source
-        if _is_raw_camera(signal):
-            self._raw.append(self._raw_camera(name, signal))
-        elif signal.meta.kind == "image" and len(signal) and self._camera(name, signal):
-            return
-        elif _is_small(signal):
-            others = self._small.setdefault(len(signal), [])
-            others.append((name, signal))
-            if len(signal) * sum(math.prod(each.meta.shape) for _, each in others) > _SMALL_TOGETHER:
-                self._write_small(self._small.pop(len(signal)))
+        if signal.meta.kind == "image":
+            if _is_raw_camera(signal):
+                self._raw.append(self._raw_camera(name, signal))
+                return
+            if len(signal) and self._camera(name, signal):
+                return
+        if _is_small(signal):
+            self._add_small(name, signal)
         else:
             self._table(name, signal)
+
+    def _add_small(self, name: str, signal: Signal) -> None:
+        rows = len(signal)
+        self._small.setdefault(rows, []).append((name, signal))
+        numbers = self._small_numbers.get(rows, 0) + math.prod(signal.meta.shape)
+        self._small_numbers[rows] = numbers
+        if rows * numbers > _SMALL_TOGETHER:
+            del self._small_numbers[rows]
+            self._write_small(self._small.pop(rows))
 
     def finish(self) -> tuple[dict[str, dict[str, Any]], dict[str, ContentSum]]:
         """Write what waits; returns what meta.json says of every signal, and its sum."""
@@ -167,16 +180,16 @@ class _Copying:
         values = [np.asarray(signal._values_in(rows)) for _, signal in signals]
         for (name, signal), found, stated in zip(signals, values, stated_together(values), strict=True):
             about, text = _stored_description(signal.meta)
-            times = np.asarray(signal._ts_in(rows))
+            times = np.asarray(signal.timestamps)
             data = table_bytes(about, times, found, text)
             put_file(self._inside + name + layout.SIGNAL_SUFFIX, data)
             self._sums[name] = sum_of_rows([found])
             self._found[name] = {
-                **about, **_CLOCKS.of(times).to_json(), "values": stated, "file": _file(data),
+                **about, **self._clock_of(times).to_json(), "values": stated, "file": _file(data),
             }  # fmt: skip
 
     def _table(self, name: str, signal: Signal) -> None:
-        clock = _CLOCKS.of(signal.timestamps)
+        clock = self._clock_of(signal.timestamps)
         path = Path(self._inside + name + layout.SIGNAL_SUFFIX)
         table = TableFile(path, described(signal), clock=clock, recorded=False)
         running = None if signal.meta.is_object else RowsSum()
@@ -193,7 +206,7 @@ class _Copying:
         """Copy a camera whose frames are encoded; False where they are not."""
 
         def rate_of(times: NDArray[np.int64]) -> float:
-            return _CLOCKS.of(times).rate_hz(DEFAULT_TICK_HZ)
+            return self._clock_of(times).rate_hz(DEFAULT_TICK_HZ)
 
         path = self._inside + name
         copy = camera_copy(signal, rate_of)
@@ -212,18 +225,24 @@ class _Copying:
             _copy(camera.video, path + camera.suffix)
             self._sums[name] = sum_of(signal)
         put_file(path + layout.FRAMES_SUFFIX, frames)
-        clock = _CLOCKS.of(index.shown_ts_ns)
+        clock = self._clock_of(index.shown_ts_ns)
         self._found[name] = {
             **index.description.to_json(), **clock.to_json(), "video_bytes": video_bytes,
             "codec": index.stream.codec if index.stream else None, "file": _file(frames),
         }  # fmt: skip
         return True
 
+    def _clock_of(self, times: NDArray[np.int64]) -> ClockStatistics:
+        """The statistics of a clock; the signals of an episode often have the very same times."""
+        if self._last_clock is None or self._last_clock[0] is not times:
+            self._last_clock = (times, _CLOCKS.of(times))
+        return self._last_clock[1]
+
     def _raw_camera(self, name: str, signal: Signal) -> RawCamera:
         """A camera whose frames are to be encoded; what is said of it is known once they are."""
         meta = signal.meta
         shape = FrameShape.of_values(meta.shape, meta.dtype)
-        fps = _CLOCKS.of(signal.timestamps).rate_hz(30.0)
+        fps = self._clock_of(signal.timestamps).rate_hz(30.0)
         options = replace(self._video or VideoOptions(codec="ffv1"), fps=min(max(fps, 0.001), 1000.0))
         about = replace(described(signal), kind="image")
         running = self._raw_sums[name] = RowsSum()

@@ -188,6 +188,8 @@ class DiskEpisodeWriter(EpisodeWriter):
             if kind == "image" or video is not None:
                 check_options(video or self._video)
             self._declared[signal_name] = (hints, video or self._video)
+            if kind == "image":
+                self._recording.expect_camera(signal_name, *self._declared[signal_name])
 
     def counts(self) -> dict[str, int]:
         """How many records each signal has so far."""

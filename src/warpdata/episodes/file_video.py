@@ -97,7 +97,9 @@ def _listed(reader: RangeReader, path: str) -> _Listing:
     key = same_stream(table.entry) if table is not None else None
     known = _PROBES.get(key) if key is not None else None
     if table is not None and known is not None:
-        return replace(known, tick=table.tick), table.places, table.keyframe, table.pts
+        if known.tick != table.tick:
+            known = replace(known, tick=table.tick)
+        return known, table.places, table.keyframe, table.pts
     found = list_packets(buffered(reader), path)
     if key is not None:
         _PROBES[key] = found[0]

@@ -216,7 +216,19 @@ def remove_folder(folder: Path, *, durable: bool = True) -> None:
             os.rename(folder, gone)
         if durable:
             fsync_folder(folder.parent)
-    shutil.rmtree(gone, ignore_errors=True)
+    _remove_files(gone)
+
+
+def _remove_files(folder: Path) -> None:
+    """Remove a folder that has files and seldom more: to look for more costs several times as much."""
+    try:
+        with os.scandir(folder) as entries:
+            names = [entry.path for entry in entries]
+        for name in names:
+            os.unlink(name)
+        os.rmdir(folder)
+    except OSError:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def remove_left(folder: Path) -> None:

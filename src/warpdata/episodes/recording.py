@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from warpdata.bytekit.commit import (
     commit_together,
@@ -15,13 +18,14 @@ from warpdata.bytekit.commit import (
     second_name,
     start_writing,
 )
+from warpdata.bytekit.jsontext import dump_json
 from warpdata.episodes.camera import QUEUE_BYTES, CameraRecorder, VideoFile
 from warpdata.episodes.durability import Durability
 from warpdata.episodes.journals import REVISION, FrameJournals, SignalsJournal, remove_folder
 from warpdata.episodes.statistics import SharedClocks
 from warpdata.episodes.status import SignalStatus, remove_status, write_status
 from warpdata.episodes.tables import EventRecorder, NumberRecorder, TableFile, TableRecorder, count_together
-from warpdata.episodes.threads import RecordingThreads
+from warpdata.episodes.threads import JobQueue, RecordingThreads
 from warpdata.episodes.values import Hints, as_timestamp, describe
 from warpdata.errors import JournalInUseError
 from warpdata.formats.episodedir import layout
@@ -36,6 +40,8 @@ Targets = Callable[[str, str], tuple[Path, Path]]
 Documents = Callable[[dict[str, Any]], Mapping[Path, bytes]]
 """The documents of an episode by path, from what is to be said of each signal."""
 
+_SOME_FRAMES = 2
+"""That may wait for their encoder, however large they are."""
 _TABLE_BLOCKS = 64
 _TABLE_DELAY_S = 0.5
 
@@ -60,6 +66,8 @@ class Recording:
         """How many values of each signal were refused: whoever gave them was told, who watches wants to know."""
         self._on_begun = on_begun
         self._streams = 0
+        self._expected: dict[str, JobQueue] = {}
+        """Of cameras that were declared and gave no frame yet."""
         with map_os_errors(folder):
             try:
                 folder.mkdir()
@@ -125,6 +133,12 @@ class Recording:
         self.signals[name] = made
         return made
 
+    def expect_camera(self, name: str, hints: Hints, options: VideoOptions) -> None:
+        """Have a thread ready for a camera, so that its first frame waits for nothing that can be done before."""
+        if name not in self._expected:
+            jobs = self._expected[name] = self._threads.camera_jobs(_SOME_FRAMES)
+            jobs.submit(lambda: _rehearse(name, hints, options))
+
     def note(self, fact: Mapping[str, Any]) -> None:
         """Journal a fact about the recording itself."""
         self._journal.note(fact)
@@ -144,6 +158,8 @@ class Recording:
             start_writing(temp)
             files.append((temp, target))
         temps = [temp for temp, _ in files]
+        # To drop the pages of a journal takes a while: most of them go while this thread waits for the disk.
+        self._threads.chores.submit(self._journal.writer.trim)
         self._threads.chores.submit(lambda: fsync_started(temps[1::2]))
         self._threads.end()
         fsync_started(temps[::2])  # two threads wait for the disk at the same time
@@ -231,9 +247,19 @@ class Recording:
         self.note({"signal": about})
         facts = {"signal": about, "revision": REVISION}
         frames = FrameJournals(self.folder, stream, facts, shape.nbytes, self._journal)
+        jobs = self._expected.pop(name, None) or self._threads.camera_jobs(_SOME_FRAMES)
+        jobs.limit = max(_SOME_FRAMES, QUEUE_BYTES // shape.nbytes)
         return CameraRecorder(
             name, shape,
             lambda: VideoFile(self.folder / str(stream), shape, options, description=description),
-            frames, self._threads.camera_jobs(max(2, QUEUE_BYTES // shape.nbytes)),
+            frames, jobs,
             lambda found: self.note({"video": {"stream": stream, **found.to_json()}}),
         )  # fmt: skip
+
+
+def _rehearse(name: str, hints: Hints, options: VideoOptions) -> None:
+    """What the first frame needs, done with a small one: code that never ran takes many times as long."""
+    with contextlib.suppress(Exception):  # what is wrong with the hints is told with the first frame
+        description = describe(name, np.zeros((16, 16, 3), np.uint8), hints)
+        settings = {**options.to_json(), "codec": choose_codec(description.frame_shape(), options)}
+        dump_json({"signal": {"name": name, **description.to_json(), "video": settings}})

@@ -287,7 +287,7 @@ class Sketch:
             keys = _bucket_of(values) + channels
         else:
             keys = _bucket_of(values[counted]) + np.broadcast_to(channels, values.shape)[counted]
-        self._new.append(np.unique(keys, return_counts=True))
+        self._new.append(_counted(keys))
         if len(self._new) >= _COMPACT_AFTER:
             self._compact()
 
@@ -385,6 +385,19 @@ class Sketch:
             self._counts = np.zeros(len(self._keys), np.int64)
             np.add.at(self._counts, place, counts)
             self._new = []
+
+
+def _counted(keys: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """The different keys in order, and how often each is there: what `np.unique` finds with fewer calls."""
+    found = np.sort(keys, axis=None)
+    first = np.empty(len(found), np.bool_)
+    first[:1] = True
+    np.not_equal(found[1:], found[:-1], out=first[1:])
+    starts = np.flatnonzero(first)
+    counts = np.empty(len(starts), np.int64)
+    np.subtract(starts[1:], starts[:-1], out=counts[:-1])
+    counts[-1:] = len(found) - starts[-1:]
+    return found[starts], counts
 
 
 _CHANNEL_STRIDE = 1 << 23

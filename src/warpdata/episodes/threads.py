@@ -207,7 +207,8 @@ class JobQueue:
         self._wakeup = wakeup
         self._start = start
         """Whoever waits sees to it that there is a thread: what was to start one may have failed."""
-        self._limit = limit
+        self.limit = limit
+        """How many jobs may wait, the running one included."""
         self._delay_s = delay_s
         self._on_failure = on_failure
         self._room, self._empty = Wakeup(), Wakeup()
@@ -224,11 +225,11 @@ class JobQueue:
 
     def room(self) -> None:
         """Wait until the queue has room; raises what went wrong in a job."""
-        if len(self.jobs) >= self._limit:
+        if len(self.jobs) >= self.limit:
             start = time.monotonic_ns()
             self.blocked += 1
             self._start()
-            while len(self.jobs) >= self._limit and self.failure is None and not self._closing:
+            while len(self.jobs) >= self.limit and self.failure is None and not self._closing:
                 self._room.wait(_LOOK_AGAIN_S)
             self.blocked_ns += time.monotonic_ns() - start
         self.check()
@@ -265,7 +266,7 @@ class JobQueue:
         """When the first job may run: a burst is left alone until it is over or the queue is half full."""
         if not self.jobs:
             return None
-        if self._closing or self._is_cancelled or len(self.jobs) * 2 >= self._limit:
+        if self._closing or self._is_cancelled or len(self.jobs) * 2 >= self.limit:
             return 0.0
         return self.jobs[0][1] + self._delay_s - now
 

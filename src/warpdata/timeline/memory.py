@@ -33,6 +33,11 @@ class ClockedSignal(Signal):
     def _ts_in(self, rows: range) -> NDArray[np.int64]:
         return self._clock()[rows.start : rows.stop : rows.step]
 
+    @property
+    def timestamps(self) -> NDArray[np.int64]:
+        """All timestamps, read-only."""
+        return frozen(self._clock())
+
     def _search_ts(self, times: NDArray[np.int64]) -> NDArray[np.int64]:
         return self._clock().searchsorted(times, "right").astype(np.int64) - 1
 

@@ -22,7 +22,7 @@ from warpdata.errors import (
     StoreError,
     UnsupportedVersionError,
 )
-from warpdata.timeline.readonly import ReadOnlyDict
+from warpdata.timeline.readonly import PLAIN_TYPES, ReadOnlyDict
 
 INFO = "meta/info.json"
 STATS = "meta/stats.json"
@@ -138,6 +138,15 @@ class Documents:
             return {}
         found = _line(line, self._at(EPISODES_STATS)).get("stats", {})
         return found if isinstance(found, dict) else {}
+
+    def plain_stats_of(self, episode: EpisodeRow) -> Mapping[str, Any]:
+        """The same as JSON can hold it."""
+        found = self.stats_of(episode)
+        line = None if episode.at is not None else self._stats_lines.get(episode.number)
+        if line is not None and _MAYBE_NOT_FINITE.search(line) is None:
+            return _owned(found)  # hundreds of numbers, and none of them needs to be looked at
+        plain: Mapping[str, Any] = plain_numbers(found)
+        return plain
 
     def _v3_stats(self, file: str, row: int) -> dict[str, Any]:
         names = [name for name in self.tables.schema(file).names if name.startswith("stats/")]
@@ -380,18 +389,34 @@ def _object(place: Place, name: str) -> dict[str, Any]:
     return found
 
 
+_MAYBE_NOT_FINITE = re.compile(rb"NaN|Infinity|[0-9]{200}|[eE]\+?[0-9]{3}")
+"""Text without this has no number beyond float64: 200 digits and an exponent of two are less than 10**300."""
+
+
+def _owned(value: dict[str, Any]) -> ReadOnlyDict:
+    """Objects of parsed JSON that nobody else holds, read-only."""
+    return ReadOnlyDict.owning(
+        {key: _owned(each) if type(each) is dict else each for key, each in value.items()}
+    )
+
+
 _NUMBERS = frozenset({int, float})
 """What the lists of statistics are full of."""
 
 
 def plain_numbers(value: Any) -> Any:
     """A value that JSON can hold: NaN and infinities as text with a mark."""
-    if isinstance(value, dict):
-        return ReadOnlyDict.owning({key: plain_numbers(each) for key, each in value.items()})
+    kind = type(value)
+    if kind is float:
+        return value if math.isfinite(value) else {_FLOAT_TAG: repr(value)}
+    if kind in PLAIN_TYPES:
+        return value
     if isinstance(value, list | tuple):
         if _NUMBERS.issuperset(map(type, value)) and all(map(math.isfinite, value)):
             return list(value)
         return [plain_numbers(each) for each in value]
+    if isinstance(value, dict):
+        return ReadOnlyDict.owning({key: plain_numbers(each) for key, each in value.items()})
     if isinstance(value, float) and not math.isfinite(value):
         return {_FLOAT_TAG: repr(value)}
     return value

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import weakref
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property, partial
 from typing import Any
 
@@ -148,7 +149,7 @@ def _source_again(place: Place, position: int) -> ForeignSource:
 
 def _about(documents: Documents, row: EpisodeRow) -> dict[str, Any]:
     """What the set says of one episode: its row, and its statistics."""
-    stats = plain_numbers(documents.stats_of(row))
+    stats = documents.plain_stats_of(row)
     return {FORMAT: {"version": documents.version, "episode": plain_numbers(row.row), "stats": stats}}
 
 
@@ -162,6 +163,7 @@ class EpisodeRows:
         self._ts: NDArray[np.int64] | None = None
         self._kinds: Mapping[str, ColumnKind] | None = None
         self._is_counted = False
+        self._kept: Callable[[], KeptRows | None] = _nothing
 
     def kinds(self) -> Mapping[str, ColumnKind]:
         """The columns of the file, those of videos excepted; a declared one that is missing is an error."""
@@ -227,13 +229,23 @@ class EpisodeRows:
                 )
 
     def _rows(self, names: tuple[str, ...]) -> KeptRows:
+        kept = self._kept() if names is self._plain else None
+        if kept is not None:
+            return kept
         row, tables_here = self.row, self.documents.tables
         if not self._is_counted and not self.documents.is_v3:
             count = tables_here.rows(row.data_file)
             if count != row.length:
                 raise CorruptLayoutError(f"{count} rows, {row.where} says {row.length}", path=self.path)
             self._is_counted = True
-        return tables_here.columns(row.data_file, names, row.data_start, row.data_start + row.length)
+        found = tables_here.columns(row.data_file, names, row.data_start, row.data_start + row.length)
+        if names is self._plain:
+            self._kept = weakref.ref(found)  # whether it stays in memory is up to the tables
+        return found
+
+
+def _nothing() -> None:
+    return None
 
 
 class _Signals(Mapping[str, Signal]):

@@ -6,7 +6,7 @@ import contextlib
 import json
 import math
 from collections import OrderedDict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -61,8 +61,11 @@ class ColumnKind:
         return SignalMeta(self.dtype, self.shape, kind, names=names, role=role, clock=clock)
 
 
+_LISTS = (pa.ListType, pa.LargeListType, pa.FixedSizeListType)
+
+
 def _is_list(kind: Any) -> bool:
-    return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind))
+    return isinstance(kind, _LISTS)
 
 
 def _is_text(kind: Any) -> bool:
@@ -166,6 +169,8 @@ class Tables:
                     f"rows {start} to {stop} are needed, there are {opened.metadata.num_rows}",
                     path=self._at(file),
                 )
+            if start == 0 and stop == opened.metadata.num_rows:
+                return opened.read(columns=list(names), use_threads=False)  # as every file before v3.0
             counts = [opened.metadata.row_group(n).num_rows for n in range(opened.metadata.num_row_groups)]
             starts = np.cumsum([0, *counts])
             low = int(np.searchsorted(starts, start, side="right")) - 1
@@ -204,10 +209,8 @@ class Tables:
         return (Tables, (self._place,))
 
 
-@contextlib.contextmanager
-def _errors(place: Place, file: str) -> Iterator[None]:
-    with arrow_errors(f"{place.name}/{file}"):
-        yield
+def _errors(place: Place, file: str) -> contextlib.AbstractContextManager[None]:
+    return arrow_errors(f"{place.name}/{file}")
 
 
 def column(table: Any, kind: ColumnKind, path: str) -> NDArray[Any]:
@@ -220,7 +223,7 @@ def column(table: Any, kind: ColumnKind, path: str) -> NDArray[Any]:
         if kind.dtype == OBJECT:
             return _objects(found, kind)
         rows, size = len(found), math.prod(kind.shape)
-        while _is_list(found.type):
+        while kind.shape and _is_list(found.type):
             if found.null_count:
                 raise CorruptLayoutError(f"column {kind.name!r} has missing values", path=path)
             found = _items(found)
@@ -237,7 +240,7 @@ def column(table: Any, kind: ColumnKind, path: str) -> NDArray[Any]:
 
 def _items(lists: Any) -> Any:
     """The numbers of lists without gaps, one behind the other."""
-    if not pa.types.is_fixed_size_list(lists.type):
+    if not isinstance(lists, pa.FixedSizeListArray):
         return lists.flatten()
     size = lists.type.list_size  # a view: `flatten` computes
     return lists.values.slice(lists.offset * size, len(lists) * size)

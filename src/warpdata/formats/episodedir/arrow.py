@@ -7,7 +7,8 @@ import functools
 import io
 import json
 import math
-from collections.abc import Container, Iterator, Mapping
+from collections.abc import Container, Mapping
+from types import TracebackType
 from typing import Any, BinaryIO
 
 import numpy as np
@@ -307,17 +308,34 @@ def columns_bytes(
     return sink.getvalue()
 
 
-@contextlib.contextmanager
-def arrow_errors(path: str) -> Iterator[None]:
+_ABOUT_BYTES = (pa.ArrowException, OSError, ValueError, TypeError, KeyError, IndexError, OverflowError)
+
+
+class _ArrowErrorsMapped:
+    """A class, not a generator: every column of every episode goes through one."""
+
+    __slots__ = ("_path",)
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is None or isinstance(error, FormatError):
+            return
+        if isinstance(error, FileNotFoundError):
+            raise CorruptLayoutError("the file is missing", path=self._path) from None
+        if isinstance(error, MemoryError):
+            raise LimitExceededError("the file announces more than fits in memory", path=self._path) from None
+        if isinstance(error, _ABOUT_BYTES):
+            text = str(error).splitlines()[0] if str(error) else type(error).__name__
+            raise CorruptLayoutError(f"not a readable parquet file ({text})", path=self._path) from None
+
+
+def arrow_errors(path: str) -> contextlib.AbstractContextManager[None]:
     """Turn whatever pyarrow says about damaged bytes into ours."""
-    try:
-        yield
-    except FormatError:
-        raise
-    except FileNotFoundError:
-        raise CorruptLayoutError("the file is missing", path=path) from None
-    except MemoryError:
-        raise LimitExceededError("the file announces more than fits in memory", path=path) from None
-    except (pa.ArrowException, OSError, ValueError, TypeError, KeyError, IndexError, OverflowError) as error:
-        text = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise CorruptLayoutError(f"not a readable parquet file ({text})", path=path) from None
+    return _ArrowErrorsMapped(path)

@@ -80,20 +80,28 @@ class _Stored(NamedTuple):
 
 def plain_file(columns: Sequence[PlainColumn], description: bytes, arrow_schema: bytes = b"") -> bytes:
     """A whole file of at least one row; `description` is ours, `arrow_schema` says how Arrow shows lists."""
-    pieces, chunks, at = [layout.PARQUET_MAGIC], [], len(layout.PARQUET_MAGIC)
-    for column in columns:
-        data, about, more = _shared(column) if column.is_shared else _stored(column)
+    stored = [_shared(each) if each.is_shared else _stored(each) for each in columns]
+    schema = _schema(tuple([(each.name, each.dtype, each.per_row is not None) for each in columns]))
+    chunks = tuple([(len(each.data), each.about, each.more) for each in stored])
+    footer = _footer(schema, chunks, len(columns[0].values), description, arrow_schema)
+    return b"".join([layout.PARQUET_MAGIC, *[each.data for each in stored], footer])
+
+
+@functools.lru_cache(maxsize=64)
+def _footer(
+    schema: bytes, stored: tuple[tuple[int, bytes, bytes], ...], rows: int, description: bytes, arrow: bytes
+) -> bytes:
+    """All that follows the pages: the same in the next episode, where that is as long."""
+    chunks, at = [], len(layout.PARQUET_MAGIC)
+    for length, about, more in stored:
         place = _zigzag(at)
         chunks.append(b"\x26" + place + about + place + more)
-        pieces.append(data)
-        at += len(data)
-    count, size = _zigzag(len(columns[0].values)), _zigzag(at - len(layout.PARQUET_MAGIC))
-    schema = _schema(tuple([(each.name, each.dtype, each.per_row is not None) for each in columns]))
+        at += length
+    count, size = _zigzag(rows), _zigzag(at - len(layout.PARQUET_MAGIC))
     group = b"".join((b"\x19", _list(_STRUCT, chunks), b"\x16", size, b"\x16", count, b"\0"))
-    end = _end(len(columns), description, arrow_schema)
+    end = _end(len(chunks), description, arrow)
     footer = b"".join((b"\x15\x04", schema, b"\x16", count, b"\x19", _list(_STRUCT, [group]), end))
-    pieces += [footer, len(footer).to_bytes(4, "little"), layout.PARQUET_MAGIC]
-    return b"".join(pieces)
+    return b"".join((footer, len(footer).to_bytes(4, "little"), layout.PARQUET_MAGIC))
 
 
 def _shared(column: PlainColumn) -> _Stored:
@@ -163,15 +171,20 @@ def _leaf(name: bytes, dtype: str) -> bytes:
 def _stored(column: PlainColumn) -> _Stored:
     values, page = column.values, _page(column)
     data = _page_head(values.size, page) + page
-    size, is_list = _zigzag(len(data)), column.per_row is not None
     stated = b""
     if column.is_sorted:
         low, high = values[0].tobytes(), values[-1].tobytes()
         found = _struct((3, _I64, b"\0"), (5, _BINARY, _binary(high)), (6, _BINARY, _binary(low)))
         stated = bytes([12 - 9 << 4 | _STRUCT]) + found
-    head, count = _chunk_head(column.name, column.dtype, is_list), _zigzag(values.size)
-    about = b"".join((b"\x1c", head, b"\x16", count, b"\x16", size, b"\x16", size, b"\x26"))
+    about = _chunk(column.name, column.dtype, column.per_row is not None, values.size, len(data))
     return _Stored(data, about, stated + b"\0\0")
+
+
+@functools.lru_cache(maxsize=512)
+def _chunk(name: str, dtype: str, is_list: bool, values: int, stored_bytes: int) -> bytes:
+    """The metadata of a chunk, up to where its page lies."""
+    head, count, size = _chunk_head(name, dtype, is_list), _zigzag(values), _zigzag(stored_bytes)
+    return b"".join((b"\x1c", head, b"\x16", count, b"\x16", size, b"\x16", size, b"\x26"))
 
 
 def _page(column: PlainColumn) -> bytes:
@@ -249,6 +262,11 @@ def _varint(value: int) -> bytes:
         return bytes((value,))
     if value < 0x4000:
         return bytes((value & 0x7F | 0x80, value >> 7))
+    if 1 << 28 <= value < 1 << 35:  # nearly every checksum
+        low, high = value & 0xFFFFFFF, value >> 28
+        return bytes(
+            (low & 0x7F | 0x80, low >> 7 & 0x7F | 0x80, low >> 14 & 0x7F | 0x80, low >> 21 | 0x80, high)
+        )
     out = bytearray()
     while value > 0x7F:
         out.append(value & 0x7F | 0x80)

@@ -150,6 +150,9 @@ def _offsets(tables: _Boxes, size: NDArray[np.int64]) -> NDArray[np.int64] | Non
     listed = _words(runs, 8, 3 * _count(runs)).reshape(-1, 3)
     if not len(listed) or listed[0, 0] != 1 or not len(chunks):
         return None
+    before = np.cumsum(size) - size
+    if len(chunks) == len(listed) == 1:
+        return before + chunks if listed[0, 1] == len(size) else None
     ends = np.append(listed[1:, 0], len(chunks) + 1)
     lasting = ends - listed[:, 0]
     if (lasting <= 0).any() or int(lasting.sum()) != len(chunks):
@@ -157,8 +160,7 @@ def _offsets(tables: _Boxes, size: NDArray[np.int64]) -> NDArray[np.int64] | Non
     each = np.repeat(listed[:, 1], lasting)
     if int(each.sum()) != len(size) or (each <= 0).any():
         return None
-    first = np.concatenate([[0], np.cumsum(each)[:-1]])
-    before = np.cumsum(size) - size
+    first = np.cumsum(each) - each
     found: NDArray[np.int64] = np.repeat(chunks - before[first], each) + before
     return found
 
@@ -168,7 +170,7 @@ def _composition(tables: _Boxes, count: int) -> NDArray[np.int64] | None:
     pause = _repeated(tables.one(b"stts"), count)
     if pause is None:
         return None
-    decoded = np.concatenate([[0], np.cumsum(pause)[:-1]])
+    decoded: NDArray[np.int64] = np.cumsum(pause) - pause
     if b"ctts" not in tables:
         return decoded
     later = _repeated(tables.one(b"ctts"), count)
