@@ -204,6 +204,34 @@ def test_a_server_of_another_kind_is_called_so(said: bytes) -> None:
         store.close()
 
 
+def test_an_object_store_of_another_kind_is_called_so() -> None:
+    secrets = {"access_key_id": KEY, "secret_access_key": SECRET}
+    with dripping(b"SSH-2.0-OpenSSH\r\n", b"") as url:
+        store = open_store(f"s3://{BUCKET}/x?endpoint={url}&region=us-east-1", StoreOptions(secrets=secrets))
+        with pytest.raises(UnavailableError, match="what it answers is no HTTP"):
+            store.get("x", max_bytes=1 << 20)
+        store.close()
+
+
+def test_an_answer_that_ends_early_says_so() -> None:
+    listener = socket.create_server(("127.0.0.1", 0))
+
+    def serve() -> None:
+        client, _ = listener.accept()
+        with client:
+            client.recv(1 << 16)
+            client.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 100000\r\n\r\nx")
+
+    thread = threading.Thread(target=serve, daemon=True)
+    thread.start()
+    store = HttpStore(f"http://127.0.0.1:{listener.getsockname()[1]}", timeout_s=30)
+    with pytest.raises(UnavailableError, match="it broke the connection off"):
+        store.get("x", max_bytes=1 << 20)
+    store.close()
+    thread.join(5)
+    listener.close()
+
+
 def test_a_slow_link_gets_the_time_it_needs(s3_server: S3Server, tmp_path: Path) -> None:
     """A whole answer may take long as long as bytes keep coming: 3 MiB at 1.2 MB/s take longer than the timeout."""
     path = tmp_path / "blob"
