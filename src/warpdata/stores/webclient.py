@@ -109,6 +109,7 @@ class WebClient:
         from urllib3.exceptions import HTTPError
 
         # As it lies there: of an answer that was compressed on the way, no range would be right.
+        pieces: list[bytes] = []
         every = {"User-Agent": "warpdata", "Accept-Encoding": "identity", **headers}
         try:
             answer = self._manager(url).request(
@@ -116,16 +117,16 @@ class WebClient:
                 preload_content=False,
             )  # fmt: skip
             try:
-                found = _body(answer, max_bytes, name)
+                found = _body(answer, max_bytes, name, pieces)
             except BaseException:
                 answer.close()
                 raise
             answer.release_conn()
         except (HTTPError, OSError) as error:
             cause = connection_cause(f"{type(error).__name__} {error}") or type(error).__name__
-            raise UnavailableError(f"the connection to {host_of(url)} failed: {cause}", path=name) from None
+            raise _broken_off(f"the connection to {host_of(url)} failed: {cause}", name, pieces) from None
         except _TooSlowError:
-            raise UnavailableError(f"the answer of {host_of(url)} came too slowly", path=name) from None
+            raise _broken_off(f"the answer of {host_of(url)} came too slowly", name, pieces) from None
         return Answer(answer.status, {k.lower(): v for k, v in answer.headers.items()}, found)
 
     def _manager(self, url: urllib.parse.SplitResult) -> urllib3.PoolManager:
@@ -247,27 +248,33 @@ def host_of(url: urllib.parse.SplitResult) -> str:
     return f"{url.scheme}://{url.netloc}"
 
 
-def _body(answer: urllib3.BaseHTTPResponse, max_bytes: int, name: str) -> bytes:
+def _body(answer: urllib3.BaseHTTPResponse, max_bytes: int, name: str, pieces: list[bytes]) -> bytes:
+    """The bytes of an answer, collected in `pieces` for whoever asks what came before it failed."""
     expected = answer.length_remaining
     if answer.status // 100 != 2:
-        return _read(answer, _MAX_REASON_BYTES)
+        return _read(answer, _MAX_REASON_BYTES, pieces)
     if expected is not None and expected > max_bytes and max_bytes:
         raise LimitExceededError(f"{expected} bytes where {max_bytes} are allowed", path=name)
-    body = _read(answer, max_bytes + 1 if max_bytes else _MAX_REASON_BYTES)
+    body = _read(answer, max_bytes + 1 if max_bytes else _MAX_REASON_BYTES, pieces)
     if max_bytes and len(body) > max_bytes:
         raise LimitExceededError(f"more than the {max_bytes} bytes allowed", path=name)
     if expected is not None and len(body) < min(expected, max_bytes or expected):
-        raise UnavailableError("the connection was cut within the answer", path=name)
+        raise _broken_off("the connection was cut within the answer", name, pieces)
     return body
 
 
-def _read(answer: urllib3.BaseHTTPResponse, size: int) -> bytes:
+def _read(answer: urllib3.BaseHTTPResponse, size: int, pieces: list[bytes]) -> bytes:
     """At most `size` bytes."""
-    pieces: list[bytes] = []
     while size > 0 and (piece := answer.read1(size, decode_content=False)):
         pieces.append(piece)
         size -= len(piece)
     return b"".join(pieces)
+
+
+def _broken_off(fact: str, name: str, pieces: list[bytes]) -> UnavailableError:
+    error = UnavailableError(fact, path=name)
+    error.bytes_received = sum(map(len, pieces))
+    return error
 
 
 def redirected(answer: Answer, url: urllib.parse.SplitResult, name: str) -> urllib.parse.SplitResult | None:
