@@ -308,6 +308,8 @@ class UnavailableError(StoreError):
     default_hint = "Try again later."
     retry_after_s: float | None = None
     """How long the server asked us to wait, if it did."""
+    bytes_received: int = 0
+    """What came of an answer before it failed."""
 
 
 class DatasetError(WarpError):

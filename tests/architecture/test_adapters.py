@@ -39,6 +39,7 @@ ADAPTERS: dict[str, set[str]] = {
         "catalog/recordings.py",
         "sql/arrow_source.py",
         "sql/engine.py",
+        "sql/frames.py",
         "sql/enginetypes.py",
         "catalog/refarray.py",
         "catalog/rowfilter.py",

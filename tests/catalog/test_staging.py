@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,9 +14,11 @@ import pytest
 import warpdata as wd
 from tests.published import rows
 from warpdata.bytekit import commit
+from warpdata.bytekit.commit import map_os_errors
 from warpdata.catalog import outbox
 from warpdata.catalog.access import access_options
 from warpdata.catalog.sources import ParquetOptions
+from warpdata.errors import NoLocksError, OutOfSpaceError, StoreError
 from warpdata.formats.tarshard.writer import PackOptions
 from warpdata.settings import Settings
 from warpdata.stores.address import open_store
@@ -69,6 +72,30 @@ def test_for_a_remote_catalog_it_is_the_cache_folder(s3_catalog: str, tmp_path: 
         builder.publish()
     assert not (tmp_path / "cache/staging").exists()
     assert wd.dataset("ws/x", catalog=s3_catalog, mode="remote").verify() == []
+
+
+@pytest.mark.parametrize(
+    ("code", "error"),
+    [(errno.ENOLCK, NoLocksError), (errno.ENOSPC, OutOfSpaceError), (errno.EROFS, StoreError)],
+    ids=["no locks", "no room", "read only"],
+)
+def test_a_disk_that_cannot_take_it_is_told_once(
+    local_catalog: str, monkeypatch: pytest.MonkeyPatch, code: int, error: type[StoreError]
+) -> None:
+    """It was tried again without an end, with one more folder each time."""
+    tries: list[str] = []
+
+    def fails(path: object, **_: object) -> None:
+        tries.append(os.fspath(path))  # type: ignore[call-overload]
+        assert len(tries) < 5
+        with map_os_errors(path):  # type: ignore[arg-type]
+            raise NoLocksError("no locks") if code == errno.ENOLCK else OSError(code, os.strerror(code))
+
+    monkeypatch.setattr("warpdata.bytekit.locks.FileLock.take", fails)
+    with wd.DatasetBuilder("ws/x", catalog=local_catalog) as builder, pytest.raises(error):
+        builder.add_table("main", rows(5))
+    assert len(tries) == 1
+    assert not list(Path(local_catalog).rglob("warpdata-staging-*"))
 
 
 class TestMoreThanMayWait:

@@ -15,7 +15,7 @@ import warpdata as wd
 from tests.published import publish_demo
 from warpdata.catalog.names import parse_size
 from warpdata.catalog.scaffold import loader_code
-from warpdata.errors import DatasetError
+from warpdata.errors import DatasetError, TooLargeError
 
 
 @pytest.fixture
@@ -234,3 +234,48 @@ def test_relative_places_hold_wherever_one_goes(
         monkeypatch.chdir("/")
         assert pickle.loads(pickle.dumps(dataset)).table().head().num_rows == 5
         assert dataset.ref("pictures", "a/003.png").local_path().parent.is_relative_to(tmp_path / "cache")
+
+
+class TestAllOfItInMemory:
+    def test_what_a_view_leaves_out_does_not_count(self, demo: wd.Dataset) -> None:
+        table = demo.table()
+        assert table.filter("id < 5").arrow(max_rows=5).num_rows == 5
+        assert table.select("id").arrow(max_bytes=10_000).num_rows == 1000
+        for call in (table.filter("id < 6").arrow, table.filter("id < 6").pandas, table.arrow):
+            with pytest.raises(TooLargeError, match=r"table 'main' has (at least )?(6|1000) rows"):
+                call(max_rows=5)
+        for view in (table, table.select("id"), table.select("id").filter("id < 900")):
+            with pytest.raises(TooLargeError):
+                view.polars(max_bytes=5000)
+
+    def test_results_of_queries_have_limits_too(self, demo: wd.Dataset) -> None:
+        query = "select i, repeat('x', 1000) as s from range(1000000000) r(i)"  # no machine holds it
+        for call in ("arrow", "pandas", "polars"):
+            with pytest.raises(TooLargeError, match="result of the query has at least") as refused:
+                getattr(demo.sql(query), call)(max_bytes=1 << 20)
+            assert "batches()" in refused.value.hint
+            with pytest.raises(TooLargeError):
+                getattr(demo.sql(query), call)(max_rows=9)
+        assert demo.sql("select id from main").arrow(max_rows=1000, max_bytes=10_000).num_rows == 1000
+        assert next(iter(demo.sql(query))).num_rows > 0
+
+    def test_rows_asked_for_by_number_have_the_limit_of_memory(
+        self, demo: wd.Dataset, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        assert demo.table().head(1 << 62).num_rows == 1000
+        monkeypatch.setattr("warpdata.catalog.table.MAX_BYTES", 1000)
+        with pytest.raises(TooLargeError):
+            demo.table().head(1 << 62)
+
+    def test_a_result_is_read_once(self, demo: wd.Dataset) -> None:
+        """A second reading gave no rows, as if there were none."""
+        result = demo.sql("select id from main")
+        assert result.arrow().num_rows == 1000
+        assert result.schema.names == ["id"]
+        for again in (result.arrow, result.pandas, result.batches, lambda: list(result)):
+            with pytest.raises(DatasetError, match="read already"):
+                again()
+        begun = demo.sql("select id from main")
+        next(iter(begun))
+        with pytest.raises(DatasetError, match="read already"):
+            begun.arrow()

@@ -116,6 +116,9 @@ def test_query(published: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert run_json(capsys, "query", "ws/name", "select sum(x) as s from main where id < 4") == [{"s": 3.0}]
     assert "1 rows" in run_text(capsys, "query", "ws/name", "select 1 as one")
     assert main(["query", "ws/name", "selec"]) == 1
+    capsys.readouterr()
+    assert main(["query", "ws/name", "select i from range(2000000) r(i)"]) == 1
+    assert "--format ndjson" in capsys.readouterr().err
     out = warp_bytes("query", "ws/name", "select id from main order by id desc limit 2", "--format", "ndjson")
     assert out == b'{"id": 11}\n{"id": 10}\n'
 

@@ -19,7 +19,7 @@ from warpdata.corpora.shuffled import ShuffledRows
 from warpdata.corpora.source import FixedOrderSource, MmapShardSource
 from warpdata.corpora.store_source import StoreShardSource
 from warpdata.corpora.writer import CorpusWriter
-from warpdata.errors import ChecksumError
+from warpdata.errors import ChecksumError, TooLargeError
 from warpdata.formats.gamsae.writer import encode_shard_bytes
 
 QUIET = settings(
@@ -130,6 +130,17 @@ def test_the_tail_is_short_dropped_or_padded(tmp_path: Path) -> None:
                 for rank in range(world)
             ]
             assert [[e for part in parts for e in part[t]] for t in range(4)] == padded
+
+
+def test_a_batch_of_nothing_but_repeats_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("warpdata.ordering.tail.MAX_FILLED_BYTES", 100_000)
+    with opened(tmp_path, [50]) as source:
+        with ShuffledRows(source, batch_size=1000, tail="pad") as rows:
+            assert len(next(iter(rows))) == 1000
+        with ShuffledRows(source, batch_size=10**11, tail="pad") as rows, pytest.raises(TooLargeError):
+            rows.next_batch()
+        with ShuffledRows(source, batch_size=10**11) as rows:
+            assert len(next(iter(rows))) == 50
 
 
 @pytest.mark.parametrize("window_blocks", [2, 64])

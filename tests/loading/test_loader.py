@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 import warpdata as wd
 from tests.servers import unique
 from tests.sweeps import SOAK, enough_examples
-from warpdata.errors import WarpError
+from warpdata.errors import TooLargeError, WarpError
 from warpdata.loading.windows.loader import sample_rng
 
 MS = 1_000_000
@@ -885,6 +885,18 @@ def test_numbers_of_numpy_are_numbers() -> None:
     for bad in (0, -1, 2.0, True, "8"):
         with pytest.raises(ValueError, match="batch_size"):
             wd.Loader(SMALL, bad)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("windows", [SMALL, MIXED], ids=["windows", "mixture"])
+def test_a_batch_of_nothing_but_repeats_is_refused(
+    windows: wd.Windows | wd.Mixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("warpdata.ordering.tail.MAX_FILLED_BYTES", 10_000_000)
+    assert next(iter(wd.Loader(windows, 500, tail="pad"))).size == 500
+    for options in ({}, {"on_error": "skip"}):
+        with pytest.raises(TooLargeError, match="fill 100000000000 rows"):
+            next(iter(wd.Loader(windows, 10**11, tail="pad", **options)))
+    assert next(iter(wd.Loader(windows, 10**11))).size == wd.Loader(windows, 10**11).total
 
 
 def test_the_middle_of_a_billion_samples_is_found_at_once() -> None:

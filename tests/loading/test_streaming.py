@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import itertools
+import json
 import pickle
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -16,7 +18,7 @@ from hypothesis import strategies as st
 import warpdata as wd
 from tests.published import rows
 from tests.sweeps import enough_examples
-from warpdata.errors import DatasetError
+from warpdata.errors import DatasetError, TooLargeError
 from warpdata.loading.batch import exact_batches
 from warpdata.loading.row_ranges import (
     RowRange,
@@ -319,6 +321,34 @@ def test_bad_arguments(table: wd.Table) -> None:
         table.batches(1, prefetch="sometimes")
     with pytest.raises(DatasetError, match="no column 'nope'"):
         list(table.filter("nope > 1").batches(1))
+
+
+def test_batch_sizes_of_every_kind(table: wd.Table) -> None:
+    for options in ({}, {"shuffle": True}):
+        for bad in (0, -1, 2.5, "8", True, None, 1 << 70):
+            with pytest.raises(ValueError, match="batch_size is an integer"):
+                table.batches(bad, **options)  # type: ignore[arg-type]
+        stream = table.batches(np.int64(50), **options)  # type: ignore[arg-type]
+        assert next(stream).num_rows == 50
+        json.dumps(stream.state_dict())
+        assert [batch.num_rows for batch in table.batches(1 << 62, **options)] == [2200]
+
+
+@pytest.mark.parametrize("options", [{}, {"shuffle": True}, {"shuffle": "full"}], ids=str)
+def test_a_batch_of_nothing_but_repeats_is_refused(
+    table: wd.Table, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where rows come again and again no data bounds the memory that a batch takes."""
+    monkeypatch.setattr("warpdata.ordering.tail.MAX_FILLED_BYTES", 100_000)
+    narrow = table.select("id")
+    assert [batch.num_rows for batch in narrow.batches(6000, tail="pad", **options)] == [6000]
+    for view in (narrow, narrow.filter("id < 2100"), table):
+        with pytest.raises(TooLargeError, match="fill 20000 rows from") as refused:
+            list(view.batches(20_000, tail="pad", **options))
+        assert "batch_size" in refused.value.hint
+    assert [batch.num_rows for batch in narrow.batches(20_000, **options)] == [2200]
+    with pytest.raises(TooLargeError):
+        list(narrow.to_torch(20_000, tail="pad", **options))
 
 
 def test_batch_dicts(table: wd.Table) -> None:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 import warpdata as wd
 from tests.ray.sets import made, publish_arm
-from warpdata.errors import NoStepsError
+from warpdata.errors import NoStepsError, TooLargeError
 from warpdata.formats.manifest.parts import PartedShards
 from warpdata.ray import rows
 from warpdata.ray.planning import TASK_BYTES, TablePlan, WindowShape, plan_episodes, plan_windows, runs
@@ -179,6 +179,16 @@ def test_a_signal_that_would_hide_a_column_is_told() -> None:
     for chosen in (None, ("a", "a.valid"), ("start",)):
         with pytest.raises(ValueError, match=r"a column '(a.valid|start)' already"):
             list(WindowShape(3, 3, signals=chosen).blocks("odd", episode, None))
+
+
+def test_a_window_of_nothing_but_repeats_is_refused(monkeypatch) -> None:
+    monkeypatch.setattr("warpdata.ordering.tail.MAX_FILLED_BYTES", 100_000)
+    signal = wd.ArraySignal(np.arange(5) * 10**8, np.arange(5.0))
+    episode = wd.Episode.of({"a": signal}, id="x", steps=StepClock("a"))
+    assert [len(b["a"][0]) for b in WindowShape(1000, 8, "pad").blocks("x", episode, None)] == [1000]
+    with pytest.raises(TooLargeError, match="fill 1099511627776 rows from 5"):
+        list(WindowShape(1 << 40, 8, "pad").blocks("x", episode, None))
+    assert list(WindowShape(1 << 40, 8).blocks("x", episode, None)) == []
 
 
 def test_episodes_without_steps_have_no_windows(tmp_path) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import http.server
+import socketserver
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -13,9 +15,10 @@ from tests.published import publish_demo
 from tests.servers import run_http
 from warpdata.errors import BudgetExceededError, LimitExceededError
 from warpdata.stores.blobstore import Blob
+from warpdata.stores.http import HttpStore
 from warpdata.stores.memory import MemoryStore
 from warpdata.stores.meter import Budget, Meter
-from warpdata.stores.reliable import ReliableStore
+from warpdata.stores.reliable import ReliableStore, RetryPolicy
 
 
 def filled(budget: Budget, inner: MemoryStore | None = None) -> ReliableStore:
@@ -75,6 +78,37 @@ def test_threads_together_stay_within_it() -> None:
         done = list(pool.map(spend, range(6)))
     assert sum(done) == 3, "all that fits is spent, and nothing more"
     assert store.meter.spent.bytes_read == 3000
+
+
+def test_what_came_of_answers_that_were_cut_counts() -> None:
+    """A server that cuts every answer near its end must not be paid for it again and again."""
+    served: list[int] = []
+
+    class Cut(http.server.BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def do_GET(self) -> None:
+            self.send_response(200)
+            self.send_header("Content-Length", "1000")
+            self.end_headers()
+            served.append(900)
+            self.wfile.write(bytes(900))
+            self.close_connection = True
+
+        def log_message(self, *_: object) -> None: ...
+
+    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), Cut) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        web = HttpStore(f"http://127.0.0.1:{server.server_address[1]}")
+        store = ReliableStore(web, Meter(Budget(max_bytes=2500)), RetryPolicy(sleep=lambda _: None))
+        with pytest.raises(BudgetExceededError, match="700 bytes left of the budget of 2500"):
+            store.get("x", max_bytes=1 << 20)
+        assert store.meter.spent.bytes_read == 1800
+        assert len(served) == 3, "the third says how long it is, and is not listened to"
+        store.close()
+        server.shutdown()
+        thread.join()
 
 
 def test_opening_a_dataset_counts_and_stops(local_catalog: str, picture_folder: Path, tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
 import threading
@@ -134,9 +135,23 @@ class TestForks:
                 assert in_fork(lambda: 17 if [r.read_bytes() for r in refs] == expected else 1) == 17
 
 
-@pytest.fixture
-def dripping() -> Iterator[str]:
-    """A server that promises much and sends a byte now and then."""
+DRIPS = {
+    "body": b"HTTP/1.1 200 OK\r\nContent-Length: 100000\r\n\r\n",
+    "status line": b"HTTP/1.1 200 ",
+    "one header": b"HTTP/1.1 200 OK\r\nX: ",
+    "size of a chunk": b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n",
+    "words of a refusal": b"HTTP/1.1 403 Forbidden\r\nContent-Length: 100000\r\n\r\n",
+}
+REPEATS = {
+    "headers": (b"HTTP/1.1 200 OK\r\n", b"X: y\r\n"),
+    "answers before the answer": (b"", b"HTTP/1.1 100 Continue\r\n\r\n"),
+    "trailers": (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n1\r\nx\r\n0\r\n", b"X: y\r\n"),
+}
+
+
+@contextlib.contextmanager
+def dripping(begin: bytes, again: bytes) -> Iterator[str]:
+    """A server that begins to answer, and then sends a little now and then."""
     listener = socket.create_server(("127.0.0.1", 0))
     over = threading.Event()
 
@@ -146,14 +161,11 @@ def dripping() -> Iterator[str]:
                 client, _ = listener.accept()
             except OSError:
                 return
-            client.recv(1 << 16)
-            client.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 100000\r\n\r\n")
-            while not over.wait(0.05):
-                try:
-                    client.sendall(b"x")
-                except OSError:
-                    break
-            client.close()
+            with client, contextlib.suppress(OSError):
+                client.recv(1 << 16)
+                client.sendall(begin)
+                while not over.wait(0.02):
+                    client.sendall(again)
 
     thread = threading.Thread(target=serve, daemon=True)
     thread.start()
@@ -164,13 +176,60 @@ def dripping() -> Iterator[str]:
     thread.join(5)
 
 
-def test_a_dripping_server_is_left(dripping: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("begin", "again"),
+    [*((begin, b"0") for begin in DRIPS.values()), *REPEATS.values()],
+    ids=[*DRIPS, *REPEATS],
+)
+def test_a_dripping_server_is_left(begin: bytes, again: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each byte comes long before the timeout, however busy the machine is; the whole takes too long."""
     monkeypatch.setattr("warpdata.stores.http._PATIENCE", 0.01)
-    store = HttpStore(dripping, timeout_s=30)
-    with pytest.raises(UnavailableError, match="too slowly"):
+    with dripping(begin, again) as url:
+        store = HttpStore(url, timeout_s=30)
+        with pytest.raises(UnavailableError, match=f"the answer of {url} came too slowly"):
+            store.get("x", max_bytes=1 << 20)
+        store.close()
+
+
+@pytest.mark.parametrize(
+    "said",
+    [b"SSH-2.0-OpenSSH\r\n", b"HTTP/1.1 200 OK\r\nX: " + b"a" * 100_000, b"HTTP/1.1 200 OK\r\n" + b"X: y\r\n" * 999],
+    ids=["another protocol", "a header without end", "headers without end"],
+)  # fmt: skip
+def test_a_server_of_another_kind_is_called_so(said: bytes) -> None:
+    with dripping(said, b"") as url:
+        store = HttpStore(url, timeout_s=30)
+        with pytest.raises(UnavailableError, match="what it answers is no HTTP"):
+            store.get("x", max_bytes=1 << 20)
+        store.close()
+
+
+def test_an_object_store_of_another_kind_is_called_so() -> None:
+    secrets = {"access_key_id": KEY, "secret_access_key": SECRET}
+    with dripping(b"SSH-2.0-OpenSSH\r\n", b"") as url:
+        store = open_store(f"s3://{BUCKET}/x?endpoint={url}&region=us-east-1", StoreOptions(secrets=secrets))
+        with pytest.raises(UnavailableError, match="what it answers is no HTTP"):
+            store.get("x", max_bytes=1 << 20)
+        store.close()
+
+
+def test_an_answer_that_ends_early_says_so() -> None:
+    listener = socket.create_server(("127.0.0.1", 0))
+
+    def serve() -> None:
+        client, _ = listener.accept()
+        with client:
+            client.recv(1 << 16)
+            client.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 100000\r\n\r\nx")
+
+    thread = threading.Thread(target=serve, daemon=True)
+    thread.start()
+    store = HttpStore(f"http://127.0.0.1:{listener.getsockname()[1]}", timeout_s=30)
+    with pytest.raises(UnavailableError, match="it broke the connection off"):
         store.get("x", max_bytes=1 << 20)
     store.close()
+    thread.join(5)
+    listener.close()
 
 
 def test_a_slow_link_gets_the_time_it_needs(s3_server: S3Server, tmp_path: Path) -> None:

@@ -64,10 +64,15 @@ def sweep(root: Path) -> int:
 def _owned_folder(root: Path) -> tuple[Path, FileLock]:
     while True:
         make_folders(root)
-        # A sweeper may take the folder between its making and its locking, or the folder around it.
-        with contextlib.suppress(FileNotFoundError, StoreError):
+        # A sweeper may take the folder between its making and its locking, or the folder around it. Whatever else
+        # goes wrong (no room, no locks) goes wrong again.
+        with contextlib.suppress(FileNotFoundError):
             folder = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=root))
-            lock = _taken(folder)
+            try:
+                lock = _taken(folder)
+            except StoreError:
+                shutil.rmtree(folder, ignore_errors=True)
+                raise
             if lock is not None:
                 return folder, lock
 

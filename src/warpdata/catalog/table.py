@@ -24,7 +24,7 @@ from warpdata.formats.manifest.model import TablePart
 from warpdata.ordering.tail import Tail
 from warpdata.sql.engine import ROW_NUMBER, arrow_source, check_condition, run_sql
 from warpdata.sql.enginetypes import EngineColumn
-from warpdata.sql.frames import pandas_from, polars_from
+from warpdata.sql.frames import MAX_BYTES, collected, pandas_from, polars_from
 from warpdata.sql.rowpicking import Positions, rows_at
 from warpdata.sql.sqltext import VIEW, Condition
 from warpdata.stores.blobs import AnyBlobReader
@@ -39,7 +39,6 @@ T = TypeVar("T")
 
 MAX_ROWS = 1_000_000
 _SHOWN_ROWS = 10
-MAX_BYTES = 1 << 30
 _AHEAD_BYTES = 256 << 20
 
 _ROW_FIELD = pa.field(ROW_NUMBER, pa.int64())
@@ -190,6 +189,12 @@ class Table:
         return self.part.row_count
 
     @property
+    def row_bytes(self) -> int:
+        """About how many bytes a row of the view takes, as far as that is known without reading."""
+        widths = sum(_value_bytes(kind) for kind in self.schema().types)
+        return max(widths, self.part.byte_size // max(1, self.row_count)) if self.columns is None else widths
+
+    @property
     def is_filtered(self) -> bool:
         """Whether the view leaves rows out."""
         return self.predicate is not None or self.expression is not None
@@ -241,8 +246,7 @@ class Table:
     def head(self, n: int = 5) -> pa.Table:
         """The first rows, read from as few row groups as they need."""
         request = StreamRequest(batch_size=max(1, min(n, 65_536)), limit=n, prefetch="off")
-        batches = [b for b in self.dataset.open_stream(self, request)] if n > 0 else []
-        return pa.Table.from_batches(batches, self.schema())
+        return self._collected(request, None, MAX_BYTES) if n > 0 else self.schema().empty_table()
 
     @suggests
     def batches(
@@ -379,11 +383,12 @@ class Table:
         return self.dataset.sql(query, extra={VIEW: self})
 
     def arrow(self, *, max_rows: int = MAX_ROWS, max_bytes: int = MAX_BYTES) -> pa.Table:
-        """All rows in memory, unless they are more than the limits allow."""
+        """All rows in memory, unless they are more than the limits allow.
+
+        What a filter or the choice of columns leaves out does not count.
+        """
         self._guard(max_rows, max_bytes)
-        return pa.Table.from_batches(
-            list(self.dataset.open_stream(self, StreamRequest(65_536))), self.schema()
-        )
+        return self._collected(StreamRequest(65_536), max_rows, max_bytes)
 
     def pandas(self, *, max_rows: int = MAX_ROWS, max_bytes: int = MAX_BYTES) -> Any:
         """All rows as a pandas frame, unless they are more than the limits allow."""
@@ -419,8 +424,8 @@ class Table:
         numbered = arrow_source([_ROW_FIELD, *self.files.schema], whole._scan)
         query = f"select {ROW_NUMBER} from {VIEW} where {condition.clause}"
         tables = {**self.dataset.sources(), VIEW: numbered}
-        found = run_sql(query, tables, spill=self.dataset.spill).arrow().column(0).to_numpy()
-        return np.sort(found)
+        found = [batch.column(0).to_numpy() for batch in run_sql(query, tables, spill=self.dataset.spill)]
+        return np.sort(np.concatenate(found)) if found else np.empty(0, np.int64)
 
     def _scan(self, columns: Sequence[EngineColumn], expression: Any) -> Iterator[pa.Table]:
         """The rows of the view, group by group and in order; groups that an expression rules out are not read."""
@@ -463,9 +468,16 @@ class Table:
         return int(self.files.file(task[0]).metadata.row_group(task[1]).total_byte_size)
 
     def _guard(self, max_rows: int, max_bytes: int) -> None:
-        size = self.part.byte_size
-        if self.row_count > max_rows or size > max_bytes:
-            raise TooLargeError(f"table {self.name!r} has {self.row_count} rows in {size} bytes")
+        """Refuse before anything is read what is known to be too large."""
+        size = self.part.byte_size if self.columns is None else 0
+        if not self.is_filtered and (self.row_count > max_rows or size > max_bytes):
+            raise TooLargeError(
+                f"table {self.name!r} has {self.row_count} rows in {self.part.byte_size} bytes"
+            )
+
+    def _collected(self, request: StreamRequest, max_rows: int | None, max_bytes: int) -> pa.Table:
+        with contextlib.closing(self.dataset.open_stream(self, request)) as stream:
+            return collected(stream, self.schema(), f"table {self.name!r}", max_rows, max_bytes)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _table_again, (self.dataset, self.name, self.columns, self.predicate, self.expression)
@@ -488,6 +500,17 @@ def share_asked_for(shard: Shard, rank: int | None, world: int | None) -> Shard:
     if shard not in (None, "auto"):
         raise ValueError("rank and world say the same as shard: give one of them")
     return rank, world
+
+
+def _value_bytes(kind: Any) -> int:
+    """What a value of an Arrow type takes at least."""
+    if isinstance(kind, pa.BaseExtensionType):
+        return _value_bytes(kind.storage_type)
+    if pa.types.is_fixed_size_list(kind):
+        return int(kind.list_size) * _value_bytes(kind.value_type)
+    if pa.types.is_struct(kind):
+        return sum(_value_bytes(kind.field(number).type) for number in range(kind.num_fields))
+    return int(kind.bit_width) // 8 if pa.types.is_primitive(kind) or pa.types.is_decimal(kind) else 0
 
 
 def _closed(predicate: str) -> str:

@@ -18,7 +18,7 @@ from warpdata.ordering.epoch import EpochOrder, Segment, rank_slice
 from warpdata.ordering.quality import ShuffleQuality, measure_quality
 from warpdata.ordering.shape import DEFAULT_WINDOW_BLOCKS, ShuffleShape, default_block_rows, shuffle_shape
 from warpdata.ordering.state import MAX_POSITION, PLAN_CHARS, OrderState, parse_state
-from warpdata.ordering.tail import Tail, check_tail
+from warpdata.ordering.tail import Tail, check_filled, check_tail
 
 if TYPE_CHECKING:
     from typing import Self
@@ -199,7 +199,10 @@ class ShuffledRows:
         if left <= 0 or (self.options.tail == "drop" and left < size):
             return []
         spans = [(position, position + left)]
-        filled = size if self.options.tail == "pad" else left
+        filled = left
+        if self.options.tail == "pad" and left < size:
+            filled = size
+            check_filled(filled // self.options.world, total, self._shards.width * self._dtype.itemsize)
         spans += [(0, min(total, filled - start)) for start in range(left, filled, total)]
         low, high = rank_slice(filled, self.options.rank, self.options.world)
         parts, first = [], 0

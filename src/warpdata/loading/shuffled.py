@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
+from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -16,11 +17,11 @@ from warpdata.errors import nearest
 from warpdata.loading import fetch
 from warpdata.loading.batch import batches_of, exact_batches
 from warpdata.loading.ranks import rank_and_world
-from warpdata.loading.stream import TableStream
+from warpdata.loading.stream import MAX_BATCH_ROWS, TableStream
 from warpdata.ordering.blocks import BlockOrder, BlockShape
 from warpdata.ordering.epoch import rank_slice
 from warpdata.ordering.state import MAX_EPOCH, MAX_POSITION, MAX_SEED, checked_integer
-from warpdata.ordering.tail import check_tail
+from warpdata.ordering.tail import check_filled, check_tail
 from warpdata.stores.readahead import ReadAhead
 
 if TYPE_CHECKING:
@@ -44,8 +45,7 @@ class ShuffledStream:
     """
 
     def __init__(self, table: Table, request: StreamRequest) -> None:
-        if request.batch_size < 1:
-            raise ValueError("batch_size must be at least 1")
+        size = checked_integer("batch_size", request.batch_size, MAX_BATCH_ROWS, least=1)
         if request.shuffle is not True and request.shuffle not in _KNOWN:
             near = nearest(str(request.shuffle), _KNOWN)
             raise ValueError(f"shuffle is True, 'blocks', 'full' or False, not {request.shuffle!r}.{near}")
@@ -53,7 +53,7 @@ class ShuffledStream:
         if request.limit is not None and request.limit < 0:
             raise ValueError("limit must not be negative")
         self._table = table
-        self._request = request
+        self._request = replace(request, batch_size=size)
         self._rank, self._world = rank_and_world(request.shard)
         self._seed = checked_integer("seed", request.seed, MAX_SEED)
         self._epoch = checked_integer("epoch", request.epoch, MAX_EPOCH)
@@ -154,7 +154,10 @@ class ShuffledStream:
     def _mine(self, start: int) -> NDArray[np.int64]:
         """The positions of this rank in the global batch that begins at `start`; padding comes from the beginning."""
         size, total = self._request.batch_size * self._world, self.total
-        count = size if self._request.tail == "pad" else min(size, total - start)
+        count = min(size, total - start)
+        if self._request.tail == "pad" and count < size:
+            count = size
+            check_filled(self._request.batch_size, total, self._table.row_bytes)
         low, high = rank_slice(count, self._rank, self._world)
         positions = np.arange(start + low, start + high, dtype=np.int64)
         return np.where(positions < total, positions, positions - total)

@@ -17,13 +17,16 @@ from warpdata.loading.batch import batches_of, cut_batches, exact_batches, joine
 from warpdata.loading.ranks import rank_and_world
 from warpdata.loading.row_ranges import RowRanges, remaining, total_rows, whole_table
 from warpdata.loading.share import STATE_FORMAT, ReaderProgress, ReaderSplit, parse_share
-from warpdata.ordering.tail import Tail, check_tail
+from warpdata.ordering.state import checked_integer
+from warpdata.ordering.tail import Tail, check_filled, check_tail
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 _POSITION = "__warp_position__"
 _DECODE_ROWS = 65_536
+MAX_BATCH_ROWS = (1 << 63) - 1
+"""A batch of "short" and "drop" has no more rows than there are, so any size may be asked for."""
 
 
 class TableStream:
@@ -33,11 +36,10 @@ class TableStream:
     """
 
     def __init__(self, table: Table, request: StreamRequest, reader: int = 0, readers: int = 1) -> None:
-        if request.batch_size < 1:
-            raise ValueError("batch_size must be at least 1")
+        size = checked_integer("batch_size", request.batch_size, MAX_BATCH_ROWS, least=1)
         check_tail(request.tail)
         self._table = table
-        self._request = request
+        self._request = replace(request, batch_size=size)
         self._reader = reader
         rank, world = rank_and_world(request.shard)
         self._is_alone = world * readers == 1
@@ -46,7 +48,7 @@ class TableStream:
                 "equal steps of several ranks or workers cannot be known beforehand with a filter"
             )
         tail: Tail = "short" if table.is_filtered else request.tail
-        self._split = ReaderSplit(rank, world, readers, request.batch_size, tail, self._group_rows)
+        self._split = ReaderSplit(rank, world, readers, size, tail, self._group_rows)
         self._everything = self._all_rows()
         self._share = self._split.begin(self._everything)
         self._iterator: Iterator[pa.RecordBatch] | None = None
@@ -136,6 +138,9 @@ class TableStream:
     def _padding(self, start: int, rows: int) -> Iterator[pa.RecordBatch]:
         """`rows` rows of this rank from the beginning of the pass, again and again, without the first `start`."""
         ranges = self._split.begin(self._everything).ranges
+        if rows > 0:
+            found = self._share.given if self._table.is_filtered else total_rows(ranges)
+            check_filled(self._request.batch_size, found, self._table.row_bytes)
         start %= max(1, total_rows(ranges))
         while rows > 0:
             is_filtered = self._table.is_filtered

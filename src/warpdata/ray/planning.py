@@ -25,7 +25,7 @@ from warpdata.catalog.dataset import Dataset, reopened_dataset
 from warpdata.catalog.table import ShardPart, Table
 from warpdata.errors import NoStepsError, nearest
 from warpdata.formats.manifest.model import EPISODE_KIND, LongList
-from warpdata.ordering.tail import Tail, check_tail
+from warpdata.ordering.tail import Tail, check_filled, check_tail
 from warpdata.ray.rows import EPISODE, KEY, reference_type, source_of
 from warpdata.ray.rows import open as open_row
 from warpdata.sql.engine import matching_rows
@@ -297,6 +297,8 @@ class WindowShape:
             names = [name for name in names if {name, f"{name}.valid"} & set(wanted)]
         starts = self.starts(steps.length)
         row_bytes = sum(steps[name].meta.row_bytes for name in names)
+        if self.tail == "pad" and len(starts):
+            check_filled(self.length, steps.length, row_bytes)
         count = max(1, _PIECE_BYTES // max(1, row_bytes * self.length))
         for chosen in self._batches(starts, steps.length, count):
             low, high = int(chosen[0]), min(int(chosen[-1]) + self.length, steps.length)

@@ -11,7 +11,7 @@ import contextlib
 import functools
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -21,7 +21,7 @@ import pyarrow as pa
 from warpdata.bytekit.forks import OwnProcess, generation
 from warpdata.errors import DatasetError, TooLargeError, nearest
 from warpdata.sql.enginetypes import EngineColumn, engine_columns, engine_schema, fields_in, refuse_unheld
-from warpdata.sql.frames import pandas_from, polars_from
+from warpdata.sql.frames import MAX_BYTES, collected, pandas_from, polars_from
 from warpdata.sql.rowpicking import Positions
 from warpdata.sql.sqltext import VIEW, Condition, condition_of, condition_query, folded, tables_of
 
@@ -59,34 +59,39 @@ class SqlResult:
     def __init__(
         self, reader: pa.RecordBatchReader, sources: Sequence[ArrowSource], resources: contextlib.ExitStack
     ) -> None:
-        self._reader = reader
+        self.schema: pa.Schema = reader.schema
+        """The columns of the result."""
+        self._unread: pa.RecordBatchReader | None = reader
         self._sources = sources
         self._resources = resources
 
-    @property
-    def schema(self) -> pa.Schema:
-        """The columns of the result."""
-        return self._reader.schema
+    def batches(self) -> Generator[pa.RecordBatch, None, None]:
+        """The rows, batch by batch; once."""
+        reader, self._unread = self._unread, None
+        if reader is None:  # an empty answer would pass for one without rows
+            hint = "Keep what arrow() gave, or run the query again."
+            raise DatasetError("the rows of this query were read already, or it was closed", hint=hint)
+        return self._read(reader)
 
-    def batches(self) -> Iterator[pa.RecordBatch]:
-        """The rows, batch by batch."""
+    def _read(self, reader: pa.RecordBatchReader) -> Generator[pa.RecordBatch, None, None]:
         try:
             with _mapped(self._sources):
-                yield from self._reader
+                yield from reader
         finally:
             self.close()
 
-    def arrow(self) -> pa.Table:
-        """All rows."""
-        return pa.Table.from_batches(list(self.batches()), self.schema)
+    def arrow(self, *, max_rows: int | None = None, max_bytes: int = MAX_BYTES) -> pa.Table:
+        """All rows in memory, unless they are more than the limits allow; `batches` has no limits."""
+        with contextlib.closing(self.batches()) as batches:
+            return collected(batches, self.schema, "the result of the query", max_rows, max_bytes)
 
-    def pandas(self) -> Any:
-        """All rows as a pandas frame."""
-        return pandas_from(self.arrow())
+    def pandas(self, *, max_rows: int | None = None, max_bytes: int = MAX_BYTES) -> Any:
+        """All rows as a pandas frame, unless they are more than the limits allow."""
+        return pandas_from(self.arrow(max_rows=max_rows, max_bytes=max_bytes))
 
-    def polars(self) -> Any:
-        """All rows as a polars frame."""
-        return polars_from(self.arrow())
+    def polars(self, *, max_rows: int | None = None, max_bytes: int = MAX_BYTES) -> Any:
+        """All rows as a polars frame, unless they are more than the limits allow."""
+        return polars_from(self.arrow(max_rows=max_rows, max_bytes=max_bytes))
 
     def __iter__(self) -> Iterator[pa.RecordBatch]:
         return self.batches()
@@ -96,7 +101,7 @@ class SqlResult:
 
     def close(self) -> None:
         """End the query."""
-        self._reader = pa.RecordBatchReader.from_batches(self.schema, [])
+        self._unread = None
         self._resources.close()
 
 

@@ -1,10 +1,30 @@
-"""Frames of other libraries to and from Arrow. The adapter of polars; pandas comes through pyarrow."""
+"""All rows in memory, within limits, and as frames of others. The adapter of polars, one of those of pyarrow."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
-from warpdata.errors import MissingExtraError
+import pyarrow as pa
+
+from warpdata.errors import MissingExtraError, TooLargeError
+
+MAX_BYTES = 1 << 30
+"""What is brought into memory at once unless a caller allows more."""
+
+
+def collected(
+    batches: Iterable[pa.RecordBatch], schema: pa.Schema, what: str, max_rows: int | None, max_bytes: int
+) -> pa.Table:
+    """Batches as one table; as soon as they are more than the limits allow, no more are asked for."""
+    held: list[pa.RecordBatch] = []
+    rows = size = 0
+    for batch in batches:
+        rows, size = rows + batch.num_rows, size + batch.nbytes
+        if (max_rows is not None and rows > max_rows) or size > max_bytes:
+            raise TooLargeError(f"{what} has at least {rows} rows in {size} bytes of memory")
+        held.append(batch)
+    return pa.Table.from_batches(held, schema)
 
 
 def pandas_from(table: Any) -> Any:

@@ -83,6 +83,12 @@ _CONNECTIONS = (
     ("remotedisconnected", "it broke the connection off"),
     ("incompletemessage", "it broke the connection off"),
     ("incomplete message", "it broke the connection off"),
+    ("badstatusline", "what it answers is no HTTP"),
+    ("linetoolong", "what it answers is no HTTP"),
+    ("got more than", "what it answers is no HTTP"),
+    ("parse(", "what it answers is no HTTP"),
+    ("toomanyredirects", "it redirects in a circle"),
+    ("incompleteread", "it broke the connection off"),
     ("timed out", "it did not answer in time"),
     ("timedout", "it did not answer in time"),
 )

@@ -89,11 +89,12 @@ class HttpStore:
         plain = (parts.scheme, parts.netloc, parts.path.rstrip("/"), "", "")
         self.address = address or urllib.parse.urlunsplit(plain)
         self._base = parts
-        self._within_s = _PATIENCE * timeout_s
         self._sign = sign or _unsigned
         self._explain = explain
         self._threads = ThreadPool(concurrency, "warp-http")
-        self._client = WebClient(timeout_s=timeout_s, connections=concurrency, proxies=proxies)
+        self._client = WebClient(
+            timeout_s=timeout_s, within_s=_PATIENCE * timeout_s, connections=concurrency, proxies=proxies
+        )
 
     def head(self, key: str) -> BlobInfo:
         """Size and tag of a blob, or BlobNotFoundError."""
@@ -207,9 +208,7 @@ class HttpStore:
         url = self._base._replace(path=path, fragment="")
         for _ in range(_REDIRECTS + 1):
             signed = self._sign(method, url.path) if host_of(url) == host_of(self._base) else {}
-            answer = self._client.ask(
-                method, url, {**headers, **signed}, name, max_bytes=max_bytes, within_s=self._within_s
-            )
+            answer = self._client.ask(method, url, {**headers, **signed}, name, max_bytes=max_bytes)
             onward = redirected(answer, url, name)
             if onward is None:
                 break

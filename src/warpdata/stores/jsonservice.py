@@ -43,9 +43,8 @@ class JsonService:
             raise ValueError(f"a time-out is a positive number of seconds, not {timeout_s!r}")
         self.address = urllib.parse.urlunsplit((parts.scheme, parts.netloc, parts.path.rstrip("/"), "", ""))
         self._parts = parts
-        self._timeout_s = timeout_s
         self._headers = dict(headers or {})
-        self._client = WebClient(timeout_s=timeout_s, proxies=proxies)
+        self._client = WebClient(timeout_s=timeout_s, within_s=timeout_s, proxies=proxies)
         self._policy = policy or RetryPolicy()
 
     def close(self) -> None:
@@ -70,9 +69,7 @@ class JsonService:
         name = f"{self.address}{path}"
         headers = {"Content-Type": "application/json", "Accept": "application/json", **self._headers}
         url = self._parts._replace(path=self._parts.path.rstrip("/") + path, query="", fragment="")
-        answer = self._client.ask(
-            "POST", url, headers, name, max_bytes=_MAX_ANSWER_BYTES, within_s=self._timeout_s, body=data
-        )
+        answer = self._client.ask("POST", url, headers, name, max_bytes=_MAX_ANSWER_BYTES, body=data)
         _check_status(answer, name)
         return _parsed(answer.body, name)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from warpdata.bytekit.locks import ThreadLock
@@ -55,15 +55,16 @@ class Meter:
         with self._turn if read and self._budget.max_bytes is not None else contextlib.nullcontext():
             self._account(operation, blob, read, written, count)
 
-    @contextlib.contextmanager
-    def unsized(self, wanted: int) -> Iterator[int]:
-        """For an answer whose size is not known: how many bytes of `wanted` it may have."""
+    def unsized(self) -> contextlib.AbstractContextManager[None]:
+        """While an answer is under way whose size is not known."""
+        return contextlib.nullcontext() if self._budget.max_bytes is None else self._turn
+
+    def bytes_left(self, wanted: int) -> int:
+        """How many bytes of `wanted` an answer of unknown size may have; only within `unsized`."""
         if self._budget.max_bytes is None:
-            yield wanted
-            return
-        with self._turn:
-            # An answer that nothing has changed has no bytes: it may be asked for with nothing left to spend.
-            yield min(wanted, max(1, self._budget.max_bytes - self._read))
+            return wanted
+        # An answer that nothing has changed has no bytes: it may be asked for with nothing left to spend.
+        return min(wanted, max(1, self._budget.max_bytes - self._read))
 
     def too_large(self, blob: str) -> BudgetExceededError:
         """The error for an answer that is larger than what is left."""

@@ -160,6 +160,7 @@ class ObjectStore:
         if plain := self._plain_now():
             return plain.get(key, max_bytes=max_bytes, unless_etag=unless_etag)
         options: Any = None if unless_etag is None else {"if_none_match": _split_tag(unless_etag)[0]}
+        begun = 0
         try:
             answer = obstore.get(self._store, check_key(key), options=options)
             info = self._info(answer.meta)
@@ -167,11 +168,15 @@ class ObjectStore:
                 raise LimitExceededError(
                     f"{info.size} bytes where {max_bytes} are allowed", path=self._name(key)
                 )
+            begun = info.size
             data = memoryview(answer.bytes())
         except NotModifiedError:
             return None
         except _FAILURES as error:
-            raise self._mapped(error, key) from None
+            found = self._mapped(error, key)
+            if isinstance(found, UnavailableError):
+                found.bytes_received = begun  # at most: the library does not say how much came
+            raise found from None
         if data.nbytes != info.size:
             raise TruncatedError(f"{data.nbytes} bytes came back of {info.size}", path=self._name(key))
         return Blob(data, info)

@@ -87,17 +87,23 @@ class ReliableStore:
 
     def get(self, key: str, *, max_bytes: int, unless_etag: str | None = None) -> Blob | None:
         """A whole blob of at most `max_bytes`; None when its tag is still `unless_etag`."""
-        with self.meter.unsized(max_bytes) as allowed:
+
+        def attempt() -> Blob | None:
+            allowed = self.meter.bytes_left(max_bytes)
             try:
-                blob = self._try(
-                    "GET", key, lambda: self.inner.get(key, max_bytes=allowed, unless_etag=unless_etag)
-                )
+                blob = self.inner.get(key, max_bytes=allowed, unless_etag=unless_etag)
             except LimitExceededError:
                 if allowed == max_bytes:
                     raise
                 raise self.meter.too_large(blob_name(self.address, key)) from None
+            except UnavailableError as error:  # what came before it failed was spent all the same
+                self.meter.received(min(allowed, error.bytes_received))
+                raise
             self.meter.received(blob.data.nbytes if blob else 0)
-        return blob
+            return blob
+
+        with self.meter.unsized():
+            return self._try("GET", key, attempt)
 
     def get_ranges(
         self, key: str, ranges: Sequence[Range], *, same_as: BlobInfo | None = None

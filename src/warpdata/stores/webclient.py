@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import email.utils
+import io
 import ipaddress
 import socket
 import time
@@ -66,11 +67,15 @@ class Answer:
 class WebClient:
     """Asks web servers, through the proxy for each; connections are kept, and made anew in a forked child.
 
-    What was closed starts afresh when it is asked again: references may outlive their dataset.
+    What was closed starts afresh when it is asked again: references may outlive their dataset. A server that sends
+    nothing for `timeout_s` has failed, and so has one whose whole answer takes longer than `within_s`.
     """
 
-    def __init__(self, *, timeout_s: float, connections: int = 1, proxies: Proxies | None = None) -> None:
+    def __init__(
+        self, *, timeout_s: float, within_s: float, connections: int = 1, proxies: Proxies | None = None
+    ) -> None:
         self._timeout_s = timeout_s
+        self._within_s = within_s
         self._connections = connections
         self._proxies = proxies or Proxies()
         self.in_child()
@@ -95,7 +100,6 @@ class WebClient:
         name: str,
         *,
         max_bytes: int,
-        within_s: float,
         body: bytes | None = None,
     ) -> Answer:
         """One request to one host, answered in bounded time; where it redirects to is not followed.
@@ -105,32 +109,34 @@ class WebClient:
         from urllib3.exceptions import HTTPError
 
         # As it lies there: of an answer that was compressed on the way, no range would be right.
+        pieces: list[bytes] = []
         every = {"User-Agent": "warpdata", "Accept-Encoding": "identity", **headers}
-        deadline_s = time.monotonic() + within_s
         try:
             answer = self._manager(url).request(
                 method, url.geturl(), headers=every, body=body, redirect=False, retries=False,
                 preload_content=False,
             )  # fmt: skip
             try:
-                found = _body(answer, max_bytes, name, deadline_s)
+                found = _body(answer, max_bytes, name, pieces)
             except BaseException:
                 answer.close()
                 raise
             answer.release_conn()
         except (HTTPError, OSError) as error:
             cause = connection_cause(f"{type(error).__name__} {error}") or type(error).__name__
-            raise UnavailableError(f"the connection to {host_of(url)} failed: {cause}", path=name) from None
+            raise _broken_off(f"the connection to {host_of(url)} failed: {cause}", name, pieces) from None
+        except _TooSlowError:
+            raise _broken_off(f"the answer of {host_of(url)} came too slowly", name, pieces) from None
         return Answer(answer.status, {k.lower(): v for k, v in answer.headers.items()}, found)
 
     def _manager(self, url: urllib.parse.SplitResult) -> urllib3.PoolManager:
         proxy = self._proxies.of(url)
         if proxy not in self._managers:
-            self._managers[proxy] = _open_manager(proxy, self._timeout_s, self._connections)
+            self._managers[proxy] = _open_manager(proxy, self._timeout_s, self._within_s, self._connections)
         return self._managers[proxy]
 
 
-def _open_manager(proxy: str, timeout_s: float, connections: int) -> urllib3.PoolManager:
+def _open_manager(proxy: str, timeout_s: float, within_s: float, connections: int) -> urllib3.PoolManager:
     import urllib3  # it opens a socket when it is loaded, so only who goes to the network loads it
 
     options: dict[str, Any] = {
@@ -138,7 +144,7 @@ def _open_manager(proxy: str, timeout_s: float, connections: int) -> urllib3.Poo
         "maxsize": connections,
     }
     if not proxy:
-        return _with_bounded_lookups(urllib3.PoolManager(**options))
+        return _bounded(urllib3.PoolManager(**options), within_s)
     parts = urllib.parse.urlsplit(proxy)
     if parts.scheme not in ("http", "https") or not parts.hostname:
         raise SettingsError(
@@ -149,14 +155,18 @@ def _open_manager(proxy: str, timeout_s: float, connections: int) -> urllib3.Poo
         login = f"{urllib.parse.unquote(parts.username)}:{urllib.parse.unquote(parts.password or '')}"
         options["proxy_headers"] = urllib3.make_headers(proxy_basic_auth=login)
     address = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}"
-    return _with_bounded_lookups(urllib3.ProxyManager(address, **options))
+    return _bounded(urllib3.ProxyManager(address, **options), within_s)
 
 
-def _with_bounded_lookups(manager: urllib3.PoolManager) -> urllib3.PoolManager:
-    """Its new connections wait for a name server no longer than for the server: the system would, for minutes."""
+def _bounded(manager: urllib3.PoolManager, within_s: float) -> urllib3.PoolManager:
+    """Its new connections wait for a name server no longer than for the server (the system would, for minutes).
+
+    And for the whole of an answer, headers and all, no longer than `within_s`: the time-out is for each piece of it.
+    """
 
     def bounded(kind: Any) -> Any:
-        return type(f"Bounded{kind.__name__}", (kind,), {"_new_conn": _connected})
+        changes = {"_new_conn": _connected, "response_class": _timed(kind.response_class, within_s)}
+        return type(f"Bounded{kind.__name__}", (kind,), changes)
 
     pools: dict[str, Any] = manager.pool_classes_by_scheme
     manager.pool_classes_by_scheme = {
@@ -164,6 +174,41 @@ def _with_bounded_lookups(manager: urllib3.PoolManager) -> urllib3.PoolManager:
         for scheme, pool in pools.items()
     }
     return manager
+
+
+def _timed(kind: Any, within_s: float) -> Any:
+    """A class of answers like http.client's, of which not one byte is read later than `within_s` after the request."""
+
+    def begin(answer: Any, sock: Any, *args: Any, **options: Any) -> None:
+        kind.__init__(answer, sock, *args, **options)
+        answer.fp.close()
+        answer.fp = io.BufferedReader(_TimedBytes(sock.makefile("rb", buffering=0), within_s))
+
+    return type(f"Timed{kind.__name__}", (kind,), {"__init__": begin})
+
+
+class _TooSlowError(Exception):
+    """Kept apart from the time-outs of single pieces, which urllib3 knows."""
+
+
+class _TimedBytes(io.RawIOBase):
+    """What a socket receives, until the time is over: each byte of a drip would begin its time-out anew."""
+
+    def __init__(self, received: io.RawIOBase, within_s: float) -> None:
+        self._received = received
+        self._deadline_s = time.monotonic() + within_s
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, target: Any) -> int | None:
+        if time.monotonic() > self._deadline_s:
+            raise _TooSlowError
+        return self._received.readinto(target)
+
+    def close(self) -> None:
+        self._received.close()
+        super().close()
 
 
 def _connected(connection: Any) -> socket.socket:
@@ -203,29 +248,33 @@ def host_of(url: urllib.parse.SplitResult) -> str:
     return f"{url.scheme}://{url.netloc}"
 
 
-def _body(answer: urllib3.BaseHTTPResponse, max_bytes: int, name: str, deadline_s: float) -> bytes:
+def _body(answer: urllib3.BaseHTTPResponse, max_bytes: int, name: str, pieces: list[bytes]) -> bytes:
+    """The bytes of an answer, collected in `pieces` for whoever asks what came before it failed."""
     expected = answer.length_remaining
     if answer.status // 100 != 2:
-        return _until(answer, _MAX_REASON_BYTES, name, deadline_s)
+        return _read(answer, _MAX_REASON_BYTES, pieces)
     if expected is not None and expected > max_bytes and max_bytes:
         raise LimitExceededError(f"{expected} bytes where {max_bytes} are allowed", path=name)
-    body = _until(answer, max_bytes + 1 if max_bytes else _MAX_REASON_BYTES, name, deadline_s)
+    body = _read(answer, max_bytes + 1 if max_bytes else _MAX_REASON_BYTES, pieces)
     if max_bytes and len(body) > max_bytes:
         raise LimitExceededError(f"more than the {max_bytes} bytes allowed", path=name)
     if expected is not None and len(body) < min(expected, max_bytes or expected):
-        raise UnavailableError("the connection was cut within the answer", path=name)
+        raise _broken_off("the connection was cut within the answer", name, pieces)
     return body
 
 
-def _until(answer: urllib3.BaseHTTPResponse, size: int, name: str, deadline_s: float) -> bytes:
-    """At most `size` bytes; a server that sends a few of them now and then is not listened to for ever."""
-    pieces: list[bytes] = []
+def _read(answer: urllib3.BaseHTTPResponse, size: int, pieces: list[bytes]) -> bytes:
+    """At most `size` bytes."""
     while size > 0 and (piece := answer.read1(size, decode_content=False)):
         pieces.append(piece)
         size -= len(piece)
-        if time.monotonic() > deadline_s:
-            raise UnavailableError("the answer came too slowly", path=name)
     return b"".join(pieces)
+
+
+def _broken_off(fact: str, name: str, pieces: list[bytes]) -> UnavailableError:
+    error = UnavailableError(fact, path=name)
+    error.bytes_received = sum(map(len, pieces))
+    return error
 
 
 def redirected(answer: Answer, url: urllib.parse.SplitResult, name: str) -> urllib.parse.SplitResult | None:

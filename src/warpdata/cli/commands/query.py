@@ -7,6 +7,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from warpdata.cli import exits
+from warpdata.errors import TooLargeError
 
 if TYPE_CHECKING:
     from warpdata.cli.console import Console
@@ -24,6 +25,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace, console: Console) -> int:
     """Print or stream the result."""
     from warpdata.catalog.arrowout import rows_as_json, write_batches
+    from warpdata.catalog.table import MAX_ROWS
     from warpdata.cli.commands._dataset import open_named
     from warpdata.cli.commands._rows import print_rows
 
@@ -33,7 +35,11 @@ def run(args: argparse.Namespace, console: Console) -> int:
             write_batches(result.batches(), result.schema, args.format, sys.stdout.buffer)
             sys.stdout.buffer.flush()
             return exits.OK
-        names, rows = result.schema.names, rows_as_json(result.arrow())
+        try:
+            names, rows = result.schema.names, rows_as_json(result.arrow(max_rows=MAX_ROWS))
+        except TooLargeError as error:
+            hint = "Stream it with --format ndjson, arrow or parquet, or add a LIMIT."
+            raise TooLargeError(error.message, hint=hint) from None
     console.emit(rows)
     print_rows(console, rows, names)
     return exits.OK

@@ -43,7 +43,7 @@ from warpdata.ordering.epoch import rank_slice
 from warpdata.ordering.quality import ShuffleQuality
 from warpdata.ordering.splitmix import stream_key
 from warpdata.ordering.state import MAX_POSITION, checked_integer
-from warpdata.ordering.tail import Tail, check_tail
+from warpdata.ordering.tail import Tail, check_filled, check_tail
 from warpdata.stores.readahead import CORES, ReadAhead
 from warpdata.stores.traffic import traffic
 
@@ -198,6 +198,7 @@ class Loader:
         chosen = self._global_batch(epoch, position)[0]
         missing = self.batch_size - len(chosen)
         if missing and self.tail == "pad":
+            check_filled(self.batch_size // self.world, len(self._course), self._sample_bytes)
             chosen = Chosen.joined([chosen, self._filling(epoch, missing)])
         else:
             missing = 0
