@@ -11,6 +11,7 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -22,6 +23,7 @@ import pytest
 
 import warpdata as wd
 from tests.conftest import ROOT
+from tests.viewer.conftest import client_of
 from tests.viewer.samples import STEPS, numbered_frame, tensor_shard
 from warpdata.bytekit.ranges import FileRangeReader
 from warpdata.episodes.file_video import FileVideo, SourceVideo
@@ -118,6 +120,75 @@ def test_a_second_browser_follows_the_edits_of_a_draft(
 ) -> None:
     with wd.view("lab/arm", catalog=published, draft=tmp_path / "draft", open_browser=False) as running:
         browser.play("draft", running)
+
+
+def with_gap(root: Path, gap_at: int | None) -> None:
+    """One more episode of 40 records, with a pause before one of them."""
+    with wd.record(root, clock="simulated") as rec:
+        for k in range(40):
+            late = gap_at is not None and k >= gap_at
+            values = np.array([np.sin(k), np.cos(k)])
+            rec.step({"state": values}, {"torque": values}, ts_ns=k * 10_000_000 + (late * 1_000_000_000))
+
+
+def elsewhere(*arguments: object) -> None:
+    """A command in a process of its own."""
+    subprocess.run([sys.executable, "-m", "warpdata", *map(str, arguments)], check=True, capture_output=True)
+
+
+def test_the_list_follows_what_another_program_edits(browser: Browser, tmp_path: Path) -> None:
+    root, first, second = tmp_path / "root", "000000000000", "000000000001"
+    with_gap(root, None)
+    with_gap(root, 30)
+    awaited = [
+        [[first, []], [second, ["warning"]]],
+        [[first, []], [second, []]],
+        [[first, []], [second, ["success"]]],
+        [[first, []], [second, ["warning"]]],
+        [[second, ["warning"]]],
+    ]
+    with (
+        wd.view(root, open_browser=False) as running,
+        browser.playing("followed", running, awaited=awaited) as told,
+    ):
+        assert next(told) == {"seen": True}
+        elsewhere("edit", f"{root}#{second}", "trim", "--end", "295ms")
+        assert next(told) == {"seen": True}
+        elsewhere("edit", f"{root}#{second}", "set-static", "success", "true")
+        assert next(told) == {"seen": True}
+        elsewhere("edit", root, "undo")
+        elsewhere("edit", root, "undo")
+        assert next(told) == {"seen": True}
+        elsewhere("edit", root, "drop", first)
+        assert next(told) == {"seen": True}
+        assert next(told) == {"failed": None}
+
+
+def test_the_list_follows_what_another_program_edits_in_a_draft(browser: Browser, tmp_path: Path) -> None:
+    root, catalog, draft = tmp_path / "root", tmp_path / "catalog", tmp_path / "draft"
+    with_gap(root, None)
+    with_gap(root, 30)
+    with wd.DatasetBuilder("lab/gaps", catalog=catalog) as builder:
+        builder.add_episodes("demos", root)
+        builder.publish()
+    first, second = "000000000000", "000000000001"
+    awaited = [
+        [[first, []], [second, ["warning"]]],
+        [[first, []], [second, []]],
+        [[second, []]],
+    ]
+    with wd.view("lab/gaps", catalog=catalog, draft=draft, open_browser=False) as running:
+        asked = client_of(running)
+        asked.post("check", {})
+        with browser.playing("followed", running, awaited=awaited) as told:
+            assert next(told) == {"seen": True}
+            with wd.view("lab/gaps", catalog=catalog, draft=draft, open_browser=False) as other:
+                another = client_of(other)
+                another.post("edit", {"op": "trim", "episode": second, "end_ns": "295000000"})
+                assert next(told) == {"seen": True}
+                another.post("edit", {"op": "drop", "episode": first})
+            assert next(told) == {"seen": True}
+            assert next(told) == {"failed": None}
 
 
 def test_what_is_empty_says_so_and_nothing_else_does(

@@ -209,7 +209,7 @@ export function EpisodeList() {
 function RowBody({ row, version }: { row: Row; version: number }) {
   const { checks } = useModel();
   const far = checks?.far[row.id];
-  const worst = row.problems?.length ? "damaged" : (checks?.worst[row.id] ?? row.worst);
+  const worst = row.problems?.length ? "damaged" : (checks ? checks.worst[row.id] : row.worst);
   return (
     <>
       <Thumbnail id={row.id} version={version} />

@@ -96,11 +96,16 @@ window.warpdata = {
   },
 } as Window["warpdata"];
 
+async function askChecks(): Promise<NonNullable<State["checks"]>> {
+  const checks = await getJson<NonNullable<State["checks"]>>("checks", {});
+  if (JSON.stringify(checks) !== JSON.stringify(state.checks)) set({ checks });
+  return checks;
+}
+
 async function watchChecks(): Promise<void> {
   for (;;) {
     try {
-      const checks = await getJson<NonNullable<State["checks"]>>("checks", {});
-      if (JSON.stringify(checks) !== JSON.stringify(state.checks)) set({ checks });
+      const checks = await askChecks();
       const isDone = checks.checked >= checks.total || !checks.wanted;
       await new Promise((resolve) => setTimeout(resolve, isDone ? 10_000 : 1500));
     } catch {
@@ -132,7 +137,9 @@ async function start(): Promise<void> {
     void follow("live", (heard) => {
       const live = heard as LiveState;
       const isNew = live.generation !== state.dataset?.generation;
+      const isChecked = live.checks !== state.live?.checks;
       set({ live });
+      if (isNew || isChecked) void askChecks().catch(actions.complain);
       if (!isNew || actions.isEditing) return;
       void actions.loadDataset().catch(actions.complain);
       actions.open.reload(); // another browser or program may have edited what is open here

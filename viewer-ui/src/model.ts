@@ -93,6 +93,7 @@ export interface Recording {
 export interface LiveState {
   generation: number;
   episodes: number;
+  checks: number;
   recordings: Recording[];
   free_bytes?: number;
 }

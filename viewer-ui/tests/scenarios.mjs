@@ -207,6 +207,20 @@ const SCENARIOS = {
     await untilRows(other, 3);
   },
 
+  /** What the list shows of each episode, while another program edits: told whenever it is as awaited. */
+  async followed() {
+    const page = await open();
+    for (const awaited of options.awaited) {
+      await page.waitForFunction((wanted) => {
+        const rows = [...document.querySelectorAll("[data-testid=episode-row]")];
+        const shown = rows.map((row) => [row.dataset.id, [...row.querySelectorAll(".flag:not(.far)")].map((flag) => flag.getAttribute("aria-label"))]);
+        return JSON.stringify(shown) === JSON.stringify(wanted);
+      }, awaited);
+      tell({ seen: true });
+    }
+    faults.length = 0; // what is asked of an episode just when it is dropped may be refused
+  },
+
   async refused() {
     const page = await open();
     await page.waitForSelector("[data-testid=plot]");

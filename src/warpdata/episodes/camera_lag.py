@@ -15,10 +15,11 @@ MIN_VIEWS = 20
 _TILES = 6
 _MAX_VIEWS = 48
 _STATE_POINTS = 512
-_MAX_LAG_S, _LAG_STEPS = 1.5, 91
+_MAX_LAG_S, _MAX_LAG_SHARE, _LAG_STEPS = 1.5, 0.3, 91
 _RIDGE = 1e-2
+_AS_WELL = 1.5
 MIN_EXPLAINED = 0.5
-"""A model that explains less of the state than this says nothing about time."""
+"""A model that explains less of a channel of the state than this says nothing of it, nor of time."""
 
 Floats = NDArray[np.float64]
 
@@ -36,20 +37,23 @@ class Sight:
 
 @dataclass(frozen=True, slots=True)
 class Lag:
-    """By how many seconds a camera is late, and how much of the state its pictures explain then and at no lag."""
+    """By how many seconds a camera is late, and how much of the state its pictures explain then."""
 
     seconds: float
     explained: float
+    tried: Floats
     explained_at: Floats
 
     def at(self, seconds: float) -> float:
         """How much of the state the pictures explain if they are late by this."""
-        return float(np.interp(seconds, lag_grid(), self.explained_at))
+        return float(np.interp(seconds, self.tried, self.explained_at))
 
 
-def lag_grid() -> Floats:
-    """The lags that are tried."""
-    return np.linspace(-_MAX_LAG_S, _MAX_LAG_S, _LAG_STEPS)
+def _lags_to_try(sights: Sequence[Sight]) -> Floats:
+    """Up to a second or so in small steps, and up to a share of the usual length in larger ones."""
+    even = np.linspace(-1, 1, _LAG_STEPS)
+    usual = float(np.median([each.state_times_s[-1] for each in sights]))
+    return np.unique(np.concatenate([_MAX_LAG_S * even, _MAX_LAG_SHARE * usual * even]))
 
 
 def look(camera: Signal, states: Sequence[Signal]) -> Sight | None:
@@ -87,14 +91,21 @@ def lags_of(sights: Sequence[Sight]) -> list[Lag] | None:
         np.c_[(each.views - middle) / np.where(width > 1e-6, width, 1.0), np.ones(len(each.views))]
         for each in sights
     ]
-    model = _fitted(np.concatenate(seen), np.concatenate(wanted))
+    every, truth = np.concatenate(seen), np.concatenate(wanted)
+    model = _fitted(every, truth)
+    # A camera does not show every joint: those it shows best say when it was taken, others only move along with them.
+    left = ((every @ model - truth) ** 2).sum(0) / np.maximum(((truth - truth.mean(0)) ** 2).sum(0), 1e-12)
+    if left.min() > 1 - MIN_EXPLAINED:
+        return None
+    is_shown = left <= _AS_WELL * left.min()
+    shown, model, tried = np.flatnonzero(moving)[is_shown], model[:, is_shown], _lags_to_try(sights)
     lags = []
     for sight, features in zip(sights, seen, strict=True):
         said = features @ model
-        curve = np.array([_explained(sight, said, lag, centre, scale, moving) for lag in lag_grid()])
-        lags.append(Lag(float(lag_grid()[curve.argmax()]), float(curve.max()), curve))
-    usual = np.median([each.explained for each in lags])
-    return lags if usual >= MIN_EXPLAINED else None
+        state = (sight.state[:, shown] - centre[shown]) / scale[shown]
+        curve = np.array([_explained(sight, state, said, lag) for lag in tried])
+        lags.append(Lag(float(tried[curve.argmax()]), float(curve.max()), tried, curve))
+    return lags
 
 
 def _small(image: NDArray[np.generic]) -> NDArray[np.float32]:
@@ -125,14 +136,12 @@ def _fitted(features: Floats, wanted: Floats) -> Floats:
     return np.asarray(np.linalg.solve(gram, features.T @ wanted))
 
 
-def _explained(
-    sight: Sight, said: Floats, lag_s: float, centre: Floats, scale: Floats, moving: NDArray[np.bool_]
-) -> float:
+def _explained(sight: Sight, state: Floats, said: Floats, lag_s: float) -> float:
     """The share of the state's variance that the pictures explain if they are late by `lag_s`."""
     times = sight.times_s - lag_s
     inside = (times >= 0) & (times <= sight.state_times_s[-1])
     if inside.sum() < max(MIN_VIEWS // 2, len(times) // 2):
         return -np.inf
-    truth = _state_at(sight, times[inside], centre, scale)[:, moving]
+    truth = np.stack([np.interp(times[inside], sight.state_times_s, column) for column in state.T], 1)
     spread = ((truth - truth.mean(0)) ** 2).sum()
     return float(1.0 - ((said[inside] - truth) ** 2).sum() / spread) if spread else -np.inf

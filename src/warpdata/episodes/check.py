@@ -18,6 +18,8 @@ from warpdata.episodes.statistics import GAP_FACTOR, ClockStatistics, ValueStati
 from warpdata.errors import FormatError, JournalInUseError, WarpError, nearest
 from warpdata.formats.episodedir import layout
 from warpdata.timeline.episode import Episode
+from warpdata.timeline.meta import SignalMeta
+from warpdata.timeline.pictures import is_camera
 from warpdata.timeline.signal import Signal
 from warpdata.timeline.times import ns_between
 
@@ -46,6 +48,7 @@ _JITTER_SHARE = 0.25
 _FROZEN_S = 1.0
 _MIN_RECORDS = 10
 _ACTION_WORDS = ("action", "command", "cmd", "ctrl", "control", "target")
+_MAY_STAY = ("action", "reward", "terminated", "truncated", "event", "other")
 _BATCH_BYTES = 16 << 20
 
 
@@ -152,7 +155,7 @@ class _Place:
 
 def new_set() -> EpisodeSet:
     """Episodes that are to be compared with each other."""
-    return EpisodeSet(_is_action)
+    return EpisodeSet()
 
 
 def set_findings(beside: EpisodeSet) -> list[Finding]:
@@ -160,6 +163,17 @@ def set_findings(beside: EpisodeSet) -> list[Finding]:
     return [
         found(each.rule, each.episode, each.signal, each.message, **each.details)
         for each in beside.findings()
+    ]
+
+
+def without_usual(findings: Iterable[Finding], beside: EpisodeSet) -> list[Finding]:
+    """Findings without those of channels that never change in several episodes of the set, though they can."""
+    usual = beside.usual_constants()
+    return [
+        each
+        for each in findings
+        if each.rule != "constant-channel"
+        or any((each.episode, each.signal, c) not in usual for c in each.details["channels"])
     ]
 
 
@@ -234,11 +248,11 @@ def _check_signal(episode: Episode, place: _Place, *, deep: bool) -> Iterator[Fi
                 text = f"the video has {frames} frames, its index {rows}"
                 yield place.found("video-index", text, frames=frames, rows=rows)
             signal.check()
-        if signal.meta.kind == "image":
+        if is_camera(signal.meta):
             yield from _check_camera(place, signal, deep=deep)
-        elif signal.meta.is_object:
+        if signal.meta.is_object:
             signal.values()
-        else:
+        elif signal.meta.kind != "image":
             yield from _check_values(place, signal)
         yield from _check_clock(place, signal)
     except WarpError as error:
@@ -280,9 +294,14 @@ def _check_values(place: _Place, signal: Signal) -> Iterator[Finding]:
         count = int(values.invalid.sum())
         yield place.found("nan", f"{count} values are not finite", count=count)
     constant = np.flatnonzero((values.low == values.high) & (values.count >= _MIN_RECORDS))
-    if len(constant) and signal.meta.dtype != np.bool_:
+    if len(constant) and _must_change(signal.meta):
         which = ", ".join(map(str, constant[:8]))
         yield place.found("constant-channel", f"channel {which} is constant", channels=constant.tolist())
+
+
+def _must_change(meta: SignalMeta) -> bool:
+    """Whether a constant is odd: what is chosen, earned or counted may stay as it is, and so may a pixel."""
+    return meta.dtype != np.bool_ and not is_camera(meta) and meta.role not in _MAY_STAY
 
 
 def _check_camera(place: _Place, signal: Signal, *, deep: bool) -> Iterator[Finding]:

@@ -7,7 +7,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from warpdata.episodes.check import Finding, Progress, Report, check_opened, found, new_set, set_findings
+from warpdata.episodes.check import (
+    Finding,
+    Progress,
+    Report,
+    check_opened,
+    found,
+    new_set,
+    set_findings,
+    without_usual,
+)
 from warpdata.episodes.check_set import SetMember
 from warpdata.episodes.check_shards import damaged_blocks
 from warpdata.episodes.collection import EpisodesSource
@@ -69,7 +78,7 @@ def check_each(
     for _, member in checked:
         if member is not None:
             beside.add(member)
-    findings = [each for one, _ in checked for each in one]
+    findings = without_usual((each for one, _ in checked for each in one), beside)
     return Report(len(ids), [*findings, *set_findings(beside)])
 
 

@@ -1,14 +1,17 @@
 """What is wrong with an episode beside the others of its set: odd lengths, returns, motions, mixed up channels, copies.
 
-Each rule compares an episode with the median of the set and with how far the others usually are from it, so a set
-that varies widely has few outliers. Episodes that lack a signal, or have it in another shape, are left out of them.
+An episode is compared with those of the same task where enough name it; all others are one group. What is odd stands
+alone: what several episodes share is usual, so tasks that nobody named, failures, and joints that some episodes leave
+alone are no findings. Episodes that lack a signal, or have it in another shape, are left out of what is said of it.
 """
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from statistics import NormalDist
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -17,6 +20,7 @@ from numpy.typing import NDArray
 from warpdata.episodes.camera_lag import MIN_EXPLAINED, Sight, lags_of, look
 from warpdata.errors import WarpError
 from warpdata.timeline.episode import Episode
+from warpdata.timeline.pictures import is_camera
 from warpdata.timeline.signal import Signal
 from warpdata.timeline.times import ns_between
 
@@ -39,19 +43,32 @@ _MIN_RECORDS = 10
 _MAX_CHANNELS = 64
 _POINTS = 32
 _MAD_TO_STD = 1.4826
-_FAR = 8.0
-"""So many usual deviations from the median are an outlier."""
+
+_COMPANY, _COMPANY_SHARE = 3, 0.1
+"""What so many episodes of a group, and this share of it, have in common is usual."""
+_CORE, _CORE_SHARE = 5, 0.5
+"""The densest half says how far values usually are from each other: other tasks beside it do not widen it."""
+_GAP, _WIDE_GAP = 3.0, 5.0
+"""So many deviations without a value are between what is usual and what is odd; more where many channels are tried."""
+_FEW = 8.0
+"""The deviation of so few values is known to half of it only."""
 
 _LENGTH_FACTOR = 1.5
 _JERK_FACTOR = 3.0
 _RETURN_SHARE = 0.25
-_STATE_SHARE = 0.1
+_STATE_SHARE = 0.25
+_GRAINS = 4
 _DEAD_SHARE = 0.02
+_STUCK_SHARE = 0.3
+_SWAP_FAR = 4.0
 _COPY_SHARE = 0.05
 _COPY_STD = 0.05
+_COPY_LENGTH = 0.02
 _LAG_FRAMES, _LAG_GAIN = 3, 0.5
 
 Numbers = NDArray[np.float64]
+Channels = set[tuple[str, str | None, int]]
+"""Episode, signal and channel of what was found."""
 
 
 class SetFinding(NamedTuple):
@@ -68,10 +85,17 @@ class SetFinding(NamedTuple):
 class _Track:
     """What is remembered of one numeric signal of one episode, per channel."""
 
+    is_action: bool
     final: Numbers
     std: Numbers
+    grain: Numbers
+    """The smallest step that was seen."""
+    stuck: Numbers
+    """The longest stretch without any change, as a share of the episode."""
+    extent: Numbers
+    """The largest value less the smallest."""
     bend: Numbers
-    """How much the second difference of the values is, on average."""
+    """How far values are, on average, from where the four around them would put them: little on a smooth course."""
     profile: Numbers
     """Mean, deviation, first, last, low and high value: [features, channels]."""
     shape: Numbers
@@ -83,8 +107,10 @@ class SetMember:
     """What is remembered of an episode."""
 
     name: str
-    seconds: float
+    task: str = ""
+    seconds: float = 0.0
     total_reward: float | None = None
+    largest_reward: float = 0.0
     tracks: dict[str, _Track] = field(default_factory=dict)
     sights: dict[str, Sight] = field(default_factory=dict)
     """Some pictures of each camera."""
@@ -93,8 +119,7 @@ class SetMember:
 class EpisodeSet:
     """Remembers a little of each episode, then says which do not belong."""
 
-    def __init__(self, is_action: Callable[[str], bool]) -> None:
-        self._is_action = is_action
+    def __init__(self) -> None:
         self._members: list[SetMember] = []
 
     def add(self, member: SetMember) -> None:
@@ -103,67 +128,111 @@ class EpisodeSet:
 
     def findings(self) -> Iterator[SetFinding]:
         """Everything that sets an episode apart; one cause is named once."""
-        if len(self._members) < MIN_EPISODES:
-            return
+        for group in self._groups():
+            yield from group.findings()
+        yield from Group(self._members).copies()
+
+    def usual_constants(self) -> set[tuple[str, str, int]]:
+        """Episode, signal and channel that never changes there, and neither in several others, though it can."""
+        return {each for group in self._groups() for each in group.usual_constants()}
+
+    def _groups(self) -> list[Group]:
+        """Episodes of one task together; those of tasks with few episodes are one group."""
+        tasks: dict[str, list[SetMember]] = defaultdict(list)
+        for each in self._members:
+            tasks[each.task].append(each)
+        large = [every for every in tasks.values() if len(every) >= MIN_EPISODES]
+        rest = [each for every in tasks.values() if len(every) < MIN_EPISODES for each in every]
+        return [Group(every) for every in (*large, rest) if len(every) >= MIN_EPISODES]
+
+
+class Group:
+    """Episodes that are alike."""
+
+    def __init__(self, members: Sequence[SetMember]) -> None:
+        self._members = members
+
+    def findings(self) -> Iterator[SetFinding]:
+        """What sets an episode apart from the others; one cause is named once."""
         lengths = list(self._lengths())
-        mixed = [*self._swapped(), *self._dead()]
+        mixed = list(self._swapped())
+        mixed += self._dead(_channels(mixed))
         yield from lengths
         yield from mixed
-        # What ends early ends elsewhere and earns less; what is mixed up is not where it seems: said already.
+        # What ends early ends elsewhere, earns less and was hasty; what is mixed up is not where it seems.
         cut = {each.episode for each in lengths}
-        known = {(each.episode, each.signal, c) for each in mixed for c in each.details["channels"]}
-        yield from (each for each in self._returns() if each.episode not in cut)
+        known = _channels(mixed)
+        yield from self._returns(cut)
         yield from self._final_states(cut, known)
-        yield from self._jerks()
+        yield from (each for each in self._jerks() if each.episode not in cut)
         yield from self._shifts()
-        yield from self._copies()
+
+    def usual_constants(self) -> Iterator[tuple[str, str, int]]:
+        """Episode, signal and channel that never changes there, and neither in several others, though it can."""
+        for name, chosen, tracks in self._signals():
+            constant = np.stack([each.std == 0 for each in tracks])
+            often = constant.sum(0)
+            usual = (often >= _company(len(tracks))) & (often < len(tracks)) | self._hardly(tracks).any(0)
+            for position, channel in np.argwhere(constant & usual).tolist():
+                yield self._members[chosen[position]].name, name, channel
+
+    @staticmethod
+    def _hardly(tracks: Sequence[_Track]) -> NDArray[np.bool_]:
+        """[episode, channel]: whether it moves by no more than a few of the smallest steps of its sensor."""
+        grain = np.median([each.grain for each in tracks], axis=0)
+        return np.stack([(each.std > 0) & (each.extent <= _GRAINS * grain) for each in tracks])
 
     def _lengths(self) -> Iterator[SetFinding]:
         seconds = np.array([each.seconds for each in self._members])
         if not (seconds > 0).all():
             return
-        for at in _far(np.log(seconds), least=np.log(_LENGTH_FACTOR)):
+        for at in _alone(np.log(seconds), least=np.log(_LENGTH_FACTOR)):
             usual = float(np.median(seconds))
             text = f"{seconds[at]:.2f} s long, the others about {usual:.2f} s"
             yield self._found("outlier-length", at, None, text, seconds=seconds[at], usual=usual)
 
-    def _returns(self) -> Iterator[SetFinding]:
-        chosen = [at for at, each in enumerate(self._members) if each.total_reward is not None]
+    def _returns(self, cut: set[str]) -> Iterator[SetFinding]:
+        chosen = [
+            at
+            for at, each in enumerate(self._members)
+            if each.total_reward is not None and each.name not in cut
+        ]
         total = np.array([self._members[at].total_reward for at in chosen], np.float64)
-        if len(total) < MIN_EPISODES:
+        if not chosen:
             return
         usual = float(np.median(total))
-        for position in _far(total, least=_RETURN_SHARE * abs(usual)):
+        # Whether the one reward at the end came or not is no oddity.
+        single = float(np.median([self._members[at].largest_reward for at in chosen]))
+        for position in _alone(total, max(_RETURN_SHARE * abs(usual), single), _WIDE_GAP):
             text = f"a return of {total[position]:.4g}, the others have about {usual:.4g}"
             yield self._found(
                 "outlier-return", chosen[position], None, text, total=total[position], usual=usual
             )
 
-    def _final_states(self, cut: set[str], known: set[tuple[str, str | None, int]]) -> Iterator[SetFinding]:
-        for name, chosen, tracks in self._groups():
-            if self._is_action(name):
-                continue
+    def _final_states(self, cut: set[str], known: Channels) -> Iterator[SetFinding]:
+        for name, chosen, tracks in self._signals(is_action=False):
             final = np.stack([each.final for each in tracks])
-            range_of = np.stack([each.profile[5] - each.profile[4] for each in tracks])
+            range_of = np.median([each.profile[5] - each.profile[4] for each in tracks], axis=0)
+            grain = np.median([each.grain for each in tracks], axis=0)
+            least = np.maximum(_STATE_SHARE * range_of, _GRAINS * grain)
             away: dict[int, list[int]] = defaultdict(list)
             for channel in range(final.shape[1]):
-                least = _STATE_SHARE * float(np.median(range_of[:, channel]))
-                for position in _far(final[:, channel], least=least):
-                    away[position].append(channel)
-            for position, channels in away.items():
-                episode = self._members[chosen[position]].name
                 # One that is constant is named by the rule for those.
                 left = [
-                    c for c in channels if (episode, name, c) not in known and tracks[position].std[c] > 0
+                    position
+                    for position, at in enumerate(chosen)
+                    if self._members[at].name not in cut
+                    and (self._members[at].name, name, channel) not in known
+                    and tracks[position].std[channel] > 0
                 ]
-                if left and episode not in cut:
-                    text = f"ends with {_listed(left)} far from where the others end"
-                    yield self._found("outlier-final-state", chosen[position], name, text, channels=left)
+                for odd in _alone(final[left, channel], float(least[channel]), _WIDE_GAP):
+                    away[left[odd]].append(channel)
+            for position, channels in away.items():
+                text = f"ends with {_listed(channels)} far from where the others end"
+                yield self._found("outlier-final-state", chosen[position], name, text, channels=channels)
 
     def _jerks(self) -> Iterator[SetFinding]:
-        for name, chosen, tracks in self._groups():
-            if not self._is_action(name):
-                continue
+        for name, chosen, tracks in self._signals(is_action=True):
             bend = np.stack([each.bend for each in tracks])
             scale = np.median(np.stack([each.std for each in tracks]), axis=0)
             moving = scale > 0
@@ -172,36 +241,53 @@ class EpisodeSet:
             jerk = np.sqrt(((bend[:, moving] / scale[moving]) ** 2).mean(1))
             usual = float(np.median(jerk))
             floor = 1e-6 + 1e-3 * usual
-            for position in _far(np.log(jerk + floor), least=np.log(_JERK_FACTOR)):
+            for position in _alone(np.log(jerk + floor), least=np.log(_JERK_FACTOR)):
                 if jerk[position] > usual:
                     times = jerk[position] / max(usual, floor)
                     text = f"jumps {times:.1f} times as much as in the others"
                     yield self._found("action-jerk", chosen[position], name, text, times=times)
 
-    def _dead(self) -> Iterator[SetFinding]:
-        for name, chosen, tracks in self._groups():
+    def _dead(self, known: Channels) -> Iterator[SetFinding]:
+        for name, chosen, tracks in self._signals():
             std = np.stack([each.std for each in tracks])
             usual = np.median(std, axis=0)
-            for position, at in enumerate(chosen):
-                # One that is exactly constant is named by the rule for those.
-                dead = np.flatnonzero((std[position] > 0) & (std[position] < _DEAD_SHARE * usual))
-                if len(dead):
-                    text = f"{_listed(dead.tolist())} hardly moves"
-                    yield self._found("dead-channel", at, name, text, channels=dead.tolist())
+            still = (std < _DEAD_SHARE * usual) & (usual > 0)
+            # One that is exactly constant is named by the rule for those, unless a constant is a choice.
+            dead = still & ((std > 0) | tracks[0].is_action) & (still.sum(0) < _company(len(tracks)))
+            coarse = self._hardly(tracks).sum(0) > 1
+            for channel in [] if tracks[0].is_action else np.flatnonzero(~coarse).tolist():
+                stuck = np.array([each.stuck[channel] for each in tracks])
+                for position in _alone(stuck, _STUCK_SHARE, _WIDE_GAP):
+                    if stuck[position] > np.median(stuck) and std[position, channel] > 0:
+                        dead[position, channel] = True
+            for position in np.flatnonzero(dead.any(1)).tolist():
+                episode = self._members[chosen[position]].name
+                channels = [
+                    c for c in np.flatnonzero(dead[position]).tolist() if (episode, name, c) not in known
+                ]
+                if channels:
+                    text = f"{_listed(channels)} hardly moves"
+                    yield self._found("dead-channel", chosen[position], name, text, channels=channels)
 
     def _swapped(self) -> Iterator[SetFinding]:
-        for name, chosen, tracks in self._groups():
+        for name, chosen, tracks in self._signals():
             profiles = np.stack([each.profile for each in tracks])
             middle = np.median(profiles, axis=0)
             range_of = np.median(np.abs(profiles[:, 5] - profiles[:, 4]), axis=0)
             usual = _MAD_TO_STD * np.median(np.abs(profiles - middle), axis=0)
             scale = np.maximum(usual, 0.05 * range_of + 1e-12)
+            found: dict[tuple[int, int], list[int]] = defaultdict(list)
             for position, at in enumerate(chosen):
                 # [own channel, whose profile]: how far this episode's channel is from each channel's usual one.
                 away = np.median(
                     np.abs(profiles[position][:, :, None] - middle[:, None, :]) / scale[:, None, :], axis=0
                 )
-                for one, other in _pairs(away):
+                for pair in _pairs(away):
+                    found[pair].append(at)
+            if len({at for where in found.values() for at in where}) >= _company(len(tracks)):
+                continue
+            for (one, other), where in found.items():
+                for at in where:
                     text = f"channels {one} and {other} look like each other's"
                     yield self._found("swapped-channels", at, name, text, channels=[one, other])
 
@@ -217,7 +303,7 @@ class EpisodeSet:
                 continue
             seconds = np.array([each.seconds for each in lags])
             usual = float(np.median(seconds))
-            spread = _FAR / 2 * _MAD_TO_STD * float(np.median(np.abs(seconds - usual)))
+            spread = _SWAP_FAR * _MAD_TO_STD * float(np.median(np.abs(seconds - usual)))
             for at, sight, lag in zip(chosen, sights, lags, strict=True):
                 late = lag.seconds - usual
                 left, before = 1 - lag.explained, 1 - lag.at(usual)
@@ -226,16 +312,19 @@ class EpisodeSet:
                     text = f"shows what happens {abs(late):.2f} s {'late' if late > 0 else 'early'}"
                     yield self._found("time-shift", at, name, text, seconds=late)
 
-    def _copies(self) -> Iterator[SetFinding]:
-        vectors = self._shapes()
+    def copies(self) -> Iterator[SetFinding]:
+        """Episodes that are nearly the same recording as one before them."""
+        vectors = self._shapes() if len(self._members) >= MIN_EPISODES else None
         if vectors is None:
             return
         distance = _nearest_distances(vectors)
         usual = float(np.median([each for each, _ in distance]))
         limit = min(_COPY_STD, _COPY_SHARE * usual)
+        seconds = [max(each.seconds, 1e-9) for each in self._members]
         said = set()
         for at, (away, other) in enumerate(distance):
-            if away <= limit and (other, at) not in said:
+            is_as_long = abs(np.log(seconds[at] / seconds[other])) <= _COPY_LENGTH
+            if away <= limit and is_as_long and (other, at) not in said:
                 said.add((at, other))
                 first, second = sorted((at, other))
                 text = f"nearly the same recording as {self._members[first].name}"
@@ -245,23 +334,27 @@ class EpisodeSet:
 
     def _shapes(self) -> NDArray[np.float32] | None:
         """One vector per episode: its course, in units of how much each channel moves in the set."""
-        names = [name for name, chosen, _ in self._groups() if len(chosen) == len(self._members)]
+        names = [name for name, chosen, _ in self._signals() if len(chosen) == len(self._members)]
         if not names:
             return None
         columns = []
         for name in names:
             shapes = np.stack([each.tracks[name].shape for each in self._members])
             scale = shapes.std(axis=(0, 1))
+            shapes = shapes - shapes.mean(
+                axis=(0, 1)
+            )  # a large offset would leave no digits for what differs
             columns.append((shapes / np.where(scale > 0, scale, 1.0)).reshape(len(shapes), -1))
         return np.concatenate(columns, 1).astype(np.float32)
 
-    def _groups(self) -> Iterator[tuple[str, list[int], list[_Track]]]:
+    def _signals(self, is_action: bool | None = None) -> Iterator[tuple[str, list[int], list[_Track]]]:
         """Signals that enough episodes have in one shape: name, positions of the episodes, what is remembered."""
-        found: dict[tuple[str, int], list[int]] = defaultdict(list)
+        found: dict[tuple[str, int, bool], list[int]] = defaultdict(list)
         for at, member in enumerate(self._members):
             for name, track in member.tracks.items():
-                found[name, len(track.final)].append(at)
-        for (name, _), chosen in sorted(found.items()):
+                if is_action is None or track.is_action == is_action:
+                    found[name, len(track.final), track.is_action].append(at)
+        for (name, *_), chosen in sorted(found.items()):
             if len(chosen) >= MIN_EPISODES:
                 yield name, chosen, [self._members[at].tracks[name] for at in chosen]
 
@@ -272,20 +365,20 @@ class EpisodeSet:
 
 def remembered(name: str, episode: Episode, is_action: Callable[[str], bool]) -> SetMember:
     """Look at an episode; signals that cannot be read are findings of other rules."""
-    member = SetMember(name, 0.0)
+    member = SetMember(name, _task_of(episode))
     cameras: dict[str, Signal] = {}
     for each in episode.signals:
         try:
             signal = episode.signals[each]
             if len(signal):
                 member.seconds = max(member.seconds, (signal.last_ts_ns - signal.first_ts_ns) / 1e9)
-            if signal.meta.kind == "image":
+            if is_camera(signal.meta):
                 cameras[each] = signal
             elif not signal.meta.is_object and len(signal) >= _MIN_RECORDS:
-                _track(member, each, signal)
+                _track(member, each, signal, is_action(each))
         except WarpError:
             continue
-    states = [episode.signals[each] for each in sorted(member.tracks) if not is_action(each)]
+    states = [episode.signals[each] for each, track in sorted(member.tracks.items()) if not track.is_action]
     for each, camera in cameras.items():
         try:
             sight = look(camera, states)
@@ -296,36 +389,92 @@ def remembered(name: str, episode: Episode, is_action: Callable[[str], bool]) ->
     return member
 
 
-def _track(member: SetMember, name: str, signal: Signal) -> None:
-    values = np.asarray(signal.values(), np.float64).reshape(len(signal), -1)
-    if values.shape[1] > _MAX_CHANNELS or not np.isfinite(values).all():
+def _task_of(episode: Episode) -> str:
+    """The task that an episode names; nothing where it names none, or cannot be read."""
+    try:
+        return str(episode.static.get("task", ""))
+    except WarpError:
+        return ""
+
+
+def _track(member: SetMember, name: str, signal: Signal, is_action: bool) -> None:
+    meta = signal.meta
+    if math.prod(meta.shape) > _MAX_CHANNELS or meta.role not in ("observation", "action", "reward"):
         return
-    if name.rpartition("/")[2].startswith("reward"):
+    values = np.asarray(signal.values(), np.float64).reshape(len(signal), -1)
+    if not np.isfinite(values).all():
+        return
+    if meta.role == "reward" or name.rpartition("/")[2].startswith("reward"):
         member.total_reward = float(values.sum())
+        member.largest_reward = float(np.abs(values).max())
         return
     times = ns_between(signal.timestamps, signal.first_ts_ns)
     grid = np.linspace(0, float(times[-1]), _POINTS)
     shape = np.stack([np.interp(grid, times, column) for column in values.T], 1)
     low, high = np.quantile(values, (0.1, 0.9), axis=0)
     profile = np.stack([values.mean(0), values.std(0), values[0], values[-1], low, high])
-    bend = np.sqrt((np.diff(values, 2, axis=0) ** 2).mean(0))
-    member.tracks[name] = _Track(values[-1], values.std(0), bend, profile, shape)
+    pauses = np.abs(np.diff(values, axis=0))
+    bend = np.sqrt((np.diff(values, 4, axis=0) ** 2).mean(0)) / 6
+    grain = np.where(pauses > 0, pauses, np.inf).min(0)
+    member.tracks[name] = _Track(
+        is_action or meta.role == "action", values[-1], values.std(0), np.where(np.isfinite(grain), grain, 0.0),
+        _longest_runs(pauses == 0) / len(pauses), np.ptp(values, axis=0), bend, profile, shape,
+    )  # fmt: skip
 
 
-def _far(values: Numbers, least: float) -> list[int]:
-    """Positions of values farther from the median than the usual deviation allows, and than `least`."""
-    away = np.abs(values - np.median(values))
-    limit = max(_FAR * _MAD_TO_STD * float(np.median(away)), least, 1e-12)
-    return np.flatnonzero(away > limit).tolist()
+def _channels(findings: Sequence[SetFinding]) -> Channels:
+    return {(each.episode, each.signal, c) for each in findings for c in each.details["channels"]}
+
+
+def _longest_runs(flags: NDArray[np.bool_]) -> Numbers:
+    """The longest run of True in each column."""
+    rows = np.arange(1, len(flags) + 1)[:, None]
+    ended = np.maximum.accumulate(np.where(flags, 0, rows), axis=0)
+    longest: Numbers = (rows - ended).max(0).astype(np.float64)
+    return longest
+
+
+def _company(count: int) -> float:
+    """How many of so many episodes must be alike to be usual."""
+    return max(_COMPANY, _COMPANY_SHARE * count)
+
+
+def _alone(values: Numbers, least: float, gap: float = _GAP) -> list[int]:
+    """Positions of the few values that stand alone: `gap` deviations, and `least`, from where many are."""
+    count = len(values)
+    if count < MIN_EPISODES:
+        return []
+    order = np.argsort(values)
+    ranked = values[order]
+    core = max(_CORE, round(_CORE_SHARE * count))
+    width = float((ranked[core - 1 :] - ranked[: count - core + 1]).min())
+    spread = width / (2 * NormalDist().inv_cdf(0.5 + core / count / 2))
+    apart = np.flatnonzero(np.diff(ranked) > max(_GAP * spread, least, 1e-12)) + 1
+    clumps = [values[each] for each in np.split(order, apart)]
+    usual = [each for each in clumps if len(each) >= _company(count)]
+    odd = [at for each in np.split(order, apart) if len(each) < _company(count) for at in each.tolist()]
+    if not usual or len(odd) > max(1, _COMPANY_SHARE * count):
+        return []  # scattered
+    return sorted(at for at in odd if _is_far(float(values[at]), usual, gap))
+
+
+def _is_far(value: float, usual: Sequence[Numbers], gap: float) -> bool:
+    """Whether a value is far from the clump that is nearest to it."""
+    away, near = min(((float(np.abs(each - value).min()), each) for each in usual), key=lambda pair: pair[0])
+    return away > gap * (1 + _FEW / len(near)) * float(near.std())
 
 
 def _pairs(away: Numbers) -> Iterator[tuple[int, int]]:
     """Pairs of channels that are far from their own usual course and close to each other's."""
     own = np.diag(away)
-    for one in np.flatnonzero(own > _FAR / 2).tolist():
+    for one in np.flatnonzero(own > _SWAP_FAR).tolist():
         for other in range(one + 1, len(own)):
             crossed = max(away[one, other], away[other, one])
-            if own[other] > _FAR / 2 and crossed < min(own[one], own[other]) / 3 and crossed < _FAR / 3:
+            if (
+                own[other] > _SWAP_FAR
+                and crossed < min(own[one], own[other]) / 3
+                and crossed < _SWAP_FAR / 1.5
+            ):
                 yield one, other
 
 

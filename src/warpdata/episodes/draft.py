@@ -100,7 +100,7 @@ class DraftSource(EpisodesSource):
 
     def __init__(self, episodes: Episodes, entries: Sequence[EpisodeEntry]) -> None:
         self._episodes = episodes
-        self._entries = entries
+        self.entries = entries
         known = episodes.ids
         self._ids = [_renamed(entry.id, known) for entry in entries]
 
@@ -116,13 +116,13 @@ class DraftSource(EpisodesSource):
 
     def open(self, position: int) -> Episode:
         """The episode at a position."""
-        entry = self._entries[position]
+        entry = self.entries[position]
         if entry.is_plain:
             return self._episodes[entry.parts[0].number]
         return _opened(entry, self._episodes, self._ids[position])
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return (DraftSource, (self._episodes, self._entries))
+        return (DraftSource, (self._episodes, self.entries))
 
 
 def _opened(entry: EpisodeEntry, episodes: Episodes, name: str | None = None) -> Episode:

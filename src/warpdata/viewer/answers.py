@@ -418,8 +418,6 @@ class Answers:
             effect = edited(self.shown.edits, str(ask.get("op")), ask)
         except KeyError as error:
             raise BadQuestion(f"{error.args[0]}") from None
-        for entry in (*effect.before, *effect.after):
-            self.health.forget(entry.id)
         self.shown.changed()
         self._forget()
         return reply_json({**effect.to_json(), "generation": self.shown.snapshot.generation})

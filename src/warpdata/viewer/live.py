@@ -11,14 +11,17 @@ from warpdata.episodes.status import read_status
 from warpdata.episodes.unfinished import counts, is_recorded, open_recording
 from warpdata.errors import WarpError
 from warpdata.formats.episodedir.layout import RECORDING_FOLDER
+from warpdata.viewer.health import Health
 from warpdata.viewer.shown import Shown
 
 
-def live_state(shown: Shown) -> dict[str, Any]:
-    """What a page must know to follow recordings: the state of the list, and of everything unfinished."""
+def live_state(shown: Shown, health: Health) -> dict[str, Any]:
+    """What a page must know to follow others: the state of the list, of the checks, and of everything unfinished."""
     shown.refresh()
     snapshot = shown.snapshot
-    found: dict[str, Any] = {"generation": snapshot.generation, "episodes": len(snapshot.ids)}
+    found: dict[str, Any] = {
+        "generation": snapshot.generation, "episodes": len(snapshot.ids), "checks": health.revision,
+    }  # fmt: skip
     found["recordings"] = [recording_state(path) for path in snapshot.unfinished.values()]
     if shown.root is not None:
         found["free_bytes"] = shutil.disk_usage(shown.root).free

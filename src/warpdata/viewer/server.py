@@ -380,7 +380,9 @@ class _Live(_Guarded):
         before, silent = b"", 0
         try:
             while not self.stop.is_set():
-                state = await asyncio.wrap_future(self.pool.submit(live_state, self.answers.shown))
+                state = await asyncio.wrap_future(
+                    self.pool.submit(live_state, self.answers.shown, self.answers.health)
+                )
                 now = dump_json(sendable({key: value for key, value in state.items() if key != "free_bytes"}))
                 if now != before or silent > 20:
                     before, silent = now, 0

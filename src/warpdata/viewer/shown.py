@@ -15,11 +15,11 @@ from warpdata._api import divided_address, open_episodes
 from warpdata._api import open as open_address
 from warpdata.bytekit.locks import ThreadLock
 from warpdata.episodes.collection import Episodes
-from warpdata.episodes.draft import Draft
+from warpdata.episodes.draft import Draft, DraftSource
 from warpdata.episodes.edits import Edits
 from warpdata.episodes.facts import facts_of
 from warpdata.episodes.live import read_unfinished
-from warpdata.episodes.local import LocalDataset
+from warpdata.episodes.local import LocalDataset, LocalSource
 from warpdata.errors import WarpError
 from warpdata.formats.wshard.episode import WShardEpisode
 from warpdata.timeline.episode import Episode
@@ -67,6 +67,13 @@ class ShownEpisodes:
         if episode_id not in self._position:
             raise KeyError(f"no episode {episode_id!r} here")
         return self._position[episode_id]
+
+    def edits_of(self, episode_id: str) -> object:
+        """How an episode is edited, to compare with another moment; None where nothing edits these."""
+        source = self.episodes.source
+        if not isinstance(source, LocalSource | DraftSource):
+            return None
+        return source.entries[self.position(episode_id)]
 
     def facts(self) -> Any:
         """The table of facts, made once; of very many episodes that are new it takes a while."""

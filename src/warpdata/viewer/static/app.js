@@ -3590,7 +3590,7 @@ function EpisodeList() {
 function RowBody({ row, version }) {
   const { checks } = useModel();
   const far = checks?.far[row.id];
-  const worst2 = row.problems?.length ? "damaged" : checks?.worst[row.id] ?? row.worst;
+  const worst2 = row.problems?.length ? "damaged" : checks ? checks.worst[row.id] : row.worst;
   return /* @__PURE__ */ u3(k, { children: [
     /* @__PURE__ */ u3(Thumbnail, { id: row.id, version }),
     /* @__PURE__ */ u3("div", { class: "row-text", children: [
@@ -9523,11 +9523,15 @@ window.warpdata = {
     return isSettled();
   }
 };
+async function askChecks() {
+  const checks = await getJson("checks", {});
+  if (JSON.stringify(checks) !== JSON.stringify(state.checks)) set({ checks });
+  return checks;
+}
 async function watchChecks() {
   for (; ; ) {
     try {
-      const checks = await getJson("checks", {});
-      if (JSON.stringify(checks) !== JSON.stringify(state.checks)) set({ checks });
+      const checks = await askChecks();
       const isDone = checks.checked >= checks.total || !checks.wanted;
       await new Promise((resolve) => setTimeout(resolve, isDone ? 1e4 : 1500));
     } catch {
@@ -9558,7 +9562,9 @@ async function start() {
     void follow("live", (heard) => {
       const live = heard;
       const isNew = live.generation !== state.dataset?.generation;
+      const isChecked = live.checks !== state.live?.checks;
       set({ live });
+      if (isNew || isChecked) void askChecks().catch(complain);
       if (!isNew || isEditing) return;
       void loadDataset().catch(complain);
       open.reload();
