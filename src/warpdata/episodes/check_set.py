@@ -130,23 +130,23 @@ class EpisodeSet:
         """Everything that sets an episode apart; one cause is named once."""
         for group in self._groups():
             yield from group.findings()
-        yield from Group(self._members).copies()
+        yield from _Alike(self._members).copies()
 
     def usual_constants(self) -> set[tuple[str, str, int]]:
         """Episode, signal and channel that never changes there, and neither in several others, though it can."""
         return {each for group in self._groups() for each in group.usual_constants()}
 
-    def _groups(self) -> list[Group]:
+    def _groups(self) -> list[_Alike]:
         """Episodes of one task together; those of tasks with few episodes are one group."""
         tasks: dict[str, list[SetMember]] = defaultdict(list)
         for each in self._members:
             tasks[each.task].append(each)
         large = [every for every in tasks.values() if len(every) >= MIN_EPISODES]
         rest = [each for every in tasks.values() if len(every) < MIN_EPISODES for each in every]
-        return [Group(every) for every in (*large, rest) if len(every) >= MIN_EPISODES]
+        return [_Alike(every) for every in (*large, rest) if len(every) >= MIN_EPISODES]
 
 
-class Group:
+class _Alike:
     """Episodes that are alike."""
 
     def __init__(self, members: Sequence[SetMember]) -> None:
