@@ -8,7 +8,16 @@ import numpy as np
 import pytest
 
 import warpdata as wd
-from tests.episodes.random_sets import SPOILT, Take, clean_set, findings, is_named, spoilt_set, world
+from tests.episodes.random_sets import (
+    SPOILT,
+    Take,
+    clean_set,
+    findings,
+    is_named,
+    spoilable,
+    spoilt_set,
+    world,
+)
 from tests.sweeps import enough_examples
 from warpdata.episodes.check_set import SET_RULES
 
@@ -39,6 +48,28 @@ def test_what_is_spoilt_is_named(rule: str) -> None:
             besides[seed] = others
     assert len(missed) <= SPOILT_OF_EACH // 10, missed
     assert len(besides) <= SPOILT_OF_EACH // 10, besides
+
+
+@pytest.mark.parametrize("rule", ["outlier-length", "outlier-return", "action-jerk"])
+def test_two_that_are_spoilt_alike_are_both_named(rule: str) -> None:
+    """Neither hides the other, though two of few are not rare."""
+    hits, seed, tried = 0, 5000, 0
+    while tried < SPOILT_OF_EACH:
+        seed += 1
+        rng = np.random.default_rng(seed)
+        where = world(rng, camera="none")
+        takes = clean_set(where, int(rng.integers(12, 24)))
+        chosen = spoilable(where, takes)
+        if len(chosen) < 10:
+            continue
+        both = rng.choice(chosen, 2, replace=False).tolist()
+        names = [SPOILT[rule](where, takes, at) for at in both]
+        if None in names:
+            continue
+        tried += 1
+        found = findings(takes)
+        hits += sum(is_named(found, at, (rule,)) for at in both)
+    assert hits >= 0.75 * 2 * tried
 
 
 def test_every_rule_of_sets_is_tried() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -258,7 +260,16 @@ def test_passing_failures_are_tried_again(server: Server) -> None:
         ((200, b"<html>", {}), StoreError, "not a JSON object"),
         ((200, b"[1]", {}), StoreError, "not a JSON object"),
         ((200, b'{"results": [{"id": 1}]}', {}), StoreError, "no id, score or metadata"),
-        ((200, b'{"results": 5}', {}), StoreError, "no id, score or metadata"),
+        ((200, b'{"results": 5}', {}), StoreError, "no list of results"),
+        ((200, b'{"results": false}', {}), StoreError, "no list of results"),
+        ((200, b'{"error": "lost"}', {}), StoreError, "no list of results"),
+        ((200, b'{"results": ["abc"]}', {}), StoreError, "no id, score or metadata"),
+        ((200, b'{"results": [{"id": null, "score": 1, "metadata": {}}]}', {}), StoreError, "no id"),
+        ((200, b'{"results": [{"id": "a", "score": true, "metadata": {}}]}', {}), StoreError, "score"),
+        ((200, b'{"results": [{"id": "a", "score": "1", "metadata": {}}]}', {}), StoreError, "score"),
+        ((200, b'{"results": [{"id": "a", "score": 1e999, "metadata": {}}]}', {}), StoreError, "score"),
+        ((200, b'{"results": [{"id": "a", "score": NaN, "metadata": {}}]}', {}), StoreError, "NaN"),
+        ((200, b'{"results": [{"id": "a", "score": 1, "metadata": []}]}', {}), StoreError, "metadata"),
     ],
 )
 def test_wrong_answers_have_a_name(server: Server, failure: Any, kind: type[Exception], words: str) -> None:
@@ -268,6 +279,74 @@ def test_wrong_answers_have_a_name(server: Server, failure: Any, kind: type[Exce
         pytest.raises(kind, match=words),
     ):
         retriever.search_similar_episodes(np.ones(2))
+
+
+def test_more_results_than_were_asked_for_are_cut_and_null_is_none(server: Server) -> None:
+    one = {"id": "a", "score": 1, "metadata": {}}
+    many = json.dumps({"results": [{**one, "score": each} for each in range(50)]}).encode()
+    server.failures = [(200, many, {}), (200, b'{"results": null}', {}), (204, b"", {})]
+    with wd.TrajectoryRetriever(server.url, embedder=embed_array) as retriever:
+        found = retriever.search_similar_timesteps(np.ones(2), top_k=3)
+        assert [each.score for each in found] == [49, 48, 47]
+        assert retriever.search_similar_timesteps(np.ones(2)) == []
+        assert retriever.search_similar_timesteps(np.ones(2)) == []
+
+
+def test_a_server_that_began_anew_gets_its_collection_again(server: Server, tmp_path: Path) -> None:
+    with wd.TrajectoryIngestor(server.url, embedder=embed) as ingestor:
+        ingestor.ingest_episode(record(tmp_path, 1))
+        server.collections.clear()
+        assert ingestor.ingest_episode(record(tmp_path, 2)) == "ep_2"
+    with wd.TrajectoryRetriever(server.url, embedder=embed) as retriever:
+        assert [each.episode_id for each in retriever.search_similar_episodes(query(2))] == ["ep_2"]
+
+
+def test_numbers_of_numpy_and_open_ranges_ask_alike(index: str) -> None:
+    with wd.TrajectoryRetriever(index, embedder=embed) as retriever:
+        ask = retriever.search_similar_episodes
+        assert len(ask(query(1), top_k=np.int64(3), min_length=np.int32(1))) == 3  # type: ignore[arg-type]
+        assert len(retriever.search_similar_timesteps(query(1), top_k=np.int64(3))) == 3  # type: ignore[arg-type]
+        assert len(ask(query(1), reward_range=(0.5, np.inf))) == 4
+        assert len(ask(query(1), reward_range=(-np.inf, 0.4))) == 4
+        assert len(ask(query(1), reward_range=(-np.inf, np.inf))) == 8
+        wrong: dict[str, Any]
+        for wrong in ({"top_k": 2.5}, {"top_k": "3"}, {"top_k": None}, {"min_length": 2.5}, {"env_id": 5}):
+            with pytest.raises(TypeError, match=next(iter(wrong))):
+                ask(query(1), **wrong)
+        for bounds in ((np.nan, 1), (0,), 5, "ab", (np.inf, 1)):
+            with pytest.raises(ValueError, match="reward_range is two numbers"):
+                ask(query(1), reward_range=bounds)  # type: ignore[arg-type]
+
+
+def test_an_episode_with_endless_rewards_and_an_odd_name_is_found(target: str) -> None:
+    name = "ünï/côdé 機械 \"'#@"
+    made = wd.WShardEpisode(id=name, env_id="环", length=5)
+    made.observations["state"] = np.ones((5, 2), np.float32)
+    made.rewards = np.array([1, np.inf, np.nan, -np.inf, 2], np.float32)
+    with wd.TrajectoryIngestor(target, embedder=embed) as ingestor:
+        for _ in range(2):
+            assert ingestor.ingest_episode(made) == name
+    with wd.TrajectoryRetriever(target, embedder=embed) as retriever:
+        [found] = retriever.search_similar_episodes(query(1), top_k=100, env_id="环")
+    assert (found.episode_id, found.metadata["total_reward"]) == (name, 3.0)
+
+
+@pytest.mark.parametrize("given", [None, "abc", [], 1j * np.ones(3), np.array([{}] * 3), np.full(3, 1e39)])
+def test_what_is_no_vector_is_refused(target: str, tmp_path: Path, given: Any) -> None:
+    with (
+        wd.TrajectoryIngestor(target, embedder=lambda _: given) as ingestor,
+        pytest.raises(ValueError, match="a vector of finite numbers"),
+    ):
+        ingestor.ingest_episode(record(tmp_path, 1))
+
+
+def test_vectors_of_one_episode_have_one_length(target: str, tmp_path: Path) -> None:
+    sizes = itertools.count(2)
+    with (
+        wd.TrajectoryIngestor(target, embedder=lambda _: np.ones(next(sizes))) as ingestor,
+        pytest.raises(ValueError, match="vectors of 2 and 3 and 4 and 5 and 6 numbers for one episode"),
+    ):
+        ingestor.ingest_timesteps(record(tmp_path, 1), window_size=8, stride=8)
 
 
 def test_an_endless_answer_is_not_kept(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:

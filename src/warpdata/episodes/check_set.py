@@ -46,6 +46,8 @@ _MAD_TO_STD = 1.4826
 
 _COMPANY, _COMPANY_SHARE = 3, 0.1
 """What so many episodes of a group, and this share of it, have in common is usual."""
+_ODD_SHARE = 0.2
+"""Where more of them stand alone, none of them is odd."""
 _CORE, _CORE_SHARE = 5, 0.5
 """The densest half says how far values usually are from each other: other tasks beside it do not widen it."""
 _GAP, _WIDE_GAP = 3.0, 5.0
@@ -130,23 +132,23 @@ class EpisodeSet:
         """Everything that sets an episode apart; one cause is named once."""
         for group in self._groups():
             yield from group.findings()
-        yield from Group(self._members).copies()
+        yield from _Alike(self._members).copies()
 
     def usual_constants(self) -> set[tuple[str, str, int]]:
         """Episode, signal and channel that never changes there, and neither in several others, though it can."""
         return {each for group in self._groups() for each in group.usual_constants()}
 
-    def _groups(self) -> list[Group]:
+    def _groups(self) -> list[_Alike]:
         """Episodes of one task together; those of tasks with few episodes are one group."""
         tasks: dict[str, list[SetMember]] = defaultdict(list)
         for each in self._members:
             tasks[each.task].append(each)
         large = [every for every in tasks.values() if len(every) >= MIN_EPISODES]
         rest = [each for every in tasks.values() if len(every) < MIN_EPISODES for each in every]
-        return [Group(every) for every in (*large, rest) if len(every) >= MIN_EPISODES]
+        return [_Alike(every) for every in (*large, rest) if len(every) >= MIN_EPISODES]
 
 
-class Group:
+class _Alike:
     """Episodes that are alike."""
 
     def __init__(self, members: Sequence[SetMember]) -> None:
@@ -453,7 +455,7 @@ def _alone(values: Numbers, least: float, gap: float = _GAP) -> list[int]:
     clumps = [values[each] for each in np.split(order, apart)]
     usual = [each for each in clumps if len(each) >= _company(count)]
     odd = [at for each in np.split(order, apart) if len(each) < _company(count) for at in each.tolist()]
-    if not usual or len(odd) > max(1, _COMPANY_SHARE * count):
+    if not usual or len(odd) > max(2, _ODD_SHARE * count):
         return []  # scattered
     return sorted(at for at in odd if _is_far(float(values[at]), usual, gap))
 

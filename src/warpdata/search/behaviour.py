@@ -69,7 +69,8 @@ class Behaviour:
         """The sum of all rewards that are numbers; 0 where there are none."""
         if self._rewards is None:
             return 0.0
-        return float(np.nansum(self._rewards.data[self._rewards.mask].astype(np.float64)))
+        earned = self._rewards.data[self._rewards.mask].astype(np.float64)
+        return float(earned[np.isfinite(earned)].sum())
 
 
 def about_episode(episode: Episode, file_path: str, length: int | None) -> dict[str, Any]:

@@ -106,7 +106,11 @@ def embedder_of(given: Embedder | str) -> Embedder:
 
 def embedded(embedder: Embedder, observation: Observation) -> Floats:
     """The vector of one observation, checked."""
-    vector = np.asarray(as_array(embedder(observation)), np.float32).ravel()
+    given = as_array(embedder(observation))
+    if given.dtype.kind not in "fiub" and given.dtype.name != "bfloat16":
+        raise ValueError(f"the embedder must give a vector of finite numbers, not of {given.dtype}")
+    with np.errstate(over="ignore"):  # what is too large is not finite: said below
+        vector = np.asarray(given, np.float32).ravel()
     if not vector.size or not np.isfinite(vector).all():
         raise ValueError("the embedder must give a vector of finite numbers")
     return np.array(vector)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import operator
 import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -124,7 +126,7 @@ class TrajectoryIngestor:
                 )
                 for step in steps.tolist()
             ]
-        self._index.insert(EPISODES, about["file_path"], records)
+        self._insert(EPISODES, about["file_path"], records)
         return found.key
 
     def ingest_episodes(
@@ -161,8 +163,16 @@ class TrajectoryIngestor:
             records.append(self._record(key, found.mean(start, end), window))
             if end == found.length:
                 break
-        self._index.insert(TIMESTEPS, found.about["file_path"], records)
+        self._insert(TIMESTEPS, found.about["file_path"], records)
         return [record.id for record in records]
+
+    def _insert(self, collection: str, file_path: str, records: list[EpisodeRecord]) -> None:
+        sizes = sorted({len(each.vector) for each in records})
+        if len(sizes) > 1:
+            raise ValueError(
+                f"the embedder gave vectors of {' and '.join(map(str, sizes))} numbers for one episode: {file_path}"
+            )
+        self._index.insert(collection, file_path, records)
 
     def _when(self, found: Behaviour, step: int) -> dict[str, int]:
         """The time of a step: who shows it need not choose the same steps again."""
@@ -207,9 +217,9 @@ class TrajectoryRetriever:
 
         `query_obs` is a dict of channels, one array [D], or several steps [T, D], whose mean is asked for.
         """
-        conditions = _conditions(env_id, min_length, reward_range)
+        conditions, top_k = _conditions(env_id, min_length, reward_range), _checked(top_k)
         vector = embedded(self._embedder, as_observation(query_obs))
-        wanted = _checked(top_k) * (1 if self._index.steps_per_episode == 1 else _OVERFETCH)
+        wanted = top_k * (1 if self._index.steps_per_episode == 1 else _OVERFETCH)
         while True:
             hits = self._index.search(EPISODES, vector, wanted, conditions)
             found = _each_once(hits)
@@ -237,9 +247,18 @@ class TrajectoryRetriever:
 
 
 def _checked(top_k: int) -> int:
-    if top_k < 1:
+    wanted = whole_number(top_k, "top_k")
+    if wanted < 1:
         raise ValueError(f"top_k is at least 1, not {top_k}")
-    return top_k
+    return wanted
+
+
+def whole_number(value: int, name: str) -> int:
+    """A whole number as Python's own: numpy's cannot be sent."""
+    try:
+        return operator.index(value)
+    except TypeError:
+        raise TypeError(f"{name} is a whole number, not {value!r}") from None
 
 
 def _ref(hit: Hit) -> EpisodeRef:
@@ -261,10 +280,23 @@ def _conditions(
 ) -> list[Condition]:
     out: list[Condition] = []
     if env_id is not None:
+        if not isinstance(env_id, str):
+            raise TypeError(f"env_id is a text, not {env_id!r}")
         out.append(("env_id", "==", env_id))
     if min_length is not None:
-        out.append(("length_T", ">=", int(min_length)))
+        out.append(("length_T", ">=", whole_number(min_length, "min_length")))
     if reward_range is not None:
-        low, high = reward_range
-        out += [("total_reward", ">=", float(low)), ("total_reward", "<=", float(high))]
+        for op, bound in zip((">=", "<="), _bounds(reward_range), strict=True):
+            if not math.isinf(bound):  # no bound on this side, and nothing that JSON could say
+                out.append(("total_reward", op, bound))
     return out
+
+
+def _bounds(reward_range: tuple[float, float]) -> tuple[float, float]:
+    try:
+        low, high = map(float, reward_range)
+    except (TypeError, ValueError):
+        raise ValueError(f"reward_range is two numbers, (low, high), not {reward_range!r}") from None
+    if math.isnan(low) or math.isnan(high) or low == math.inf or high == -math.inf:
+        raise ValueError(f"reward_range is two numbers, (low, high), not {reward_range!r}")
+    return low, high

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -208,7 +209,13 @@ class DeepDataIndex:
                 "ids": [record.id for record in batch],
                 "metadata": [record.metadata for record in batch],
             }
-            self._service.post(f"/v2/collections/{collection}/insert", body)
+            path = f"/v2/collections/{collection}/insert"
+            try:
+                self._service.post(path, body)
+            except BlobNotFoundError:  # the server began anew since it was made
+                self._known.discard(collection)
+                self.ensure(collection, dim)
+                self._service.post(path, body)
 
     def search(
         self, collection: str, vector: Floats, top_k: int, conditions: Sequence[Condition]
@@ -226,16 +233,25 @@ class DeepDataIndex:
                 f"the server has no collection {collection}", path=self._service.address,
                 hint="Ingest episodes first.",
             ) from None  # fmt: skip
-        return _hits(answer.get("results") or [], f"{self._service.address}{path}")
+        return _hits(answer, f"{self._service.address}{path}")[:top_k]
 
     def close(self) -> None:
         """Close the connection."""
         self._service.close()
 
 
-def _hits(results: Any, where: str) -> list[Hit]:
-    try:
-        found = [Hit(str(each["id"]), float(each["score"]), dict(each["metadata"])) for each in results]
-    except (TypeError, KeyError, ValueError, AttributeError):
-        raise StoreError("a result of the server has no id, score or metadata", path=where) from None
-    return sorted(found, key=lambda hit: -hit.score)
+def _hits(answer: Mapping[str, Any], where: str) -> list[Hit]:
+    """The results of an answer, nearest first; null, and an answer without anything, stand for none of them."""
+    results = answer.get("results", answer or None)
+    if results is not None and not isinstance(results, list):
+        raise StoreError("the answer of the server has no list of results", path=where)
+    return sorted((_hit(each, where) for each in results or []), key=lambda hit: -hit.score)
+
+
+def _hit(found: Any, where: str) -> Hit:
+    about = found if isinstance(found, dict) else {}
+    name, score, metadata = about.get("id"), about.get("score"), about.get("metadata")
+    is_number = isinstance(score, int | float) and not isinstance(score, bool) and math.isfinite(score)
+    if not isinstance(name, str | int) or not is_number or not isinstance(metadata, dict):
+        raise StoreError("a result of the server has no id, score or metadata", path=where)
+    return Hit(str(name), float(about["score"]), metadata)
