@@ -212,6 +212,19 @@ def test_several_catalogs_are_searched_in_order(tmp_path: Path, picture_folder: 
     assert wd.dataset("ws/only-two", catalog=[one, two]).catalog.address == two
 
 
+def test_names_of_versions_that_are_none_are_explained(local_catalog: str) -> None:
+    with wd.DatasetBuilder("ws/named", catalog=local_catalog) as builder:
+        version = builder.add_table("main", rows(5)).publish().version
+    for suffix, hint in ((version[:7], "first 8 characters"), ("latest", "is ws/named, without a tag")):
+        with pytest.raises(DatasetNotFoundError) as caught:
+            wd.dataset(f"ws/named@{suffix}", catalog=local_catalog)
+        assert hint in caught.value.hint
+    with pytest.raises(DatasetNotFoundError) as caught:
+        wd.dataset("ws/named@best", catalog=local_catalog)
+    assert caught.value.hint == "Run `warp log ws/named` to see its versions."
+    assert wd.dataset(f"ws/named@{version[:8]}", catalog=local_catalog).version == version
+
+
 def test_guards_keep_large_tables_out_of_memory(local_catalog: str, picture_folder: Path) -> None:
     publish_demo(local_catalog, picture_folder)
     table = wd.dataset("ws/demo", catalog=local_catalog).table()

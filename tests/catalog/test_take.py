@@ -62,7 +62,7 @@ def test_columns_and_kinds_of_numbers(table: wd.Table) -> None:
 
 @pytest.mark.parametrize("rows", [[COUNT], [-COUNT - 1], [0, 10**30], range(2**50)])
 def test_rows_that_are_not_there(table: wd.Table, rows: list[int]) -> None:
-    with pytest.raises((IndexError, TypeError)):
+    with pytest.raises(IndexError):
         table.take(rows)
     for none in ([0], range(1)):
         with pytest.raises(IndexError):
@@ -73,6 +73,13 @@ def test_rows_that_are_not_there(table: wd.Table, rows: list[int]) -> None:
 def test_what_is_no_list_of_rows(table: wd.Table, rows: object) -> None:
     with pytest.raises(TypeError, match="row numbers"):
         table.take(rows)
+
+
+def test_a_mask_is_told_how_to_become_numbers(table: wd.Table) -> None:
+    mask = np.arange(COUNT) % 7 == 3
+    with pytest.raises(TypeError, match=r"np.flatnonzero\(mask\)"):
+        table.take(mask)  # type: ignore[arg-type]
+    assert table.take(np.flatnonzero(mask), "id").num_rows == int(mask.sum())
 
 
 def test_only_the_row_groups_are_read(table: wd.Table) -> None:

@@ -70,6 +70,10 @@ class Resolver:
         hint = "Check the spelling of workspace and name, or run `warp list-remote` to see the names."
         if name.hash_prefix or name.tag:
             hint = f"Run `warp log {name.dataset_id}` to see its versions."
+            if name.tag == "latest":
+                hint = f"The newest version is {name.dataset_id}, without a tag."
+            elif name.tag and set(name.tag) <= set("0123456789abcdef"):
+                hint += " A hash is given by its first 8 characters or more; this is taken for a tag."
         raise DatasetNotFoundError(f"dataset {name} is not published", path=where, hint=hint)
 
     def manifest(self, catalog: Catalog, name: DatasetName, version: str) -> Manifest:

@@ -523,7 +523,10 @@ def _row_list(rows: Any, count: int) -> Positions:
     if isinstance(rows, range) and len(rows) > 2 * count:
         rows = rows[:: max(1, len(rows) - 1)]  # one of its ends is outside
     numbers = np.asarray(rows)
-    if numbers.ndim != 1 or (numbers.size and numbers.dtype.kind not in "iu"):
+    if numbers.dtype.kind == "b":
+        raise TypeError("take wants a list of row numbers, not a mask: give np.flatnonzero(mask)")
+    is_beyond = numbers.dtype.kind == "O" and all(type(number) is int for number in numbers.flat)
+    if numbers.ndim != 1 or (numbers.size and numbers.dtype.kind not in "iu" and not is_beyond):
         raise TypeError("take wants a list of row numbers")
     outside = numbers[(numbers < -count) | (numbers >= count)]
     if outside.size:

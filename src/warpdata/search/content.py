@@ -374,6 +374,9 @@ class Content:
             parent = Content(reader, open_snapshot(reader), self._open_parent, self._depth + 1)
             if parent.snapshot.root is None or parent.snapshot.root.identity.file_id != parent_id:
                 raise CorruptLayoutError(f"{name!r} is not the parent of this file", path=self.reader.name)
+            if parent.dim != self.dim:
+                fact = f"its vectors have {self.dim} dimensions, those of its parent {name!r} {parent.dim}"
+                raise CorruptLayoutError(fact, path=self.reader.name)
             rows = parent.load_rows()
         finally:
             reader.close()
@@ -381,7 +384,12 @@ class Content:
         members = self.snapshot.of_type(SegmentType.MEMBERSHIP)
         keep = np.ones(len(visible), bool)
         if members:
-            keep = np.isin(visible, decode_membership(self.read(members[-1]), self.reader.name))
+            wanted = decode_membership(self.read(members[-1]), self.reader.name)
+            if lost := int((~np.isin(wanted, rows.ids.astype(np.uint64))).sum()):
+                # A parent that was cut off opens as it was some commits ago.
+                fact = f"the parent file {name!r} lacks {lost} of the vectors this file has from it"
+                raise CorruptLayoutError(fact, path=self.reader.name)
+            keep = np.isin(visible, wanted)
         return visible[keep], rows.take(np.flatnonzero(rows.live)[keep])
 
 
