@@ -208,3 +208,46 @@ def test_a_window_far_away_costs_one_read_after_the_first(tmp_path: Path, compre
     assert layout.SEEK_PREFIX + "signal/noise" not in shard
     ends = [shard.block(name).data_offset for name in shard.names]
     assert ends == sorted(ends)
+
+
+class CachingReader(CountingReader):
+    """Lies far, with a cache: counts how often somebody waits for what was not brought yet."""
+
+    def __init__(self, data: bytes) -> None:
+        super().__init__(data)
+        self.waits = 0
+        self._here: list[Range] = []
+
+    def read(self, start: int, end: int) -> memoryview:
+        if not any(low <= start and end <= high for low, high in self._here):
+            self.prefetch([(start, end)])
+        return super().read(start, end)
+
+    def prefetch(self, ranges: Sequence[Range]) -> None:
+        self.waits += 1
+        self._here += ranges
+
+
+@pytest.mark.parametrize("choice", ["raw", "seekable", "single", "lz4"])
+def test_rows_far_apart_are_fetched_at_the_same_time(files: dict[str, bytes], choice: str) -> None:
+    """One wait for all of them, whatever asks: a channel, a signal, a row of steps."""
+    wanted = [STEPS - 1, 3, STEPS // 2, 3, STEPS // 3]
+    for ask in (
+        lambda episode: episode["rgb"][wanted].values(),
+        lambda episode: episode.steps.observations["rgb"][wanted],
+        lambda episode: episode.steps.observations["rgb"][np.isin(np.arange(STEPS), wanted)],
+    ):
+        reader = CachingReader(files[choice])
+        episode = wd.open_episode(reader)
+        assert episode.steps.length == STEPS
+        assert np.array_equal(episode["rgb"][0][0], RGB[0])
+        before = reader.waits
+        found = ask(episode)
+        assert reader.waits - before <= 1
+        assert np.array_equal(np.unique(found, axis=0), np.unique(RGB[wanted], axis=0))
+    reader = CachingReader(files[choice])
+    channel = wd.load_wshard(reader).observations["rgb"]
+    channel[0]
+    before = reader.waits
+    assert np.array_equal(channel[wanted], RGB[wanted])
+    assert reader.waits - before <= 1

@@ -17,6 +17,9 @@ from numpy.typing import NDArray
 ReadRows = Callable[[int, int], NDArray[Any]]
 """Rows [start, end) as an array; both inside."""
 
+BringRows = Callable[[NDArray[np.int64]], None]
+"""Told which rows will be read in several stretches, so that all of them can be on their way at the same time."""
+
 GAP_BYTES = 256 << 10
 """Rows that lie closer together than this are read as one stretch."""
 
@@ -25,7 +28,9 @@ class BadKeyError(IndexError, TypeError, ValueError):
     """A key that chooses nothing here: an IndexError as in numpy, a TypeError or ValueError as in Python."""
 
 
-def chosen(key: Any, shape: tuple[int, ...], read: ReadRows, itemsize: int) -> Any:
+def chosen(
+    key: Any, shape: tuple[int, ...], read: ReadRows, itemsize: int, bring: BringRows | None = None
+) -> Any:
     """What `array[key]` is for an array of this shape of which `read` gives rows."""
     count = shape[0]
     if type(key) is slice and (key.step is None or key.step == 1):
@@ -39,7 +44,7 @@ def chosen(key: Any, shape: tuple[int, ...], read: ReadRows, itemsize: int) -> A
     if at is None:
         return read(0, count)[tuple(parts)]
     gap_rows = GAP_BYTES // max(1, itemsize * math.prod(shape[1:]))
-    rows, parts[at : at + 1] = _first_axis(parts[at], shape, read, gap_rows)
+    rows, parts[at : at + 1] = _first_axis(parts[at], shape, read, gap_rows, bring)
     return rows[tuple(parts)]
 
 
@@ -117,7 +122,7 @@ def _axes_taken(part: Any) -> int:
 
 
 def _first_axis(
-    part: Any, shape: tuple[int, ...], read: ReadRows, gap_rows: int
+    part: Any, shape: tuple[int, ...], read: ReadRows, gap_rows: int, bring: BringRows | None
 ) -> tuple[NDArray[Any], list[Any]]:
     """The rows one part of a key needs, and the parts that choose from those rows what it chose from all."""
     count = shape[0]
@@ -130,7 +135,7 @@ def _first_axis(
         if not rows:
             return read(0, 0), [slice(None)]
         if forward.step > gap_rows + 1:
-            found = _gathered(np.arange(forward.start, forward.stop, forward.step), read, gap_rows)
+            found = _gathered(np.arange(forward.start, forward.stop, forward.step), read, gap_rows, bring)
             return found, [slice(None) if rows.step > 0 else back]
         return read(forward[0], forward[-1] + 1), [slice(None, None, rows.step)]
     if part.dtype.kind == "b":
@@ -140,12 +145,12 @@ def _first_axis(
         wanted, *others = np.nonzero(part)
     else:
         wanted, others = _all_wrapped(part, count), []
-    found, places = _picked(wanted, read, gap_rows)
+    found, places = _picked(wanted, read, gap_rows, bring)
     return found, [places, *others]
 
 
 def _picked(
-    wanted: NDArray[np.int64], read: ReadRows, gap_rows: int
+    wanted: NDArray[np.int64], read: ReadRows, gap_rows: int, bring: BringRows | None
 ) -> tuple[NDArray[Any], NDArray[np.int64]]:
     """Rows that hold all that is wanted, and where in them each is."""
     if not wanted.size:
@@ -154,12 +159,16 @@ def _picked(
     if high - low <= gap_rows:
         return read(low, high + 1), wanted - low
     rows, places = np.unique(wanted, return_inverse=True)
-    return _gathered(rows, read, gap_rows), places.reshape(wanted.shape)
+    return _gathered(rows, read, gap_rows, bring), places.reshape(wanted.shape)
 
 
-def _gathered(rows: NDArray[np.int64], read: ReadRows, gap_rows: int) -> NDArray[Any]:
+def _gathered(
+    rows: NDArray[np.int64], read: ReadRows, gap_rows: int, bring: BringRows | None
+) -> NDArray[Any]:
     """These ascending rows and no others, read in as few stretches as the gaps between them allow."""
     cuts = (np.flatnonzero(np.diff(rows) > gap_rows + 1) + 1).tolist()
+    if cuts and bring is not None:
+        bring(rows)
     found = []
     for start, end in zip([0, *cuts], [*cuts, len(rows)], strict=True):
         part = rows[start:end]

@@ -168,6 +168,10 @@ class PartRangeReader:
         """A view of the bytes [start, end) if they lie in a cache on this machine."""
         return resident(self._reader, self._offset + start, self._offset + end)
 
+    def prefetch(self, ranges: Sequence[Range]) -> None:
+        """Bring ranges into the cache of the reader behind it, if there is one."""
+        prefetch(self._reader, [(self._offset + start, self._offset + end) for start, end in ranges])
+
     def close(self) -> None:
         """The reader behind it stays open."""
 
@@ -186,6 +190,13 @@ def resident(reader: RangeReader, start: int, end: int) -> memoryview | None:
     ask = getattr(reader, "resident", None)
     found: memoryview | None = None if ask is None else ask(start, end)
     return found
+
+
+def prefetch(reader: RangeReader, ranges: Sequence[Range]) -> None:
+    """Bring ranges, all at the same time, to where the next read costs nothing, if there is such a place."""
+    ask = getattr(reader, "prefetch", None)
+    if ask is not None and ranges:
+        ask(ranges)
 
 
 class JoinedRangeReader:

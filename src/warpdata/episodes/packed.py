@@ -23,6 +23,7 @@ from warpdata.bytekit.checksum import crc32c, join_crc32c
 from warpdata.bytekit.commit import commit_file, commit_folder, write_file
 from warpdata.bytekit.dtype import dtype_named, dtype_of
 from warpdata.bytekit.jsontext import dump_json, parse_json_object
+from warpdata.bytekit.keys import chosen
 from warpdata.bytekit.ranges import PartRangeReader, RangeReader
 from warpdata.episodes.disk_episode import DirectorySource
 from warpdata.episodes.edits import EditedSource, shown
@@ -558,10 +559,8 @@ class PackedRows(ClockedSignal):
     def _values_at(self, indices: NDArray[np.int64]) -> NDArray[Any]:
         if not len(indices):
             return self._values_in(range(0))
-        low, high = int(indices.min()), int(indices.max()) + 1
-        if high - low < 4 * len(indices) + 64:
-            return frozen(self._run(low, high)[indices - low])
-        return frozen(np.stack([self._run(number, number + 1)[0] for number in indices.tolist()]))
+        shape = (len(self), *self._meta.shape)
+        return frozen(chosen(indices, shape, self._run, self._meta.dtype.itemsize, self._bring))
 
     def _values_kept(self, indices: NDArray[np.int64]) -> NDArray[Any]:
         found = self._parts[0].rows_kept(indices) if len(self._parts) == 1 else None

@@ -364,7 +364,12 @@ class StepSignal:
         return frozen(aligned_values(self._signal, self.times_ns[start:stop], part, self._align or "hold"))
 
     def __getitem__(self, key: Any) -> Any:
-        return chosen(key, self.shape, self.rows, self.dtype.itemsize)
+        return chosen(key, self.shape, self.rows, self.dtype.itemsize, self._bring)
+
+    def _bring(self, rows: NDArray[np.int64]) -> None:
+        found = self._found()
+        wanted = rows if found is None else found.positions[rows]
+        self._signal._bring(wanted[wanted >= 0])
 
     def __len__(self) -> int:
         return self._times.count

@@ -116,14 +116,10 @@ class BlockRows:
         return not self._shard.is_local
 
     def bring(self, rows: NDArray[np.int64]) -> None:
-        """Read what holds these rows, so that a cache has it when they are asked for."""
-        if self.is_far:
-            is_seekable, size = self._shard.is_seekable(self.block), self.spec.row_bytes
-            for low, high, _ in _near_together(np.unique(rows), 1, self._gap_rows()):
-                if is_seekable:
-                    self._shard.bring_frames(self.block, low * size, high * size)
-                else:
-                    self.rows(low, high)
+        """Bring what holds these rows into a cache, if there is one and they lie far."""
+        if self.is_far and self.spec.row_bytes:
+            runs = [(low, high) for low, high, _ in _near_together(np.unique(rows), 1, self._gap_rows())]
+            self._shard.bring(self.block, self.spec.row_bytes, runs)
 
     def _gap_rows(self) -> int:
         """How many rows between two windows are read along with them rather than apart."""

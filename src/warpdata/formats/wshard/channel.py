@@ -13,6 +13,7 @@ from warpdata.bytekit.arrays import as_array
 from warpdata.bytekit.dtype import DType, dtype_of
 from warpdata.bytekit.keys import chosen
 from warpdata.errors import SchemaMismatchError, suggests
+from warpdata.formats.wshard.block_rows import BlockRows
 from warpdata.formats.wshard.schema import ChannelRows, TensorSpec
 from warpdata.formats.wshard.text import guess_encoding, is_text, text_spec, value_array
 
@@ -189,7 +190,8 @@ class Channel:
             return self._data[key]
         rows = self._rows
         spec = rows.spec
-        return chosen(key, (rows.length, *spec.shape), rows.rows, spec.dtype.itemsize)
+        bring = rows.bring if isinstance(rows, BlockRows) else None
+        return chosen(key, (rows.length, *spec.shape), rows.rows, spec.dtype.itemsize, bring)
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
         if dtype is None and not copy:

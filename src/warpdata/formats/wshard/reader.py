@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Collection, Hashable, Sequence
 from typing import TYPE_CHECKING, Any, BinaryIO, Literal
 
 import numpy as np
@@ -13,7 +14,7 @@ from warpdata.bytekit.checksum import crc32c
 from warpdata.bytekit.codec import decode
 from warpdata.bytekit.jsontext import parse_json_object
 from warpdata.bytekit.kept import KEPT
-from warpdata.bytekit.ranges import LocalRangeReader, RangeReader, open_source, resident
+from warpdata.bytekit.ranges import LocalRangeReader, Range, RangeReader, open_source, prefetch, resident
 from warpdata.bytekit.seekable import FOOTER_BYTES, SeekTable, seek_table_bytes, unpack_seek_table
 from warpdata.errors import BlobNotFoundError, ChecksumError, CorruptLayoutError, FormatError, nearest
 from warpdata.formats.wshard import layout
@@ -308,14 +309,28 @@ class ShardReader:
             begin, stop = max(start, low), min(end, low + len(frame))
             out[begin - start : stop - start] = np.frombuffer(frame, np.uint8)[begin - low : stop - low]
 
-    def bring_frames(self, name: str, start: int, end: int) -> None:
-        """Read what holds these bytes of a seekable block and is not decoded yet, so that a cache has it."""
+    def bring(self, name: str, row: int, runs: Sequence[Range]) -> None:
+        """Bring what holds these runs of rows into a cache, if there is one, all of it at the same time."""
         block = self.block(name)
-        table = self._seek_table(block)
-        first, last = table.frames_for(start, end)
-        missing = [n for n in range(first, last) if not self._owner or (name, n) not in KEPT.of(self._owner)]
-        if missing:
-            self._stored(block, table.disk_starts[missing[0]], table.disk_starts[missing[-1] + 1])
+        stored = {self._stored_for(block, row, start * row, end * row) for start, end in runs}
+        base = block.data_offset
+        prefetch(self._reader, [(base + start, base + end) for start, end in sorted(stored) if end > start])
+
+    def _stored_for(self, block: Block, row: int, start: int, end: int) -> Range:
+        """Which bytes of a block as it lies in the file are read for its bytes [start, end)."""
+        if block.is_seekable:
+            table = self._seek_table(block)
+            kept: Collection[Hashable] = KEPT.of(self._owner) if self._owner else ()
+            missing = [n for n in range(*table.frames_for(start, end)) if (block.name, n) not in kept]
+            return (table.disk_starts[missing[0]], table.disk_starts[missing[-1] + 1]) if missing else (0, 0)
+        if block.codec == "none":
+            pieces = self.pieces(block.name) if block.raw_size > layout.PIECES_FROM_BYTES else None
+            if pieces is not None:
+                return pieces.span(start, end, row, block.raw_size)
+            if self.is_verified(block.name) or self._verify == "window":
+                return start, end
+        kept_whole = self._owner and KEPT.get(self._owner, block.name) is not None
+        return (0, 0) if kept_whole else (0, block.disk_size)
 
     def _decode_missing(
         self, block: Block, table: SeekTable, first: int, frames: list[memoryview | None]
