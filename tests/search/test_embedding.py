@@ -262,6 +262,36 @@ def test_what_cannot_be_embedded_is_told(tmp_path: Path) -> None:
         wd.embed(root, lambda _: np.zeros(next(grows)), output=tmp_path / "x.rvf")
 
 
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"rate_hz": 5, "clock": "joints"}, "either clock= or rate_hz="),
+        ({"per": "frame", "clock": "joints"}, "times of their camera"),
+        ({"max_steps": -1}, "max_steps is at least 1"),
+        ({"per": "window", "window": 0}, "at least 1, not 0"),
+        ({"per": "window", "stride": -2}, "at least 1, not 32, -2"),
+        ({"batch_size": 0}, "batch_size is at least 1"),
+        ({"rate_hz": 0}, "rate_hz"),
+        ({"rate_hz": float("nan")}, "rate_hz"),
+        ({"index": "hsnw"}, "Did you mean 'hnsw'"),
+        ({"name": "a/b"}, "not a name for an index"),
+    ],
+)
+def test_options_that_mean_nothing_are_refused(tmp_path: Path, options: dict[str, Any], said: str) -> None:
+    root = record(tmp_path / "root", 1)
+    with pytest.raises(ValueError, match=said):
+        wd.embed(root, "state", **options)
+    assert not list(root.rglob("*.rvf"))
+
+
+def test_an_embedder_of_batches_gives_a_row_for_each(tmp_path: Path) -> None:
+    root = record(tmp_path / "root", 1)
+    for given in (np.zeros((1, 3)), np.zeros(4), np.zeros((4, 0)), np.full((4, 2), np.inf)):
+        with pytest.raises(ValueError, match="give a row of finite numbers for each"):
+            wd.embed(root, lambda _, given=given: given, batch_size=4, output=tmp_path / "x.rvf")
+    assert not (tmp_path / "x.rvf").exists()
+
+
 def test_episodes_with_other_signals_are_told(tmp_path: Path) -> None:
     root = record(tmp_path / "root", 1)
     with wd.record(root) as rec:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import math
 from typing import Any
 
 import numpy as np
@@ -62,9 +63,11 @@ def decode_video_frame(file: io.BufferedIOBase, time_s: float, name: str) -> NDA
 def _frame_at(container: Any, time_s: float, name: str) -> NDArray[np.uint8]:
     if not container.streams.video:
         raise CorruptLayoutError("the file has no video stream", path=name)
+    if not 0 <= time_s < math.inf:
+        raise TimeRangeError(f"no frame at {time_s} s", path=name)
     stream = container.streams.video[0]
     base = float(stream.time_base)
-    container.seek(max(0, int(time_s / base)), stream=stream, backward=True)
+    container.seek(int(min(time_s / base, 1 << 62)), stream=stream, backward=True)
     shown = None
     for frame in container.decode(stream):
         if frame.pts is not None and frame.pts * base > time_s + base / 2 and shown is not None:
@@ -72,7 +75,7 @@ def _frame_at(container: Any, time_s: float, name: str) -> NDArray[np.uint8]:
         shown = frame
         if frame.pts is not None and frame.pts * base > time_s + base / 2:
             break
-    if shown is None or time_s < 0:
+    if shown is None:
         raise TimeRangeError(f"no frame at {time_s} s", path=name)
     found: NDArray[np.uint8] = shown.to_ndarray(format="rgb24")
     return found

@@ -90,6 +90,8 @@ class EmbedOptions:
     def __post_init__(self) -> None:
         if self.per not in PER:
             raise ValueError(f"per is {', '.join(PER)}, not {self.per!r}.{nearest(self.per, PER)}")
+        if self.rate_hz is not None and not 0 < self.rate_hz < 1e9:
+            raise ValueError(f"rate_hz is a positive number, not {self.rate_hz!r}")
         if self.rate_hz is not None and self.clock is not None:
             raise ValueError("give either clock= or rate_hz=")
         if self.clock is not None and self.per == "frame":
@@ -284,8 +286,6 @@ def _at_rate(times: NDArray[np.int64], rate_hz: float | None) -> NDArray[np.int6
     """All records, or those that hold at the moments of a rate."""
     if rate_hz is None:
         return np.arange(len(times))
-    if not 0 < rate_hz < 1e9:
-        raise ValueError(f"rate_hz is a positive number, not {rate_hz!r}")
     moments = rate_grid(int(times[0]), int(times[-1]), rate_hz)
     return np.unique(np.searchsorted(times, moments, side="right") - 1)
 
