@@ -179,6 +179,14 @@ def test_shares_of_a_split() -> None:
     assert parts.names == ("train", "val", "test")
     assert abs(len(parts.train) / 4000 - 0.8) < 0.03
     assert abs(len(parts.val) / 4000 - 0.1) < 0.03
-    for wrong in ({"train": 1.2}, {"train": -0.1}, {}):
+    nan = float("nan")
+    for wrong in (
+        {"train": 1.2},
+        {"train": -0.1},
+        {},
+        {"train": nan},
+        {"train": 0.5, "val": nan},
+        {"train": "0.5"},
+    ):
         with pytest.raises(ValueError, match="shares"):
-            whole.split(**wrong)
+            whole.split(**wrong)  # type: ignore[arg-type]

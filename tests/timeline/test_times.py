@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import example, given
@@ -9,7 +11,7 @@ from hypothesis import strategies as st
 
 from warpdata.loading import Field, Windows
 from warpdata.timeline import ArraySignal, Episode
-from warpdata.timeline.times import INT64_MAX, INT64_MIN, moved, ns_between, rate_grid
+from warpdata.timeline.times import INT64_MAX, INT64_MIN, checked_rate, moved, ns_between, rate_grid
 
 _TIMES = st.integers(INT64_MIN, INT64_MAX)
 
@@ -72,3 +74,14 @@ def test_windows_do_not_reach_around_the_end_of_time() -> None:
     assert [each["state"].tolist() for each in (windows[0], windows[1])] == [[0, 0, 0], [0, 1, 1]]
     assert windows[0].mask["state"].tolist() == [True, True, True]
     assert windows[1].age_ns["state"].tolist() == [INT64_MAX, 0, 0]
+
+
+@pytest.mark.parametrize("rate", [20, 20.0, np.float32(20), np.int64(20), np.uint8(20)])
+def test_a_rate_is_any_positive_number(rate: Any) -> None:
+    assert checked_rate(rate) == 20
+
+
+@pytest.mark.parametrize("wrong", [0, -1, float("nan"), float("inf"), 1e300, 10**30, "20", None, True, 2j])
+def test_what_is_no_rate(wrong: Any) -> None:
+    with pytest.raises(ValueError, match="rate_hz is a positive number"):
+        checked_rate(wrong)

@@ -331,8 +331,9 @@ class Split(tuple[Episodes, ...]):
     names: tuple[str, ...]
 
     def __new__(cls, episodes: Episodes, shares: Mapping[str, float], seed: int) -> Split:
-        total = sum(shares.values())
-        if not shares or any(share < 0 for share in shares.values()) or total > 1 + 1e-9:
+        known = [each for each in shares.values() if isinstance(each, int | float | np.number) and each >= 0]
+        total = sum(known)
+        if not shares or len(known) < len(shares) or total > 1 + 1e-9:
             raise ValueError(f"shares are fractions that add up to at most 1, not {dict(shares)}")
         names = [*shares] if total > 1 - 1e-9 else [*shares, "rest"]
         edges = np.cumsum([*shares.values()][: len(names) - 1])

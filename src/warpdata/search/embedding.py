@@ -45,7 +45,7 @@ from warpdata.search.trajectory_words import EPISODES, TIMESTEPS
 from warpdata.timeline.episode import Episode
 from warpdata.timeline.pictures import picture_shape
 from warpdata.timeline.signal import Signal
-from warpdata.timeline.times import rate_grid
+from warpdata.timeline.times import checked_rate, rate_grid
 
 Per = Literal["episode", "step", "window", "frame"]
 PER: tuple[Per, ...] = get_args(Per)
@@ -90,8 +90,8 @@ class EmbedOptions:
     def __post_init__(self) -> None:
         if self.per not in PER:
             raise ValueError(f"per is {', '.join(PER)}, not {self.per!r}.{nearest(self.per, PER)}")
-        if self.rate_hz is not None and not 0 < self.rate_hz < 1e9:
-            raise ValueError(f"rate_hz is a positive number, not {self.rate_hz!r}")
+        if self.rate_hz is not None:
+            checked_rate(self.rate_hz)
         if self.rate_hz is not None and self.clock is not None:
             raise ValueError("give either clock= or rate_hz=")
         if self.clock is not None and self.per == "frame":

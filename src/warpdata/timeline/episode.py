@@ -24,7 +24,7 @@ from warpdata.timeline.source import (
     named_error,
 )
 from warpdata.timeline.steps import PREFIXES, Steps, StepTimes
-from warpdata.timeline.times import as_int, as_int_array, grid, is_many, rate_grid
+from warpdata.timeline.times import as_int, as_int_array, checked_rate, grid, is_many, rate_grid
 
 _GATED: tuple[Role, ...] = ("observation", "action")
 """A grid of steps begins where all signals of these roles have a value."""
@@ -276,12 +276,11 @@ class Episode(Mapping[str, Any]):
         return tensors_of(self)
 
     def _rate_grid(self, rate_hz: Any) -> NDArray[np.int64]:
-        if not isinstance(rate_hz, int | float) or isinstance(rate_hz, bool) or not 0 < rate_hz < 1e9:
-            raise ValueError(f"rate_hz is a positive number, not {rate_hz!r}")
+        rate = checked_rate(rate_hz)
         gated = [signal for signal in self._filled() if signal.meta.role in _GATED] or self._filled()
         start = max(signal.first_ts_ns for signal in gated)
         stop = max(signal.last_ts_ns for signal in gated)
-        return rate_grid(start, stop, rate_hz)
+        return rate_grid(start, stop, rate)
 
     def _clock_times(self, clock: StepClock) -> StepTimes:
         if clock.times is not None and clock.count is not None:

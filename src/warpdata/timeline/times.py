@@ -94,6 +94,14 @@ def grid(start: int, stop: int, step: int) -> NDArray[np.int64]:
     return start + np.arange(count, dtype=np.int64) * min(step, INT64_MAX) if count else np.empty(0, np.int64)
 
 
+def checked_rate(value: Any) -> float:
+    """A rate per second, or ValueError."""
+    is_number = isinstance(value, int | float | np.integer | np.floating) and not isinstance(value, bool)
+    if not is_number or not 0 < value < 1e9:
+        raise ValueError(f"rate_hz is a positive number, not {value!r}")
+    return float(value)
+
+
 def rate_grid(start: int, stop: int, rate_hz: float) -> NDArray[np.int64]:
     """The times start + round(k · 1e9 / rate), up to and including stop."""
     span = stop - start

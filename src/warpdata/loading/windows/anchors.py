@@ -11,14 +11,13 @@ from numpy.typing import NDArray
 
 from warpdata.episodes.facts import column_table
 from warpdata.errors import DatasetError, nearest
-from warpdata.loading.windows.field import checked_rate
 from warpdata.ordering.state import checked_integer
 from warpdata.sql.engine import matching_rows, parse_condition
 from warpdata.timeline.episode import Episode, same_clock
 from warpdata.timeline.meta import ROLES
 from warpdata.timeline.sampling import align_signal, aligned_values
 from warpdata.timeline.signal import Signal
-from warpdata.timeline.times import MAX_GRID, rate_grid
+from warpdata.timeline.times import MAX_GRID, checked_rate, rate_grid
 
 
 @dataclass(frozen=True, slots=True)

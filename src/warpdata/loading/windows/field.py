@@ -14,6 +14,7 @@ from numpy.typing import DTypeLike, NDArray
 from warpdata.episodes.code_name import code_name
 from warpdata.errors import nearest, suggests
 from warpdata.timeline.sampling import Align
+from warpdata.timeline.times import checked_rate
 
 T = TypeVar("T")
 Transform = Callable[[NDArray[Any], np.random.Generator], Any]
@@ -244,14 +245,6 @@ def _seconds(name: str, value: Any, *, positive: bool = False) -> float:
     if not is_number or not abs(value) <= _MAX_OFFSET_S or (positive and value < 0):
         span = f"from {'0' if positive else f'-{_MAX_OFFSET_S:g}'} to {_MAX_OFFSET_S:g}"
         raise ValueError(f"{name} is a number of seconds {span}, not {value!r}")
-    return float(value)
-
-
-def checked_rate(value: Any) -> float:
-    """A rate per second, or ValueError."""
-    is_number = isinstance(value, int | float | np.integer | np.floating) and not isinstance(value, bool)
-    if not is_number or not 0 < value < 1e9:
-        raise ValueError(f"rate_hz is a positive number, not {value!r}")
     return float(value)
 
 
