@@ -137,12 +137,10 @@ class ShardFile:
         self._touched([self.reader])
         return Fetched(spans, held)
 
-    def read(
-        self, group: int, columns: Sequence[str] | None, fetched: Fetched, *, use_threads: bool = False
-    ) -> pa.Table:
+    def read(self, group: int, columns: Sequence[str] | None, fetched: Fetched) -> pa.Table:
         """A whole row group."""
         with self._opened(fetched) as file:
-            return file.read_row_group(group, columns=_listed(columns), use_threads=use_threads)
+            return file.read_row_group(group, columns=_listed(columns), use_threads=False)
 
     def stream(self, group: int, columns: Sequence[str] | None, rows: int) -> Iterator[pa.RecordBatch]:
         """A row group in pieces of at most `rows` rows, decoded as they are asked for.

@@ -368,7 +368,7 @@ class Table:
 
     def _rows_of_group(self, task: tuple[int, int], rows: Positions) -> pa.Table:
         file, first = self.files.file(task[0]), self.files.first_row(*task)
-        loaded = file.read(task[1], self.columns, file.fetch(task[1], self.columns), use_threads=True)
+        loaded = file.read(task[1], self.columns, file.fetch(task[1], self.columns))
         low, high = np.searchsorted(rows, [first, first + loaded.num_rows])
         return rows_at(loaded, rows[low:high] - first)
 

@@ -197,7 +197,11 @@ class _TableRows(Rows):
             table = self._table
             with reading(table.name), table.opened() as found:
                 top = self._path.partition("/")[0]
-                column = found.read_row_group(number, columns=[top]).column(top).combine_chunks()
+                column = (
+                    found.read_row_group(number, columns=[top], use_threads=False)
+                    .column(top)
+                    .combine_chunks()
+                )
             self._kept = (number, column_values(column, self._path, table.leaves[self._path], table.name))
         return self._kept[1]
 

@@ -87,7 +87,7 @@ def _ahead(
 ) -> ReadAhead[GroupSlice, Fetched, tuple[GroupSlice, Any]]:
     return ReadAhead(
         lambda part: table.files.file(part.shard).fetch(part.group, columns),
-        lambda part, fetched: (part, _decoded(table, part, columns, fetched, use_threads=not workers)),
+        lambda part, fetched: (part, _decoded(table, part, columns, fetched)),
         slices,
         workers=workers,
         cost=lambda part: group_bytes(table, part, columns),
@@ -126,11 +126,9 @@ def _first_group(table: Table, part: GroupSlice, columns: Sequence[str] | None, 
             return
 
 
-def _decoded(
-    table: Table, part: GroupSlice, columns: Sequence[str] | None, fetched: Fetched, *, use_threads: bool
-) -> Any:
+def _decoded(table: Table, part: GroupSlice, columns: Sequence[str] | None, fetched: Fetched) -> Any:
     """The rows of a slice; where other groups are decoded at the same time, its columns need no threads."""
-    whole = table.files.file(part.shard).read(part.group, columns, fetched, use_threads=use_threads)
+    whole = table.files.file(part.shard).read(part.group, columns, fetched)
     if part.end - part.start == whole.num_rows:
         return whole
     return whole.slice(part.start, part.end - part.start)

@@ -37,6 +37,9 @@ def reading(name: str) -> Iterator[None]:
         raise CorruptLayoutError(f"the table cannot be read ({str(error)[:200]})", path=name) from None
 
 
+_ALONE = pa.ipc.IpcReadOptions(use_threads=False)
+
+
 class MinariTable:
     """The table of one episode; a column is read when it is asked for."""
 
@@ -50,7 +53,7 @@ class MinariTable:
                 self.schema, self.count = found.schema_arrow, int(found.metadata.num_rows)
                 self._check_parquet(found.metadata)
             else:
-                opened = pa.ipc.open_file(RangeFile(reader))
+                opened = pa.ipc.open_file(RangeFile(reader), options=_ALONE)
                 self.schema = opened.schema
                 self.count = sum(opened.get_batch(at).num_rows for at in range(opened.num_record_batches))
 
@@ -65,9 +68,9 @@ class MinariTable:
         if found is None:
             with reading(self.name), contextlib.closing(self._place.open(self._file)) as reader:
                 if self._format == "parquet":
-                    table = pq.ParquetFile(RangeFile(reader)).read(columns=[name])
+                    table = pq.ParquetFile(RangeFile(reader)).read(columns=[name], use_threads=False)
                 else:
-                    table = pa.ipc.open_file(RangeFile(reader)).read_all().select([name])
+                    table = pa.ipc.open_file(RangeFile(reader), options=_ALONE).read_all().select([name])
                 table.validate(full=True)
                 found = self._columns[name] = table.column(name).combine_chunks()
                 if isinstance(found, pa.ChunkedArray):
