@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import http.server
-import socketserver
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -12,7 +11,7 @@ import pytest
 
 import warpdata as wd
 from tests.published import publish_demo
-from tests.servers import run_http
+from tests.servers import run_http, serving
 from warpdata.errors import BudgetExceededError, LimitExceededError
 from warpdata.stores.blobstore import Blob
 from warpdata.stores.http import HttpStore
@@ -88,27 +87,23 @@ def test_what_came_of_answers_that_were_cut_counts() -> None:
         protocol_version = "HTTP/1.1"
 
         def do_GET(self) -> None:
+            served.append(900)
             self.send_response(200)
             self.send_header("Content-Length", "1000")
             self.end_headers()
-            served.append(900)
             self.wfile.write(bytes(900))
             self.close_connection = True
 
         def log_message(self, *_: object) -> None: ...
 
-    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), Cut) as server:
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
-        web = HttpStore(f"http://127.0.0.1:{server.server_address[1]}")
+    with serving(Cut) as server:
+        web = HttpStore(server.url)
         store = ReliableStore(web, Meter(Budget(max_bytes=2500)), RetryPolicy(sleep=lambda _: None))
         with pytest.raises(BudgetExceededError, match="700 bytes left of the budget of 2500"):
             store.get("x", max_bytes=1 << 20)
         assert store.meter.spent.bytes_read == 1800
         assert len(served) == 3, "the third says how long it is, and is not listened to"
         store.close()
-        server.shutdown()
-        thread.join()
 
 
 def test_opening_a_dataset_counts_and_stops(local_catalog: str, picture_folder: Path, tmp_path: Path) -> None:
