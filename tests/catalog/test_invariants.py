@@ -7,6 +7,8 @@ import time
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 import warpdata as wd
@@ -265,11 +267,35 @@ def test_a_plan_says_what_a_pass_reads(
         assert plan.rows == (limit or 20_000)
         before = ds.spent
         list(ds.table().batches(500, columns=columns, limit=limit, prefetch=prefetch))
-        # Row groups that are fetched at the same time ask for the page between them once, but either may be first.
-        if mode == "remote" or prefetch == "off":
-            assert ds.spent.requests - before.requests == plan.requests
+        assert ds.spent.requests - before.requests == plan.requests
         assert ds.spent.bytes_read - before.bytes_read == plan.bytes_to_read
     assert (plan.bytes_to_read == 0) == (mode == "auto")
+
+
+@pytest.mark.parametrize("prefetch", ["off", "1", "4", "auto", "aggressive"])
+def test_a_plan_counts_pages_that_many_row_groups_share(
+    s3_catalog: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, prefetch: str
+) -> None:
+    """Row groups of a fraction of a page and of several, in a cache that has some of them."""
+    random = np.random.default_rng(sum(prefetch.encode()))
+    paths = []
+    for number in range(3):
+        table = pa.table({name: random.integers(0, 1 << 62, 30_000) for name in "abcd"})
+        paths.append(tmp_path / f"{number}.parquet")
+        pq.write_table(table, paths[-1], row_group_size=[300, 2_000, 12_000][number], compression="none")
+    with wd.DatasetBuilder("ws/pages", catalog=s3_catalog) as builder:
+        builder.add_table("main", paths)
+        builder.publish()
+    for turn in range(4):
+        monkeypatch.setenv("WARP_CACHE_DIR", str(tmp_path / f"cache-{turn}"))
+        with wd.dataset("ws/pages", catalog=s3_catalog) as ds:
+            ds.table().take(random.integers(0, 90_000, int(random.choice([0, 1, 20]))))
+        columns = sorted(random.choice(list("abcd"), int(random.integers(1, 5)), replace=False).tolist())
+        with wd.dataset("ws/pages", catalog=s3_catalog) as ds:
+            plan, before = ds.plan("main", columns=columns, prefetch=prefetch), ds.spent
+            list(ds.table().batches(1000, columns=columns, prefetch=prefetch))
+            assert ds.spent.bytes_read - before.bytes_read == plan.bytes_to_read
+            assert ds.spent.requests - before.requests == plan.requests
 
 
 def test_a_plan_of_a_folder(local_catalog: str, picture_folder: Path) -> None:

@@ -96,6 +96,22 @@ class TestFrozen:
         assert bytes(again.read(0, len(DATA))) == DATA
         assert store.fetched == [(PAGE_BYTES, len(DATA))], "only what is not there"
 
+    def test_what_it_will_cost_is_known(self, tmp_path: Path, freeze: Callable[[Path], None]) -> None:
+        """Nothing is kept, so a page that two reads share comes twice."""
+        reader, store, cache = opened(tmp_path)
+        reader.read(0, 10)
+        cache.close()
+        freeze(tmp_path)
+        again, _, _ = opened(tmp_path, store=store)
+        middle = PAGE_BYTES + PAGE_BYTES // 2
+        reads = [[(0, middle)], [(middle, len(DATA))]]
+        expected = again.costs(reads)
+        store.fetched.clear()
+        for ask in [again.asked(read) for read in reads]:
+            ask()
+        assert [end - start for start, end in store.fetched] == expected
+        assert sum(expected) > len(DATA) - PAGE_BYTES
+
     def test_damage_is_noticed(self, tmp_path: Path, freeze: Callable[[Path], None]) -> None:
         reader, store, cache = opened(tmp_path)
         reader.read(0, len(DATA))

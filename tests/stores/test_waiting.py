@@ -8,6 +8,7 @@ import socket
 import threading
 import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -104,7 +105,12 @@ class TestForks:
             return task
 
         ahead = ReadAhead(
-            slow, lambda task, got: task + got, range(40), workers=6, cost=lambda _: 1, max_cost=100
+            lambda task: partial(slow, task),
+            lambda task, got: task + got,
+            range(40),
+            workers=6,
+            cost=lambda _: 1,
+            max_cost=100,
         )
         assert [next(ahead) for _ in range(3)] == [0, 2, 4]
         assert in_fork(lambda: 17 if list(ahead) == list(range(6, 80, 2)) else 1) == 17

@@ -130,12 +130,21 @@ class ShardFile:
             check_range(self.reader, start, end)
         return coalesce(ranges, max_gap_bytes=_GAP_BYTES)
 
-    def fetch(self, group: int, columns: Sequence[str] | None) -> Fetched:
-        """The bytes of a row group's columns, near ones together, all reads at the same time."""
+    def ask(self, group: int, columns: Sequence[str] | None) -> Callable[[], Fetched]:
+        """What a thread is to run for the bytes of a row group's columns: near ones together, all at the same time."""
         spans = self._spans(group, columns)
-        held = self.reader.hold([(span.start, span.end) for span in spans])
-        self._touched([self.reader])
-        return Fetched(spans, held)
+        hold = self.reader.asked([(span.start, span.end) for span in spans])
+
+        def fetch() -> Fetched:
+            held = hold()
+            self._touched([self.reader])
+            return Fetched(spans, held)
+
+        return fetch
+
+    def fetch(self, group: int, columns: Sequence[str] | None) -> Fetched:
+        """The bytes of a row group's columns."""
+        return self.ask(group, columns)()
 
     def read(self, group: int, columns: Sequence[str] | None, fetched: Fetched) -> pa.Table:
         """A whole row group."""

@@ -445,7 +445,7 @@ class Table:
             needed = sorted({*stored, *condition.columns})
             parts = [part for part in (expression, condition.pruning) if part is not None]
             ahead = ReadAhead(
-                lambda task: self.files.file(task[0]).fetch(task[1], needed),
+                lambda task: self.files.file(task[0]).ask(task[1], needed),
                 lambda task, fetched: (task, self.files.file(task[0]).read(task[1], needed, fetched)),
                 self._groups(parts, files), workers=4, cost=self._group_bytes, max_cost=_AHEAD_BYTES,
             )  # fmt: skip

@@ -86,7 +86,7 @@ def _ahead(
     table: Table, slices: Iterator[GroupSlice], columns: Sequence[str] | None, workers: int
 ) -> ReadAhead[GroupSlice, Fetched, tuple[GroupSlice, Any]]:
     return ReadAhead(
-        lambda part: table.files.file(part.shard).fetch(part.group, columns),
+        lambda part: table.files.file(part.shard).ask(part.group, columns),
         lambda part, fetched: (part, _decoded(table, part, columns, fetched)),
         slices,
         workers=workers,

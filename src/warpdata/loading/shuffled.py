@@ -133,7 +133,7 @@ class ShuffledStream:
 
     def _ahead(self, epoch: int, starts: Sequence[int]) -> ReadAhead[Any, None, pa.Table]:
         return ReadAhead(
-            lambda _: None, lambda rows, _: self._taken(rows), self._pools(epoch, starts),
+            lambda _: lambda: None, lambda rows, _: self._taken(rows), self._pools(epoch, starts),
             workers=min(2, self._workers), cost=len, max_cost=1 << 62, cores=2,
         )  # fmt: skip
 

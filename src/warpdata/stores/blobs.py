@@ -10,6 +10,7 @@ import contextlib
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -70,6 +71,25 @@ class RangeBytes:
     """Only the ranges that were asked for are here and checked; the rest may be holes."""
 
 
+class _Claim:
+    """Pages that one thread fetches; they are let go when it is done, or when nothing is left that would do it."""
+
+    def __init__(self, pages: list[int], release: Callable[[list[int]], None]) -> None:
+        self._pages = pages
+        self._release = release
+
+    def __enter__(self) -> list[int]:
+        return self._pages
+
+    def __exit__(self, *_: object) -> None:
+        pages, self._pages = self._pages, []
+        if pages:
+            self._release(pages)
+
+    def __del__(self) -> None:
+        self.__exit__()
+
+
 class BlobReader:
     """Ranges of one blob; every page that is fetched is checked when its publisher's sums are known."""
 
@@ -117,11 +137,30 @@ class BlobReader:
         """Exactly the bytes of each range, and the cached file they are in if there is one."""
         for start, end in ranges:
             check_range(self, start, end)
+        return self._hold(ranges, None)
+
+    def asked(self, ranges: Sequence[Range]) -> Callable[[], RangeBytes]:
+        """What a thread is to run at once to hold these ranges.
+
+        Which pages it fetches is settled here: a page that several readers need is fetched by the one that asked first,
+        whichever thread runs first. So the requests of a pass are known beforehand.
+        """
+        for start, end in ranges:
+            check_range(self, start, end)
+        file = self._pinned()
+        if file is None:
+            return partial(self._hold, ranges, None)
+        try:
+            return partial(self._hold, ranges, self._claimed(_missing(file, ranges)))
+        finally:
+            file.unpin()
+
+    def _hold(self, ranges: Sequence[Range], claim: _Claim | None) -> RangeBytes:
         file = self._pinned()
         if file is None or self._cache is None:
             return RangeBytes(self._read_direct(ranges))
         try:
-            return self._read_cached(self._cache, file, ranges)
+            return self._read_cached(self._cache, file, ranges, claim)
         finally:
             file.unpin()
 
@@ -190,9 +229,10 @@ class BlobReader:
         sizes: list[int] = []
         brought: set[int] = set()
         for ranges in reads:
-            pages = {page for r in ranges for page in file.missing(*_pages(r))} - brought
-            brought |= pages
-            for first, last in _runs(list(pages)):
+            pages = [page for page in _missing(file, ranges) if page not in brought]
+            if not file.is_read_only:
+                brought.update(pages)
+            for first, last in _runs(pages):
                 whole = first * PAGE_BYTES, min(last * PAGE_BYTES, self.size)
                 sizes += [end - start for start, end in _split(whole)]
         return sizes
@@ -264,19 +304,19 @@ class BlobReader:
         wanted = [self._aligned(r) for r in ranges] if self._sums is not None else list(ranges)
         return coalesce(wanted, max_span_bytes=_SPAN_BYTES)
 
-    def _read_cached(self, cache: PageCache, file: PageFile, ranges: Sequence[Range]) -> RangeBytes:
+    def _read_cached(
+        self, cache: PageCache, file: PageFile, ranges: Sequence[Range], claim: _Claim | None
+    ) -> RangeBytes:
         streamed: dict[int, memoryview] = {}
-        wanted = sorted({page for r in ranges for page in file.missing(*_pages(r))})
+        wanted = _missing(file, ranges)
         self._count_cached(ranges, wanted)
         if file.is_read_only:
             self._bring_alone(file, _runs(wanted), streamed)
             wanted = []
         while wanted:
-            mine = self._claim(wanted)
-            try:
+            with claim or self._awaited(wanted) as mine:
                 others = self._bring(cache, file, mine, streamed)
-            finally:
-                self._release(mine)
+            claim = None
             wanted = [page for page in wanted if page not in streamed and file.missing(page, page + 1)]
             self._bring_alone(file, self._await(file, others), streamed)
             wanted = [page for page in wanted if page not in streamed]
@@ -298,14 +338,19 @@ class BlobReader:
         if found:
             count_traffic(cache=found)
 
-    def _claim(self, pages: list[int]) -> list[int]:
-        """The pages no other thread here is fetching; waits when all are taken."""
+    def _claimed(self, pages: list[int]) -> _Claim:
+        """The pages no other thread here is fetching or about to fetch."""
         with self._turn:
             free = [page for page in pages if page not in self._busy]
-            if not free:
-                self._turn.wait(timeout=_HERD_TIMEOUT_S)
             self._busy.update(free)
-            return free
+            return _Claim(free, self._release)
+
+    def _awaited(self, pages: list[int]) -> _Claim:
+        """The same; waits when all are taken."""
+        with self._turn:
+            if self._busy.issuperset(pages):
+                self._turn.wait(timeout=_HERD_TIMEOUT_S)
+            return self._claimed(pages)
 
     def _release(self, pages: list[int]) -> None:
         with self._turn:
@@ -449,6 +494,10 @@ class LocalBlobReader:
         """Exactly the bytes of each range, and the file they are in."""
         return RangeBytes(self.read_many(ranges), self._file.read(0, self.size))
 
+    def asked(self, ranges: Sequence[Range]) -> Callable[[], RangeBytes]:
+        """What a thread is to run to hold these ranges."""
+        return partial(self.hold, ranges)
+
     def prefetch(self, ranges: Sequence[Range]) -> None:
         """Nothing to do: the bytes are here."""
 
@@ -514,6 +563,11 @@ def closing_reader(reader: AnyBlobReader) -> Iterator[AnyBlobReader]:
 def _pages(wanted: Range) -> Range:
     start, end = wanted
     return start // PAGE_BYTES, layout.page_count(end) if end > start else start // PAGE_BYTES
+
+
+def _missing(file: PageFile, ranges: Sequence[Range]) -> list[int]:
+    """The pages of some ranges that are not here, ascending."""
+    return sorted({page for r in ranges for page in file.missing(*_pages(r))})
 
 
 def _lock_range(run: Range) -> Range:

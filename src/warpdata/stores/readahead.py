@@ -24,13 +24,15 @@ R = TypeVar("R")
 class _Job(Generic[T, F, R]):
     task: T
     cost: int
-    fetched: Future[F] | None = None
+    fetched: Callable[[], F]
+    """Waits for what is being fetched, or fetches it."""
     done: Future[R] | None = None
 
 
 class ReadAhead(Generic[T, F, R]):
     """Tasks fetched far ahead and worked on near ahead, by threads that begin at once; results in order.
 
+    `ask` is called for one task after the other, in order; what it returns is run by a thread at once, beside others.
     Many fetches may wait for a network at the same time, but only as many tasks as there are cores (or `cores`
     says) are worked on, and few finished results lie in memory. With `first`, so many are begun at the beginning
     and twice as many after each result: what is needed last does not slow down what is needed now.
@@ -38,7 +40,7 @@ class ReadAhead(Generic[T, F, R]):
 
     def __init__(
         self,
-        fetch: Callable[[T], F],
+        ask: Callable[[T], Callable[[], F]],
         work: Callable[[T, F], R],
         tasks: Iterable[T],
         *,
@@ -49,7 +51,7 @@ class ReadAhead(Generic[T, F, R]):
         cores: int | None = None,
         first: int | None = None,
     ) -> None:
-        self._fetch = fetch
+        self._ask = ask
         self._work = work
         self._tasks = iter(tasks)
         self._next = next(self._tasks, None)
@@ -71,8 +73,6 @@ class ReadAhead(Generic[T, F, R]):
 
     def in_child(self) -> None:
         """Begin again what was under way, once a result is asked for."""
-        for job in self._jobs:
-            job.fetched = job.done = None
         self._is_begun = False
 
     def __iter__(self) -> Iterator[R]:
@@ -81,10 +81,11 @@ class ReadAhead(Generic[T, F, R]):
     def __next__(self) -> R:
         if not self._is_begun:
             self._is_begun = True
+            self._jobs = deque(self._job(job.task, job.cost) for job in self._jobs)
             self._submit()
         if not self._jobs:
             task = self._taken()
-            return self._work(task, self._fetch(task))
+            return self._work(task, self._ask(task)())
         job = self._jobs.popleft()
         assert job.done is not None
         result = job.done.result()
@@ -103,13 +104,16 @@ class ReadAhead(Generic[T, F, R]):
     def _submit(self) -> None:
         while self._next is not None and self._has_room():
             task = self._taken()
-            job: _Job[T, F, R] = _Job(task, self._cost(task))
-            if self._depth > self._near and not self._is_here(task):
-                job.fetched = self._fetchers.submit(self._fetch, task)
+            job = self._job(task, self._cost(task))
             self._jobs.append(job)
             self._pending += job.cost
             self._begin()
         self._begin()
+
+    def _job(self, task: T, cost: int) -> _Job[T, F, R]:
+        is_fetched_by_worker = self._depth <= self._near or self._is_here(task)
+        fetch = self._ask(task)
+        return _Job(task, cost, fetch if is_fetched_by_worker else self._fetchers.submit(fetch).result)
 
     def _begin(self) -> None:
         """Hand the next tasks to the workers; at once, because finding a further task may take time."""
@@ -118,7 +122,7 @@ class ReadAhead(Generic[T, F, R]):
                 job.done = self._workers.submit(self._run, job)
 
     def _run(self, job: _Job[T, F, R]) -> R:
-        return self._work(job.task, self._fetch(job.task) if job.fetched is None else job.fetched.result())
+        return self._work(job.task, job.fetched())
 
     def _has_room(self) -> bool:
         return not self._jobs or (len(self._jobs) < self._open and self._pending < self._max_cost)

@@ -276,7 +276,7 @@ class Loader:
             return step, self.read(step, together if step.position == position else None)
 
         ahead: ReadAhead[Step, None, tuple[Step, Batch]] = ReadAhead(
-            partial(self._fetch, fetchers) if is_far else _nothing, work, steps,
+            lambda step: partial(self._fetch, fetchers, step) if is_far else _nothing, work, steps,
             workers=_AHEAD if is_far else self.threads, cost=self._cost, max_cost=self._read_ahead_bytes,
             cores=max(1, self.threads), first=1,
         )  # fmt: skip
@@ -625,5 +625,5 @@ def _what_differs(data: str, here: str) -> str:
     return f"another version of the data, another selection or other edits{apart}"
 
 
-def _nothing(_: Step) -> None:
+def _nothing() -> None:
     """Bytes on this machine are not fetched beforehand."""
