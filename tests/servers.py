@@ -43,9 +43,12 @@ class S3Server:
 
 
 def _free_base() -> int:
-    """Five ports in a row that are free, and those ten thousand higher, which the server uses too."""
+    """Five ports in a row that are free, and those ten thousand higher, which the server uses too.
+
+    All below 32,768: from there on Linux gives ports to whoever connects to something.
+    """
     for _ in range(200):
-        base = random.randint(20_000, 29_000)
+        base = random.randint(12_000, 22_000)
         ports = [base + i for i in range(5)] + [base + 10_000 + i for i in range(5)]
         if all(_is_free(port) for port in ports):
             return base
@@ -70,46 +73,61 @@ def _is_free(port: int) -> bool:
 @contextlib.contextmanager
 def run_s3() -> Iterator[S3Server]:
     """A fresh S3 server with one bucket; killed and wiped afterwards."""
-    weed = shutil.which("weed", path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
-    assert weed is not None, "the S3 server is not installed (seaweedfs, in the extra `test`)"
     folder = Path(tempfile.mkdtemp(prefix="warp-s3-"))
     actions = ["Admin", "Read", "Write", "List", "Tagging"]
     identity = {"name": "t", "credentials": [{"accessKey": KEY, "secretKey": SECRET}], "actions": actions}
     (folder / "s3.json").write_text(json.dumps({"identities": [identity]}))
-    (folder / "data").mkdir()
-    base = _free_base()
-    ports = {"master": 0, "volume": 1, "filer": 2, "s3": 3, "admin": 4}
-    command = [
-        str(weed), "-logtostderr=true", "mini", f"-dir={folder / 'data'}", "-ip=127.0.0.1",
-        "-ip.bind=127.0.0.1", "-admin.ui=false", "-webdav=false", "-s3.port.iceberg=0", "-s3.port.lance=0",
-        "-master.telemetry=false", f"-s3.config={folder / 's3.json'}", f"-bucket={BUCKET}",
-        *[f"-{name}.port={base + offset}" for name, offset in ports.items()],
-    ]  # fmt: skip
-    with (folder / "log").open("wb") as log:
-        process = subprocess.Popen(command, stdout=log, stderr=log, cwd=folder)
     try:
-        server = S3Server(base + 3)
-        _wait_until_ready(server, process, folder / "log")
-        yield server
+        server, process = _started(folder)
+        try:
+            yield server
+        finally:
+            process.kill()
+            process.wait()
     finally:
-        process.kill()
-        process.wait()
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _wait_until_ready(server: S3Server, process: subprocess.Popen[bytes], log: Path) -> None:
-    """Ready is the first successful PUT, not the open port."""
+def _started(folder: Path, tries: int = 5) -> tuple[S3Server, subprocess.Popen[bytes]]:
+    """A server that answers; another one may take a port between looking for it and using it."""
+    weed = shutil.which("weed", path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
+    assert weed is not None, "the S3 server is not installed (seaweedfs, in the extra `test`)"
+    ports = {"master": 0, "volume": 1, "filer": 2, "s3": 3, "admin": 4}
+    for attempt in range(tries):
+        base, data, log_path = _free_base(), folder / f"data-{attempt}", folder / f"log-{attempt}"
+        data.mkdir()
+        command = [
+            str(weed), "-logtostderr=true", "mini", f"-dir={data}", "-ip=127.0.0.1",
+            "-ip.bind=127.0.0.1", "-admin.ui=false", "-webdav=false", "-s3.port.iceberg=0", "-s3.port.lance=0",
+            "-master.telemetry=false", f"-s3.config={folder / 's3.json'}", f"-bucket={BUCKET}",
+            *[f"-{name}.port={base + offset}" for name, offset in ports.items()],
+        ]  # fmt: skip
+        with log_path.open("wb") as log:
+            process = subprocess.Popen(command, stdout=log, stderr=log, cwd=folder)
+        server = S3Server(base + 3)
+        if _answers(server, process):
+            return server, process
+    raise AssertionError(log_path.read_text()[-2000:])
+
+
+def _answers(server: S3Server, process: subprocess.Popen[bytes]) -> bool:
+    """Wait for the first successful PUT, not the open port; whether the server lives until then."""
     from warpdata.errors import StoreError
 
-    def is_ready() -> bool:
-        assert process.poll() is None, log.read_text()[-2000:]
+    def is_settled() -> bool:
         try:
             s3_store(server, "ready").put_if_absent(f"probe-{random.random()}", b"x")
         except StoreError:
-            return False
+            return process.poll() is not None
         return True
 
-    until(is_ready, "the server does not answer", pause_s=0.2)
+    try:
+        until(is_settled, "the server does not answer", pause_s=0.2)
+    except BaseException:
+        process.kill()
+        process.wait()
+        raise
+    return process.poll() is None
 
 
 def s3_store(server: S3Server, prefix: str, *, endpoint: str | None = None):
