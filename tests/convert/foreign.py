@@ -13,7 +13,7 @@ import h5py
 import numpy as np
 
 import warpdata as wd
-from tests.conftest import shared_golden
+from tests.conftest import SHARED_GOLDEN, shared_golden
 from warpdata.convert.importing import import_episodes
 from warpdata.episodes.collection import Episodes
 
@@ -26,6 +26,13 @@ def sample(*parts: str) -> Path:
 def expected(*parts: str) -> Any:
     """What the original library read from a sample."""
     return json.loads(sample(*parts).read_text())
+
+
+def listed_samples(*parts: str) -> list[Any]:
+    """What the list of some samples says of each of them, for a parameter of tests; nothing where they are absent."""
+    *folder, name, key = parts
+    path = SHARED_GOLDEN.joinpath("foreign", *folder, name)
+    return list(json.loads(path.read_text())[key]) if path.exists() else []
 
 
 def copied(source: Path, folder: Path) -> Path:

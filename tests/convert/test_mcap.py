@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import warpdata as wd
-from tests.convert.foreign import expected, imported, sample, sha256
+from tests.convert.foreign import imported, listed_samples, sample, sha256
 from tests.convert.sets import assert_same, made_episode, made_episodes
 from warpdata.bytekit.codec import encode as encode_bytes
 from warpdata.convert import mcap as ours
@@ -34,7 +34,7 @@ from warpdata.errors import (
 )
 from warpdata.timeline.episode import Episode
 
-FILES: list[dict[str, Any]] = expected("mcap", "expected.json")["files"] if sample("mcap").exists() else []
+FILES: list[dict[str, Any]] = listed_samples("mcap", "expected.json", "files")
 CDR = ("mcap", "gen", "ros2_cdr_zstd.mcap")
 JSON = ("mcap", "gen", "json_foxglove.mcap")
 MESSAGE = (

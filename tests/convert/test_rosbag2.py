@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import warpdata as wd
-from tests.convert.foreign import copied, expected, imported, sample, sha256
+from tests.convert.foreign import copied, imported, listed_samples, sample, sha256
 from tests.convert.test_mcap import content, numbers
 from warpdata.bytekit.codec import encode as encode_bytes
 from warpdata.convert import mcap, rosbag2
@@ -20,9 +20,7 @@ from warpdata.convert.place import Place
 from warpdata.convert.rosbag2.metadata import parse_metadata
 from warpdata.errors import BlobNotFoundError, CorruptLayoutError, FormatError, LimitExceededError
 
-BAGS: list[dict[str, Any]] = (
-    expected("rosbag2_db3", "expected.json")["bags"] if sample("rosbag2_db3").exists() else []
-)
+BAGS: list[dict[str, Any]] = listed_samples("rosbag2_db3", "expected.json", "bags")
 PLAIN = ("rosbag2_db3", "gen_v9_sqlite3")
 SQLITE = ("rosbag2_db3", "rosbag2", "rosbag2_py", "test", "resources", "sqlite3")
 
@@ -49,8 +47,9 @@ def test_bags_are_read_as_their_library_reads_them(told: dict[str, Any]) -> None
 
 @pytest.mark.parametrize("kind", ["root", "shards"])
 def test_bags_become_mcap_with_every_message(kind: str, tmp_path: Path) -> None:
-    told = next(each for each in BAGS if each["bag"].endswith("gen_v8_sqlite3_msgzstd"))
-    episodes = imported(rosbag2.read(sample(*Path(told["bag"]).parts)), tmp_path / "ours", kind, "rosbag2")
+    bag = sample("rosbag2_db3", "gen_v8_sqlite3_msgzstd")
+    (told,) = (each for each in BAGS if each["bag"].endswith(bag.name))
+    episodes = imported(rosbag2.read(bag), tmp_path / "ours", kind, "rosbag2")
     assert mcap.write(episodes, tmp_path / "out").is_exact
     (path,) = (tmp_path / "out").glob("*.mcap")
     messages = content(path)[1]
