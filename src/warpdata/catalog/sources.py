@@ -19,7 +19,7 @@ from warpdata.catalog.rowgroups import parse_footer, read_tail
 from warpdata.catalog.rowsources import batches_reader, csv_reader, json_rows, kind_of, rows_reader
 from warpdata.errors import CorruptLayoutError, DatasetError
 from warpdata.sql.rowpicking import cast_column, without_views
-from warpdata.sql.sqltext import folded
+from warpdata.sql.sqltext import OWN_COLUMNS, folded
 
 _ARROW_ERRORS = (pa.ArrowException, OSError, ValueError, TypeError)
 
@@ -117,9 +117,12 @@ def same_schema(facts: Sequence[ParquetFacts], table: str) -> pa.Schema:
 
 
 def check_names(schema: pa.Schema, table: str) -> None:
-    """DatasetError for two columns of one name; to SQL a name is the same in capitals."""
+    """DatasetError for two columns of one name, and for one of ours; to SQL a name is the same in capitals."""
     seen: dict[str, str] = {}
     for name in schema.names:
+        if folded(name).startswith(OWN_COLUMNS):
+            fact = f"table {table!r} has a column {name!r}: names that begin with {OWN_COLUMNS!r} are taken"
+            raise DatasetError(fact, hint="Rename it.")
         if folded(name) in seen:
             fact = f"table {table!r} has two columns that SQL cannot tell apart: {seen[folded(name)]!r} and {name!r}"
             raise DatasetError(fact, hint="Rename one of them.")
