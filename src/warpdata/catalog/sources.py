@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 
 from warpdata.bytekit.ranges import FileRangeReader, RangeReader
 from warpdata.catalog.rowgroups import parse_footer, read_tail
-from warpdata.catalog.rowsources import batches_reader, csv_reader, json_rows, kind_of, rows_reader
+from warpdata.catalog.rowsources import batches_reader, csv_reader, json_rows, kind_of, rows_reader, table_of
 from warpdata.errors import CorruptLayoutError, DatasetError
 from warpdata.sql.rowpicking import cast_column, without_views
 from warpdata.sql.sqltext import OWN_COLUMNS, folded
@@ -225,7 +225,7 @@ def _batches(source: Any, staging: Path) -> pa.RecordBatchReader:
         if isinstance(source, pa.RecordBatch):
             source = pa.Table.from_batches([source])
         if not isinstance(source, pa.Table) and hasattr(source, "__arrow_c_stream__"):
-            source = pa.table(source)
+            source = table_of(source)
         if isinstance(source, pa.Table):
             return source.replace_schema_metadata(None).to_reader()
     except _ARROW_ERRORS as error:
