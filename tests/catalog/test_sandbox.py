@@ -200,6 +200,24 @@ class TestQueries:
     def test_what_a_query_may_be(self, dataset: wd.Dataset, query: str) -> None:
         assert dataset.sql(query).arrow().column(0).to_pylist() == [3]
 
+    @pytest.mark.parametrize(
+        "query", ["show tables", "show all tables", "show databases", "show main", "describe"]
+    )
+    def test_what_the_engine_would_show_is_not_the_dataset(
+        self, dataset: wd.Dataset, place: Path, query: str
+    ) -> None:
+        assert "labels, main" in no_harm(place, lambda: dataset.sql(query).arrow())
+
+    def test_a_table_of_another_schema_is_called_by_its_whole_name(
+        self, dataset: wd.Dataset, place: Path
+    ) -> None:
+        assert "'other.main'" in no_harm(place, lambda: dataset.sql("select * from other.main"))
+
+    def test_too_deep_is_said_without_the_engines_advice(self, dataset: wd.Dataset, place: Path) -> None:
+        said = no_harm(place, lambda: dataset.sql(f"select {'- ' * 5000}1"))
+        assert "nested too deeply" in said
+        assert "SET" not in said
+
     def test_a_misspelt_table_is_named(self, dataset: wd.Dataset, place: Path) -> None:
         text = no_harm(place, lambda: dataset.sql("select * from mian"))
         assert "Did you mean 'main'?" in text

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import errno
 import os
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -15,9 +17,11 @@ import warpdata as wd
 from tests.published import rows
 from warpdata.bytekit import commit
 from warpdata.bytekit.commit import map_os_errors
+from warpdata.bytekit.locks import FileLock
 from warpdata.catalog import outbox
 from warpdata.catalog.access import access_options
 from warpdata.catalog.sources import ParquetOptions
+from warpdata.catalog.staging import Staging
 from warpdata.errors import NoLocksError, OutOfSpaceError, StoreError
 from warpdata.formats.tarshard.writer import PackOptions
 from warpdata.settings import Settings
@@ -96,6 +100,30 @@ def test_a_disk_that_cannot_take_it_is_told_once(
         builder.add_table("main", rows(5))
     assert len(tries) == 1
     assert not list(Path(local_catalog).rglob("warpdata-staging-*"))
+
+
+@pytest.mark.parametrize("gone", ["own", "another"])
+def test_folders_come_and_go_beside_each_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, gone: str
+) -> None:
+    """A folder that a sweeper took is made again; one that its owner removed is none to be swept."""
+    other = tmp_path / "warpdata-staging-other"
+    other.mkdir()
+    (other / "owner.lock").touch()
+    take, removed = FileLock.take, []
+
+    def late(path: Path, **options: Any) -> FileLock | None:
+        if not removed and (path.parent == other) == (gone == "another"):
+            removed.append(path.parent)
+            shutil.rmtree(path.parent)
+        return take(path, **options)
+
+    monkeypatch.setattr(FileLock, "take", late)
+    staging = Staging(tmp_path)
+    assert removed
+    assert list(tmp_path.iterdir()) == [staging.path]
+    staging.close()
+    assert not list(tmp_path.iterdir())
 
 
 class TestMoreThanMayWait:

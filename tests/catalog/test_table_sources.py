@@ -217,7 +217,58 @@ class TestFiles:
         assert json.loads(capsys.readouterr().out) == [{"s": 3}]
 
 
+LONG = [2**64 - 1, 2**63, 2**53 + 1]
+
+
+class TestLongIntegers:
+    """Names of things are often long numbers: no digit of theirs is lost."""
+
+    @pytest.mark.usefixtures("small_steps")
+    @pytest.mark.parametrize("early", [0, 40])
+    @pytest.mark.parametrize("value", LONG)
+    def test_integers_stay_integers(self, tmp_path: Path, published, value: int, early: int) -> None:
+        rows = [*range(early), value]
+        (tmp_path / "a.csv").write_text("".join(f"{row},0.5\n" for row in ["id", *rows]))
+        (tmp_path / "a.jsonl").write_text("".join(f'{{"id": {row}}}\n' for row in rows))
+        assert published(tmp_path / "a.csv")["id"].to_pylist() == rows
+        assert published(tmp_path / "a.jsonl")["id"].to_pylist() == rows
+        assert published([{"id": row} for row in rows])["id"].to_pylist() == rows
+
+    @pytest.mark.parametrize("other", ["0.5", "-1", "9" * 500])
+    def test_what_is_no_one_number_stays_text(self, tmp_path: Path, published, other: str) -> None:
+        (tmp_path / "a.csv").write_text(f"id\n{2**64 - 1}\n{other}\n")
+        assert published(tmp_path / "a.csv")["id"].to_pylist() == [str(2**64 - 1), other]
+
+    def test_large_floats_stay_floats(self, tmp_path: Path, published) -> None:
+        (tmp_path / "a.csv").write_text("x\n1e300\n-inf\n1234567890123456768\n0.5\n")
+        assert published(tmp_path / "a.csv")["x"].to_pylist() == [
+            1e300,
+            float("-inf"),
+            1234567890123456768.0,
+            0.5,
+        ]
+
+
+@pytest.mark.parametrize("name", ["a.csv.gz", "a.jsonl.gz"])
+@pytest.mark.parametrize("damage", ["cut", "not compressed"])
+def test_a_damaged_file_is_named(tmp_path: Path, published, name: str, damage: str) -> None:
+    text = b"".join(b'{"a": %d}\n' % number for number in range(3000))
+    data = text if damage == "not compressed" else gzip.compress(text)[:-500]
+    (tmp_path / name).write_bytes(data)
+    with pytest.raises(DatasetError, match="cannot be read") as raised:
+        published(tmp_path / name)
+    assert name in str(raised.value)
+
+
 class TestPolars:
+    def test_objects_are_refused(self, published) -> None:
+        """Polars gives Arrow their addresses."""
+        polars = pytest.importorskip("polars")
+        frame = polars.DataFrame({"i": [1], "o": [object()]})
+        for source in (frame, iter([frame])):
+            with pytest.raises(DatasetError, match="column 'o' holds Python objects"):
+                published(source)
+
     def test_categories_come_back_as_categories(self, published) -> None:
         polars = pytest.importorskip("polars")
         frame = polars.DataFrame(

@@ -440,6 +440,23 @@ class TestNames:
                     builder.add_table("main", source)
             builder.add_table("main", with_names("é", "É", "a.b", "a")).publish()
 
+    @pytest.mark.parametrize("name", ["__warp_row__", "__warp_position__", "__WARP_x"])
+    def test_names_of_columns_of_ours_are_not_published(self, tmp_path: Path, name: str) -> None:
+        with (
+            wd.DatasetBuilder("ws/n", catalog=str(tmp_path / "c")) as builder,
+            pytest.raises(DatasetError, match=f"column '{name}'"),
+        ):
+            builder.add_table("main", with_names("a", name))
+
+    def test_a_column_called_as_the_view_is_that_column(self, tmp_path: Path) -> None:
+        """A column that SQL cannot hold is in nobody's way."""
+        large = pa.array([decimal.Decimal(10) ** 40] * 3, pa.decimal256(50, 0))
+        with wd.DatasetBuilder("ws/n", catalog=str(tmp_path / "c")) as builder:
+            builder.add_table("main", pa.table({"t": [1, 2, 3], "large": large})).publish()
+        with wd.dataset("ws/n", catalog=str(tmp_path / "c")) as dataset:
+            for condition in ("t > 1", "T > 1", "t.t > 1", '"t" in (2, 3)'):
+                assert dataset.table().filter(condition).select("t").arrow()["t"].to_pylist() == [2, 3]
+
     @pytest.fixture
     def old(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[wd.Dataset]:
         """A dataset from the time when such names were published."""

@@ -7,7 +7,7 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 
@@ -18,6 +18,7 @@ from tests.catalog.test_faults import in_fork
 from tests.published import publish_demo
 from tests.servers import BUCKET, KEY, SECRET, Proxy, S3Server, s3_store, unique
 from tests.stores.test_cache import DATA, opened
+from tests.waiting import until
 from warpdata.bytekit import locks
 from warpdata.bytekit.locks import ThreadLock
 from warpdata.errors import UnavailableError
@@ -86,6 +87,68 @@ class TestStoppedNeighbours:
         fd = stranger(map_path, layout.PIN_LOCK_OFFSET)
         assert bytes(reader.read(0, len(DATA))) == DATA
         os.close(fd)
+
+
+class TestPagesAskedFor:
+    """A page that was asked for is its asker's to bring: others wait for that, but not for ever."""
+
+    def test_one_that_is_never_brought(self, tmp_path: Path) -> None:
+        reader, _, _ = opened(tmp_path)
+        idle = reader.asked([(0, len(DATA))])
+        assert bytes(reader.read(5, 100_000)) == DATA[5:100_000]
+        assert bytes(idle().views[0]) == DATA
+        assert reader._busy == set()
+
+    def test_one_that_is_forgotten_or_no_longer_missing(self, tmp_path: Path) -> None:
+        reader, _, _ = opened(tmp_path)
+        del (idle := [reader.asked([(0, len(DATA))])])[0]
+        assert reader._busy == set()
+        idle.append(reader.asked([(0, 10)]))
+        other, _, _ = opened(tmp_path)
+        other.load_whole()
+        assert bytes(idle[0]().views[0]) == DATA[:10]
+        assert reader._busy == set(), "though there was nothing to bring"
+
+    def test_an_error_lets_go(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        reader, _, cache = opened(tmp_path)
+        idle = reader.asked([(0, len(DATA))])
+        with monkeypatch.context() as patched:
+            patched.setattr(cache, "pinned", lambda *_: 1 // 0)
+            with pytest.raises(ZeroDivisionError) as kept:
+                idle()
+        assert reader._busy == set()
+        assert kept.value.__traceback__ is not None, "whoever keeps the error keeps its frames"
+
+    def test_a_claim_of_the_parent_is_none_in_the_child(self, tmp_path: Path) -> None:
+        reader, store, _ = opened(tmp_path)
+        idle = [reader.asked([(0, len(DATA))])]
+
+        def one_request() -> int:
+            own = [reader.asked([(0, len(DATA))]), reader.asked([(0, len(DATA))])]
+            idle.clear()
+            is_claimed = len(reader._busy) > 0
+            ahead = [bytes(ask().views[0]) for ask in own]
+            return 17 if is_claimed and ahead == [DATA, DATA] and len(store.fetched) == 1 else 1
+
+        assert in_fork(one_request) == 17
+        assert bytes(idle[0]().views[0]) == DATA
+
+    def test_a_damaged_page_that_a_waiting_stream_asked_for(self) -> None:
+        """It was taken for one that is here, whose rows are only looked at when their turn comes."""
+        asked: list[int] = []
+        begun: list[int] = []
+
+        def ask(task: int) -> Callable[[], None]:
+            asked.append(task)
+            return lambda: begun.append(task)
+
+        ahead = ReadAhead(
+            ask, lambda task, _: task, range(40),
+            workers=12, cost=lambda _: 1, max_cost=100, is_here=lambda task: task != 9 or task not in asked, cores=2,
+        )  # fmt: skip
+        until(lambda: 9 in begun)
+        assert next(ahead) == 0
+        ahead.close()
 
 
 class TestForks:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import itertools
 import re
@@ -9,7 +10,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.csv as pa_csv
 
 from warpdata.bytekit.jsontext import MAX_JSON_BYTES, parse_json_object
@@ -17,17 +20,24 @@ from warpdata.errors import DatasetError, FormatError
 
 _CHUNK_ROWS = 16_384
 _BLOCK_BYTES = 16 << 20
+_LONG_INTEGER = r"^[+-]?[0-9]{16,}$"
 _FAILED_COLUMN = re.compile(
     r"In CSV column #(\d+): (?:Row #\d+: )?CSV conversion error"
 )  # a row where one thread reads
 _MOMENTS = [pa.timestamp("s"), pa.timestamp("ns"), pa.string()]
 _WIDER = {
     pa.null(): [pa.int64(), pa.float64(), pa.date32(), *_MOMENTS],
-    pa.int64(): [pa.float64(), pa.string()],
+    pa.int64(): [pa.uint64(), pa.float64(), pa.string()],
     pa.date32(): _MOMENTS,
     pa.timestamp("s"): _MOMENTS[1:],
 }
 """What a column is tried as when a later value does not fit the type that the first ones have."""
+
+_EXACT_FLOAT = 2**53
+"""Up to here a float holds every integer."""
+
+_MAX_DIGITS = 400
+"""No float has more."""
 
 
 def kind_of(path: Path) -> str:
@@ -43,31 +53,39 @@ def kind_of(path: Path) -> str:
 
 def csv_reader(paths: Sequence[Path]) -> pa.RecordBatchReader:
     """CSV files with a header, one after the other; each column has a type that fits all its values."""
-    first = _opened_csv(paths[0], {}, None)
-    names, types = first.schema.names, dict(zip(first.schema.names, first.schema.types, strict=True))
+    with _readable(paths[0]):
+        first = _csv_batches(paths[0], {}, None).schema
+    names, types = first.names, dict(zip(first.names, first.types, strict=True))
     if len(types) < len(names):
         raise DatasetError("the CSV header has two columns of one name", path=paths[0])
     wider = {name: list(_WIDER.get(kind, [pa.string()])) for name, kind in types.items()}
-    while (misfit := _first_misfit(paths, types, names)) is not None:
+    large: set[str] = set()
+    while (misfit := _first_misfit(paths, types, names, large)) is not None:
         path, column, error = misfit
         if column is None or not wider[column]:
             raise DatasetError(
                 f"the CSV cannot be read ({error})", path=path, hint="Mend the line, or convert the file."
             )
         types[column] = wider[column].pop(0)
+    floats = [name for name in names if name in large and types[name] == pa.float64()]
+    for column, is_rounded in _long_integers(paths, floats).items():
+        # Digits are kept: as integers where all values are, else as the text they are.
+        types[column] = pa.uint64()
+        if _first_misfit(paths, types, names, large) is not None:
+            types[column] = pa.string() if is_rounded else pa.float64()
     schema = pa.schema(list(types.items()))
     batches = (batch for path in paths for batch in _opened_csv(path, types, names))
     return pa.RecordBatchReader.from_batches(schema, batches)
 
 
 def _first_misfit(
-    paths: Sequence[Path], types: Mapping[str, pa.DataType], names: Sequence[str]
+    paths: Sequence[Path], types: Mapping[str, pa.DataType], names: Sequence[str], large: set[str]
 ) -> tuple[Path, str | None, str] | None:
-    """The first file with a value that its column's type does not take."""
+    """The first file with a value that its column's type does not take; `large` gets columns of large floats."""
     for path in paths:
         try:
-            for _ in _opened_csv(path, types, names):
-                pass
+            for batch in _opened_csv(path, types, names):
+                large.update(name for name in batch.schema.names if _is_large(batch.column(name)))
         except pa.ArrowInvalid as error:
             found = _FAILED_COLUMN.match(str(error))
             with pa.input_stream(str(path), compression="detect") as stream:
@@ -76,14 +94,58 @@ def _first_misfit(
     return None
 
 
-def _opened_csv(path: Path, types: Mapping[str, pa.DataType], names: Sequence[str] | None) -> Any:
+def _is_large(column: pa.Array) -> bool:
+    """Whether there are floats among which not every integer is."""
+    if column.type != pa.float64():
+        return False
+    return bool((np.abs(column.to_numpy(zero_copy_only=False)) >= _EXACT_FLOAT).any())
+
+
+def _long_integers(paths: Sequence[Path], columns: Sequence[str]) -> dict[str, bool]:
+    """The columns in which long integers stand, and whether a float would round one of them."""
+    found: dict[str, bool] = {}
+    convert = pa_csv.ConvertOptions(
+        column_types=dict.fromkeys(columns, pa.string()), include_columns=list(columns)
+    )
+    for path in paths if columns else ():
+        with _readable(path), pa.input_stream(str(path), compression="detect") as stream:
+            for batch in pa_csv.open_csv(stream, _steps(), _dialect(path), convert):
+                for name in columns:
+                    texts = batch.column(name)
+                    long = texts.filter(pc.match_substring_regex(texts, _LONG_INTEGER)).to_pylist()
+                    if long:
+                        found[name] = found.get(name, False) or any(map(_is_rounded, long))
+    return found
+
+
+def _is_rounded(digits: str) -> bool:
+    return len(digits) > _MAX_DIGITS or float(digits) != int(digits)
+
+
+@contextlib.contextmanager
+def _readable(path: Path) -> Iterator[None]:
+    """What goes wrong with the file itself (cut, not compressed as it says), as an error that names it."""
+    try:
+        yield
+    except OSError as error:
+        raise DatasetError(f"the file cannot be read ({error})", path=path) from None
+
+
+def _opened_csv(
+    path: Path, types: Mapping[str, pa.DataType], names: Sequence[str] | None
+) -> Iterator[pa.RecordBatch]:
+    with _readable(path):
+        yield from _csv_batches(path, types, names)
+
+
+def _csv_batches(path: Path, types: Mapping[str, pa.DataType], names: Sequence[str] | None) -> Any:
     """A file as batches, with these types, its columns in the order of `names`."""
     stream = pa.input_stream(str(path), compression="detect")
     convert = pa_csv.ConvertOptions(column_types=dict(types), include_columns=names)
     try:
         if names is not None:
             _check_header(path, names)
-        reader = pa_csv.open_csv(stream, pa_csv.ReadOptions(block_size=_BLOCK_BYTES), _dialect(path), convert)
+        reader = pa_csv.open_csv(stream, _steps(), _dialect(path), convert)
     except (pa.ArrowInvalid, pa.ArrowKeyError) as error:
         if names is not None and isinstance(error, pa.ArrowInvalid):
             raise
@@ -101,6 +163,10 @@ def _check_header(path: Path, names: Sequence[str]) -> None:
         raise DatasetError(f"a CSV file differs from the first: {fact}", path=path)
 
 
+def _steps() -> pa_csv.ReadOptions:
+    return pa_csv.ReadOptions(block_size=_BLOCK_BYTES)
+
+
 def _dialect(path: Path) -> pa_csv.ParseOptions:
     separator = "\t" if ".tsv" in [suffix.lower() for suffix in path.suffixes] else ","
     return pa_csv.ParseOptions(delimiter=separator, newlines_in_values=True)
@@ -109,7 +175,7 @@ def _dialect(path: Path) -> pa_csv.ParseOptions:
 def json_rows(paths: Iterable[Path]) -> Iterator[dict[str, Any]]:
     """The objects of JSON lines files; empty lines are skipped."""
     for path in paths:
-        with io.BufferedReader(pa.input_stream(str(path), compression="detect")) as stream:
+        with _readable(path), io.BufferedReader(pa.input_stream(str(path), compression="detect")) as stream:
             for number in itertools.count(1):
                 line = stream.readline(MAX_JSON_BYTES + 1)
                 if not line:
@@ -143,10 +209,21 @@ def rows_reader(rows: Iterable[Mapping[str, Any]], staging: Path) -> pa.RecordBa
             "the table has no rows, so its columns are unknown", hint="Give Arrow data with a schema."
         )
     try:
-        schema = pa.unify_schemas(schemas, promote_options="permissive")
+        schema = _with_large_integers(pa.unify_schemas(schemas, promote_options="permissive"), schemas)
     except pa.ArrowException as error:
         raise DatasetError(f"the rows have values of different kinds in one column ({error})") from None
     return pa.RecordBatchReader.from_batches(schema, _read_again(parts, schema))
+
+
+def _with_large_integers(schema: pa.Schema, parts: Sequence[pa.Schema]) -> pa.Schema:
+    """The schema, where integers are unsigned if some of them fit no other type."""
+    for number, field in enumerate(schema):
+        is_large = any(
+            part.field(field.name).type == pa.uint64() for part in parts if field.name in part.names
+        )
+        if is_large and field.type == pa.int64():
+            schema = schema.set(number, field.with_type(pa.uint64()))
+    return schema
 
 
 def _read_again(parts: Iterable[Path], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
@@ -176,16 +253,34 @@ def _chunk_table(rows: Sequence[Mapping[str, Any]], first: int) -> pa.Table:
     columns = {}
     for name in names:
         try:
-            columns[name] = pa.array([row.get(name) for row in rows])
+            columns[name] = _array([row.get(name) for row in rows])
         except (pa.ArrowException, ValueError, TypeError, OverflowError) as error:
             raise DatasetError(f"the values of column {name!r} fit no one type ({error})") from None
     return pa.table(columns)
 
 
+def _array(values: list[Any]) -> pa.Array:
+    try:
+        return pa.array(values)
+    except OverflowError:
+        return pa.array(values, pa.uint64())
+
+
+def table_of(frame: Any) -> pa.Table:
+    """What speaks Arrow as a table; DatasetError for a column of Python objects."""
+    kinds = frame.dtypes if type(frame).__module__.startswith("polars.") and hasattr(frame, "columns") else ()
+    for name, kind in zip(frame.columns, kinds, strict=True) if kinds else ():
+        if "Object" in str(kind):  # polars hands out the addresses of the objects
+            raise DatasetError(
+                f"column {name!r} holds Python objects", hint="Cast it to a type that has values."
+            )
+    return pa.table(frame)
+
+
 def batches_reader(items: Iterable[Any]) -> pa.RecordBatchReader:
     """Pieces that speak Arrow (batches, tables, frames), one after the other; they must have one schema."""
     tables = (
-        pa.table(item) if not isinstance(item, pa.RecordBatch) else pa.Table.from_batches([item])
+        table_of(item) if not isinstance(item, pa.RecordBatch) else pa.Table.from_batches([item])
         for item in items
     )
     first = next(tables).replace_schema_metadata(None)

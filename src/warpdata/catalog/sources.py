@@ -16,10 +16,10 @@ import pyarrow.parquet as pq
 
 from warpdata.bytekit.ranges import FileRangeReader, RangeReader
 from warpdata.catalog.rowgroups import parse_footer, read_tail
-from warpdata.catalog.rowsources import batches_reader, csv_reader, json_rows, kind_of, rows_reader
+from warpdata.catalog.rowsources import batches_reader, csv_reader, json_rows, kind_of, rows_reader, table_of
 from warpdata.errors import CorruptLayoutError, DatasetError
 from warpdata.sql.rowpicking import cast_column, without_views
-from warpdata.sql.sqltext import folded
+from warpdata.sql.sqltext import OWN_COLUMNS, folded
 
 _ARROW_ERRORS = (pa.ArrowException, OSError, ValueError, TypeError)
 
@@ -117,9 +117,12 @@ def same_schema(facts: Sequence[ParquetFacts], table: str) -> pa.Schema:
 
 
 def check_names(schema: pa.Schema, table: str) -> None:
-    """DatasetError for two columns of one name; to SQL a name is the same in capitals."""
+    """DatasetError for two columns of one name, and for one of ours; to SQL a name is the same in capitals."""
     seen: dict[str, str] = {}
     for name in schema.names:
+        if folded(name).startswith(OWN_COLUMNS):
+            fact = f"table {table!r} has a column {name!r}: names that begin with {OWN_COLUMNS!r} are taken"
+            raise DatasetError(fact, hint="Rename it.")
         if folded(name) in seen:
             fact = f"table {table!r} has two columns that SQL cannot tell apart: {seen[folded(name)]!r} and {name!r}"
             raise DatasetError(fact, hint="Rename one of them.")
@@ -222,7 +225,7 @@ def _batches(source: Any, staging: Path) -> pa.RecordBatchReader:
         if isinstance(source, pa.RecordBatch):
             source = pa.Table.from_batches([source])
         if not isinstance(source, pa.Table) and hasattr(source, "__arrow_c_stream__"):
-            source = pa.table(source)
+            source = table_of(source)
         if isinstance(source, pa.Table):
             return source.replace_schema_metadata(None).to_reader()
     except _ARROW_ERRORS as error:

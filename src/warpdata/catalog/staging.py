@@ -56,7 +56,7 @@ def sweep(root: Path) -> int:
     removed = 0
     for folder in root.glob(f"{_PREFIX}*"):
         # Several processes may sweep at once: what one of them has taken is gone for the others.
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError, StoreError):
             removed += folder.stat().st_uid == os.getuid() and _swept(folder)
     return removed
 
@@ -102,8 +102,16 @@ def _absent(root: Path) -> list[Path]:
 
 
 def _taken(folder: Path) -> FileLock | None:
-    """The folder as ours, unless somebody lives in it. Earlier releases know a lock on the first byte instead."""
-    lock = FileLock.take(folder / _LOCK, mode=0o600)
+    """The folder as ours, unless somebody lives in it; FileNotFoundError where it is gone.
+
+    Earlier releases know a lock on the first byte instead.
+    """
+    try:
+        lock = FileLock.take(folder / _LOCK, mode=0o600)
+    except StoreError as error:
+        if isinstance(error.__cause__, FileNotFoundError):
+            raise error.__cause__ from None
+        raise
     if lock is not None and not lock_range(lock.fd, 0, 1):
         lock.let_go()
         return None

@@ -19,11 +19,12 @@ from warpdata.loading.row_ranges import RowRanges, remaining, total_rows, whole_
 from warpdata.loading.share import STATE_FORMAT, ReaderProgress, ReaderSplit, parse_share
 from warpdata.ordering.state import checked_integer
 from warpdata.ordering.tail import Tail, check_filled, check_tail
+from warpdata.sql.sqltext import OWN_COLUMNS
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-_POSITION = "__warp_position__"
+_POSITION = f"{OWN_COLUMNS}position__"
 _DECODE_ROWS = 65_536
 MAX_BATCH_ROWS = (1 << 63) - 1
 """A batch of "short" and "drop" has no more rows than there are, so any size may be asked for."""

@@ -23,7 +23,15 @@ from warpdata.errors import DatasetError, TooLargeError, nearest
 from warpdata.sql.enginetypes import EngineColumn, engine_columns, engine_schema, fields_in, refuse_unheld
 from warpdata.sql.frames import MAX_BYTES, collected, pandas_from, polars_from
 from warpdata.sql.rowpicking import Positions
-from warpdata.sql.sqltext import VIEW, Condition, condition_of, condition_query, folded, tables_of
+from warpdata.sql.sqltext import (
+    OWN_COLUMNS,
+    VIEW,
+    Condition,
+    condition_of,
+    condition_query,
+    folded,
+    tables_of,
+)
 
 if TYPE_CHECKING:
     from warpdata.sql.arrow_source import ArrowSource, TableScan
@@ -37,7 +45,7 @@ class SpillFolder(Protocol):
     def close(self) -> None: ...
 
 
-ROW_NUMBER = "__warp_row__"
+ROW_NUMBER = f"{OWN_COLUMNS}row__"
 """A column of ours beside those of the table, whose values say which rows were found; users never hear of it."""
 _SANDBOX = {
     "enable_external_access": "false",

@@ -13,6 +13,9 @@ Tree = Mapping[str, Any]
 VIEW = "t"
 """What a view is called in its own SQL."""
 
+OWN_COLUMNS = "__warp_"
+"""How columns begin that are put beside those of a table on the way; no published column does."""
+
 _QUERIES = {"SELECT_NODE", "SET_OPERATION_NODE", "RECURSIVE_CTE_NODE", "CTE_NODE"}
 _TABLE_FUNCTIONS = {
     "generate_series", "generate_subscripts", "json_each", "json_tree", "range", "repeat", "repeat_row", "unnest",
@@ -35,12 +38,14 @@ class Condition:
     names: frozenset[str]
     """Every name it mentions; which of them are columns only a schema can say."""
     takes_all_columns: bool
+    names_view: bool
+    """Whether it takes the view's name for a value: a whole row, unless a column is called so."""
     has_subquery: bool
 
     def columns_of(self, schema_names: Iterable[str]) -> list[str]:
         """The columns among `schema_names` that it may look at: names mean the same in any case."""
         known = list(schema_names)
-        if self.takes_all_columns:
+        if self.takes_all_columns or (self.names_view and VIEW not in map(folded, known)):
             return [name for number, name in enumerate(known) if name not in known[:number]]
         found: dict[str, str] = {}
         mentioned = {folded(name) for name in self.names}
@@ -80,15 +85,15 @@ def condition_of(text: str, tree: Tree) -> Condition:
     where = node["where_clause"]
     _check_functions(where)
     names: set[str] = set()
-    takes_all = has_subquery = False
+    takes_all = names_view = has_subquery = False
     for each in _walk(where):
         kind = each.get("class")
         if kind == "COLUMN_REF":
             names.update(each["column_names"])
-            takes_all = takes_all or [folded(part) for part in each["column_names"]] == [VIEW]
+            names_view = names_view or [folded(part) for part in each["column_names"]] == [VIEW]
         takes_all = takes_all or kind in ("STAR", "POSITIONAL_REFERENCE")
         has_subquery = has_subquery or kind == "SUBQUERY"
-    return Condition(text, frozenset(names), takes_all, has_subquery)
+    return Condition(text, frozenset(names), takes_all, names_view, has_subquery)
 
 
 def tables_of(tree: Tree, known: Iterable[str]) -> dict[str, str]:
@@ -99,6 +104,10 @@ def tables_of(tree: Tree, known: Iterable[str]) -> dict[str, str]:
     own = {folded(name) for each in _walk(statement) if "cte_map" in each for name in _ctes(each)}
     found: dict[str, str] = {}
     for each in _walk(statement):
+        if each.get("type") == "SHOW_REF" and each.get("query") is None:
+            # The engine knows only the tables that a query names.
+            hint = f"The tables are: {', '.join(names) or 'none'}. DESCRIBE shows the columns of one."
+            raise DatasetError("SHOW is no query over the tables of the dataset", hint=hint)
         if each.get("type") != "BASE_TABLE":
             continue
         called = str(each["table_name"])
@@ -109,9 +118,10 @@ def tables_of(tree: Tree, known: Iterable[str]) -> dict[str, str]:
             found[called] = name
         elif folded(called) not in own or is_elsewhere:
             hint = f"It has: {', '.join(names) or 'no tables'}."
-            raise DatasetError(
-                f"the query names no table of the dataset: {called!r}.{nearest(called, names)}", hint=hint
-            )
+            path = [str(each.get(part) or "") for part in ("catalog_name", "schema_name", "table_name")]
+            whole = ".".join(filter(None, path))
+            fact = f"the query names no table of the dataset: {whole!r}.{nearest(called, names)}"
+            raise DatasetError(fact, hint=hint)
     return found
 
 
@@ -125,6 +135,8 @@ def _only_statement(tree: Tree, hint: str = _SELECT_HINT) -> Tree:
         fact = str(tree.get("error_message", "")).strip() or "it cannot be parsed"
         if "SELECT statements" in fact:  # its words are about what we do with the text
             fact = "it does more than look at rows"
+        if "expression depth" in fact:  # its advice is a setting, which is locked
+            fact, hint = "it is nested too deeply", "Write it in several steps."
         raise DatasetError(f"the SQL is refused: {fact}", hint=hint)
     statements = tree["statements"]
     if len(statements) != 1:

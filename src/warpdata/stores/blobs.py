@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from warpdata.bytekit import locks
 from warpdata.bytekit.checksum import RunningSha256, crc32c, sha256_hex
-from warpdata.bytekit.forks import tell_in_child
+from warpdata.bytekit.forks import OwnProcess, tell_in_child
 from warpdata.bytekit.ranges import MmapRangeReader, Range, Span, check_range, coalesce
 from warpdata.errors import BlobChangedError, BlobNotFoundError, ChecksumError, OfflineError, StoreError
 from warpdata.stores import layout
@@ -74,16 +74,17 @@ class RangeBytes:
 class _Claim:
     """Pages that one thread fetches; they are let go when it is done, or when nothing is left that would do it."""
 
-    def __init__(self, pages: list[int], release: Callable[[list[int]], None]) -> None:
-        self._pages = pages
+    def __init__(self, release: Callable[[list[int]], None]) -> None:
+        self.pages: list[int] = []
         self._release = release
+        self._own = OwnProcess()
 
     def __enter__(self) -> list[int]:
-        return self._pages
+        return self.pages
 
     def __exit__(self, *_: object) -> None:
-        pages, self._pages = self._pages, []
-        if pages:
+        pages, self.pages = self.pages, []
+        if pages and self._own:  # in a forked child it is no claim: there others may have the pages
             self._release(pages)
 
     def __del__(self) -> None:
@@ -151,18 +152,20 @@ class BlobReader:
         if file is None:
             return partial(self._hold, ranges, None)
         try:
-            return partial(self._hold, ranges, self._claimed(_missing(file, ranges)))
+            shared = [] if file.is_read_only else _missing(file, ranges)
+            return partial(self._hold, ranges, self._claimed(shared))
         finally:
             file.unpin()
 
     def _hold(self, ranges: Sequence[Range], claim: _Claim | None) -> RangeBytes:
-        file = self._pinned()
-        if file is None or self._cache is None:
-            return RangeBytes(self._read_direct(ranges))
-        try:
+        with contextlib.ExitStack() as stack:
+            if claim is not None:
+                stack.push(claim)  # let go whatever happens: others wait for it
+            file = self._pinned()
+            if file is None or self._cache is None:
+                return RangeBytes(self._read_direct(ranges))
+            stack.callback(file.unpin)
             return self._read_cached(self._cache, file, ranges, claim)
-        finally:
-            file.unpin()
 
     def _pinned(self) -> PageFile | None:
         """The blob's place in the cache; None where no cache can be used but the store is still there."""
@@ -316,9 +319,11 @@ class BlobReader:
         while wanted:
             with claim or self._awaited(wanted) as mine:
                 others = self._bring(cache, file, mine, streamed)
+            is_stuck = claim is None and not mine
             claim = None
             wanted = [page for page in wanted if page not in streamed and file.missing(page, page + 1)]
-            self._bring_alone(file, self._await(file, others), streamed)
+            stuck = _runs(wanted) if is_stuck else self._await(file, others)
+            self._bring_alone(file, stuck, streamed)
             wanted = [page for page in wanted if page not in streamed]
         views = [self._joined(file, r, streamed) for r in ranges]
         return RangeBytes(views, None if streamed else file.read(0, self.size))
@@ -340,16 +345,16 @@ class BlobReader:
 
     def _claimed(self, pages: list[int]) -> _Claim:
         """The pages no other thread here is fetching or about to fetch."""
+        claim = _Claim(self._release)
         with self._turn:
-            free = [page for page in pages if page not in self._busy]
-            self._busy.update(free)
-            return _Claim(free, self._release)
+            claim.pages = [page for page in pages if page not in self._busy]
+            self._busy.update(claim.pages)
+        return claim
 
     def _awaited(self, pages: list[int]) -> _Claim:
-        """The same; waits when all are taken."""
+        """The same; waits when all are taken, and gives none when whoever took them does not go on."""
         with self._turn:
-            if self._busy.issuperset(pages):
-                self._turn.wait(timeout=_HERD_TIMEOUT_S)
+            self._turn.wait_for(lambda: not self._busy.issuperset(pages), _HERD_TIMEOUT_S)
             return self._claimed(pages)
 
     def _release(self, pages: list[int]) -> None:

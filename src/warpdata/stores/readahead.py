@@ -111,8 +111,9 @@ class ReadAhead(Generic[T, F, R]):
         self._begin()
 
     def _job(self, task: T, cost: int) -> _Job[T, F, R]:
-        is_fetched_by_worker = self._depth <= self._near or self._is_here(task)
         fetch = self._ask(task)
+        # Others may wait for what was asked for: it is fetched at once, not when its turn to be worked on comes.
+        is_fetched_by_worker = self._depth <= self._near or self._is_here(task)
         return _Job(task, cost, fetch if is_fetched_by_worker else self._fetchers.submit(fetch).result)
 
     def _begin(self) -> None:
