@@ -86,6 +86,22 @@ def test_rows_in_a_store_are_downloaded_once(tmp_path: Path, decoded: list[str],
     assert len(decoded) == (compression is not None)
 
 
+@pytest.mark.parametrize("compression", [ONE_FRAME, "lz4", "zstd-seekable"])
+def test_keys_that_need_every_row_cost_one_download(
+    tmp_path: Path, decoded: list[str], compression: Any
+) -> None:
+    wd.save_wshard(made(), tmp_path / "a", compression)
+    file, meter = metered(tmp_path / "a")
+    channel = wd.load_wshard(file).observations["rgb"]
+    opened = meter.spent
+    keys: list[Any] = [(), ..., slice(None), None, (slice(None), 1), (..., 0), (..., 1), (..., 2)]
+    for key in keys * 3:
+        assert np.array_equal(channel[key], RGB[key])
+    block = ShardReader.open(tmp_path / "a").block("signal/rgb")
+    assert meter.spent.bytes_read - opened.bytes_read <= block.disk_size + 1000
+    assert len(decoded) == (compression != "zstd-seekable")
+
+
 def test_chunks_are_decoded_once_each(tmp_path: Path, decoded: list[str]) -> None:
     listed = wd.chunk_episode(made(), tmp_path / "chunks", CHUNK_STEPS, compression=ONE_FRAME)
     channel = wd.open_episode(listed).tensors.observations["rgb"]

@@ -100,6 +100,7 @@ def test_the_keys_that_were_answered_wrongly(kind: str, tmp_path: Path) -> None:
             (..., 0), [bool(each) for each in mask], ([0, 2, 5], [1, 0, 1]), (), mask, STATE > 60, (mask, 1),
             None, (None, 3), (3, ...), True, False, np.array([[1, 2], [0, -1]]), (slice(None), [1, 0], 1),
             (0, slice(None), [0, 2]), range(3), np.array(4), (slice(None, None, -3), ..., [0]),
+            (slice(None), ()), ((),),
         ):  # fmt: skip
             found = open_channel()[key]
             assert np.shape(found) == STATE[key].shape, key

@@ -95,8 +95,8 @@ def _as_array(part: Any) -> NDArray[Any]:
         array = np.asarray(part)
     except (TypeError, ValueError) as error:
         raise BadKeyError(f"{_said(part)} is no key ({error})") from None
-    # An empty list says nothing of its kind; numpy takes it for a list of integers.
-    return array.astype(np.intp) if array.size == 0 and isinstance(part, list | range) else array
+    # What is empty and no array says nothing of its kind; numpy takes it for integers.
+    return array if array.size else array.astype(np.intp)
 
 
 def _part_of_first_axis(parts: list[Any], axes: int) -> int | None:

@@ -140,10 +140,10 @@ class ShardReader:
     def view(self, name: str) -> memoryview:
         """Like `read`, without a copy where the block is stored raw: a read-only view of the file."""
         block = self.block(name)
+        if self._owner and (kept := KEPT.get(self._owner, name)) is not None:
+            return kept
         if block.is_seekable:
             data = self._frames(block, 0, block.raw_size)
-        elif self._owner and (kept := KEPT.get(self._owner, name)) is not None:
-            return kept
         elif block.codec != "none":
             data = memoryview(self._decode(block, self._stored(block, 0, block.disk_size)))
         else:
@@ -151,6 +151,18 @@ class ShardReader:
         if self._verify and name not in self._verified:
             self._check(block, data)
         return data
+
+    def whole(self, name: str) -> memoryview:
+        """Like `view`, for who may ask again: what had to be decoded is kept."""
+        data = self.view(name)
+        if self.block(name).codec != "none":
+            self._keep(name, data)
+        return data
+
+    def _keep(self, name: str, data: memoryview) -> None:
+        if not self._owner:
+            self._owner = KEPT.new_owner()
+        KEPT.put(self._owner, name, data)
 
     def stored(self, name: str) -> memoryview:
         """The bytes of a block as they lie in the file, compressed or not, verified by decoding them once."""
@@ -259,9 +271,7 @@ class ShardReader:
         whole = self.view(block.name)
         if self._is_local and block.codec == "none":
             return whole[start:end]
-        if not self._owner:
-            self._owner = KEPT.new_owner()
-        KEPT.put(self._owner, block.name, whole)
+        self._keep(block.name, whole)
         window = whole[start:end]
         # A few rows that somebody holds on to must not hold on to the whole block.
         return window if 2 * len(window) >= len(whole) else memoryview(bytes(window))
