@@ -135,6 +135,30 @@ def test_adding_again_replaces(index: str, tmp_path: Path) -> None:
     assert found[0].metadata["length_T"] == 10
 
 
+def test_an_episode_that_cannot_be_added_again_stays_as_it_was(index: str, tmp_path: Path) -> None:
+    path = record(tmp_path, 3, steps=10)
+    with wd.TrajectoryIngestor(index, embedder=lambda seen: seen["state"]) as ingestor:
+        with pytest.raises((ValueError, StoreError), match="dimension"):
+            ingestor.ingest_episode(path)
+        with pytest.raises((ValueError, StoreError), match="dimension"):
+            ingestor.ingest_timesteps(path)
+    with wd.TrajectoryRetriever(index, embedder=embed) as retriever:
+        assert retriever.search_similar_episodes(query(3), top_k=1)[0].metadata["length_T"] == 23
+        assert retriever.search_similar_timesteps(query(3), top_k=1)[0].episode_id == "ep_3"
+
+
+def test_an_episode_is_replaced_in_one_commit(tmp_path: Path) -> None:
+    with wd.TrajectoryIngestor(tmp_path / "t.rvf", embedder=embed) as ingestor:
+        ingestor.ingest_episode(record(tmp_path, 3, steps=20))
+        ingestor.ingest_episode(record(tmp_path, 3, steps=10))
+    with wd.VectorStore.open(tmp_path / "t.rvf") as store:
+        held = []
+        for epoch in store.epochs():
+            with store.at(epoch) as state:
+                held.append(len(state))
+    assert held == [0, 20, 10]
+
+
 def test_few_steps_of_a_long_episode(tmp_path: Path) -> None:
     with wd.TrajectoryIngestor(tmp_path / "t.rvf", embedder=embed) as ingestor:
         ingestor.ingest_episode(record(tmp_path, 1, steps=3000))
