@@ -159,6 +159,24 @@ def test_an_episode_is_replaced_in_one_commit(tmp_path: Path) -> None:
     assert held == [0, 20, 10]
 
 
+def test_windows_by_position_and_numbers_of_numpy(target: str, tmp_path: Path) -> None:
+    path = record(tmp_path, 1, steps=20)
+    with wd.TrajectoryIngestor(target, embedder=embed) as ingestor:
+        ingestor.ensure_collection(np.int64(3))
+        assert ingestor.ingest_timesteps(path, np.int64(8), np.int32(8)) == [
+            "ep_1#0@0",
+            "ep_1#0@8",
+            "ep_1#0@16",
+        ]
+        for wrong, error in ((0, ValueError), (2.5, TypeError), ("4", TypeError)):
+            with pytest.raises(error, match="dim"):
+                ingestor.ensure_collection(wrong)  # type: ignore[arg-type]
+            with pytest.raises(error, match="window_size"):
+                ingestor.ingest_timesteps(path, wrong)  # type: ignore[arg-type]
+            with pytest.raises(error, match="max_steps"):
+                ingestor.ingest_episode(path, max_steps=wrong)  # type: ignore[arg-type]
+
+
 def test_few_steps_of_a_long_episode(tmp_path: Path) -> None:
     with wd.TrajectoryIngestor(tmp_path / "t.rvf", embedder=embed) as ingestor:
         ingestor.ingest_episode(record(tmp_path, 1, steps=3000))

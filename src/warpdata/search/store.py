@@ -443,7 +443,10 @@ class VectorStore:
         """Build a vector index over all live vectors; the file is written anew, in the order of the index."""
         with self._mutex:
             self._writer()
-            plan = IndexPlan(kind, m, ef_construction, partitions)
+            numbers = {"m": m, "ef_construction": ef_construction, "partitions": partitions}
+            plan = IndexPlan(
+                kind, **{name: checked_input.whole_number(value, name) for name, value in numbers.items()}
+            )
             profile = replace(self._content.profile, index=plan)
             self._rewrite(profile, f"index:{kind}", signing=self._signing(key, drop_signatures))
 
@@ -454,7 +457,8 @@ class VectorStore:
         """Store codes of the vectors, beside them for quick first looks or instead of them to save space."""
         with self._mutex:
             self._writer()
-            plan = code_plan(kind, keep_full, code_bytes)
+            size = None if code_bytes is None else checked_input.whole_number(code_bytes, "code_bytes")
+            plan = code_plan(kind, keep_full, size)
             profile = replace(self._content.profile, codes=plan)
             self._rewrite(profile, f"quantize:{kind}", signing=self._signing(key, drop_signatures))
 
