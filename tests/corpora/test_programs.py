@@ -28,3 +28,26 @@ def test_the_sparse_autoencoder_example(tmp_path: Path) -> None:
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert "bit for bit the same" in done.stdout
+
+
+_LEFT_OPEN = """
+import ctypes, sys
+import numpy as np
+import warpdata as wd
+folder = sys.argv[1]
+with wd.CorpusWriter(f"{folder}/corpus", 4) as writer:
+    writer.append(np.ones((500, 4)))
+source = wd.MmapShardSource.open_dir(f"{folder}/corpus", dtype="float32")
+source.next_batch()
+cache = wd.corpora.RowWarmCache(f"{folder}/warm", model="m", total_rows=10)
+cache.put(wd.corpora.WarmRows.from_rows([1], [[1.0]], [[3]], [7]))
+for module in list(sys.modules.values()):  # as large libraries do: such modules are emptied, not collected
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(module))
+"""
+
+
+def test_a_program_that_leaves_them_open_ends_quietly(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", _LEFT_OPEN, str(tmp_path)], capture_output=True, text=True, timeout=60
+    )
+    assert (done.returncode, done.stderr) == (0, "")

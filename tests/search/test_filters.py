@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from operator import eq, ge, gt, le, lt, ne
 from pathlib import Path
 from typing import Any
 
@@ -117,6 +118,33 @@ def holds(tree: Filter, row: dict[str, Any]) -> bool:
 def test_masks_agree_with_python(tree: Filter) -> None:
     assert table().mask(tree).tolist() == [holds(tree, row) for row in ROWS]
     assert fields_of(tree) == {"n"}
+
+
+_EDGES = [0, 1, -1, 2**53, 2**53 + 1, -(2**53) - 1, 2**63 - 1, -(2**63), 1_763_000_000_123_456_789]
+_WHOLE = st.sampled_from(_EDGES) | st.integers(-(2**63), 2**63 - 1)
+_FLOATS = _WHOLE.map(float) | st.floats(allow_nan=False, allow_infinity=False)
+_ANY = _WHOLE | _FLOATS | st.floats() | st.sampled_from([10**400, -(10**400), 2**64])
+
+
+@given(
+    columns=st.lists(st.tuples(_WHOLE, _FLOATS), min_size=1, max_size=8),
+    name=st.sampled_from(["whole", "float"]),
+    operator=st.sampled_from(["==", "!=", "<", "<=", ">", ">="]),
+    value=_ANY,
+)
+@settings(max_examples=enough_examples(150))
+def test_numbers_compare_as_in_python(columns: Any, name: str, operator: str, value: float) -> None:
+    table = MetadataTable()
+    rows = [{"whole": whole, "float": number} for whole, number in columns]
+    change = table.added(range(len(rows)), rows)
+    assert change is not None
+    table.apply(change)
+    masks = FilterColumns(table, np.arange(len(rows)))
+    compare = {"==": eq, "!=": ne, "<": lt, "<=": le, ">": gt, ">=": ge}[operator]
+    assert masks.mask(Compare(name, operator, value)).tolist() == [compare(row[name], value) for row in rows]
+    assert masks.mask(Compare(name, "in", (value, 0.5))).tolist() == [
+        row[name] in (value, 0.5) for row in rows
+    ]
 
 
 @pytest.fixture(scope="module")

@@ -185,6 +185,29 @@ def test_wrong_things_are_named(tmp_path: Path) -> None:
         store.sign("key.json")  # type: ignore[arg-type]
 
 
+def test_options_of_an_index_are_whole_numbers(tmp_path: Path) -> None:
+    with VectorStore.create(tmp_path / "s.rvf", dim=4) as store:
+        store.add(np.eye(4))
+        for name in ("m", "ef_construction", "partitions"):
+            with pytest.raises(TypeError, match=f"{name} is a whole number, not 4.5"):
+                store.build_index(**{name: 4.5})  # type: ignore[arg-type]
+        with pytest.raises(TypeError, match="code_bytes is a whole number"):
+            store.quantize("pq", code_bytes=1.5)  # type: ignore[arg-type]
+        store.build_index(m=np.int64(4), ef_construction=np.int32(40), partitions=np.uint8(2))
+    with VectorStore.open(tmp_path / "s.rvf") as store:
+        assert store.search(np.eye(4)[2], 1)[0].tolist() == [2]
+
+
+def test_a_text_is_no_column_of_letters(tmp_path: Path) -> None:
+    with VectorStore.create(tmp_path / "s.rvf", dim=3) as store:
+        for column in ("cat", b"cat", 7):
+            with pytest.raises(TypeError, match="'label' is a list with one value per vector"):
+                store.add(np.eye(3), metadata={"label": column})  # type: ignore[dict-item]
+        assert len(store) == 0
+        store.add(np.eye(3), metadata={"label": np.array(["cat", "dog", "cow"])})  # type: ignore[dict-item]
+        assert store.metadata([1]) == [{"label": "dog"}]
+
+
 def test_other_ways_to_say_a_filter(tmp_path: Path) -> None:
     x = vectors(10)
     with VectorStore.create(tmp_path / "s.rvf", dim=DIM) as store:

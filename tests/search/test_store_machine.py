@@ -65,6 +65,16 @@ class VectorStoreMachine(RuleBasedStateMachine):
             del self.model[each]
         self.note()
 
+    @rule(ids=st.lists(IDS, min_size=1, max_size=8), count=st.integers(0, 4))
+    def replace(self, ids: list[int], count: int) -> None:
+        x = self.rng.normal(size=(count, DIM)).astype(np.float32)
+        new = self.store.replace(ids, x, metadata=[{"tag": 2}] * count)
+        assert new.tolist() == list(range(self.next_id, self.next_id + count))
+        self.model = {i: row for i, row in self.model.items() if i not in ids}
+        self.model.update({int(i): (row, {"tag": 2}) for i, row in zip(new, x, strict=True)})
+        self.next_id += count
+        self.note()
+
     @precondition(lambda self: self.model)
     @rule(value=st.integers(0, 3))
     def update(self, value: int) -> None:

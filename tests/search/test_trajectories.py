@@ -135,6 +135,48 @@ def test_adding_again_replaces(index: str, tmp_path: Path) -> None:
     assert found[0].metadata["length_T"] == 10
 
 
+def test_an_episode_that_cannot_be_added_again_stays_as_it_was(index: str, tmp_path: Path) -> None:
+    path = record(tmp_path, 3, steps=10)
+    with wd.TrajectoryIngestor(index, embedder=lambda seen: seen["state"]) as ingestor:
+        with pytest.raises((ValueError, StoreError), match="dimension"):
+            ingestor.ingest_episode(path)
+        with pytest.raises((ValueError, StoreError), match="dimension"):
+            ingestor.ingest_timesteps(path)
+    with wd.TrajectoryRetriever(index, embedder=embed) as retriever:
+        assert retriever.search_similar_episodes(query(3), top_k=1)[0].metadata["length_T"] == 23
+        assert retriever.search_similar_timesteps(query(3), top_k=1)[0].episode_id == "ep_3"
+
+
+def test_an_episode_is_replaced_in_one_commit(tmp_path: Path) -> None:
+    with wd.TrajectoryIngestor(tmp_path / "t.rvf", embedder=embed) as ingestor:
+        ingestor.ingest_episode(record(tmp_path, 3, steps=20))
+        ingestor.ingest_episode(record(tmp_path, 3, steps=10))
+    with wd.VectorStore.open(tmp_path / "t.rvf") as store:
+        held = []
+        for epoch in store.epochs():
+            with store.at(epoch) as state:
+                held.append(len(state))
+    assert held == [0, 20, 10]
+
+
+def test_windows_by_position_and_numbers_of_numpy(target: str, tmp_path: Path) -> None:
+    path = record(tmp_path, 1, steps=20)
+    with wd.TrajectoryIngestor(target, embedder=embed) as ingestor:
+        ingestor.ensure_collection(np.int64(3))
+        assert ingestor.ingest_timesteps(path, np.int64(8), np.int32(8)) == [
+            "ep_1#0@0",
+            "ep_1#0@8",
+            "ep_1#0@16",
+        ]
+        for wrong, error in ((0, ValueError), (2.5, TypeError), ("4", TypeError)):
+            with pytest.raises(error, match="dim"):
+                ingestor.ensure_collection(wrong)  # type: ignore[arg-type]
+            with pytest.raises(error, match="window_size"):
+                ingestor.ingest_timesteps(path, wrong)  # type: ignore[arg-type]
+            with pytest.raises(error, match="max_steps"):
+                ingestor.ingest_episode(path, max_steps=wrong)  # type: ignore[arg-type]
+
+
 def test_few_steps_of_a_long_episode(tmp_path: Path) -> None:
     with wd.TrajectoryIngestor(tmp_path / "t.rvf", embedder=embed) as ingestor:
         ingestor.ingest_episode(record(tmp_path, 1, steps=3000))

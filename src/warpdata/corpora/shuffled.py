@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
@@ -233,8 +234,9 @@ class ShuffledRows:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def __del__(self) -> None:
-        if hasattr(self, "_stream"):
+    def __del__(self, is_over: Callable[[], bool] = sys.is_finalizing) -> None:
+        # Where the interpreter ends, modules may be gone, and the system takes back threads and files.
+        if hasattr(self, "_stream") and not is_over():
             self._close_stream()
 
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import operator
 import os
+import sys
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
@@ -196,8 +197,9 @@ class FixedOrderSource(ABC):
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def __del__(self) -> None:
-        if hasattr(self, "_reader"):
+    def __del__(self, is_over: Callable[[], bool] = sys.is_finalizing) -> None:
+        # Where the interpreter ends, modules may be gone, and the system takes back threads and files.
+        if hasattr(self, "_reader") and not is_over():
             self._reader.close()
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Sequence
+import sys
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -190,8 +191,9 @@ class RowWarmCache:
             self.checkpoint()
         self.close()
 
-    def __del__(self) -> None:
-        if getattr(self, "_lock", None) is not None:
+    def __del__(self, is_over: Callable[[], bool] = sys.is_finalizing) -> None:
+        # Where the interpreter ends, modules may be gone, and the system takes back files and locks.
+        if getattr(self, "_lock", None) is not None and not is_over():
             self.close()
 
     def _resume(self) -> None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import operator
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -24,6 +25,14 @@ def check_dim(dim: int) -> int:
     if not isinstance(dim, int | np.integer) or isinstance(dim, bool) or not 1 <= dim <= MAX_DIM:
         raise ValueError(f"dim is between 1 and {MAX_DIM}, not {dim}")
     return int(dim)
+
+
+def whole_number(value: int, name: str) -> int:
+    """A whole number as Python's own: numpy's cannot be sent or stored."""
+    try:
+        return operator.index(value)
+    except TypeError:
+        raise TypeError(f"{name} is a whole number, not {value!r}") from None
 
 
 def checked_matrix(vectors: ArrayLike, dim: int, what: str = "vectors") -> Floats:
@@ -88,12 +97,21 @@ def check_unique(ids: Ids) -> None:
             raise ValueError(f"the id {ordered[twice[0]]} appears twice in one call")
 
 
+def _values(name: str, values: Any) -> list[Any]:
+    """The values of a metadata column; a text is one value, not a column of letters."""
+    if isinstance(values, str | bytes) or not isinstance(values, Iterable):
+        raise TypeError(
+            f"the metadata column {name!r} is a list with one value per vector, not {values!r:.40}"
+        )
+    return list(values)
+
+
 def metadata_rows(metadata: Metadata | None, count: int) -> list[Mapping[str, Any]] | None:
     """Metadata as one mapping per vector; columns of equal length are taken too."""
     if metadata is None:
         return None
     if isinstance(metadata, Mapping):
-        columns = {name: list(values) for name, values in metadata.items()}
+        columns = {name: _values(name, values) for name, values in metadata.items()}
         wrong = [name for name, values in columns.items() if len(values) != count]
         if wrong:
             raise ValueError(f"the metadata column {wrong[0]!r} has not one value per vector ({count})")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -255,7 +256,7 @@ def _equal_any(column: FieldColumn, values: list[Any]) -> Mask:
         return np.isin(column.values, inside) & column.present
     out = np.zeros(len(column.values), bool)
     for value in usable:
-        out |= np.equal(column.values, value)
+        out |= _compared(column, "==", value)
     return out & column.present
 
 
@@ -264,8 +265,42 @@ def _compared(column: FieldColumn, operator: str, value: Any) -> Mask:
         return _compared_text(column, operator, value)
     if isinstance(value, str | bytes):
         raise ValueError(f"a {column.kind} field is compared with {value!r}")
+    if column.kind in ("i64", "u64") and isinstance(value, float):
+        return _compared_whole(column, operator, value)
+    if column.kind == "f64" and isinstance(value, int):
+        return _compared_float(column, operator, value)
     result: Mask = _COMPARE[operator](column.values, value)
     return result
+
+
+def _compared_whole(column: FieldColumn, operator: str, value: float) -> Mask:
+    """Whole numbers against a float, without making floats of them: times in nanoseconds have more digits."""
+    if not math.isfinite(value):
+        return np.full(len(column.values), _COMPARE[operator](0.0, value))
+    if operator == "==" and not value.is_integer():
+        return np.zeros(len(column.values), bool)
+    bound = math.floor(value) if operator in ("<=", ">") else math.ceil(value)
+    result: Mask = _COMPARE[operator](column.values, bound)
+    return result
+
+
+def _compared_float(column: FieldColumn, operator: str, value: int) -> Mask:
+    """Floats against a whole number that no float may equal: then it lies between two of them."""
+    near = _nearest_float(value)
+    if near == value:
+        result: Mask = _COMPARE[operator](column.values, near)
+        return result
+    if operator == "==":
+        return np.zeros(len(column.values), bool)
+    is_less: Mask = (np.less_equal if near < value else np.less)(column.values, near)
+    return is_less if operator in ("<", "<=") else ~is_less
+
+
+def _nearest_float(value: int) -> float:
+    try:
+        return float(value)
+    except OverflowError:
+        return math.inf if value > 0 else -math.inf
 
 
 def _compared_text(column: FieldColumn, operator: str, value: Any) -> Mask:

@@ -66,6 +66,7 @@ if TYPE_CHECKING:
 
 Floats = NDArray[np.float32]
 Ids = NDArray[np.int64]
+_Keys = NDArray[np.uint64]
 FilterLike = str | Mapping[str, Any] | Filter | Sequence[int] | NDArray[np.integer]
 
 _COMPRESSIONS = ("none", "lz4", "zstd")
@@ -275,22 +276,43 @@ class VectorStore:
     ) -> Ids:
         """Add vectors, durably, and return their ids; a known id is replaced, ids=None counts on."""
         with self._mutex:
-            appender = self._writer()
-            matrix = checked_input.checked_matrix(vectors, self.dim)
-            checked_input.check_fits(matrix, self.dtype)
-            keys = self._new_ids(ids, len(matrix))
-            rows = checked_input.metadata_rows(metadata, len(matrix))
-            if not len(matrix):
-                return keys.astype(np.int64)
-            known = self._known(keys)
-            segments = row_segments(keys, matrix, self.dtype)
-            change = self._metadata_change(appender, keys, rows)
-            segments += [] if change is None else [meta_segment(change)]
-            self._commit(appender, segments, appender.state.after_add(keys, len(known)))
-            if change is not None:
-                self._searcher.metadata_changed(change)
-            self._searcher.added(keys, matrix if self.dtype == "f32" else self._rounded(matrix))
+            return self._added(vectors, ids, metadata, np.zeros(0, np.uint64))
+
+    def replace(
+        self, ids: ArrayLike, vectors: ArrayLike, metadata: checked_input.Metadata | None = None
+    ) -> Ids:
+        """Delete vectors and add others under new ids, in one commit: all of it happens, or nothing.
+
+        Ids that are not there are ignored. Returns the new ids.
+        """
+        with self._mutex:
+            return self._added(vectors, None, metadata, self._present(ids))
+
+    def _added(
+        self, vectors: ArrayLike, ids: ArrayLike | None, metadata: checked_input.Metadata | None, gone: _Keys
+    ) -> Ids:
+        """Add vectors in one commit with the deletion of `gone`, live ids that are not among the new ones."""
+        appender = self._writer()
+        matrix = checked_input.checked_matrix(vectors, self.dim)
+        checked_input.check_fits(matrix, self.dtype)
+        keys = self._new_ids(ids, len(matrix))
+        rows = checked_input.metadata_rows(metadata, len(matrix))
+        if not len(matrix):
+            self._deleted(appender, gone)
             return keys.astype(np.int64)
+        known = self._known(keys)
+        segments = [delete_segment(gone, self._next_epoch)] if len(gone) else []
+        segments += row_segments(keys, matrix, self.dtype)
+        change = self._metadata_change(appender, keys, rows)
+        segments += [] if change is None else [meta_segment(change)]
+        state = appender.state.after_delete(gone) if len(gone) else appender.state
+        self._commit(appender, segments, state.after_add(keys, len(known)))
+        if change is not None:
+            self._searcher.metadata_changed(change)
+        if len(gone):
+            self._searcher.deleted(gone)
+        self._searcher.added(keys, matrix if self.dtype == "f32" else self._rounded(matrix))
+        return keys.astype(np.int64)
 
     def _rounded(self, matrix: Floats) -> Floats:
         return self._searcher.rounded(matrix)
@@ -341,15 +363,22 @@ class VectorStore:
     def delete(self, ids: ArrayLike) -> int:
         """Delete vectors, durably; ids that are not there are ignored. Returns how many were."""
         with self._mutex:
-            appender = self._writer()
-            keys = np.unique(checked_input.checked_ids(ids))
-            keys = keys[self._searcher.rows.table.find(keys) >= 0]
-            if not len(keys):
-                return 0
-            deletion = delete_segment(keys, self._next_epoch)
-            self._commit(appender, [deletion], appender.state.after_delete(keys))
-            self._searcher.deleted(keys)
+            keys = self._present(ids)
+            self._deleted(self._writer(), keys)
             return len(keys)
+
+    def _present(self, ids: ArrayLike) -> _Keys:
+        """Those of these ids that are in the store, each once."""
+        self._writer()
+        keys = np.unique(checked_input.checked_ids(ids))
+        return keys[self._searcher.rows.table.find(keys) >= 0]
+
+    def _deleted(self, appender: StoreAppender, keys: _Keys) -> None:
+        if len(keys):
+            self._commit(
+                appender, [delete_segment(keys, self._next_epoch)], appender.state.after_delete(keys)
+            )
+            self._searcher.deleted(keys)
 
     def _commit(self, appender: StoreAppender, segments: list[NewSegment], state: WriterState) -> None:
         snapshot = appender.commit(self._content, segments, state)
@@ -414,7 +443,10 @@ class VectorStore:
         """Build a vector index over all live vectors; the file is written anew, in the order of the index."""
         with self._mutex:
             self._writer()
-            plan = IndexPlan(kind, m, ef_construction, partitions)
+            numbers = {"m": m, "ef_construction": ef_construction, "partitions": partitions}
+            plan = IndexPlan(
+                kind, **{name: checked_input.whole_number(value, name) for name, value in numbers.items()}
+            )
             profile = replace(self._content.profile, index=plan)
             self._rewrite(profile, f"index:{kind}", signing=self._signing(key, drop_signatures))
 
@@ -425,7 +457,8 @@ class VectorStore:
         """Store codes of the vectors, beside them for quick first looks or instead of them to save space."""
         with self._mutex:
             self._writer()
-            plan = code_plan(kind, keep_full, code_bytes)
+            size = None if code_bytes is None else checked_input.whole_number(code_bytes, "code_bytes")
+            plan = code_plan(kind, keep_full, size)
             profile = replace(self._content.profile, codes=plan)
             self._rewrite(profile, f"quantize:{kind}", signing=self._signing(key, drop_signatures))
 

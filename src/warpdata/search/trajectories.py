@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import operator
 import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -15,6 +14,7 @@ from numpy.typing import ArrayLike
 from warpdata.episodes.collection import Episodes
 from warpdata.errors import suggests
 from warpdata.search.behaviour import Behaviour, Source, window_key
+from warpdata.search.checked_input import whole_number
 from warpdata.search.embedders import Embedder, embedded, embedder_of
 from warpdata.search.observation import Observation, as_observation
 from warpdata.search.trajectory_index import (
@@ -93,6 +93,7 @@ class TrajectoryIngestor:
 
     def ensure_collection(self, dim: int, collection: str = EPISODES) -> None:
         """Make a collection of the server unless it exists; a file needs none."""
+        dim = _at_least_one(dim, "dim")
         if isinstance(self._index, DeepDataIndex):
             self._index.ensure(collection, dim)
 
@@ -110,9 +111,7 @@ class TrajectoryIngestor:
         number that many steps spread evenly over it; None does what others do there: 1 on a server, 256 in a file.
         `rate_hz` or `clock` choose the steps of an episode that was not recorded by step.
         """
-        count = self._index.steps_per_episode if max_steps is None else max_steps
-        if count < 1:
-            raise ValueError(f"an episode is embedded by at least one step, not {count}")
+        count = self._index.steps_per_episode if max_steps is None else _at_least_one(max_steps, "max_steps")
         found = Behaviour.of(episode, rate_hz, clock)
         about = {**found.about, "total_reward": found.total_reward}
         if count == 1:
@@ -145,15 +144,14 @@ class TrajectoryIngestor:
     def ingest_timesteps(
         self,
         episode: Source,
-        *,
         window_size: int = 32,
         stride: int = 16,
+        *,
         rate_hz: float | None = None,
         clock: str | None = None,
     ) -> list[str]:
         """Embed the mean of each window of an episode, to its very end; returns the ids of the windows."""
-        if window_size < 1 or stride < 1:
-            raise ValueError(f"windows need a size and a stride of at least 1, not {window_size}, {stride}")
+        window_size, stride = _at_least_one(window_size, "window_size"), _at_least_one(stride, "stride")
         found = Behaviour.of(episode, rate_hz, clock)
         records = []
         for start in range(0, found.length, stride):
@@ -217,7 +215,7 @@ class TrajectoryRetriever:
 
         `query_obs` is a dict of channels, one array [D], or several steps [T, D], whose mean is asked for.
         """
-        conditions, top_k = _conditions(env_id, min_length, reward_range), _checked(top_k)
+        conditions, top_k = _conditions(env_id, min_length, reward_range), _at_least_one(top_k, "top_k")
         vector = embedded(self._embedder, as_observation(query_obs))
         wanted = top_k * (1 if self._index.steps_per_episode == 1 else _OVERFETCH)
         while True:
@@ -232,7 +230,9 @@ class TrajectoryRetriever:
     ) -> list[EpisodeRef]:
         """The `top_k` nearest windows that `ingest_timesteps` added, nearest first."""
         vector = embedded(self._embedder, as_observation(query_obs))
-        hits = self._index.search(TIMESTEPS, vector, _checked(top_k), _conditions(env_id, None, None))
+        hits = self._index.search(
+            TIMESTEPS, vector, _at_least_one(top_k, "top_k"), _conditions(env_id, None, None)
+        )
         return [_ref(hit) for hit in hits]
 
     def close(self) -> None:
@@ -246,19 +246,11 @@ class TrajectoryRetriever:
         self.close()
 
 
-def _checked(top_k: int) -> int:
-    wanted = whole_number(top_k, "top_k")
+def _at_least_one(value: int, name: str) -> int:
+    wanted = whole_number(value, name)
     if wanted < 1:
-        raise ValueError(f"top_k is at least 1, not {top_k}")
+        raise ValueError(f"{name} is at least 1, not {value}")
     return wanted
-
-
-def whole_number(value: int, name: str) -> int:
-    """A whole number as Python's own: numpy's cannot be sent."""
-    try:
-        return operator.index(value)
-    except TypeError:
-        raise TypeError(f"{name} is a whole number, not {value!r}") from None
 
 
 def _ref(hit: Hit) -> EpisodeRef:

@@ -90,11 +90,11 @@ class FileIndex:
     def insert(self, collection: str, file_path: str, records: Sequence[EpisodeRecord]) -> None:
         """Add the records of one file to a collection; those it had there before go."""
         store = self._opened(len(records[0].vector))
-        self._forget(store, collection, file_path)
+        known = self._vectors_by_file(store)
+        before = known.get((collection, file_path), [])
         rows = [file_row(collection, record.id, record.metadata) for record in records]
-        ids = store.add(np.stack([record.vector for record in records]), metadata=rows)
-        assert self._known is not None
-        self._known[collection, file_path] = ids.tolist()
+        ids = store.replace(before, np.stack([record.vector for record in records]), metadata=rows)
+        known[collection, file_path] = ids.tolist()
 
     def search(
         self, collection: str, vector: Floats, top_k: int, conditions: Sequence[Condition]
@@ -147,16 +147,14 @@ class FileIndex:
             )
         return self._store
 
-    def _forget(self, store: VectorStore, collection: str, file_path: str) -> None:
+    def _vectors_by_file(self, store: VectorStore) -> dict[tuple[str, str], list[int]]:
         if self._known is None:
             self._known = {}
             ids = store.ids
             for vector_id, row in zip(ids.tolist(), store.metadata(ids), strict=True):
                 name = (str(row.get("collection", EPISODES)), str(row.get("file_path")))
                 self._known.setdefault(name, []).append(vector_id)
-        known = self._known.pop((collection, file_path), [])
-        if known:
-            store.delete(known)
+        return self._known
 
 
 def _renamed(row: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, Any]:
