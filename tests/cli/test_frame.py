@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import io
+import json
+import os
 import subprocess
 import sys
 
@@ -89,3 +91,47 @@ def test_render() -> None:
     assert human_bytes(5 * 1024**5) == "5120.0 TiB"
     lines = table([["a", "1"], ["bcd", "22"]], ["name", "n"], right=[1])
     assert lines == ["name   n", "────  ──", "a      1", "bcd   22"]
+
+
+def in_shell(command: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    """A line of a shell in which `warp` is the command, with output that Python collects before it writes."""
+    env = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
+    line = f'warp() {{ "{sys.executable}" -m warpdata "$@"; }}; {command}'
+    return subprocess.run(["bash", "-c", line], capture_output=True, text=True, env={**env, **variables})
+
+
+@pytest.mark.parametrize(
+    ("command", "code", "said"),
+    [
+        ("warp --help > /dev/full", 1, "No space left"),
+        ("warp spec wshard > /dev/full", 1, "No space left"),
+        ("warp spec wshard | head -1 > /dev/null; exit ${PIPESTATUS[0]}", 0, ""),
+        ("warp --help | true; exit ${PIPESTATUS[0]}", 0, ""),
+        ("warp spec >&-", 0, ""),
+        ("warp inspect nothing_there 2> /dev/full", 1, ""),
+        ("warp nonsense 2> /dev/full", 2, ""),
+    ],
+)
+def test_streams_that_take_nothing(command: str, code: int, said: str) -> None:
+    done = in_shell(command)
+    assert done.returncode == code
+    assert said in done.stderr
+    assert "Traceback" not in done.stderr
+    assert "ignored" not in done.stderr
+
+
+def test_a_terminal_of_few_letters_shows_what_it_has() -> None:
+    for command in ("warp --help", "warp spec wshard"):
+        done = in_shell(command, PYTHONIOENCODING="ascii")
+        assert (done.returncode, done.stderr) == (0, "")
+        assert done.stdout.isascii()
+        assert "?" in done.stdout
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "ascii"])
+def test_json_of_any_name_is_json(encoding: str) -> None:
+    said = io.TextIOWrapper(io.BytesIO(), encoding=encoding)
+    value = {"path": os.fsdecode(b"caf\xc3\xa9-\xff.wshard"), "signals": ["é"]}
+    Console(as_json=True, out=said).emit(value)
+    said.flush()
+    assert json.loads(said.buffer.getvalue().decode(encoding)) == value  # type: ignore[attr-defined]

@@ -18,7 +18,13 @@ import pytest
 import warpdata as wd
 from tests.catalog.test_faults import in_fork
 from tests.servers import serving
-from warpdata.errors import SettingsError, StoreError, UnavailableError
+from warpdata.errors import (
+    AuthenticationError,
+    PermissionError_,
+    SettingsError,
+    StoreError,
+    UnavailableError,
+)
 from warpdata.settings import Settings
 from warpdata.stores.address import StoreOptions, open_store
 from warpdata.stores.http import HttpStore
@@ -50,6 +56,9 @@ class _Web(http.server.BaseHTTPRequestHandler):
         self._answer(206 if "Range" in self.headers else 200, {"Content-Range": span}, body)
 
     def do_HEAD(self) -> None:
+        self.do_GET()
+
+    def do_CONNECT(self) -> None:
         self.do_GET()
 
     def _answer(self, status: int, headers: dict[str, str], body: bytes) -> None:
@@ -152,6 +161,38 @@ class TestRedirects:
             HttpStore(web.url).get("x", max_bytes=9)
 
 
+def signed_elsewhere(request: Any) -> tuple[int, dict[str, str]] | None:
+    """A server that redirects to an address signed for GET only."""
+    if "?" not in request.path:
+        return 302, {"Location": f"{request.path}?sig=1"}
+    return None if request.command == "GET" else (403, {})
+
+
+def knows_no_head(request: Any) -> tuple[int, dict[str, str]] | None:
+    return (405, {}) if request.command == "HEAD" else None
+
+
+@pytest.mark.parametrize("script", [signed_elsewhere, knows_no_head])
+def test_where_head_is_refused_the_first_byte_tells_the_size(web: Any, script: Any) -> None:
+    web.script = script
+    store = HttpStore(web.url)
+    assert store.head("x").size == len(DATA)
+    assert [bytes(view) for view in store.get_ranges("x", [(3, 9)])] == [DATA[3:9]]
+
+
+def test_what_is_forbidden_stays_so(web: Any) -> None:
+    web.script = lambda _: (403, {})
+    with pytest.raises(PermissionError_, match="forbids"):
+        HttpStore(web.url).head("x")
+
+
+@pytest.mark.parametrize("address", ["http://", "http://[half", "https://h:99999/x", "s3://[half/x"])
+def test_an_address_that_is_none_is_named(address: str, tmp_path: Path) -> None:
+    for ask in (wd.open, wd.load_wshard, lambda url: wd.dataset("a/b", catalog=url, cache_dir=tmp_path)):
+        with pytest.raises(ValueError, match="not an address"):
+            ask(f"{address}?sig=secret")
+
+
 class TestProxies:
     def test_the_proxy_is_asked(self, cdn: Any) -> None:
         """`cdn` plays the proxy: it is asked with the whole address and its own password."""
@@ -193,8 +234,49 @@ class TestProxies:
 
     def test_a_proxy_that_is_not_there_is_named_as_the_cause(self, web: Any) -> None:
         store = HttpStore(web.url, proxies=Proxies({"http": "127.0.0.1:1"}))
-        with pytest.raises(UnavailableError, match="the proxy failed"):
+        with pytest.raises(
+            UnavailableError, match=r"the proxy http://127.0.0.1:1 failed: nothing listens there"
+        ):
             store.head("x")
+
+    def test_a_login_of_any_letters_is_sent_as_the_address_has_it(self, cdn: Any) -> None:
+        port = urllib.parse.urlsplit(cdn.url).port
+        login = urllib.parse.quote("ünïc") + ":" + urllib.parse.quote("漢:@/ ", safe="")
+        store = HttpStore(
+            "http://data.invalid", proxies=Proxies({"http": f"http://{login}@127.0.0.1:{port}"})
+        )
+        store.get("x", max_bytes=1 << 20)
+        sent = cdn.asked[0][2]["Proxy-Authorization"].removeprefix("Basic ")
+        assert base64.b64decode(sent).decode() == "ünïc:漢:@/ "
+
+    @pytest.mark.parametrize("scheme", ["http", "https"])
+    @pytest.mark.parametrize(
+        ("status", "error", "said"),
+        [
+            (407, AuthenticationError, "asks for credentials"),
+            (403, StoreError, "answered 403|forbids"),
+            (502, UnavailableError, "502"),
+        ],
+    )
+    def test_a_proxy_that_refuses_is_told_from_the_server(
+        self, cdn: Any, scheme: str, status: int, error: type[Exception], said: str
+    ) -> None:
+        """Plainly, and where a line to the server is asked for (CONNECT)."""
+        cdn.script = lambda _: (status, {})
+        proxy = f"http://me:secret@{urllib.parse.urlsplit(cdn.url).netloc}"
+        with pytest.raises(error, match=said) as raised:
+            HttpStore(f"{scheme}://data.invalid", proxies=Proxies({scheme: proxy})).get("x", max_bytes=9)
+        assert "secret" not in str(raised.value)
+        if scheme == "https" or status == 407:
+            assert f"the proxy {cdn.url}" in str(raised.value)
+        if status == 407:
+            assert "_PROXY" in raised.value.hint  # type: ignore[attr-defined]
+
+    @pytest.mark.parametrize("proxy", ["http://h:99999", "http://[half", "http://", "http://me:secret@h:x"])
+    def test_an_address_that_is_none_is_an_error_of_the_settings(self, web: Any, proxy: str) -> None:
+        with pytest.raises(SettingsError, match="proxy") as raised:
+            HttpStore(web.url, proxies=Proxies({"http": proxy})).head("x")
+        assert "secret" not in str(raised.value)
 
     def test_other_kinds_of_proxy_are_refused_when_used(self, web: Any) -> None:
         settings = Settings.from_env({"ALL_PROXY": "socks5://127.0.0.1:1"})

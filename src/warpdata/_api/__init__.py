@@ -196,11 +196,12 @@ def place_at(address: str | os.PathLike[str]) -> Place:
     import urllib.parse
 
     from warpdata.convert.place import Place
+    from warpdata.stores.address import split_address
 
     folder = folder_at(address)
     if isinstance(folder, str | os.PathLike):
         return Place.of(folder)
-    parts = urllib.parse.urlsplit(os.fspath(address))
+    parts = split_address(os.fspath(address))
     above, _, name = parts.path.rstrip("/").rpartition("/")
     beside = store_folder(urllib.parse.urlunsplit(parts._replace(path=above)))
     is_file = bool(name) and not parts.path.endswith("/") and beside.exists(name)
@@ -251,7 +252,9 @@ def folder_at(source: str | os.PathLike[str]) -> Any:
         return source
     import urllib.parse
 
-    parts = urllib.parse.urlsplit(source)
+    from warpdata.stores.address import split_address
+
+    parts = split_address(source)
     return urllib.parse.unquote(parts.path) if parts.scheme == "file" else store_folder(source)
 
 
@@ -306,8 +309,9 @@ def place_and_bytes(source: object) -> tuple[Any, Any]:
     import urllib.parse
 
     from warpdata.errors import BlobNotFoundError
+    from warpdata.stores.address import split_address
 
-    parts = urllib.parse.urlsplit(source)
+    parts = split_address(source)
     if parts.scheme == "file":
         return None, urllib.parse.unquote(parts.path)
     above, _, name = parts.path.rstrip("/").rpartition("/")

@@ -25,7 +25,7 @@ from warpdata.errors import (
 from warpdata.formats.manifest.model import BlobRef
 from warpdata.formats.manifest.parts import PartSource
 from warpdata.settings import Settings, aws_keys
-from warpdata.stores.address import StoreOptions, is_remote, open_store, same_place
+from warpdata.stores.address import StoreOptions, is_remote, open_store, same_place, split_address
 from warpdata.stores.awskeys import AwsFiles
 from warpdata.stores.blobs import AnyBlobReader, BlobAddress, BlobReader, LocalBlobReader, PageSums
 from warpdata.stores.blobstore import BlobStore
@@ -260,7 +260,7 @@ def writable_catalog(access: Access) -> Catalog:
 
 def plain_address(address: str) -> str:
     """An address without query, user and password: safe to print."""
-    parts = urllib.parse.urlsplit(address)
     if "://" not in address:
         return address
+    parts = split_address(address)
     return urllib.parse.urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", ""))

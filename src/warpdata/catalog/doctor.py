@@ -12,13 +12,13 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from urllib.parse import urlsplit
 
 from warpdata.catalog.access import Access, AccessOptions, Catalog
 from warpdata.catalog.media import video_codecs
 from warpdata.errors import ConflictError, StoreError, WarpError
 from warpdata.settings import Settings
 from warpdata.sql.engine import engine_check
+from warpdata.stores.address import scheme_of
 from warpdata.stores.blobstore import BlobStore
 
 _PROBE_BYTES = 1 << 20
@@ -40,7 +40,7 @@ def examine(settings: Settings, options: AccessOptions) -> list[Check]:
     checks = [
         _credentials(settings, address)
         for address in options.catalogs
-        if _scheme(address) in ("s3", "gs", "az")
+        if scheme_of(address) in ("s3", "gs", "az")
     ]
     checks += _cache(options)
     checks.append(_engine())
@@ -64,12 +64,8 @@ _OPTIONAL = (
 )
 
 
-def _scheme(address: str) -> str:
-    return urlsplit(address).scheme
-
-
 def _credentials(settings: Settings, address: str) -> Check:
-    kind = _scheme(address)
+    kind = scheme_of(address)
     found = settings.has_credentials.get(kind, False)
     found = found or (kind == "s3" and (Path.home() / ".aws" / "credentials").exists())
     names = {"s3": "AWS_PROFILE or AWS_ACCESS_KEY_ID", "gs": "GOOGLE_APPLICATION_CREDENTIALS"}

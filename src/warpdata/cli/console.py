@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
+import io
 import json
 import os
 import shutil
@@ -42,8 +44,7 @@ class Console:
     def emit(self, value: Any) -> None:
         """The result for a program; nothing when text was asked for."""
         if self.as_json:
-            json.dump(value, self.out, indent=2, ensure_ascii=False)
-            self.out.write("\n")
+            self.out.write(json_text(value, self.out.encoding) + "\n")
 
     def print_receipt(self, receipt: Receipt) -> None:
         """A receipt for a person, line by line."""
@@ -52,9 +53,11 @@ class Console:
 
     def error(self, code: str, message: str, hint: str = "") -> None:
         """An error in the one form all commands use."""
-        self.err.write(f"{self.paint(f'error[{code}]', 'red', self.err)}: {message}\n")
-        if hint:
-            self.err.write(f"  hint: {hint}\n")
+        text = f"{self.paint(f'error[{code}]', 'red', self.err)}: {message}\n"
+        try:
+            self.err.write(text + (f"  hint: {hint}\n" if hint else ""))
+        except OSError:  # which changes no exit code
+            give_up(self.err)
 
     def paint(self, text: str, style: str, stream: TextIO | None = None) -> str:
         """`text` in a colour, if the stream is a terminal that wants one."""
@@ -80,6 +83,32 @@ class Console:
     def progress(self, label: str) -> Progress:
         """A bar for long work; silent when standard error is not a terminal."""
         return Progress(label, self.err, visible=self.show_progress and self.err.isatty())
+
+
+def take_every_text() -> None:
+    """Make the standard streams take all that is printed: a closed one loses it, a narrow one shows `?` for letters."""
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name)
+        if stream is None:
+            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115 - for the whole run
+        elif isinstance(stream, io.TextIOWrapper) and stream.errors != "backslashreplace":
+            stream.reconfigure(errors="replace")
+
+
+def give_up(stream: TextIO) -> None:
+    """Lose what a stream could not write, so that it does not fail once more when Python ends."""
+    with contextlib.suppress(OSError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+
+
+def json_text(value: Any, encoding: str | None) -> str:
+    """JSON in letters that `encoding` has: names of files need not be text, and not every terminal knows Unicode."""
+    text = json.dumps(value, indent=2, ensure_ascii=False)
+    try:
+        text.encode(encoding or "utf-8")
+    except UnicodeEncodeError:
+        return json.dumps(value, indent=2)
+    return text
 
 
 class Progress:

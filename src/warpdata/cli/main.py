@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
 import importlib
 import keyword
-import os
 import sys
 import traceback
 from collections.abc import Sequence
@@ -15,7 +13,7 @@ from types import ModuleType
 
 from warpdata._version import __version__
 from warpdata.cli import exits
-from warpdata.cli.console import Console
+from warpdata.cli.console import Console, give_up, take_every_text
 from warpdata.cli.parser import Parser
 from warpdata.errors import SettingsError, WarpError
 from warpdata.settings import Settings
@@ -72,20 +70,22 @@ COMMANDS = {
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run `warp` with these arguments and return its exit code."""
+    take_every_text()
     parser = build_parser()
+    plain = Console(color=False, show_progress=False)
     try:
         args = parser.parse_args(argv)  # which loads the command
+        if args.command is None:
+            parser.print_help()
+            return exits.OK
     except KeyboardInterrupt:
-        plain = Console(as_json=False, color=False, show_progress=False)
         return _stopped(plain, debug=False)
-    if args.command is None:
-        parser.print_help()
-        return exits.OK
+    except OSError as error:
+        return _unwritten(plain, error, debug=False)
     as_json = getattr(args, "json", False)
     try:
         settings = Settings.from_env()
     except SettingsError as error:
-        plain = Console(as_json=as_json, color=False, show_progress=False)
         return _fail(plain, error.code, str(error), error.hint, debug=args.debug, exit_code=exits.USAGE)
     console = Console(
         as_json=as_json, color=settings.color, show_progress=settings.progress, pictures=settings.pictures
@@ -128,15 +128,21 @@ def _run(args: argparse.Namespace, console: Console, *, debug: bool) -> int:
         # The text of a KeyError is its argument in quotes.
         text = str(error.args[0]) if isinstance(error, KeyError) and error.args else str(error)
         return _fail(console, "usage", text, "", debug=debug, exit_code=exits.USAGE)
-    except BrokenPipeError:
-        # The reader of a pipe went away (`warp … | head`); that is not a fault.
-        with contextlib.suppress(OSError):
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return exits.OK
     except OSError as error:
-        return _fail(console, "os", str(error), "", debug=debug)
+        return _unwritten(console, error, debug=debug)
     except KeyboardInterrupt:
         return _stopped(console, getattr(args, "when_stopped", ""), debug=debug)
+
+
+def _unwritten(console: Console, error: OSError, *, debug: bool) -> int:
+    """The exit code where the system refused; that the reader of a pipe went away (`warp … | head`) is no fault."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        give_up(sys.stdout)
+    if isinstance(error, BrokenPipeError):
+        return exits.OK
+    return _fail(console, "os", str(error), "", debug=debug)
 
 
 def _stopped(console: Console, hint: str = "", *, debug: bool) -> int:

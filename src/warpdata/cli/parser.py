@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
+from warpdata.cli.console import give_up
 from warpdata.errors import nearest
 
 
@@ -42,6 +44,16 @@ class Parser(argparse.ArgumentParser):
         if rest and not self._subparsers:
             self._unknown(rest)
         return found, rest
+
+    def _print_message(self, message: str, file: Any = None) -> None:
+        """Print; help that cannot be written is an error (argparse says nothing), an error is one already."""
+        try:
+            file.write(message)
+            file.flush()
+        except OSError:
+            if file is sys.stdout:
+                raise
+            give_up(file)
 
     def _unknown(self, rest: Sequence[str]) -> NoReturn:
         wrong = next((word for word in rest if word.startswith("-")), "")

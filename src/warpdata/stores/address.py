@@ -38,9 +38,9 @@ def open_store(address: str | os.PathLike[str], options: StoreOptions | None = N
     """The store at a folder, file://, http(s)://, s3://, gs:// or az:// address."""
     options = options or StoreOptions()
     text = os.fspath(address)
-    parts = urllib.parse.urlsplit(text)
-    if parts.scheme in ("http", "https"):
+    if scheme_of(text) in ("http", "https"):
         return HttpStore(text, timeout_s=options.timeout_s, proxies=options.proxies)
+    parts = split_address(text if "://" in text else "")
     if parts.scheme in OBJECT_SCHEMES:
         where = _object_address(parts, options)
         is_conditional = options.is_conditional and "conditional=off" not in parts.query.split("&")
@@ -56,12 +56,26 @@ def open_store(address: str | os.PathLike[str], options: StoreOptions | None = N
 
 def is_remote(address: str) -> bool:
     """Whether an address needs the network."""
-    return urllib.parse.urlsplit(address).scheme in ("http", "https", *OBJECT_SCHEMES)
+    return scheme_of(address) in ("http", "https", *OBJECT_SCHEMES)
+
+
+def split_address(address: str) -> urllib.parse.SplitResult:
+    """The parts of an address, or ValueError that names it without its query, which may be secret."""
+    try:
+        return urllib.parse.urlsplit(address)
+    except ValueError as error:
+        raise ValueError(f"not an address: {address.partition('?')[0]!r} ({error})") from None
+
+
+def scheme_of(address: str) -> str:
+    """What stands before `://`, or nothing where that is missing."""
+    scheme, mark, _ = address.partition("://")
+    return scheme.lower() if mark else ""
 
 
 def same_place(address: str, uri: str) -> bool:
     """Whether a URI stays within the scheme and host (or bucket) of an address."""
-    here, there = urllib.parse.urlsplit(address), urllib.parse.urlsplit(uri)
+    here, there = split_address(address), split_address(uri)
     return (here.scheme, here.netloc) == (there.scheme, there.netloc)
 
 

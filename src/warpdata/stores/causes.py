@@ -69,7 +69,6 @@ _REFUSALS: Mapping[str, tuple[type[StoreError], str, str]] = {
 }
 
 _CONNECTIONS = (
-    ("proxyerror", "the proxy failed"),
     ("name lookup timed out", "no name server answered in time"),
     ("dns error", "its name is not known"),
     ("name resolution", "its name is not known"),

@@ -33,7 +33,16 @@ from warpdata.stores.blobstore import (
     is_strong,
 )
 from warpdata.stores.digest import FileDigest
-from warpdata.stores.webclient import PASSING, Answer, Proxies, WebClient, host_of, redirected, retry_after_s
+from warpdata.stores.webclient import (
+    PASSING,
+    Answer,
+    Proxies,
+    WebClient,
+    host_of,
+    redirected,
+    retry_after_s,
+    web_address,
+)
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -44,6 +53,9 @@ _PATIENCE = 10
 
 _CONCURRENCY = 16
 _REDIRECTS = 5
+_NO_HEAD = (403, 405, 501)
+"""Answers of servers that know no HEAD, and of addresses they redirect to that were signed for GET only."""
+
 _TOTAL = re.compile(r"bytes (\d{1,18})-(\d{1,18})/(\d{1,18})", re.ASCII)
 _LENGTH = re.compile(r"[0-9]{1,18}")
 _EMPTY = re.compile(r"bytes \*/0")
@@ -83,7 +95,7 @@ class HttpStore:
         explain: Explainer | None = None,
         proxies: Proxies | None = None,
     ) -> None:
-        parts = urllib.parse.urlsplit(url)
+        parts = web_address(url)
         if parts.username or parts.password:
             raise ValueError("credentials do not belong in a URL")
         plain = (parts.scheme, parts.netloc, parts.path.rstrip("/"), "", "")
@@ -100,7 +112,10 @@ class HttpStore:
         """Size and tag of a blob, or BlobNotFoundError."""
         if self._base.query:
             return self._head_by_get(key)
-        answer = self._request("HEAD", key, {}, 0)
+        answer, url = self._asked("HEAD", key, {}, 0)
+        if answer.status in _NO_HEAD and self._explain is None:
+            return self._head_by_get(key)
+        self._check(answer, "HEAD", key, url)
         length = answer.headers.get("content-length", "0")
         if not _LENGTH.fullmatch(length):
             raise StoreError("the server answers with a length that is none", path=self._name(key))
@@ -203,6 +218,14 @@ class HttpStore:
         return StoreError("the server does not answer range requests", path=self._name(key), hint=_NO_RANGES)
 
     def _request(self, method: str, key: str, headers: Mapping[str, str], max_bytes: int) -> Answer:
+        answer, url = self._asked(method, key, headers, max_bytes)
+        self._check(answer, method, key, url)
+        return answer
+
+    def _asked(
+        self, method: str, key: str, headers: Mapping[str, str], max_bytes: int
+    ) -> tuple[Answer, urllib.parse.SplitResult]:
+        """The answer, and the address that gave it at last."""
         name = self._name(check_key(key))
         path = f"{self._base.path.rstrip('/')}/{urllib.parse.quote(key)}"
         url = self._base._replace(path=path, fragment="")
@@ -211,14 +234,15 @@ class HttpStore:
             answer = self._client.ask(method, url, {**headers, **signed}, name, max_bytes=max_bytes)
             onward = redirected(answer, url, name)
             if onward is None:
-                break
+                return answer, url
             url = onward
-        else:
-            raise StoreError(f"the server redirects more than {_REDIRECTS} times", path=name)
+        raise StoreError(f"the server redirects more than {_REDIRECTS} times", path=name)
+
+    def _check(self, answer: Answer, method: str, key: str, url: urllib.parse.SplitResult) -> None:
+        """Raise what an answer says that is no success."""
         if self._explain is not None and 300 <= answer.status < 500:
             self._say_why(method, key, answer)
-        _check_status(answer.status, answer.headers, name, host_of(url))
-        return answer
+        _check_status(answer.status, answer.headers, self._name(key), host_of(url))
 
     def _say_why(self, method: str, key: str, answer: Answer) -> None:
         """Raise what the answer names; one to HEAD has no words, so the first byte is asked for instead."""

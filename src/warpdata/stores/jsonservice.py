@@ -18,7 +18,7 @@ from warpdata.errors import (
     UnavailableError,
 )
 from warpdata.stores.reliable import RetryPolicy
-from warpdata.stores.webclient import PASSING, Answer, Proxies, WebClient, retry_after_s
+from warpdata.stores.webclient import PASSING, Answer, Proxies, WebClient, retry_after_s, web_address
 
 _MAX_ANSWER_BYTES = 64 << 20
 _MAX_REASON_CHARS = 200
@@ -34,9 +34,7 @@ class JsonService:
         self, url: str, *, timeout_s: float = 30.0, headers: Mapping[str, str] | None = None,
         policy: RetryPolicy | None = None, proxies: Proxies | None = None,
     ) -> None:  # fmt: skip
-        parts = urllib.parse.urlsplit(url)
-        if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise ValueError(f"a service has an address like http://host:8080, not {url!r}")
+        parts = web_address(url)
         if parts.username or parts.password:
             raise ValueError("credentials do not belong in a URL; give them as headers")
         if not timeout_s > 0:

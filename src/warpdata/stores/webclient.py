@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import base64
 import email.utils
 import io
 import ipaddress
+import re
 import socket
 import time
 import urllib.parse
@@ -15,7 +17,13 @@ from typing import TYPE_CHECKING, Any
 
 from warpdata.bytekit.background import ended_within
 from warpdata.bytekit.forks import tell_in_child
-from warpdata.errors import LimitExceededError, SettingsError, StoreError, UnavailableError
+from warpdata.errors import (
+    AuthenticationError,
+    LimitExceededError,
+    SettingsError,
+    StoreError,
+    UnavailableError,
+)
 from warpdata.stores.causes import connection_cause
 
 if TYPE_CHECKING:
@@ -23,6 +31,14 @@ if TYPE_CHECKING:
 
 PASSING = {408, 425, 429, 500, 502, 503, 504}
 """What a server answers that is asked again later."""
+
+_PROXY_ASKS = 407
+_TUNNEL = re.compile(r"Tunnel connection failed: (\d{3})")
+_LOGIN = "Put them into HTTP_PROXY or HTTPS_PROXY: http://user:password@host:port, with % codes for special letters."
+_BEHIND = "Ask who runs the proxy, or name this host in NO_PROXY."
+_CERTIFICATE = (
+    "Check the address, and that this machine knows who issued the certificate (SSL_CERT_FILE names others)."
+)
 
 _CONNECT_S = 10.0
 _MAX_REASON_BYTES = 1 << 16
@@ -123,10 +139,11 @@ class WebClient:
                 raise
             answer.release_conn()
         except (HTTPError, OSError) as error:
-            cause = connection_cause(f"{type(error).__name__} {error}") or type(error).__name__
-            raise _broken_off(f"the connection to {host_of(url)} failed: {cause}", name, pieces) from None
+            raise _failure(error, url, self._proxies.of(url), name, pieces) from None
         except _TooSlowError:
             raise _broken_off(f"the answer of {host_of(url)} came too slowly", name, pieces) from None
+        if answer.status == _PROXY_ASKS and (proxy := self._proxies.of(url)):
+            raise _proxy_refuses(answer.status, url, proxy, name)
         return Answer(answer.status, {k.lower(): v for k, v in answer.headers.items()}, found)
 
     def _manager(self, url: urllib.parse.SplitResult) -> urllib3.PoolManager:
@@ -145,17 +162,22 @@ def _open_manager(proxy: str, timeout_s: float, within_s: float, connections: in
     }
     if not proxy:
         return _bounded(urllib3.PoolManager(**options), within_s)
-    parts = urllib.parse.urlsplit(proxy)
-    if parts.scheme not in ("http", "https") or not parts.hostname:
+    try:
+        parts = web_address(proxy)
+    except ValueError:
+        scheme = proxy.partition("://")[0]
+        fact = f"a proxy is asked by http or https, not by {scheme!r}"
+        if scheme in ("http", "https"):
+            fact = "the address of a proxy is none"  # which may hold a password
         raise SettingsError(
-            f"a proxy is asked by http or https, not by {parts.scheme!r}",
-            hint="Correct HTTP_PROXY, HTTPS_PROXY or ALL_PROXY, or name this host in NO_PROXY.",
-        )
+            fact, hint="Correct HTTP_PROXY, HTTPS_PROXY or ALL_PROXY, or name this host in NO_PROXY."
+        ) from None
     if parts.username:
-        login = f"{urllib.parse.unquote(parts.username)}:{urllib.parse.unquote(parts.password or '')}"
-        options["proxy_headers"] = urllib3.make_headers(proxy_basic_auth=login)
-    address = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}"
-    return _bounded(urllib3.ProxyManager(address, **options), within_s)
+        login = b":".join(
+            urllib.parse.unquote_to_bytes(each or "") for each in (parts.username, parts.password)
+        )
+        options["proxy_headers"] = {"Proxy-Authorization": f"Basic {base64.b64encode(login).decode()}"}
+    return _bounded(urllib3.ProxyManager(_without_login(parts), **options), within_s)
 
 
 def _bounded(manager: urllib3.PoolManager, within_s: float) -> urllib3.PoolManager:
@@ -241,6 +263,48 @@ def _addresses(name: str, port: int) -> list[str]:
     """The addresses of a host, each once, in the order they are to be tried."""
     found = socket.getaddrinfo(name.strip("[]"), port, type=socket.SOCK_STREAM)
     return list(dict.fromkeys(str(each[4][0]) for each in found))
+
+
+def web_address(url: str) -> urllib.parse.SplitResult:
+    """An address of the web in its parts, or ValueError, which shows nothing of it that may be secret."""
+    try:
+        parts = urllib.parse.urlsplit(url)
+        if parts.scheme in ("http", "https") and parts.hostname and parts.port != 0:
+            return parts
+    except ValueError:
+        pass  # a port that is none, or half of an IPv6 address
+    shown = url.partition("?")[0].rpartition("@")[2]
+    raise ValueError(f"not an address of the web: {shown!r}; it looks like https://host/path")
+
+
+def _without_login(parts: urllib.parse.SplitResult) -> str:
+    return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}"
+
+
+def _failure(
+    error: Exception, url: urllib.parse.SplitResult, proxy: str, name: str, pieces: list[bytes]
+) -> StoreError:
+    """Why a request was not answered."""
+    text = f"{type(error).__name__} {error}"
+    if refused := _TUNNEL.search(text):
+        return _proxy_refuses(int(refused[1]), url, proxy, name)
+    cause = connection_cause(text) or type(error).__name__
+    if "ProxyError" in text:
+        cause = f"the proxy {_without_login(urllib.parse.urlsplit(proxy))} failed: {cause}"
+    fact = f"the connection to {host_of(url)} failed: {cause}"
+    if "certificate" in text.lower():  # which no second attempt changes
+        return StoreError(fact, path=name, hint=_CERTIFICATE)
+    return _broken_off(fact, name, pieces)
+
+
+def _proxy_refuses(status: int, url: urllib.parse.SplitResult, proxy: str, name: str) -> StoreError:
+    who = f"the proxy {_without_login(urllib.parse.urlsplit(proxy))}"
+    if status == _PROXY_ASKS:
+        return AuthenticationError(f"{who} asks for credentials, or for others", path=name, hint=_LOGIN)
+    fact = f"{who} does not connect to {host_of(url)}: it answered {status}"
+    return (
+        UnavailableError(fact, path=name) if status in PASSING else StoreError(fact, path=name, hint=_BEHIND)
+    )
 
 
 def host_of(url: urllib.parse.SplitResult) -> str:
