@@ -302,7 +302,7 @@ class FileRangeReader:
         pieces: list[bytes] = []
         position = start
         while position < end:
-            piece = os.pread(self._fd, end - position, position)
+            piece = system.read_some(self._fd, end - position, position)
             if not piece:
                 raise TruncatedError(f"the file now ends at {position}, before {end}", path=self.name)
             pieces.append(piece)
