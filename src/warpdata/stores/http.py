@@ -217,7 +217,8 @@ class HttpStore:
             raise StoreError(f"the server redirects more than {_REDIRECTS} times", path=name)
         if self._explain is not None and 300 <= answer.status < 500:
             self._say_why(method, key, answer)
-        _check_status(answer.status, answer.headers, name, host_of(url))
+        if answer.status not in _fitting(headers):
+            _refuse_status(answer.status, answer.headers, name, host_of(url))
         return answer
 
     def _say_why(self, method: str, key: str, answer: Answer) -> None:
@@ -237,9 +238,14 @@ def _unsigned(method: str, path: str) -> Mapping[str, str]:  # noqa: ARG001
     return {}
 
 
-def _check_status(status: int, headers: Mapping[str, str], name: str, host: str) -> None:
-    if status in (200, 206, 304, 416):
-        return
+def _fitting(asked: Mapping[str, str]) -> set[int]:
+    """Which answers fit what was asked: a part or "unchanged" that nobody asked for would pass for the whole."""
+    return (
+        {200} | ({206, 416} if "Range" in asked else set()) | ({304} if "If-None-Match" in asked else set())
+    )
+
+
+def _refuse_status(status: int, headers: Mapping[str, str], name: str, host: str) -> NoReturn:
     if status == 412:
         raise BlobChangedError("it was replaced since it was opened", path=name)
     if status in (404, 410):
