@@ -17,6 +17,7 @@ LOCKS = HOME | {"bytekit/locks.py"}
 
 LINUX_ONLY = {
     "fdatasync", "fsync", "posix_fallocate", "fallocate", "posix_fadvise", "preadv", "pwritev", "readv", "writev",
+    "pread", "pwrite", "getxattr", "setxattr", "listxattr", "pidfd_open", "getrandom", "epoll", "prctl",
     "sync_file_range", "copy_file_range", "sendfile", "splice", "memfd_create", "madvise", "msync", "process_cpu_count",
     "pipe2", "eventfd", "sched_getaffinity", "sched_setaffinity", "sched_getscheduler", "sched_setscheduler",
     "sched_getparam", "sched_yield", "O_DIRECT", "O_TMPFILE", "O_NOATIME", "RWF_NOWAIT", "SEEK_DATA", "SEEK_HOLE",

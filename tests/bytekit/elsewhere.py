@@ -1,24 +1,36 @@
 """The main jobs on a system without the calls of Linux: `python -m tests.bytekit.elsewhere FOLDER`.
 
 The calls are taken out of os, fcntl and mmap, and the one module that knows about systems is told that it is on macOS.
+What macOS does differently is done so here: pages of 16 KiB, calls that refuse much at once, a lock of a file and
+those of its ranges that exclude each other even in one process, other numbers for the locks of open files.
 """
 
 from __future__ import annotations
 
+import builtins
+import errno
 import fcntl
 import mmap
+import multiprocessing
 import os
+import signal
 import sys
 from pathlib import Path
+from typing import Any
 
 GONE = {
     os: (
         "fdatasync", "posix_fallocate", "posix_fadvise", "preadv", "pwritev", "sched_getaffinity", "sched_getscheduler",
         "sched_getparam", "sched_setscheduler", "O_DIRECT", "RWF_NOWAIT", "process_cpu_count",
     ),
-    fcntl: ("F_OFD_SETLK", "F_OFD_SETLKW", "F_OFD_GETLK"),
     mmap: tuple(name for name in dir(mmap) if name.startswith(("MADV_", "MAP_POPULATE"))),
 }  # fmt: skip
+
+
+MOST_BYTES = 1 << 20
+"""As 2 GiB is for one call on macOS; less here, so that the jobs come to it."""
+FULL_SYNC, NO_CACHE, OFD_SET_LOCK = 51, 48, 90
+full_syncs: list[int] = []
 
 
 def remove_what_is_of_linux() -> None:
@@ -26,13 +38,91 @@ def remove_what_is_of_linux() -> None:
         for name in names:
             if hasattr(module, name):
                 delattr(module, name)
+    os.sysconf_names.pop("SC_AVPHYS_PAGES", None)
+    multiprocessing.set_start_method("spawn")
+    refuse_much_at_once()
+    have_large_pages()
+    have_other_locks_and_syncs()
+    have_no_proc()
     sys.platform = "darwin"
     try:
         import warpdata.bytekit.system as system
     finally:
         sys.platform = "linux"
+    system.MOST_BYTES = MOST_BYTES
     assert system._libc is None
     assert system._SET_LOCK is None
+
+
+def refuse_much_at_once() -> None:
+    read, write = os.pread, os.pwrite
+
+    def pread(fd: int, size: int, offset: int) -> bytes:
+        if size > MOST_BYTES:
+            raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
+        return read(fd, size, offset)
+
+    def pwrite(fd: int, data: Any, offset: int) -> int:
+        if memoryview(data).nbytes > MOST_BYTES:
+            raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
+        return write(fd, data, offset)
+
+    os.pread, os.pwrite = pread, pwrite  # type: ignore[assignment]
+
+
+def have_large_pages() -> None:
+    class Mapping(mmap.mmap):
+        def __new__(cls, fd: int, size: int, *args: Any, offset: int = 0, **options: Any) -> Mapping:
+            if offset % mmap.PAGESIZE:
+                raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
+            return super().__new__(cls, fd, size, *args, offset=offset, **options)
+
+    mmap.PAGESIZE = mmap.ALLOCATIONGRANULARITY = 16 << 10  # type: ignore[misc]
+    mmap.mmap = Mapping  # type: ignore[misc]
+
+
+def have_other_locks_and_syncs() -> None:
+    command, flock, lockf = fcntl.fcntl, fcntl.flock, fcntl.lockf
+    whole: dict[int, tuple[int, int]] = {}
+
+    def file_of(fd: int) -> tuple[int, int] | None:
+        try:
+            found = os.fstat(fd)
+        except OSError:
+            return None
+        return found.st_dev, found.st_ino
+
+    def fcntl_of_macos(fd: int, number: int, *rest: Any) -> Any:
+        assert number != OFD_SET_LOCK, "another struct than that of Linux"
+        if number == FULL_SYNC:
+            full_syncs.append(fd)
+            return os.fsync(fd)
+        return 0 if number == NO_CACHE else command(fd, number, *rest)
+
+    def flock_of_macos(fd: int, kind: int) -> None:
+        flock(fd, kind)
+        whole[fd] = file_of(fd) or (0, 0)
+
+    def lockf_of_macos(fd: int, kind: int, *rest: Any) -> None:
+        held = {file for other, file in whole.items() if file_of(other) == file}
+        if kind != fcntl.LOCK_UN and file_of(fd) in held:
+            raise BlockingIOError(errno.EAGAIN, "its own process locked the whole file")
+        lockf(fd, kind, *rest)
+
+    fcntl.fcntl, fcntl.flock, fcntl.lockf = fcntl_of_macos, flock_of_macos, lockf_of_macos  # type: ignore[assignment]
+    fcntl.F_FULLFSYNC, fcntl.F_NOCACHE = FULL_SYNC, NO_CACHE  # type: ignore[attr-defined]
+    fcntl.F_OFD_SETLK = OFD_SET_LOCK  # type: ignore[misc]
+
+
+def have_no_proc() -> None:
+    plain = builtins.open
+
+    def opened(file: Any, *args: Any, **options: Any) -> Any:
+        if str(file).startswith("/proc"):
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), file)
+        return plain(file, *args, **options)
+
+    builtins.open = opened
 
 
 def jobs(folder: Path) -> None:
@@ -40,12 +130,15 @@ def jobs(folder: Path) -> None:
 
     import warpdata as wd
 
+    salvaged(folder, wd, np)
     record(folder, wd, np)
     shards(folder, wd, np)
     corpora(folder, wd, np)
+    warm_starts(folder, wd, np)
     vectors(folder, wd, np)
     published(folder, wd)
     cached(folder)
+    assert full_syncs
 
 
 def record(folder: Path, wd, np) -> None:
@@ -65,6 +158,32 @@ def record(folder: Path, wd, np) -> None:
     assert wd.load_wshard(folder / "s.wshard").length == 20
     wd.WShardStreamWriter(folder / "k.wshard", "k", channels).begin_episode()
     assert wd.LocalDataset(folder / "root").unfinished == []
+
+
+def salvaged(folder: Path, wd, np) -> None:
+    """What a killed recorder leaves."""
+    child = os.fork()
+    if child == 0:
+        with wd.record(folder / "killed", clock="simulated") as recording:
+            for i in range(20):
+                recording.append("large", np.full(1 << 19, i, "f4"), i)
+            os.kill(os.getpid(), signal.SIGKILL)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
+    (left,) = wd.LocalDataset(folder / "killed").unfinished
+    wd.salvage(left.path)
+    values = wd.open(folder / "killed")[0]["large"].values()
+    assert values[:, 0].tolist() == list(range(20))
+
+
+def warm_starts(folder: Path, wd, np) -> None:
+    from warpdata.corpora.warm_cache import WarmRows
+
+    states = WarmRows.from_rows([2], [np.array([1.0, 2.0])], [np.array([0, 5])], [7])
+    with wd.RowWarmCache(folder / "warm", model="m", total_rows=3) as cache:
+        cache.put(states)
+        cache.checkpoint()
+    with wd.RowWarmCache(folder / "warm", model="m", total_rows=3) as cache:
+        assert cache.get([0, 1, 2]).latents_of(2).tolist() == [1.0, 2.0]
 
 
 def shards(folder: Path, wd, np) -> None:
@@ -103,6 +222,13 @@ def published(folder: Path, wd) -> None:
     with wd.dataset("a/b", catalog=str(folder / "catalog")) as ds:
         assert ds.sql("select sum(x) as s from main").arrow().to_pylist() == [{"s": 4950}]
         assert sum(len(part["x"]) for part in ds.table("main").batch_dicts(7)) == 100
+        stream = ds.table("main").batches(30, shuffle=True, seed=1)
+        assert sorted(x for part in stream for x in part["x"].to_pylist()) == list(range(100))
+        with wd.DatasetBuilder("a/episodes", catalog=folder / "catalog") as builder:
+            builder.add_episodes("demos", folder / "root")
+            builder.publish()
+    with wd.dataset("a/episodes", catalog=str(folder / "catalog")) as ds:
+        assert ds.episodes[0]["joints"].values()[:, 0].tolist() == list(range(20))
 
 
 def cached(folder: Path) -> None:

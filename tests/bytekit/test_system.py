@@ -9,8 +9,9 @@ import mmap
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -18,7 +19,9 @@ from hypothesis import strategies as st
 
 from tests.conftest import ROOT
 from warpdata.bytekit import system
+from warpdata.bytekit.commit import write_at
 from warpdata.bytekit.mapping import map_window, sync_range
+from warpdata.bytekit.ranges import FileRangeReader, read_at
 
 EVERYWHERE = ("here", "elsewhere")
 
@@ -179,3 +182,48 @@ def test_a_file_system_that_cannot_allocate_is_filled(fd: int, monkeypatch: pyte
     assert system.try_allocate(fd, 0, 100) is False
     system.allocate(fd, 0, 100)
     assert os.pread(fd, 200, 0) == bytes(100)
+
+
+def test_no_call_is_asked_for_more_than_macos_allows(fd: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """There 2 GiB and more in one call are an error, where Linux gives or takes a part."""
+    most = 1000
+    monkeypatch.setattr(system, "MOST_BYTES", most)
+    plain = {name: getattr(os, name) for name in ("pread", "pwrite", "preadv", "pwritev")}
+
+    def refusing(name: str) -> Callable[..., Any]:
+        def call(fd: int, what: Any, *rest: Any) -> Any:
+            pieces = what if isinstance(what, list) else [bytes(what) if name == "pread" else what]
+            if sum(memoryview(piece).nbytes for piece in pieces) > most:
+                raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
+            return plain[name](fd, what, *rest)
+
+        return call
+
+    for name in plain:
+        monkeypatch.setattr(os, name, refusing(name))
+    data = os.urandom(5500)
+    assert system.write_pieces(fd, [data[:300], data[300:400], data[400:4400], data[4400:]], 7) == 5500
+    write_at(fd, data, 6000)
+    assert FileRangeReader(f"/dev/fd/{fd}").read(7, 5507) == data
+    for start in (7, 6000):
+        out = bytearray(5500)
+        assert read_at(fd, out, start) == 5500
+        assert out == data
+
+
+@pytest.mark.parametrize("code", [errno.EIO, errno.ENOSPC, errno.EDQUOT])
+def test_bytes_that_a_full_sync_lost_are_not_asked_for_again(
+    monkeypatch: pytest.MonkeyPatch, code: int
+) -> None:
+    """The next sync would say that all is well."""
+
+    def failing(*_: object) -> None:
+        raise OSError(code, os.strerror(code))
+
+    monkeypatch.setattr(system, "_FULL_SYNC", 51)
+    monkeypatch.setattr(system.fcntl, "fcntl", failing)
+    monkeypatch.setattr(os, "fsync", lambda fd: None)
+    for call in (system.sync, system.sync_data):
+        with pytest.raises(OSError) as caught:
+            call(7)
+        assert caught.value.errno == code

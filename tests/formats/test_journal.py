@@ -276,3 +276,33 @@ def test_released_records_are_gone_and_no_damage(tmp_path: Path) -> None:
     assert not scan.damage
     assert not scan.is_cut
     assert scan.records.first_step.tolist() == list(range(60, 110))
+
+
+def test_a_large_record_is_not_overwritten_by_a_window_being_prepared(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where a disk allocates by being filled with zeros, both would write behind the end of the file."""
+    monkeypatch.setattr(system, "try_allocate", lambda *_: False)
+    path = tmp_path / "a.partial"
+    writer = JournalWriter(path, {}, max_record_bytes=32 << 20, mapped_record_bytes=64)
+    for step in range(9000):
+        writer.append(0, step, 1, step, bytes(64))
+    plain, is_filling, is_appended = os.pwrite, threading.Event(), threading.Event()
+
+    def slow(fd: int, data: bytes, offset: int) -> int:
+        if threading.current_thread() is preparing:
+            is_filling.set()
+            is_appended.wait(0.3)
+        return plain(fd, data, offset)
+
+    preparing = threading.Thread(target=writer.prepare)
+    monkeypatch.setattr(os, "pwrite", slow)
+    preparing.start()
+    assert is_filling.wait(60)
+    large = os.urandom(4 << 20)
+    writer.append(1, 0, 1, 9000, large)
+    is_appended.set()
+    preparing.join()
+    monkeypatch.undo()
+    writer.close()
+    assert contents(JournalReader.open(path))[-1] == (1, 0, 9000, large)

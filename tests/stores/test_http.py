@@ -24,6 +24,7 @@ from warpdata.errors import (
     SettingsError,
     StoreError,
     UnavailableError,
+    WarpError,
 )
 from warpdata.settings import Settings
 from warpdata.stores.address import StoreOptions, open_store
@@ -47,8 +48,8 @@ class _Web(http.server.BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         self.server.asked.append((self.command, self.path, {k.title(): v for k, v in self.headers.items()}))
         if refusal := self.server.script(self):
-            status, headers = refusal
-            self._answer(status, headers, b"")
+            status, headers, *body = refusal
+            self._answer(status, headers, *body or [b""])
             return
         start, _, last = self.headers.get("Range", "bytes=0-99999999").removeprefix("bytes=").partition("-")
         body = self.server.data[int(start) : int(last) + 1]
@@ -65,7 +66,8 @@ class _Web(http.server.BaseHTTPRequestHandler):
         self.send_response(status)
         for name, value in headers.items():
             self.send_header(name, value)
-        self.send_header("Content-Length", str(len(body)))
+        if "Content-Length" not in headers:
+            self.send_header("Content-Length", str(len(body)))
         self.end_headers()
         if self.command == "GET":
             self.wfile.write(body)
@@ -282,6 +284,53 @@ class TestProxies:
         settings = Settings.from_env({"ALL_PROXY": "socks5://127.0.0.1:1"})
         with pytest.raises(SettingsError, match="socks5"):
             HttpStore(web.url, proxies=Proxies(settings.proxies)).head("x")
+
+
+PART = DATA[10:60]
+
+
+@pytest.mark.parametrize(
+    ("status", "headers", "body", "says"),
+    [
+        (206, {"Content-Range": "bytes 10-29/200"}, PART[:20], "came back as 20 bytes"),
+        (206, {"Content-Range": "bytes 10-59/200"}, PART[:20], "came back as 20 bytes"),
+        (206, {"Content-Range": "bytes 0-49/200"}, DATA[:50], "another range"),
+        (206, {"Content-Range": "bytes 10-59/*"}, PART, "another range"),
+        (206, {"Content-Range": f"bytes 10-59/{'9' * 5000}"}, PART, "another range"),
+        (206, {}, PART, "another range"),
+        (204, {}, b"", "answered 204"),
+        (304, {}, b"", "answered 304"),
+    ],
+)
+def test_an_answer_that_does_not_fit_the_range(
+    web: Any, status: int, headers: dict[str, str], body: bytes, says: str
+) -> None:
+    web.script = lambda request: (status, headers, body)
+    with pytest.raises(WarpError, match=says):
+        HttpStore(web.url).get_ranges("x", [(10, 60)])
+
+
+@pytest.mark.parametrize(
+    ("status", "headers"),
+    [(206, {"Content-Range": "bytes 0-9/200"}), (304, {}), (416, {"Content-Range": "bytes */200"})],
+)
+def test_a_part_that_nobody_asked_for_is_not_the_whole(
+    web: Any, status: int, headers: dict[str, str]
+) -> None:
+    """Of a pointer the first bytes would be believed, and nothing new where nothing was known."""
+    web.script = lambda request: (status, headers, DATA[:10])
+    for ask in (lambda store: store.get("x", max_bytes=100), lambda store: store.head("x")):
+        with pytest.raises(StoreError, match=f"answered {status}"):
+            ask(HttpStore(web.url))
+    if status == 304:
+        assert HttpStore(web.url).get("x", max_bytes=100, unless_etag='"a"') is None
+
+
+@pytest.mark.parametrize("length", ["-5", "abc", "9" * 5000])
+def test_a_length_that_is_none(web: Any, length: str) -> None:
+    web.script = lambda request: (200, {"Content-Length": length}, b"")
+    with pytest.raises(StoreError, match="a length that is none"):
+        HttpStore(web.url).head("x")
 
 
 class _NoParts(http.server.BaseHTTPRequestHandler):

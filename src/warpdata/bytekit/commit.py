@@ -36,7 +36,7 @@ def write_at(fd: int, data: Buffer, offset: int) -> None:
     """Write all of `data` at `offset`; a disk that takes only a part of it is an error, as one that takes nothing."""
     view = byte_view(data)
     while view.nbytes:
-        written = os.pwrite(fd, view, offset)
+        written = system.write_some(fd, view, offset)
         offset += written
         view = view[written:]
 

@@ -226,7 +226,8 @@ class MappedFile(GrowingFile):
         self, pieces: Sequence[Buffer], checksum: Buffer, checksum_at: int, span: int
     ) -> int:
         """A record that no window holds: allocated and written as it is, the checksum last."""
-        with map_os_errors(self.path):
+        # A window being prepared is filled with zeros where that is how a disk allocates: not over this record.
+        with map_os_errors(self.path), self._preparing:
             try:
                 system.allocate(self._fd, self.position, span + self._room_bytes)
             except OSError:

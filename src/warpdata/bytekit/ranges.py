@@ -302,7 +302,7 @@ class FileRangeReader:
         pieces: list[bytes] = []
         position = start
         while position < end:
-            piece = os.pread(self._fd, end - position, position)
+            piece = system.read_some(self._fd, end - position, position)
             if not piece:
                 raise TruncatedError(f"the file now ends at {position}, before {end}", path=self.name)
             pieces.append(piece)
@@ -440,7 +440,7 @@ class LocalRangeReader(FileRangeReader):
         count = end - start
         if count > COPY_BELOW_BYTES:
             return self.view(start, end)
-        if 0 <= start <= end <= self.size and len(piece := os.pread(self._fd, count, start)) == count:
+        if 0 <= start <= end <= self.size and len(piece := system.read_some(self._fd, count, start)) == count:
             return memoryview(piece)
         return super().read(start, end)
 

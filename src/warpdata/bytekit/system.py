@@ -31,20 +31,26 @@ _NOT_SUPPORTED = (errno.EOPNOTSUPP, errno.ENOTSUP, errno.EINVAL, errno.ENOSYS)
 _SYNC_FILE_RANGE_WRITE = 2
 _FULL_SYNC = getattr(fcntl, "F_FULLFSYNC", None)
 """On macOS fsync stops at the cache of the drive; this goes on to the disk."""
+_LOST = (errno.EIO, errno.ENOSPC, errno.EDQUOT)
+"""Bytes did not reach the disk. It is said once: whoever asks again is told that all is well."""
 
 
 def sync(fd: int) -> None:
     """Bring a file, its size and its times to the disk."""
     if _FULL_SYNC is not None:
-        with contextlib.suppress(OSError):  # network disks and some folders do not know it
+        try:
             fcntl.fcntl(fd, _FULL_SYNC)
             return
+        except OSError as error:
+            if error.errno in _LOST:
+                raise
+            # network disks and some folders do not know it
     os.fsync(fd)
 
 
 def sync_data(fd: int) -> None:
     """Bring the bytes of a file to the disk; its times may come later."""
-    if hasattr(os, "fdatasync"):
+    if _FULL_SYNC is None and hasattr(os, "fdatasync"):
         os.fdatasync(fd)
     else:
         sync(fd)
@@ -130,13 +136,25 @@ def _most_pieces() -> int:
 
 MOST_PIECES = _most_pieces()
 """How many pieces one call writes."""
+MOST_BYTES = 1 << 30
+"""How many bytes one call is asked for: macOS refuses 2 GiB and more, where Linux gives fewer."""
+
+
+def read_some(fd: int, size_bytes: int, offset: int) -> bytes:
+    """What is at `offset`, at most `size_bytes` of it, which may be fewer."""
+    return os.pread(fd, min(size_bytes, MOST_BYTES), offset)
+
+
+def write_some(fd: int, data: memoryview, offset: int) -> int:
+    """Write `data` at `offset`; how many bytes were, which may be fewer."""
+    return os.pwrite(fd, data[:MOST_BYTES], offset)
 
 
 def read_into(fd: int, out: Buffer, offset: int) -> int:
     """Fill `out` with what is at `offset`; how many bytes came, which may be fewer."""
+    view = byte_view(out)[:MOST_BYTES]
     if hasattr(os, "preadv"):
-        return os.preadv(fd, [out], offset)
-    view = byte_view(out)
+        return os.preadv(fd, [view], offset)
     data = os.pread(fd, view.nbytes, offset)
     view[: len(data)] = data
     return len(data)
@@ -171,9 +189,9 @@ def write_pieces(fd: int, pieces: Sequence[Buffer], offset: int) -> int:
 
 
 def _write_some(fd: int, views: list[memoryview], offset: int) -> int:
-    if hasattr(os, "pwritev"):
+    if hasattr(os, "pwritev") and sum(view.nbytes for view in views) <= MOST_BYTES:
         return os.pwritev(fd, views, offset)
-    return os.pwrite(fd, views[0], offset)
+    return write_some(fd, views[0], offset)
 
 
 # ---- advice about files: where it cannot be given, nothing happens -----------------------------------------
@@ -277,9 +295,11 @@ def sync_mapped(window: mmap.mmap, fd: int) -> None:
 
 # ---- locks on ranges of bytes ------------------------------------------------------------------------------
 
-_SET_LOCK = getattr(fcntl, "F_OFD_SETLK", None)
+_SET_LOCK = getattr(fcntl, "F_OFD_SETLK", None) if _IS_LINUX else None
 _FLOCK = struct.Struct("hhqqi4x")
-"""struct flock of 64-bit Linux: type, whence, start, length, pid."""
+"""struct flock of 64-bit Linux: type, whence, start, length, pid. macOS has such locks too, and another struct."""
+LOCKS_ARE_ONE = not _IS_LINUX
+"""Whether a file that is locked as a whole has its ranges locked too, for its own process as well."""
 
 
 def set_range_lock(fd: int, kind: int, start: int, size_bytes: int) -> None:

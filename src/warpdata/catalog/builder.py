@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from warpdata.bytekit.background import map_in_threads
-from warpdata.bytekit.commit import write_file
+from warpdata.bytekit.commit import make_folders, write_file
 from warpdata.catalog import sources
 from warpdata.catalog.access import (
     Access,
@@ -147,7 +147,7 @@ class DatasetBuilder:
         self._metadata: dict[str, Any] = {}
         self._extends = False
         self._rows: dict[str, list[dict[str, Any]]] = {}
-        self._growths = 0
+        self._places = 0
 
     @property
     def catalog(self) -> str:
@@ -162,6 +162,11 @@ class DatasetBuilder:
             self._owned = staging_for(options.catalogs[0], options.cache_dir, self._chosen_staging)
         return self._owned.path
 
+    def _place(self, name: str) -> Path:
+        """A new name in the staging folder: some disks take names that differ in case only for one."""
+        self._places += 1
+        return self._staging / str(self._places) / name
+
     @suggests
     def add_table(
         self, name: str, source: Any, *, optimize: bool = False, options: ParquetOptions | None = None
@@ -173,7 +178,7 @@ class DatasetBuilder:
     def _set_table(
         self, name: str, source: Any, options: ParquetOptions, *, optimize: bool = False
     ) -> DatasetBuilder:
-        shards = sources.table_shards(source, self._staging / "tables" / name, options, optimize=optimize)
+        shards = sources.table_shards(source, self._place(name), options, optimize=optimize)
         if isinstance(shards, list):
             digests = digested(shards)
             facts = map_in_threads(_facts, list(zip(shards, digests, strict=True)))
@@ -204,7 +209,7 @@ class DatasetBuilder:
                 f"not a kind of artifact: {kind!r}; there are {known}.{nearest(kind, model.KINDS)}"
             )
         is_tar = kind in model.TAR_KINDS
-        staging = self._staging / "artifacts" / name
+        staging = self._place(name)
         shards = pack_artifact(
             source, is_tar=is_tar, staging=staging, finished=self._outbox.put, options=options
         )
@@ -225,7 +230,7 @@ class DatasetBuilder:
         return self._add_episodes(name, source, parse_size(chunk_bytes))
 
     def _add_episodes(self, name: str, source: Any, chunk_bytes: int) -> DatasetBuilder:
-        staging = self._staging / "artifacts" / name
+        staging = self._place(name)
         episodes = StagedEpisodes(staging, chunk_bytes)
         shards: dict[str | None, PackedShard] = {}
         rows: list[dict[str, Any]] = []
@@ -543,8 +548,7 @@ class DatasetBuilder:
             found = self._episode_rows(name)
             fresh = new_names(name, base, [row["blob"] for row in found])
             rows += [row for row in found if row["blob"] in fresh]
-        self._growths += 1
-        staging = self._staging / f"grown-{self._growths}"
+        staging = self._place("grown")
         if rows and EPISODES_TABLE in tables:
             tables[EPISODES_TABLE] = grown_episodes(base, rows, staging, uploads)
         elif rows and not any(a.kind == model.EPISODE_KIND for a in base.manifest.artifacts.values()):
@@ -699,7 +703,8 @@ class DatasetBuilder:
         return packed.shards
 
     def _written(self, name: str, data: bytes, uploads: list[Upload]) -> BlobRef:
-        path = self._staging / name
+        path = self._place(name)
+        make_folders(path.parent)
         write_file(path, data, durable=False)
         digest = digest_file(path)
         uploads.append(self._upload(path, digest))

@@ -9,6 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from warpdata.bytekit.filenames import folded
 from warpdata.catalog.filekinds import file_kind, folder_kind
 from warpdata.catalog.packing import PackedShard, listed
 from warpdata.episodes.collection import Episodes
@@ -81,6 +82,7 @@ class StagedEpisodes:
         self._folder = folder
         self._chunk_bytes = chunk_bytes
         self._names: set[str] = set()
+        self._folded: set[str] = set()
         self.named: list[Named] = []
         """The name and the file of every shard, in order."""
         self.given: list[Named] = []
@@ -140,14 +142,17 @@ class StagedEpisodes:
         name = name or episode.id
         if name in self._names:
             raise DatasetError(f"two recordings are called {name!r}")
+        # Some disks take ids that differ in case only for one: each of these gets a folder of its own.
+        folder = self._folder / str(len(self._names)) if folded(name) in self._folded else self._folder
         self._names.add(name)
-        self._folder.mkdir(parents=True, exist_ok=True)
-        target = self._folder / f"{name}{SUFFIX}"
+        self._folded.add(folded(name))
+        folder.mkdir(parents=True, exist_ok=True)
+        target = folder / f"{name}{SUFFIX}"
         count = -(-_size_of(episode) // self._chunk_bytes)
         if count <= 1:
             return [(target.name, pack_episode(episode, target, episode_id=name, overwrite=True))]
-        chunks = write_chunks(episode, self._folder, count=count, episode_id=name)
-        listed_there = (list_name(name), self._folder / list_name(name))
+        chunks = write_chunks(episode, folder, count=count, episode_id=name)
+        listed_there = (list_name(name), folder / list_name(name))
         return [listed_there, *((entry.uri, chunks.chunk_path(entry)) for entry in chunks.chunks)]
 
 

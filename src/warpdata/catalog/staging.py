@@ -11,7 +11,7 @@ import weakref
 from pathlib import Path
 
 from warpdata.bytekit.commit import make_folders, map_os_errors
-from warpdata.bytekit.locks import FileLock, lock_range
+from warpdata.bytekit.locks import FileLock, lock_first_byte
 from warpdata.errors import StoreError
 from warpdata.stores.address import is_remote, open_store
 from warpdata.stores.local import STAGING, LocalStore
@@ -112,7 +112,7 @@ def _taken(folder: Path) -> FileLock | None:
         if isinstance(error.__cause__, FileNotFoundError):
             raise error.__cause__ from None
         raise
-    if lock is not None and not lock_range(lock.fd, 0, 1):
+    if lock is not None and not lock_first_byte(lock):
         lock.let_go()
         return None
     return lock

@@ -20,6 +20,7 @@ from warpdata.bytekit.bulk_file import BulkFile
 from warpdata.bytekit.checksum import crc32c
 from warpdata.bytekit.commit import commit_folder, map_os_errors, put_file
 from warpdata.bytekit.dtype import dtype_of
+from warpdata.bytekit.filenames import keep_apart
 from warpdata.bytekit.ranges import RangeReader
 from warpdata.episodes.camera import VideoFile
 from warpdata.episodes.content_sums import ContentSum, RowsSum, sum_of, sum_of_rows
@@ -72,7 +73,9 @@ def copy_to_directory(
     with commit_folder(directory, durable=False) as folder:
         with _awaited(writing):
             copying = _Copying(folder, video, writing)
+            taken: dict[str, str] = {}
             for name, signal in episode.signals.items():
+                keep_apart(name, taken, folder)
                 copying.add(name, signal)
             signals, sums = copying.finish()
         static = {check_name(name): plain_static(name, value) for name, value in episode.static.items()}

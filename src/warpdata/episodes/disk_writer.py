@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from warpdata.bytekit.commit import fsync_folder, make_folders, map_os_errors, write_file
+from warpdata.bytekit.filenames import keep_apart
 from warpdata.bytekit.forks import tell_in_child
 from warpdata.episodes.durability import Durability
 from warpdata.episodes.interrupts import finish_despite_interrupt, interrupts_wait
@@ -60,6 +61,7 @@ class DiskEpisodeWriter(EpisodeWriter):
         self.path = Path(os.path.abspath(directory))
         self._meta = {**first_meta(_WRITER, created_ts_ns, uid), **(meta or {})}
         self._static: dict[str, Any] = {}
+        self._taken: dict[str, str] = {}
         self._declared: dict[str, tuple[Hints, VideoOptions]] = {}
         self._lock = threading.RLock()
         self._closed: str | None = None
@@ -230,6 +232,7 @@ class DiskEpisodeWriter(EpisodeWriter):
                 raise RecordingError(f"{name!r} is a static item of this episode")
             if name in self._signals:
                 return self._signals[name]
+            keep_apart(name, self._taken, self.path)
             hints, options = self._declared.get(name, (Hints(), self._video))
             return self._recording.add(name, data, ts_ns, hints, options)
 

@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 from warpdata.bytekit.checksum import crc32c, join_crc32c
 from warpdata.bytekit.commit import commit_file, commit_folder, write_file
 from warpdata.bytekit.dtype import dtype_named, dtype_of
+from warpdata.bytekit.filenames import keep_apart
 from warpdata.bytekit.jsontext import dump_json, parse_json_object
 from warpdata.bytekit.keys import chosen
 from warpdata.bytekit.ranges import PartRangeReader, RangeReader
@@ -750,7 +751,9 @@ def unpack_episode(
     target.parent.mkdir(parents=True, exist_ok=True)
     with commit_folder(target, replace=overwrite) as folder:
         signals = dict(episode.meta.get("signals") or {})
+        taken: dict[str, str] = {}
         for name, signal in episode.signals.items():
+            keep_apart(name, taken, folder)
             _unpack(folder, check_name(name), signal, episode, signals)
         total = FileSum.of(write_static(folder, {n: plain_static(n, v) for n, v in episode.static.items()}))
         meta = {**episode.meta, "signals": signals} if signals else dict(episode.meta)

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from warpdata.bytekit.commit import fsync_folder, map_os_errors, write_file
+from warpdata.bytekit.filenames import folded, keep_apart
 from warpdata.bytekit.ranges import FileRangeReader
 from warpdata.episodes.disk_writer import last_documents
 from warpdata.episodes.journals import remove_folder, remove_left
@@ -178,6 +179,8 @@ class _Salvage:
             name = self._name(about)
             if name in self.made:
                 raise CorruptLayoutError(f"two signals are called {name!r}", path=self.work)
+            if self.found.files is None:
+                keep_apart(name, {folded(other): other for other in self.made}, self.folder)
             made = (
                 self._camera(stream, name, about)
                 if about.get("kind") == "image"

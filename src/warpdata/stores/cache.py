@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from warpdata.bytekit import commit, locks
+from warpdata.bytekit import commit, locks, system
 from warpdata.bytekit.align import align_up
 from warpdata.bytekit.forks import tell_in_child
 from warpdata.errors import PermissionError_, StoreError, UnavailableError
@@ -224,12 +224,12 @@ class PageCache:
         return [entry for entry in found if entry is not None]
 
     def _read_used(self) -> int:
-        data = os.pread(self._lock_fd, 8, 0)
+        data = system.read_some(self._lock_fd, 8, 0)
         return int.from_bytes(data, "little") if len(data) == 8 else self._scan()
 
     def _write_used(self, used: int) -> None:
         self._used = used
-        os.pwrite(self._lock_fd, max(used, 0).to_bytes(8, "little"), 0)
+        system.write_some(self._lock_fd, memoryview(max(used, 0).to_bytes(8, "little")), 0)
 
     @contextlib.contextmanager
     def _exclusive(self) -> Iterator[None]:

@@ -115,7 +115,7 @@ class HttpStore:
         answer, url = self._asked("HEAD", key, {}, 0)
         if answer.status in _NO_HEAD and self._explain is None:
             return self._head_by_get(key)
-        self._check(answer, "HEAD", key, url)
+        self._check(answer, "HEAD", key, {}, url)
         length = answer.headers.get("content-length", "0")
         if not _LENGTH.fullmatch(length):
             raise StoreError("the server answers with a length that is none", path=self._name(key))
@@ -219,7 +219,7 @@ class HttpStore:
 
     def _request(self, method: str, key: str, headers: Mapping[str, str], max_bytes: int) -> Answer:
         answer, url = self._asked(method, key, headers, max_bytes)
-        self._check(answer, method, key, url)
+        self._check(answer, method, key, headers, url)
         return answer
 
     def _asked(
@@ -238,11 +238,14 @@ class HttpStore:
             url = onward
         raise StoreError(f"the server redirects more than {_REDIRECTS} times", path=name)
 
-    def _check(self, answer: Answer, method: str, key: str, url: urllib.parse.SplitResult) -> None:
+    def _check(
+        self, answer: Answer, method: str, key: str, headers: Mapping[str, str], url: urllib.parse.SplitResult
+    ) -> None:
         """Raise what an answer says that is no success."""
         if self._explain is not None and 300 <= answer.status < 500:
             self._say_why(method, key, answer)
-        _check_status(answer.status, answer.headers, self._name(key), host_of(url))
+        if answer.status not in _fitting(headers):
+            _refuse_status(answer.status, answer.headers, self._name(key), host_of(url))
 
     def _say_why(self, method: str, key: str, answer: Answer) -> None:
         """Raise what the answer names; one to HEAD has no words, so the first byte is asked for instead."""
@@ -261,9 +264,14 @@ def _unsigned(method: str, path: str) -> Mapping[str, str]:  # noqa: ARG001
     return {}
 
 
-def _check_status(status: int, headers: Mapping[str, str], name: str, host: str) -> None:
-    if status in (200, 206, 304, 416):
-        return
+def _fitting(asked: Mapping[str, str]) -> set[int]:
+    """Which answers fit what was asked: a part or "unchanged" that nobody asked for would pass for the whole."""
+    return (
+        {200} | ({206, 416} if "Range" in asked else set()) | ({304} if "If-None-Match" in asked else set())
+    )
+
+
+def _refuse_status(status: int, headers: Mapping[str, str], name: str, host: str) -> NoReturn:
     if status == 412:
         raise BlobChangedError("it was replaced since it was opened", path=name)
     if status in (404, 410):

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from warpdata.bytekit.commit import TEMP_MARK, NewFile, commit_file, map_os_errors
+from warpdata.bytekit.filenames import folded, keep_apart
 from warpdata.bytekit.jsontext import dump_json
 from warpdata.errors import ConflictError, CorruptLayoutError, RecordingError, SchemaMismatchError, WarpError
 from warpdata.formats.wshard import layout
@@ -69,6 +70,9 @@ class ChunkedEpisodeWriter:
         self._env_id = ""
         with map_os_errors(self.folder):
             self.folder.mkdir(parents=True, exist_ok=True)
+            there = {folded(name): name for name in os.listdir(self.folder)}
+            for name in (list_name(episode_id), chunk_name(episode_id, 0)):
+                keep_apart(name, there, self.folder)
             is_new = not self.manifest_path.exists() and not chunks_in(self.folder, episode_id)
         self._stage = (
             self.folder if is_new else self.folder / f".{episode_id}{TEMP_MARK}{secrets.token_hex(6)}"
