@@ -266,6 +266,40 @@ def recorder(folder: Path) -> tuple[Callable[[int], object], Callable[[], int]]:
     return lambda i: writer.append("cam", np.full((32, 32, 3), i, np.uint8), i), close
 
 
+def one_recorder(folder: Path) -> tuple[Callable[[int], object], Callable[[], int]]:
+    rec = wd.record(folder / "a.wshard")
+
+    def write(i: int) -> None:
+        rec.mark(last=i)
+        rec.append("x", float(i), i)
+
+    def close() -> int:
+        rec.close()
+        return len(wd.open_episode(folder / "a.wshard")["x"])
+
+    return write, close
+
+
+def dataset_builder(folder: Path) -> tuple[Callable[[int], object], Callable[[], int]]:
+    builder = wd.DatasetBuilder("lab/arm", catalog=folder)
+
+    def write(i: int) -> None:
+        builder.add_table(f"table{i}", {"a": [i]})
+
+    def close() -> int:
+        in_child(publish_refused)
+        builder.publish()
+        builder.close()
+        return len(wd.dataset("lab/arm", catalog=folder).tables)
+
+    def publish_refused() -> None:
+        with pytest.raises(WriterClosedError, match="process"):
+            builder.publish()
+        builder.close()
+
+    return write, close
+
+
 def simple_signal_writer(folder: Path) -> tuple[Callable[[int], object], Callable[[], int]]:
     writer = wd.SimpleSignalWriter(folder / "s.parquet")
 
@@ -308,7 +342,8 @@ def vector_writer(folder: Path) -> tuple[Callable[[int], object], Callable[[], i
 
 
 WRITERS = [
-    stream_writer, recorder, simple_signal_writer, video_signal_writer, corpus_writer, vector_writer
+    stream_writer, recorder, one_recorder, simple_signal_writer, video_signal_writer, corpus_writer, vector_writer,
+    dataset_builder,
 ]  # fmt: skip
 
 
@@ -328,6 +363,36 @@ def test_writers_refuse_in_a_child(writer: Callable[[Path], Any], tmp_path: Path
     for i in range(5, 8):
         write(i)
     assert close() == 8
+
+
+def test_a_recorder_in_use_by_a_thread_of_the_parent_does_not_hang_the_child(tmp_path: Path) -> None:
+    rec = wd.record(tmp_path / "root")
+    begun = wd.record(tmp_path / "root")
+    begun.append("x", 1.0, 1)
+    held, done = threading.Event(), threading.Event()
+
+    def busy() -> None:
+        with rec._lock, begun._lock:
+            held.set()
+            done.wait()
+
+    thread = threading.Thread(target=busy)
+    thread.start()
+    held.wait()
+
+    def child() -> None:
+        with pytest.raises(WriterClosedError, match="process"):
+            begun.mark(success=True)
+        rec.append("x", 1.0, 1)
+        rec.close()
+
+    try:
+        in_child(child)
+    finally:
+        done.set()
+        thread.join()
+    begun.close()
+    assert len(wd.LocalDataset(tmp_path / "root")) == 2
 
 
 class Told:

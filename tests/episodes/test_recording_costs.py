@@ -351,7 +351,7 @@ def test_a_recorder_killed_before_its_journal_has_a_name_loses_nothing(
         begun, let_go = os.pipe(), os.pipe()
         child = os.fork()
         if child == 0:
-            monkeypatch.setattr(JournalWriter, "publish", lambda _: threading.Event().wait())
+            monkeypatch.setattr(JournalWriter, "_publish", lambda _: threading.Event().wait())
             writer = wd.DiskEpisodeWriter(tmp_path / each, wait=False)
             if each == "epoch":
                 writer.append("x", 1.5, 1)

@@ -249,7 +249,7 @@ def test_a_finished_episode_is_not_made_again_from_its_journals(
     """The recorder died while it removed them: a damaged journal must not replace a whole file."""
     from warpdata.episodes import recording
 
-    monkeypatch.setattr(recording, "remove_folder", lambda _: None)
+    monkeypatch.setattr(recording, "remove_folder", lambda _, durable=True: None)
     with wd.DiskEpisodeWriter(tmp_path / "ep") as writer:
         for step in range(30):
             writer.append("arm", value("arm", step), step)

@@ -135,7 +135,7 @@ def test_death_between_the_video_and_its_index(tmp_path: Path, monkeypatch: pyte
 def fill_and_stop_before_removal(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from warpdata.episodes import recording
 
-    monkeypatch.setattr(recording.Recording, "remove", lambda _: os._exit(0))
+    monkeypatch.setattr(recording.Recording, "_remove", lambda *_: os._exit(0))
     writer = video(folder)
     fill(writer, is_video=True)
     writer.close()

@@ -17,10 +17,13 @@ from collections.abc import Callable, Iterator
 from warpdata.bytekit import system
 from warpdata.bytekit.commit import map_os_errors
 from warpdata.bytekit.forks import tell_in_child, undivided
-from warpdata.errors import NoLocksError, UnavailableError
+from warpdata.errors import BlobNotFoundError, NoLocksError, UnavailableError
 
 _BUSY = (errno.EAGAIN, errno.EACCES)
 _NO_LOCKS = (errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS)
+_NOT_OF_THIS = (*_NO_LOCKS, errno.EBADF)
+"""The last is what network file systems say of a file that is not open for writing, as a folder never is."""
+_NEW_FOLDER_S = 10.0
 _FIRST_PAUSE_S, _MAX_PAUSE_S = 0.0002, 0.01
 _MAX_TURNS = 1000
 
@@ -44,7 +47,7 @@ class ThreadLock:
 
 
 class FileLock:
-    """A locked file: nobody else holds it until `release` or the end of this process, whichever comes first.
+    """A locked file or folder: nobody else holds it until `release` or the end of this process, whichever comes first.
 
     `fd` is open for reading and writing, for whoever keeps something in the file that is locked.
     """
@@ -63,11 +66,33 @@ class FileLock:
 
         With `removes` the file is deleted by `release`. Where files cannot be locked, NoLocksError.
         """
+        with map_os_errors(path):
+            return cls._taken(path, os.O_RDWR | os.O_CREAT, timeout_s, removes=removes, mode=mode)
+
+    @classmethod
+    def take_existing(cls, path: str | os.PathLike[str], *, timeout_s: float = 0.0) -> FileLock | None:
+        """The same for a file or a folder that is there, BlobNotFoundError if it is not."""
+        with map_os_errors(path):
+            try:
+                return cls._taken(path, os.O_RDONLY, timeout_s)
+            except FileNotFoundError:
+                raise BlobNotFoundError("nothing has this name, or not any more", path=path) from None
+
+    @classmethod
+    def _taken(
+        cls,
+        path: str | os.PathLike[str],
+        flags: int,
+        timeout_s: float,
+        *,
+        removes: bool = False,
+        mode: int = 0o666,
+    ) -> FileLock | None:
         name = os.fspath(path)
         deadline = time.monotonic() + timeout_s
         for _ in range(_MAX_TURNS):
-            with map_os_errors(name), undivided():
-                lock = cls(name, os.open(name, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, mode), removes=removes)
+            with undivided():
+                lock = cls(name, os.open(name, flags | os.O_CLOEXEC, mode), removes=removes)
             try:
                 if not lock_open_file(lock.fd, name, timeout_s=deadline - time.monotonic()):
                     lock.let_go()
@@ -119,12 +144,32 @@ def held(path: str | os.PathLike[str], *, timeout_s: float) -> Iterator[FileLock
         yield lock
 
 
+def make_locked_folder(path: str | os.PathLike[str]) -> FileLock | None:
+    """Make a folder and lock it before anything is in it; FileExistsError if it is there.
+
+    None where folders cannot be locked.
+    """
+    for _ in range(_MAX_TURNS):
+        os.mkdir(path)
+        try:
+            # Whoever only asks whether it is held holds it for a moment himself.
+            lock = FileLock.take_existing(path, timeout_s=_NEW_FOLDER_S)
+        except BlobNotFoundError:
+            continue  # somebody took it for one that was left behind, and removed it
+        except NoLocksError:
+            return None
+        if lock is not None:
+            return lock
+        break
+    raise UnavailableError("another process took the folder as it was made", path=path)
+
+
 def lock_open_file(fd: int, path: str | os.PathLike[str], *, timeout_s: float = 0.0) -> bool:
     """Lock a file that is open; False when somebody else holds it, NoLocksError where files cannot be locked."""
     try:
         return _waited(lambda: fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB), timeout_s)
     except OSError as error:
-        if error.errno in _NO_LOCKS:
+        if error.errno in _NOT_OF_THIS:
             raise NoLocksError(
                 "this file system has no locks, so nothing keeps two writers apart", path=path
             ) from None
@@ -132,12 +177,15 @@ def lock_open_file(fd: int, path: str | os.PathLike[str], *, timeout_s: float = 
 
 
 def is_locked(path: str | os.PathLike[str]) -> bool:
-    """Whether a running process holds the lock of a file; where files cannot be locked, none does."""
-    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    """Whether a running process holds the lock of a file; where it is not, or cannot be locked, none does."""
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return False
     try:
         return not _waited(lambda: fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB), 0.0)
     except OSError as error:
-        if error.errno in _NO_LOCKS:
+        if error.errno in _NOT_OF_THIS:
             return False
         raise
     finally:

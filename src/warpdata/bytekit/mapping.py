@@ -171,8 +171,11 @@ class MappedFile(GrowingFile):
                 with contextlib.suppress(OSError):
                     os.ftruncate(self._fd, self.position + self._room_bytes)
 
-    def close(self, *, durable: bool = True) -> None:
-        """Give back the room ahead of the last record, and let go; not `durable` where the file is deleted next."""
+    def close(self, *, durable: bool = True, unlock: bool = True) -> None:
+        """Give back the room ahead of the last record, and let go; not `durable` where the file is deleted next.
+
+        Without `unlock` the file stays locked until that is called: whoever still needs it is not disturbed.
+        """
         with self._preparing, self._syncing:
             if durable and self._fd >= 0:
                 with map_os_errors(self.path):
@@ -187,7 +190,12 @@ class MappedFile(GrowingFile):
                         system.sync_data(fd)
                 finally:
                     os.close(fd)
-                    self._lock.let_go()
+                    if unlock:
+                        self.unlock()
+
+    def unlock(self) -> None:
+        """Let others have the file."""
+        self._lock.let_go()
 
     def discard(self) -> None:
         """Delete the file: what it held is gone."""
@@ -198,7 +206,7 @@ class MappedFile(GrowingFile):
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(self._temp or self.path)
             os.close(fd)
-            self._lock.let_go()
+            self.unlock()
 
     def _place(self, span: int) -> int:
         """Where in the window the next record of `span` bytes goes, moving the window if need be."""

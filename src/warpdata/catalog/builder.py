@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from warpdata.bytekit.background import map_in_threads
 from warpdata.bytekit.commit import make_folders, write_file
+from warpdata.bytekit.forks import tell_in_child
 from warpdata.catalog import sources
 from warpdata.catalog.access import (
     Access,
@@ -56,7 +57,7 @@ from warpdata.catalog.stored import StoredEpisode, agreed
 from warpdata.catalog.table import StreamRequest
 from warpdata.catalog.transfer import Progress, Upload, upload_blob, upload_bytes, upload_file
 from warpdata.catalog.vector_parts import grown_vectors
-from warpdata.errors import DatasetError, nearest, require_word, suggests
+from warpdata.errors import DatasetError, WriterClosedError, nearest, require_word, suggests
 from warpdata.formats.gamsae.corpus_json import CorpusRecord, parse_corpus
 from warpdata.formats.gamsae.layout import CORPUS_JSON
 from warpdata.formats.manifest import model
@@ -148,6 +149,12 @@ class DatasetBuilder:
         self._extends = False
         self._rows: dict[str, list[dict[str, Any]]] = {}
         self._places = 0
+        self._is_ours = True
+        tell_in_child(self)
+
+    def in_child(self) -> None:
+        """In a forked child: what is staged belongs to the process that made the builder, and so does publishing it."""
+        self._is_ours = False
 
     @property
     def catalog(self) -> str:
@@ -157,6 +164,7 @@ class DatasetBuilder:
     @property
     def _staging(self) -> Path:
         """The folder for what is written on the way, made when it is needed."""
+        self._check_ours()
         if self._owned is None:
             options = self._options
             self._owned = staging_for(options.catalogs[0], options.cache_dir, self._chosen_staging)
@@ -391,6 +399,7 @@ class DatasetBuilder:
         `expect_latest`: the version it must still point at; `repair`: read back what is there already and replace
         what is damaged.
         """
+        self._check_ours()
         options = PublishOptions(
             set_latest, (tags,) if isinstance(tags, str) else tuple(tags), message,
             None if sign_key is None else Path(sign_key), retries, expect_latest,
@@ -444,7 +453,16 @@ class DatasetBuilder:
     def __exit__(self, *_: object) -> None:
         self.close()
 
+    def _check_ours(self) -> None:
+        if not self._is_ours:
+            raise WriterClosedError(
+                "this builder belongs to the process that made it",
+                path=str(self.name),
+                hint="Make a DatasetBuilder in this process.",
+            )
+
     def _new_part(self, name: str) -> None:
+        self._check_ours()
         if not model.PART_NAME.fullmatch(name):
             raise ValueError(f"not a name for a table or artifact: {name!r}")
         taken = {*self._tables, *self._artifacts, *self._kept_tables, *self._kept_artifacts}

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 from warpdata.bytekit.commit import fsync_folder, make_folders, map_os_errors, write_file
 from warpdata.bytekit.filenames import keep_apart
 from warpdata.bytekit.forks import tell_in_child
+from warpdata.bytekit.locks import make_locked_folder
 from warpdata.episodes.durability import Durability
 from warpdata.episodes.interrupts import finish_despite_interrupt, interrupts_wait
-from warpdata.episodes.journals import remove_folder
 from warpdata.episodes.provenance import first_meta
 from warpdata.episodes.recording import Documents, Recording, SignalRecorder, Targets
 from warpdata.episodes.values import Hints, as_timestamp
@@ -78,17 +78,17 @@ class DiskEpisodeWriter(EpisodeWriter):
             make_folders(self.path.parent)
             try:
                 try:
-                    self.path.mkdir()
+                    lock = make_locked_folder(self.path)
                 except FileNotFoundError:  # a recorder that recorded nothing removed the folder around it
                     make_folders(self.path.parent)
-                    self.path.mkdir()
+                    lock = make_locked_folder(self.path)
             except FileExistsError:
                 raise ConflictError("the directory exists already", path=self.path) from None
             # An episode is unfinished for as long as this folder is there, so it comes before anything else.
             work = self.path / layout.RECORDING_FOLDER
             try:
                 facts = {"episode": {"meta": self._meta}}
-                self._recording = Recording(work, facts, self._durability, self._begun)
+                self._recording = Recording(work, facts, self._durability, self._begun, lock)
                 if wait:
                     self._recording.wait_until_begun()
             except BaseException:
@@ -256,7 +256,6 @@ class DiskEpisodeWriter(EpisodeWriter):
                 else:
                     targets, _, documents = self._names(Path(), interrupted)
                     self._recording.finish_by(store, targets, documents)
-                    remove_folder(self.path, durable=False)
             except BaseException:
                 self._closed = "broken: closing it failed; `warp salvage` finishes it"
                 self._recording.let_go()
@@ -280,7 +279,7 @@ class DiskEpisodeWriter(EpisodeWriter):
         self._signals = {}
         try:
             if hasattr(self, "_recording"):
-                self._recording.let_go()
+                self._recording.discard()
         finally:
             shutil.rmtree(self.path, ignore_errors=True)
 

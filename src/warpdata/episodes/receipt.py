@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from typing import TYPE_CHECKING, Any, Self
 
 from warpdata.timeline.cards import items_card, titled
@@ -88,6 +88,15 @@ class LossReceipt(Receipt):
             source=source, output=output, episode_id=episode_id, why=why, steps_kept=sum(kept.values()),
             time_kept_s=(last_ns - first_ns) / 1e9, channels=kept, **more,
         )  # fmt: skip
+
+    @classmethod
+    def from_json(cls, stated: Mapping[str, Any]) -> Self | None:
+        """The receipt that `to_json` told; None if this is none."""
+        names = {each.name for each in fields(cls)}
+        try:
+            return cls(**{name: value for name, value in stated.items() if name in names})
+        except TypeError:
+            return None
 
     @property
     def is_complete(self) -> bool:

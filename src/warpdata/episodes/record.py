@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self, get_args
 
 import numpy as np
 
+from warpdata.bytekit.forks import tell_in_child
 from warpdata.episodes.disk_writer import RECORDING_SUFFIX, DiskEpisodeWriter
 from warpdata.episodes.durability import Durability
 from warpdata.episodes.local import LocalDatasetWriter
@@ -86,6 +87,13 @@ class Recorder:
         self._is_new = not self._is_file and not self.target.exists()
         self._check_target()
         self.mark(**dict(static or {}))
+        tell_in_child(self)
+
+    def in_child(self) -> None:
+        """In a forked child: what was begun goes on in the process that began it; what was not is each one's own."""
+        self._lock = threading.RLock()
+        if self._writer is not None:
+            self._closed = "recorded by another process"
 
     @property
     def path(self) -> Path | None:

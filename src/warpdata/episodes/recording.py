@@ -19,6 +19,7 @@ from warpdata.bytekit.commit import (
     start_writing,
 )
 from warpdata.bytekit.jsontext import dump_json
+from warpdata.bytekit.locks import FileLock, make_locked_folder
 from warpdata.episodes.camera import QUEUE_BYTES, CameraRecorder, VideoFile
 from warpdata.episodes.durability import Durability
 from warpdata.episodes.journals import REVISION, FrameJournals, SignalsJournal, remove_folder
@@ -59,7 +60,9 @@ class Recording:
         facts: Mapping[str, Any],
         durability: Durability,
         on_begun: Callable[[], None] | None = None,
+        lock: FileLock | None = None,
     ) -> None:
+        """`lock` is that of the episode the folder is in; a folder by itself is locked as it is made."""
         self.folder = folder
         self.signals: dict[str, SignalRecorder] = {}
         self.dropped: dict[str, int] = {}
@@ -70,7 +73,9 @@ class Recording:
         """Of cameras that were declared and gave no frame yet."""
         with map_os_errors(folder):
             try:
-                folder.mkdir()
+                self._lock = lock or make_locked_folder(folder)
+                if lock is not None:
+                    folder.mkdir()
             except FileExistsError:
                 raise JournalInUseError(
                     "a recording is under way here, or was never finished", path=folder,
@@ -89,6 +94,7 @@ class Recording:
             self._threads.close()
             if hasattr(self, "_journal"):
                 self._journal.close(durable=False)
+            self._unlock()
             raise
 
     def _begin(self) -> None:
@@ -165,12 +171,13 @@ class Recording:
         fsync_started(temps[::2])  # two threads wait for the disk at the same time
         self._threads.chores.settle()  # the beginning too: its meta.json must not take the place of the last one
         commit_together(files, root)
-        self.remove()
+        self._remove(self.folder)
 
     def finish_by(self, store: Callable[[Path], None], targets: Targets, documents: Documents) -> None:
         """Complete all files, and let `store` make something durable of the episode directory they are then.
 
-        Nothing of the directory is synced: until `store` is done the journals have every record.
+        Nothing of the directory is synced: until `store` is done the journals have every record. Then the directory
+        this folder is in goes.
         """
         whole = self.folder / layout.WHOLE_FOLDER
         with map_os_errors(whole):
@@ -182,8 +189,7 @@ class Recording:
             second_name(temp, path)
         self._threads.end()
         store(whole)
-        self._threads.close()
-        self._journal.close(durable=False)
+        self._remove(self.folder.parent, durable=False)
 
     def _files(self, targets: Targets, documents: Documents) -> Iterator[tuple[Path, Path]]:
         """Every file as soon as it is complete, with the name it is to have; the documents last."""
@@ -215,14 +221,33 @@ class Recording:
             put_file(temp, data)
             yield temp, target
 
-    def remove(self) -> None:
+    def _remove(self, folder: Path, *, durable: bool = True) -> None:
         """The recording is finished: its journals are no longer needed."""
         self._threads.close()
         self._journal.close(durable=False)
-        remove_folder(self.folder)
+        remove_folder(folder, durable=durable)
+        self._unlock()  # now only: until it is gone, a folder that nobody holds is one to salvage
 
     def let_go(self) -> None:
         """Stop all threads and close all files, leaving them as they are."""
+        try:
+            self._stop()
+        finally:
+            self._unlock()
+
+    def discard(self) -> None:
+        """Remove all that was recorded."""
+        try:
+            self._stop()
+        finally:
+            remove_folder(self.folder)
+            self._unlock()
+
+    def _unlock(self) -> None:
+        if self._lock is not None:
+            self._lock.release()
+
+    def _stop(self) -> None:
         self._tables.cancel()
         for each in self.signals.values():
             each.cancel()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -10,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from warpdata.bytekit.commit import second_name
+from warpdata.bytekit.commit import fsync_folder, map_os_errors, second_name
 from warpdata.bytekit.findings import FileFinding
 from warpdata.bytekit.ranges import FileRangeReader, MmapRangeReader
 from warpdata.episodes.disk_episode import DiskEpisode
@@ -20,27 +21,32 @@ from warpdata.episodes.opening import DIRECTORY_BLOCK, ShardReader, episode_of_s
 from warpdata.episodes.packed import directory_of, pack_episode
 from warpdata.episodes.receipt import LossReceipt
 from warpdata.episodes.salvage_folder import (
+    DAMAGED,
+    finish_recording,
     free_name,
     is_unfinished,
+    nobody_else,
+    one_of_many,
     salvage_episode,
+    salvage_root,
     salvage_signal,
     set_aside,
 )
 from warpdata.episodes.step_journal import KIND, StepRun, step_episode
 from warpdata.episodes.stream_writer import owner_of
 from warpdata.episodes.unfinished import open_recording
+from warpdata.episodes.work_folder import work_folders_in
 from warpdata.errors import (
     BlobNotFoundError,
     ConflictError,
     CorruptLayoutError,
-    JournalInUseError,
     WarpError,
     suggests,
 )
 from warpdata.formats.episodedir import layout
 from warpdata.formats.episodedir.documents import read_meta
 from warpdata.formats.journal.layout import record_span
-from warpdata.formats.journal.reader import JournalReader, Records, Scan, is_journal, is_live
+from warpdata.formats.journal.reader import JournalReader, Records, Scan, is_journal
 from warpdata.formats.wshard.compression import Compression
 from warpdata.formats.wshard.episode import WShardEpisode
 from warpdata.formats.wshard.intact import IntactBlocks
@@ -70,17 +76,22 @@ def salvage(
     progress: Callable[[int, int], None] | None = None,
 ) -> LossReceipt:
     """Finish an interrupted recording: a `.partial`, its final path, an episode directory, a signal file."""
-    if output is None:
-        receipt = salvage_signal(path)
-        if receipt is not None:
-            return receipt
-        if str(path).endswith(SHARD):
-            remove_left(Path(f"{path}{RECORDING_SUFFIX}"))
-        work = _recording_of(os.fspath(path))
-        if work is not None:
-            return _into_one_file(work, overwrite=overwrite)
-        if os.path.isdir(path):
-            return salvage_episode(path)
+    work = recording_of(path)
+    if work is not None:
+        remove_left(work)
+        if work.is_dir():
+            shard = (
+                work.with_name(work.name.removesuffix(RECORDING_SUFFIX)) if output is None else Path(output)
+            )
+            with nobody_else(work):
+                return _into_one_file(work, shard, overwrite=overwrite)
+    receipt = salvage_signal(path) if output is None else None
+    if receipt is not None:
+        return receipt
+    if os.path.isdir(path):
+        if output is not None:
+            raise ValueError("what was recorded into a directory is finished there: it takes no output")
+        return salvage_episode(path)
     source = _find(os.fspath(path))
     target = os.fspath(output) if output is not None else source.removesuffix(PARTIAL)
     with FileRangeReader(source) as reader:
@@ -88,36 +99,80 @@ def salvage(
     if is_empty and source.endswith(PARTIAL):
         return _nothing_left(source)
     if ours:
-        return _from_journal(source, target, progress, overwrite=overwrite, force=force)
+        who = f"being recorded by {owner_of(source)}"
+        with contextlib.nullcontext() if force else nobody_else(Path(source), who):
+            return _from_journal(source, target, progress, overwrite=overwrite)
     if source.endswith(PARTIAL):
         return _from_foreign_partial(source, target, channels, flush_interval, overwrite=overwrite)
     return _from_foreign_file(source, target, overwrite=overwrite)
 
 
-def _recording_of(path: str) -> str | None:
-    """The directory in which a recording into this one file was made, if it was never finished."""
-    work = path if path.endswith(SHARD + RECORDING_SUFFIX) else path + RECORDING_SUFFIX
-    return work if work.endswith(SHARD + RECORDING_SUFFIX) and os.path.isdir(work) else None
+def salvage_folder(path: str | os.PathLike[str], *, overwrite: bool = False) -> list[LossReceipt]:
+    """Finish whatever was left unfinished at a folder or in it: one recording, or all of a root or a folder of shards.
+
+    Those whose recorder lives are left alone, and so are those that cannot be salvaged: their receipts say why.
+    """
+    work = recording_of(path)
+    if is_unfinished(path) or Path(path) in work_folders_in(Path(path).parent) or (work and work.is_dir()):
+        return [salvage(path, overwrite=overwrite)]
+    receipts = salvage_root(path)
+    left = [each for each in Path(path).glob(f"*{SHARD}{RECORDING_SUFFIX}") if each.is_dir()]
+    for each in sorted([*left, *Path(path).glob(f"*{SHARD}{PARTIAL}")]):
+        receipts += one_of_many(lambda one: salvage(one, overwrite=overwrite), each)
+    return receipts
 
 
-def _into_one_file(work: str, *, overwrite: bool) -> LossReceipt:
-    """Finish the directory, then pack it into the file it was meant to be."""
-    target = Path(work.removesuffix(RECORDING_SUFFIX))
-    done = _packed_already(Path(work), target)
+def recording_of(path: str | os.PathLike[str]) -> Path | None:
+    """The directory in which a recording into this one file is made, which may be named itself."""
+    name = os.fspath(path).rstrip(os.sep)
+    if name.endswith(SHARD):
+        return Path(name + RECORDING_SUFFIX)
+    return Path(name) if name.endswith(SHARD + RECORDING_SUFFIX) else None
+
+
+def _into_one_file(work: Path, target: Path, *, overwrite: bool) -> LossReceipt:
+    """Finish the directory, then pack it into the file it was meant to be; what could not be read lies beside that."""
+    aside = None
+    done = _packed_already(work, target)
     if done is not None:
-        remove_folder(Path(work))
-        why = "the file was finished; only its journals were left"
-        return LossReceipt.of_records(str(target), str(target), target.stem, done, why)
-    if is_unfinished(work):
-        receipt = salvage_episode(work)
-        if not receipt.is_complete or os.path.isdir(os.path.join(work, layout.RECORDING_FOLDER)):
-            return receipt  # what could not be read stays where it is
-    else:
-        why = "the recorder ended before it packed the episode"
-        receipt = LossReceipt.of_records(work, work, target.stem, _signals(DiskEpisode(work)), why)
+        if not _is_damaged(target):
+            why = "the file was finished; only its journals were left"
+            remove_folder(work)
+            return LossReceipt.of_records(str(target), str(target), target.stem, done, why)
+        aside = set_aside(target)
+    receipt = _finished(work)
+    if receipt.is_complete and not receipt.steps_kept:
+        remove_folder(work)
+        return replace(receipt, source=str(target), output=None, episode_id=target.stem)
+    if not receipt.steps_kept:
+        return receipt  # nothing could be read: all of it stays where it is
     pack_episode(work, target, episode_id=target.stem, overwrite=overwrite)
-    remove_folder(Path(work))
-    return replace(receipt, source=str(target), output=str(target), episode_id=target.stem)
+    for unread in sorted(work.glob(f"{layout.RECORDING_FOLDER}{DAMAGED}*")):
+        aside = free_name(target.with_name(work.name), DAMAGED)
+        with map_os_errors(aside):
+            os.rename(unread, aside)
+            fsync_folder(target.parent)
+    remove_folder(work)
+    receipt = replace(receipt, source=str(target), output=str(target), episode_id=target.stem)
+    return replace(receipt, kept_aside=None if aside is None else str(aside))
+
+
+def _finished(work: Path) -> LossReceipt:
+    """Make whole episode files of the journals, if that was not done already; what was lost then is told again."""
+    if is_unfinished(work):
+        return finish_recording(work / layout.RECORDING_FOLDER)
+    if not any(work.iterdir()):
+        return LossReceipt(source=str(work), episode_id=work.name, why="nothing was recorded")
+    episode = DiskEpisode(work)
+    why = "the recorder ended before it packed the episode"
+    found = LossReceipt.of_records(str(work), str(work), work.name, _signals(episode), why)
+    before = episode.meta.get("salvaged")
+    return found if not isinstance(before, Mapping) else LossReceipt.from_json(before) or found
+
+
+def _is_damaged(target: Path) -> bool:
+    with MmapRangeReader(target) as reader:
+        return any(each.is_damage for each in verify_shard(reader))
 
 
 def _signals(episode: Episode) -> dict[str, Any]:
@@ -162,15 +217,9 @@ def _nothing_left(source: str) -> LossReceipt:
 
 
 def _from_journal(
-    source: str, target: str, progress: Callable[[int, int], None] | None, *, overwrite: bool, force: bool
+    source: str, target: str, progress: Callable[[int, int], None] | None, *, overwrite: bool
 ) -> LossReceipt:
-    if is_live(source) and not force:
-        raise JournalInUseError(
-            f"being recorded by {owner_of(source)}",
-            path=source,
-            hint="Stop that process first, then salvage.",
-        )
-    journal = JournalReader.open(source)
+    journal = JournalReader.open(MmapRangeReader(source))
     if journal.descriptor.get("kind") != KIND:
         raise CorruptLayoutError(
             f"a journal of kind {journal.descriptor.get('kind')!r} is no episode", path=source
@@ -279,7 +328,7 @@ def _from_foreign_file(source: str, target: str, *, overwrite: bool) -> LossRece
     findings = [each for each in verify_shard(reader) if each.is_damage]
     if not findings:
         whole = "the file is whole: nothing to salvage"
-        return LossReceipt.of_steps(source, None, load_wshard(reader), whole)
+        return _what_is_in(source, source, None, load_wshard(reader), whole)
     episode = repair_stream(reader)
     if episode is None:
         return _from_blocks(source, target, findings, overwrite=overwrite)
@@ -306,9 +355,19 @@ def _from_blocks(
     if TIMESTAMPS_NS in (each.name for each in intact.lost):
         why += f"; the times of the steps are lost: rows are kept by number, {episode.timebase.tick_hz:g} per second"
     damage = [each.to_json() for each in intact.lost]
-    return LossReceipt.of_steps(
-        source, target, episode, why, bytes_dropped=dropped, damage=damage, kept_aside=aside
+    return _what_is_in(
+        target, source, target, episode, why, bytes_dropped=dropped, damage=damage, kept_aside=aside
     )
+
+
+def _what_is_in(
+    shard: str, source: str, output: str | None, episode: WShardEpisode, why: str, **more: Any
+) -> LossReceipt:
+    """The receipt of a shard: by step, or by record where it is a packed recording, which need not have steps."""
+    if DIRECTORY_BLOCK in episode.blocks:
+        signals = _signals(episode_of_shard(ShardReader.open(shard)))
+        return LossReceipt.of_records(source, output, episode.id, signals, why, **more)
+    return LossReceipt.of_steps(source, output, episode, why, **more)
 
 
 def _forget_lost_signals(episode: WShardEpisode, kept: Sequence[str]) -> None:

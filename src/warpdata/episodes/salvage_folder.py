@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from numpy.typing import NDArray
 
 from warpdata.bytekit.commit import fsync_folder, map_os_errors, write_file
 from warpdata.bytekit.filenames import folded, keep_apart
+from warpdata.bytekit.locks import FileLock, is_locked
 from warpdata.bytekit.ranges import FileRangeReader
 from warpdata.episodes.disk_writer import last_documents
 from warpdata.episodes.journals import remove_folder, remove_left
@@ -22,12 +24,19 @@ from warpdata.episodes.salvage_rows import JournaledRows
 from warpdata.episodes.statistics import ClockStatistics, ValueStatistics
 from warpdata.episodes.status import remove_status
 from warpdata.episodes.tables import TableFile
-from warpdata.episodes.unfinished import UnfinishedRecording, Unreadable, is_recorded, open_recording
+from warpdata.episodes.unfinished import (
+    UnfinishedRecording,
+    Unreadable,
+    has_live_journal,
+    locked_folder,
+    open_recording,
+)
 from warpdata.episodes.work_folder import work_folder, work_folders_in
 from warpdata.errors import (
     BlobNotFoundError,
     CorruptLayoutError,
     JournalInUseError,
+    NoLocksError,
     OutOfSpaceError,
     PermissionError_,
     WarpError,
@@ -40,9 +49,11 @@ from warpdata.formats.episodedir.names import check_name, signal_file
 from warpdata.formats.episodedir.signal_file import Description, parse_signal
 
 _REASON = "the recorder ended without closing the episode"
-_DAMAGED = "-damaged"
+DAMAGED = "-damaged"
 _BACKUP = ".bak"
 _MAX_FILE_BYTES = 1 << 36
+_MOMENT_S = 0.2
+"""Whoever only asks whether somebody is at work holds the lock for a moment himself."""
 
 
 def is_unfinished(path: str | os.PathLike[str]) -> bool:
@@ -59,20 +70,19 @@ def salvage_root(root: str | os.PathLike[str]) -> list[LossReceipt]:
     work = [folder / layout.RECORDING_FOLDER for folder in folders] + work_folders_in(Path(root))
     receipts = []
     for each in work:
-        if each.is_dir() and not is_recorded(each):
-            try:
-                receipts.append(_Salvage(each).run())
-            except WarpError as error:
-                receipts.append(_untouched(each, error))
+        receipts += one_of_many(_salvage_held, each)
     return receipts
 
 
-def salvage_folder(path: str | os.PathLike[str]) -> list[LossReceipt]:
-    """Finish whatever was left unfinished at or below a folder: an episode, a signal, or all of a root."""
-    receipt = salvage_signal(path)
-    if receipt is not None:
-        return [receipt]
-    return [salvage_episode(path)] if is_unfinished(path) else salvage_root(path)
+def one_of_many(salvage: Callable[[Path], LossReceipt], path: Path) -> list[LossReceipt]:
+    """No receipt if somebody is at work there or has just finished, one that says why if it cannot be salvaged."""
+    try:
+        return [salvage(path)]
+    except (JournalInUseError, BlobNotFoundError):
+        return []
+    except WarpError as error:
+        source, damage = locked_folder(path), [{"file": path.name, "why": str(error)}]
+        return [LossReceipt(source=str(source), episode_id=source.name, why=str(error), damage=damage)]
 
 
 def salvage_signal(path: str | os.PathLike[str]) -> LossReceipt | None:
@@ -81,7 +91,7 @@ def salvage_signal(path: str | os.PathLike[str]) -> LossReceipt | None:
     if work not in work_folders_in(work.parent):
         work = work_folder(work)
     remove_left(work)
-    return _salvage_checked(work) if work.is_dir() else None
+    return _salvage_held(work) if work.is_dir() else None
 
 
 def salvage_episode(path: str | os.PathLike[str]) -> LossReceipt:
@@ -93,7 +103,7 @@ def salvage_episode(path: str | os.PathLike[str]) -> LossReceipt:
         raise BlobNotFoundError(
             "nothing to salvage here", path=folder, hint=hint if folder.is_dir() else None
         )
-    return _salvage_checked(folder / layout.RECORDING_FOLDER)
+    return _salvage_held(folder / layout.RECORDING_FOLDER)
 
 
 def free_name(path: Path, suffix: str) -> Path:
@@ -111,18 +121,34 @@ def set_aside(path: Path, suffix: str = _BACKUP) -> Path:
     return aside
 
 
-def _salvage_checked(work: Path) -> LossReceipt:
-    if is_recorded(work):
-        raise JournalInUseError(
-            "being recorded", path=work.parent, hint="Stop the recorder first, then salvage."
-        )
+@contextlib.contextmanager
+def nobody_else(path: Path, fact: str = "being recorded") -> Iterator[None]:
+    """Keep recorders and other salvages away from a folder or journal; JournalInUseError where one is at work."""
+    try:
+        lock = None if is_locked(path) else FileLock.take_existing(path, timeout_s=_MOMENT_S)
+        is_free = lock is not None
+    except NoLocksError:
+        lock, is_free = None, True
+    try:
+        work = path / layout.RECORDING_FOLDER
+        if not is_free or has_live_journal(work if work.is_dir() else path):
+            raise JournalInUseError(fact, path=path, hint="Stop that process first, then salvage.")
+        yield
+    finally:
+        if lock is not None:
+            lock.release()
+
+
+def _salvage_held(work: Path) -> LossReceipt:
+    with nobody_else(locked_folder(work)):
+        return finish_recording(work)
+
+
+def finish_recording(work: Path) -> LossReceipt:
+    """Finish the recording whose journals are in this folder, for who keeps everybody else away."""
+    if not work.is_dir():
+        raise BlobNotFoundError("nothing to salvage here: it was finished just now", path=work)
     return _Salvage(work).run()
-
-
-def _untouched(work: Path, error: WarpError) -> LossReceipt:
-    source = str(work.parent if work.name == layout.RECORDING_FOLDER else work)
-    damage = [{"file": work.name, "why": str(error)}]
-    return LossReceipt(source=source, episode_id=Path(source).name, why=str(error), damage=damage)
 
 
 class _Salvage:
@@ -149,7 +175,7 @@ class _Salvage:
 
     def _finish(self) -> LossReceipt:
         found = self.found
-        aside = free_name(self.work, _DAMAGED) if found.unreadable or self.lost else None
+        aside = free_name(self.work, DAMAGED) if found.unreadable or self.lost else None
         self.aside = aside or self.aside
         why = found.unreadable[-1].why if found.unreadable else "nothing was lost"
         if not found.journals and not found.unreadable:

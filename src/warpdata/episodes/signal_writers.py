@@ -16,7 +16,6 @@ from warpdata.bytekit.commit import map_os_errors
 from warpdata.bytekit.forks import tell_in_child
 from warpdata.episodes.durability import Durability
 from warpdata.episodes.interrupts import finish_despite_interrupt, interrupts_wait
-from warpdata.episodes.journals import remove_folder
 from warpdata.episodes.recording import Recording, SignalRecorder
 from warpdata.episodes.tables import write_empty
 from warpdata.episodes.values import Hints, as_numbers
@@ -123,8 +122,7 @@ class _JournaledWriter(SignalWriter):
 
     def _drop_recording(self) -> None:
         if self._recording is not None:
-            self._recording.let_go()
-            remove_folder(self._recording.folder)
+            self._recording.discard()
         self._recording = self._signal = None
 
     def _check_open(self) -> None:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -181,33 +182,31 @@ class WShardStreamWriter:
         """Turn the journal into the finished file: contiguous blocks, checksums, fsync, atomic rename."""
         if self._state != "recording":
             raise self._not_recording()
-        journal = self._release()
-        try:
-            runs = [StepRun(journal.records_offset, self.steps)]
-            episode = step_episode(self.partial_path, self._descriptor, runs, self._record.size)
-            save_wshard(episode, self.path, self._layout.compression(), compat=self._descriptor["compat"])
-        except WarpError as error:
-            raise with_salvage_hint(error, self.partial_path) from None
-        finally:
+        with self._released() as journal:
             self._state = "unfinished"
-        with map_os_errors(self.partial_path):
-            os.unlink(self.partial_path)
+            try:
+                runs = [StepRun(journal.records_offset, self.steps)]
+                episode = step_episode(self.partial_path, self._descriptor, runs, self._record.size)
+                save_wshard(episode, self.path, self._layout.compression(), compat=self._descriptor["compat"])
+            except WarpError as error:
+                raise with_salvage_hint(error, self.partial_path) from None
+            with map_os_errors(self.partial_path):
+                os.unlink(self.partial_path)
         self._state = "finished"
 
     def abort(self) -> None:
         """Delete the journal and everything recorded in it."""
         if self._state in ("recording", "unfinished"):
-            if self._state == "recording":
-                self._release()
-            with map_os_errors(self.partial_path):
+            holding = self._released() if self._state == "recording" else contextlib.nullcontext()
+            with holding, map_os_errors(self.partial_path):
                 os.unlink(self.partial_path)
         self._state = "aborted"
 
     def close(self) -> None:
         """Let go of the journal without finishing the episode; it can be salvaged later."""
         if self._state == "recording":
-            self._release()
-            self._state = "unfinished"
+            with self._released():
+                self._state = "unfinished"
 
     def __repr__(self) -> str:
         return f"<WShardStreamWriter {self.path}: {self.steps} steps, {self._state}>"
@@ -263,16 +262,20 @@ class WShardStreamWriter:
             raise TimestampOrderError(f"{ts_ns} is not increasing after {self._last_ts_ns}", path=self.path)
         return ts_ns
 
-    def _release(self) -> JournalWriter:
-        """Stop the threads and close the journal; what was written stays in it."""
+    @contextlib.contextmanager
+    def _released(self) -> Iterator[JournalWriter]:
+        """Stop the threads and close the journal; what was written stays in it, and nobody salvages it meanwhile."""
         journal, threads = self._journal, self._threads
         self._journal = self._threads = None
         if journal is None or threads is None:
             raise self._not_recording()
         threads.forget(journal)
         threads.close()
-        journal.close()
-        return journal
+        try:
+            journal.close(unlock=False)
+            yield journal
+        finally:
+            journal.unlock()
 
     def _not_recording(self) -> WarpError:
         if self._state == "new":

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 from warpdata.bytekit.commit import TEMP_MARK
 from warpdata.bytekit.jsontext import parse_json_object
+from warpdata.bytekit.locks import is_locked
 from warpdata.episodes.journals import CONTROL_STREAM, FRAMES_KIND, KIND, SIGNALS_JOURNAL
 from warpdata.episodes.work_folder import files_by_name, files_of
 from warpdata.errors import BlobNotFoundError, CorruptLayoutError, FormatError, WarpError
@@ -107,12 +108,18 @@ def unfinished_at(folder: Folder) -> Unfinished:
 
 
 def is_recorded(work: Path) -> bool:
-    """Whether a running process holds a journal of this recording open for writing."""
-    for path in (*_unnamed(work), *work.glob("*.journal")):
-        with contextlib.suppress(FileNotFoundError):
-            if is_live(path):
-                return True
-    return False
+    """Whether a running process records here, or finishes what another one left."""
+    return is_locked(locked_folder(work)) or has_live_journal(work)
+
+
+def locked_folder(work: Path) -> Path:
+    """The folder whose lock says that somebody is at work: one that is there before anything is recorded."""
+    return work.parent if work.name == layout.RECORDING_FOLDER else work
+
+
+def has_live_journal(work: Path) -> bool:
+    """Whether a running process holds a journal of this recording open for writing; older recorders lock no folder."""
+    return any(is_live(path) for path in (*_unnamed(work), *work.glob("*.journal")))
 
 
 def open_recording(work: Path) -> UnfinishedRecording:

@@ -19,7 +19,10 @@ def work_folder(path: Path) -> Path:
 
 def work_folders_in(folder: Path) -> list[Path]:
     """The unfinished recordings of single signals in a folder."""
-    return sorted(each for each in folder.glob(f".*{_SUFFIX}") if each.is_dir() and each.name != _SUFFIX)
+    found = (each for each in folder.glob(f".*{_SUFFIX}") if each.is_dir() and each.name != _SUFFIX)
+    return sorted(
+        each for each in found if not (each / _SUFFIX).exists()
+    )  # a shard with a hidden name has that
 
 
 def facts_of(path: Path, frames: Path | None) -> dict[str, Any]:

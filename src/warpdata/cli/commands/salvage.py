@@ -51,15 +51,17 @@ def _salvage(path: str, args: argparse.Namespace, console: Console) -> list[dict
 
     from warpdata._api import divided_address
     from warpdata.episodes.listing import episode_path
-    from warpdata.episodes.salvage import salvage
+    from warpdata.episodes.salvage import salvage, salvage_folder
 
     root, inside = divided_address(path)
     if inside is not None and inside.isdigit() and os.path.isdir(root):
         path = str(episode_path(Path(root), int(inside)))
     if os.path.isdir(path):
-        from warpdata.episodes.salvage_folder import salvage_folder
-
-        receipts = salvage_folder(path)
+        if args.output:
+            raise ValueError(
+                "--output goes with a file: what was recorded into a directory is finished there"
+            )
+        receipts = salvage_folder(path, overwrite=args.overwrite)
         if not receipts:
             console.print(f"{path}: nothing to salvage")
     else:
