@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator
 from warpdata.bytekit import system
 from warpdata.bytekit.commit import map_os_errors
 from warpdata.bytekit.forks import tell_in_child, undivided
+from warpdata.bytekit.ranges import check_regular
 from warpdata.errors import NoLocksError, UnavailableError
 
 _BUSY = (errno.EAGAIN, errno.EACCES)
@@ -69,6 +70,7 @@ class FileLock:
             with map_os_errors(name), undivided():
                 lock = cls(name, os.open(name, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, mode), removes=removes)
             try:
+                check_regular(name)
                 if not lock_open_file(lock.fd, name, timeout_s=deadline - time.monotonic()):
                     lock.let_go()
                     return None
@@ -133,6 +135,7 @@ def lock_open_file(fd: int, path: str | os.PathLike[str], *, timeout_s: float = 
 
 def is_locked(path: str | os.PathLike[str]) -> bool:
     """Whether a running process holds the lock of a file; where files cannot be locked, none does."""
+    check_regular(path)
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         return not _waited(lambda: fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB), 0.0)

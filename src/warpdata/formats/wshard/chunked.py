@@ -9,9 +9,16 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from warpdata.bytekit.commit import TEMP_MARK, NewFile, commit_file, map_os_errors
+from warpdata.bytekit.commit import TEMP_MARK, NewFile, commit_file, map_os_errors, writable_path
 from warpdata.bytekit.jsontext import dump_json
-from warpdata.errors import ConflictError, CorruptLayoutError, RecordingError, SchemaMismatchError, WarpError
+from warpdata.errors import (
+    ConflictError,
+    CorruptLayoutError,
+    RecordingError,
+    SchemaMismatchError,
+    StoreError,
+    WarpError,
+)
 from warpdata.formats.wshard import layout
 from warpdata.formats.wshard.chunks import (
     ChunkEntry,
@@ -69,6 +76,7 @@ class ChunkedEpisodeWriter:
         self._env_id = ""
         with map_os_errors(self.folder):
             self.folder.mkdir(parents=True, exist_ok=True)
+            writable_path(self.manifest_path)
             is_new = not self.manifest_path.exists() and not chunks_in(self.folder, episode_id)
         self._stage = (
             self.folder if is_new else self.folder / f".{episode_id}{TEMP_MARK}{secrets.token_hex(6)}"
@@ -101,6 +109,7 @@ class ChunkedEpisodeWriter:
         self._check_forms(placed)
         name = chunk_name(self.episode_id, index)
         with map_os_errors(self.folder):
+            self._target(name)
             self._stage.mkdir(exist_ok=True)
         save_wshard(placed, self._stage / name, self._compression, compat=self._compat)
         self._chunks[index] = ChunkEntry(index, name, "", (start, end), chunk.length)
@@ -150,11 +159,23 @@ class ChunkedEpisodeWriter:
     def _move_into_place(self, entries: Sequence[ChunkEntry]) -> None:
         """Old list away, new chunks in, then the new list: no list ever names chunks of another cut."""
         with map_os_errors(self.folder):
-            self.manifest_path.unlink(missing_ok=True)
-            for entry in entries:
-                os.replace(self._stage / entry.uri, self.folder / entry.uri)
+            targets = [self._target(entry.uri) for entry in entries]
+            if self.manifest_path.exists():
+                os.unlink(writable_path(self.manifest_path))
+            for entry, target in zip(entries, targets, strict=True):
+                os.replace(self._stage / entry.uri, target)
             if self._stage.exists():
                 self._stage.rmdir()
+
+    def _target(self, name: str) -> str:
+        """Where a chunk goes in the end: a link to a file is followed, anything else is refused."""
+        target = writable_path(self.folder / name)
+        if os.stat(os.path.dirname(target)).st_dev != os.stat(self.folder).st_dev:
+            raise StoreError(
+                "a link is there that leads to another file system", path=self.folder / name,
+                hint="Remove the link, or write to another folder.",
+            )  # fmt: skip
+        return target
 
     def _remove_stale(self) -> None:
         """Chunks of this episode that an older, longer list named; what cannot be read is kept."""
