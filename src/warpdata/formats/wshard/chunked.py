@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import secrets
+import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -146,6 +147,11 @@ class ChunkedEpisodeWriter:
         self._remove_stale()
         return self.manifest
 
+    def discard(self) -> None:
+        """Remove what was written to take the place of older chunks, which stay as they are."""
+        if self.manifest is None and self._stage != self.folder:
+            shutil.rmtree(self._stage, ignore_errors=True)
+
     def _check_forms(self, chunk: WShardEpisode) -> None:
         forms = channel_forms(chunk)
         if not self._chunks:
@@ -284,5 +290,9 @@ def chunk_episode(
     if steps <= 0:
         raise ValueError(f"chunks need at least one step, not {steps}")
     writer = ChunkedEpisodeWriter(folder, episode.id, steps, compression=compression, compat=compat)
-    writer.write_episode_chunked(episode, progress=progress)
+    try:
+        writer.write_episode_chunked(episode, progress=progress)
+    except BaseException:
+        writer.discard()
+        raise
     return writer.finalize_manifest()
