@@ -599,6 +599,9 @@ func (l *loader) fill() error {
 			return err
 		}
 		l.episode.Clock = clock
+	} else {
+		// One existing writer says that it has times and stores none: its steps have a rate.
+		l.episode.Timebase.Type = "ticks"
 	}
 	for _, name := range l.shard.names {
 		if l.left[name] && !isAid(name) {
@@ -722,7 +725,7 @@ func (l *loader) foreignDType(name string) (string, error) {
 	wide, isWide := map[int64]struct {
 		asFloat, asInt string
 		limit          int64
-	}{2: {"f16", "i16", 1 << 10}, 4: {"f32", "i32", 1 << 23}, 8: {"f64", "i64", 1 << 52}}[width]
+	}{1: {"i8", "u8", 1 << 7}, 2: {"f16", "i16", 1 << 10}, 4: {"f32", "i32", 1 << 23}, 8: {"f64", "i64", 1 << 52}}[width]
 	if !isWide {
 		return plain, nil
 	}
@@ -731,10 +734,13 @@ func (l *loader) foreignDType(name string) (string, error) {
 		return "", err
 	}
 	isAny := false
-	// The bits of a small whole number are those of a denormal or an odd NaN, which nobody uses as a reward or flag.
+	// The bits of a small whole number are those of a denormal or an odd NaN, which nobody uses as a reward or flag;
+	// of single bytes only a small number below zero is likely to have the highest bit.
 	for at := int64(0); at < size; at += width {
 		var bits int64
 		switch width {
+		case 1:
+			bits = int64(data[at])
 		case 2:
 			bits = int64(int16(little.Uint16(data[at:])))
 		case 4:

@@ -154,3 +154,43 @@ def test_a_failure_leaves_the_file_behind_a_link(tmp_path: Path) -> None:
         raise RuntimeError
     assert (tmp_path / "target").read_bytes() == b"old"
     assert sorted(entry.name for entry in tmp_path.iterdir()) == ["link", "target"]
+
+
+@pytest.mark.parametrize("place", [pipe, listening, device, folder, link_to_a_pipe, loop])
+@pytest.mark.parametrize("name", ["e_chunk_0000.wshard", "e_chunk_0001.wshard", "e_manifest.wshard"])
+def test_chunks_take_the_place_of_files_only(
+    tmp_path: Path, place: Callable[[Path], None], name: str
+) -> None:
+    place(tmp_path / name)
+    before = {entry.name: os.lstat(entry).st_ino for entry in tmp_path.iterdir()}
+    with pytest.raises(StoreError, match=name.partition("_")[0]):
+        wd.chunk_episode(episode(), tmp_path, 2)
+    after = {entry.name: os.lstat(entry).st_ino for entry in tmp_path.iterdir()}
+    assert before.items() <= after.items()
+
+
+def test_chunks_are_written_where_links_lead(tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
+    for name in ("e_chunk_0001.wshard", "e_manifest.wshard"):
+        (tmp_path / name).symlink_to(f"data/{name}")
+    for _ in range(2):
+        listed = wd.chunk_episode(episode(), tmp_path, 2)
+        assert wd.open_episode(listed).tensors == episode()
+        assert (tmp_path / "e_chunk_0001.wshard").is_symlink()
+        assert (tmp_path / "e_manifest.wshard").is_symlink()
+
+
+def test_pipes_among_other_files_are_not_waited_for(tmp_path: Path) -> None:
+    write_shard(tmp_path / "a.wshard")
+    for name in ("b.wshard", "table.csv", "table.parquet", "table.jsonl", "c.wshard.partial", "v.rvf.lock"):
+        os.mkfifo(tmp_path / name)
+    with pytest.raises(StoreError, match="pipe"):
+        list(wd.open(tmp_path))
+    for name in ("table.csv", "table.parquet", "table.jsonl"):
+        builder = wd.DatasetBuilder("t/pipes", catalog=tmp_path / "catalog")
+        with builder, pytest.raises(StoreError, match="pipe"):
+            builder.add_table("main", tmp_path / name)
+    with pytest.raises(StoreError, match="pipe"):
+        begin_stream(tmp_path / "c.wshard")
+    with pytest.raises(StoreError, match="pipe"):
+        write_vectors(tmp_path / "v.rvf")

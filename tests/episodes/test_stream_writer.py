@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -147,6 +148,25 @@ def test_a_wrong_step_is_refused_and_the_writer_goes_on(tmp_path: Path, name: st
     writer.write_timestep(step(3), reward=1.5, done=True)
     writer.end_episode()
     check(wd.load_wshard(tmp_path / "a"), 4)
+
+
+@pytest.mark.parametrize("flag", ["no", 2, -1, 0.5, [True, False], b"x"])
+def test_flags_are_true_or_false(tmp_path: Path, flag: Any) -> None:
+    with wd.WShardStreamWriter(tmp_path / "a.wshard", "a", [{"id": "x", "dtype": "f32"}]) as writer:
+        writer.begin_episode()
+        for name in ("done", "truncated"):
+            with pytest.raises(SchemaMismatchError, match="bool"):
+                writer.write_timestep({"x": 1.0}, **{name: flag})
+        for fine in (True, 1, 0.0, np.True_, np.array(False), np.array([True])):
+            writer.write_timestep({"x": 1.0}, done=fine)
+    assert wd.load_wshard(tmp_path / "a.wshard").terminations.data.tolist() == [1, 1, 0, 1, 0, 1]
+
+
+def test_a_value_of_none_is_said_to_be_none(tmp_path: Path) -> None:
+    with wd.WShardStreamWriter(tmp_path / "a.wshard", "a", [{"id": "x", "dtype": "f32"}]) as writer:
+        writer.begin_episode()
+        with pytest.raises(SchemaMismatchError, match="'x' is None in this step"):
+            writer.write_timestep({"x": None})
 
 
 def test_plain_numbers_and_lists_are_taken(tmp_path: Path) -> None:

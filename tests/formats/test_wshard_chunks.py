@@ -273,3 +273,21 @@ def test_wrong_arguments(tmp_path: Path) -> None:
         wd.ChunkedEpisodeWriter(tmp_path, "../e")
     with pytest.raises(ValueError, match="at least one"):
         wd.chunk_episode(episodes.simple(), tmp_path, 0)
+
+
+def test_a_cut_that_fails_leaves_the_older_one_and_nothing_else(tmp_path: Path) -> None:
+    made = wd.WShardEpisode(id="e", length=6)
+    made.observations["x"] = np.arange(6)
+    listed = wd.chunk_episode(made, tmp_path, 2)
+    before = sorted(path.name for path in tmp_path.iterdir())
+
+    def stop(done: int, _total: int) -> None:
+        if done == 3:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        wd.chunk_episode(made, tmp_path, 3, progress=stop)
+    with pytest.raises(ValueError, match="zstd"):
+        wd.chunk_episode(made, tmp_path, 3, compression="zst")
+    assert sorted(path.name for path in tmp_path.iterdir()) == before
+    assert wd.open_episode(listed).tensors == made

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 import warpdata as wd
 from tests.formats import episodes
 from tests.sweeps import enough_examples
+from warpdata.errors import SchemaMismatchError
 
 NUMBERS = st.none() | st.booleans() | st.integers(-2, 14) | st.floats(0, 3)
 WILD: dict[str, st.SearchStrategy[Any]] = {
@@ -214,3 +215,54 @@ def test_tensors_of_torch(kind: str, tmp_path: Path) -> None:
         wd.Channel("x", torch.eye(3).to_sparse())
     with pytest.raises(ValueError, match="array"):
         wd.Channel("x", [[1], [2, 3]])
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("about", None), ("about", [1]), ("metadata", "text"), ("models", {"id": 1}), ("blocks", None),
+        ("timebase", None), ("timebase", "tick"), ("timebase", {"hz": 3}), ("timestep_range", ("a", "b")),
+        ("timestep_range", (0, 1, 2)),
+        ("timestep_range", 3), ("timestamps_ns", [2**63] * 3), ("timestamps_ns", "abc"),
+        ("timestamps_ns", np.arange(3).reshape(3, 1)),
+    ],
+)  # fmt: skip
+def test_a_field_of_another_kind_is_named(tmp_path: Path, field: str, value: Any) -> None:
+    episode = wd.WShardEpisode(id="kinds", length=3)
+    with pytest.raises((SchemaMismatchError, TypeError, ValueError), match=field):
+        setattr(episode, field, value)
+        wd.save_wshard(episode, tmp_path / "a.wshard")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_timebase_is_named_or_described(tmp_path: Path) -> None:
+    assert wd.WShardEpisode(id="a", timebase={"type": "ticks", "tick_hz": 20}).timebase.tick_hz == 20  # type: ignore[arg-type]
+    channels = [{"id": "x", "dtype": "f32"}]
+    with wd.WShardStreamWriter(tmp_path / "a.wshard", "a", channels, timebase="timestamps_ns") as writer:
+        writer.begin_episode()
+        writer.write_timestep({"x": 1.0}, timestamp_ns=7)
+    assert wd.load_wshard(tmp_path / "a.wshard").timestamps_ns.tolist() == [7]
+    with pytest.raises(ValueError, match="Did you mean 'timestamps_ns'"):
+        wd.WShardStreamWriter(tmp_path / "b.wshard", "b", channels, timebase="timestamp_ns")
+
+
+def test_steps_in_a_list_are_a_range_and_a_modality_may_be_anything(tmp_path: Path) -> None:
+    episode = wd.WShardEpisode(id="range", length=3, chunk_index=0, timestep_range=[np.int64(0), 3])  # type: ignore[arg-type]
+    episode.observations["x"] = wd.Channel("x", np.zeros(3), modality=["left", "right"])
+    episode.observations["cam/rgb"] = wd.Channel("cam/rgb", np.zeros(3), modality={"kind": "rgb"})
+    wd.save_wshard(episode, tmp_path / "a.wshard")
+    assert wd.load_wshard(tmp_path / "a.wshard") == episode
+    assert episode.timestep_range == (0, 3)
+
+
+def test_a_channel_of_one_episode_in_another_keeps_its_name(tmp_path: Path) -> None:
+    first = wd.WShardEpisode(id="first", length=3)
+    first.observations["rgb"] = wd.Channel("rgb", np.arange(3), unit="lux")
+    wd.save_wshard(first, tmp_path / "a.wshard")
+    loaded = wd.load_wshard(tmp_path / "a.wshard")
+    second = wd.WShardEpisode(id="second", length=3)
+    second.observations["camera"] = loaded.observations["rgb"]
+    second.observations["camera"].about["unit"] = "candela"
+    assert loaded == first
+    assert second.observations["camera"].name == "camera"
+    assert second.observations["camera"].data.tolist() == [0, 1, 2]

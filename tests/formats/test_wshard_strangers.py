@@ -192,3 +192,29 @@ def test_sources_that_are_not_paths(tmp_path: Path) -> None:
     for wrong in (7, None, object(), io.StringIO("x")):
         with pytest.raises(TypeError):
             wd.load_wshard(wrong)
+
+
+@pytest.mark.parametrize(
+    ("reward", "dtype"),
+    [
+        (np.array([0, 1, 0, 1], bool), "u8"),
+        (np.array([0, 3, 127, 1], np.uint8), "u8"),
+        (np.array([0, -1, 1, -128], np.int8), "i8"),
+        (np.zeros(4, bool), "i8"),
+    ],
+)
+def test_rewards_of_one_byte(tmp_path: Path, reward: Any, dtype: str) -> None:
+    blocks = episode_blocks(4, LISTED, **{"signal/state": STATE, "reward": reward})
+    again = check_saved_again(wd.load_wshard(stranger(blocks)), tmp_path)
+    assert again.rewards is not None
+    assert again.rewards.dtype == dtype
+    assert again.rewards.data.tolist() == reward.tolist()
+
+
+def test_times_that_are_announced_and_not_there(tmp_path: Path) -> None:
+    blocks = episode_blocks(4, LISTED, **{"signal/state": STATE})
+    said = {"episode_id": "theirs", "length_T": 4, "timebase": {"type": "timestamps_ns", "dt_ns": 20_000_000}}
+    blocks["meta/episode"] = json.dumps(said).encode()
+    again = check_saved_again(wd.load_wshard(stranger(blocks)), tmp_path)
+    assert again.timebase == wd.Timebase("ticks", 50)
+    assert again.times_ns().tolist() == [0, 20_000_000, 40_000_000, 60_000_000]

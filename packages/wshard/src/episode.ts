@@ -175,6 +175,7 @@ const I64 = tensorSpec("i64");
 const FLAGS = ["reward", "done", "truncated"] as const;
 const LANES: readonly string[] = ["action", "omen", "uncert", "residual"];
 const WIDE: Record<number, [DType, DType, bigint]> = {
+  1: ["i8", "u8", 7n],
   2: ["f16", "i16", 10n],
   4: ["f32", "i32", 23n],
   8: ["f64", "i64", 52n],
@@ -215,17 +216,18 @@ async function fill(episode: Episode, shard: Shard, schema: EpisodeSchema): Prom
   const foreignDtype = async (name: string, plain: DType): Promise<DType> => {
     const size = shard.block(name).rawSize;
     const wide = WIDE[size / steps];
-    if (size === DTYPES[plain] * steps || !steps || !wide) return plain;
+    if (size === DTYPES[plain] * steps || !wide) return plain;
     const [asFloat, asInt, fractionBits] = wide;
     const limit = 1n << fractionBits;
-    let isAny = false;
-    // The bits of a small whole number are those of a denormal or an odd NaN, which nobody uses as a reward or flag.
+    let found = asFloat;
+    // The bits of a small whole number are those of a denormal or an odd NaN, which nobody uses as a reward or flag;
+    // of single bytes only a small number below zero is likely to have the highest bit.
     for (const value of typedArray(asInt, await shard.read(name))) {
       const bits = BigInt(value);
       if (bits <= -limit || bits >= limit) return asFloat;
-      isAny ||= bits !== 0n;
+      if (bits) found = asInt;
     }
-    return isAny ? asInt : asFloat;
+    return found;
   };
 
   /** Rewards or flags: in their own block, or exactly as they were in a block beside it. */
@@ -255,6 +257,8 @@ async function fill(episode: Episode, shard: Shard, schema: EpisodeSchema): Prom
   for (const name of FLAGS) flags.set(name, await flag(name));
   left.delete(layout.TICKS);
   if (left.has(layout.TIMESTAMPS_NS)) episode.clock = rowsOf(layout.TIMESTAMPS_NS, I64, steps);
+  // One existing writer says that it has times and stores none: its steps have a rate.
+  else (episode.timebase as { type: string }).type = "ticks";
   // Lanes, and the actions one existing writer does not list.
   for (const lane of LANES) {
     for (const name of [...left]) {

@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator
 from warpdata.bytekit import system
 from warpdata.bytekit.commit import map_os_errors
 from warpdata.bytekit.forks import tell_in_child, undivided
+from warpdata.bytekit.ranges import check_regular
 from warpdata.errors import BlobNotFoundError, NoLocksError, UnavailableError
 
 _BUSY = (errno.EAGAIN, errno.EACCES)
@@ -24,6 +25,8 @@ _NO_LOCKS = (errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS)
 _NOT_OF_THIS = (*_NO_LOCKS, errno.EBADF)
 """The last is what network file systems say of a file that is not open for writing, as a folder never is."""
 _NEW_FOLDER_S = 10.0
+_LOOK = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK
+"""To open what is there, a folder too, without waiting for the other end of a pipe."""
 _FIRST_PAUSE_S, _MAX_PAUSE_S = 0.0002, 0.01
 _MAX_TURNS = 1000
 
@@ -74,7 +77,7 @@ class FileLock:
         """The same for a file or a folder that is there, BlobNotFoundError if it is not."""
         with map_os_errors(path):
             try:
-                return cls._taken(path, os.O_RDONLY, timeout_s)
+                return cls._taken(path, _LOOK, timeout_s)
             except FileNotFoundError:
                 raise BlobNotFoundError("nothing has this name, or not any more", path=path) from None
 
@@ -94,6 +97,8 @@ class FileLock:
             with undivided():
                 lock = cls(name, os.open(name, flags | os.O_CLOEXEC, mode), removes=removes)
             try:
+                if flags & os.O_CREAT:
+                    check_regular(name)
                 if not lock_open_file(lock.fd, name, timeout_s=deadline - time.monotonic()):
                     lock.let_go()
                     return None
@@ -179,7 +184,7 @@ def lock_open_file(fd: int, path: str | os.PathLike[str], *, timeout_s: float = 
 def is_locked(path: str | os.PathLike[str]) -> bool:
     """Whether a running process holds the lock of a file; where it is not, or cannot be locked, none does."""
     try:
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        fd = os.open(path, _LOOK)
     except FileNotFoundError:
         return False
     try:

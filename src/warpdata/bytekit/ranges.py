@@ -484,6 +484,19 @@ def kind_of_file(mode: int) -> str:
     return _KINDS.get(stat.S_IFMT(mode), "something else")
 
 
+def check_regular(path: str | os.PathLike[str]) -> None:
+    """StoreError where a pipe, a device or the like is at this path: opening it could wait for ever.
+
+    What is not there, or may not be looked at, is left to whoever opens it.
+    """
+    try:
+        mode = os.stat(path).st_mode
+    except OSError:
+        return
+    if not stat.S_ISREG(mode):
+        raise _not_regular(mode, path)
+
+
 def open_source(source: object) -> RangeReader:
     """A reader over whatever bytes a caller has: a path, bytes, a binary file that is open, or a reader."""
     if isinstance(source, str | os.PathLike):
@@ -522,10 +535,14 @@ def _open_file(path: str) -> tuple[int, int]:
     return fd, _regular_size(fd, path)
 
 
+def _not_regular(mode: int, path: str | os.PathLike[str]) -> StoreError:
+    return StoreError(f"not a regular file but {kind_of_file(mode)}", path=path)
+
+
 def _regular_size(fd: int, path: str) -> int:
     """The size of an open regular file; anything else is closed and refused."""
     found = os.fstat(fd)
     if not stat.S_ISREG(found.st_mode):
         os.close(fd)
-        raise StoreError(f"not a regular file but {kind_of_file(found.st_mode)}", path=path)
+        raise _not_regular(found.st_mode, path)
     return found.st_size

@@ -14,7 +14,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from warpdata.bytekit.ranges import FileRangeReader, RangeReader
+from warpdata.bytekit.ranges import FileRangeReader, RangeReader, check_regular
 from warpdata.catalog.rowgroups import parse_footer, read_tail
 from warpdata.catalog.rowsources import batches_reader, csv_reader, json_rows, kind_of, rows_reader, table_of
 from warpdata.errors import CorruptLayoutError, DatasetError
@@ -50,6 +50,8 @@ def table_shards(
     given = [source] if isinstance(source, str | os.PathLike) else source
     if isinstance(given, list | tuple) and given and all(isinstance(one, str | os.PathLike) for one in given):
         paths = [path for one in given for path in _table_files(one)]
+        for path in paths:
+            check_regular(path)
         kinds = sorted({kind_of(path) for path in paths})
         if kinds == ["parquet"]:
             return write_shards(_rewritten(paths, staging.name), staging, options) if optimize else paths

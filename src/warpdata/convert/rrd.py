@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from warpdata.bytekit.commit import commit_folder
+from warpdata.bytekit.commit import commit_folder, writable_path
 from warpdata.convert.importing import Progress
 from warpdata.convert.place import Place
 from warpdata.convert.plain_names import under_own_names
@@ -61,7 +61,7 @@ def write(
             raise ConflictError("the file exists already", path=path)
         with commit_folder(path.with_name(f".{path.name}.folder"), durable=False) as folder:
             _write_file(rerun, episodes[0], folder / path.name, receipt, is_alone=True)
-            os.rename(folder / path.name, path)
+            os.rename(folder / path.name, writable_path(path))
         path.with_name(f".{path.name}.folder").rmdir()
         return receipt
     with commit_folder(target) as folder:

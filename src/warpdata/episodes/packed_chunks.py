@@ -56,14 +56,18 @@ def write_chunks(
         folder, episode_id or episode.id, cuts.most_steps, total_chunks=len(cuts),
         compression=compression, compat=compat,
     )  # fmt: skip
-    for index, part in enumerate(cuts.sources(episode.source)):
-        chunk = shard_of(Episode(part), writer.episode_id)
-        chunk.chunk_index, chunk.total_chunks = index, len(cuts)
-        if chunk.length:
-            chunk.timestep_range = (cuts.rows[index], cuts.rows[index + 1])
-        writer.write_chunk(chunk)
-        if progress is not None:
-            progress(index + 1, len(cuts))
+    try:
+        for index, part in enumerate(cuts.sources(episode.source)):
+            chunk = shard_of(Episode(part), writer.episode_id)
+            chunk.chunk_index, chunk.total_chunks = index, len(cuts)
+            if chunk.length:
+                chunk.timestep_range = (cuts.rows[index], cuts.rows[index + 1])
+            writer.write_chunk(chunk)
+            if progress is not None:
+                progress(index + 1, len(cuts))
+    except BaseException:
+        writer.discard()
+        raise
     return writer.finalize_manifest()
 
 

@@ -66,7 +66,7 @@ class WShardStreamWriter:
         channels: Sequence[Mapping[str, Any]],
         *,
         env_id: str = "",
-        timebase: Timebase | None = None,
+        timebase: Timebase | str | Mapping[str, Any] | None = None,
         metadata: Mapping[str, Any] | None = None,
         reward_dtype: str = "f32",
         durability: str = "100ms",
@@ -77,7 +77,7 @@ class WShardStreamWriter:
         self.steps = 0
         self._layout = StepLayout.plan(channels, reward_dtype)
         self._durability = Durability.parse(durability)
-        self._timebase = timebase or Timebase()
+        self._timebase = Timebase() if timebase is None else Timebase.of(timebase)
         self._episode = {
             "id": episode_id,
             "env_id": env_id,
@@ -233,8 +233,8 @@ class WShardStreamWriter:
             self._reward[...] = (
                 _NAN if reward is None else reward if type(reward) is float else as_array(reward)
             )
-            self._done[...] = bool(done)
-            self._truncated[...] = bool(truncated)
+            self._done[...] = _flag(done)
+            self._truncated[...] = _flag(truncated)
         except (TypeError, ValueError, RuntimeError, OverflowError) as error:
             raise SchemaMismatchError(f"reward is a number, done and truncated are bool: {error}") from None
         if reward is not None:
@@ -333,6 +333,14 @@ def _slot(record: StepRecord, offset: int, tensor: Any) -> NDArray[Any]:
     return flat.reshape(tensor.shape)
 
 
+def _flag(value: Any) -> bool:
+    """True or false, as bool or as the number 1 or 0; a word or another number is neither."""
+    said = bool(value)
+    if value is not None and value is not said and not value == said:
+        raise ValueError(f"{value!r:.40} is neither")
+    return said
+
+
 def _put_text(name: str, encoding: str, slot: NDArray[Any], values: Mapping[str, Any]) -> None:
     """Fill the room of a text field: the length, the bytes, zeros."""
     if name not in values:
@@ -353,7 +361,10 @@ def _put_text(name: str, encoding: str, slot: NDArray[Any], values: Mapping[str,
 
 
 def _missing(name: str, values: Mapping[str, Any]) -> SchemaMismatchError:
-    fact = absent(f"channel {name!r} is missing in this step", name, values)
+    if name in values:
+        fact = f"channel {name!r} is None in this step"
+    else:
+        fact = absent(f"channel {name!r} is missing in this step", name, values)
     return SchemaMismatchError(fact, hint="Give every step a value for every channel.")
 
 

@@ -11,7 +11,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from warpdata.bytekit.checksum import RunningSha256, crc32c
-from warpdata.bytekit.ranges import FileRangeReader, FileStamp, Range, check_range, read_coalesced
+from warpdata.bytekit.ranges import (
+    FileRangeReader,
+    FileStamp,
+    Range,
+    check_range,
+    check_regular,
+    read_coalesced,
+)
 from warpdata.errors import ChecksumError, StoreError
 from warpdata.stores.layout import PAGE_BYTES
 
@@ -124,6 +131,7 @@ def _sums(chunk: memoryview) -> list[int]:
 def _chunks(path: Path) -> Iterator[memoryview]:
     """The file in chunks of whole pages; each is only valid until the next is asked for."""
     buffer = memoryview(bytearray(_CHUNK_BYTES))
+    check_regular(path)
     try:
         with path.open("rb", buffering=0) as source:
             while count := _fill(source, buffer):

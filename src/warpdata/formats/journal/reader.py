@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from warpdata.bytekit.checksum import crc32c
 from warpdata.bytekit.jsontext import parse_json_object
 from warpdata.bytekit.locks import is_locked
-from warpdata.bytekit.ranges import FileRangeReader, MmapRangeReader, RangeReader
+from warpdata.bytekit.ranges import FileRangeReader, MmapRangeReader, RangeReader, check_regular
 from warpdata.errors import (
     BadMagicError,
     ChecksumError,
@@ -225,6 +225,7 @@ class JournalReader:
 
 def is_live(path: str | os.PathLike[str]) -> bool:
     """Whether a running process holds this journal open for writing."""
+    check_regular(path)
     return is_locked(path)
 
 

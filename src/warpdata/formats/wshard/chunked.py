@@ -4,15 +4,23 @@ from __future__ import annotations
 
 import os
 import secrets
+import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from warpdata.bytekit.commit import TEMP_MARK, NewFile, commit_file, map_os_errors
+from warpdata.bytekit.commit import TEMP_MARK, NewFile, commit_file, map_os_errors, writable_path
 from warpdata.bytekit.filenames import folded, keep_apart
 from warpdata.bytekit.jsontext import dump_json
-from warpdata.errors import ConflictError, CorruptLayoutError, RecordingError, SchemaMismatchError, WarpError
+from warpdata.errors import (
+    ConflictError,
+    CorruptLayoutError,
+    RecordingError,
+    SchemaMismatchError,
+    StoreError,
+    WarpError,
+)
 from warpdata.formats.wshard import layout
 from warpdata.formats.wshard.chunks import (
     ChunkEntry,
@@ -73,6 +81,7 @@ class ChunkedEpisodeWriter:
             there = {folded(name): name for name in os.listdir(self.folder)}
             for name in (list_name(episode_id), chunk_name(episode_id, 0)):
                 keep_apart(name, there, self.folder)
+            writable_path(self.manifest_path)
             is_new = not self.manifest_path.exists() and not chunks_in(self.folder, episode_id)
         self._stage = (
             self.folder if is_new else self.folder / f".{episode_id}{TEMP_MARK}{secrets.token_hex(6)}"
@@ -105,6 +114,7 @@ class ChunkedEpisodeWriter:
         self._check_forms(placed)
         name = chunk_name(self.episode_id, index)
         with map_os_errors(self.folder):
+            self._target(name)
             self._stage.mkdir(exist_ok=True)
         save_wshard(placed, self._stage / name, self._compression, compat=self._compat)
         self._chunks[index] = ChunkEntry(index, name, "", (start, end), chunk.length)
@@ -141,6 +151,11 @@ class ChunkedEpisodeWriter:
         self._remove_stale()
         return self.manifest
 
+    def discard(self) -> None:
+        """Remove what was written to take the place of older chunks, which stay as they are."""
+        if self.manifest is None and self._stage != self.folder:
+            shutil.rmtree(self._stage, ignore_errors=True)
+
     def _check_forms(self, chunk: WShardEpisode) -> None:
         forms = channel_forms(chunk)
         if not self._chunks:
@@ -154,11 +169,23 @@ class ChunkedEpisodeWriter:
     def _move_into_place(self, entries: Sequence[ChunkEntry]) -> None:
         """Old list away, new chunks in, then the new list: no list ever names chunks of another cut."""
         with map_os_errors(self.folder):
-            self.manifest_path.unlink(missing_ok=True)
-            for entry in entries:
-                os.replace(self._stage / entry.uri, self.folder / entry.uri)
+            targets = [self._target(entry.uri) for entry in entries]
+            if self.manifest_path.exists():
+                os.unlink(writable_path(self.manifest_path))
+            for entry, target in zip(entries, targets, strict=True):
+                os.replace(self._stage / entry.uri, target)
             if self._stage.exists():
                 self._stage.rmdir()
+
+    def _target(self, name: str) -> str:
+        """Where a chunk goes in the end: a link to a file is followed, anything else is refused."""
+        target = writable_path(self.folder / name)
+        if os.stat(os.path.dirname(target)).st_dev != os.stat(self.folder).st_dev:
+            raise StoreError(
+                "a link is there that leads to another file system", path=self.folder / name,
+                hint="Remove the link, or write to another folder.",
+            )  # fmt: skip
+        return target
 
     def _remove_stale(self) -> None:
         """Chunks of this episode that an older, longer list named; what cannot be read is kept."""
@@ -267,5 +294,9 @@ def chunk_episode(
     if steps <= 0:
         raise ValueError(f"chunks need at least one step, not {steps}")
     writer = ChunkedEpisodeWriter(folder, episode.id, steps, compression=compression, compat=compat)
-    writer.write_episode_chunked(episode, progress=progress)
+    try:
+        writer.write_episode_chunked(episode, progress=progress)
+    except BaseException:
+        writer.discard()
+        raise
     return writer.finalize_manifest()

@@ -13,8 +13,8 @@ from warpdata.bytekit.checksum import RunningSha256
 from warpdata.bytekit.commit import commit_file
 from warpdata.bytekit.folders import FolderReader
 from warpdata.bytekit.jsontext import dump_json
-from warpdata.bytekit.ranges import FileRangeReader, RangeReader, open_source
-from warpdata.errors import BlobNotFoundError, ChecksumError, CorruptLayoutError
+from warpdata.bytekit.ranges import FileRangeReader, RangeReader, check_regular, open_source
+from warpdata.errors import BlobNotFoundError, ChecksumError, CorruptLayoutError, StoreError
 from warpdata.formats.wshard import layout
 from warpdata.formats.wshard.channel import Channel
 from warpdata.formats.wshard.episode import WShardEpisode
@@ -101,9 +101,10 @@ def check_uri(uri: str, path: str) -> None:
 def claims_chunks(path: str | os.PathLike[str]) -> bool:
     """Whether a file on this machine says of itself that it is a chunk list; only its first bytes are looked at."""
     try:
+        check_regular(path)
         with open(path, "rb", buffering=0) as file:
             start = file.read(layout.HEADER.size)
-    except OSError:
+    except (OSError, StoreError):
         return False
     is_header = len(start) == layout.HEADER.size and start.startswith(layout.MAGIC)
     return is_header and layout.Header._make(layout.HEADER.unpack(start)).role == layout.ROLE_CHUNK_LIST

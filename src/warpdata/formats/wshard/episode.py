@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import operator
 from collections import UserDict
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import MISSING, dataclass, field
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from warpdata.bytekit.arrays import as_array
 from warpdata.errors import LimitExceededError, SchemaMismatchError, nearest, require_word, suggests
 from warpdata.formats.wshard import layout
 from warpdata.formats.wshard.channel import Channel
@@ -36,7 +38,10 @@ class ChannelMap(UserDict[str, Channel]):
 
     def __setitem__(self, key: str, value: Any) -> None:
         channel = value if isinstance(value, Channel) else Channel(key, value)
-        channel.name = key
+        if channel.name != key:
+            channel = copy.copy(channel)  # it may be another episode's, which keeps its name
+            channel.about = copy.deepcopy(channel.about)
+            channel.name = key
         super().__setitem__(key, channel)
 
     def __missing__(self, key: str) -> Any:
@@ -116,6 +121,10 @@ class WShardEpisode:
             value = LaneMap(value)
         elif name in _FLAGS and value is not None and not isinstance(value, Channel):
             value = Channel(_FLAGS[name], value)
+        elif name == "timebase":
+            value = Timebase.of(value)
+        elif name == "timestep_range" and value is not None:
+            value = _pair(value)
         elif name not in _NO_FIELDS and not hasattr(type(self), name):
             raise AttributeError(f"an episode has no {name!r}.{nearest(name, _NO_FIELDS)}")
         super().__setattr__(name, value)
@@ -259,7 +268,9 @@ class WShardEpisode:
         groups: dict[str, dict[str, Channel]] = {}
         for name, channel in self.observations.items():
             group, _, rest = name.partition("/")
-            kind = channel.modality or (rest if rest in MODALITIES else None)
+            kind = channel.modality
+            if not isinstance(kind, str):
+                kind = rest if rest in MODALITIES else ""
             if kind:
                 groups.setdefault(group if rest else "default", {})[kind] = channel
         return groups
@@ -299,6 +310,7 @@ class WShardEpisode:
                 f"length is {self.length!r:.40}, the number of steps was expected",
                 hint="Set length to the number of rows of the channels.",
             )
+        self._check_kinds()
         if self.chunk_index is None and (self.total_chunks, self.timestep_range) != (None, None):
             raise SchemaMismatchError(
                 "total_chunks and timestep_range belong to a chunk, and this has no chunk_index",
@@ -315,6 +327,13 @@ class WShardEpisode:
                     raise SchemaMismatchError(f"{attribute} is not one value per step", block=block)
         if self.timestamps_ns is not None:
             self._expect(layout.TIMESTAMPS_NS, len(self.timestamps_ns))
+
+    def _check_kinds(self) -> None:
+        """Fields that anything can be assigned to hold what the format has a place for."""
+        for name, kind in _KINDS.items():
+            value = getattr(self, name)
+            if not isinstance(value, kind):
+                raise SchemaMismatchError(f"{name} is {type(value).__name__}, {kind.__name__} was expected")
 
     def _expect(self, block: str, rows: int) -> None:
         if rows != self.length:
@@ -339,6 +358,9 @@ class WShardEpisode:
         return f"WShardEpisode({', '.join(parts)})"
 
 
+_KINDS: dict[str, type] = {
+    "metadata": dict, "about": dict, "models": list, "blocks": dict
+}  # fmt: skip
 _LATER = "_later"
 _NO_FIELDS = dict.fromkeys(each.name for each in dataclass_fields(WShardEpisode))
 _EMPTY_FIELDS: dict[str, Callable[[], Any]] = {
@@ -364,10 +386,32 @@ class _Clock:
         return value
 
     def __set__(self, episode: WShardEpisode, value: Any) -> None:
-        episode.__dict__["timestamps_ns"] = None if value is None else np.asarray(value)
+        episode.__dict__["timestamps_ns"] = None if value is None else _times(value)
 
 
 WShardEpisode.timestamps_ns = _Clock()  # type: ignore[assignment]
+
+
+def _pair(value: Any) -> tuple[int, int]:
+    """Two steps, of whatever kind of sequence and number they came as."""
+    try:
+        start, end = (operator.index(each) for each in value)
+    except (TypeError, ValueError):
+        raise SchemaMismatchError(
+            f"timestep_range is {value!r:.60}, the first step and the one after the last were expected"
+        ) from None
+    return start, end
+
+
+def _times(value: Any) -> NDArray[Any]:
+    hint = "Give int64 nanoseconds, one per step."
+    try:
+        array = as_array(value)
+    except ValueError as error:
+        raise SchemaMismatchError(f"timestamps_ns is {error}", hint=hint) from None
+    if array.ndim != 1:
+        raise SchemaMismatchError(f"timestamps_ns has the shape {list(array.shape)}", hint=hint)
+    return array
 
 
 def _same_array(a: NDArray[Any] | None, b: NDArray[Any] | None) -> bool:

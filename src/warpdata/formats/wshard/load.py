@@ -20,6 +20,7 @@ from warpdata.formats.wshard.schema import (
     EpisodeSchema,
     MetaSource,
     TensorSpec,
+    Timebase,
     guess_spec,
     own_copy,
     tensor_spec,
@@ -105,6 +106,9 @@ class _Loader:
         fields["truncations"] = self._flag(layout.TRUNCATED, "u8")
         if (clock := self._timestamps()) is not None:
             episode.set_clock(clock)
+        elif episode.timebase.type == "timestamps_ns":
+            # One existing writer says so and stores no times: its steps have a rate.
+            episode.timebase = Timebase(tick_hz=episode.timebase.tick_hz)
         for name in list(self._left):
             if not name.startswith(layout.AIDS):
                 self._add_unlisted(episode, name)
@@ -197,11 +201,13 @@ class _Loader:
         plain = dtype_named(expected)
         if size == plain.itemsize * length or not length or size % length or size // length not in _WIDE:
             return plain
-        as_float, as_int = (dtype_named(each) for each in _WIDE[size // length])
-        bits = np.frombuffer(self._shard.view(name), as_int.dtype)
-        # The bits of a small whole number are those of a denormal or an odd NaN, which nobody uses as a reward or flag.
-        limit = 1 << int(np.finfo(as_float.dtype).nmant)
-        return as_int if bits.any() and bool(((-limit < bits) & (bits < limit)).all()) else as_float
+        other, small, power = _WIDE[size // length]
+        bits = np.frombuffer(self._shard.view(name), dtype_named(small).dtype)
+        # The bits of a small whole number are those of a denormal or an odd NaN, which nobody uses as a reward or flag;
+        # of single bytes only a small number below zero is likely to have the highest bit.
+        limit = 1 << power
+        is_small = bits.any() and int(bits.min()) > -limit and int(bits.max()) < limit
+        return dtype_named(small if is_small else other)
 
     def _timestamps(self) -> ChannelRows | None:
         self._left.pop(layout.TICKS, None)
@@ -233,7 +239,8 @@ class _Loader:
         return self._shard.rows_of(name, spec, length)
 
 
-_WIDE = {2: ("f16", "i16"), 4: ("f32", "i32"), 8: ("f64", "i64")}
+_WIDE = {1: ("i8", "u8", 7), 2: ("f16", "i16", 10), 4: ("f32", "i32", 23), 8: ("f64", "i64", 52)}
+"""By bytes per step: what it is, what it is where all values are below two to this power and one is not zero."""
 
 
 def fits_own_block(name: str, dtype: DType) -> bool:

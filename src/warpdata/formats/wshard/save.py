@@ -287,8 +287,8 @@ def _channel_json(lane: str, channel_id: str, channel: Channel) -> dict[str, Any
     }
     if channel.clock_source is not None:
         described["clock"] = clock_block(lane, channel_id)
-    if channel.modality in layout.CONTENT_TYPE_OF_MODALITY:
-        described["content_type_code"] = layout.CONTENT_TYPE_OF_MODALITY[channel.modality]
+    if isinstance(kind := channel.modality, str) and kind in layout.CONTENT_TYPE_OF_MODALITY:
+        described["content_type_code"] = layout.CONTENT_TYPE_OF_MODALITY[kind]
     elif is_text(channel.dtype):
         described["content_type_code"] = CONTENT_TYPES[str(channel.dtype)]
     return {**channel.about, **described}

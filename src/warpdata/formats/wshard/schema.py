@@ -6,7 +6,7 @@ import copy
 import math
 import re
 import sys
-from collections.abc import Callable, Container, Iterable
+from collections.abc import Callable, Container, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache, wraps
 from typing import Any, NamedTuple, Protocol, TypeVar
@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from warpdata.bytekit.dtype import DType, dtype_named
 from warpdata.bytekit.jsontext import parse_json_object
-from warpdata.errors import CorruptLayoutError, FormatError
+from warpdata.errors import CorruptLayoutError, FormatError, nearest
 from warpdata.formats.wshard import layout
 
 MAX_RANK = 16
@@ -94,10 +94,26 @@ class Timebase:
 
     def __post_init__(self) -> None:
         if self.type not in ("ticks", "timestamps_ns"):
-            raise ValueError(f"a timebase is 'ticks' or 'timestamps_ns', not {self.type!r}")
+            raise ValueError(
+                f"a timebase is 'ticks' or 'timestamps_ns', not {self.type!r:.40}."
+                f"{nearest(str(self.type), ('ticks', 'timestamps_ns'))}"
+            )
         if not (isinstance(self.tick_hz, int | float) and _MIN_HZ <= self.tick_hz <= sys.float_info.max):
             raise ValueError(f"tick_hz must be a positive number, not {self.tick_hz!r:.40}")
         object.__setattr__(self, "tick_hz", float(self.tick_hz))
+
+    @classmethod
+    def of(cls, value: Timebase | str | Mapping[str, Any]) -> Timebase:
+        """What a caller says it is: a timebase, its type alone, or a dict of `type` and `tick_hz`."""
+        if isinstance(value, Timebase):
+            return value
+        if isinstance(value, str):
+            return cls(value)
+        if not isinstance(value, Mapping):
+            raise TypeError(f"a timebase is a Timebase, 'ticks' or 'timestamps_ns', not {value!r:.40}")
+        if unknown := [key for key in value if key not in ("type", "tick_hz")]:
+            raise ValueError(f"a timebase has a type and a tick_hz, not {unknown[0]!r:.40}")
+        return cls(**value)
 
     @property
     def dt_ns(self) -> int:
