@@ -515,7 +515,7 @@ class VectorStore:
         live = np.flatnonzero(rows.live)
         ids = rows.ids[live]
         table: MetadataTable = self._searcher.metadata
-        snapshot = table.snapshot(ids.tolist()) if table.schema else None
+        snapshot = table.snapshot(ids.tolist()) if table.schema or table.file_fields else None
         hot = self._searcher.hot_ids(max(1, int(len(live) * _MAX_HOT_SHARE)))
         return LiveRows(ids.astype(np.uint64), rows.take(live), snapshot, hot)
 
