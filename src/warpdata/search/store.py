@@ -534,9 +534,12 @@ class VectorStore:
             return self._reader_of(self._content.snapshot)
 
     def _reader_of(self, state: Snapshot) -> VectorStore:
-        if self._path is None:
-            return VectorStore(None, self._reader.inner, "r", state, owns_reader=False)
-        return VectorStore(self._path, FileRangeReader(self._path), "r", state)
+        inner = self._reader.inner
+        if isinstance(
+            inner, FileRangeReader
+        ):  # the file of this state, though another one may have its name by now
+            return VectorStore(self._path, inner.twin(), "r", state)
+        return VectorStore(None, inner, "r", state, owns_reader=False)
 
     def epochs(self) -> list[int]:
         """The states that `at` can give, oldest first: those since the file was last written anew."""
