@@ -292,11 +292,14 @@ def test_side_table_errors(tmp_path: Path) -> None:
         CorpusWriter(tmp_path / "d", 2**50)
 
 
-def test_a_writer_that_could_not_begin_leaves_no_lock(tmp_path: Path) -> None:
+def test_a_writer_that_could_not_begin_leaves_nothing(tmp_path: Path) -> None:
     folder = tmp_path / "c"
     for wrong in ({"x": object()}, {"x": float("nan")}):
         with pytest.raises((TypeError, ValueError)):
             CorpusWriter(folder, 4, provenance=wrong)
+    for size in (0, -1, 1.5, "4"):
+        with pytest.raises((TypeError, ValueError)):
+            CorpusWriter(folder, 4, shard_bytes=size)  # type: ignore[arg-type]
     with CorpusWriter(folder, np.int64(4)) as writer:  # type: ignore[arg-type]
         writer.append(np.ones((3, 4)))
     assert writer.width == 4

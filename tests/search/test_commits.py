@@ -119,6 +119,24 @@ def test_the_state_of_each_epoch_is_still_there(tmp_path: Path) -> None:
     assert reader.at(reader.stats()["epoch"]).ids.tolist() == reader.ids.tolist()
 
 
+def test_states_of_a_reader_whose_file_was_written_anew(tmp_path: Path) -> None:
+    path = tmp_path / "s.rvf"
+    x = np.random.default_rng(3).normal(size=(40, 4)).astype(np.float32)
+    with VectorStore.create(path, dim=4) as writer:
+        writer.add(x[:20])
+        writer.add(x[20:])
+        with VectorStore.open(path) as reader:
+            writer.delete(range(10))
+            writer.build_index("hnsw")
+            assert reader.epochs() == [1, 2, 3]
+            with reader.snapshot() as now, reader.at(2) as before:
+                assert now.get([30]).tolist() == x[30:31].tolist()
+                assert (len(now), len(before), before.search(x[5], 1)[0].tolist()) == (40, 20, [5])
+            assert reader.search(x[3], 1)[0].tolist() == [3]
+            assert reader.refresh()
+            assert len(reader) == 30
+
+
 def test_a_damaged_state_before_is_an_error(tmp_path: Path) -> None:
     path = tmp_path / "d.rvf"
     with VectorStore.create(path, dim=DIM) as store:

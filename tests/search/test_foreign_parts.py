@@ -14,11 +14,13 @@ from warpdata.formats.rvf import layout
 from warpdata.formats.rvf.layout import SegmentType
 from warpdata.formats.rvf.manifest import Root
 from warpdata.formats.rvf.payloads.domain import DomainProfile, encode_domain
+from warpdata.formats.rvf.payloads.graph import Adjacency
 from warpdata.formats.rvf.payloads.overlay import Edge, Overlay, encode_overlay
 from warpdata.formats.rvf.payloads.quant import BinaryQuant, ProductQuant, ScalarQuant, encode_quant
 from warpdata.formats.rvf.payloads.vec import VecBlock, encode_vec
 from warpdata.formats.rvf.signing import SigningKey, segment_message
 from warpdata.formats.rvf.writer import NewSegment, SegmentAppender
+from warpdata.search.overlays import overlaid
 from warpdata.search.store import VectorStore
 
 IDS = np.arange(10, 14, dtype=np.uint64)
@@ -144,8 +146,18 @@ def test_overlays_change_the_graph_that_is_searched(tmp_path: Path) -> None:
     assert gone not in after[0]
     assert set(after[room]) - set(before[room]) == {new}
     with VectorStore.open(path, mode="a") as store:
+        for dialect in ("wire", "runtime"):
+            assert "overlays" in store.export(tmp_path / dialect, dialect=dialect).dropped
         store.compact()
         assert store.overlays() == []
+
+
+def test_an_overlay_of_a_node_without_lists() -> None:
+    lists = Adjacency(3, np.array([1, 1, 0]), np.array([1, 1]), np.array([1, 0]))
+    kept = overlaid(lists, [Overlay(2, 1, 7, (Edge("add", 0, 2, 1.0),))], 4, "x.rvf")
+    assert (kept.sizes.tolist(), kept.neighbors.tolist()) == ([2, 1], [1, 2, 0])
+    with pytest.raises(CorruptLayoutError, match="without neighbour lists"):
+        overlaid(lists, [Overlay(2, 1, 7, (Edge("add", 2, 0, 1.0),))], 4, "x.rvf")
 
 
 def test_overlays_that_contradict_their_graph(tmp_path: Path) -> None:

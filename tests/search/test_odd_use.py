@@ -13,6 +13,7 @@ from warpdata.errors import ConflictError, LimitExceededError, OutOfSpaceError
 from warpdata.formats.rvf.payloads import layout as records
 from warpdata.formats.rvf.payloads.meta import MetaPayload, encode_meta
 from warpdata.formats.rvf.writer import SegmentAppender
+from warpdata.search.appending import meta_segment
 from warpdata.search.store import VectorStore
 
 DIM = 8
@@ -60,6 +61,24 @@ def test_an_id_that_comes_back_has_no_old_metadata(tmp_path: Path) -> None:
         assert store.metadata([0, 1]) == [{}, {"t": "b"}]
     with VectorStore.open(path) as again:
         assert again.metadata([0, 1]) == [{}, {"t": "b"}]
+
+
+def test_what_is_known_of_a_file_alone_outlives_rewrites(tmp_path: Path) -> None:
+    with VectorStore.create(tmp_path / "s.rvf", dim=DIM) as store:
+        store.add(vectors(4))
+        appender = store._appender
+        assert appender is not None
+        about = meta_segment(MetaPayload(1, None, {}, {"embedder": "mine"}, {}))
+        store._commit(appender, [about], appender.state)
+    for name in ("wire", "runtime", "compacted"):
+        with VectorStore.open(tmp_path / "s.rvf", mode="a") as store:
+            assert store.notes == {"embedder": "mine"}
+            if name == "compacted":
+                store.compact()
+            else:
+                assert "metadata" in store.export(tmp_path / name, dialect=name).kept
+        with VectorStore.open(tmp_path / ("s.rvf" if name == "compacted" else name)) as found:
+            assert found.notes == {"embedder": "mine"}
 
 
 def test_long_values_are_updated_too(tmp_path: Path) -> None:

@@ -177,6 +177,14 @@ def test_windows_by_position_and_numbers_of_numpy(target: str, tmp_path: Path) -
                 ingestor.ingest_episode(path, max_steps=wrong)  # type: ignore[arg-type]
 
 
+def test_what_is_added_later_is_found(index: str, tmp_path: Path) -> None:
+    with wd.TrajectoryRetriever(index, embedder=embed) as retriever:
+        assert retriever.search_similar_episodes(query(9), top_k=1)[0].episode_id == "ep_7"
+        with wd.TrajectoryIngestor(index, embedder=embed) as ingestor:
+            ingestor.ingest_episode(record(tmp_path, 9))
+        assert retriever.search_similar_episodes(query(9), top_k=1)[0].episode_id == "ep_9"
+
+
 def test_few_steps_of_a_long_episode(tmp_path: Path) -> None:
     with wd.TrajectoryIngestor(tmp_path / "t.rvf", embedder=embed) as ingestor:
         ingestor.ingest_episode(record(tmp_path, 1, steps=3000))

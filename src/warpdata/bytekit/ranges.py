@@ -328,6 +328,16 @@ class FileRangeReader:
         """What the system says of the file that is open, whatever has its name by now."""
         return os.fstat(self._fd)
 
+    def twin(self) -> FileRangeReader:
+        """Another reader of the file that is open, whatever has its name by now."""
+        other = FileRangeReader.__new__(FileRangeReader)
+        other.name, other.size = self.name, self.size
+        try:
+            other._fd = os.dup(self._fd)
+        except OSError as error:
+            raise StoreError(f"cannot open again ({error.strerror})", path=self.name) from None
+        return other
+
     def follow(self) -> None:
         """See what this process appended to the file since it was opened."""
         self.size = os.fstat(self._fd).st_size

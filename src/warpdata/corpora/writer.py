@@ -85,6 +85,7 @@ class CorpusWriter:
         chosen = options_of(CorpusOptions, options)
         stored_dtype(chosen.dtype)
         _check_columns(chosen.columns)
+        _check_shard_bytes(chosen.shard_bytes)
         width = operator.index(width)
         if width < 1:
             raise ValueError("rows have at least one column")
@@ -118,6 +119,7 @@ class CorpusWriter:
         sync_appends: bool = False,
     ) -> Self:
         """Go on with a corpus, finished or killed: every acknowledged row is there, and nothing else."""
+        _check_shard_bytes(shard_bytes)
         path = Path(folder).absolute()
         if not (path / layout.CORPUS_JSON).is_file():
             raise BlobNotFoundError("no corpus.json here: nothing to go on with", path=path)
@@ -137,8 +139,6 @@ class CorpusWriter:
     ) -> None:
         if not record.width:
             raise CorruptLayoutError("rows without columns cannot be appended to", path=folder)
-        if operator.index(shard_bytes) < 1:
-            raise ValueError(f"shard_bytes is at least 1, not {shard_bytes}")
         self.folder = folder
         self._lock = lock
         self._record = record
@@ -359,6 +359,11 @@ def _require_no_corpus(folder: Path) -> None:
         raise ConflictError(
             "a corpus is here already", path=folder, hint="Use CorpusWriter.reopen to append."
         )
+
+
+def _check_shard_bytes(shard_bytes: int) -> None:
+    if operator.index(shard_bytes) < 1:
+        raise ValueError(f"shard_bytes is at least 1, not {shard_bytes}")
 
 
 def _check_columns(columns: Mapping[str, str]) -> None:

@@ -135,6 +135,7 @@ def _write_runtime(path: str, source: ExportSource, overwrite: bool) -> ExportRe
     lost = [
         ("index", has_index and graph is None), ("codes", content.profile.codes is not None),
         ("history", True), ("signatures", content.is_signed),
+        ("overlays", bool(content.snapshot.of_type(SegmentType.OVERLAY))),
         ("other segments", bool(foreign_entries(content))),
     ]  # fmt: skip
     return ExportReceipt(path, "runtime", len(ids), _said(has), _said(lost))

@@ -49,7 +49,7 @@ def overlaid(adjacency: Adjacency, chain: Sequence[Overlay], room: int, where: s
     changes = [edge for overlay in chain for edge in overlay.edges if edge.change != "reweight"]
     if not changes:
         return adjacency
-    _check(changes, adjacency.node_count, where)
+    _check(changes, adjacency, where)
     ground = np.cumsum(adjacency.layer_counts) - adjacency.layer_counts
     pieces = np.split(adjacency.neighbors, np.cumsum(adjacency.sizes)[:-1])
     for edge in changes:
@@ -63,6 +63,8 @@ def overlaid(adjacency: Adjacency, chain: Sequence[Overlay], room: int, where: s
     return Adjacency(adjacency.node_count, adjacency.layer_counts, sizes, np.concatenate(pieces))
 
 
-def _check(changes: Sequence[Edge], node_count: int, where: str) -> None:
-    if any(max(edge.src, edge.dst) >= node_count for edge in changes):
+def _check(changes: Sequence[Edge], adjacency: Adjacency, where: str) -> None:
+    if any(max(edge.src, edge.dst) >= adjacency.node_count for edge in changes):
         raise CorruptLayoutError("an overlay names a node that does not exist", path=where)
+    if any(not adjacency.layer_counts[edge.src] for edge in changes):
+        raise CorruptLayoutError("an overlay changes a node without neighbour lists", path=where)

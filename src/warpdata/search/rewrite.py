@@ -297,7 +297,7 @@ class _Rewriter:
         )  # fmt: skip
 
     def _write_metadata(self) -> None:
-        if self._rows.metadata is not None and self._rows.metadata.schema:
+        if self._rows.metadata is not None:
             for each in split_metadata(self._rows.metadata):
                 self._append(SegmentType.META, encode_meta(each))
 

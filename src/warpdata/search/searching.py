@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Sequence, Set
 from typing import Any
 
@@ -429,7 +430,10 @@ def _is_id_list(filter_: Any) -> bool:
 
 
 def _checked_effort(k: int, ef: int) -> tuple[int, int]:
-    k, ef = checked_input.whole_number(k, "k"), checked_input.whole_number(ef, "ef")
+    try:
+        k, ef = operator.index(k), operator.index(ef)
+    except TypeError:
+        raise TypeError(f"k and ef are whole numbers, not {k!r} and {ef!r}") from None
     if k < 1 or ef < 1:
         raise ValueError(f"k and ef are at least 1, not {k} and {ef}")
     return k, ef

@@ -515,7 +515,7 @@ class VectorStore:
         live = np.flatnonzero(rows.live)
         ids = rows.ids[live]
         table: MetadataTable = self._searcher.metadata
-        snapshot = table.snapshot(ids.tolist()) if table.schema else None
+        snapshot = table.snapshot(ids.tolist()) if table.schema or table.file_fields else None
         hot = self._searcher.hot_ids(max(1, int(len(live) * _MAX_HOT_SHARE)))
         return LiveRows(ids.astype(np.uint64), rows.take(live), snapshot, hot)
 
@@ -534,9 +534,12 @@ class VectorStore:
             return self._reader_of(self._content.snapshot)
 
     def _reader_of(self, state: Snapshot) -> VectorStore:
-        if self._path is None:
-            return VectorStore(None, self._reader.inner, "r", state, owns_reader=False)
-        return VectorStore(self._path, FileRangeReader(self._path), "r", state)
+        inner = self._reader.inner
+        if isinstance(
+            inner, FileRangeReader
+        ):  # the file of this state, though another one may have its name by now
+            return VectorStore(self._path, inner.twin(), "r", state)
+        return VectorStore(None, inner, "r", state, owns_reader=False)
 
     def epochs(self) -> list[int]:
         """The states that `at` can give, oldest first: those since the file was last written anew."""

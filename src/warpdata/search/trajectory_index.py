@@ -101,7 +101,10 @@ class FileIndex:
     ) -> list[Hit]:
         """The nearest records that meet every condition, nearest first."""
         store = self._store
-        if store is None or not len(store):
+        if store is None:
+            return []
+        store.refresh()  # a server knows at once what was added, too
+        if not len(store):
             return []
         wanted = self._filter(store, collection, conditions)
         if wanted is None:
