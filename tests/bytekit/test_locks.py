@@ -116,8 +116,8 @@ class TestFileLock:
     ) -> None:
         opened, open_file = threading.Event(), os.open
 
-        def slow_open(*args: Any) -> int:
-            fd = open_file(*args)
+        def slow_open(*args: Any, **options: Any) -> int:
+            fd = open_file(*args, **options)
             opened.set()
             time.sleep(0.1)  # the fork falls here, unless it waits
             return fd

@@ -144,7 +144,7 @@ def test_the_camera_of_an_episode_that_is_recorded(tmp_path) -> None:
             writer.append("joints", np.full(2, i, np.float32), i * 10 * MS)
             writer.append("camera", np.full((32, 48, 3), 5 * i, np.uint8), i * 10 * MS)
         folder = writer.path
-        until(lambda: len(live_episode(folder).get("camera", ())) >= 8)
+        until(lambda: (live := live_episode(folder)) is not None and len(live.get("camera", ())) >= 8)
         live = live_episode(folder)["camera"]
         stamps, frames = live.timestamps.copy(), live.values().copy()
     finished = wd.Windows(wd.open_recordings(tmp_path)[1:], fields, anchor="camera")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import itertools
 import json
 import pickle
@@ -347,8 +348,9 @@ def test_a_batch_of_nothing_but_repeats_is_refused(
             list(view.batches(20_000, tail="pad", **options))
         assert "batch_size" in refused.value.hint
     assert [batch.num_rows for batch in narrow.batches(20_000, **options)] == [2200]
-    with pytest.raises(TooLargeError):
-        list(narrow.to_torch(20_000, tail="pad", **options))
+    if importlib.util.find_spec("torch") is not None:  # newer Pythons test without it
+        with pytest.raises(TooLargeError):
+            list(narrow.to_torch(20_000, tail="pad", **options))
 
 
 def test_batch_dicts(table: wd.Table) -> None:
