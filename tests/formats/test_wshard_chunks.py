@@ -273,3 +273,11 @@ def test_wrong_arguments(tmp_path: Path) -> None:
         wd.ChunkedEpisodeWriter(tmp_path, "../e")
     with pytest.raises(ValueError, match="at least one"):
         wd.chunk_episode(episodes.simple(), tmp_path, 0)
+
+
+def test_a_path_is_chunked_like_what_lies_there(tmp_path: Path) -> None:
+    made = episodes.simple(20)
+    wd.save_wshard(made, tmp_path / "a.wshard")
+    listed = wd.chunk_episode(tmp_path / "a.wshard", tmp_path / "chunks", 5)
+    assert len(listed.chunks) == 4
+    assert wd.open_episode(listed).tensors == made

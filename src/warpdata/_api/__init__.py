@@ -408,7 +408,7 @@ def load_wshard(
 
 @suggests
 def chunk_episode(
-    episode: Episode | WShardEpisode,
+    episode: Episode | WShardEpisode | str | os.PathLike[str],
     folder: str | os.PathLike[str],
     steps: int,
     *,
@@ -416,13 +416,15 @@ def chunk_episode(
     compat: str = "default",
     progress: Callable[[int, int], None] | None = None,
 ) -> ChunkList:
-    """Write an episode as chunks of at most `steps` steps with their chunk list, which opens as one episode.
+    """Write an episode, or that of an address, as chunks of at most `steps` steps with their chunk list, which opens as one.
 
     The chunks of a recording are packed: cameras are cut by whole groups of pictures, never encoded again.
     """
     from warpdata.formats.wshard.chunked import chunk_episode as chunk_rows
     from warpdata.formats.wshard.episode import WShardEpisode
 
+    if isinstance(episode, str | os.PathLike):
+        episode = open_episode(episode)
     if isinstance(episode, WShardEpisode):
         return chunk_rows(episode, folder, steps, compression=compression, compat=compat, progress=progress)
     from warpdata.episodes.packed_chunks import write_chunks
