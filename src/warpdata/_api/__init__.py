@@ -416,7 +416,7 @@ def chunk_episode(
     compat: str = "default",
     progress: Callable[[int, int], None] | None = None,
 ) -> ChunkList:
-    """Write an episode, or that of an address, as chunks of at most `steps` steps with their chunk list, which opens as one.
+    """Write an episode as chunks of at most `steps` steps with their chunk list, which opens as one episode.
 
     The chunks of a recording are packed: cameras are cut by whole groups of pictures, never encoded again.
     """
