@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import pytest
@@ -254,3 +255,24 @@ def test_a_signal_is_recorded_by_append_or_by_step(tmp_path: Path) -> None:
 def test_a_misspelt_word_of_declare_is_told(tmp_path: Path, about: dict[str, str], word: str) -> None:
     with pytest.raises(ValueError, match=f"Did you mean '{word}'"), wd.record(tmp_path) as rec:
         rec.declare("x", **about)
+
+
+@pytest.mark.parametrize("outcome", ["same", "next"])
+def test_what_one_action_earned_is_not_earned_again_by_others(
+    tmp_path: Path, outcome: Literal["same", "next"]
+) -> None:
+    """Rewards at some steps only, and a recorder that died before the outcome of its last step."""
+    with wd.record(tmp_path / "root", clock="simulated", outcome=outcome) as rec:
+        for k in range(10):
+            earned = {4: 1.0, 6: 2.0}.get(k)
+            rec.step({"x": np.float32(k)}, {"a": np.float32(k)}, reward=earned, ts_ns=k * 1000)
+    [episode] = wd.LocalDataset(tmp_path / "root")
+    rows = [4, 6] if outcome == "same" else [3, 5]  # what came with an observation was earned before it
+    rewards = episode.steps.rewards
+    assert np.flatnonzero(rewards.mask).tolist() == rows
+    assert rewards[rows].tolist() == [1.0, 2.0]
+    assert np.isnan(np.delete(rewards.data, rows)).all()
+    assert episode.steps.total_reward == 3.0 == wd.open(tmp_path / "root").facts["total_reward"][0].as_py()
+    tensors = episode.tensors
+    assert tensors is not None
+    assert np.flatnonzero(np.isfinite(tensors.rewards.data)).tolist() == rows

@@ -291,3 +291,11 @@ def test_a_cut_that_fails_leaves_the_older_one_and_nothing_else(tmp_path: Path) 
         wd.chunk_episode(made, tmp_path, 3, compression="zst")
     assert sorted(path.name for path in tmp_path.iterdir()) == before
     assert wd.open_episode(listed).tensors == made
+
+
+def test_a_path_is_chunked_like_what_lies_there(tmp_path: Path) -> None:
+    made = episodes.simple(20)
+    wd.save_wshard(made, tmp_path / "a.wshard")
+    listed = wd.chunk_episode(tmp_path / "a.wshard", tmp_path / "chunks", 5)
+    assert len(listed.chunks) == 4
+    assert wd.open_episode(listed).tensors == made

@@ -412,7 +412,7 @@ def load_wshard(
 
 @suggests
 def chunk_episode(
-    episode: Episode | WShardEpisode,
+    episode: Episode | WShardEpisode | str | os.PathLike[str],
     folder: str | os.PathLike[str],
     steps: int,
     *,
@@ -427,6 +427,8 @@ def chunk_episode(
     from warpdata.formats.wshard.chunked import chunk_episode as chunk_rows
     from warpdata.formats.wshard.episode import WShardEpisode
 
+    if isinstance(episode, str | os.PathLike):
+        episode = open_episode(episode)
     if isinstance(episode, WShardEpisode):
         return chunk_rows(episode, folder, steps, compression=compression, compat=compat, progress=progress)
     from warpdata.episodes.packed_chunks import write_chunks

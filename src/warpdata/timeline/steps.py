@@ -218,8 +218,10 @@ class Steps:
     def _aligned(self, signal: Signal, align: Align) -> StepSignal:
         if signal.meta.clock == self.clock and len(signal) == self.length:
             return StepSignal(signal, self._times)  # the rows are the records
-        if self.outcome == "next" and signal.meta.role in _OUTCOMES:
+        if signal.meta.role in _OUTCOMES and self.outcome == "next":
             return StepSignal(signal, self._times, self._following(signal))
+        if signal.meta.role in _OUTCOMES and signal.meta.clock == self.clock:
+            return StepSignal(signal, self._times, self._at_their_steps(signal))
         check_align(align, signal.meta)
         return StepSignal(signal, self._times, align=align, max_age_ns=self._max_age_ns)
 
@@ -232,6 +234,13 @@ class Steps:
         limit = np.append(self.times_ns[1:], INT64_MAX)
         mask = exists & (stamps <= limit[: self.length])
         return Alignment(np.where(mask, held, -1), mask, ns_between(self.times_ns, stamps))
+
+    def _at_their_steps(self, signal: Signal) -> Alignment:
+        """The record of each step that has one: what an action earned is not earned again by the next."""
+        positions = signal._search_ts(self.times_ns)
+        stamps = signal._ts_at(np.maximum(positions, 0)) if len(signal) else np.zeros(self.length, np.int64)
+        mask = (positions >= 0) & (stamps == self.times_ns)
+        return Alignment(np.where(mask, positions, -1), mask, np.zeros(self.length, np.int64))
 
     def _how(self, name: str) -> Align:
         return self._align if isinstance(self._align, str) else self._align.get(name, "hold")
@@ -361,7 +370,9 @@ class StepSignal:
         part = Alignment(found.positions[start:stop], found.mask[start:stop], found.age_ns[start:stop])
         if not len(self._signal):
             return frozen(blank_values(self.meta, stop - start))
-        return frozen(aligned_values(self._signal, self.times_ns[start:stop], part, self._align or "hold"))
+        # What an action led to is known or not: where nothing was recorded, no other record stands in.
+        times, align, blank = self.times_ns[start:stop], self._align or "hold", self._align is None
+        return frozen(aligned_values(self._signal, times, part, align, blank=blank))
 
     def __getitem__(self, key: Any) -> Any:
         return chosen(key, self.shape, self.rows, self.dtype.itemsize, self._bring)
