@@ -14,7 +14,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from warpdata.bytekit.ranges import FileRangeReader, RangeReader
+from warpdata.bytekit.ranges import FileRangeReader, RangeReader, kind_of_file
 from warpdata.catalog.rowgroups import parse_footer, read_tail
 from warpdata.catalog.rowsources import batches_reader, csv_reader, json_rows, kind_of, rows_reader, table_of
 from warpdata.errors import CorruptLayoutError, DatasetError
@@ -91,6 +91,9 @@ def expand_paths(source: str | os.PathLike[str], suffix: str) -> list[Path]:
         raise DatasetError(
             f"no {suffix or 'such'} files there", path=text, hint="Check the path or the pattern."
         )
+    for one in found:
+        if one.exists() and not (one.is_file() or one.is_dir()):
+            raise DatasetError(f"not a regular file but {kind_of_file(one.stat().st_mode)}", path=one)
     return found
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -125,11 +126,16 @@ def _chunks(path: Path) -> Iterator[memoryview]:
     """The file in chunks of whole pages; each is only valid until the next is asked for."""
     buffer = memoryview(bytearray(_CHUNK_BYTES))
     try:
-        with path.open("rb", buffering=0) as source:
+        with open(path, "rb", buffering=0, opener=_opened) as source:
             while count := _fill(source, buffer):
                 yield buffer[:count]
     except OSError as error:
         raise StoreError(f"cannot read ({error.strerror})", path=path) from None
+
+
+def _opened(path: str, flags: int) -> int:
+    # Without O_NONBLOCK, opening a pipe waits for somebody to write into it.
+    return os.open(path, flags | os.O_NONBLOCK)
 
 
 def _stamp(path: Path) -> FileStamp:
