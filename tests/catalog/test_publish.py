@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import tarfile
@@ -556,3 +557,26 @@ def test_nothing_staged_outlives_its_process(
         assert staged.exists(), "and nothing of those that live"
     assert not staged.exists()
     assert not (tmp_path / "cat").exists(), "and no trace of a catalog to which nothing was published"
+
+
+class TestPipes:
+    """Whoever opens a pipe to read waits for a writer."""
+
+    @pytest.mark.parametrize("name", ["a.parquet", "a.csv", "a.jsonl", "a.*"])
+    def test_one_is_no_table(self, tmp_path: Path, local_catalog: str, name: str) -> None:
+        os.mkfifo(tmp_path / name.replace("*", "parquet"))
+        with (
+            wd.DatasetBuilder("ws/x", catalog=local_catalog) as builder,
+            pytest.raises(StoreError, match="not a regular file but a pipe"),
+        ):
+            builder.add_table("main", tmp_path / name)
+
+    def test_a_file_that_became_one_is_told(self, tmp_path: Path, local_catalog: str) -> None:
+        path = tmp_path / "a.parquet"
+        pq.write_table(pa.table({"a": [1]}), path)
+        with wd.DatasetBuilder("ws/x", catalog=local_catalog) as builder:
+            builder.add_table("main", path)
+            path.unlink()
+            os.mkfifo(path)
+            with pytest.raises(StoreError, match="not a regular file but a pipe"):
+                builder.publish()

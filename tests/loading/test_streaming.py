@@ -324,6 +324,21 @@ def test_bad_arguments(table: wd.Table) -> None:
         list(table.filter("nope > 1").batches(1))
 
 
+@pytest.mark.parametrize("shuffle", [False, True])
+def test_limits_are_numbers_of_rows(table: wd.Table, shuffle: bool) -> None:
+    stream = table.batches(2, limit=np.int64(5), shuffle=shuffle)
+    assert sum(batch.num_rows for batch in stream) == 5
+    assert json.loads(json.dumps(stream.state_dict()))["limit"] == 5
+    for bad in (-1, 1.5, "3", True):
+        with pytest.raises(ValueError, match="limit is an integer"):
+            table.batches(2, limit=bad, shuffle=shuffle)
+    for bad in (-1, 1.5, "3", None):
+        with pytest.raises(ValueError, match="number of rows is an integer"):
+            table.head(bad)
+    with pytest.raises(ValueError, match=r"prefetch is 1\.5"):
+        table.batches(2, prefetch=1.5, shuffle=shuffle)
+
+
 def test_batch_sizes_of_every_kind(table: wd.Table) -> None:
     for options in ({}, {"shuffle": True}):
         for bad in (0, -1, 2.5, "8", True, None, 1 << 70):

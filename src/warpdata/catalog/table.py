@@ -21,6 +21,7 @@ from warpdata.catalog.rowgroups import ShardFile, schema_from_base64
 from warpdata.errors import DatasetError, TooLargeError, nearest, suggests
 from warpdata.formats.manifest.guide import Guide, ShardGuide
 from warpdata.formats.manifest.model import TablePart
+from warpdata.ordering.state import checked_integer
 from warpdata.ordering.tail import Tail
 from warpdata.sql.engine import ROW_NUMBER, arrow_source, check_condition, run_sql
 from warpdata.sql.enginetypes import EngineColumn
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 MAX_ROWS = 1_000_000
+_MOST_ROWS = (1 << 63) - 1
 _SHOWN_ROWS = 10
 _AHEAD_BYTES = 256 << 20
 
@@ -245,8 +247,9 @@ class Table:
 
     def head(self, n: int = 5) -> pa.Table:
         """The first rows, read from as few row groups as they need."""
-        request = StreamRequest(batch_size=max(1, min(n, 65_536)), limit=n, prefetch="off")
-        return self._collected(request, None, MAX_BYTES) if n > 0 else self.schema().empty_table()
+        count = checked_integer("the number of rows", n, _MOST_ROWS)
+        request = StreamRequest(batch_size=max(1, min(count, 65_536)), limit=count, prefetch="off")
+        return self._collected(request, None, MAX_BYTES) if count else self.schema().empty_table()
 
     @suggests
     def batches(

@@ -102,12 +102,12 @@ def worker_count(table: Table, prefetch: str | int | None) -> int:
     wanted = options.prefetch if prefetch is None else prefetch
     if wanted in ("off", 0, "0", "none"):
         return 0
-    if isinstance(wanted, int) or wanted.isdigit():
+    if isinstance(wanted, int) or (isinstance(wanted, str) and wanted.isdigit()):
         if int(wanted) < 0:
             raise ValueError(f"prefetch is {wanted}; a number of row groups is not negative")
         return min(int(wanted), 64)
     if wanted not in ("auto", "aggressive"):
-        near = nearest(wanted, ("auto", "off", "aggressive"))
+        near = nearest(str(wanted), ("auto", "off", "aggressive"))
         raise ValueError(f"prefetch is {wanted!r}; use auto, off, aggressive or a number.{near}")
     store = table.dataset.catalog.store
     count = CORES + 1 if store is not None and store.is_local else _REMOTE_WORKERS

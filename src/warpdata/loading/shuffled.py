@@ -17,7 +17,7 @@ from warpdata.errors import nearest
 from warpdata.loading import fetch
 from warpdata.loading.batch import batches_of, exact_batches
 from warpdata.loading.ranks import rank_and_world
-from warpdata.loading.stream import MAX_BATCH_ROWS, TableStream
+from warpdata.loading.stream import MAX_BATCH_ROWS, TableStream, checked_limit
 from warpdata.ordering.blocks import BlockOrder, BlockShape
 from warpdata.ordering.epoch import rank_slice
 from warpdata.ordering.state import MAX_EPOCH, MAX_POSITION, MAX_SEED, checked_integer
@@ -50,10 +50,8 @@ class ShuffledStream:
             near = nearest(str(request.shuffle), _KNOWN)
             raise ValueError(f"shuffle is True, 'blocks', 'full' or False, not {request.shuffle!r}.{near}")
         check_tail(request.tail)
-        if request.limit is not None and request.limit < 0:
-            raise ValueError("limit must not be negative")
         self._table = table
-        self._request = replace(request, batch_size=size)
+        self._request = replace(request, batch_size=size, limit=checked_limit(request.limit))
         self._rank, self._world = rank_and_world(request.shard)
         self._seed = checked_integer("seed", request.seed, MAX_SEED)
         self._epoch = checked_integer("epoch", request.epoch, MAX_EPOCH)

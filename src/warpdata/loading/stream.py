@@ -40,7 +40,7 @@ class TableStream:
         size = checked_integer("batch_size", request.batch_size, MAX_BATCH_ROWS, least=1)
         check_tail(request.tail)
         self._table = table
-        self._request = replace(request, batch_size=size)
+        self._request = replace(request, batch_size=size, limit=checked_limit(request.limit))
         self._reader = reader
         rank, world = rank_and_world(request.shard)
         self._is_alone = world * readers == 1
@@ -204,8 +204,6 @@ class TableStream:
     def _all_rows(self) -> RowRanges:
         """The rows all ranks share: a limit counts over all of them, and after the filter."""
         limit, shards = self._request.limit, [shard.row_count for shard in self._table.part.shards]
-        if limit is not None and limit < 0:
-            raise ValueError("limit must not be negative")
         if limit is None or not self._table.is_filtered:
             return whole_table(shards, limit)
         return whole_table(shards, None if self._is_alone else self._rows_for(limit))
@@ -223,6 +221,11 @@ class TableStream:
         if rows and not self._share.ranges:
             fact = f"rank {self._split.rank} of {self._split.world} has no rows: the table has {rows}"
             raise DatasetError(fact, hint="Use fewer ranks for this table.")
+
+
+def checked_limit(limit: int | None) -> int | None:
+    """A limit of rows as a plain int: it stands in states, which are JSON."""
+    return None if limit is None else checked_integer("limit", limit, MAX_BATCH_ROWS)
 
 
 def plan_read(table: Table, request: StreamRequest) -> ReadPlan:
