@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import random
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,7 @@ from tests.convert.sets import (
 from tests.sweeps import thinned
 from warpdata.convert import lerobot
 from warpdata.convert.lerobot import tables
+from warpdata.convert.place import Place
 from warpdata.convert.rows import grid_times
 from warpdata.episodes.collection import Episodes
 from warpdata.errors import (
@@ -127,6 +129,7 @@ def test_v20_is_read(tmp_path: Path) -> None:
         ("[1.0, NaN]", [1.0, {"__float__": "nan"}]),
         ("[-Infinity]", [{"__float__": "-inf"}]),
         ("[1e999]", [{"__float__": "inf"}]),
+        ("[-1E+400]", [{"__float__": "-inf"}]),
         ("[1E400, 1e300]", [{"__float__": "inf"}, 1e300]),
         (f"[{'9' * 250}e99]", [{"__float__": "inf"}]),
     ],
@@ -143,6 +146,17 @@ def test_statistics_of_an_episode_are_kept_whatever_numbers_they_have(
         stats["action"]["mean"] = []
     wd.import_episodes(source, tmp_path / "ours")
     assert wd.open(tmp_path / "ours")[0].meta["lerobot"]["stats"] == stats
+
+
+def test_what_is_kept_is_counted_with_the_rows_around_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Few rows out of a large group hold all of it: the bound is on what is in memory."""
+    tables.write_table(str(tmp_path / "rows.parquet"), {"value": np.arange(10_000)})
+    monkeypatch.setattr(tables, "_KEPT_BYTES", 200_000)
+    read = tables.Tables(Place.of(tmp_path))
+    kept = [weakref.ref(read.columns("rows.parquet", ("value",), at, at + 5)) for at in range(10, 60, 5)]
+    assert [each() is not None for each in kept] == [False] * 8 + [True] * 2
 
 
 def test_rows_that_others_pushed_out_are_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -17,6 +19,20 @@ MAX_VARINT_BYTES = 10
 _SHIFTS = np.arange(MAX_VARINT_BYTES, dtype=np.uint64) * np.uint64(7)
 _LOW = np.uint64(0x7F)
 _SEVEN = np.uint64(7)
+
+
+def encode_varint(value: int) -> bytes:
+    """Unsigned LEB128 of one value; written out for the lengths of counts, of places and of checksums."""
+    if value < 0x80:
+        return bytes((value,))
+    if value < 0x4000:
+        return bytes((value & 0x7F | 0x80, value >> 7))
+    if value < 0x200000:
+        return bytes((value & 0x7F | 0x80, value >> 7 & 0x7F | 0x80, value >> 14))
+    low, high = value & 0xFFFFFFF, value >> 28
+    more = 0x80 if high else 0
+    out = bytes((low & 0x7F | 0x80, low >> 7 & 0x7F | 0x80, low >> 14 & 0x7F | 0x80, low >> 21 | more))
+    return out + encode_varint(high) if high else out
 
 
 def encode_varints(values: ArrayLike) -> bytes:
@@ -39,6 +55,35 @@ def encode_varints_bounds(values: ArrayLike) -> tuple[bytes, NDArray[np.int64]]:
         numbers, at = numbers[more] >> _SEVEN, at[more]
         out[at] |= np.uint8(0x80)
         at += 1
+
+
+def encode_varints_parts(values: ArrayLike, ends: Sequence[int]) -> list[bytes]:
+    """The same in parts: the bytes of the values up to each of `ends`, from where the one before it was."""
+    numbers = _as_u64(values)
+    large = np.flatnonzero(numbers > _LOW)
+    if len(large) > numbers.size // _FEW_LARGE:
+        data, bounds = encode_varints_bounds(numbers)
+        cuts = [0, *bounds[list(ends)].tolist()]
+        return [data[start:stop] for start, stop in itertools.pairwise(cuts)]
+    single, at = numbers.astype(np.uint8).tobytes(), 0  # right for all but the large ones
+    others = zip(large.tolist(), numbers[large].tolist(), strict=True)
+    place, value = next(others, _NONE)
+    parts = []
+    for end in ends:
+        pieces = []
+        while place < end:
+            pieces += [single[at:place], encode_varint(value)]
+            at = place + 1
+            place, value = next(others, _NONE)
+        pieces.append(single[at:end])
+        parts.append(b"".join(pieces))
+        at = end
+    return parts
+
+
+_FEW_LARGE = 16
+"""Where not even one value in so many takes several bytes, those are written one by one."""
+_NONE = (1 << 62, 0)
 
 
 def varint_lengths(values: NDArray[np.uint64]) -> NDArray[np.int64]:

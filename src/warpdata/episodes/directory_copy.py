@@ -27,14 +27,14 @@ from warpdata.episodes.content_sums import ContentSum, RowsSum, sum_of, sum_of_r
 from warpdata.episodes.copied_video import copy_camera
 from warpdata.episodes.disk_writer import last_documents
 from warpdata.episodes.encode_cameras import RawCamera, encode_cameras
-from warpdata.episodes.encoded import camera_copy, encoded_camera, encoded_parts
+from warpdata.episodes.encoded import CameraCopy, camera_copy, encoded_camera, encoded_parts
 from warpdata.episodes.statistics import ClockStatistics, SharedClocks, are_few, stated_together
 from warpdata.episodes.tables import TableFile
 from warpdata.errors import FormatError
 from warpdata.formats.episodedir import layout
 from warpdata.formats.episodedir.arrow import description_text, table_bytes
 from warpdata.formats.episodedir.documents import plain_static, read_bytes, read_meta
-from warpdata.formats.episodedir.frame_index import frame_index_bytes, parse_frame_index
+from warpdata.formats.episodedir.frame_index import FrameIndex, frame_index_bytes, parse_frame_index
 from warpdata.formats.episodedir.images import FrameShape, VideoOptions, suffix_for
 from warpdata.formats.episodedir.names import check_name, signal_file
 from warpdata.formats.episodedir.signal_file import Description
@@ -135,6 +135,7 @@ class _Copying:
         self._sums: dict[str, ContentSum] = {}
         self._raw: list[RawCamera] = []
         self._raw_sums: dict[str, RowsSum] = {}
+        self._copies: list[tuple[str, CameraCopy]] = []
         self._small: dict[int, list[tuple[str, Signal]]] = {}
         """By how many records they have."""
         self._last_clock: tuple[NDArray[np.int64], ClockStatistics] | None = None
@@ -169,6 +170,7 @@ class _Copying:
 
     def finish(self) -> tuple[dict[str, dict[str, Any]], dict[str, ContentSum]]:
         """Write what waits; returns what meta.json says of every signal, and its sum."""
+        self._write_copies()
         for signals in self._small.values():
             self._write_small(signals)
         encode_cameras(self._raw)
@@ -206,34 +208,40 @@ class _Copying:
         self._sums[name] = sum_of(signal) if running is None else running.found()
 
     def _camera(self, name: str, signal: Signal) -> bool:
-        """Copy a camera whose frames are encoded; False where they are not."""
-
-        def rate_of(times: NDArray[np.int64]) -> float:
-            return self._clock_of(times).rate_hz(DEFAULT_TICK_HZ)
-
-        path = self._inside + name
-        copy = camera_copy(signal, rate_of)
+        """Copy a camera whose frames are encoded, now or together with others; False where they are not."""
+        copy = camera_copy(signal, self._rate_of)
         if copy is not None:
-            video_bytes = copy.video_bytes
-            later = None if self._writing is None else self._writing.submit
-            index, self._sums[name] = copy_camera(copy, path + copy.suffix, later)
-            frames: Any = frame_index_bytes(index)
-        else:
-            camera = encoded_camera(name, signal)
-            if camera is None:
-                return False
-            video_bytes = camera.video.size
-            frames = read_bytes(camera.frames, max_bytes=1 << 33)
-            index = camera.index or parse_frame_index(frames, f"{name} (index)")
-            _copy(camera.video, path + camera.suffix)
-            self._sums[name] = sum_of(signal)
-        put_file(path + layout.FRAMES_SUFFIX, frames)
+            self._copies.append((name, copy))
+            return True
+        camera = encoded_camera(name, signal)
+        if camera is None:
+            return False
+        frames = read_bytes(camera.frames, max_bytes=1 << 33)
+        index = camera.index or parse_frame_index(frames, f"{name} (index)")
+        _copy(camera.video, self._inside + name + camera.suffix)
+        self._sums[name] = sum_of(signal)
+        self._add_index(name, index, frames, camera.video.size)
+        return True
+
+    def _write_copies(self) -> None:
+        """Copy cameras together, each step for all of them: between steps much leaves the cache of the processor."""
+        later = None if self._writing is None else self._writing.submit
+        copied = [copy_camera(copy, self._inside + name + copy.suffix, later) for name, copy in self._copies]
+        for (name, copy), (index, total) in zip(self._copies, copied, strict=True):
+            self._sums[name] = total
+            self._add_index(name, index, frame_index_bytes(index), copy.video_bytes)
+        self._copies = []
+
+    def _add_index(self, name: str, index: FrameIndex, frames: Any, video_bytes: int) -> None:
+        put_file(self._inside + name + layout.FRAMES_SUFFIX, frames)
         clock = self._clock_of(index.shown_ts_ns)
         self._found[name] = {
             **index.description.to_json(), **clock.to_json(), "video_bytes": video_bytes,
             "codec": index.stream.codec if index.stream else None, "file": _file(frames),
         }  # fmt: skip
-        return True
+
+    def _rate_of(self, times: NDArray[np.int64]) -> float:
+        return self._clock_of(times).rate_hz(DEFAULT_TICK_HZ)
 
     def _clock_of(self, times: NDArray[np.int64]) -> ClockStatistics:
         """The statistics of a clock; the signals of an episode often have the very same times."""

@@ -91,7 +91,7 @@ class KeptRows:
 
     def __init__(self, table: Any) -> None:
         self.table = table
-        self.size: int = table.nbytes
+        self.size: int = table.get_total_buffer_size()  # what is held; some rows may hold those around them
         self._arrays: dict[str, NDArray[Any]] = {}
 
     def array(self, kind: ColumnKind, path: str) -> NDArray[Any]:
@@ -164,12 +164,12 @@ class Tables:
     def _read(self, file: str, names: Sequence[str], start: int, stop: int) -> Any:
         opened = self._file(file)
         with _errors(self._place, file):
-            if stop > opened.metadata.num_rows or start < 0:
+            total = opened.metadata.num_rows
+            if stop > total or start < 0:
                 raise CorruptLayoutError(
-                    f"rows {start} to {stop} are needed, there are {opened.metadata.num_rows}",
-                    path=self._at(file),
+                    f"rows {start} to {stop} are needed, there are {total}", path=self._at(file)
                 )
-            if start == 0 and stop == opened.metadata.num_rows:
+            if start == 0 and stop == total:
                 return opened.read(columns=list(names), use_threads=False)  # as every file before v3.0
             counts = [opened.metadata.row_group(n).num_rows for n in range(opened.metadata.num_row_groups)]
             starts = np.cumsum([0, *counts])
@@ -194,8 +194,9 @@ class Tables:
             else:
                 source = pa.PythonFile(RangeFile(reader), "r")
             found = pq.ParquetFile(source, page_checksum_verification=True, pre_buffer=False)
-            if not 0 <= found.metadata.num_rows <= _MAX_ROWS:
-                raise CorruptLayoutError(f"a file of {found.metadata.num_rows} rows", path=self._at(file))
+            rows = found.metadata.num_rows
+            if not 0 <= rows <= _MAX_ROWS:
+                raise CorruptLayoutError(f"a file of {rows} rows", path=self._at(file))
         with self._lock:
             self._files[file] = found
             while len(self._files) > _KEPT_FILES:

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from warpdata.bytekit.varint import encode_varint
 from warpdata.formats.episodedir import layout
 
 MAX_PLAIN_BYTES = 16 << 10
@@ -203,8 +204,8 @@ def _levels(count: int, per_row: int) -> bytes:
     """Where lists begin, and that all of it is there."""
     follows = np.ones(-(-count // 8) * 8, np.bool_)
     follows[:count:per_row] = False
-    begins = _varint(len(follows) // 8 << 1 | 1) + np.packbits(follows, bitorder="little").tobytes()
-    there = _varint(count << 1) + b"\x01"
+    begins = encode_varint(len(follows) // 8 << 1 | 1) + np.packbits(follows, bitorder="little").tobytes()
+    there = encode_varint(count << 1) + b"\x01"
     return b"".join((len(begins).to_bytes(4, "little"), begins, len(there).to_bytes(4, "little"), there))
 
 
@@ -212,7 +213,7 @@ def _page_head(count: int, page: bytes) -> bytes:
     """PageHeader: a data page, its size twice, its checksum, and how many values lie in it in which encoding."""
     crc = zlib.crc32(page)
     size = _zigzag(len(page))
-    signed = _varint(crc << 1 if crc < 1 << 31 else ((1 << 32) - crc << 1) - 1)
+    signed = encode_varint(crc << 1 if crc < 1 << 31 else ((1 << 32) - crc << 1) - 1)
     return b"".join(
         (b"\x15\0\x15", size, b"\x15", size, b"\x15", signed, b"\x1c\x15", _zigzag(count), _PLAIN_VALUES)
     )
@@ -243,33 +244,15 @@ def _struct(*fields: tuple[int, int, bytes], last: int = 0) -> bytes:
 
 def _list(kind: int, items: Sequence[bytes]) -> bytes:
     count = len(items)
-    head = bytes([count << 4 | kind]) if count < 15 else bytes([0xF0 | kind]) + _varint(count)
+    head = bytes([count << 4 | kind]) if count < 15 else bytes([0xF0 | kind]) + encode_varint(count)
     return head + b"".join(items)
 
 
 def _binary(data: bytes) -> bytes:
-    return _varint(len(data)) + data
+    return encode_varint(len(data)) + data
 
 
 @functools.lru_cache(maxsize=4096)
 def _zigzag(value: int) -> bytes:
     """Sizes, counts and places, of which there are few in files that are alike."""
-    return _varint(value << 1 if value >= 0 else (-value << 1) - 1)
-
-
-def _varint(value: int) -> bytes:
-    if value < 0x80:
-        return bytes((value,))
-    if value < 0x4000:
-        return bytes((value & 0x7F | 0x80, value >> 7))
-    if 1 << 28 <= value < 1 << 35:  # nearly every checksum
-        low, high = value & 0xFFFFFFF, value >> 28
-        return bytes(
-            (low & 0x7F | 0x80, low >> 7 & 0x7F | 0x80, low >> 14 & 0x7F | 0x80, low >> 21 | 0x80, high)
-        )
-    out = bytearray()
-    while value > 0x7F:
-        out.append(value & 0x7F | 0x80)
-        value >>= 7
-    out.append(value)
-    return bytes(out)
+    return encode_varint(value << 1 if value >= 0 else (-value << 1) - 1)
