@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -68,6 +69,35 @@ def test_a_wrong_argument_is_a_plain_error(calls: dict[str, Callable[[Any], Any]
                 pass
             except Exception as error:
                 raise AssertionError(f"{name}({value!r}) raised {error!r}") from error
+
+
+def test_a_wrong_kind_is_named_at_every_door(tmp_path: Path) -> None:
+    doors: list[Callable[[Any], Any]] = [
+        wd.open, wd.open_episodes, wd.open_recordings, wd.open_corpus, wd.check_dataset, wd.embed, wd.LocalDataset,
+        lambda v: wd.import_episodes(v, tmp_path / "in"), lambda v: wd.export_episodes(v, tmp_path / "out", "mcap"),
+        lambda v: wd.chunk_episode(v, tmp_path / "chunks", 4), wd.Episode.of,
+        lambda v: wd.ShuffledRows(v, seed=1, batch_size=2),
+        lambda v: wd.CorpusWriter(tmp_path / "corpus", 4, columns=v),
+    ]  # fmt: skip
+    for door in doors:
+        for value in (None, 3, b"x"):
+            with pytest.raises(TypeError, match=f"not (from )?{type(value).__name__}"):
+                door(value)
+    for wrong in (None, "4", 1.5):
+        for count in (
+            lambda v: wd.chunk_episode(wd.WShardEpisode(id="e", length=2), tmp_path, v),
+            lambda v: wd.ChunkedEpisodeWriter(tmp_path, "e", v),
+            lambda v: wd.ActivationShardWriter(tmp_path / "x.shard", v),
+        ):
+            with pytest.raises(TypeError, match=f"a whole number.*not {type(wrong).__name__}"):
+                count(wrong)
+
+
+@pytest.mark.parametrize("option", ["gop_size", "fps", "threads"])
+def test_what_no_encoder_holds_is_refused_before_a_frame_is_recorded(option: str) -> None:
+    for value in (-1, 10**30):
+        with pytest.raises(ValueError, match=option):
+            wd.VideoOptions(**{option: value})
 
 
 def test_integers_of_numpy_are_integers_and_fractions_are_none(

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import operator
 import os
+import sys
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
@@ -196,8 +197,9 @@ class FixedOrderSource(ABC):
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def __del__(self) -> None:
-        if hasattr(self, "_reader"):
+    def __del__(self, is_ending: Callable[[], bool] = sys.is_finalizing) -> None:
+        # At the very end of the interpreter modules are gone, and the system takes all back.
+        if hasattr(self, "_reader") and not is_ending():
             self._reader.close()
 
 
