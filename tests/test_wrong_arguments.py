@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -93,6 +94,23 @@ def test_a_wrong_kind_is_named_at_every_door(tmp_path: Path) -> None:
                 count(wrong)
 
 
+@pytest.mark.parametrize("part", ["timebase", "blocks", "about"])
+def test_a_wrong_part_of_an_episode_is_named(part: str, tmp_path: Path) -> None:
+    with pytest.raises(TypeError, match=f"{part} is .*, not NoneType"):
+        wd.save_wshard(wd.WShardEpisode(id="e", length=0, **{part: None}), tmp_path / "e.wshard")
+    with pytest.raises(TypeError, match="name of a channel"):
+        wd.WShardEpisode(id="e", length=2).observations[None] = np.zeros(2)  # type: ignore[index]
+
+
+def test_a_pipe_as_a_table_is_refused_and_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe.parquet")
+    with (
+        wd.DatasetBuilder("a/b", catalog=str(tmp_path / "catalog")) as builder,
+        pytest.raises(wd.WarpError, match="not a regular file but a pipe"),
+    ):
+        builder.add_table("main", tmp_path / "pipe.parquet").publish()
+
+
 @pytest.mark.parametrize("option", ["gop_size", "fps", "threads"])
 def test_what_no_encoder_holds_is_refused_before_a_frame_is_recorded(option: str) -> None:
     for value in (-1, 10**30):
@@ -135,3 +153,12 @@ def test_a_type_error_inside_a_call_is_left_alone() -> None:
     with pytest.raises(TypeError, match="missing 1 required") as raised:
         wd.Field()  # type: ignore[call-arg]
     assert "Did you mean" not in str(raised.value)
+
+
+def test_a_tensor_with_gradients_is_no_list_of_ids(tmp_path: Path) -> None:
+    torch = pytest.importorskip("torch")
+    with wd.VectorStore.create(tmp_path / "v.rvf", dim=2) as store:
+        with pytest.raises((ValueError, TypeError), match="id"):
+            store.add(np.ones((2, 2)), ids=torch.tensor([0.5, 1.5], requires_grad=True))
+        store.add(np.ones((2, 2)), ids=torch.tensor([4, 7]))
+        assert set(store.search(np.ones(2), k=2)[0].tolist()) == {4, 7}

@@ -33,6 +33,7 @@ from warpdata.errors import (
     WarpError,
     WriterClosedError,
     nearest,
+    require_kind,
     suggests,
 )
 from warpdata.formats.journal.layout import MAX_RECORD_BYTES
@@ -76,7 +77,8 @@ class WShardStreamWriter:
         self.steps = 0
         self._layout = StepLayout.plan(channels, reward_dtype)
         self._durability = Durability.parse(durability)
-        self._timebase = timebase or Timebase()
+        self._timebase = Timebase() if timebase is None else timebase
+        require_kind("the timebase", self._timebase, Timebase, "a wd.Timebase")
         self._episode = {
             "id": episode_id,
             "env_id": env_id,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import stat
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,7 +12,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from warpdata.bytekit.checksum import RunningSha256, crc32c
-from warpdata.bytekit.ranges import FileRangeReader, FileStamp, Range, check_range, read_coalesced
+from warpdata.bytekit.ranges import (
+    FileRangeReader,
+    FileStamp,
+    Range,
+    check_range,
+    kind_of_file,
+    read_coalesced,
+)
 from warpdata.errors import ChecksumError, StoreError
 from warpdata.stores.layout import PAGE_BYTES
 
@@ -134,9 +142,12 @@ def _chunks(path: Path) -> Iterator[memoryview]:
 
 def _stamp(path: Path) -> FileStamp:
     try:
-        return FileStamp.of_path(path)
+        mode, stamp = path.stat().st_mode, FileStamp.of_path(path)
     except OSError as error:
         raise StoreError(f"cannot read ({error.strerror})", path=path) from None
+    if not stat.S_ISREG(mode):  # reading a pipe would wait for somebody to write into it
+        raise StoreError(f"not a regular file but {kind_of_file(mode)}", path=path)
+    return stamp
 
 
 def _fill(source: object, buffer: memoryview) -> int:

@@ -12,7 +12,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from warpdata.errors import LimitExceededError, SchemaMismatchError, nearest, require_word, suggests
+from warpdata.errors import (
+    LimitExceededError,
+    SchemaMismatchError,
+    nearest,
+    require_kind,
+    require_word,
+    suggests,
+)
 from warpdata.formats.wshard import layout
 from warpdata.formats.wshard.channel import Channel
 from warpdata.formats.wshard.residual import error_residual, pack_residual, sign2nddiff
@@ -35,6 +42,7 @@ class ChannelMap(UserDict[str, Channel]):
             self.update(channels)
 
     def __setitem__(self, key: str, value: Any) -> None:
+        require_kind("the name of a channel", key, str, "a text")
         channel = value if isinstance(value, Channel) else Channel(key, value)
         channel.name = key
         super().__setitem__(key, channel)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,7 +15,14 @@ from warpdata.bytekit.commit import commit_file
 from warpdata.bytekit.dtype import dtype_named
 from warpdata.bytekit.jsontext import dump_json
 from warpdata.bytekit.ranges import BytesRangeReader, RangeReader
-from warpdata.errors import LimitExceededError, SchemaMismatchError, TimestampOrderError, WarpError, suggests
+from warpdata.errors import (
+    LimitExceededError,
+    SchemaMismatchError,
+    TimestampOrderError,
+    WarpError,
+    require_kind,
+    suggests,
+)
 from warpdata.formats.wshard import layout
 from warpdata.formats.wshard.channel import ArrayRows, Channel
 from warpdata.formats.wshard.compression import Chooser, CompressionChoice, check_compat
@@ -27,6 +34,7 @@ from warpdata.formats.wshard.schema import (
     EPISODE_KEYS,
     ChannelRows,
     TensorSpec,
+    Timebase,
     check_channel_id,
 )
 from warpdata.formats.wshard.text import CONTENT_TYPES, EncodedRows, is_text
@@ -106,6 +114,9 @@ def plan_shard(episode: WShardEpisode, path: str | os.PathLike[str]) -> ShardPla
     if not isinstance(episode, WShardEpisode):
         hint = "; episode.tensors is one" if hasattr(episode, "tensors") else ""
         raise TypeError(f"save_wshard saves a WShardEpisode, not {type(episode).__name__}{hint}")
+    require_kind("an episode's timebase", episode.timebase, Timebase, "a wd.Timebase")
+    for name in ("blocks", "about"):
+        require_kind(f"an episode's {name}", getattr(episode, name), Mapping, "a mapping of names to values")
     try:
         episode.validate()
         _check_rate(episode)
