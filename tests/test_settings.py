@@ -4,7 +4,7 @@ import pytest
 
 from warpdata.cli.main import main
 from warpdata.errors import SettingsError
-from warpdata.settings import Settings
+from warpdata.settings import Settings, aws_keys
 
 
 def test_defaults_and_each_variable() -> None:
@@ -34,6 +34,8 @@ BAD = [
     ("LOCAL_RANK", "9" * 5000, "whole number"),
     ("AWS_ENDPOINT_URL", "localhost:9000", "https://"),
     ("AWS_ENDPOINT_URL_S3", "http://h:notaport", "https://"),
+    ("AWS_REGION", "eu west\n1", "us-east-1"),
+    ("AWS_DEFAULT_REGION", "http://\x7f", "us-east-1"),
 ]
 
 
@@ -45,6 +47,23 @@ def test_a_bad_value_names_variable_value_and_what_is_allowed(name: str, value: 
     assert repr(value) in str(caught.value)
     assert allowed in str(caught.value)
     assert name in caught.value.hint
+
+
+@pytest.mark.parametrize("name", ["AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN"])
+@pytest.mark.parametrize("value", ["secret\n", "sec ret", "secret\x7f", "s\u00e9cret"])
+def test_what_no_key_holds_is_refused_and_not_shown(
+    name: str, value: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(name, value)
+    with pytest.raises(SettingsError, match=name) as caught:
+        aws_keys()
+    assert value.strip() not in f"{caught.value}{caught.value.hint}"
+
+
+def test_a_password_in_an_endpoint_is_refused_and_not_shown() -> None:
+    with pytest.raises(SettingsError, match="AWS_ENDPOINT_URL") as caught:
+        Settings.from_env({"AWS_ENDPOINT_URL": "http://me:secret@127.0.0.1:1"})
+    assert "secret@" not in str(caught.value)
 
 
 def test_the_nearest_right_word_is_offered() -> None:

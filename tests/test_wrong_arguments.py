@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -70,6 +71,40 @@ def test_a_wrong_argument_is_a_plain_error(calls: dict[str, Callable[[Any], Any]
                 raise AssertionError(f"{name}({value!r}) raised {error!r}") from error
 
 
+def test_a_wrong_kind_is_named_at_every_door(tmp_path: Path) -> None:
+    doors: list[Callable[[Any], Any]] = [
+        wd.open, wd.open_episodes, wd.open_recordings, wd.open_corpus, wd.check_dataset, wd.embed, wd.LocalDataset,
+        lambda v: wd.import_episodes(v, tmp_path / "in"), lambda v: wd.export_episodes(v, tmp_path / "out", "mcap"),
+        lambda v: wd.chunk_episode(v, tmp_path / "chunks", 4), wd.Episode.of,
+        lambda v: wd.ShuffledRows(v, seed=1, batch_size=2),
+        lambda v: wd.CorpusWriter(tmp_path / "corpus", 4, columns=v),
+    ]  # fmt: skip
+    for door in doors:
+        for value in (None, 3, b"x"):
+            with pytest.raises(TypeError, match=f"not (from )?{type(value).__name__}"):
+                door(value)
+    for wrong in (None, "4", 1.5):
+        for count in (
+            lambda v: wd.chunk_episode(wd.WShardEpisode(id="e", length=2), tmp_path, v),
+            lambda v: wd.ChunkedEpisodeWriter(tmp_path, "e", v),
+            lambda v: wd.ActivationShardWriter(tmp_path / "x.shard", v),
+        ):
+            with pytest.raises(TypeError, match=f"a whole number.*not {type(wrong).__name__}"):
+                count(wrong)
+
+
+def test_the_name_of_a_channel_is_a_text() -> None:
+    with pytest.raises(TypeError, match="name of a channel"):
+        wd.WShardEpisode(id="e", length=2).observations[None] = np.zeros(2)  # type: ignore[index]
+
+
+@pytest.mark.parametrize("option", ["gop_size", "fps", "threads"])
+def test_what_no_encoder_holds_is_refused_before_a_frame_is_recorded(option: str) -> None:
+    for value in (-1, 10**30):
+        with pytest.raises(ValueError, match=option):
+            wd.VideoOptions(**{option: value})
+
+
 def test_integers_of_numpy_are_integers_and_fractions_are_none(
     calls: dict[str, Callable[[Any], Any]],
 ) -> None:
@@ -105,3 +140,12 @@ def test_a_type_error_inside_a_call_is_left_alone() -> None:
     with pytest.raises(TypeError, match="missing 1 required") as raised:
         wd.Field()  # type: ignore[call-arg]
     assert "Did you mean" not in str(raised.value)
+
+
+def test_a_tensor_with_gradients_is_no_list_of_ids(tmp_path: Path) -> None:
+    torch = pytest.importorskip("torch")
+    with wd.VectorStore.create(tmp_path / "v.rvf", dim=2) as store:
+        with pytest.raises((ValueError, TypeError), match="id"):
+            store.add(np.ones((2, 2)), ids=torch.tensor([0.5, 1.5], requires_grad=True))
+        store.add(np.ones((2, 2)), ids=torch.tensor([4, 7]))
+        assert set(store.search(np.ones(2), k=2)[0].tolist()) == {4, 7}

@@ -87,8 +87,14 @@ def suggests(asked: C) -> C:
 def require_word(what: str, word: object, words: Iterable[str]) -> None:
     """ValueError for a word that is not one of a few: it names them, and the one that was meant."""
     known = list(words)
-    if word not in known:
+    if not isinstance(word, str) or word not in known:
         raise ValueError(f"{what} is one of {', '.join(known)}, not {word!r}.{nearest(str(word), known)}")
+
+
+def require_kind(what: str, value: object, kinds: type | tuple[type, ...], words: str) -> None:
+    """TypeError for what is of none of these kinds: `words` say what it should be."""
+    if not isinstance(value, kinds):
+        raise TypeError(f"{what} is {words}, not {type(value).__name__}")
 
 
 class WarpError(Exception):

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import re
+import string
 import urllib.parse
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -11,6 +13,8 @@ from warpdata.errors import SettingsError, nearest
 
 _TRUE = ("1", "true", "yes", "on")
 _FALSE = ("0", "false", "no", "off")
+_NO_KEY = frozenset(string.whitespace)
+_REGION = re.compile(r"[A-Za-z0-9._-]{1,64}")
 _PREFETCH = ("auto", "off", "none", "aggressive")
 
 
@@ -50,7 +54,7 @@ class Settings:
     local_rank: int | None = None
     """`LOCAL_RANK`: which of the processes of this machine this is."""
     s3_endpoint: str | None = None
-    """`AWS_ENDPOINT_URL_S3` or `AWS_ENDPOINT_URL`: an S3 server that is not Amazon's."""
+    """`AWS_ENDPOINT_URL_S3` or `AWS_ENDPOINT_URL`: an S3 server that is not Amazon's; empty where one of them is."""
     s3_region: str | None = None
     """`AWS_REGION` or `AWS_DEFAULT_REGION`."""
     aws_profile: str | None = None
@@ -87,8 +91,8 @@ class Settings:
             rank=_count(source, "RANK"),
             world_size=_count(source, "WORLD_SIZE"),
             local_rank=_count(source, "LOCAL_RANK"),
-            s3_endpoint=_url(source, "AWS_ENDPOINT_URL_S3") or _url(source, "AWS_ENDPOINT_URL"),
-            s3_region=source.get("AWS_REGION") or source.get("AWS_DEFAULT_REGION") or None,
+            s3_endpoint=_s3_endpoint(source),
+            s3_region=_region(source, "AWS_REGION") or _region(source, "AWS_DEFAULT_REGION"),
             aws_profile=None if source.get("AWS_ACCESS_KEY_ID") else source.get("AWS_PROFILE") or None,
             aws_credentials_file=source.get("AWS_SHARED_CREDENTIALS_FILE", ""),
             aws_config_file=source.get("AWS_CONFIG_FILE", ""),
@@ -102,7 +106,14 @@ def aws_keys() -> dict[str, str]:
     """The keys of s3 that the environment holds now; they are read when needed and kept nowhere."""
     names = {"access_key_id": "AWS_ACCESS_KEY_ID", "secret_access_key": "AWS_SECRET_ACCESS_KEY"}
     names["session_token"] = "AWS_SESSION_TOKEN"
-    return {ours: os.environ[theirs] for ours, theirs in names.items() if os.environ.get(theirs)}
+    found = {ours: os.environ[theirs] for ours, theirs in names.items() if os.environ.get(theirs)}
+    for ours, value in found.items():
+        if not _NO_KEY.isdisjoint(value) or not (value.isascii() and value.isprintable()):
+            raise SettingsError(
+                f"{names[ours]} holds a space, a line break or a letter that no key has",
+                hint=f"Set {names[ours]} again, to the key and nothing else.",
+            )
+    return found
 
 
 def _refuse(name: str, value: str, allowed: str, hint: str = "") -> SettingsError:
@@ -174,6 +185,25 @@ def _prefetch(env: Mapping[str, str]) -> str:
     return value
 
 
+def _s3_endpoint(env: Mapping[str, str]) -> str | None:
+    """The library that asks S3 takes an empty variable for an address: that it is there must be known."""
+    names = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL")
+    named = _url(env, names[0]) or _url(env, names[1])
+    return "" if named is None and any(name in env for name in names) else named
+
+
+def _region(env: Mapping[str, str], name: str) -> str | None:
+    value = env.get(name, "").strip()
+    if value and not is_region(value):
+        raise _refuse(name, value, "a region such as us-east-1")
+    return value or None
+
+
+def is_region(name: str) -> bool:
+    """Whether something can be the name of a region."""
+    return _REGION.fullmatch(name) is not None
+
+
 def _url(env: Mapping[str, str], name: str) -> str | None:
     value = env.get(name, "").strip()
     if not value:
@@ -183,6 +213,11 @@ def _url(env: Mapping[str, str], name: str) -> str | None:
         is_url = parts.scheme in ("http", "https") and bool(parts.hostname) and (parts.port or 1) > 0
     except ValueError:
         is_url = False
+    if "@" in value:
+        raise SettingsError(
+            f"{name} holds a user or a password, which do not belong into an address",
+            hint=f"Correct {name}: keys are in AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY.",
+        )
     if not is_url:
         raise _refuse(name, value, "an address such as https://host:port")
     return value

@@ -31,6 +31,8 @@ def wide(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     episode = wd.WShardEpisode(id="an_episode_with_a_long_name" * 4, env_id="Arm-v0", length=3)
     episode.observations["joint_positions_of_the_left_arm" * 3] = np.zeros((3, 7), np.float32)
     wd.save_wshard(episode, "an_episode.wshard")
+    with wd.CorpusWriter("corpus", 32) as corpus:
+        corpus.append(np.full((3, 32), np.pi))
     return tmp_path
 
 
@@ -41,6 +43,11 @@ COMMANDS = [
     ["schema", "ws/wide"],
     ["inspect", "ws/wide"],
     ["inspect", "an_episode.wshard"],
+    ["show", "an_episode.wshard"],
+    ["show", "."],
+    ["episodes", "an_episode.wshard"],
+    ["list-remote"],
+    ["corpus", "head", "corpus"],
 ]
 
 

@@ -24,6 +24,7 @@ from warpdata.errors import (
     TruncatedError,
     UnavailableError,
 )
+from warpdata.settings import Settings
 from warpdata.stores.address import StoreOptions, open_store, same_place
 from warpdata.stores.blobs import BlobAddress, BlobReader, LocalBlobReader
 from warpdata.stores.blobstore import BlobStore
@@ -166,7 +167,7 @@ class TestHttp(ReadableStoreContract):
     )
     def test_statuses_are_typed_errors(self, tmp_path: Path, status: int, error: type[Exception]) -> None:
         store = self.fill({"x": DATA}, tmp_path)
-        self.server.failures.append((status, {}))
+        self.server.failures += [(status, {})] * 2  # where HEAD is refused the first byte is asked for
         with pytest.raises(error):
             store.head("x")
 
@@ -312,3 +313,22 @@ def test_a_short_answer_is_asked_for_again() -> None:
     reader = BlobReader(address, ReliableStore(Short(), policy=RetryPolicy(sleep=lambda _: None)), None)
     assert bytes(reader.read(3, 9)) == DATA[3:9]
     assert len(calls) == 3
+
+
+@pytest.mark.parametrize("variable", ["AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3"])
+def test_an_empty_endpoint_is_none(variable: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The library takes an empty variable for an address, and panics: it is told which one is meant."""
+    monkeypatch.setenv(variable, "")
+    settings = Settings.from_env({variable: "", "AWS_REGION": "eu-west-1"})
+    store = open_store(
+        "s3://bucket/x",
+        StoreOptions(settings.s3_endpoint, settings.s3_region, secrets={"skip_signature": True}),
+    )
+    assert store._store.config["endpoint"] == "https://s3.eu-west-1.amazonaws.com"  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("query", ["endpoint=nonsense", "endpoint=http://me:pw@h", "region=a%0Ab"])
+def test_what_an_address_says_of_its_bucket_is_checked(query: str) -> None:
+    with pytest.raises(ValueError, match=r"address|region|credentials") as raised:
+        open_store(f"s3://bucket/x?{query}")
+    assert "pw" not in str(raised.value)

@@ -283,3 +283,9 @@ def test_an_unexpected_fault_tells_nothing(reader: Client, monkeypatch: pytest.M
     answer = reader.get("dataset")
     assert answer.status == 500
     assert os.getcwd() not in answer.body.decode()
+
+
+@pytest.mark.parametrize("port", [-1, 65_536, 99_999])
+def test_a_port_that_is_none_is_refused_and_no_other_is_opened(port: int, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="65535"):
+        wd.Viewer(tmp_path, port=port)

@@ -6,7 +6,7 @@ import functools
 import os
 from typing import TYPE_CHECKING, Any, BinaryIO, Unpack
 
-from warpdata.errors import BadMagicError, BlobNotFoundError, StoreError, suggests
+from warpdata.errors import BadMagicError, BlobNotFoundError, StoreError, require_kind, suggests
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence
@@ -93,7 +93,7 @@ def open(  # noqa: A001 - the one way in
     A set of a foreign format (LeRobot, …) opens as Episodes where it lies, read-only; nothing is converted. `catalog`:
     where published datasets are looked for.
     """
-    text = os.fspath(address)
+    text = address_text(address)
     base, inside = divided_address(text)
     if inside is not None:
         return open_episode(text, catalog=catalog)
@@ -113,6 +113,13 @@ def open(  # noqa: A001 - the one way in
     return open_corpus(base) if kind in ("corpus", "rows") else open_episode(base)
 
 
+def address_text(address: Any) -> str:
+    """An address as text, or TypeError: bytes are none."""
+    text = os.fspath(address) if isinstance(address, str | os.PathLike) else address
+    require_kind("an address", text, str, "a text or a Path")
+    return str(text)
+
+
 def address_kind(address: str | os.PathLike[str]) -> str:
     """What an address without `#` names: a dataset, a kind of folder, or a kind of file.
 
@@ -121,7 +128,7 @@ def address_kind(address: str | os.PathLike[str]) -> str:
     """
     from warpdata.catalog.filekinds import file_kind, folder_kind
 
-    text = os.fspath(address)
+    text = address_text(address)
     if is_published(text):
         return "dataset"
     place = folder_at(text)
@@ -144,7 +151,7 @@ def open_episodes(
     from warpdata.episodes.collection import Episodes
     from warpdata.episodes.shard_folder import ShardFolderSource
 
-    text = os.fspath(address)
+    text = address_text(address)
     if divided_address(text)[1] is not None:
         return Episodes.of([open_episode(text, catalog=catalog)])
     try:
@@ -172,7 +179,7 @@ def foreign_episodes(
     from warpdata.convert.formats import check_options, format_module, format_of, other_format
     from warpdata.errors import FormatError, StoreError
 
-    base, inside = divided_address(os.fspath(address))
+    base, inside = divided_address(address_text(address))
     folder = folder_at(base)
     if name is None and isinstance(folder, str | os.PathLike) and not os.path.exists(folder):
         return None
@@ -371,7 +378,9 @@ def open_corpus(
     from warpdata.corpora.source import MmapShardSource
     from warpdata.corpora.store_source import StoreShardSource
 
-    places = [os.fspath(place) for place in ([source] if isinstance(source, str | os.PathLike) else source)]
+    is_one = isinstance(source, str | bytes | os.PathLike) or not hasattr(source, "__iter__")
+    several: Any = [source] if is_one else source
+    places = [address_text(place) for place in several]
     if any("://" in place for place in places):
         if len(places) == 1 and not places[0].partition("?")[0].endswith(".shard"):
             return StoreShardSource.open_folder(store_folder(places[0]), **options)

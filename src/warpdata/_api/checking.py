@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from warpdata._api import (
     address_kind,
+    address_text,
     divided_address,
     folder_at,
     foreign_episodes,
@@ -50,7 +51,7 @@ def check_dataset(
 
     check_rules(mute)
     runner = runner_for(jobs, ray)
-    text = os.fspath(source)
+    text = address_text(source)
     base, inside = divided_address(text)
     foreign = None if is_published(base) else _foreign_set(text)
     if foreign is not None and inside is None:

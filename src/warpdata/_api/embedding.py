@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Any
 
-from warpdata._api import address_kind, is_published, runner_for
+from warpdata._api import address_kind, address_text, is_published, runner_for
 from warpdata._api import dataset as open_published
 from warpdata._api.importing import any_episodes
 from warpdata.errors import BadMagicError, suggests
@@ -83,8 +83,8 @@ def embed(
     called = name_of(embedder) if name is None else check_index_name(name)
     runner = runner_for(jobs, ray)
     opened = source if isinstance(source, Published) else None
-    if opened is None and not isinstance(source, Published | Several) and is_published(os.fspath(source)):
-        opened = open_published(os.fspath(source), catalog=catalog)
+    if opened is None and not isinstance(source, Published | Several) and is_published(address_text(source)):
+        opened = open_published(address_text(source), catalog=catalog)
     episodes, label, place = _embedded_source(opened or source, called, output)
     job = EmbedJob(
         episodes if where is None else episodes.where(where), label, embedder, options, Settings.from_env().cache_dir,
@@ -151,7 +151,7 @@ def _embedded_source(
         place = str(source.root) if isinstance(source, Root) else None
         episodes, label = source, place or source.source.name
     else:
-        label = os.fspath(source)
+        label = address_text(source)
         label = label if "://" in label else os.path.abspath(label)
         episodes = any_episodes(label)
         place = label if "://" not in label and os.path.isdir(label) and _holds_indexes(label) else None

@@ -5,7 +5,15 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Any
 
-from warpdata._api import address_kind, divided_address, foreign_episodes, is_published, place_at, runner_for
+from warpdata._api import (
+    address_kind,
+    address_text,
+    divided_address,
+    foreign_episodes,
+    is_published,
+    place_at,
+    runner_for,
+)
 from warpdata._api import open as open_address
 from warpdata.errors import BadMagicError, BlobNotFoundError, nearest, suggests
 
@@ -50,12 +58,12 @@ def import_episodes(
     if format is not None:
         format_module(format)
     runner = runner_for(jobs, ray)
-    kind = _target_kind(os.fspath(target), to, catalog)
+    kind = _target_kind(address_text(target), to, catalog)
     if isinstance(source, Several):
         episodes, name, where = source, format or "warpdata", source.source.name
         _refuse_options(where, options)
     else:
-        where = os.fspath(source)
+        where = address_text(source)
         where = where if "://" in where or is_published(where) else os.path.abspath(where)
         if format is None and _is_ours(where):
             episodes, name = any_episodes(where), "warpdata"
@@ -72,9 +80,9 @@ def import_episodes(
         "video": video, "progress": progress,
     }  # fmt: skip
     if kind == "published" and ray:
-        return _import_stored(episodes, os.fspath(target), catalog, shared)
+        return _import_stored(episodes, address_text(target), catalog, shared)
     if kind == "published":
-        return _import_published(episodes, os.fspath(target), catalog, shared)
+        return _import_published(episodes, address_text(target), catalog, shared)
     return bring(episodes, target, kind="shards" if kind == "shards" else "root", **shared)
 
 
@@ -160,7 +168,7 @@ def export_episodes(
     if isinstance(source, Several):
         episodes = source
     else:
-        episodes = _opened(os.fspath(source), source_format, source_options or {})
+        episodes = _opened(address_text(source), source_format, source_options or {})
     receipt: ConversionReceipt = module.write(episodes, target, progress=progress, **options)
     return receipt
 
@@ -264,7 +272,7 @@ def lerobot_dataset(
     from warpdata.convert.lerobot.dataset import LeRobotFrames
     from warpdata.episodes.collection import Episodes as Several
 
-    found = source if isinstance(source, Several) else any_episodes(os.fspath(source))
+    found = source if isinstance(source, Several) else any_episodes(address_text(source))
     chosen = found if episodes is None else found[list(episodes)]
     return LeRobotFrames(
         chosen, delta_timestamps=delta_timestamps, image_transforms=image_transforms, tolerance_s=tolerance_s

@@ -46,6 +46,13 @@ class Console:
         if self.as_json:
             self.out.write(json_text(value, self.out.encoding) + "\n")
 
+    def print_table(
+        self, rows: Sequence[Sequence[str]], header: Sequence[str], right: Sequence[int] = ()
+    ) -> None:
+        """A table for a person, as wide as the terminal at most."""
+        for line in table(rows, header, right, fit_width=self.fit_width):
+            self.print(line)
+
     def print_receipt(self, receipt: Receipt) -> None:
         """A receipt for a person, line by line."""
         for line in receipt.lines():

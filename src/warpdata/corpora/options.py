@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any, TypeVar
 
-from warpdata.errors import nearest
+from warpdata.errors import nearest, require_kind
 
 T = TypeVar("T")
 
@@ -19,5 +19,6 @@ def options_of(kind: type[T], given: Mapping[str, Any], base: T | None = None) -
             raise TypeError(
                 f"there is no option {name!r}.{nearest(name, known)} There are {', '.join(known)}"
             )
+    require_kind("options", base, (kind, type(None)), kind.__name__)
     rest = {} if base is None else {name: getattr(base, name) for name in known}
     return kind(**{**rest, **given})

@@ -113,6 +113,10 @@ class ShuffledRows:
         options: ShuffleOptions | None = None,
         **changes: Unpack[ShuffleKeywords],
     ) -> None:
+        if not hasattr(source, "shards"):
+            raise TypeError(
+                f"rows come from an open corpus (wd.open_corpus), not from {type(source).__name__}"
+            )
         chosen = options_of(ShuffleOptions, changes, options)
         self.source = source
         self.options = chosen

@@ -36,6 +36,7 @@ from warpdata.errors import (
     SchemaMismatchError,
     WriterClosedError,
     nearest,
+    require_kind,
     require_word,
 )
 from warpdata.formats.gamsae import layout
@@ -367,7 +368,9 @@ def _check_shard_bytes(shard_bytes: int) -> None:
 
 
 def _check_columns(columns: Mapping[str, str]) -> None:
+    require_kind("columns", columns, Mapping, f"a mapping of names to kinds ({', '.join(COLUMN_DTYPES)})")
     for name, kind in columns.items():
+        require_kind("the name of a side column", name, str, "a text")
         require_word(f"side column {name!r}", kind, COLUMN_DTYPES)
         if name == layout.ROW_ID_COLUMN or not name.isidentifier():
             raise ValueError(f"{name!r} cannot be the name of a side column")

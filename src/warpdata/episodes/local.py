@@ -23,7 +23,7 @@ from warpdata.episodes.facts import facts_table, joined_tables
 from warpdata.episodes.facts_cache import recorded_facts
 from warpdata.episodes.listing import episode_name, episode_path, list_episodes, list_folder
 from warpdata.episodes.unfinished import Unfinished, unfinished_at
-from warpdata.errors import ConflictError, StoreError, suggests
+from warpdata.errors import ConflictError, StoreError, require_kind, suggests
 from warpdata.formats.episodedir.documents import Folder, read_set_metadata
 from warpdata.formats.episodedir.images import VideoOptions
 from warpdata.timeline.episode import Episode
@@ -40,6 +40,9 @@ class LocalSource(EpisodesSource):
     def __init__(
         self, root: str | os.PathLike[str] | FolderReader, *, edited: bool, cache_bytes: int
     ) -> None:
+        require_kind(
+            "a root of recordings", root, (str, os.PathLike, FolderReader), "a path or a folder of a store"
+        )
         self.folder: Folder = _local(root) if isinstance(root, str | os.PathLike) else root
         self.root: Path | str = self.folder if isinstance(self.folder, Path) else self.folder.name
         self._files: dict[int, list[str]] = {}

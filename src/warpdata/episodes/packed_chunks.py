@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Mapping
 from functools import cached_property
-from typing import Any
+from typing import Any, SupportsIndex
 
 import numpy as np
 
 from warpdata.episodes.packed import PackedSource, shard_of
 from warpdata.episodes.shard_episode import ShardSource
-from warpdata.errors import CorruptLayoutError, NoStepsError
+from warpdata.errors import CorruptLayoutError, NoStepsError, require_kind
 from warpdata.formats.wshard.chunked import ChunkedEpisodeWriter, chunk_episode
 from warpdata.formats.wshard.chunks import ChunkList, validate_chunk_continuity
 from warpdata.formats.wshard.compression import CompressionChoice
@@ -43,8 +43,11 @@ def write_chunks(
     A recording is packed chunk by chunk: signals with clocks of their own are cut where the steps are, cameras by
     whole groups of pictures. One without steps is cut into equal times.
     """
+    for given in (steps, count):
+        require_kind("the size of a chunk", given, (SupportsIndex, type(None)), "a whole number")
     if (steps is None) == (count is None) or min(x for x in (steps, count) if x is not None) < 1:
         raise ValueError("say how many steps a chunk has, or how many chunks there are")
+    require_kind("what is cut", episode, Episode, "an episode (wd.open_episode gives one)")
     source = innermost(episode.source)
     if isinstance(source, ShardSource):
         size = steps or max(1, -(-source.tensors.length // (count or 1)))

@@ -65,6 +65,7 @@ def check_fits(matrix: Floats, dtype: str) -> None:
 
 def checked_ids(ids: ArrayLike, count: int | None = None) -> Ids:
     """Ids as u64, each once, below 2**63, or ValueError."""
+    ids = as_array(ids) if hasattr(ids, "detach") else ids  # a tensor, with gradients perhaps
     array = np.atleast_1d(np.asarray(ids))
     if array.dtype.kind == "f" and not isinstance(ids, np.ndarray) and array.size:
         array = np.atleast_1d(np.array(ids, object))

@@ -7,12 +7,13 @@ import urllib.parse
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
+from warpdata.settings import is_region
 from warpdata.stores.awskeys import AwsFiles, AwsProfile, read_profile
 from warpdata.stores.blobstore import BlobStore
 from warpdata.stores.http import HttpStore
 from warpdata.stores.local import LocalStore
 from warpdata.stores.objects import ObjectAddress, ObjectStore
-from warpdata.stores.webclient import Proxies
+from warpdata.stores.webclient import Proxies, web_address
 
 OBJECT_SCHEMES = ("s3", "gs", "az")
 
@@ -86,12 +87,17 @@ def _object_address(parts: urllib.parse.SplitResult, options: StoreOptions) -> O
     if unknown := set(query) - {"endpoint", "region", "conditional"}:
         raise ValueError(f"unknown settings in the address: {', '.join(sorted(unknown))}")
     profile = _profile(options) if parts.scheme == "s3" else AwsProfile(options.secrets)
+    region = query.get("region", options.s3_region) or profile.region
+    if region and not is_region(region):
+        raise ValueError(f"not the name of a region: {region!r}; one is us-east-1")
+    if "endpoint" in query and web_address(query["endpoint"]).username:
+        raise ValueError("credentials do not belong in a URL")
     return ObjectAddress(
         scheme=parts.scheme,
         bucket=parts.netloc,
         prefix=parts.path.strip("/"),
         endpoint=query.get("endpoint", options.s3_endpoint if parts.scheme == "s3" else None),
-        region=query.get("region", options.s3_region) or profile.region,
+        region=region,
         secrets=profile.secrets,
         find_secrets=options.find_secrets,
         keys=profile.source,

@@ -522,13 +522,15 @@ def _open(address: ObjectAddress, timeout_s: float, *, is_patient: bool = False)
         place = {"endpoint": address.endpoint} if address.endpoint else {}
         return AzureStore(address.bucket, **options, **place, **secrets)
     except _FAILURES as error:
-        raise StoreError(f"cannot open the store ({type(error).__name__})", path=address.text) from None
+        fact = f"cannot open the store ({type(error).__name__}): a setting is wrong or missing"
+        raise StoreError(fact, path=address.text, hint=_CREDENTIAL_HINTS[address.scheme]) from None
 
 
 def _open_s3(address: ObjectAddress, options: dict[str, Any]) -> Any:
-    if address.endpoint:
-        options |= {"endpoint": address.endpoint, "virtual_hosted_style_request": False}
     options["region"] = address.region or "us-east-1"
+    if address.endpoint is not None:  # an empty one: the variable is there, and the library would take it
+        endpoint = s3_host(address.endpoint, address.region)
+        options |= {"endpoint": endpoint, "virtual_hosted_style_request": False}
     secrets: dict[str, Any] = dict(address.secrets)
     if address.keys is not None:
         secrets = {"credential_provider": address.keys}

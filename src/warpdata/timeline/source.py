@@ -11,7 +11,7 @@ from typing import Any, Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from warpdata.errors import TimeRangeError
+from warpdata.errors import TimeRangeError, require_kind
 from warpdata.timeline.memory import ArraySignal
 from warpdata.timeline.readonly import ReadOnlyDict
 from warpdata.timeline.signal import Signal, sampled, window
@@ -157,6 +157,7 @@ class MemorySource(StatedSource):
         id: str = "",  # noqa: A002 - the word of the model
         step_clock: StepClock | None = None,
     ) -> None:
+        require_kind("signals", signals, Mapping, "a mapping of names to signals")
         named = {
             name: signal.named(name) if isinstance(signal, ArraySignal) else signal
             for name, signal in signals.items()

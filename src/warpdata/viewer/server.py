@@ -62,6 +62,7 @@ _REST_S, _MOST_REST_S = 0.5, 5.0
 """How long pages ask for nothing before an episode is checked, and how long that is waited for."""
 _UNASKED = ("checks", "dataset")
 """What pages ask again and again by themselves."""
+_MOST_PORT = 65_535
 _RANGE = re.compile(r"bytes=(\d{0,18})-(\d{0,18})")
 
 
@@ -82,6 +83,8 @@ class Viewer:
         is_embedded: bool = False,
     ) -> None:
         check_binding(host, token)
+        if not isinstance(port, int) or not 0 <= port <= _MOST_PORT:
+            raise ValueError(f"a port is a whole number from 0 (any) to {_MOST_PORT}, not {port!r}")
         self._answers = Answers(Shown(thing, draft=draft, index=index, catalog=catalog))
         self._sockets = _bound(host, port)
         self.port: int = self._sockets[0].getsockname()[1]

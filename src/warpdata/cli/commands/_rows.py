@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from warpdata.cli.console import cut, printable, table
+from warpdata.cli.console import cut, printable
 
 if TYPE_CHECKING:
     from warpdata.cli.console import Console
@@ -17,7 +17,7 @@ def print_rows(console: Console, rows: Sequence[dict[str, Any]], names: Sequence
     """Print rows as a table that fits the terminal, long values cut."""
     longest = console.fit_width or _CELL
     cells = [[_text(row.get(name), longest) for name in names] for row in rows]
-    console.print("\n".join(table(cells, list(names), fit_width=console.fit_width)))
+    console.print_table(cells, list(names))
     console.print(f"{len(rows)} rows")
 
 

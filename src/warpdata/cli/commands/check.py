@@ -9,7 +9,7 @@ from warpdata.cli import exits
 from warpdata.cli.commands._address import FORMS, address_of, naming_errors
 from warpdata.cli.commands._dataset import add_catalog_argument
 from warpdata.cli.commands._runner import add_runner, ray_of
-from warpdata.cli.console import add_json_flag, table
+from warpdata.cli.console import add_json_flag
 
 if TYPE_CHECKING:
     from warpdata.cli.console import Console
@@ -50,10 +50,9 @@ def run(args: argparse.Namespace, console: Console) -> int:
 
     if args.rules:
         console.emit({rule: {"severity": s, "says": text} for rule, (s, text) in RULES.items()})
-        for line in table(
+        console.print_table(
             [[rule, s, text] for rule, (s, text) in RULES.items()], ["rule", "severity", "says"]
-        ):
-            console.print(line)
+        )
         return exits.OK
     if args.address is None:
         raise ValueError("give a root of recordings or an episode")

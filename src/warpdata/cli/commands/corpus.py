@@ -7,7 +7,7 @@ import os
 from typing import TYPE_CHECKING, Any, Unpack
 
 from warpdata.cli import exits
-from warpdata.cli.console import add_json_flag, human_bytes, table
+from warpdata.cli.console import add_json_flag, human_bytes
 
 if TYPE_CHECKING:
     from warpdata.cli.console import Console
@@ -80,8 +80,7 @@ def show_info(paths: list[str], console: Console) -> int:
         }
     console.emit(facts)
     shown = {**facts, "payload_bytes": human_bytes(shards.payload_bytes)}
-    for line in table([[key, _plain(value)] for key, value in shown.items()], ["corpus", ""]):
-        console.print(line)
+    console.print_table([[key, _plain(value)] for key, value in shown.items()], ["corpus", ""])
     return exits.OK
 
 
@@ -311,8 +310,7 @@ def _show_rows(batches: list[RowBatch], console: Console) -> None:
         for row_id, row in zip(batch.row_ids, batch.rows, strict=True)
     ]
     console.emit([{"row_id": row_id, "values": _json_floats(values)} for row_id, values in pairs])
-    for line in table([[str(row_id), _short(values)] for row_id, values in pairs], ["row", "values"], [0]):
-        console.print(line)
+    console.print_table([[str(row_id), _short(values)] for row_id, values in pairs], ["row", "values"], [0])
 
 
 def _json_floats(values: list[float]) -> list[float | str]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from warpdata.cli import exits
 from warpdata.cli.commands._address import add_address, address_of, opened_episodes
-from warpdata.cli.console import add_json_flag, human_bytes, table
+from warpdata.cli.console import add_json_flag, human_bytes
 
 if TYPE_CHECKING:
     from warpdata.cli.console import Console
@@ -42,9 +42,8 @@ def run(args: argparse.Namespace, console: Console) -> int:
          " ".join(r["flags"])]
         for r in rows
     ]  # fmt: skip
-    for line in table(cells, ["id", "duration", "signals", "size", "flags"], right=[1, 3]):
-        console.print(line)
-    console.print(f"{len(chosen)} episodes, {len(rows) - len(chosen)} unfinished")
+    console.print_table(cells, ["id", "duration", "signals", "size", "flags"], right=[1, 3])
+    console.print(console.fitted(f"{len(chosen)} episodes, {len(rows) - len(chosen)} unfinished"))
     return exits.DAMAGED if any("damaged" in row["flags"] for row in rows) else exits.OK
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from warpdata.cli import exits
 from warpdata.cli.commands._address import add_address, address_of, opened_episode
-from warpdata.cli.console import add_json_flag, human_bytes, table
+from warpdata.cli.console import add_json_flag, human_bytes
 
 if TYPE_CHECKING:
     from warpdata.cli.console import Console
@@ -170,8 +170,7 @@ def _print_shard(report: dict[str, Any], console: Console) -> None:
         for each in report["blocks"]
     ]
     header = ["block", "dtype", "shape", "codec", "stored", "ratio", "windows verified by"]
-    for line in table(rows, header, right=[4, 5], fit_width=console.fit_width):
-        console.print(line)
+    console.print_table(rows, header, right=[4, 5])
     console.print()
     for line in block_map(report, min(console.width, 100)):
         console.print(console.fitted(line))

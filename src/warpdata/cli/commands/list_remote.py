@@ -26,7 +26,6 @@ def run(args: argparse.Namespace, console: Console) -> int:
     """Print names and latest versions; only pointers are read."""
     from warpdata.catalog.history import list_datasets
     from warpdata.cli.commands._dataset import open_access
-    from warpdata.cli.console import table
 
     access = open_access(args)
     try:
@@ -35,5 +34,5 @@ def run(args: argparse.Namespace, console: Console) -> int:
         access.close()
     console.emit([asdict(one) | {"catalog": address} for address, one in found])
     rows = [[one.dataset_id, one.version[:12], str(one.sequence), address] for address, one in found]
-    console.print("\n".join(table(rows, ["dataset", "latest", "moves", "catalog"], right=[2])))
+    console.print_table(rows, ["dataset", "latest", "moves", "catalog"], right=[2])
     return exits.OK

@@ -73,9 +73,11 @@ class _LiveTable:
         rows = [
             [name, f"{at / 1e9:.3f}", str(self.counts[name]), text] for name, (text, at) in self._last.items()
         ]
-        lines = table(rows, ["signal", "time", "records", "value"], right=[1, 2])
+        lines = table(
+            rows, ["signal", "time", "records", "value"], right=[1, 2], fit_width=self._console.fit_width
+        )
         for line in lines:
-            self._console.print(line[: self._console.width])
+            self._console.print(line)
         self._lines = len(lines)
         self._drawn_s = time.monotonic()
 

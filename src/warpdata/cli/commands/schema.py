@@ -22,7 +22,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace, console: Console) -> int:
     """Print the columns; nothing but the manifest is read."""
     from warpdata.cli.commands._dataset import open_named
-    from warpdata.cli.console import table
 
     with open_named(args) as dataset:
         fields = [dict(field) for field in dataset.table(args.table).part.fields]
@@ -31,5 +30,5 @@ def run(args: argparse.Namespace, console: Console) -> int:
         field["ref_type"] = bound.get(str(field["name"]))
     console.emit({"table": args.table, "columns": fields})
     rows = [[f["name"], f["type"], "" if f["nullable"] else "required", f["ref_type"] or ""] for f in fields]
-    console.print("\n".join(table(rows, ["column", "type", "", "refers to"], fit_width=console.fit_width)))
+    console.print_table(rows, ["column", "type", "", "refers to"])
     return exits.OK

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from warpdata.cli import exits
 from warpdata.cli.commands._address import add_address, opened_thing
-from warpdata.cli.console import add_json_flag, table
+from warpdata.cli.console import add_json_flag
 
 if TYPE_CHECKING:
     from warpdata.cli.console import Console
@@ -52,8 +52,7 @@ def _list(episodes: Episodes, console: Console) -> int:
     cells = [["" if value is None else f"{value:.3f}" if isinstance(value, float) else str(value)
               for value in row.values()] for row in rows]  # fmt: skip
     header = ["id", "length", "duration_s", "task", "success", "total_reward"]
-    for line in table(cells, header, right=[1, 2, 5]):
-        console.print(line)
+    console.print_table(cells, header, right=[1, 2, 5])
     console.print(f"{len(rows)} episodes")
     return exits.OK
 
@@ -66,11 +65,10 @@ def _one(episode: Episode, console: Console) -> int:
     cells = [
         [r["name"], r["kind"], r["type"], str(r["count"]), _rate(r), _span(r), r["sparkline"]] for r in rows
     ]
-    for line in table(cells, header, right=[3, 4, 5]):
-        console.print(line)
+    console.print_table(cells, header, right=[3, 4, 5])
     _paint(episode, console)
     for name, value in static.items():
-        console.print(f"{name} = {json.dumps(value, ensure_ascii=False)}")
+        console.print(console.fitted(f"{name} = {json.dumps(value, ensure_ascii=False)}"))
     return exits.DAMAGED if any("error" in row for row in rows) else exits.OK
 
 

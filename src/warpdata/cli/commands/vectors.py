@@ -210,7 +210,7 @@ def _info(args: argparse.Namespace, console: Console) -> int:
 def show_info(path: str, console: Console) -> int:
     """Print what a vector file holds; `warp inspect` does it too."""
     from warpdata._api import open_vectors
-    from warpdata.cli.console import human_bytes, table
+    from warpdata.cli.console import human_bytes
 
     with open_vectors(path) as store:
         about = {**store.stats(), "segment_list": store.segments()}
@@ -219,8 +219,7 @@ def show_info(path: str, console: Console) -> int:
     console.print(f"{'size':<8} {human_bytes(about['file_bytes'])}")
     rows = [[str(s["id"]), s["type"], str(s["offset"]), str(s["bytes"])] for s in about["segment_list"]]
     console.print()
-    for line in table(rows, ["segment", "type", "offset", "bytes"], right=[0, 2, 3]):
-        console.print(line)
+    console.print_table(rows, ["segment", "type", "offset", "bytes"], right=[0, 2, 3])
     console.emit(about)
     return exits.OK
 

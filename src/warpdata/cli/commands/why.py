@@ -6,7 +6,7 @@ import argparse
 from typing import TYPE_CHECKING
 
 from warpdata.cli import exits
-from warpdata.cli.console import add_json_flag, table
+from warpdata.cli.console import add_json_flag
 
 if TYPE_CHECKING:
     from warpdata.cli.console import Console
@@ -31,8 +31,7 @@ def run(args: argparse.Namespace, console: Console) -> int:
          str(each.ts_ns), (each.blob or each.content)[:24]]
         for each in found
     ]  # fmt: skip
-    for line in table(cells, ["sample", "source", "dataset", "episode", "ts_ns", "holds"], right=[0, 4]):
-        console.print(line)
+    console.print_table(cells, ["sample", "source", "dataset", "episode", "ts_ns", "holds"], right=[0, 4])
     return exits.OK
 
 

@@ -21,6 +21,9 @@ ENCODERS = {"h264": "libx264", "hevc": "libx265", "h265": "libx265", "av1": "lib
 STILL_CODECS = ("png", "mjpeg")
 """Every packet is a whole picture."""
 
+_MOST = 1_000_000
+"""Frames in a second or a group, or threads: far above what anyone means, and what encoders can hold."""
+
 _PIXELS = {"|u1": "uint8", "<u2": "uint16"}
 
 
@@ -40,10 +43,10 @@ class VideoOptions:
         if self.codec is not None:
             require_word("codec", self.codec, ENCODERS)
         for name, least in (("gop_size", 1), ("threads", 0)):
-            if operator.index(getattr(self, name)) < least:
-                raise ValueError(f"{name} is at least {least}, not {getattr(self, name)}")
-        if not 0 < self.fps < float("inf"):
-            raise ValueError(f"fps is positive, not {self.fps}")
+            if not least <= operator.index(getattr(self, name)) <= _MOST:
+                raise ValueError(f"{name} is from {least} to {_MOST}, not {getattr(self, name)}")
+        if not 1 / _MOST < self.fps <= _MOST:
+            raise ValueError(f"fps is positive and at most {_MOST}, not {self.fps}")
 
     def to_json(self) -> dict[str, Any]:
         """As journals keep it."""

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import operator
 import os
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, SupportsIndex
 
 import numpy as np
 import numpy.typing as npt
@@ -13,7 +14,7 @@ from warpdata.bytekit.arrays import as_array
 from warpdata.bytekit.commit import NewFile, commit_file
 from warpdata.bytekit.dtype import DType, dtype_named
 from warpdata.bytekit.view import byte_view
-from warpdata.errors import SchemaMismatchError, WriterClosedError
+from warpdata.errors import SchemaMismatchError, WriterClosedError, require_kind
 from warpdata.formats.gamsae import layout
 
 if TYPE_CHECKING:
@@ -56,10 +57,11 @@ class ActivationShardWriter:
     def __init__(
         self, path: str | os.PathLike[str], width: int, *, dtype: str = "f32", durable: bool = True
     ) -> None:
-        self.width = width
+        require_kind("width", width, SupportsIndex, "a whole number")
+        self.width = operator.index(width)
         self.dtype = dtype_named(dtype)
         self.n_rows = 0
-        self._header = pack_header(0, width, dtype)
+        self._header = pack_header(0, self.width, dtype)
         self._stack = contextlib.ExitStack()
         self._file: NewFile | None = self._stack.enter_context(commit_file(path, durable=durable))
         self._file.write(self._header)

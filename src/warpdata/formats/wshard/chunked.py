@@ -8,7 +8,7 @@ import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, SupportsIndex
 
 from warpdata.bytekit.commit import TEMP_MARK, NewFile, commit_file, map_os_errors, writable_path
 from warpdata.bytekit.filenames import folded, keep_apart
@@ -20,6 +20,7 @@ from warpdata.errors import (
     SchemaMismatchError,
     StoreError,
     WarpError,
+    require_kind,
 )
 from warpdata.formats.wshard import layout
 from warpdata.formats.wshard.chunks import (
@@ -62,6 +63,8 @@ class ChunkedEpisodeWriter:
         compression: CompressionChoice = None,
         compat: str = "default",
     ) -> None:
+        require_kind("chunk_size_t", chunk_size_t, SupportsIndex, "a whole number of steps")
+        require_kind("an episode's id", episode_id, str, "a text")
         if chunk_size_t <= 0:
             raise ValueError(f"chunk_size_t must be positive, not {chunk_size_t}")
         if not episode_id or "/" in episode_id or "\0" in episode_id or episode_id.startswith("."):
@@ -291,6 +294,7 @@ def chunk_episode(
     progress: Callable[[int, int], None] | None = None,
 ) -> ChunkList:
     """Cut an episode into chunks of at most `steps` steps and write them with their chunk list."""
+    require_kind("steps", steps, SupportsIndex, "a whole number of steps")
     if steps <= 0:
         raise ValueError(f"chunks need at least one step, not {steps}")
     writer = ChunkedEpisodeWriter(folder, episode.id, steps, compression=compression, compat=compat)

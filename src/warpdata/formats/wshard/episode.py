@@ -14,7 +14,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from warpdata.bytekit.arrays import as_array
-from warpdata.errors import LimitExceededError, SchemaMismatchError, nearest, require_word, suggests
+from warpdata.errors import (
+    LimitExceededError,
+    SchemaMismatchError,
+    nearest,
+    require_kind,
+    require_word,
+    suggests,
+)
 from warpdata.formats.wshard import layout
 from warpdata.formats.wshard.channel import Channel
 from warpdata.formats.wshard.residual import error_residual, pack_residual, sign2nddiff
@@ -37,6 +44,7 @@ class ChannelMap(UserDict[str, Channel]):
             self.update(channels)
 
     def __setitem__(self, key: str, value: Any) -> None:
+        require_kind("the name of a channel", key, str, "a text")
         channel = value if isinstance(value, Channel) else Channel(key, value)
         if channel.name != key:
             channel = copy.copy(channel)  # it may be another episode's, which keeps its name

@@ -15,7 +15,13 @@ from warpdata.bytekit.commit import commit_file
 from warpdata.bytekit.dtype import dtype_named
 from warpdata.bytekit.jsontext import dump_json
 from warpdata.bytekit.ranges import BytesRangeReader, RangeReader
-from warpdata.errors import LimitExceededError, SchemaMismatchError, TimestampOrderError, WarpError, suggests
+from warpdata.errors import (
+    LimitExceededError,
+    SchemaMismatchError,
+    TimestampOrderError,
+    WarpError,
+    suggests,
+)
 from warpdata.formats.wshard import layout
 from warpdata.formats.wshard.channel import ArrayRows, Channel
 from warpdata.formats.wshard.compression import Chooser, CompressionChoice, check_compat
