@@ -18,11 +18,20 @@ BY_PATH = {"catalog/sources.py", "search/columns.py", "corpora/side_table.py"}
 DECODING = {"read_row_group", "read_row_groups", "iter_batches"}
 
 
-def is_told(call: ast.Call) -> bool:
+def is_off(call: ast.Call, option: str) -> bool:
     return any(
-        each.arg == "use_threads" and isinstance(each.value, ast.Constant) and each.value.value is False
+        each.arg == option and isinstance(each.value, ast.Constant) and each.value.value is False
         for each in call.keywords
     )
+
+
+def reads_ahead(call: ast.Call) -> bool:
+    """Whether a call opens parquet so that Arrow's threads for files read it: those of a Python file, unless told."""
+    if not (isinstance(call.func, ast.Attribute) and call.func.attr == "ParquetFile"):
+        return False
+    source = call.args[0]
+    is_buffer = isinstance(source, ast.Call) and ast.unparse(source.func) == "pa.BufferReader"
+    return not is_buffer and not is_off(call, "pre_buffer")
 
 
 def decodes(call: ast.Call) -> bool:
@@ -37,5 +46,7 @@ def test_what_python_holds_is_decoded_by_the_thread_that_asks(path: Path) -> Non
     if not mentions(path, ["ParquetFile("]):
         return
     calls = [node for node in ast.walk(parsed(path)) if isinstance(node, ast.Call)]
-    lines = [call.lineno for call in calls if decodes(call) and not is_told(call)]
+    lines = [call.lineno for call in calls if decodes(call) and not is_off(call, "use_threads")]
     assert not lines, f"line {lines}: say use_threads=False"
+    lines = [call.lineno for call in calls if reads_ahead(call)]
+    assert not lines, f"line {lines}: say pre_buffer=False"

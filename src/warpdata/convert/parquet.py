@@ -164,7 +164,7 @@ class _Table:
         """The file as the library has it."""
         reader = self._place.open(self._file)
         try:
-            yield pq.ParquetFile(RangeFile(reader))
+            yield pq.ParquetFile(RangeFile(reader), pre_buffer=False)
         finally:
             reader.close()
 

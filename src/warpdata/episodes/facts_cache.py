@@ -94,7 +94,7 @@ def _block_marks(folder: Path, names: Sequence[str]) -> list[int]:
 def _read(path: Path) -> pa.Table:
     """The facts written last time; none where they cannot be trusted."""
     with contextlib.suppress(OSError, pa.ArrowException):
-        file = pq.ParquetFile(io.BytesIO(path.read_bytes()), page_checksum_verification=True)
+        file = pq.ParquetFile(pa.BufferReader(path.read_bytes()), page_checksum_verification=True)
         found = file.read(use_threads=False)
         stated = dict(found.schema.metadata or {})
         is_known = stated.get(b"warpdata_facts") == _VERSION[b"warpdata_facts"]

@@ -49,7 +49,7 @@ class MinariTable:
         self._columns: dict[str, pa.Array] = {}
         with reading(self.name), contextlib.closing(place.open(name)) as reader:
             if format_name == "parquet":
-                found = pq.ParquetFile(RangeFile(reader))
+                found = pq.ParquetFile(RangeFile(reader), pre_buffer=False)
                 self.schema, self.count = found.schema_arrow, int(found.metadata.num_rows)
                 self._check_parquet(found.metadata)
             else:
@@ -68,7 +68,9 @@ class MinariTable:
         if found is None:
             with reading(self.name), contextlib.closing(self._place.open(self._file)) as reader:
                 if self._format == "parquet":
-                    table = pq.ParquetFile(RangeFile(reader)).read(columns=[name], use_threads=False)
+                    table = pq.ParquetFile(RangeFile(reader), pre_buffer=False).read(
+                        columns=[name], use_threads=False
+                    )
                 else:
                     table = pa.ipc.open_file(RangeFile(reader), options=_ALONE).read_all().select([name])
                 table.validate(full=True)

@@ -154,7 +154,7 @@ class ParquetFooter:
         with arrow_errors(path):
             is_file = isinstance(data, io.RawIOBase)
             source = pa.PythonFile(data, "r") if is_file else pa.BufferReader(data)
-            self._file = pq.ParquetFile(source, page_checksum_verification=True)
+            self._file = pq.ParquetFile(source, page_checksum_verification=True, pre_buffer=False)
             self.schema = self._file.schema_arrow
             self.rows = self._file.metadata.num_rows
         if not 0 <= self.rows <= layout.MAX_RECORDS:
