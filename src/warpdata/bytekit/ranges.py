@@ -5,17 +5,17 @@ from __future__ import annotations
 import contextlib
 import io
 import itertools
-import mmap
 import os
 import stat
 from collections import OrderedDict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
 
 from warpdata.bytekit import system
+from warpdata.bytekit.open_files import Claim, OpenFiles
 from warpdata.bytekit.view import byte_view
-from warpdata.errors import BlobNotFoundError, PermissionError_, StoreError, TruncatedError
+from warpdata.errors import BlobChangedError, BlobNotFoundError, PermissionError_, StoreError, TruncatedError
 
 if TYPE_CHECKING:
     from typing import Self
@@ -298,11 +298,14 @@ class FileRangeReader:
 
     def read(self, start: int, end: int) -> memoryview:
         """Exactly the bytes [start, end), copied out of the file."""
+        return self._read_from(self._fd, start, end)
+
+    def _read_from(self, fd: int, start: int, end: int) -> memoryview:
         check_range(self, start, end)
         pieces: list[bytes] = []
         position = start
         while position < end:
-            piece = system.read_some(self._fd, end - position, position)
+            piece = system.read_some(fd, end - position, position)
             if not piece:
                 raise TruncatedError(f"the file now ends at {position}, before {end}", path=self.name)
             pieces.append(piece)
@@ -315,9 +318,12 @@ class FileRangeReader:
 
     def read_into(self, start: int, out: memoryview) -> None:
         """Exactly the bytes from `start` on that fill `out`, without memory of their own."""
+        self._fill_from(self._fd, start, out)
+
+    def _fill_from(self, fd: int, start: int, out: memoryview) -> None:
         check_range(self, start, start + out.nbytes)
         while out.nbytes:
-            count = system.read_into(self._fd, out, start)
+            count = system.read_into(fd, out, start)
             if not count:
                 raise TruncatedError(
                     f"the file now ends at {start}, {out.nbytes} bytes too soon", path=self.name
@@ -399,7 +405,7 @@ class MmapRangeReader:
         fd, self.size = _open_file(self.name)
         try:
             self.stamp = FileStamp.of(fd)
-            self._view = _mapped(fd, self.size)
+            self._view = _mapped(fd, self.size, self.name)
         finally:
             os.close(fd)
 
@@ -427,11 +433,29 @@ class MmapRangeReader:
         return (MmapRangeReader, (self.name,))
 
 
+OPEN_FILES = OpenFiles()
+
+
 class LocalRangeReader(FileRangeReader):
-    """Ranges of a local file: small ones by one positioned read, large ones as views of a mapping."""
+    """Ranges of a local file: small ones by one positioned read, large ones as views of a mapping.
+
+    Where very many are open, its descriptor is closed to make room for others, and opened when it is read again.
+    """
 
     is_local = True
     _view: memoryview | None = None
+    _stamp: FileStamp | None = None
+    """Of the file whose descriptor was closed to make room."""
+    _claim: Claim | None = None
+    """To the descriptor; none to one that cannot be opened again by its name."""
+    _put_off: tuple[int, ...] = ()
+    """Descriptors that a thread was reading from when they were to be closed."""
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.name = os.fspath(path)
+        self._fd, self.size = _open_file(self.name)
+        self._reading: list[None] = []
+        self._claim = OPEN_FILES.add(self._fd, self)
 
     @classmethod
     def of_file(cls, file: io.RawIOBase | io.BufferedIOBase) -> LocalRangeReader:
@@ -443,6 +467,7 @@ class LocalRangeReader(FileRangeReader):
         reader.name = name if isinstance(name, str) else "<open file>"
         reader._fd = os.dup(file.fileno())
         reader.size = _regular_size(reader._fd, reader.name)
+        reader._reading = []
         return reader
 
     def read(self, start: int, end: int) -> memoryview:
@@ -450,32 +475,106 @@ class LocalRangeReader(FileRangeReader):
         count = end - start
         if count > COPY_BELOW_BYTES:
             return self.view(start, end)
-        if 0 <= start <= end <= self.size and len(piece := system.read_some(self._fd, count, start)) == count:
-            return memoryview(piece)
-        return super().read(start, end)
+        self._reading.append(None)
+        try:
+            fd = self._fd
+            if fd < 0:
+                fd = self._opened()
+            if 0 <= start <= end <= self.size and len(piece := system.read_some(fd, count, start)) == count:
+                return memoryview(piece)
+            return self._read_from(fd, start, end)
+        finally:
+            self._reading.pop()
 
     def read_many(self, ranges: Sequence[Range]) -> list[memoryview]:
         """Exactly the bytes of each range."""
         return [self.read(start, end) for start, end in ranges]
 
+    def read_into(self, start: int, out: memoryview) -> None:
+        """Exactly the bytes from `start` on that fill `out`, without memory of their own."""
+        with self._descriptor() as fd:
+            self._fill_from(fd, start, out)
+
     def view(self, start: int, end: int) -> memoryview:
         """The bytes [start, end) as a view of the mapping, however few they are."""
         check_range(self, start, end)
-        if self._view is None:
-            self._view = _mapped(self._fd, self.size)
-        return self._view[start:end]
+        view = self._view
+        if view is None:
+            with self._descriptor() as fd:
+                view = self._view = _mapped(fd, self.size, self.name)
+        return view[start:end]
+
+    @contextlib.contextmanager
+    def _descriptor(self) -> Iterator[int]:
+        """The descriptor, which stays open at least for as long as the block runs."""
+        self._reading.append(None)
+        try:
+            fd = self._fd
+            yield fd if fd >= 0 else self._opened()
+        finally:
+            self._reading.pop()
+
+    def _opened(self) -> int:
+        """Open the file again after its descriptor was closed to make room; it must still be the same one."""
+        with OPEN_FILES.lock:
+            if self._fd < 0 and self._put_off:
+                *rest, self._fd = self._put_off
+                self._put_off = tuple(rest)
+                self._claim = OPEN_FILES.add(self._fd, self)
+            elif self._fd < 0:
+                if self._stamp is None:
+                    raise StoreError("the file is closed", path=self.name)
+                fd, _ = _open_file(self.name)
+                if FileStamp.of(fd)[:4] != self._stamp[:4]:  # a new link or mode is no other file
+                    os.close(fd)
+                    raise BlobChangedError("it was replaced since it was opened", path=self.name)
+                self._fd = fd
+                self._claim = OPEN_FILES.add(fd, self)
+            return self._fd
+
+    def let_go(self) -> None:
+        """Close the descriptor to make room for others, now or when nobody reads from it any more."""
+        fd, self._stamp = self._fd, FileStamp.of(self._fd)
+        self._fd = -1
+        # Whoever reads says so before he looks which descriptor there is.
+        if self._reading:
+            self._put_off += (fd,)
+        else:
+            os.close(fd)
 
     def close(self) -> None:
         """Close the file, and drop the mapping once no view of it is left."""
-        self._view = None
-        super().close()
+        with OPEN_FILES.lock:
+            self._close_descriptors()
+            self._view = self._stamp = None
+
+    def _close_descriptors(self) -> None:
+        fd, late = self._fd, self._put_off
+        if fd >= 0 and (self._claim is None or OPEN_FILES.take_back(fd, self._claim)):
+            self._fd = -1
+            os.close(fd)
+        if late:
+            self._put_off = ()
+            for fd in late:
+                os.close(fd)
+
+    def __del__(self) -> None:
+        # At the very end of the interpreter modules are gone, and the system closes the file.
+        if os is not None:
+            self._close_descriptors()
 
     def __reduce__(self) -> tuple[type[FileRangeReader], tuple[str]]:
         return (LocalRangeReader, (self.name,))
 
 
-def _mapped(fd: int, size: int) -> memoryview:
-    return memoryview(mmap.mmap(fd, size, prot=mmap.PROT_READ) if size else b"")
+def _mapped(fd: int, size: int, name: str) -> memoryview:
+    ends = os.fstat(fd).st_size
+    if ends < size:
+        raise TruncatedError(f"the file now ends at {ends}, before {size}", path=name)
+    try:
+        return system.map_to_read(fd, size)
+    except OSError as error:
+        raise StoreError(f"cannot be mapped into memory ({error.strerror})", path=name) from None
 
 
 def total_bytes(ranges: Iterable[Range]) -> int:

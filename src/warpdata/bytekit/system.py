@@ -11,6 +11,7 @@ import errno
 import fcntl
 import mmap
 import os
+import resource
 import struct
 import sys
 from collections.abc import Iterator, Sequence
@@ -257,6 +258,41 @@ if _libc is not None:
     _libc.madvise.argtypes = _libc.msync.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
 
 
+_mapping_calls = ctypes.CDLL(None, use_errno=True)
+_mapping_calls.mmap.restype = ctypes.c_void_p
+_mapping_calls.mmap.argtypes = (
+    ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_int64,
+)  # fmt: skip
+_mapping_calls.munmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t)
+_MAP_FAILED = ctypes.c_void_p(-1).value
+_LONGER_THAN_ANY_FILE = 1 << 46
+
+
+class _MappedBytes(ctypes.c_ubyte * _LONGER_THAN_ANY_FILE):  # type: ignore[misc]
+    """Where a file is mapped, until nothing looks at it any more. One type for every length: only a part is shown."""
+
+    size_bytes = 0
+
+    def __del__(self) -> None:
+        _unmap(ctypes.addressof(self), self.size_bytes)
+
+
+_unmap = _mapping_calls.munmap
+
+
+def map_to_read(fd: int, size_bytes: int) -> memoryview:
+    """The bytes of a file, mapped. Unlike mmap's, they hold no descriptor while they are in use."""
+    if not size_bytes:
+        return memoryview(b"")
+    address = _mapping_calls.mmap(None, size_bytes, mmap.PROT_READ, mmap.MAP_SHARED, fd, 0)
+    if address == _MAP_FAILED:
+        code = ctypes.get_errno()
+        raise OSError(code, os.strerror(code))
+    mapped = _MappedBytes.from_address(address)
+    mapped.size_bytes = size_bytes
+    return memoryview(mapped).cast("B")[:size_bytes].toreadonly()
+
+
 def populate_to_read(address: int, size_bytes: int) -> bool:
     """Fault in mapped pages with one call; False if the system cannot or the file ends."""
     return _advise(address, size_bytes, _MADV_POPULATE_READ)
@@ -318,6 +354,12 @@ def set_range_lock(fd: int, kind: int, start: int, size_bytes: int) -> None:
 
 
 # ---- the machine -------------------------------------------------------------------------------------------
+
+
+def allowed_descriptors() -> int:
+    """How many files this process may have open."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return sys.maxsize if soft == resource.RLIM_INFINITY else soft
 
 
 def usable_cores() -> int:

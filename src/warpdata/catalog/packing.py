@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import mmap
 import os
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from warpdata.bytekit import system
 from warpdata.bytekit.background import map_in_threads
 from warpdata.bytekit.checksum import crc32c
 from warpdata.catalog.sources import expand_paths
@@ -114,9 +114,10 @@ def _below(path: Path) -> Iterator[tuple[str, Path]]:
 
 def _mapped(path: Path) -> Any:
     with path.open("rb") as file:
-        if os.fstat(file.fileno()).st_size < _COPY_BELOW_BYTES:
+        size = os.fstat(file.fileno()).st_size
+        if size < _COPY_BELOW_BYTES:
             return file.read()
-        return memoryview(mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ))
+        return system.map_to_read(file.fileno(), size)
 
 
 def _indexed(paths: Sequence[Path]) -> list[PackedShard]:

@@ -44,7 +44,7 @@ class PageFile:
         self._entries: NDArray[np.uint64] = np.frombuffer(
             self._map, np.uint64, count, layout.MAP_HEADER_BYTES
         )
-        self._bytes = memoryview(mmap.mmap(self._data_fd, blob_bytes, prot=mmap.PROT_READ))
+        self._bytes = system.map_to_read(self._data_fd, blob_bytes)
         self._checked = checked_pages(str(data_path), FileStamp.of(self._data_fd), count)
         self._lock = threading.Lock()
         self._pins = 0

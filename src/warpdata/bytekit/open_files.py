@@ -1,0 +1,76 @@
+"""Descriptors of files that are read by position: the last ones opened stay open, however many files are in use."""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from typing import Protocol
+
+from warpdata.bytekit import system
+from warpdata.bytekit.forks import tell_in_child
+
+MOST_OPEN = 512
+SHARE_OF_ALLOWED = 3, 8
+"""How much they may take of what the system allows: decoders, caches and the user's own files need the rest."""
+
+
+class ClosedAndOpened(Protocol):
+    """A file that can do without its descriptor until it is read again."""
+
+    def let_go(self) -> None:
+        """Close the descriptor."""
+
+
+Claim = list["weakref.ref[ClosedAndOpened]"]
+"""Whoever takes the one thing in it closes the descriptor: the file, or whoever needs room.
+
+A file whose last user has gone may still be found through its reference while it closes what it has.
+"""
+
+
+class OpenFiles:
+    """Which files are open; beyond the most that may be, those opened first are closed."""
+
+    def __init__(self, most_open: int | None = None) -> None:
+        part, whole = SHARE_OF_ALLOWED
+        self.most_open = most_open or min(MOST_OPEN, system.allowed_descriptors() * part // whole)
+        self.lock = threading.RLock()
+        self._files: dict[int, Claim] = {}
+        tell_in_child(self)
+
+    def in_child(self) -> None:
+        """The files are open in a forked child too; a thread that held the lock is not there."""
+        self.lock = threading.RLock()
+
+    def add(self, fd: int, file: ClosedAndOpened) -> Claim:
+        """Say that a file was opened."""
+        claim = self._files[fd] = [weakref.ref(file)]
+        if len(self._files) > self.most_open:
+            self._close_surplus(claim)
+        return claim
+
+    def take_back(self, fd: int, claim: Claim) -> bool:
+        """Whether the descriptor is the file's to close; if not, somebody who needs room closes it now or did."""
+        try:
+            claim.pop()
+        except IndexError:
+            return False
+        self._files.pop(fd, None)
+        return True
+
+    def _close_surplus(self, newest: Claim) -> None:
+        with self.lock:
+            for fd in list(self._files)[: len(self._files) - self.most_open]:
+                claim = self._files.pop(fd, None)
+                if claim is newest:  # another thread was quicker to make room for it
+                    self._files[fd] = claim
+                elif claim:
+                    self._close(claim)
+
+    def _close(self, claim: Claim) -> None:
+        try:
+            file = claim.pop()()
+        except IndexError:
+            return
+        if file is not None:
+            file.let_go()
