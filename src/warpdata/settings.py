@@ -194,14 +194,9 @@ def _s3_endpoint(env: Mapping[str, str]) -> str | None:
 
 def _region(env: Mapping[str, str], name: str) -> str | None:
     value = env.get(name, "").strip()
-    if value and not is_region(value):
+    if value and not _REGION.fullmatch(value):
         raise _refuse(name, value, "a region such as us-east-1")
     return value or None
-
-
-def is_region(name: str) -> bool:
-    """Whether something can be the name of a region."""
-    return _REGION.fullmatch(name) is not None
 
 
 def _url(env: Mapping[str, str], name: str) -> str | None:

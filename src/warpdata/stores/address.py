@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import os
+import re
 import urllib.parse
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from warpdata.settings import is_region
 from warpdata.stores.awskeys import AwsFiles, AwsProfile, read_profile
 from warpdata.stores.blobstore import BlobStore
 from warpdata.stores.http import HttpStore
@@ -16,6 +16,7 @@ from warpdata.stores.objects import ObjectAddress, ObjectStore
 from warpdata.stores.webclient import Proxies, web_address
 
 OBJECT_SCHEMES = ("s3", "gs", "az")
+_REGION = re.compile(r"[A-Za-z0-9._-]{1,64}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +89,7 @@ def _object_address(parts: urllib.parse.SplitResult, options: StoreOptions) -> O
         raise ValueError(f"unknown settings in the address: {', '.join(sorted(unknown))}")
     profile = _profile(options) if parts.scheme == "s3" else AwsProfile(options.secrets)
     region = query.get("region", options.s3_region) or profile.region
-    if region and not is_region(region):
+    if region and not _REGION.fullmatch(region):
         raise ValueError(f"not the name of a region: {region!r}; one is us-east-1")
     if "endpoint" in query and web_address(query["endpoint"]).username:
         raise ValueError("credentials do not belong in a URL")

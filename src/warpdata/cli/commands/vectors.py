@@ -280,6 +280,7 @@ _VECTOR_SUFFIXES = (".rvf", ".rvdna", ".rvtext", ".rvgraph", ".rvvis")
 
 def _export(args: argparse.Namespace, console: Console) -> int:
     from warpdata._api import open_vectors
+    from warpdata.cli.console import check_free
     from warpdata.errors import nearest
     from warpdata.search.columns import TABLE_SUFFIXES, write_rows
 
@@ -290,6 +291,7 @@ def _export(args: argparse.Namespace, console: Console) -> int:
             f"the suffix of {args.output!r} does not say what to write; use one of {', '.join(known)}."
             f"{nearest(suffix, known)}"
         )
+    check_free(args.output, overwrite=args.overwrite)
     with open_vectors(args.file) as store:
         if suffix in TABLE_SUFFIXES:
             count = write_rows(args.output, store, overwrite=args.overwrite)
