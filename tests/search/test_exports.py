@@ -163,7 +163,7 @@ def test_the_suffix_says_what_is_written(store: VectorStore, tmp_path: Path, cap
     for name in ("o.csv", "o.npy", "o.parquet", "o.jsonl", "o.rvf"):
         assert export(name) == 0
         assert export(name) == 1
-        assert "exists" in capsys.readouterr().err
+        assert "--overwrite" in capsys.readouterr().err
         assert export(name, "--overwrite") == 0
     with (tmp_path / "o.csv").open(newline="") as file:
         table = list(csv.DictReader(file))
