@@ -22,7 +22,7 @@ MOST = 4
 
 @pytest.fixture(autouse=True)
 def few_files(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ranges, "OPEN_FILES", OpenFiles(MOST))
+    monkeypatch.setattr(ranges, "OPEN_FILES", OpenFiles(MOST, low=0))
 
 
 def open_below(folder: Path) -> int:
@@ -179,3 +179,15 @@ def test_episodes_in_many_shards_and_chunks(tmp_path: Path) -> None:
         assert (large == int(name[1:])).all()
         assert (small == int(name[1:])).all()
     assert open_below(tmp_path) <= MOST
+
+
+def test_a_file_with_a_low_number_is_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ranges, "OPEN_FILES", OpenFiles(MOST, low=10_000))
+    readers = [LocalRangeReader(path) for path in files(tmp_path, 3 * MOST)]
+    assert open_below(tmp_path) == 3 * MOST
+    assert [bytes(reader.read(0, 4))[0] for reader in readers] == list(range(3 * MOST))
+    for reader in readers:
+        reader.close()
+        with pytest.raises(StoreError, match="closed"):
+            reader.read(0, 4)
+    assert open_below(tmp_path) == 0

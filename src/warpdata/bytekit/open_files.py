@@ -1,4 +1,8 @@
-"""Descriptors of files that are read by position: the last ones opened stay open, however many files are in use."""
+"""Descriptors of files that are read by position: few stay open, however many files are in use.
+
+The system gives the lowest number that is free. So a descriptor with a low number says that few files are open, and
+such a file is left alone; those with higher numbers are looked after.
+"""
 
 from __future__ import annotations
 
@@ -29,11 +33,14 @@ A file whose last user has gone may still be found through its reference while i
 
 
 class OpenFiles:
-    """Which files are open; beyond the most that may be, those opened first are closed."""
+    """Which files with higher numbers are open; beyond the most that may be, those opened first are closed."""
 
-    def __init__(self, most_open: int | None = None) -> None:
+    def __init__(self, most_open: int | None = None, low: int | None = None) -> None:
         part, whole = SHARE_OF_ALLOWED
-        self.most_open = most_open or min(MOST_OPEN, system.allowed_descriptors() * part // whole)
+        half = min(MOST_OPEN, system.allowed_descriptors() * part // whole) // 2
+        self.low = half if low is None else low
+        """Descriptors below this number need not be added."""
+        self.most_open = half if most_open is None else most_open
         self.lock = threading.RLock()
         self._files: dict[int, Claim] = {}
         tell_in_child(self)

@@ -447,15 +447,16 @@ class LocalRangeReader(FileRangeReader):
     _stamp: FileStamp | None = None
     """Of the file whose descriptor was closed to make room."""
     _claim: Claim | None = None
-    """To the descriptor; none to one that cannot be opened again by its name."""
+    """To a descriptor that others may close; no claim is needed to one that they may not."""
     _put_off: tuple[int, ...] = ()
     """Descriptors that a thread was reading from when they were to be closed."""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.name = os.fspath(path)
         self._fd, self.size = _open_file(self.name)
-        self._reading: list[None] = []
-        self._claim = OPEN_FILES.add(self._fd, self)
+        if self._fd >= OPEN_FILES.low:
+            self._reading: list[None] = []
+            self._claim = OPEN_FILES.add(self._fd, self)
 
     @classmethod
     def of_file(cls, file: io.RawIOBase | io.BufferedIOBase) -> LocalRangeReader:
@@ -467,7 +468,6 @@ class LocalRangeReader(FileRangeReader):
         reader.name = name if isinstance(name, str) else "<open file>"
         reader._fd = os.dup(file.fileno())
         reader.size = _regular_size(reader._fd, reader.name)
-        reader._reading = []
         return reader
 
     def read(self, start: int, end: int) -> memoryview:
@@ -475,16 +475,15 @@ class LocalRangeReader(FileRangeReader):
         count = end - start
         if count > COPY_BELOW_BYTES:
             return self.view(start, end)
-        self._reading.append(None)
-        try:
-            fd = self._fd
-            if fd < 0:
-                fd = self._opened()
-            if 0 <= start <= end <= self.size and len(piece := system.read_some(fd, count, start)) == count:
+        if self._claim is None:
+            if (
+                0 <= start <= end <= self.size
+                and len(piece := system.read_little(self._fd, count, start)) == count
+            ):
                 return memoryview(piece)
+            return self._read_from(self._fd, start, end)
+        with self._descriptor() as fd:
             return self._read_from(fd, start, end)
-        finally:
-            self._reading.pop()
 
     def read_many(self, ranges: Sequence[Range]) -> list[memoryview]:
         """Exactly the bytes of each range."""
@@ -507,12 +506,16 @@ class LocalRangeReader(FileRangeReader):
     @contextlib.contextmanager
     def _descriptor(self) -> Iterator[int]:
         """The descriptor, which stays open at least for as long as the block runs."""
-        self._reading.append(None)
+        if self._claim is None:
+            yield self._fd
+            return
+        reading = self._reading
+        reading.append(None)
         try:
             fd = self._fd
             yield fd if fd >= 0 else self._opened()
         finally:
-            self._reading.pop()
+            reading.pop()
 
     def _opened(self) -> int:
         """Open the file again after its descriptor was closed to make room; it must still be the same one."""
@@ -547,20 +550,19 @@ class LocalRangeReader(FileRangeReader):
         with OPEN_FILES.lock:
             self._close_descriptors()
             self._view = self._stamp = None
+            self._claim, self._reading = [], []
 
     def _close_descriptors(self) -> None:
-        fd, late = self._fd, self._put_off
-        if fd >= 0 and (self._claim is None or OPEN_FILES.take_back(fd, self._claim)):
-            self._fd = -1
+        if self._claim is None or OPEN_FILES.take_back(self._fd, self._claim):
+            super().close()
+        late, self._put_off = self._put_off, ()
+        for fd in late:
             os.close(fd)
-        if late:
-            self._put_off = ()
-            for fd in late:
-                os.close(fd)
 
     def __del__(self) -> None:
-        # At the very end of the interpreter modules are gone, and the system closes the file.
-        if os is not None:
+        if self._claim is None:
+            super().__del__()
+        elif os is not None:
             self._close_descriptors()
 
     def __reduce__(self) -> tuple[type[FileRangeReader], tuple[str]]:
