@@ -6,6 +6,7 @@ import gc
 import json
 import os
 import platform
+import random
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -28,14 +29,20 @@ def race(
     calls: int = 1,
     judge: Callable[[list[float]], float] = min,
 ) -> dict[str, float]:
-    """Seconds per call of each rival, the best of `rounds` rounds in which they take turns of `calls` calls."""
+    """Seconds per call of each rival, the best of `rounds` rounds in which they take turns of `calls` calls.
+
+    In every round in another order: what one leaves behind (cold caches, threads that still work) is not always paid by
+    the same other one.
+    """
     took: dict[str, list[float]] = {name: [] for name in rivals}
+    turns, order = list(rivals.items()), random.Random(0)
     for work in rivals.values():
         work()
     gc.disable()
     try:
         for _ in range(rounds):
-            for name, work in rivals.items():
+            order.shuffle(turns)
+            for name, work in turns:
                 took[name].append(seconds(lambda: [work() for _ in range(calls)]) / calls)  # noqa: B023
     finally:
         gc.enable()
