@@ -403,3 +403,21 @@ def test_resident_bytes_are_a_view_once_all_are_here_and_fetch_nothing(tmp_path:
     whole = reader.resident(0, SIZE)
     assert whole is not None
     assert bytes(whole) == DATA
+
+
+def test_few_blobs_stay_open_and_all_can_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("warpdata.stores.cache.MOST_OPEN", 3)
+    store, cache = Counting(), PageCache(tmp_path, 1 << 30)
+    readers, views = [], []
+    for number in range(12):
+        data = bytes([number]) * 100_000
+        key = sha256_hex(data)
+        store.put_if_absent(key, data)
+        sums = digest_bytes(data).page_sums
+        readers.append(BlobReader(BlobAddress(key, len(data), key, "blob"), store, cache, sums))
+        views.append(readers[-1].read(0, len(data)))
+        assert len(cache._open) <= 3
+    assert [set(view) for view in views] == [{number} for number in range(12)]
+    store.fetched.clear()
+    assert [bytes(reader.read(5, 6))[0] for reader in readers] == list(range(12))
+    assert store.fetched == [], "it is all in the cache"

@@ -34,6 +34,9 @@ _BLOCK_BYTES = 4096
 _MAP_COST_BYTES = 8 << 10
 """What a new blob may cost before any page of it is kept: its map and its inode's first block."""
 
+MOST_OPEN = min(256, system.allowed_descriptors() // 8)
+"""Blobs whose files stay open: each has three descriptors."""
+
 
 @dataclass(frozen=True, slots=True)
 class CacheStats:
@@ -186,7 +189,7 @@ class PageCache:
                 self._make_room(_MAP_COST_BYTES)
                 _create(map_path, data_path, blob_bytes)
             file = PageFile(data_path, map_path, blob_bytes)
-        if len(self._open) >= 256:
+        if len(self._open) >= MOST_OPEN:
             del self._open[next(iter(self._open))]
         self._open[sha256] = file
         return file
