@@ -14,6 +14,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from warpdata.bytekit.background import SharedWork
 from warpdata.bytekit.locks import ThreadLock
 from warpdata.bytekit.ranges import Range, RangeReader, Span, check_range, coalesce
 from warpdata.errors import (
@@ -29,6 +30,8 @@ from warpdata.stores.blobs import AnyBlobReader, LocalBlobReader, RangeBytes
 _TAIL_BYTES = 8
 _MAX_FOOTER_BYTES = 256 << 20
 _GAP_BYTES = 128 << 10
+_SHARED_BYTES = 256 << 10
+"""Columns that are larger together are begun by two threads: less is decoded sooner than the other one wakes up."""
 _OLD_SLACK_BYTES = 100
 """Old files of one writer say that column chunks are this much shorter than they are, and readers allow for it."""
 
@@ -36,6 +39,19 @@ READS_NULL_LISTS = int(pa.__version__.partition(".")[0]) >= 26
 """Before, Arrow refused what it had written itself: lists of a fixed size of which some are null."""
 
 _ARROW_ERRORS = (pa.ArrowException, OSError, ValueError, KeyError, IndexError)
+
+
+_second: SharedWork | None = None
+_second_lock = ThreadLock()
+
+
+def _decoding() -> SharedWork:
+    """The one thread of this process that helps to begin columns."""
+    global _second
+    with _second_lock:
+        if _second is None or not _second.is_alive:
+            _second = SharedWork("warpdata-decode")
+        return _second
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +131,12 @@ class ShardFile:
             ]
         return self._leaves[columns]
 
+    def _leaf_names(self, columns: Sequence[str] | None) -> list[str]:
+        """The paths of the parquet columns that make up these columns."""
+        schema = self.metadata.schema
+        leaves = self._leaf_numbers(None if columns is None else tuple(columns))
+        return [schema.column(leaf).path for leaf in leaves]
+
     def is_here(self, group: int, columns: Sequence[str] | None) -> bool:
         """Whether the bytes of a row group's columns need not be waited for."""
         return self.reader.has(self.column_ranges(group, columns))
@@ -154,12 +176,53 @@ class ShardFile:
     def stream(self, group: int, columns: Sequence[str] | None, rows: int) -> Iterator[pa.RecordBatch]:
         """A row group in pieces of at most `rows` rows, decoded as they are asked for.
 
-        Without threads: each piece is too small to share, and the first one comes sooner.
+        Without threads, each piece is too small to share; but the first one, for which whole dictionaries and pages are
+        decompressed, in two.
         """
-        with self._opened(self.fetch(group, columns)) as file:
-            yield from file.iter_batches(
-                rows, row_groups=[group], columns=_listed(columns), use_threads=False
-            )
+        fetched = self.fetch(group, columns)
+        with contextlib.ExitStack() as stack:
+            streams = [
+                stack.enter_context(self._opened(fetched)).iter_batches(
+                    rows, row_groups=[group], columns=share, use_threads=False
+                )
+                for share in self._shares(group, columns, fetched)
+            ]
+            yield from streams[0] if len(streams) == 1 else self._side_by_side(streams, columns)
+
+    def _shares(self, group: int, columns: Sequence[str] | None, fetched: Fetched) -> list[list[str] | None]:
+        """The columns in two parts of about the same size, where beginning them is worth two threads."""
+        names = self._leaf_names(columns)
+        sizes = [end - start for start, end in self.column_ranges(group, columns)]
+        is_nested = any("." in name for name in names)
+        if fetched.held.whole is None or is_nested or len(names) < 2 or sum(sizes) < _SHARED_BYTES:
+            return [_listed(columns)]
+        shares: list[list[str]] = [[], []]
+        totals = [0, 0]
+        for size, name in sorted(zip(sizes, names, strict=True), reverse=True):
+            lighter = totals.index(min(totals))
+            shares[lighter].append(name)
+            totals[lighter] += size
+        return list(shares)
+
+    def _side_by_side(
+        self, streams: list[Iterator[pa.RecordBatch]], columns: Sequence[str] | None
+    ) -> Iterator[pa.RecordBatch]:
+        """The columns of two streams of the same rows together; Arrow may cut the pieces of each in its own way."""
+        held: list[Any] = [None, None]
+
+        def begin(number: int) -> None:
+            held[number] = next(streams[number], None)
+
+        _decoding().run(functools.partial(begin, number) for number in range(2))
+        names = self._leaf_names(None) if columns is None else columns
+        while all(piece is not None for piece in held):
+            rows = min(held[0].num_rows, held[1].num_rows)
+            found = {name: piece for piece in held for name in piece.schema.names}
+            schema = pa.schema([found[name].schema.field(name) for name in names], held[0].schema.metadata)
+            arrays = [found[name].column(name)[:rows] for name in names]
+            yield pa.RecordBatch.from_arrays(arrays, schema=schema)
+            for number, piece in enumerate(held):
+                held[number] = piece.slice(rows) if piece.num_rows > rows else next(streams[number], None)
 
     def matching_groups(self, groups: Sequence[int], expression: Any) -> list[int]:
         """The row groups whose statistics do not rule out an expression."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, SupportsIndex
+from typing import Any
 
 STATE_VERSION = 1
 MAX_SEED = (1 << 64) - 1
@@ -42,7 +42,7 @@ class OrderState:
 
 def checked_integer(name: str, value: object, most: int, *, least: int = 0) -> int:
     """The value as a plain int, whatever kind of integer it is."""
-    if isinstance(value, SupportsIndex) and not isinstance(value, bool):
+    if hasattr(value, "__index__") and not isinstance(value, bool):
         found = operator.index(value)
         if least <= found <= most:
             return found
