@@ -146,7 +146,11 @@ def test_chunk_and_join(warp: Run, shard: Path, tmp_path: Path) -> None:
     listed = json.loads(text)["chunk_list"]
     assert code == 0
     assert warp("verify", "--full", listed)[0] == 0
-    assert "chunk-list" in warp("inspect", listed)[1]
+    shown = warp("inspect", listed)[1]
+    assert "chunk-list" in shown
+    said = json.loads(warp("inspect", "--json", listed)[1])["chunk_list"]["chunks"]
+    assert sum(each["length"] for each in said) == wd.load_wshard(shard).length
+    assert all(each["uri"] in shown and (Path(listed).parent / each["uri"]).exists() for each in said)
     code, _, _ = warp("join", listed, "--output", tmp_path / "again.wshard")
     assert code == 0
     assert wd.load_wshard(tmp_path / "again.wshard") == wd.load_wshard(shard)

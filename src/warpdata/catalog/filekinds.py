@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 
 from warpdata.bytekit.ranges import FileRangeReader, RangeReader
+from warpdata.catalog import dataset_list
 from warpdata.errors import BadMagicError
 from warpdata.formats.bf16dir.layout import MANIFEST_NAME
 from warpdata.formats.episodedir import layout as episodedir
-from warpdata.formats.gamsae.layout import CORPUS_JSON, SHARD_MAGIC, is_shard_name
+from warpdata.formats.gamsae.layout import CORPUS_JSON, SHARD_MAGIC, SHARD_SUFFIX, is_shard_name
 from warpdata.formats.journal.layout import MAGIC as JOURNAL_MAGIC
 from warpdata.formats.rvf.layout import SEGMENT_MAGIC
 from warpdata.formats.wshard.layout import MAGIC as WSHARD_MAGIC
@@ -27,6 +28,7 @@ SUPPORTED = (
 """What an address may name, for messages."""
 
 _OF_A_ROOT = {episodedir.LISTING_FILE, episodedir.FACTS_FILE, episodedir.EDITS_FILE}
+_OURS = (".wshard", ".rvf", SHARD_SUFFIX)
 _OF_A_DIRECTORY = {episodedir.META_FILE, episodedir.STATIC_FILE, episodedir.RECORDING_FOLDER}
 
 
@@ -52,10 +54,69 @@ def folder_kind(names: Collection[str], path: str) -> str:
     found = set(names)
     if found & _OF_A_DIRECTORY:
         return "directory"
-    if any(len(name) == episodedir.DIGITS and name.isdigit() for name in found) or found <= _OF_A_ROOT:
+    if any(map(_is_number, found)) or found <= _OF_A_ROOT:
         return "recordings"
     if any(name.endswith(".wshard") for name in found):
         return "shards"
     if found & {CORPUS_JSON, MANIFEST_NAME} or any(map(is_shard_name, found)):
         return "corpus"
     raise BadMagicError("a folder that holds nothing warp knows", path=path, hint=f"It knows {SUPPORTED}.")
+
+
+def things_in(folder: str) -> Iterator[str]:
+    """Everything of ours in a folder of this disk and below, by path: what holds several episodes counts as one."""
+    return _things_in(folder, {os.path.realpath(folder)})
+
+
+def _things_in(folder: str, seen: set[str]) -> Iterator[str]:
+    try:
+        names = sorted(os.listdir(folder))
+    except OSError:
+        yield folder  # whoever reads it says why it cannot be read
+        return
+    kind = _kind_or_none(names, folder)
+    if kind is not None:
+        yield folder
+    if kind in ("catalog", "corpus", "directory"):
+        return
+    for name in names:
+        path = os.path.join(folder, name)
+        is_part = _is_number(name) if kind == "recordings" else kind == "shards" and name.endswith(".wshard")
+        if is_part or name.startswith("."):
+            continue
+        if os.path.isdir(path):
+            real = os.path.realpath(path)
+            if real not in seen:  # links may lead back
+                seen.add(real)
+                yield from _things_in(path, seen)
+        elif os.path.isfile(path) and _is_ours(path):
+            yield path
+
+
+def _kind_or_none(names: Collection[str], folder: str) -> str | None:
+    if is_catalog(folder):
+        return "catalog"
+    try:
+        kind = folder_kind(names, folder)
+    except BadMagicError:
+        return None
+    return None if kind == "recordings" and not any(map(_is_number, names)) else kind
+
+
+def is_catalog(folder: str) -> bool:
+    """Whether a folder of this disk is a catalog of published datasets."""
+    parts = (dataset_list.KEY,), ("blobs", "datasets")
+    return any(all(os.path.exists(os.path.join(folder, name)) for name in each) for each in parts)
+
+
+def _is_ours(path: str) -> bool:
+    """By its first bytes; or by its name, in case those are damaged."""
+    try:
+        file_kind(path)
+    except BadMagicError:
+        return path.endswith(_OURS)
+    return True
+
+
+def _is_number(name: str) -> bool:
+    return len(name) == episodedir.DIGITS and name.isdigit()

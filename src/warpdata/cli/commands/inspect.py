@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from warpdata.cli import exits
@@ -11,6 +12,7 @@ from warpdata.cli.console import add_json_flag, human_bytes
 
 if TYPE_CHECKING:
     from warpdata.cli.console import Console
+    from warpdata.formats.wshard.reader import ShardReader
 
 _SHADES = "█▓▒░"
 
@@ -107,8 +109,20 @@ def _shard_report(source: Any) -> dict[str, Any]:
             ],
         }
     elif shard.role == ROLE_CHUNK_LIST:
-        report["chunks"] = shard.read_json("meta/manifest")
+        report["chunk_list"] = _chunk_list_report(shard)
     return report
+
+
+def _chunk_list_report(shard: ShardReader) -> dict[str, Any]:
+    from warpdata.formats.wshard.chunks import read_chunk_list
+
+    listed = read_chunk_list(shard)
+    return {
+        "episode_id": listed.episode_id,
+        "env_id": listed.env_id,
+        "length": listed.total_timesteps,
+        "chunks": [asdict(each) for each in listed.chunks],
+    }
 
 
 def _block_report(shard: Any, name: str) -> dict[str, Any]:
@@ -156,6 +170,8 @@ def _print_shard(report: dict[str, Any], console: Console) -> None:
             f"{time['type']} at {time['tick_hz']:g} Hz  lanes: {', '.join(episode['lanes'])}"
         )
         console.print(console.fitted(about))
+    if listed := report.get("chunk_list"):
+        _print_chunks(listed, console)
     console.print()
     rows = [
         [
@@ -174,6 +190,21 @@ def _print_shard(report: dict[str, Any], console: Console) -> None:
     console.print()
     for line in block_map(report, min(console.width, 100)):
         console.print(console.fitted(line))
+
+
+def _print_chunks(listed: dict[str, Any], console: Console) -> None:
+    about = (
+        f"episode {listed['episode_id']!r}  env {listed['env_id']!r}  {listed['length']} steps in "
+        f"{len(listed['chunks'])} chunks"
+    )
+    console.print(console.fitted(about))
+    console.print()
+    rows = []
+    for each in listed["chunks"]:
+        first, end = each["timestep_range"] or (0, 0)
+        steps = f"{first} to {end - 1}" if end > first else ""
+        rows.append([str(each["chunk_index"]), each["uri"], steps, str(each["length"]), each["sha256"][:12]])
+    console.print_table(rows, ["chunk", "file", "steps", "length", "sha256"], right=[0, 3])
 
 
 def block_map(report: dict[str, Any], width: int) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 from typing import TYPE_CHECKING, Any
 
 from warpdata.cli import exits
@@ -28,10 +29,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace, console: Console) -> int:
     """Verify each file; one that cannot be read does not stop the others."""
     reports = []
+    things = [thing for address in args.files for thing in _things(address, args)]
     with console.progress("verify") as bar:
-        for done, path in enumerate(args.files):
-            bar(done, len(args.files))
-            status, findings = _findings(path, args)
+        for done, (path, catalog) in enumerate(things):
+            bar(done, len(things))
+            status, findings = _findings(path, argparse.Namespace(full=args.full, catalog=catalog))
             reports.append({"path": path, "status": status, "findings": findings})
     console.emit(reports)
     for report in reports:
@@ -40,6 +42,27 @@ def run(args: argparse.Namespace, console: Console) -> int:
     if _DAMAGED in found:
         return exits.DAMAGED
     return exits.OK if found == {_OK} else exits.ERROR
+
+
+def _things(address: str, args: argparse.Namespace) -> list[tuple[str, str | None]]:
+    """What is verified, each with where datasets are looked for: of a folder everything of ours in it."""
+    from warpdata.catalog.filekinds import is_catalog, things_in
+
+    found: list[tuple[str, str | None]] = []
+    for path in things_in(address) if os.path.isdir(address) else ():
+        found += [(name, path) for name in _datasets_in(path)] if is_catalog(path) else [(path, args.catalog)]
+    return found or [(address, args.catalog)]
+
+
+def _datasets_in(catalog: str) -> list[str]:
+    from warpdata.catalog.history import list_datasets
+    from warpdata.cli.commands._dataset import open_access
+
+    access = open_access(argparse.Namespace(catalog=catalog))
+    try:
+        return [f"{one.dataset_id}@{one.version}" for each in access.catalogs for one in list_datasets(each)]
+    finally:
+        access.close()
 
 
 def _findings(path: str, args: argparse.Namespace) -> tuple[str, list[dict[str, Any]]]:
@@ -61,8 +84,6 @@ def _findings(path: str, args: argparse.Namespace) -> tuple[str, list[dict[str, 
 
 
 def _status(path: str, error: WarpError) -> str:
-    import os
-
     from warpdata import errors
     from warpdata.cli.commands._dataset import is_dataset
 
@@ -72,15 +93,25 @@ def _status(path: str, error: WarpError) -> str:
         return _DAMAGED if is_there else _NOT_FOUND
     if isinstance(error, errors.DatasetNotFoundError):
         return _NOT_FOUND
+    if isinstance(error, errors.BadMagicError) and os.path.isdir(path):
+        return _NOT_READ
     elsewhere = (errors.StoreError, errors.OfflineError, errors.BudgetExceededError, errors.MissingExtraError)
     return _NOT_READ if isinstance(error, elsewhere) else _DAMAGED
 
 
 def _found_at(path: str, args: argparse.Namespace) -> list[FileFinding]:
-    from warpdata._api import address_kind, divided_address
+    from warpdata._api import address_kind, divided_address, foreign_episodes
+    from warpdata.errors import BadMagicError
 
     base, inside = divided_address(path)
-    kind = address_kind(base)
+    try:
+        kind = address_kind(base)
+    except BadMagicError:
+        if foreign_episodes(base) is None:
+            raise
+        kind = "recordings"
+    if inside is None and kind == "shards" and os.path.isdir(base):
+        return _shards(base, full=args.full)
     if inside is not None or kind in ("recordings", "directory", "shards"):
         return _episodes(path, args)
     if kind == "dataset":
@@ -90,6 +121,24 @@ def _found_at(path: str, args: argparse.Namespace) -> list[FileFinding]:
     if kind in ("corpus", "rows"):
         return _corpus(path)
     return _journal(path) if kind == "journal" else _shard(path, full=args.full)
+
+
+def _shards(folder: str, *, full: bool) -> list[FileFinding]:
+    """The shards of a folder of this disk, each as if it were named alone; a chunk list stands for its chunks."""
+    from dataclasses import replace
+
+    from warpdata.bytekit.findings import FileFinding
+    from warpdata.episodes.shard_folder import shards_in
+    from warpdata.errors import WarpError
+
+    found: list[FileFinding] = []
+    for name in shards_in(folder):
+        try:
+            own = _shard(os.path.join(folder, name), full=full)
+        except WarpError as error:
+            own = [FileFinding.of(error)]
+        found += [replace(each, message=f"{name}: {each.message}") for each in own]
+    return found
 
 
 def _shard(path: str, *, full: bool) -> list[FileFinding]:
