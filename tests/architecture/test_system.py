@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import ast
+import functools
+import re
+import types
 from collections.abc import Iterator
 from pathlib import Path
 
+import mypy
 import pytest
 
 from tests.architecture.sources import every, mentions, parsed
@@ -15,27 +19,54 @@ PACKAGE = ROOT / "src" / "warpdata"
 HOME = {"bytekit/system.py"}
 LOCKS = HOME | {"bytekit/locks.py"}
 
-LINUX_ONLY = {
-    "fdatasync", "fsync", "posix_fallocate", "fallocate", "posix_fadvise", "preadv", "pwritev", "readv", "writev",
-    "pread", "pwrite", "getxattr", "setxattr", "listxattr", "pidfd_open", "getrandom", "epoll", "prctl",
-    "sync_file_range", "copy_file_range", "sendfile", "splice", "memfd_create", "madvise", "msync", "process_cpu_count",
-    "pipe2", "eventfd", "sched_getaffinity", "sched_setaffinity", "sched_getscheduler", "sched_setscheduler",
-    "sched_getparam", "sched_yield", "O_DIRECT", "O_TMPFILE", "O_NOATIME", "RWF_NOWAIT", "SEEK_DATA", "SEEK_HOLE",
-    "MAP_POPULATE",
+MODULES = ("os/__init__", "fcntl", "mmap", "select", "signal", "_socket", "resource", "time", "errno")
+NEWEST = (99,)
+DIFFERENT = {
+    "fsync", "preadv", "pwritev", "readv", "writev", "pread", "pwrite", "sendfile", "madvise", "msync", "SEEK_DATA",
+    "SEEK_HOLE", "sched_yield", "process_cpu_count", "sync_file_range", "fallocate", "renameat2", "prctl",
 }  # fmt: skip
-PREFIXES = ("MADV_", "MS_", "F_OFD_", "POSIX_FADV_", "F_FULLFSYNC", "F_NOCACHE", "RWF_")
+"""What macOS has too and does otherwise, what some Pythons there lack, and what only the library of C has."""
+PREFIXES = ("MADV_", "MS_", "F_OFD_", "F_FULLFSYNC", "F_NOCACHE", "SC_")
+PATHS = ("/proc", "/sys/", "/dev/shm", "/run/")
 FORKS = {"getpid", "register_at_fork"}
 """Only `bytekit/forks.py` tells a parent from its children; whoever must know is told by it."""
 
-MODULES_OF_ONE_PLACE = {"ctypes": HOME, "fcntl": LOCKS}
+MODULES_OF_ONE_PLACE = {"ctypes": HOME, "fcntl": LOCKS, "resource": HOME}
 
 
 def relative(path: Path) -> str:
     return path.relative_to(PACKAGE).as_posix()
 
 
+def is_there(test: ast.expr, platform: str) -> bool:
+    """What a condition of the type stubs comes to on a system: they ask for its name and for the version of Python."""
+    system = types.SimpleNamespace(platform=platform, version_info=NEWEST)
+    return bool(eval(compile(ast.Expression(test), "", "eval"), {"sys": system}))
+
+
+def names(body: list[ast.stmt], platform: str) -> Iterator[str]:
+    """What a type stub says that a module has on a system."""
+    for node in body:
+        if isinstance(node, ast.If):
+            yield from names(node.body if is_there(node.test, platform) else node.orelse, platform)
+        elif isinstance(node, ast.FunctionDef | ast.ClassDef):
+            yield node.name
+        elif isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
+            yield node.target.id
+
+
+@functools.cache
+def linux_only_names() -> frozenset[str]:
+    """What the modules of Python have on Linux and not on macOS, by the type stubs that come with mypy."""
+    stubs = Path(mypy.__file__).parent / "typeshed" / "stdlib"
+    bodies = [parsed(stubs / f"{module}.pyi").body for module in MODULES]
+    return frozenset(DIFFERENT).union(
+        *({*names(body, "linux")} - {*names(body, "darwin")} for body in bodies),
+    )
+
+
 def linux_only(tree: ast.AST) -> Iterator[tuple[int, str]]:
-    """Names of such calls, also as text for getattr, and paths below /proc."""
+    """Names of such calls, also as text for getattr, and paths that only Linux has."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Attribute):
             name = node.attr
@@ -43,11 +74,11 @@ def linux_only(tree: ast.AST) -> Iterator[tuple[int, str]]:
             name = node.name
         elif isinstance(node, ast.Constant) and isinstance(node.value, str):
             name = node.value
-            if name.startswith("/proc"):
+            if name.startswith(PATHS):
                 yield node.lineno, name
         else:
             continue
-        if name in LINUX_ONLY or (name.isidentifier() and name.startswith(PREFIXES)):
+        if name in linux_only_names() or (name.isidentifier() and name.startswith(PREFIXES)):
             yield node.lineno, name
 
 
@@ -58,7 +89,8 @@ def imported(tree: ast.AST) -> set[str]:
 
 @every(sorted(PACKAGE.rglob("*.py")))
 def test_what_only_linux_has_is_in_one_place(path: Path) -> None:
-    if relative(path) not in HOME and mentions(path, {*LINUX_ONLY, *PREFIXES, "/proc"}):
+    words = set(re.findall(r"\w+", path.read_text()))
+    if relative(path) not in HOME and (words & linux_only_names() or mentions(path, {*PREFIXES, *PATHS})):
         assert list(linux_only(parsed(path))) == []
     for name, places in MODULES_OF_ONE_PLACE.items():
         assert relative(path) in places or not mentions(path, {name}) or name not in imported(parsed(path))
@@ -82,6 +114,17 @@ def test_one_place_knows_of_forks(path: Path) -> None:
         "mmap.mmap(-1, 1).madvise(mmap.MADV_DONTNEED)",
         "open('/proc/meminfo')",
         "fcntl.fcntl(fd, fcntl.F_OFD_SETLK, x)",
+        "fcntl.fcntl(fd, fcntl.F_SETPIPE_SZ, 1 << 20)",
+        "os.open(folder, os.O_TMPFILE)",
+        "os.copy_file_range(a, b, 10)",
+        "mmap.mmap(-1, 1, mmap.MAP_PRIVATE | mmap.MAP_POPULATE)",
+        "select.epoll()",
+        "sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 1)",
+        "resource.prlimit(0, resource.RLIMIT_NOFILE)",
+        "time.clock_gettime(time.CLOCK_BOOTTIME)",
+        "os.sysconf('SC_AVPHYS_PAGES')",
+        "os.timerfd_create(time.CLOCK_MONOTONIC)",
+        "Path('/dev/shm') / name",
     ],
 )
 def test_the_rule_sees_them(code: str) -> None:
