@@ -3,29 +3,27 @@
 from __future__ import annotations
 
 import ast
-import functools
 import re
-import types
 from collections.abc import Iterator
 from pathlib import Path
 
-import mypy
 import pytest
 
 from tests.architecture.sources import every, mentions, parsed
+from tests.architecture.stubs import only_on_linux
 from tests.conftest import ROOT
 
 PACKAGE = ROOT / "src" / "warpdata"
 HOME = {"bytekit/system.py"}
 LOCKS = HOME | {"bytekit/locks.py"}
 
-MODULES = ("os/__init__", "fcntl", "mmap", "select", "signal", "_socket", "resource", "time", "errno")
-NEWEST = (99,)
+MODULES = ("os", "fcntl", "mmap", "select", "signal", "_socket", "resource", "time", "errno")
 DIFFERENT = {
     "fsync", "preadv", "pwritev", "readv", "writev", "pread", "pwrite", "sendfile", "madvise", "msync", "SEEK_DATA",
     "SEEK_HOLE", "sched_yield", "process_cpu_count", "sync_file_range", "fallocate", "renameat2", "prctl",
 }  # fmt: skip
 """What macOS has too and does otherwise, what some Pythons there lack, and what only the library of C has."""
+LINUX_ONLY = DIFFERENT.union(*map(only_on_linux, MODULES))
 PREFIXES = ("MADV_", "MS_", "F_OFD_", "F_FULLFSYNC", "F_NOCACHE", "SC_")
 PATHS = ("/proc", "/sys/", "/dev/shm", "/run/")
 FORKS = {"getpid", "register_at_fork"}
@@ -36,33 +34,6 @@ MODULES_OF_ONE_PLACE = {"ctypes": HOME, "fcntl": LOCKS, "resource": HOME}
 
 def relative(path: Path) -> str:
     return path.relative_to(PACKAGE).as_posix()
-
-
-def is_there(test: ast.expr, platform: str) -> bool:
-    """What a condition of the type stubs comes to on a system: they ask for its name and for the version of Python."""
-    system = types.SimpleNamespace(platform=platform, version_info=NEWEST)
-    return bool(eval(compile(ast.Expression(test), "", "eval"), {"sys": system}))
-
-
-def names(body: list[ast.stmt], platform: str) -> Iterator[str]:
-    """What a type stub says that a module has on a system."""
-    for node in body:
-        if isinstance(node, ast.If):
-            yield from names(node.body if is_there(node.test, platform) else node.orelse, platform)
-        elif isinstance(node, ast.FunctionDef | ast.ClassDef):
-            yield node.name
-        elif isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
-            yield node.target.id
-
-
-@functools.cache
-def linux_only_names() -> frozenset[str]:
-    """What the modules of Python have on Linux and not on macOS, by the type stubs that come with mypy."""
-    stubs = Path(mypy.__file__).parent / "typeshed" / "stdlib"
-    bodies = [parsed(stubs / f"{module}.pyi").body for module in MODULES]
-    return frozenset(DIFFERENT).union(
-        *({*names(body, "linux")} - {*names(body, "darwin")} for body in bodies),
-    )
 
 
 def linux_only(tree: ast.AST) -> Iterator[tuple[int, str]]:
@@ -78,7 +49,7 @@ def linux_only(tree: ast.AST) -> Iterator[tuple[int, str]]:
                 yield node.lineno, name
         else:
             continue
-        if name in linux_only_names() or (name.isidentifier() and name.startswith(PREFIXES)):
+        if name in LINUX_ONLY or (name.isidentifier() and name.startswith(PREFIXES)):
             yield node.lineno, name
 
 
@@ -90,7 +61,7 @@ def imported(tree: ast.AST) -> set[str]:
 @every(sorted(PACKAGE.rglob("*.py")))
 def test_what_only_linux_has_is_in_one_place(path: Path) -> None:
     words = set(re.findall(r"\w+", path.read_text()))
-    if relative(path) not in HOME and (words & linux_only_names() or mentions(path, {*PREFIXES, *PATHS})):
+    if relative(path) not in HOME and (words & LINUX_ONLY or mentions(path, {*PREFIXES, *PATHS})):
         assert list(linux_only(parsed(path))) == []
     for name, places in MODULES_OF_ONE_PLACE.items():
         assert relative(path) in places or not mentions(path, {name}) or name not in imported(parsed(path))
