@@ -36,3 +36,11 @@ def test_the_files_and_modules_that_the_page_names_are_there() -> None:
     for name in named | listed:
         path = ROOT / f"{name}.py"
         assert name in known or name in modules or path.is_file(), f"ARCHITECTURE.md names {name}"
+
+
+def test_tests_lie_as_the_packages_do() -> None:
+    """What is about no single package has a folder of its own; the public door is tested beside the folders."""
+    of_all = {"architecture", "compat", "conformance", "contracts", "docs", "golden"}
+    packages = {path.parent.name for path in PACKAGE.glob("*/__init__.py")} - {"_api"}
+    folders = {path.parent.name for path in (ROOT / "tests").glob("*/test_*.py")}
+    assert folders - of_all == packages

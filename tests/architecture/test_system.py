@@ -3,31 +3,33 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.architecture.sources import every, mentions, parsed
+from tests.architecture.stubs import only_on_linux
 from tests.conftest import ROOT
 
 PACKAGE = ROOT / "src" / "warpdata"
 HOME = {"bytekit/system.py"}
 LOCKS = HOME | {"bytekit/locks.py"}
 
-LINUX_ONLY = {
-    "fdatasync", "fsync", "posix_fallocate", "fallocate", "posix_fadvise", "preadv", "pwritev", "readv", "writev",
-    "pread", "pwrite", "getxattr", "setxattr", "listxattr", "pidfd_open", "getrandom", "epoll", "prctl",
-    "sync_file_range", "copy_file_range", "sendfile", "splice", "memfd_create", "madvise", "msync", "process_cpu_count",
-    "pipe2", "eventfd", "sched_getaffinity", "sched_setaffinity", "sched_getscheduler", "sched_setscheduler",
-    "sched_getparam", "sched_yield", "O_DIRECT", "O_TMPFILE", "O_NOATIME", "RWF_NOWAIT", "SEEK_DATA", "SEEK_HOLE",
-    "MAP_POPULATE",
+MODULES = ("os", "fcntl", "mmap", "select", "signal", "_socket", "resource", "time", "errno")
+DIFFERENT = {
+    "fsync", "preadv", "pwritev", "readv", "writev", "pread", "pwrite", "sendfile", "madvise", "msync", "SEEK_DATA",
+    "SEEK_HOLE", "sched_yield", "process_cpu_count", "sync_file_range", "fallocate", "renameat2", "prctl",
 }  # fmt: skip
-PREFIXES = ("MADV_", "MS_", "F_OFD_", "POSIX_FADV_", "F_FULLFSYNC", "F_NOCACHE", "RWF_")
+"""What macOS has too and does otherwise, what some Pythons there lack, and what only the library of C has."""
+LINUX_ONLY = DIFFERENT.union(*map(only_on_linux, MODULES))
+PREFIXES = ("MADV_", "MS_", "F_OFD_", "F_FULLFSYNC", "F_NOCACHE", "SC_")
+PATHS = ("/proc", "/sys/", "/dev/shm", "/run/")
 FORKS = {"getpid", "register_at_fork"}
 """Only `bytekit/forks.py` tells a parent from its children; whoever must know is told by it."""
 
-MODULES_OF_ONE_PLACE = {"ctypes": HOME, "fcntl": LOCKS}
+MODULES_OF_ONE_PLACE = {"ctypes": HOME, "fcntl": LOCKS, "resource": HOME}
 
 
 def relative(path: Path) -> str:
@@ -35,7 +37,7 @@ def relative(path: Path) -> str:
 
 
 def linux_only(tree: ast.AST) -> Iterator[tuple[int, str]]:
-    """Names of such calls, also as text for getattr, and paths below /proc."""
+    """Names of such calls, also as text for getattr, and paths that only Linux has."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Attribute):
             name = node.attr
@@ -43,7 +45,7 @@ def linux_only(tree: ast.AST) -> Iterator[tuple[int, str]]:
             name = node.name
         elif isinstance(node, ast.Constant) and isinstance(node.value, str):
             name = node.value
-            if name.startswith("/proc"):
+            if name.startswith(PATHS):
                 yield node.lineno, name
         else:
             continue
@@ -58,7 +60,8 @@ def imported(tree: ast.AST) -> set[str]:
 
 @every(sorted(PACKAGE.rglob("*.py")))
 def test_what_only_linux_has_is_in_one_place(path: Path) -> None:
-    if relative(path) not in HOME and mentions(path, {*LINUX_ONLY, *PREFIXES, "/proc"}):
+    words = set(re.findall(r"\w+", path.read_text()))
+    if relative(path) not in HOME and (words & LINUX_ONLY or mentions(path, {*PREFIXES, *PATHS})):
         assert list(linux_only(parsed(path))) == []
     for name, places in MODULES_OF_ONE_PLACE.items():
         assert relative(path) in places or not mentions(path, {name}) or name not in imported(parsed(path))
@@ -82,6 +85,17 @@ def test_one_place_knows_of_forks(path: Path) -> None:
         "mmap.mmap(-1, 1).madvise(mmap.MADV_DONTNEED)",
         "open('/proc/meminfo')",
         "fcntl.fcntl(fd, fcntl.F_OFD_SETLK, x)",
+        "fcntl.fcntl(fd, fcntl.F_SETPIPE_SZ, 1 << 20)",
+        "os.open(folder, os.O_TMPFILE)",
+        "os.copy_file_range(a, b, 10)",
+        "mmap.mmap(-1, 1, mmap.MAP_PRIVATE | mmap.MAP_POPULATE)",
+        "select.epoll()",
+        "sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 1)",
+        "resource.prlimit(0, resource.RLIMIT_NOFILE)",
+        "time.clock_gettime(time.CLOCK_BOOTTIME)",
+        "os.sysconf('SC_AVPHYS_PAGES')",
+        "os.timerfd_create(time.CLOCK_MONOTONIC)",
+        "Path('/dev/shm') / name",
     ],
 )
 def test_the_rule_sees_them(code: str) -> None:

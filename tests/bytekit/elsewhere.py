@@ -13,18 +13,23 @@ import fcntl
 import mmap
 import multiprocessing
 import os
+import resource
 import signal
+import socket
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
+from tests.architecture.stubs import only_on_linux
+
 GONE = {
-    os: (
-        "fdatasync", "posix_fallocate", "posix_fadvise", "preadv", "pwritev", "sched_getaffinity", "sched_getscheduler",
-        "sched_getparam", "sched_setscheduler", "O_DIRECT", "RWF_NOWAIT", "process_cpu_count",
-    ),
-    mmap: tuple(name for name in dir(mmap) if name.startswith(("MADV_", "MAP_POPULATE"))),
-}  # fmt: skip
+    **{module: {*only_on_linux(module.__name__)} for module in (os, fcntl, mmap, signal, resource, time)},
+    socket: {*only_on_linux("_socket")},
+}
+GONE[os] |= {"preadv", "pwritev", "process_cpu_count"}
+"""Older systems and Pythons lack these too."""
+GONE[mmap] |= {name for name in dir(mmap) if name.startswith("MADV_")}
 
 
 MOST_BYTES = 1 << 20
@@ -136,8 +141,10 @@ def jobs(folder: Path) -> None:
     corpora(folder, wd, np)
     warm_starts(folder, wd, np)
     vectors(folder, wd, np)
-    published(folder, wd)
+    trained(folder, wd, np)
+    published(folder, wd, np)
     cached(folder)
+    viewed(folder, wd)
     assert full_syncs
 
 
@@ -215,7 +222,21 @@ def vectors(folder: Path, wd, np) -> None:
         assert store.search(x[7], k=1)[0][0] == 7
 
 
-def published(folder: Path, wd) -> None:
+def trained(folder: Path, wd, np) -> None:
+    fields = {"joints": wd.Field("joints", past=2), "image": "cam"}
+    windows = wd.Windows(wd.open(folder / "root"), fields, anchor="joints")
+    loader = wd.Loader(windows, batch_size=6, seed=1)
+    first = next(iter(loader))
+    again = wd.Loader(windows, batch_size=6, seed=1)
+    again.load_state_dict(loader.state_dict())
+    batches = [first, *again]
+    assert sorted(np.concatenate([batch["joints"][:, -1, 0] for batch in batches]).tolist()) == list(
+        range(20)
+    )
+    assert batches[0]["image"].shape[1:] == (32, 32, 3)
+
+
+def published(folder: Path, wd, np) -> None:
     with wd.DatasetBuilder("a/b", catalog=folder / "catalog") as builder:
         builder.add_table("main", {"x": list(range(100))})
         builder.publish()
@@ -229,6 +250,34 @@ def published(folder: Path, wd) -> None:
             builder.publish()
     with wd.dataset("a/episodes", catalog=str(folder / "catalog")) as ds:
         assert ds.episodes[0]["joints"].values()[:, 0].tolist() == list(range(20))
+    far_away(folder, wd, np)
+
+
+def far_away(folder: Path, wd, np) -> None:
+    """Over a wire into the cache, and from the cache when nothing answers any more."""
+    from tests.servers import run_http
+
+    def look(mode: str) -> None:
+        with wd.dataset("a/episodes", catalog=url, mode=mode, cache_dir=folder / "pages") as ds:
+            episode = ds.episodes[0]
+            assert episode["joints"].values()[:, 0].tolist() == list(range(20))
+            assert np.array(episode["cam"][7][0]).shape == (32, 32, 3)
+
+    with run_http(folder / "catalog") as server:
+        url = server.url
+        look("hybrid")
+    look("local")
+
+
+def viewed(folder: Path, wd) -> None:
+    import http.client
+    import json
+
+    with wd.view(folder / "root", open_browser=False) as viewer:
+        connection = http.client.HTTPConnection("127.0.0.1", viewer.port, timeout=60)
+        connection.request("GET", "/api/episodes", headers={"Authorization": f"Bearer {viewer.access.token}"})
+        assert len(json.loads(connection.getresponse().read())["rows"]) == 1
+        connection.close()
 
 
 def cached(folder: Path) -> None:

@@ -110,7 +110,7 @@ def check_whole(store: MemoryStore) -> None:
 
 def patch_time(monkeypatch: pytest.MonkeyPatch, world: World) -> None:
     monkeypatch.setattr(claims, "_sleep", world.sleep)
-    monkeypatch.setattr(claims, "_elapsed_s", lambda: world.now_s)
+    monkeypatch.setattr(claims, "seconds_with_sleep", lambda: world.now_s)
 
 
 @functools.cache

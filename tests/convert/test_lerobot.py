@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
+import io
 import json
+import os
 import random
 import weakref
 from pathlib import Path
@@ -28,7 +31,7 @@ from tests.convert.sets import (
 )
 from tests.sweeps import thinned
 from warpdata.convert import lerobot
-from warpdata.convert.lerobot import tables
+from warpdata.convert.lerobot import files, tables
 from warpdata.convert.place import Place
 from warpdata.convert.rows import grid_times
 from warpdata.episodes.collection import Episodes
@@ -38,6 +41,7 @@ from warpdata.errors import (
     CorruptLayoutError,
     LimitExceededError,
     NoStepsError,
+    OutOfSpaceError,
     SchemaMismatchError,
     UnsupportedVersionError,
     WarpError,
@@ -438,3 +442,32 @@ def test_statistics_of_no_episode_are_refused(tmp_path: Path, line: bytes) -> No
     (set_ / "meta/episodes_stats.jsonl").write_bytes(line)
     with pytest.raises(CorruptLayoutError, match="statistics of no episode"):
         wd.open(set_)
+
+
+def test_a_disk_that_is_full_leaves_no_file_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Closing one file fails there too, which is no reason to leave the others open."""
+    opened: list[io.BufferedWriter] = []
+    written = files.VideoOut.add
+
+    class FullFile(io.FileIO):
+        def write(self, _: Any) -> int:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    def open_full(path: Path, mode: str) -> io.BufferedWriter:
+        opened.append(io.BufferedWriter(FullFile(path, mode), buffer_size=1 << 20))
+        return opened[-1]
+
+    def put(out: files.VideoOut, *frames: Any) -> None:
+        written(out, *frames)
+        if len(opened) == 2:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(files, "open", open_full, raising=False)
+    monkeypatch.setattr(files.VideoOut, "add", put)
+    episode = made_episode(0)
+    cameras = {f"observation.images.{name}": episode["observation.images.top"] for name in ("left", "right")}
+    both = Episode.of({**episode.signals, **cameras}, episode.static, id="e", steps=StepClock(STEPS))
+    with pytest.raises(OutOfSpaceError):
+        lerobot.write(Episodes.of([both]), tmp_path / "set")
+    assert [file.closed for file in opened] == [True, True]
+    assert list(tmp_path.iterdir()) == []

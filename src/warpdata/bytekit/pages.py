@@ -5,8 +5,6 @@ Every function here is advice: where the system cannot follow it, nothing happen
 
 from __future__ import annotations
 
-import os
-
 from warpdata.bytekit import system
 from warpdata.bytekit.system import PAGE_BYTES
 
@@ -26,7 +24,7 @@ def release(address: int, length: int) -> bool:
 
 def fits_free_memory(size_bytes: int) -> bool:
     """True if the system could hand out so much memory without swapping, or does not say."""
-    if "SC_AVPHYS_PAGES" in os.sysconf_names and size_bytes <= os.sysconf("SC_AVPHYS_PAGES") * PAGE_BYTES:
-        return True  # free even without giving up caches: the quick answer
+    if size_bytes <= system.free_bytes():
+        return True  # the quick answer
     available = system.available_bytes()
     return available is None or size_bytes <= available

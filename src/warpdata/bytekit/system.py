@@ -14,6 +14,7 @@ import os
 import resource
 import struct
 import sys
+import time
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
@@ -383,6 +384,13 @@ def has_idle_core(cores: int) -> bool:
     return running < cores
 
 
+def free_bytes() -> int:
+    """Memory that nothing uses, not even a cache; 0 where the system does not say. Much quicker than the next."""
+    if "SC_AVPHYS_PAGES" not in os.sysconf_names:
+        return 0
+    return os.sysconf("SC_AVPHYS_PAGES") * PAGE_BYTES
+
+
 def available_bytes() -> int | None:
     """Memory that the system could hand out without swapping, or None where it does not say."""
     try:
@@ -391,6 +399,15 @@ def available_bytes() -> int | None:
     except OSError:
         return None
     return int(found[0][1]) * 1024 if found else None
+
+
+_BOOT_CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+"""On Linux the second stops while the machine sleeps; on macOS it goes on."""
+
+
+def seconds_with_sleep() -> float:
+    """A clock that only goes on, also while the machine sleeps."""
+    return time.clock_gettime(_BOOT_CLOCK)
 
 
 _TASKS = "/proc/self/task"

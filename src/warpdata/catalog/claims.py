@@ -15,6 +15,7 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from warpdata.bytekit.jsontext import dump_json, parse_json_object
+from warpdata.bytekit.system import seconds_with_sleep
 from warpdata.errors import BlobNotFoundError, ConflictError, FormatError, ManifestCorruptedError, StoreError
 from warpdata.formats.manifest.model import HASH
 from warpdata.stores.blobstore import BlobInfo, BlobStore
@@ -29,13 +30,6 @@ LIFETIME_S = {KEEP: 24 * 3600.0, DROP: 900.0, MOVE: 60.0, _PROBE: 24 * 3600.0}
 MAX_CLAIM_BYTES = 64 << 20
 _POLL_S = 2.0
 _MOVE_TRIES = 40
-
-_BOOT_CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
-
-
-def _elapsed_s() -> float:
-    """Seconds that go on while the machine sleeps, where the system counts them."""
-    return time.clock_gettime(_BOOT_CLOCK)
 
 
 def _sleep(seconds: float) -> None:
@@ -55,12 +49,12 @@ class Claim:
     @property
     def is_fresh(self) -> bool:
         """Whether its owner may still act on it."""
-        return _elapsed_s() - self._began_s < LIFETIME_S[self.kind] / 2
+        return seconds_with_sleep() - self._began_s < LIFETIME_S[self.kind] / 2
 
     def announce(self) -> None:
         """Say it, or say it again under a new name, so that its age begins anew."""
         old, self.key = self.key, f"{self.kind}{secrets.token_hex(12)}.json"
-        self._began_s = _elapsed_s()
+        self._began_s = seconds_with_sleep()
         _put_own(self.store, self.key, dump_json({"keys": sorted(self.keys)}) + b"\n")
         if old:
             self.store.delete(old)

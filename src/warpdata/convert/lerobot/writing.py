@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import tempfile
@@ -397,12 +398,13 @@ class _Set:
         (self.folder / OURS).write_bytes(self.receipt.document())
 
     def let_go(self) -> None:
-        """Close whatever is open."""
-        if self.data is not None:
-            self.data.close()
-        for camera in self.cameras.values():
-            if camera.out is not None:
-                camera.out.discard()
+        """Close whatever is open, all of it: on a full disk closing one file may be an error."""
+        with contextlib.ExitStack() as each:
+            if self.data is not None:
+                each.callback(self.data.close)
+            for camera in self.cameras.values():
+                if camera.out is not None:
+                    each.callback(camera.out.discard)
 
     def _info(self, tasks: int) -> dict[str, Any]:
         count = len(self.rows)
