@@ -78,6 +78,15 @@ class ReadPlan:
     row_groups: int
     requests: int
     bytes_to_read: int
+    is_exact: bool = True
+    """False where the cache has no room for the pass, or gets more (`hybrid`): then the bytes are a lower bound."""
+
+    def __repr__(self) -> str:
+        about, least = ("", "") if self.is_exact else ("about ", "at least ")
+        return (
+            f"<ReadPlan: {self.rows} rows in {self.row_groups} row groups, {about}{self.requests} requests,"
+            f" {least}{self.bytes_to_read} bytes>"
+        )
 
 
 _SHOWN_EPISODES = 3
