@@ -7,7 +7,6 @@ import json
 import os
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import numpy as np
@@ -200,7 +199,7 @@ def test_gc_remote(published: str, workplace: Path, capsys: pytest.CaptureFixtur
     stray = workplace / "catalog/blobs/sha256/ff" / ("f" * 64)
     stray.parent.mkdir(exist_ok=True)
     stray.write_bytes(b"x")
-    os.utime(stray, (1, time.time() - 60))
+    os.utime(stray, (1, stray.stat().st_mtime - 60))
     assert run_json(capsys, "gc-remote", "--dry-run")["young_blobs"] == 1
     assert len(run_json(capsys, "gc-remote", "--grace-hours", "0")["blobs"]) == 1
     assert "deleted" in run_text(capsys, "gc-remote", "--delete", "--grace-hours", "0")

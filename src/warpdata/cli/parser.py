@@ -40,7 +40,7 @@ class Parser(argparse.ArgumentParser):
             raise argparse.ArgumentError(
                 action, "expected one argument"
             )  # older Pythons take it for an empty list
-        return super()._get_values(action, arg_strings)  # type: ignore[misc]
+        return super()._get_values(action, arg_strings)
 
     def parse_known_args(  # type: ignore[override]
         self, args: Sequence[str] | None = None, namespace: Any = None
