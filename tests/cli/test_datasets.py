@@ -199,9 +199,10 @@ def test_gc_remote(published: str, workplace: Path, capsys: pytest.CaptureFixtur
     stray = workplace / "catalog/blobs/sha256/ff" / ("f" * 64)
     stray.parent.mkdir(exist_ok=True)
     stray.write_bytes(b"x")
+    os.utime(stray, (1, stray.stat().st_mtime - 60))
     assert run_json(capsys, "gc-remote", "--dry-run")["young_blobs"] == 1
-    assert len(run_json(capsys, "gc-remote", "--grace-hours", "-1")["blobs"]) == 1
-    assert "deleted" in run_text(capsys, "gc-remote", "--delete", "--grace-hours", "-1")
+    assert len(run_json(capsys, "gc-remote", "--grace-hours", "0")["blobs"]) == 1
+    assert "deleted" in run_text(capsys, "gc-remote", "--delete", "--grace-hours", "0")
     assert not stray.exists()
     assert main(["verify", "ws/name"]) == 0
 

@@ -421,3 +421,15 @@ def test_few_blobs_stay_open_and_all_can_be_read(tmp_path: Path, monkeypatch: py
     store.fetched.clear()
     assert [bytes(reader.read(5, 6))[0] for reader in readers] == list(range(12))
     assert store.fetched == [], "it is all in the cache"
+
+
+@pytest.mark.parametrize("pages", [[0], [5], [1, 5], [0, 1, 2, 3, 4, 5]])
+def test_missing_bytes_are_what_is_fetched(tmp_path: Path, pages: list[int]) -> None:
+    """Also where the last page, which is shorter, is here and another is not."""
+    reader, store, _ = opened(tmp_path)
+    for page in pages:
+        reader.read(page * PAGE_BYTES, page * PAGE_BYTES + 1)
+    store.fetched.clear()
+    said = reader.missing_bytes()
+    reader.load_whole()
+    assert said == sum(end - start for start, end in store.fetched)

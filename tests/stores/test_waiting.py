@@ -113,7 +113,7 @@ class TestPagesAskedFor:
         reader, _, cache = opened(tmp_path)
         idle = reader.asked([(0, len(DATA))])
         with monkeypatch.context() as patched:
-            patched.setattr(cache, "pinned", lambda *_: 1 // 0)
+            patched.setattr(cache, "pinned", lambda *_, **__: 1 // 0)
             with pytest.raises(ZeroDivisionError) as kept:
                 idle()
         assert reader._busy == set()

@@ -193,6 +193,18 @@ class Access:
             data = reader.read(0, ref.byte_size)
         return data
 
+    def is_settled(self, readers: Iterable[AnyBlobReader], size: int) -> bool:
+        """Whether a pass that fetches `size` bytes of these blobs finds in the cache what was there when it began.
+
+        It does not where something is evicted for it, or where whole blobs are brought meanwhile.
+        """
+        kept = [reader for reader in readers if isinstance(reader, BlobReader) and reader.is_kept()]
+        if self.cache is None or not kept:
+            return True
+        if self._whole_blobs is not None and self.reads_ahead and any(each.missing_bytes() for each in kept):
+            return False
+        return size == 0 or self.cache.has_room(size, len(kept))
+
     def bring_whole(self, readers: Iterable[AnyBlobReader]) -> None:
         """In hybrid mode, bring the rest of these blobs into the cache in the background."""
         if self._whole_blobs is not None:

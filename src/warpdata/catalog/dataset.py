@@ -42,6 +42,7 @@ from warpdata.episodes.collection import Episodes
 from warpdata.episodes.jobs import Runner
 from warpdata.errors import DatasetError, WarpError, nearest, require_word
 from warpdata.formats.manifest.model import CORPUS_KIND, EPISODE_KIND, LANE_KIND, VECTOR_KIND, Manifest
+from warpdata.ordering.state import checked_integer
 from warpdata.ordering.tail import Tail
 from warpdata.settings import Settings
 from warpdata.sql.engine import SqlResult, run_sql
@@ -78,6 +79,15 @@ class ReadPlan:
     row_groups: int
     requests: int
     bytes_to_read: int
+    is_exact: bool = True
+    """False where the cache has no room for the pass, or gets more (`hybrid`): then the bytes are a lower bound."""
+
+    def __repr__(self) -> str:
+        about, least = ("", "") if self.is_exact else ("about ", "at least ")
+        return (
+            f"<ReadPlan: {self.rows} rows in {self.row_groups} row groups, {about}{self.requests} requests,"
+            f" {least}{self.bytes_to_read} bytes>"
+        )
 
 
 _SHOWN_EPISODES = 3
@@ -421,17 +431,28 @@ class Dataset:
     def _chosen(
         self, tables: Sequence[str] | None, artifacts: Sequence[str] | None, shards: slice | None
     ) -> list[tuple[str, int]]:
-        """The shards to warm, as (part, number)."""
+        """The shards to warm, as (part, number); none at all is an error, because it is not what anybody meant."""
         everything = tables is None and artifacts is None
-        names = self.tables if everything else _listed(tables)
-        raw = self.artifacts if everything else _listed(artifacts)
-        chosen: list[tuple[str, int]] = []
-        for name in names:
-            count = range(len(self.table(name).part.shards))[shards or slice(None)]
-            chosen += [(f"table:{name}", number) for number in count]
-        for name in raw:
-            count = range(len(self.artifact(name).part.shards))[shards or slice(None)]
-            chosen += [(f"artifact:{name}", number) for number in count]
+        counts = {
+            f"table:{name}": len(self.table(name).part.shards)
+            for name in (self.tables if everything else _listed(tables))
+        } | {
+            f"artifact:{name}": len(self.artifact(name).part.shards)
+            for name in (self.artifacts if everything else _listed(artifacts))
+        }
+        if shards is not None and not isinstance(shards, slice):
+            raise TypeError(f"shards is a slice such as slice(0, 50), not {shards!r}")
+        chosen = [(part, n) for part, count in counts.items() for n in range(count)[shards or slice(None)]]
+        if not chosen and not everything and not counts:
+            raise ValueError("no table and no artifact is named; leave the names out for everything")
+        if not chosen and shards is not None:
+            has = ", ".join(f"{part.partition(':')[2]} {count}" for part, count in counts.items())
+            between = (
+                f"{'' if shards.start is None else shards.start}:{'' if shards.stop is None else shards.stop}"
+            )
+            raise ValueError(
+                f"shards {between} are none; numbers of shards: {has or 'no tables, no artifacts'}"
+            )
         return chosen
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -490,7 +511,8 @@ def _listed(names: str | Sequence[str] | None) -> list[str]:
 
 def budget_of(max_bytes: str | int | None, max_requests: int | None) -> Budget:
     """A budget from what a caller writes."""
-    return Budget(None if max_bytes is None else parse_size(max_bytes), max_requests)
+    requests = None if max_requests is None else checked_integer("max_requests", max_requests, 1 << 63)
+    return Budget(None if max_bytes is None else parse_size(max_bytes), requests)
 
 
 def reopened_artifacts(recipe: str) -> ArtifactOpener:

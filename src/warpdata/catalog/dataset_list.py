@@ -7,12 +7,20 @@ from __future__ import annotations
 
 import logging
 import random
+import re
 import time
 
 from warpdata.bytekit.background import map_in_threads
 from warpdata.bytekit.jsontext import dump_json, parse_json_object
 from warpdata.catalog.names import DatasetName
-from warpdata.errors import BlobNotFoundError, ConflictError, FormatError, ManifestCorruptedError, StoreError
+from warpdata.errors import (
+    BlobNotFoundError,
+    ConflictError,
+    DatasetError,
+    FormatError,
+    ManifestCorruptedError,
+    StoreError,
+)
 from warpdata.formats.manifest.layout import MAX_MANIFEST_BYTES
 from warpdata.formats.manifest.model import DATASET_ID
 from warpdata.stores.blobstore import Blob, BlobStore
@@ -20,6 +28,9 @@ from warpdata.stores.blobstore import Blob, BlobStore
 _log = logging.getLogger("warpdata.catalog")
 
 KEY = "datasets.json"
+_FAN = re.compile(r"[0-9a-f]{2}")
+"""The folders that blobs are spread over, by the beginning of their hash."""
+
 _TRIES = 20
 _PAUSE_S = 0.2
 
@@ -30,6 +41,13 @@ def listed_datasets(store: BlobStore, workspace: str = "") -> list[str]:
     below = map_in_threads(lambda each: store.folders(f"datasets/{each}/"), workspaces)
     names = [f"{each}/{name}" for each, found in zip(workspaces, below, strict=True) for name in found]
     return [name for name in names if DATASET_ID.fullmatch(name)]
+
+
+def check_catalog(store: BlobStore) -> None:
+    """DatasetError for a place where nothing was ever published, before anybody goes through all that lies there."""
+    if not any(_FAN.fullmatch(each) for each in store.folders("blobs/sha256/")) and _held(store) is None:
+        hint = "Check the address: a catalog is the folder or prefix that datasets were published to."
+        raise DatasetError("this is no catalog: nothing was published here", path=store.address, hint=hint)
 
 
 def written_datasets(store: BlobStore) -> list[str] | None:

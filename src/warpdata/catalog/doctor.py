@@ -119,7 +119,7 @@ def _reachable(name: str, store: BlobStore) -> Check:
             with contextlib.suppress(FileNotFoundError):
                 store.head("latest.json")
         else:
-            next(iter(store.list("datasets/")), None)
+            store.folders("datasets/")
     except WarpError as error:
         return Check(name, False, True, str(error), error.hint or "Check the address and the network.")
     return Check(name, True, True, f"answers in {(time.perf_counter() - start) * 1000:.0f} ms")

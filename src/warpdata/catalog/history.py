@@ -9,7 +9,7 @@ from typing import TypeVar
 from warpdata.bytekit.background import map_in_threads
 from warpdata.catalog.access import Access, Catalog
 from warpdata.catalog.claims import keeping
-from warpdata.catalog.dataset_list import listed_datasets, written_datasets
+from warpdata.catalog.dataset_list import check_catalog, listed_datasets, written_datasets
 from warpdata.catalog.names import DatasetName, check_tag, parse_name
 from warpdata.catalog.pointer import Pointer, move_pointer, read_pointer
 from warpdata.catalog.resolve import Resolver
@@ -189,6 +189,7 @@ def list_datasets(catalog: Catalog, workspace: str = "") -> list[ListedDataset]:
     store = _store(catalog)
     chosen = workspace.strip("/")
     try:
+        check_catalog(store)
         names = listed_datasets(store, chosen)
     except UnavailableError:
         raise

@@ -27,7 +27,10 @@ from warpdata.formats.manifest.layout import MAX_MANIFEST_BYTES
 from warpdata.formats.manifest.model import ArtifactPart, LongList, Manifest, TablePart
 from warpdata.formats.manifest.reader import parse_manifest
 from warpdata.formats.manifest.writer import pack_manifest
+from warpdata.ordering.state import checked_integer
 from warpdata.stores.blobstore import BlobStore
+
+_MOST_RETRIES = 1_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +51,9 @@ class PublishOptions:
     """Read back every blob that is there already and replace those that are damaged, the manifest too."""
     progress: Progress | None = None
     workers: int = 4
+
+    def __post_init__(self) -> None:
+        checked_integer("retries", self.retries, _MOST_RETRIES)
 
 
 @dataclass(frozen=True, slots=True)

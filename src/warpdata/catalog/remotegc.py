@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -9,6 +10,7 @@ from dataclasses import dataclass, field
 from warpdata.bytekit.background import MAX_PARALLEL, map_in_threads
 from warpdata.catalog.access import Catalog
 from warpdata.catalog.claims import Claim, deletes_versions_now, dropping, pause, store_time_s, sweep_claims
+from warpdata.catalog.dataset_list import check_catalog
 from warpdata.catalog.names import VERSION_SUFFIXES
 from warpdata.catalog.transfer import stored_parts
 from warpdata.errors import BlobNotFoundError, OfflineError, StoreError, UnavailableError
@@ -22,6 +24,12 @@ from warpdata.stores.reliable import ReliableStore
 
 DEFAULT_GRACE_S = 7 * 24 * 3600.0
 """A killed publisher finds its blobs again when it is run again; younger blobs stay for it."""
+
+_BLOB = re.compile(r"blobs/sha256/([0-9a-f]{2})/\1[0-9a-f]{62}")
+"""What else lies there was not put there by a publisher."""
+
+_FOLDERS = ("blobs", "datasets", "claims", "probe")
+"""The folders of a catalog; what lies beside them belongs to somebody else."""
 
 _ROUND = 20_000
 """How many keys are claimed and removed at a time: publishers that need one of them wait for so long."""
@@ -85,14 +93,15 @@ def collect(
     store = catalog.store
     if store is None:
         raise OfflineError("the catalog cannot be asked", path=catalog.address)
+    check_catalog(store)
     uses = _Uses(workers)
     uses.read(store)
     before_s = _time_s(store, must_ask=delete) - grace_s
-    unused = [info for info in store.list("blobs/sha256/") if not uses.has(info.key)]
+    unused = [i for i in store.list("blobs/sha256/") if _BLOB.fullmatch(i.key) and not uses.has(i.key)]
     old = [info for info in unused if info.modified_s < before_s]
     beside = [i for i in uses.beside.values() if not uses.has(i.key) and i.modified_s < before_s]
     inner = store.inner if isinstance(store, ReliableStore) else store
-    stale = inner.stale_temps(before_s) if isinstance(inner, LocalStore) else []
+    stale = inner.stale_temps(before_s, _FOLDERS) if isinstance(inner, LocalStore) else []
     dead = 0
     if delete:
         dead = sweep_claims(store)

@@ -35,6 +35,13 @@ class Parser(argparse.ArgumentParser):
             text = f"invalid choice: {value!r} (choose from {', '.join(known)}).{nearest(str(value), known)}"
             raise argparse.ArgumentError(action, text)
 
+    def _get_values(self, action: argparse.Action, arg_strings: list[str]) -> Any:
+        if arg_strings == ["--"] and action.option_strings and action.nargs is None:
+            raise argparse.ArgumentError(
+                action, "expected one argument"
+            )  # older Pythons take it for an empty list
+        return super()._get_values(action, arg_strings)
+
     def parse_known_args(  # type: ignore[override]
         self, args: Sequence[str] | None = None, namespace: Any = None
     ) -> tuple[Any, list[str]]:

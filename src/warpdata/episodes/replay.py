@@ -29,7 +29,7 @@ def replay(
 
     Returns how many records were played. A late record is played at once, never skipped.
     """
-    if speed is not None and speed <= 0:
+    if speed is not None and not speed > 0:
         raise ValueError(f"speed is positive, or None for as fast as possible; not {speed}")
     chosen = _chosen(episode, signals, start_ns, end_ns)
     played = 0

@@ -229,16 +229,19 @@ def checked_limit(limit: int | None) -> int | None:
 
 
 def plan_read(table: Table, request: StreamRequest) -> ReadPlan:
-    """What a pass will read: exact, because the footers are known, and so is what the cache has."""
+    """What a pass will read: exact, because the footers are known, and so is what the cache has and can keep."""
     stream = TableStream(table, request)
     slices = list(fetch.group_slices(table, stream._left()))
     groups: dict[int, list[int]] = {}
     for part in slices:
         groups.setdefault(part.shard, []).append(part.group)
-    costs = [size for s, own in groups.items() for size in table.files.file(s).costs(own, table.columns)]
+    files = {number: table.files.file(number) for number in groups}
+    costs = [size for s, own in groups.items() for size in files[s].costs(own, table.columns)]
+    readers = [file.reader for file in files.values()]
     return ReadPlan(
         rows=sum(s.end - s.start for s in slices),
         row_groups=len(slices),
         requests=len(costs),
         bytes_to_read=sum(costs),
+        is_exact=table.dataset.access.is_settled(readers, sum(costs)),
     )

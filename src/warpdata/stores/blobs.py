@@ -167,12 +167,12 @@ class BlobReader:
             stack.callback(file.unpin)
             return self._read_cached(self._cache, file, ranges, claim)
 
-    def _pinned(self) -> PageFile | None:
+    def _pinned(self, *, make: bool = True) -> PageFile | None:
         """The blob's place in the cache; None where no cache can be used but the store is still there."""
         if self._cache is None or self._cache_name is None or self.size == 0:
             return None
         try:
-            return self._cache.pinned(self._cache_name, self.size)
+            return self._cache.pinned(self._cache_name, self.size, make=make)
         except StoreError as error:
             if self._store is None:
                 raise
@@ -211,14 +211,28 @@ class BlobReader:
             file.unpin()
 
     def costs(self, reads: Sequence[Sequence[Range]]) -> list[int]:
-        """The bytes of each request that these reads, one after the other, will make of the store."""
-        file = self._pinned()
+        """The bytes of each request that these reads, one after the other, will make of the store.
+
+        Nothing is written: who asks what a pass costs must not evict what it needs.
+        """
+        file = self._pinned(make=False)
         if file is None:
+            if self.is_kept():
+                return self._cached_costs(_pages_of, reads)
             return [size for ranges in reads for size in self._direct_costs(ranges)]
         try:
-            return self._cached_costs(file, reads)
+            return self._cached_costs(partial(_missing, file), reads, kept=not file.is_read_only)
         finally:
             file.unpin()
+
+    def is_kept(self) -> bool:
+        """Whether what is fetched of it is kept in a cache, as long as there is room."""
+        if self._cache is None or self._cache_name is None or self.size == 0:
+            return False
+        try:
+            return self._cache.is_writable()
+        except StoreError:
+            return False
 
     def _direct_costs(self, ranges: Sequence[Range]) -> list[int]:
         return [
@@ -228,12 +242,18 @@ class BlobReader:
             if end > start
         ]
 
-    def _cached_costs(self, file: PageFile, reads: Sequence[Sequence[Range]]) -> list[int]:
+    def _cached_costs(
+        self,
+        missing: Callable[[Sequence[Range]], list[int]],
+        reads: Sequence[Sequence[Range]],
+        *,
+        kept: bool = True,
+    ) -> list[int]:
         sizes: list[int] = []
         brought: set[int] = set()
         for ranges in reads:
-            pages = [page for page in _missing(file, ranges) if page not in brought]
-            if not file.is_read_only:
+            pages = [page for page in missing(ranges) if page not in brought]
+            if kept:
                 brought.update(pages)
             for first, last in _runs(pages):
                 whole = first * PAGE_BYTES, min(last * PAGE_BYTES, self.size)
@@ -242,7 +262,7 @@ class BlobReader:
 
     def missing_bytes(self) -> int:
         """How many bytes are not on this disk yet."""
-        file = self._pinned()
+        file = self._pinned(make=False)
         if file is None:
             return self.size
         try:
@@ -568,6 +588,11 @@ def closing_reader(reader: AnyBlobReader) -> Iterator[AnyBlobReader]:
 def _pages(wanted: Range) -> Range:
     start, end = wanted
     return start // PAGE_BYTES, layout.page_count(end) if end > start else start // PAGE_BYTES
+
+
+def _pages_of(ranges: Sequence[Range]) -> list[int]:
+    """The pages of some ranges, ascending."""
+    return sorted({page for r in ranges for page in range(*_pages(r))})
 
 
 def _missing(file: PageFile, ranges: Sequence[Range]) -> list[int]:

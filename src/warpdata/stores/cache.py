@@ -90,14 +90,14 @@ class PageCache:
             os.close(self._lock_fd)
         self._start()
 
-    def pinned(self, sha256: str, blob_bytes: int) -> PageFile | None:
+    def pinned(self, sha256: str, blob_bytes: int, *, make: bool = True) -> PageFile | None:
         """The page file of a blob, made if need be and pinned: call `unpin` when the read is done.
 
-        None where nothing of the blob is here and nothing can be written.
+        None where nothing of the blob is here and nothing can be written, or is to be made.
         """
         while True:
             with self._lock:
-                file = self._open.get(sha256) or self._opened(sha256, blob_bytes)
+                file = self._open.get(sha256) or self._opened(sha256, blob_bytes, make=make)
             if file is None:
                 return None
             if file.pin():
@@ -123,10 +123,19 @@ class PageCache:
             return False
         return True
 
-    def has_room(self, size: int) -> bool:
-        """Whether `size` more bytes fit without evicting anything."""
+    def is_writable(self) -> bool:
+        """Whether anything can be kept here."""
         with self._exclusive():
-            return not self._is_read_only and self._read_used() + size <= self.limit_bytes
+            return not self._is_read_only
+
+    def has_room(self, size: int, blobs: int = 0) -> bool:
+        """Whether `size` more bytes of so many blobs, all of them new, fit without evicting anything."""
+        size += blobs * _MAP_COST_BYTES
+        with self._exclusive():
+            if self._is_read_only:
+                return False
+            # The shared count may be too high, never too low: a fresh look has the last word.
+            return self._read_used() + size <= self.limit_bytes or self._scan() + size <= self.limit_bytes
 
     def complain(self, error: StoreError) -> None:
         """Say once that reading goes on without the cache."""
@@ -179,12 +188,12 @@ class PageCache:
             hint = "Set WARP_CACHE_DIR to a folder that can be written."
             raise PermissionError_("this cache can only be read", path=self.folder, hint=hint)
 
-    def _opened(self, sha256: str, blob_bytes: int) -> PageFile | None:
+    def _opened(self, sha256: str, blob_bytes: int, *, make: bool) -> PageFile | None:
         map_path = self._blobs / sha256[:2] / (sha256 + _MAP)
         data_path = map_path.with_suffix(_DATA)
         with self._exclusive(), commit.map_os_errors(map_path):
             if not _is_usable(map_path, data_path, blob_bytes):
-                if self._is_read_only:
+                if self._is_read_only or not make:
                     return None
                 self._make_room(_MAP_COST_BYTES)
                 _create(map_path, data_path, blob_bytes)

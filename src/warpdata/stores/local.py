@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -24,6 +25,7 @@ from warpdata.stores.digest import FileDigest, checked_chunks
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
+_TEMP = re.compile(rf"\..*{re.escape(commit.TEMP_MARK)}[0-9a-f]{{12}}")
 _LOCKS = ".locks"
 _LOCK_TIMEOUT_S = 60.0
 """Moving a pointer takes milliseconds; whoever holds the lock for longer was stopped."""
@@ -142,10 +144,12 @@ class LocalStore:
     def close(self) -> None:
         """Nothing is held open."""
 
-    def stale_temps(self, older_than_s: float) -> Sequence[Path]:
-        """Files of writers that were killed: invisible to readers, safe to delete."""
-        found = (Path(folder) / name for folder, _, names in os.walk(self.folder) for name in names)
-        return [p for p in found if commit.TEMP_MARK in p.name and p.stat().st_mtime < older_than_s]
+    def stale_temps(self, older_than_s: float, folders: Sequence[str]) -> Sequence[Path]:
+        """Files of writers that were killed, at the top and below `folders`: invisible to readers, safe to delete."""
+        below = [walked for each in (*folders, STAGING) for walked in os.walk(self.folder / each)]
+        found = [Path(folder) / name for folder, _, names in below for name in names]
+        found += [self.folder / name for name in os.listdir(self.folder)]
+        return [p for p in found if _TEMP.fullmatch(p.name) and p.stat().st_mtime < older_than_s]
 
     def _files(self, prefix: str) -> Iterator[str]:
         start = self.folder / prefix.rpartition("/")[0]

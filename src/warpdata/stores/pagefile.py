@@ -128,7 +128,8 @@ class PageFile:
     @property
     def present_bytes(self) -> int:
         """How many bytes are here."""
-        return min(int(np.count_nonzero(self._entries)) * PAGE_BYTES, self.blob_bytes)
+        past_end = len(self._entries) * PAGE_BYTES - self.blob_bytes if self._entries[-1] else 0
+        return int(np.count_nonzero(self._entries)) * PAGE_BYTES - past_end
 
     def is_whole(self, sha256: str) -> bool:
         """Whether every page is here and all of them together have this hash."""

@@ -88,5 +88,11 @@ def within(episode: Episode, start: Callable[[int], int] | None, end: Callable[[
     if start is None and end is None:
         return episode
     first = episode.first_ts_ns
-    part: Episode = episode.time[start and start(first) : end and end(first)]
+    from_ns, to_ns = start and start(first), end and end(first)
+    length_s = (episode.last_ts_ns - first) / 1e9
+    if from_ns is not None and to_ns is not None and from_ns >= to_ns:
+        raise ValueError("--end lies before --start, or at it")
+    if (from_ns is not None and from_ns > episode.last_ts_ns) or (to_ns is not None and to_ns <= first):
+        raise ValueError(f"nothing was recorded there: the episode goes from 0 to {length_s:.3f} s")
+    part: Episode = episode.time[from_ns:to_ns]
     return part

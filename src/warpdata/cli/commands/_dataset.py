@@ -37,9 +37,9 @@ def open_named(args: argparse.Namespace, name: str | None = None) -> Dataset:
 def asked_view(dataset: Dataset, args: argparse.Namespace) -> Table:
     """The rows and columns of a table that `--table`, `--columns` and `--filter` ask for."""
     view = dataset.table(args.table)
-    if args.columns:
+    if args.columns is not None:
         view = view.select([name.strip() for name in args.columns.split(",")])
-    return view.filter(args.filter) if args.filter else view
+    return view if args.filter is None else view.filter(args.filter)
 
 
 def open_access(args: argparse.Namespace) -> Access:

@@ -187,6 +187,8 @@ def _head(args: argparse.Namespace, console: Console) -> int:
     if args.rows < 1:
         raise ValueError("--rows is at least 1")
     with _open(args.paths, batch_rows=args.rows) as source:
+        if args.start == source.total_rows:
+            raise IndexError(f"row {args.start} of {source.total_rows}")
         source.seek(args.start)
         found, left = [], args.rows
         while left > 0 and (batch := source.next_batch()) is not None:
@@ -209,6 +211,8 @@ def _add_sample(parser: argparse.ArgumentParser) -> None:
 def _sample(args: argparse.Namespace, console: Console) -> int:
     if args.rows < 1:
         raise ValueError("--rows is at least 1")
+    if args.fraction == 0:
+        raise ValueError("a fraction of 0 has no rows; leave --fraction out for random ones")
     size = 1 if args.fraction is None else 1024
     with _open(args.paths, dtype="float32", batch_rows=size) as source:
         found = _random_sample(source, args) if args.fraction is None else _fraction_sample(source, args)

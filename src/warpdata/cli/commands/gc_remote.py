@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
@@ -31,6 +32,8 @@ def run(args: argparse.Namespace, console: Console) -> int:
     from warpdata.cli.commands._dataset import open_access
     from warpdata.cli.console import human_bytes
 
+    if not 0 <= args.grace_hours < math.inf:
+        raise ValueError(f"--grace-hours is a number from 0, not {args.grace_hours}")
     access = open_access(args)
     try:
         found = collect(access.catalogs[0], delete=args.delete, grace_s=args.grace_hours * 3600)

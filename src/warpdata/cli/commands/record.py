@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 from typing import TYPE_CHECKING, Any
 
 from warpdata.cli import exits
@@ -35,7 +36,7 @@ def run(args: argparse.Namespace, console: Console) -> int:
         args.seconds = args.duration / 1e9
     if args.fast and args.seconds is None:
         raise ValueError("--fast needs --duration")
-    if args.seconds is not None and args.seconds <= 0:
+    if args.seconds is not None and not 0 < args.seconds < math.inf:
         raise ValueError("--duration is positive")
     from warpdata.episodes.demo_arm import describe_demo
     from warpdata.episodes.local import LocalDatasetWriter

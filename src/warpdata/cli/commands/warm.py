@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import re
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
@@ -44,13 +45,13 @@ def run(args: argparse.Namespace, console: Console) -> int:
 
 
 def _names(text: str | None) -> list[str] | None:
-    return None if text is None else [name.strip() for name in text.split(",") if name.strip()]
+    return None if text is None else [name.strip() for name in text.split(",")]
 
 
 def _slice(text: str | None) -> slice | None:
     if text is None:
         return None
-    first, colon, last = text.partition(":")
-    if not colon or not (first + last).replace("-", "").isdigit():
+    found = re.fullmatch(r"(-?[0-9]+)?:(-?[0-9]+)?", text)
+    if found is None:
         raise ValueError(f"--shards is {text!r}; write first:last")
-    return slice(int(first) if first else None, int(last) if last else None)
+    return slice(*(None if each is None else int(each) for each in found.groups()))
