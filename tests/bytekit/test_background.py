@@ -10,8 +10,10 @@ from functools import partial
 
 import pytest
 
+from tests.waiting import LIMIT_S
 from warpdata.bytekit.background import (
     OrderedWorker,
+    OrderedWorkers,
     QueueThread,
     SharedWork,
     TaskThread,
@@ -19,9 +21,13 @@ from warpdata.bytekit.background import (
     map_in_threads,
 )
 
+Ordered = OrderedWorker[int] | OrderedWorkers[int]
+ORDERED: list[Callable[[], Ordered]] = [partial(OrderedWorker, "test"), partial(OrderedWorkers, "test", 3)]
 
-def test_results_come_in_order_and_errors_in_their_turn() -> None:
-    worker: OrderedWorker[int] = OrderedWorker("test")
+
+@pytest.mark.parametrize("make", ORDERED, ids=["one", "three"])
+def test_results_come_in_order_and_errors_in_their_turn(make: Callable[[], Ordered]) -> None:
+    worker = make()
     for value in range(5):
         worker.submit(partial(divmod, 10, value))  # type: ignore[arg-type]
     with pytest.raises(ZeroDivisionError):
@@ -34,8 +40,18 @@ def test_results_come_in_order_and_errors_in_their_turn() -> None:
     assert not worker.is_alive
 
 
-def test_a_forked_child_does_again_what_was_not_taken() -> None:
-    worker: OrderedWorker[int] = OrderedWorker("test")
+def test_ordered_workers_do_several_jobs_at_a_time() -> None:
+    workers: OrderedWorkers[int] = OrderedWorkers("test", 2)
+    both = threading.Barrier(2, timeout=LIMIT_S)
+    for _ in range(2):
+        workers.submit(both.wait)
+    assert sorted([workers.take(), workers.take()]) == [0, 1]
+    workers.close()
+
+
+@pytest.mark.parametrize("make", ORDERED, ids=["one", "three"])
+def test_a_forked_child_does_again_what_was_not_taken(make: Callable[[], Ordered]) -> None:
+    worker = make()
     for value in range(1, 4):
         worker.submit(partial(pow, value, 2))
     assert worker.take() == 1

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import fcntl
 import os
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +10,8 @@ import numpy as np
 import pytest
 
 from tests.contracts.row_source import WIDTH, RowSourceContract, rows_of, write_shards
+from tests.waiting import LIMIT_S
+from warpdata.bytekit import system
 from warpdata.bytekit.ranges import BytesRangeReader, FileRangeReader
 from warpdata.corpora import spans
 from warpdata.corpora.source import FixedOrderSource, MmapShardSource
@@ -104,6 +108,25 @@ class TestDirect(RowSourceContract):
         with self.open(write_shards(tmp_path, [50, 20]), batch_rows=7) as source:
             np.testing.assert_array_equal(np.concatenate([b.rows for b in source]), rows_of(0, 70))
 
+    def test_one_that_opens_such_files_but_does_not_read_them(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Seen by several threads at the same moment, each in the middle of a span."""
+        read, meetings = system.read_into, [threading.Barrier(2, timeout=LIMIT_S).wait] * 2
+
+        def refuse(fd: int, out: Any, offset: int) -> int:
+            if fcntl.fcntl(fd, fcntl.F_GETFL) & os.O_DIRECT:
+                if meetings:
+                    meetings.pop()()
+                raise OSError(22, "Invalid argument")
+            return read(fd, out, offset)
+
+        monkeypatch.setattr(system, "read_into", refuse)
+        before = len(os.listdir("/proc/self/fd"))
+        with self.open(write_shards(tmp_path, [900_000, 20]), batch_rows=70_000) as source:
+            np.testing.assert_array_equal(np.concatenate([b.rows for b in source]), rows_of(0, 900_020))
+        assert len(os.listdir("/proc/self/fd")) == before
+
 
 class TestStoreInMemory(RowSourceContract):
     def open(self, paths: list[Path], **options: Any) -> FixedOrderSource:
@@ -113,6 +136,25 @@ class TestStoreInMemory(RowSourceContract):
 class TestStoreOfFiles(RowSourceContract):
     def open(self, paths: list[Path], **options: Any) -> FixedOrderSource:
         return StoreShardSource.open([FileRangeReader(path) for path in paths], **options)
+
+
+class Meeting(BytesRangeReader):
+    """A store that answers for rows only when it is asked for two stretches at a time."""
+
+    def __init__(self, data: bytes) -> None:
+        super().__init__(data)
+        self.both = threading.Barrier(2, timeout=LIMIT_S)
+
+    def read(self, start: int, end: int) -> memoryview:
+        if start:
+            self.both.wait()
+        return super().read(start, end)
+
+
+def test_the_next_stretch_is_on_its_way_while_the_first_is(tmp_path: Path) -> None:
+    data = write_shards(tmp_path, [800_000])[0].read_bytes()  # four spans, of which two fit in the window
+    with StoreShardSource.open([Meeting(data)], batch_rows=100_000) as source:
+        np.testing.assert_array_equal(np.concatenate([b.rows for b in source]), rows_of(0, 800_000))
 
 
 class NamedBytes(BytesRangeReader):

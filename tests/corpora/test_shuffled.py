@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from tests.contracts.row_source import WIDTH, rows_of, write_shards
 from tests.corpora.test_row_sources import NamedBytes
 from tests.sweeps import enough_examples
+from tests.waiting import until
 from warpdata.corpora.batch import RowBatch
 from warpdata.corpora.shuffled import ShuffledRows
 from warpdata.corpora.source import FixedOrderSource, MmapShardSource
@@ -57,6 +58,25 @@ def epoch_ids(rows: ShuffledRows) -> list[list[int]]:
         check_values(batch)
         found.append(batch.row_ids.tolist())
     return found
+
+
+class Counted(NamedBytes):
+    """Counts how often rows are read."""
+
+    reads = 0
+
+    def read(self, start: int, end: int) -> memoryview:
+        self.reads += start > 0
+        return super().read(start, end)
+
+
+def test_windows_are_filled_before_the_batch_that_needs_many_of_them(tmp_path: Path) -> None:
+    """Half of the 32 sections need their next window in one batch: a share of those is there by then."""
+    reader = Counted(write_shards(tmp_path, [128 * 50])[0])
+    source = StoreShardSource.open([reader])
+    with source, ShuffledRows(source, batch_size=32, block_rows=50, window_blocks=64) as rows:
+        rows.next_batch()
+        until(lambda: reader.reads >= 48 + 2 * 12, "windows wait to be asked for")
 
 
 @QUIET

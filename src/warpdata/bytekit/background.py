@@ -188,6 +188,35 @@ class OrderedWorker(Generic[T]):
         return self._thread
 
 
+class OrderedWorkers(Generic[T]):
+    """Like one `OrderedWorker`, with several jobs at a time: each thread does every so many-th one."""
+
+    def __init__(self, name: str, threads: int) -> None:
+        self._workers: list[OrderedWorker[T]] = [OrderedWorker(name) for _ in range(threads)]
+        self._submitted = self._taken = 0
+
+    @property
+    def is_alive(self) -> bool:
+        """False once closed, and at the end of the interpreter."""
+        return self._workers[0].is_alive
+
+    def submit(self, job: Callable[[], T]) -> None:
+        """Queue a job; its result is taken by `take`, after those queued before."""
+        self._workers[self._submitted % len(self._workers)].submit(job)
+        self._submitted += 1
+
+    def take(self) -> T:
+        """The result of the oldest job, or what it raised."""
+        worker = self._workers[self._taken % len(self._workers)]
+        self._taken += 1
+        return worker.take()
+
+    def close(self) -> None:
+        """Drop what is queued and stop the threads."""
+        for worker in self._workers:
+            worker.close()
+
+
 def _result(job: Callable[[], T]) -> T | _Failure:
     try:
         return job()

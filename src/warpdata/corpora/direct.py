@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import mmap
 import os
@@ -44,20 +45,21 @@ class DirectSpans(FarSpans):
         return flat.reshape(span.end - span.start, info.width)
 
     def _fill(self, shard: int, view: memoryview, offset: int) -> int:
-        got = 0
+        got, fd, may_fall_back = 0, self._fd(shard), True
         while got < view.nbytes:
             try:
-                count = system.read_into(self._fd(shard), view[got:], offset + got)
+                count = system.read_into(fd, view[got:], offset + got)
             except OSError as error:
-                if error.errno != errno.EINVAL or not self._is_direct:
+                if error.errno != errno.EINVAL or not may_fall_back:
                     raise StoreError(f"cannot read ({error.strerror})", path=self._name(shard)) from None
-                self._fall_back()
+                self._is_direct = may_fall_back = False
+                system.through_cache(fd)  # it stays open: other threads read from it
                 continue
             if not count or (got + count) % DIRECT_ALIGN:
                 return got + count
             got += count
         if not self._is_direct:
-            system.was_read(self._fd(shard), offset, view.nbytes)
+            system.was_read(fd, offset, view.nbytes)
         return got
 
     def release(self, span: RowSpan, rows: Rows) -> None:
@@ -79,33 +81,35 @@ class DirectSpans(FarSpans):
         self._free.clear()
 
     def _buffer(self, size: int) -> mmap.mmap:
-        while self._free:
-            buffer = self._free.pop()
-            if len(buffer) >= size:
-                return buffer
+        with contextlib.suppress(IndexError):  # another thread took the last one
+            while self._free:
+                buffer = self._free.pop()
+                if len(buffer) >= size:
+                    return buffer
         # Private: what a forked child reads into its copy must not appear in ours.
         return mmap.mmap(-1, max(size, DIRECT_ALIGN), flags=mmap.MAP_PRIVATE | mmap.MAP_ANON)
 
     def _fd(self, shard: int) -> int:
         fd = self._files.get(shard)
         if fd is None:
-            flags = system.DIRECT if self._is_direct else 0
-            try:
-                fd = spans.open_shard(self._name(shard), flags)
-            except OSError as error:
-                if error.errno != errno.EINVAL or not self._is_direct:
-                    raise
-                self._fall_back()
-                return self._fd(shard)
-            if not self._is_direct:
-                system.bypass_cache(fd)
-            self._files[shard] = fd
+            made = self._opened(shard)
+            fd = self._files.setdefault(shard, made)
+            if fd != made:  # another thread was first
+                os.close(made)
         return fd
 
-    def _fall_back(self) -> None:
-        """This file system has no direct reads: go through the page cache and drop it behind us."""
-        self._is_direct = False
-        self.close()
+    def _opened(self, shard: int) -> int:
+        """The file past the page cache, or, where the file system cannot, through it, dropped behind us."""
+        if self._is_direct:
+            try:
+                return spans.open_shard(self._name(shard), system.DIRECT)
+            except OSError as error:
+                if error.errno != errno.EINVAL:
+                    raise
+                self._is_direct = False
+        fd = spans.open_shard(self._name(shard))
+        system.bypass_cache(fd)
+        return fd
 
     def _close_file(self, shard: int) -> None:
         fd = self._files.pop(shard, None)

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from warpdata.bytekit.background import OrderedWorker, SharedWork
+from warpdata.bytekit.background import OrderedWorkers, SharedWork
 from warpdata.bytekit.system import has_idle_core
 from warpdata.corpora.batch import Rows
 from warpdata.corpora.decode_ahead import AHEAD_BATCHES, MAX_BYTES, MIN_BYTES, DecodeAhead
@@ -21,6 +21,9 @@ from warpdata.corpora.spans import Copier, RowSpan, SpanReader
 from warpdata.errors import ResidencyError
 
 SPAN_BYTES = 4 << 20
+MAX_READERS = 4
+"""Spans that are brought in at a time, if the window has room for so many: a disk that gets its next request only after
+the last one was served rests between them."""
 NEAR_BYTES = 16 << 20
 RELEASE_BYTES = 16 << 20
 GROUP_BYTES = 16 << 20
@@ -45,7 +48,7 @@ class LoadedSpan:
 
 
 def span_rows(shards: ShardSet, prefetch_bytes: int) -> int:
-    """Rows of a span: about 2 MiB, at most the window, and whole checksummed runs where there are any."""
+    """Rows of a span: about 4 MiB, at most the window, and whole checksummed runs where there are any."""
     rows = max(1, min(SPAN_BYTES, max(1, prefetch_bytes)) // max(1, shards.row_bytes))
     if shards.run_rows:
         rows = max(1, rows // shards.run_rows) * shards.run_rows
@@ -78,10 +81,11 @@ class FixedOrderReader:
         self._prefetch_bytes = prefetch_bytes
         self._span_rows = span_rows(shards, prefetch_bytes)
         self._row_bytes = shards.row_bytes
+        self._readers = min(MAX_READERS, max(1, prefetch_bytes // max(1, self._span_rows * self._row_bytes)))
         self._split_rows = max(1, SPLIT_BYTES // max(1, self._row_bytes))
         self._share_rows = max(1, SHARE_BYTES // max(1, self._row_bytes))
         self._group_rows = max(1, GROUP_BYTES // max(1, self._row_bytes))
-        self._ahead: OrderedWorker[Rows] | None = None
+        self._ahead: OrderedWorkers[Rows] | None = None
         self._second: SharedWork | None = None
         self._is_idle = True
         self._groups = 0
@@ -286,9 +290,9 @@ class FixedOrderReader:
             self._next = next(self._plan, None)
         return span
 
-    def _worker(self) -> OrderedWorker[Rows]:
+    def _worker(self) -> OrderedWorkers[Rows]:
         if self._ahead is None or not self._ahead.is_alive:
-            self._ahead = OrderedWorker("warpdata-read-ahead")
+            self._ahead = OrderedWorkers("warpdata-read-ahead", self._readers)
         return self._ahead
 
     def _plan_from(self, shard: int, row: int) -> None:

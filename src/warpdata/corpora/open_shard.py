@@ -49,7 +49,11 @@ class OpenShard:
         self._dtype = dtype
         self._sync_appends = sync_appends
         self._rows = AppendFile.open(partial_path(folder, index))
-        self._journal = AppendFile.open(journal_path(folder, index))
+        try:
+            self._journal = AppendFile.open(journal_path(folder, index))
+        except BaseException:
+            self._rows.close()
+            raise
 
     @property
     def payload_bytes(self) -> int:

@@ -10,7 +10,7 @@ from functools import partial
 
 import numpy as np
 
-from warpdata.bytekit.background import OrderedWorker
+from warpdata.bytekit.background import OrderedWorkers
 from warpdata.corpora.batch import Rows
 from warpdata.corpora.decode import raw_dtype
 from warpdata.corpora.runs import RunReader
@@ -22,6 +22,10 @@ from warpdata.ordering.splitmix import I64
 
 SLAB_WINDOWS = 8
 """Windows whose buffers are made at a time."""
+
+AHEAD_SHARE = 3 / 8
+"""Windows that are filled before they are needed, of all sections: many sections need their next window in the same
+batch, and with fewer filled by then the disk rests between two such batches."""
 
 WindowKey = tuple[int, int]
 
@@ -57,16 +61,17 @@ class WindowPool:
         self._width = shards.width
         self._dtype = raw_dtype(shards.dtype)
         self._bases: list[int] = shards.first_rows().tolist()
-        self._workers: list[OrderedWorker[Rows]] = [OrderedWorker("warpdata-shuffle") for _ in readers]
+        self._workers: OrderedWorkers[Rows] = OrderedWorkers("warpdata-shuffle", len(readers))
+        self._ahead = max(len(readers), int(AHEAD_SHARE * order.shape.sections))
         self._free: list[Rows] = []
         self._asked: deque[_Asked] = deque()
         self._filling: deque[_Asked] = deque()
-        self._begun = self._claimed = 0
+        self._begun = 0
 
     @property
     def is_hungry(self) -> bool:
         """True while more windows could be asked for without waiting."""
-        return len(self._asked) < len(self._readers)
+        return len(self._asked) < self._ahead
 
     def ask(self, key: WindowKey) -> None:
         """This window will be claimed, after those asked for before."""
@@ -79,8 +84,7 @@ class WindowPool:
         self._pump()
         if not self._filling or self._filling[0].key != key:
             raise ResidencyError(f"window {key} was claimed out of its turn")
-        buffer = self._workers[self._claimed % len(self._workers)].take()
-        self._claimed += 1
+        buffer = self._workers.take()
         asked = self._filling.popleft()
         self._pump()
         order, ids = self._order.window_permutation(*key), run_row_ids(asked.runs)
@@ -92,16 +96,15 @@ class WindowPool:
 
     def close(self) -> None:
         """Stop the threads and close the files."""
-        for worker in self._workers:
-            worker.close()
+        self._workers.close()
         for reader in self._readers:
             reader.close()
 
     def _pump(self) -> None:
-        """Let every reader fill one window ahead."""
-        while self._asked and len(self._filling) < len(self._readers):
-            asked, number = self._asked.popleft(), self._begun % len(self._readers)
-            self._workers[number].submit(partial(_fill, self._readers[number], asked.spans, self._buffer()))
+        """Keep every reader busy, a bounded number of windows ahead."""
+        while self._asked and len(self._filling) < self._ahead:
+            asked, reader = self._asked.popleft(), self._readers[self._begun % len(self._readers)]
+            self._workers.submit(partial(_fill, reader, asked.spans, self._buffer()))
             self._filling.append(asked)
             self._begun += 1
 

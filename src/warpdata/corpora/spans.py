@@ -52,7 +52,7 @@ class SpanReader(Protocol):
         """The raw rows of a span that is near."""
 
     def fetch(self, span: RowSpan) -> Rows:
-        """The raw rows of a span that is not; called from the read-ahead thread."""
+        """The raw rows of a span that is not; called from the threads that read ahead, several at a time."""
 
     def copier(self, span: RowSpan, rows: Rows) -> Copier:
         """What copies rows out of a loaded span: made once for many batches."""

@@ -51,6 +51,7 @@ if TYPE_CHECKING:
 LOCK_NAME = ".harvest.lock"
 DEFAULT_SHARD_BYTES = 512 << 20
 _ADOPT_ROWS = 4096
+_REOPEN = "Go on with CorpusWriter.reopen."
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,6 +155,7 @@ class CorpusWriter:
         self._shard: OpenShard | None = None
         self._is_open = True
         self._is_of_parent = False
+        self._is_stopped = False
         tell_in_child(self)
         self._adopt_finished()
         self._recover_partial()
@@ -180,7 +182,8 @@ class CorpusWriter:
         """
         self._check_process()
         if not self._is_open:
-            raise WriterClosedError("this corpus writer was closed", path=self.folder)
+            self._check_stopped()
+            raise WriterClosedError("this corpus writer was closed", path=self.folder, hint=_REOPEN)
         matrix = encode_rows(rows, self._dtype)
         if matrix.shape[1] != self.width:
             raise SchemaMismatchError(f"rows of width {matrix.shape[1]} in a corpus of width {self.width}")
@@ -229,16 +232,27 @@ class CorpusWriter:
                 hint="Append in the process that opened the writer.",
             )
 
+    def _check_stopped(self) -> None:
+        if self._is_stopped:
+            raise WriterClosedError(
+                "this corpus writer stopped when a shard could not be finished; what was acknowledged is there",
+                path=self.folder,
+                hint=_REOPEN,
+            )
+
     def close(self) -> None:
         """Finish the last shard, write rows.parquet and the complete corpus.json."""
         self._check_process()
+        self._check_stopped()
         if not self._is_open:
             return
         self._seal()
         self._write_side_table()
-        save_corpus(self.folder, replace(self._with_statistics(), is_complete=True))
-        for index in range(len(self._record.shards)):
-            journal_path(self.folder, index).unlink(missing_ok=True)
+        statistics = self._statistics.to_dict()
+        save_corpus(self.folder, replace(self._record, statistics=statistics, is_complete=True))
+        with map_os_errors(self.folder):
+            for index in range(len(self._record.shards)):
+                journal_path(self.folder, index).unlink(missing_ok=True)
         self._unlock()
 
     def abandon(self) -> None:
@@ -250,35 +264,46 @@ class CorpusWriter:
 
     def _open_shard(self) -> OpenShard:
         if self._shard is None:
-            index = len(self._record.shards)
-            self._shard = self._new_shard(index)
-            self._shard.begin()
+            shard = self._new_shard(len(self._record.shards))
+            try:
+                shard.begin()
+            except BaseException:
+                shard.close()
+                raise
+            self._shard = shard
         return self._shard
 
     def _new_shard(self, index: int) -> OpenShard:
         return OpenShard(self.folder, index, self.width, self._dtype, sync_appends=self._sync_appends)
 
     def _seal(self) -> None:
-        shard, self._shard = self._shard, None
-        if shard is None:
+        """Finish the shard that is open. Where that fails the harvest stops as a kill would stop it.
+
+        Its rows were acknowledged, and the next shard would take their place.
+        """
+        if self._shard is None:
             return
-        if not shard.n_rows:
-            shard.discard()
-            return
-        with map_os_errors(self.folder):
-            self._list(shard.finish())
+        try:
+            with map_os_errors(self.folder):
+                if self._shard.n_rows:
+                    self._list(self._shard.finish())
+                else:
+                    self._shard.discard()
+                    self._shard = None
+        except BaseException:
+            self._is_stopped = True
+            self.abandon()
+            raise
 
     def _list(self, path: Path) -> None:
         """Add a finished shard to corpus.json; its journal goes unless side columns wait in it."""
         index = len(self._record.shards)
         entry = digest_shard(path, self._record.run_rows).record()
-        self._record = replace(self._record, shards=(*self._record.shards, entry))
-        save_corpus(self.folder, self._with_statistics())
-        if not self._record.columns:
+        record = replace(self._record, shards=(*self._record.shards, entry))
+        save_corpus(self.folder, replace(record, statistics=self._statistics.to_dict()))
+        self._record, self._shard = record, None
+        if not record.columns:
             journal_path(self.folder, index).unlink(missing_ok=True)
-
-    def _with_statistics(self) -> CorpusRecord:
-        return replace(self._record, statistics=self._statistics.to_dict())
 
     def _adopt_finished(self) -> None:
         """A shard that got its name just before a kill is listed now."""

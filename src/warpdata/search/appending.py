@@ -90,6 +90,13 @@ class StoreAppender:
         """Whether this process opened it, and no process it was forked from."""
         return bool(self._own)
 
+    def is_at(self, path: str) -> bool:
+        """Whether a path still leads to the file that is written here."""
+        try:
+            return os.path.samestat(os.fstat(self._fd), os.stat(path))
+        except FileNotFoundError:
+            return False
+
     def close(self) -> None:
         """Close the file."""
         fd, self._fd = self._fd, -1

@@ -503,13 +503,26 @@ class VectorStore:
         assert self._path is not None
         rows = self._searcher.rows
         plan = RewritePlan(replace(profile, next_id=appender.state.next_id), action, compression, signing)
-        rewrite(self._path, self._content, self._live_rows(rows), plan)
+        try:
+            rewrite(self._path, self._content, self._live_rows(rows), plan)
+        finally:
+            if not appender.is_at(self._path):  # also if something failed after the new file got the name
+                self._follow_rewritten(appender)
+
+    def _follow_rewritten(self, appender: StoreAppender) -> None:
+        """Go on with the new file; where that fails the store closes, because nobody finds the old one any more."""
+        assert self._path is not None
+        self._appender = None
         appender.close()
         self._reader.close()
-        self._attach(FileRangeReader(self._path))
-        self._appender = StoreAppender(
-            self._path, self._content, self._searcher.writer_state(), durable=self._durable
-        )
+        try:
+            self._attach(FileRangeReader(self._path))
+            self._appender = StoreAppender(
+                self._path, self._content, self._searcher.writer_state(), durable=self._durable
+            )
+        except BaseException:
+            self.close()
+            raise
 
     def _live_rows(self, rows: RowData) -> LiveRows:
         live = np.flatnonzero(rows.live)
