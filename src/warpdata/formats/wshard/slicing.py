@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 
 from warpdata.bytekit.dtype import dtype_named
 from warpdata.errors import CorruptLayoutError, SchemaMismatchError
-from warpdata.formats.wshard.block_rows import BlockRows
 from warpdata.formats.wshard.channel import ArrayRows, Channel
 from warpdata.formats.wshard.episode import WShardEpisode
 from warpdata.formats.wshard.residual import SIGN_BITS, pack_residual, unpack_residual
@@ -36,7 +35,9 @@ class SlicedRows:
 
 
 class JoinedRows:
-    """The rows of several sources one after the other; each is opened when one of its rows is asked for."""
+    """The rows of several chunks one after the other; each is opened when one of its rows is asked for."""
+
+    is_stored = True
 
     def __init__(
         self, spec: TensorSpec, lengths: Sequence[int], opened: Callable[[int], ChannelRows]
@@ -90,9 +91,7 @@ class JoinedBits:
 
 def is_stored(rows: ChannelRows) -> bool:
     """Whether rows come from a file as they are: whoever wrote it decided what they hold."""
-    if isinstance(rows, SlicedRows):
-        return is_stored(rows.source)
-    return isinstance(rows, BlockRows | JoinedRows)
+    return is_stored(rows.source) if isinstance(rows, SlicedRows) else getattr(rows, "is_stored", False)
 
 
 def slice_episode(episode: WShardEpisode, start: int, end: int) -> WShardEpisode:
