@@ -76,6 +76,7 @@ def test_a_wrong_kind_is_named_at_every_door(tmp_path: Path) -> None:
         wd.open, wd.open_episodes, wd.open_recordings, wd.open_corpus, wd.check_dataset, wd.embed, wd.LocalDataset,
         lambda v: wd.import_episodes(v, tmp_path / "in"), lambda v: wd.export_episodes(v, tmp_path / "out", "mcap"),
         lambda v: wd.chunk_episode(v, tmp_path / "chunks", 4), wd.Episode.of,
+        wd.Episodes.of, wd.LocalDataset.of,
         lambda v: wd.ShuffledRows(v, seed=1, batch_size=2),
         lambda v: wd.CorpusWriter(tmp_path / "corpus", 4, columns=v),
     ]  # fmt: skip
@@ -91,6 +92,15 @@ def test_a_wrong_kind_is_named_at_every_door(tmp_path: Path) -> None:
         ):
             with pytest.raises(TypeError, match=f"a whole number.*not {type(wrong).__name__}"):
                 count(wrong)
+
+
+def test_a_list_of_episodes_holds_episodes() -> None:
+    episode = wd.Episode.of({"a": wd.ArraySignal([0], [1.0])}, id="a")
+    for of in (wd.Episodes.of, wd.LocalDataset.of):
+        assert of(iter([episode])).ids == ["a"]
+        for wrong in ([episode, 1], [None], {"a": episode}, "a", [wd.WShardEpisode("a")]):
+            with pytest.raises(TypeError, match=r"Episode|not (dict|str)"):
+                of(wrong)
 
 
 def test_the_name_of_a_channel_is_a_text() -> None:

@@ -287,6 +287,8 @@ def accepted() -> Iterable[tuple[str, File]]:
     yield "reward_i8", with_blocks(reward=(np.arange(STEPS) - 2).astype(np.int8).tobytes())
     yield "reward_i64", with_blocks(reward=numbers("<i8", STEPS))
     yield "done_f32", with_blocks(done=np.array([0, 0, 0, 1], np.float32).tobytes())
+    yield "done_u8_odd", with_blocks(done=bytes([0, 2, 255, 1]), truncated=bytes([7, 0, 0, 1]))
+    yield "done_f32_odd", with_blocks(done=np.array([0, 0.5, -3, np.nan], np.float32).tobytes())
     yield "done_i32", with_blocks(done=np.array([0, 0, 0, 1], np.int32).tobytes())
     yield "done_zeros", with_blocks(done=bytes(8 * STEPS))
     yield "times_that_are_not_there", episode_meta(timebase={"type": "timestamps_ns", "dt_ns": 20_000_000})
@@ -348,6 +350,16 @@ def accepted() -> Iterable[tuple[str, File]]:
             {"id": "c", "dtype": "f64", "shape": [], "clock": "time/signal/c/timestamps_ns"},
             signal__c=numbers("<f8", 3),
             time__signal__c__timestamps_ns=np.array([5, 6, 9], np.int64).tobytes(),
+        ),
+    )
+    yield (
+        "times_fall",
+        channels(
+            X,
+            {"id": "c", "dtype": "f64", "shape": [], "clock": "time/signal/c/timestamps_ns"},
+            signal__c=numbers("<f8", 3),
+            time__signal__c__timestamps_ns=np.array([9, 9, 5], np.int64).tobytes(),
+            time__timestamps_ns=np.array([3, 3, -8, 2**63 - 1], np.int64).tobytes(),
         ),
     )
     yield "text", with_blocks(**WORDS)

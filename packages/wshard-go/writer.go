@@ -49,6 +49,9 @@ type EpisodeData struct {
 	Chunk    *ChunkPosition
 	Channels []ChannelData
 	Blocks   []NamedBlock
+	// AsStored says that times and flags are those of a file and written as they are; new times increase, new flags
+	// are 0 or 1.
+	AsStored bool
 }
 
 // WriteOptions say how blocks are stored.
@@ -95,7 +98,7 @@ func Write(out io.Writer, episode *EpisodeData, options WriteOptions) error {
 // Data is everything of an open episode, read into memory, as something to write.
 func (e *Episode) Data() (*EpisodeData, error) {
 	found := &EpisodeData{ID: e.ID, EnvID: e.EnvID, Length: e.Length, Timebase: e.Timebase, Metadata: e.Metadata,
-		Models: e.Models, About: e.About, Chunk: e.Chunk}
+		Models: e.Models, About: e.About, Chunk: e.Chunk, AsStored: true}
 	if e.Clock != nil {
 		times, err := e.TimesNs()
 		if err != nil {
@@ -245,7 +248,7 @@ func (p *plan) tensors() ([]*tensor, error) {
 	}
 	for _, channel := range p.rows {
 		if channel.HasClock || channel.TimesNs != nil {
-			if err := add(timesTensor("time/"+channel.Name+"/timestamps_ns", channel.TimesNs)); err != nil {
+			if err := add(p.times("time/"+channel.Name+"/timestamps_ns", channel.TimesNs)); err != nil {
 				return nil, err
 			}
 		}
@@ -425,10 +428,12 @@ func (p *plan) flag(name string) ([]*tensor, error) {
 	for _, value := range values {
 		if name == rewardBlock {
 			plain = little.AppendUint32(plain, math.Float32bits(float32(value)))
-		} else if value != 0 && value != 1 {
+		} else if value != 0 && value != 1 && !p.episode.AsStored {
 			return nil, mismatch(name, "holds values other than 0 and 1")
+		} else if value != 0 {
+			plain = append(plain, 1)
 		} else {
-			plain = append(plain, byte(value))
+			plain = append(plain, 0)
 		}
 	}
 	if fitsOwnBlock(name, channel.DType) {
@@ -443,7 +448,7 @@ func (p *plan) time() ([]*tensor, error) {
 		if int64(len(p.episode.TimesNs)) != p.episode.Length {
 			return nil, mismatch(stampsBlock, "has %d times for %d steps", len(p.episode.TimesNs), p.episode.Length)
 		}
-		return timesTensor(stampsBlock, p.episode.TimesNs)
+		return p.times(stampsBlock, p.episode.TimesNs)
 	}
 	raw := make([]byte, 0, 4*p.episode.Length)
 	for step := int64(0); step < p.episode.Length; step++ {
@@ -452,9 +457,9 @@ func (p *plan) time() ([]*tensor, error) {
 	return []*tensor{{name: ticksBlock, raw: raw, rowBytes: 4}}, nil
 }
 
-func timesTensor(name string, times []int64) ([]*tensor, error) {
+func (p *plan) times(name string, times []int64) ([]*tensor, error) {
 	for i := 1; i < len(times); i++ {
-		if times[i] <= times[i-1] {
+		if times[i] <= times[i-1] && !p.episode.AsStored {
 			return nil, mismatch(name, "%d at step %d is not later than %d before it", times[i], i, times[i-1])
 		}
 	}

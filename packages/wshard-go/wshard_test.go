@@ -189,6 +189,10 @@ func TestWhatNoReaderWouldGiveBackIsRefused(t *testing.T) {
 			t.Errorf("%q was expected, not %v", want, err)
 		}
 	}
+	late := EpisodeData{ID: "e", Length: 2, TimesNs: []int64{2, 1}, Channels: []ChannelData{x}}
+	if err := Write(io.Discard, &late, WriteOptions{}); CodeOf(err) != SchemaMismatch {
+		t.Error("times that go back were written as new ones: ", err)
+	}
 }
 
 func TestTextsClocksAndFlagsComeBack(t *testing.T) {

@@ -35,6 +35,13 @@ EXPECTED: dict[str, Any] = json.loads((SUITE / "expected.json").read_text())
 FILES: dict[str, Any] = EXPECTED["files"]
 LANGUAGES = ("python", "typescript", "go")
 
+ODD_VALUES = {
+    "done_u8_odd": ["flag_value"] * 2,
+    "done_f32_odd": ["flag_value"],
+    "times_fall": ["clock_order"] * 2,
+}
+"""What verifying says of values that no file of ours has when it is new, and that are kept when it is written again."""
+
 # The first build of a compiler's standard library takes its time on a small machine.
 pytestmark = pytest.mark.timeout(900)
 
@@ -142,6 +149,9 @@ def _sources(folder: Path) -> list[Path]:
         "no_steps",
         "unicode",
         "done_f32",
+        "done_f32_odd",
+        "done_u8_odd",
+        "times_fall",
     )
     return [
         *golden,
@@ -171,7 +181,9 @@ def test_what_one_language_writes_the_others_read(
     for reader in LANGUAGES:
         for source, said, want in zip(sources, language(reader).describe(copies), wanted, strict=True):
             assert said == want, (writer, reader, source.name, _difference(said, want))
-    assert not [finding for copy in copies for finding in verify_shard(copy, full=True) if finding.is_damage]
+    for source, copy in zip(sources, copies, strict=True):
+        found = [each.code for each in verify_shard(copy, full=True) if each.is_damage]
+        assert found == ODD_VALUES.get(source.stem, []), source.name
     assert ShardReader.open(folder / "large.wshard").block("signal/ramp").codec == compression
     assert "aux/crc32c/signal/noise" in ShardReader.open(folder / "large.wshard")
 

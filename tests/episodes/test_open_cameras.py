@@ -6,6 +6,7 @@ import gc
 import os
 import pickle
 import resource
+import shutil
 import subprocess
 import sys
 import threading
@@ -63,6 +64,54 @@ def test_every_camera_of_many_episodes_under_a_low_limit(root: Path) -> None:
     total, still_open, grown_mb = map(int, run.stdout.split())
     assert total == 2 * EPISODES * len(CAMERA_NAMES) * FRAMES
     assert still_open <= open_cameras.MOST_OPEN
+    assert grown_mb < 100
+
+
+TOGETHER = """
+import resource, sys
+resource.setrlimit(resource.RLIMIT_NOFILE, (128, 128))
+import warpdata as wd
+folder, count = sys.argv[1], int(sys.argv[2])
+here = lambda kind: [f"{folder}/{kind}/{number}.wshard" for number in range(count)]
+cameras = [*wd.LocalDataset(folder + "/root")[:count], *map(wd.open_episode, here("packed"))]
+cameras += wd.dataset("lab/many", catalog=folder + "/catalog").episodes
+shards = [wd.load_wshard(each) for each in here("shards")]
+chunks = [wd.open_episode(f"{folder}/chunks{number}/e_manifest.wshard") for number in range(count)]
+playing = [iter(episode[name]) for episode in cameras for name in "abcd"]
+seen, held, before = 0, [], None
+for frame in range(4):
+    for number, each in enumerate(playing):
+        pixels, ts_ns = next(each)
+        seen += ts_ns == frame
+        held += [shards[number % count].observations["x"][frame : frame + 2], chunks[number % count]["x"][3 * frame]]
+    before = before or resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+print(seen, len(held), (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) // 1024)
+"""
+
+
+def test_everything_at_once_under_a_low_limit(root: Path, tmp_path: Path) -> None:
+    """Directories, packed and published episodes, shards and chunk lists, in turns: none takes what another needs."""
+    count = 40
+    (tmp_path / "root").symlink_to(root)
+    for kind in ("packed", "shards"):
+        (tmp_path / kind).mkdir()
+    episode = wd.WShardEpisode("e", length=12)
+    episode.observations["x"] = np.arange(12.0)
+    wd.pack_episode(wd.LocalDataset(root)[0], tmp_path / "packed" / "0.wshard")
+    wd.save_wshard(episode, tmp_path / "shards" / "0.wshard", "zstd")
+    wd.chunk_episode(episode, tmp_path / "chunks0", 3)
+    for number in range(1, count):
+        for kind in ("packed", "shards"):
+            os.link(tmp_path / kind / "0.wshard", tmp_path / kind / f"{number}.wshard")
+        shutil.copytree(tmp_path / "chunks0", tmp_path / f"chunks{number}", copy_function=os.link)
+    with wd.DatasetBuilder("lab/many", catalog=str(tmp_path / "catalog")) as builder:
+        builder.add_episodes("episodes", wd.LocalDataset(root)[:count]).publish()
+    command = [sys.executable, "-c", TOGETHER, str(tmp_path), str(count)]
+    run = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert run.returncode == 0, run.stderr
+    seen, held, grown_mb = map(int, run.stdout.split())
+    assert seen == 3 * count * len(CAMERA_NAMES) * FRAMES
+    assert held == 2 * seen
     assert grown_mb < 100
 
 

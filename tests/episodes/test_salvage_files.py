@@ -146,6 +146,25 @@ def test_a_folder_of_shards_is_salvaged_as_a_whole(
     assert len(wd.open_episode(tmp_path / ".hidden.wshard")["arm"]) == COUNT
 
 
+def test_a_folder_may_be_named_by_where_one_stands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for number, (where, name) in enumerate((("", "."), ("below", ".."), ("", ""))):
+        root = tmp_path / str(number)
+        die(lambda root=root: record_steps(root))
+        (episode,) = root.glob("*/*")
+        (episode / where).mkdir(exist_ok=True)
+        monkeypatch.chdir(episode / where)
+        receipt = wd.salvage(name)
+        assert receipt.is_complete, receipt
+        assert f"{receipt.steps_kept} records kept" in str(receipt)
+        assert len(wd.LocalDataset(root)[0]["x"]) == 5
+
+
+def record_steps(root: Path) -> None:
+    recorder = wd.record(root, clock="simulated")
+    for i in range(5):
+        recorder.step({"x": np.zeros(2, np.float32)}, {"a": 1.0}, ts_ns=i)
+
+
 def test_the_folder_of_a_recording_stands_for_its_file(tmp_path: Path) -> None:
     die(lambda: record_into(tmp_path / "one.wshard"))
     [receipt] = salvage_folder(tmp_path / "one.wshard.recording")

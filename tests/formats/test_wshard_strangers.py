@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import io
 import json
+import pickle
+import tempfile
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import warpdata as wd
 from tests.sweeps import enough_examples
 from warpdata.bytekit.checksum import crc32c, xxh64
-from warpdata.errors import CorruptLayoutError, TruncatedError
+from warpdata.errors import CorruptLayoutError, SchemaMismatchError, TimestampOrderError, TruncatedError
 from warpdata.formats.wshard import layout
+from warpdata.formats.wshard.chunked import ChunkedEpisodeReader, chunk_episode
 
 
 def stranger(
@@ -218,3 +221,107 @@ def test_times_that_are_announced_and_not_there(tmp_path: Path) -> None:
     again = check_saved_again(wd.load_wshard(stranger(blocks)), tmp_path)
     assert again.timebase == wd.Timebase("ticks", 50)
     assert again.times_ns().tolist() == [0, 20_000_000, 40_000_000, 60_000_000]
+
+
+@settings(max_examples=enough_examples(60), suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    times=st.lists(st.integers(-(2**63), 2**63 - 1) | st.integers(0, 3), min_size=1, max_size=12),
+    flag=st.sampled_from(["done", "truncated"]),
+    dtype=st.sampled_from(["u1", "<f2", "<f4", "<f8"]),
+    compression=st.sampled_from(["none", "zstd", "zstd-seekable", "lz4"]),
+    steps=st.integers(1, 13),
+    data=st.data(),
+)
+def test_whatever_opens_can_be_saved_again(
+    tmp_path: Path, times: list[int], flag: str, dtype: str, compression: str, steps: int, data: st.DataObject
+) -> None:
+    """Times that stand still or go back and flags between 0 and 1 are what another program said: no value changes."""
+    length = len(times)
+    bits = data.draw(st.binary(min_size=length * int(dtype[-1]), max_size=length * int(dtype[-1])))
+    state = np.arange(length * 2, dtype=np.float32).reshape(length, 2)
+    blocks = episode_blocks(
+        length,
+        LISTED,
+        **{
+            "signal/state": state,
+            flag: np.frombuffer(bits, dtype),
+            "time/timestamps_ns": np.array(times, "<i8"),
+        },
+    )
+    episode = wd.load_wshard(stranger(blocks))
+    held = episode.terminations if flag == "done" else episode.truncations
+    assert held.data.tobytes() == bits
+    assert episode.timestamps_ns.tolist() == times
+    for made in (episode, episode.clone(), pickle.loads(pickle.dumps(episode))):
+        wd.save_wshard(made, tmp_path / "again.wshard", compression, durable=False)
+        again = wd.load_wshard(tmp_path / "again.wshard")
+        assert again == episode
+    with tempfile.TemporaryDirectory(dir=tmp_path) as folder:
+        joined = ChunkedEpisodeReader(chunk_episode(again, folder, steps)).episode()
+        assert joined == episode
+        wd.save_wshard(joined, tmp_path / "joined.wshard", durable=False)
+        assert wd.load_wshard(tmp_path / "joined.wshard") == episode
+
+
+def test_new_times_must_increase_and_new_flags_be_true_or_false(tmp_path: Path) -> None:
+    blocks = episode_blocks(
+        4, LISTED, **{"signal/state": STATE, "time/timestamps_ns": np.array([3, 3, 1, 2])}
+    )
+    episode = wd.load_wshard(stranger(blocks))
+    for times in ([3, 3, 1, 2], np.array([0, 1, 1, 2]), np.array([0, 2, 1, 3])):
+        episode.timestamps_ns = times
+        with pytest.raises(TimestampOrderError, match="not later"):
+            wd.save_wshard(episode, tmp_path / "a.wshard")
+        with pytest.raises(TimestampOrderError, match="not later"):
+            chunk_episode(episode, tmp_path / "chunks", 3)
+    episode.timestamps_ns = np.arange(4.0)
+    with pytest.raises(SchemaMismatchError, match="float64"):
+        chunk_episode(episode, tmp_path / "chunks", 3)
+    episode.timestamps_ns = np.arange(4)
+    for flags in (np.array([0, 0.5, 1, 1], "f4"), np.array([0, 0, 0, 255], "u1")):
+        episode.terminations = flags
+        with pytest.raises(SchemaMismatchError, match="0 and 1"):
+            wd.save_wshard(episode, tmp_path / "a.wshard")
+        with pytest.raises(SchemaMismatchError, match="0 and 1"):
+            chunk_episode(episode, tmp_path / "chunks", 4)
+    assert not (tmp_path / "a.wshard").exists()
+
+
+def test_rows_with_times_of_their_own_are_not_cut_by_times_that_go_back(tmp_path: Path) -> None:
+    listed = [*LISTED, {"id": "c", "dtype": "u8", "shape": [], "clock": "time/signal/c/timestamps_ns"}]
+    own = {"signal/c": np.arange(3, dtype="u1"), "time/signal/c/timestamps_ns": np.array([9, 5, 7])}
+    blocks = episode_blocks(4, listed, **{"signal/state": STATE, **own})
+    episode = wd.load_wshard(stranger(blocks))
+    check_saved_again(episode, tmp_path)
+    chunk_episode(episode, tmp_path / "one", 4)
+    with pytest.raises(SchemaMismatchError, match="clock of its own") as told:
+        chunk_episode(episode, tmp_path / "two", 2)
+    assert told.value.hint
+
+
+def test_what_lies_in_a_file_cannot_be_changed_in_place(tmp_path: Path) -> None:
+    """Saving takes the rows from the file, so a change that only memory knows of would be lost."""
+    episode = wd.WShardEpisode("a", length=6, timebase="timestamps_ns")
+    episode.observations["x"], episode.observations["word"] = np.arange(6.0), list("abcdef")
+    episode.rewards, episode.timestamps_ns = np.ones(6, np.float32), np.arange(6)
+    wd.save_wshard(episode, tmp_path / "a.wshard", "zstd")
+    whole = wd.load_wshard(tmp_path / "a.wshard")
+    chunks = ChunkedEpisodeReader(chunk_episode(episode, tmp_path / "chunks", 4)).episode()
+    for loaded in (whole, chunks):
+        held = [loaded.observations["x"], loaded.observations["word"], loaded.rewards]
+        for array in [*(each.data for each in held), loaded.timestamps_ns]:
+            with pytest.raises(ValueError, match="read-only"):
+                array[0] = 2
+        loaded.observations["x"].data = loaded.observations["x"].data + 1
+        wd.save_wshard(loaded, tmp_path / "b.wshard")
+        assert wd.load_wshard(tmp_path / "b.wshard").observations["x"].data.tolist() == [1, 2, 3, 4, 5, 6]
+
+
+@pytest.mark.parametrize("opened", ["path", "bytes"])
+def test_blocks_of_other_programs_go_along_to_another_process(tmp_path: Path, opened: str) -> None:
+    raw = stranger(episode_blocks(4, LISTED, **{"signal/state": STATE, "theirs/notes": np.arange(3)}))
+    (tmp_path / "a.wshard").write_bytes(raw)
+    episode = wd.load_wshard(raw if opened == "bytes" else tmp_path / "a.wshard")
+    assert list(episode.blocks) == ["theirs/notes"]
+    assert pickle.loads(pickle.dumps(episode)) == episode
+    assert pickle.loads(pickle.dumps(episode.in_time)).tensors == episode

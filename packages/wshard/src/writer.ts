@@ -49,6 +49,8 @@ export interface EpisodeData {
   channels: readonly ChannelData[];
   /** Blocks that are no part of the format. */
   blocks?: ReadonlyMap<string, Uint8Array>;
+  /** Times and flags are those of a file and written as they are; new times increase, new flags are 0 or 1. */
+  asStored?: boolean;
 }
 
 export interface WriteOptions {
@@ -100,6 +102,7 @@ export async function episodeData(episode: Episode): Promise<EpisodeData> {
     chunk: episode.chunk,
     channels: await Promise.all([...episode.channels.values()].map(channelData)),
     blocks,
+    asStored: true,
   };
 }
 
@@ -159,7 +162,7 @@ class Plan {
     for (const name of FLAGS) out.push(...this.#flag(name));
     out.push(this.#time());
     for (const { name, timesNs } of this.#rows) {
-      if (timesNs) out.push(times(`time/${name}/timestamps_ns`, timesNs));
+      if (timesNs) out.push(this.#times(`time/${name}/timestamps_ns`, timesNs));
     }
     for (const channel of [...this.#rows, ...this.#lanes]) {
       if (!isDType(channel.dtype)) {
@@ -268,11 +271,12 @@ class Plan {
     }
     const exact = this.#tensor(channel);
     const values = toFloat32(dtype, exact.raw);
-    if (name !== layout.REWARD && !values.every((each) => each === 0 || each === 1)) {
+    const isNew = !this.episode.asStored;
+    if (isNew && name !== layout.REWARD && !values.every((each) => each === 0 || each === 1)) {
       wrong("holds values other than 0 and 1", name);
     }
     if (fitsOwnBlock(name, dtype)) return [exact];
-    const plain = name === layout.REWARD ? values : Uint8Array.from(values);
+    const plain = name === layout.REWARD ? values : Uint8Array.from(values, (each) => Number(each !== 0));
     return [
       { ...numbers(name, plain), rowBytes: plainBytes },
       { ...exact, name: layout.EXACT[name]! },
@@ -290,7 +294,15 @@ class Plan {
         rowBytes: 4,
       };
     if (timesNs.length !== length) wrong(`has ${timesNs.length} times for ${length} steps`, layout.TIMESTAMPS_NS);
-    return times(layout.TIMESTAMPS_NS, timesNs);
+    return this.#times(layout.TIMESTAMPS_NS, timesNs);
+  }
+
+  #times(name: string, stamps: BigInt64Array): Tensor {
+    const late = stamps.findIndex((each, index) => index > 0 && each <= stamps[index - 1]!);
+    if (late > 0 && !this.episode.asStored) {
+      wrong(`${stamps[late]} at step ${late} is not later than ${stamps[late - 1]} before it`, name);
+    }
+    return { ...numbers(name, stamps), rowBytes: 8 };
   }
 }
 
@@ -336,12 +348,6 @@ function numbers(name: string, data: ChannelData["data"]): Tensor {
   if (!ArrayBuffer.isView(data)) return wrong("holds no numbers", name);
   const raw = new Uint8Array(data.buffer as ArrayBuffer, data.byteOffset, data.byteLength);
   return { name, raw, rowBytes: 1, contentType: layout.CONTENT_RAW };
-}
-
-function times(name: string, stamps: BigInt64Array): Tensor {
-  const late = stamps.findIndex((each, index) => index > 0 && each <= stamps[index - 1]!);
-  if (late > 0) wrong(`${stamps[late]} at step ${late} is not later than ${stamps[late - 1]} before it`, name);
-  return { ...numbers(name, stamps), rowBytes: 8 };
 }
 
 /** JSON text; whole numbers keep their digits, what JSON cannot say is an error. */

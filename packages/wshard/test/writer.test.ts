@@ -1,7 +1,7 @@
 import { expect, test } from "vitest";
 import { decode } from "../src/codec.js";
 import { type Channel, fromBytes, openEpisode, SchemaMismatchError } from "../src/node.js";
-import { type ChannelData, encodeEpisode, encodeZstd } from "../src/writer.js";
+import { type ChannelData, encodeEpisode, encodeZstd, episodeData } from "../src/writer.js";
 
 /** The same numbers in every run. */
 function dice(seed: number): () => number {
@@ -94,4 +94,8 @@ test("what no reader would give back is refused", async () => {
     await expect(written(channels, 2), String(message)).rejects.toThrow(SchemaMismatchError);
     await expect(written(channels, 2)).rejects.toThrow(message);
   }
+  const late = { id: "e", length: 2, timesNs: BigInt64Array.of(2n, 1n), channels: [x] };
+  await expect(encodeEpisode(late)).rejects.toThrow(/not later/);
+  const stored = await openEpisode(fromBytes(await encodeEpisode({ ...late, asStored: true })));
+  expect((await episodeData(stored)).timesNs).toEqual(late.timesNs);
 });

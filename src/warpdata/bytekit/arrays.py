@@ -25,6 +25,15 @@ def as_array(value: Any) -> NDArray[Any]:
         raise ValueError(f"not an array ({error})") from None
 
 
+def frozen(array: NDArray[Any]) -> NDArray[Any]:
+    """A view of an array that nobody can write through; the array itself where that is so already."""
+    if not array.flags.writeable:
+        return array
+    view = array.view()
+    view.flags.writeable = False
+    return view
+
+
 def _is_tensor(value: Any) -> bool:
     return not isinstance(value, np.ndarray) and hasattr(value, "detach") and hasattr(value, "cpu")
 

@@ -143,6 +143,9 @@ class BytesRangeReader:
     def close(self) -> None:
         """Nothing is held open."""
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (BytesRangeReader, (bytes(self._view), self.name))
+
 
 class PartRangeReader:
     """A stretch of another reader's bytes as bytes of their own."""

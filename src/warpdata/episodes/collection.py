@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, overload
@@ -147,10 +147,17 @@ class Episodes(Sequence[Episode]):
         self._rows = rows
         self._facts: pa.Table | None = None
 
-    @classmethod
-    def of(cls, episodes: Sequence[Episode]) -> Episodes:
+    @staticmethod
+    def of(episodes: Iterable[Episode]) -> Episodes:
         """The episodes of a list."""
-        return cls(_ListSource(list(episodes)))
+        if isinstance(episodes, str | bytes | Mapping) or not isinstance(episodes, Iterable):
+            raise TypeError(f"a list of episodes was expected, not {type(episodes).__name__}")
+        listed = list(episodes)
+        for number, each in enumerate(listed):
+            if not isinstance(each, Episode):
+                hint = "; its in_time is one" if hasattr(each, "in_time") else ""
+                raise TypeError(f"item {number} is no Episode, but {type(each).__name__}{hint}")
+        return Episodes(_ListSource(listed))
 
     @property
     def source(self) -> EpisodesSource:

@@ -66,7 +66,7 @@ class LossReceipt(Receipt):
         times = episode.times_ns()
         return cls(
             source=source, output=output, episode_id=episode.id, why=why, steps_kept=episode.length,
-            time_kept_s=float(times[-1] - times[0]) / 1e9 if episode.length else 0.0,
+            time_kept_s=(int(times.max()) - int(times.min())) / 1e9 if episode.length else 0.0,
             channels={name: channel.length for name, channel in episode.lanes()}, **more,
         )  # fmt: skip
 
@@ -109,15 +109,21 @@ class LossReceipt(Receipt):
             if self.is_complete
             else f"{self.steps_lost} lost, {self.bytes_dropped} bytes dropped"
         )
-        return f"<LossReceipt {self.episode_id!r}: {self.steps_kept} records kept, {lost}>"
+        return f"<LossReceipt {self.episode_id!r}: {self.steps_kept} {self._what} kept, {lost}>"
+
+    @property
+    def _what(self) -> str:
+        """What is counted: steps, or the records of all signals of a recording in time."""
+        counts = self.channels.values()
+        return "records" if len(counts) > 1 and sum(counts) == self.steps_kept else "steps"
 
     def lines(self) -> Iterator[str]:
         """The receipt for a person."""
         yield f"{self.source} → {self.output or 'unchanged'}"
-        yield f"  episode {self.episode_id!r}: {self.steps_kept} steps kept, {self.time_kept_s:.3f} s"
+        yield f"  episode {self.episode_id!r}: {self.steps_kept} {self._what} kept, {self.time_kept_s:.3f} s"
         for name, count in self.channels.items():
             yield f"    {name}: {count}"
-        lost = f"{self.steps_lost} steps and {self.bytes_dropped} bytes lost: "
+        lost = f"{self.steps_lost} {self._what} and {self.bytes_dropped} bytes lost: "
         yield f"  {'' if self.is_complete else lost}{self.why}"
         for each in self.damage:
             yield f"  unreadable: {each.get('file', self.source)}: {each['why']}"

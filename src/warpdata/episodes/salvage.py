@@ -76,6 +76,7 @@ def salvage(
     progress: Callable[[int, int], None] | None = None,
 ) -> LossReceipt:
     """Finish an interrupted recording: a `.partial`, its final path, an episode directory, a signal file."""
+    path = _by_name(path)
     work = recording_of(path)
     if work is not None:
         remove_left(work)
@@ -112,6 +113,7 @@ def salvage_folder(path: str | os.PathLike[str], *, overwrite: bool = False) -> 
 
     Those whose recorder lives are left alone, and so are those that cannot be salvaged: their receipts say why.
     """
+    path = _by_name(path)
     work = recording_of(path)
     if is_unfinished(path) or Path(path) in work_folders_in(Path(path).parent) or (work and work.is_dir()):
         return [salvage(path, overwrite=overwrite)]
@@ -120,6 +122,11 @@ def salvage_folder(path: str | os.PathLike[str], *, overwrite: bool = False) -> 
     for each in sorted([*left, *Path(path).glob(f"*{SHARD}{PARTIAL}")]):
         receipts += one_of_many(lambda one: salvage(one, overwrite=overwrite), each)
     return receipts
+
+
+def _by_name(path: str | os.PathLike[str]) -> str | os.PathLike[str]:
+    """`.` and `..` by the name of the folder they stand for: what belongs to it is called after it."""
+    return os.path.abspath(path) if Path(path).name in ("", "..") else path
 
 
 def recording_of(path: str | os.PathLike[str]) -> Path | None:

@@ -82,7 +82,10 @@ class ChannelSignal(ClockedSignal):
             if len(stamps) != len(self):
                 raise CorruptLayoutError(f"{len(stamps)} times for {len(self)} rows", block=self._name)
             if np.any(stamps[1:] <= stamps[:-1]):
-                raise CorruptLayoutError("the times of the channel are not increasing", block=self._name)
+                raise CorruptLayoutError(
+                    "the times of the channel are not increasing", block=self._name,
+                    hint="Read it by step with wd.load_wshard(), or give it timestamps_ns that increase there.",
+                )  # fmt: skip
             self._ts = frozen(stamps)
         return self._ts
 

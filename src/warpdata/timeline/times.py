@@ -10,6 +10,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from warpdata.bytekit.arrays import frozen as frozen
+
 INT64_MIN = -(1 << 63)
 INT64_MAX = (1 << 63) - 1
 _WORD = (1 << 64) - 1
@@ -129,12 +131,3 @@ def moved(times: NDArray[np.int64], offsets_ns: NDArray[np.int64]) -> NDArray[np
     return np.where(
         (offsets_ns < 0) == (found < times), found, np.where(offsets_ns < 0, INT64_MIN, INT64_MAX)
     )
-
-
-def frozen(array: NDArray[Any]) -> NDArray[Any]:
-    """A view of an array that nobody can write through; the array itself where that is so already."""
-    if not array.flags.writeable:
-        return array
-    view = array.view()
-    view.flags.writeable = False
-    return view

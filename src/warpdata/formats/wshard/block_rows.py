@@ -21,6 +21,7 @@ _GAP_BYTES = 64 << 10
 class BlockRows:
     """Rows of a block that stays in its shard."""
 
+    is_stored = True
     _array: NDArray[Any] | None = None
     _mapped: NDArray[Any] | None = None
     _is_checked = False

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from warpdata.bytekit.arrays import as_array
+from warpdata.bytekit.arrays import as_array, frozen
 from warpdata.bytekit.dtype import DType, dtype_of
 from warpdata.bytekit.keys import chosen
 from warpdata.errors import SchemaMismatchError, suggests
@@ -112,9 +112,9 @@ class Channel:
 
     @property
     def data(self) -> NDArray[Any]:
-        """All rows as one array; read-only where it maps a file."""
+        """All rows as one array; read-only where they lie in a file: a change in place would not be saved."""
         if self._data is None:
-            self._data = self._rows.rows(0, self._rows.length)
+            self._data = frozen(self._rows.rows(0, self._rows.length))
         return self._data
 
     @data.setter
@@ -138,7 +138,7 @@ class Channel:
         return self._rows.spec.shape
 
     def to_numpy(self) -> NDArray[Any]:
-        """All rows as one array; read-only where it maps a file."""
+        """All rows as one array; read-only where they lie in a file."""
         return self.data
 
     @property

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import os
 import secrets
 import shutil
@@ -111,9 +112,9 @@ class ChunkedEpisodeWriter:
             raise SchemaMismatchError(f"chunk {index} has {chunk.length} steps, its range {end - start}")
         total = chunk.total_chunks if self._total_chunks is None else self._total_chunks
         steps = (start, end) if chunk.length else None  # a range that names its last step cannot be empty
-        placed = replace(
-            chunk, id=self.episode_id, chunk_index=index, total_chunks=total, timestep_range=steps
-        )
+        placed = copy.copy(chunk)
+        placed.id, placed.chunk_index = self.episode_id, index
+        placed.total_chunks, placed.timestep_range = total, steps
         self._check_forms(placed)
         name = chunk_name(self.episode_id, index)
         with map_os_errors(self.folder):

@@ -226,7 +226,7 @@ def channel_forms(episode: WShardEpisode) -> dict[str, Any]:
         flag: Channel | None = getattr(episode, name)
         if flag is not None:
             forms[name] = str(flag.dtype)
-    if episode.__dict__["timestamps_ns"] is not None:
+    if episode.clock_source is not None:
         forms["timestamps_ns"] = "i64"
     return forms
 

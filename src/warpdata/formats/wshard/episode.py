@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from warpdata.bytekit.arrays import as_array
+from warpdata.bytekit.arrays import as_array, frozen
+from warpdata.bytekit.dtype import dtype_named
 from warpdata.errors import (
     LimitExceededError,
     SchemaMismatchError,
@@ -23,9 +24,9 @@ from warpdata.errors import (
     suggests,
 )
 from warpdata.formats.wshard import layout
-from warpdata.formats.wshard.channel import Channel
+from warpdata.formats.wshard.channel import ArrayRows, Channel
 from warpdata.formats.wshard.residual import error_residual, pack_residual, sign2nddiff
-from warpdata.formats.wshard.schema import ChannelRows, Timebase
+from warpdata.formats.wshard.schema import ChannelRows, TensorSpec, Timebase
 
 if TYPE_CHECKING:
     from typing import Self
@@ -146,6 +147,17 @@ class WShardEpisode:
         return value
 
     def __getstate__(self) -> dict[str, Any]:
+        """Every field for another process; blocks that nobody interprets go along as bytes."""
+        fields = self._fields()
+        views = {name: bytes(each) for name, each in fields["blocks"].items() if isinstance(each, memoryview)}
+        return {**fields, "blocks": {**fields["blocks"], **views}}
+
+    def __copy__(self) -> Self:
+        made = type(self).__new__(type(self))
+        made.__dict__.update(self._fields())
+        return made
+
+    def _fields(self) -> dict[str, Any]:
         """Every field, made or not."""
         fields = {
             name: getattr(self, name) for name in _LAZY_FIELDS if name not in self.__dict__
@@ -176,7 +188,7 @@ class WShardEpisode:
         if not isinstance(other, WShardEpisode):
             return NotImplemented
         clocks = self.timestamps_ns, other.timestamps_ns
-        mine, theirs = self.__getstate__(), other.__getstate__()
+        mine, theirs = self._fields(), other._fields()
         del mine["timestamps_ns"], theirs["timestamps_ns"]
         blocks = mine.pop("blocks"), theirs.pop("blocks")
         same_blocks = {k: bytes(v) for k, v in blocks[0].items()} == {
@@ -188,7 +200,15 @@ class WShardEpisode:
 
     def set_clock(self, rows: ChannelRows) -> None:
         """Take the timestamps of the steps from a source that is read when they are first asked for."""
-        self.__dict__["timestamps_ns"] = rows
+        self.__dict__["timestamps_ns"] = _LazyTimes(rows)
+
+    @property
+    def clock_source(self) -> ChannelRows | None:
+        """Where the timestamps of the steps come from; None where a rate says them."""
+        held = self.__dict__["timestamps_ns"]
+        if isinstance(held, np.ndarray):
+            return ArrayRows(held, TensorSpec(dtype_named("i64"), ()))
+        return None if held is None else held.source
 
     @property
     def is_chunked(self) -> bool:
@@ -382,6 +402,23 @@ for _name in _FLAGS:
     delattr(WShardEpisode, _name)  # a default of the class would hide what is made later
 
 
+class _LazyTimes:
+    """Times that are read once, when they are asked for; nobody changes them in place, for they lie elsewhere."""
+
+    def __init__(self, source: ChannelRows) -> None:
+        self.source = source
+        self._array: NDArray[np.int64] | None = None
+
+    @property
+    def array(self) -> NDArray[np.int64]:
+        if self._array is None:
+            self._array = frozen(self.source.rows(0, self.source.length))
+        return self._array
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"source": self.source, "_array": None}
+
+
 class _Clock:
     """Reads `timestamps_ns` from where it lies when it is first asked for."""
 
@@ -389,9 +426,7 @@ class _Clock:
         if episode is None:
             return self
         value = episode.__dict__["timestamps_ns"]
-        if value is not None and not isinstance(value, np.ndarray):
-            value = episode.__dict__["timestamps_ns"] = value.rows(0, value.length)
-        return value
+        return value.array if isinstance(value, _LazyTimes) else value
 
     def __set__(self, episode: WShardEpisode, value: Any) -> None:
         episode.__dict__["timestamps_ns"] = None if value is None else _times(value)

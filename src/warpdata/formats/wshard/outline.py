@@ -49,8 +49,8 @@ def outline_of(episode: WShardEpisode) -> Outline | None:
     if episode.blocks:
         return None
     later = {*_MAPS, *_FLAGS, *_COPIED, "blocks"}
-    fields = {name: value for name, value in episode.__getstate__().items() if name not in later}
-    clock = fields.pop("timestamps_ns")
+    fields = {name: value for name, value in episode.__dict__.items() if name not in later}
+    clock = episode.clock_source
     try:
         return Outline(
             fields | {"timestamps_ns": None},

@@ -132,7 +132,7 @@ def _described(episode: WShardEpisode) -> dict[str, Any]:
         flag: Channel | None = getattr(episode, name)
         described[name] = None if flag is None else _channel(flag)
     described["blocks"] = sorted(episode.blocks)
-    described["timestamps_ns"] = episode.__dict__["timestamps_ns"] is not None
+    described["timestamps_ns"] = episode.clock_source is not None
     return described
 
 

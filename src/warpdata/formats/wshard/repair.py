@@ -42,6 +42,8 @@ class _Stream(NamedTuple):
 class InterleavedRows:
     """Rows of one block out of flush groups: in each group, so many rows of every block in turn."""
 
+    is_stored = True
+
     def __init__(
         self, reader: RangeReader, start: int, streams: Sequence[_Stream], index: int, group: int, length: int
     ) -> None:

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from warpdata._version import __version__
 from warpdata.bytekit.commit import commit_file
@@ -35,6 +34,7 @@ from warpdata.formats.wshard.schema import (
     TensorSpec,
     check_channel_id,
 )
+from warpdata.formats.wshard.slicing import is_stored
 from warpdata.formats.wshard.text import CONTENT_TYPES, EncodedRows, is_text
 from warpdata.formats.wshard.writer import ShardWriter
 
@@ -331,7 +331,7 @@ def _tensors(episode: WShardEpisode) -> Iterator[_Tensor]:
                 raise SchemaMismatchError(
                     "only observations and actions have clocks of their own", block=block
                 )
-            _check_increasing(channel.clock_source.rows(0, channel.clock_source.length), block)
+            _check_increasing(channel.clock_source, block)
             yield _Tensor(clock_block(lane, channel_id), channel.clock_source)
     for each in lanes:
         if isinstance(each.rows, EncodedRows):
@@ -354,13 +354,13 @@ def _flags(episode: WShardEpisode) -> Iterator[_Tensor]:
             continue
         if is_text(flag.dtype) or flag.clock_source is not None:
             raise SchemaMismatchError("holds one number per step, without a clock of its own", block=name)
-        if name != layout.REWARD:
+        if name != layout.REWARD and not is_stored(flag.row_source):
             _check_flag(flag, name)
         if fits_own_block(name, flag.dtype):
             yield _Tensor(name, flag.row_source)
             continue
         with np.errstate(over="ignore", invalid="ignore"):
-            plain = flag.data.astype(np.float32 if name == layout.REWARD else np.uint8)
+            plain = flag.data.astype(np.float32) if name == layout.REWARD else (flag.data != 0).view(np.uint8)
         yield _Tensor(name, _array("f32" if name == layout.REWARD else "u8", plain))
         yield _Tensor(layout.EXACT[name], flag.row_source)
 
@@ -374,24 +374,28 @@ def _check_flag(flag: Channel, name: str) -> None:
 
 
 def _time(episode: WShardEpisode) -> _Tensor:
-    if episode.timestamps_ns is not None:
-        stamps = np.asarray(episode.timestamps_ns)
-        if stamps.dtype != np.int64:
-            raise SchemaMismatchError(f"is {stamps.dtype}, int64 was expected", block=layout.TIMESTAMPS_NS)
-        _check_increasing(stamps, layout.TIMESTAMPS_NS)
-        return _Tensor(layout.TIMESTAMPS_NS, _array("i64", stamps))
+    if (clock := episode.clock_source) is not None:
+        _check_increasing(clock, layout.TIMESTAMPS_NS)
+        return _Tensor(layout.TIMESTAMPS_NS, clock)
     if episode.timebase.type == "timestamps_ns":
         raise SchemaMismatchError("the timebase needs timestamps_ns", hint="Set episode.timestamps_ns.")
     return _Tensor(layout.TICKS, _array("i32", np.arange(episode.length, dtype=np.int32)))
 
 
-def _check_increasing(stamps: NDArray[np.int64], block: str) -> None:
+def _check_increasing(clock: ChannelRows, block: str) -> None:
+    """Times that somebody stored are theirs to say; new ones increase, or nobody could look anything up in them."""
+    if is_stored(clock):
+        return
+    stamps = clock.rows(0, clock.length)
+    if stamps.dtype != np.int64:
+        raise SchemaMismatchError(f"is {stamps.dtype}, int64 was expected", block=block)
     late = np.flatnonzero(stamps[1:] <= stamps[:-1])
     if len(late):
         at = int(late[0])
         raise TimestampOrderError(
             f"{int(stamps[at + 1])} at step {at + 1} is not later than {int(stamps[at])} before it",
             block=block,
+            hint="Give times that increase; those of a loaded episode are saved as they are.",
         )
 
 

@@ -24,18 +24,20 @@ class SlicedRows:
     """Rows [start, end) of another source."""
 
     def __init__(self, rows: ChannelRows, start: int, end: int) -> None:
-        self._rows = rows
+        self.source = rows
         self._start = start
         self.spec = rows.spec
         self.length = end - start
 
     def rows(self, start: int, end: int) -> NDArray[Any]:
         """Rows [start, end) counted from the start of the slice."""
-        return self._rows.rows(self._start + start, self._start + end)
+        return self.source.rows(self._start + start, self._start + end)
 
 
 class JoinedRows:
-    """The rows of several sources one after the other; each is opened when one of its rows is asked for."""
+    """The rows of several chunks one after the other; each is opened when one of its rows is asked for."""
+
+    is_stored = True
 
     def __init__(
         self, spec: TensorSpec, lengths: Sequence[int], opened: Callable[[int], ChannelRows]
@@ -87,14 +89,21 @@ class JoinedBits:
         return self._whole[start:end]
 
 
+def is_stored(rows: ChannelRows) -> bool:
+    """Whether rows come from a file as they are: whoever wrote it decided what they hold."""
+    return is_stored(rows.source) if isinstance(rows, SlicedRows) else getattr(rows, "is_stored", False)
+
+
 def slice_episode(episode: WShardEpisode, start: int, end: int) -> WShardEpisode:
     """Steps [start, end) of an episode, lazily; channels with their own clock are cut at the same times."""
     cut = replace(episode, length=end - start, timestep_range=(start, end), timestamps_ns=None, blocks={})
     times = episode.times_ns()
     low = times[start] if start else None
     high = times[end] if end < episode.length else None
+    is_ordered = _never_fall(times)
     for name in ("observations", "actions"):
-        setattr(cut, name, {k: _cut(c, start, end, low, high) for k, c in getattr(episode, name).items()})
+        channels = getattr(episode, name).items()
+        setattr(cut, name, {k: _cut(c, start, end, low, high, is_ordered) for k, c in channels})
     for name in ("omens", "uncerts"):
         lanes = getattr(episode, name).data
         setattr(cut, name, {key: _cut(each, start, end, None, None) for key, each in lanes.items()})
@@ -103,17 +112,29 @@ def slice_episode(episode: WShardEpisode, start: int, end: int) -> WShardEpisode
     for name in ("rewards", "terminations", "truncations"):
         flag = getattr(episode, name)
         setattr(cut, name, None if flag is None else _cut(flag, start, end, None, None))
-    if episode.timestamps_ns is not None:
-        cut.timestamps_ns = episode.timestamps_ns[start:end]
+    if (clock := episode.clock_source) is not None:
+        cut.set_clock(SlicedRows(clock, start, end))
     if start == 0:
         cut.blocks = dict(episode.blocks)
     return cut
 
 
-def _cut(channel: Channel, start: int, end: int, low_ns: Any, high_ns: Any) -> Channel:
+def _never_fall(stamps: NDArray[np.int64]) -> bool:
+    return not bool(np.any(stamps[1:] < stamps[:-1]))
+
+
+def _cut(
+    channel: Channel, start: int, end: int, low_ns: Any, high_ns: Any, is_ordered: bool = True
+) -> Channel:
     clock = channel.clock_source
     if clock is not None:
         stamps = clock.rows(0, clock.length)
+        if (low_ns, high_ns) != (None, None) and not (is_ordered and _never_fall(stamps)):
+            raise SchemaMismatchError(
+                "has a clock of its own, and cannot be cut by times that go back",
+                block=channel.name,
+                hint="Keep the episode in one file, or give it times that increase.",
+            )
         start = 0 if low_ns is None else int(np.searchsorted(stamps, low_ns))
         end = clock.length if high_ns is None else int(np.searchsorted(stamps, high_ns))
         clock = SlicedRows(clock, start, end)
