@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -294,3 +295,75 @@ class TestPolars:
         table = published(frame)
         assert table.num_rows == rows
         assert table.slice(rows - 2).to_pylist() == frame.tail(2).to_dicts()
+
+
+@pytest.mark.parametrize("kind", ["rows", "generator", "columns", "arrow", "reader", "parquet", "json lines"])
+def test_a_table_without_columns_is_refused(tmp_path: Path, published, kind: str) -> None:
+    bare = pa.table({"a": [1, 2, 3]}).select([])
+    assert bare.num_rows == 3
+    pq.write_table(bare, tmp_path / "bare.parquet")
+    (tmp_path / "bare.jsonl").write_text("{}\n{}\n")
+    sources: dict[str, Any] = {
+        "rows": [{}, {}], "generator": ({} for _ in range(3)), "columns": {}, "arrow": bare,
+        "reader": bare.to_reader(), "parquet": tmp_path / "bare.parquet", "json lines": tmp_path / "bare.jsonl",
+    }  # fmt: skip
+    with pytest.raises(DatasetError, match="no columns"):
+        published(sources[kind])
+
+
+def test_rows_that_lack_every_column_are_kept_beside_others(published) -> None:
+    assert published([{}, {"a": 1}, {}]).to_pylist() == [{"a": None}, {"a": 1}, {"a": None}]
+
+
+def nested(levels: int, kind: str) -> Any:
+    value: Any = 1
+    for _ in range(levels):
+        value = [value] if kind == "list" else {"a": value}
+    return value
+
+
+@pytest.mark.parametrize("kind", ["list", "struct"])
+@pytest.mark.parametrize("levels", [70, 101, 2_000, 30_000])
+def test_absurd_nesting_is_refused_whatever_it_comes_in(
+    tmp_path: Path, published, kind: str, levels: int
+) -> None:
+    """Arrow would follow it to the end of the stack, or hold what does not fit in memory."""
+    value = nested(levels, kind)
+    sources = [[{"a": 1}, {"a": value}], [{"a": [1, value]}], iter([{"a": value}])]
+    if levels > 100:
+        sources += [{"a": [value]}, pd.DataFrame({"a": pd.Series([value], dtype=object)})]
+    if levels < 1000:
+        (tmp_path / "deep.jsonl").write_text(json.dumps({"a": value}) + "\n")
+        sources.append(tmp_path / "deep.jsonl")
+    for source in sources:
+        with pytest.raises(DatasetError):
+            published(source)
+
+
+def test_types_may_be_as_deep_as_a_reader_goes(published) -> None:
+    for levels, kind in ((49, "list"), (98, "struct")):
+        column = pa.array([nested(levels, kind)])
+        assert published(pa.table({"a": column})).column("a").to_pylist() == column.to_pylist()
+    for levels, kind in ((50, "list"), (99, "struct"), (101, "struct"), (1_000, "list")):
+        with pytest.raises(DatasetError, match="'a'") as refused:
+            published(pa.table({"a": pa.array([nested(levels, kind)])}))
+        assert len(str(refused.value)) < 600
+
+
+def test_what_holds_itself_is_refused(published) -> None:
+    ring: list[Any] = []
+    ring.append(ring)
+    with pytest.raises(DatasetError, match="levels deep"):
+        published([{"a": ring}])
+
+
+@pytest.mark.parametrize(
+    "note", [nested(101, "list"), nested(2_000, "struct"), float("nan"), {1: 2}, {1, 2}, object(), "\ud800"]
+)
+def test_a_note_that_is_no_json_is_refused_when_it_is_given(tmp_path: Path, note: Any) -> None:
+    with wd.DatasetBuilder("ws/made", catalog=str(tmp_path / "catalog")) as builder:
+        with pytest.raises(ValueError, match="the note 'x'"):
+            builder.describe(x=note)
+        builder.add_table("main", {"a": [1]}).describe(y=nested(100, "list"), z=(1, 2)).publish()
+    with wd.dataset("ws/made", catalog=str(tmp_path / "catalog")) as dataset:
+        assert dataset.manifest.metadata == {"y": nested(100, "list"), "z": [1, 2]}

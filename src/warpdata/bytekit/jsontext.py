@@ -47,14 +47,22 @@ def dump_json(value: object) -> bytes:
     return _COMPACT.encode(value).encode()
 
 
-def plain_json(value: Any) -> Any:
-    """The value as JSON gives it back: tuples are lists; a key that is no string is a ValueError."""
+def plain_json(value: Any, levels: int | None = None) -> Any:
+    """The value as JSON gives it back: tuples are lists.
+
+    A key that is no string is a ValueError, and so is a value inside more lists and objects than `levels`.
+    """
+    if not isinstance(value, Mapping | list | tuple):
+        return value
+    if levels == 0:
+        raise ValueError("it is nested too deeply")
+    deeper = None if levels is None else levels - 1
     if isinstance(value, Mapping):
         for key in value:
             if not isinstance(key, str):
                 raise ValueError(f"the key {key!r:.40} is not a string")
-        return {key: plain_json(each) for key, each in value.items()}
-    return [plain_json(each) for each in value] if isinstance(value, list | tuple) else value
+        return {key: plain_json(each, deeper) for key, each in value.items()}
+    return [plain_json(each, deeper) for each in value]
 
 
 def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

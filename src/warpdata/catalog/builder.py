@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from warpdata.bytekit.background import map_in_threads
 from warpdata.bytekit.commit import make_folders, write_file
 from warpdata.bytekit.forks import tell_in_child
+from warpdata.bytekit.jsontext import dump_json, plain_json
 from warpdata.catalog import sources
 from warpdata.catalog.access import (
     Access,
@@ -63,6 +64,7 @@ from warpdata.formats.gamsae.layout import CORPUS_JSON
 from warpdata.formats.manifest import model
 from warpdata.formats.manifest.fields import blob_of, table_shard_of
 from warpdata.formats.manifest.guide import ShardGuide, pack_guide
+from warpdata.formats.manifest.layout import MAX_NOTE_LEVELS
 from warpdata.formats.manifest.model import (
     ArtifactPart,
     Binding,
@@ -310,7 +312,13 @@ class DatasetBuilder:
 
     def describe(self, **metadata: Any) -> DatasetBuilder:
         """Notes that travel with the version but are not part of its identity: description, license, …"""
-        self._metadata |= metadata
+        for name, value in metadata.items():
+            try:
+                note = plain_json(value, MAX_NOTE_LEVELS)
+                dump_json(note)
+            except (TypeError, ValueError) as error:
+                raise ValueError(f"the note {name!r} cannot be written as JSON: {error}") from None
+            self._metadata[name] = note
         return self
 
     def keep(

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from warpdata.catalog.access import Access, Catalog, writable_catalog
+from warpdata.catalog.alike_tags import keep_tags_apart
 from warpdata.catalog.history import list_versions, roster_of
 from warpdata.catalog.names import VERSION_SUFFIXES, DatasetName
 from warpdata.catalog.pointer import move_pointer, read_pointer
@@ -60,6 +61,7 @@ def copy_dataset(
         versions = [v.version for v in reversed(list_versions(source, catalog, name)) if v.version != wanted]
         versions.append(wanted)
     named = roster_of(_asked(catalog), name).tags if tags else {}
+    keep_tags_apart(store, name, [tag for tag, version in named.items() if version in versions])
     moves = str(name) == name.dataset_id if set_latest is None else set_latest
     options = PublishOptions(retries=5, progress=progress, workers=workers)
     sent: list[Upload] = []

@@ -16,6 +16,7 @@ import pyarrow as pa
 
 from warpdata.bytekit.background import map_in_threads
 from warpdata.catalog.access import Access, writable_catalog
+from warpdata.catalog.alike_tags import keep_tags_apart
 from warpdata.catalog.artifact_contents import EPISODES_TABLE
 from warpdata.catalog.artifacts import Artifact
 from warpdata.catalog.dataset import Dataset, opened_version
@@ -72,6 +73,7 @@ def publish_grown(
     catalog = writable_catalog(access)
     store = catalog.store
     assert store is not None
+    keep_tags_apart(store, name, options.tags)
     sent = send(store, early, progress=options.progress, workers=options.workers).uploads
     for attempt in range(options.retries + 1):
         try:

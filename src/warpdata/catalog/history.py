@@ -8,6 +8,7 @@ from typing import TypeVar
 
 from warpdata.bytekit.background import map_in_threads
 from warpdata.catalog.access import Access, Catalog
+from warpdata.catalog.alike_tags import is_another_tag, keep_tags_apart
 from warpdata.catalog.claims import keeping
 from warpdata.catalog.dataset_list import check_catalog, listed_datasets, written_datasets
 from warpdata.catalog.names import DatasetName, check_tag, parse_name
@@ -159,6 +160,7 @@ def set_tag(access: Access, catalog: Catalog, name: DatasetName, tag: str) -> Po
 
 def tag_version(store: BlobStore, name: DatasetName, version: str, tag: str) -> Pointer:
     """Point a tag at a version that is there, and stays there meanwhile."""
+    keep_tags_apart(store, name, [tag])
     key = name.tag_key(tag)
     with keeping(store, name.version_keys(version)):
         store.head(name.version_key(version))
@@ -173,10 +175,13 @@ def delete_tag(catalog: Catalog, name: DatasetName, tag: str) -> None:
     store = _store(catalog)
     try:
         store.head(key)
+        is_there = not is_another_tag(store, name, tag)
     except BlobNotFoundError:
+        is_there = False
+    if not is_there:
         tags = list_tags(catalog, name)
         hint = f"It has: {', '.join(sorted(tags)) or 'none'}.{nearest(tag, tags)}"
-        raise BlobNotFoundError(f"{name.dataset_id} has no tag {tag!r}", hint=hint) from None
+        raise BlobNotFoundError(f"{name.dataset_id} has no tag {tag!r}", hint=hint)
     store.delete(key)
     drop_tag(store, name, tag)
 

@@ -11,6 +11,7 @@ from typing import Any
 
 from warpdata.bytekit.background import map_in_threads
 from warpdata.catalog.access import Access, writable_catalog
+from warpdata.catalog.alike_tags import keep_tags_apart
 from warpdata.catalog.card import cards
 from warpdata.catalog.claims import Claim, keeping, wait_for_removers
 from warpdata.catalog.dataset_list import note_dataset
@@ -119,6 +120,7 @@ def publish(
     catalog = writable_catalog(access)
     store = catalog.store
     assert store is not None
+    keep_tags_apart(store, name, options.tags)
     return publish_to(store, name, manifest, uploads, options)
 
 

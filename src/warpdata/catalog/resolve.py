@@ -12,6 +12,7 @@ from pathlib import Path
 from warpdata.bytekit import commit
 from warpdata.bytekit.jsontext import dump_json, parse_json_object
 from warpdata.catalog.access import Access, Catalog
+from warpdata.catalog.alike_tags import is_another_tag
 from warpdata.catalog.names import LATEST, DatasetName
 from warpdata.catalog.pointer import Pointer, unpack_pointer
 from warpdata.catalog.roster import read_roster
@@ -176,6 +177,8 @@ class Resolver:
     def _version(self, catalog: Catalog, name: DatasetName) -> tuple[str, bool]:
         if name.hash_prefix is not None:
             return self._by_prefix(catalog, name, name.hash_prefix), False
+        if name.tag and catalog.store is not None and is_another_tag(catalog.store, name, name.tag):
+            raise LookupError(name.tag)
         key = name.tag_key(name.tag) if name.tag else name.latest_key
         pointer, remembered = self._pointer(catalog, key)
         return pointer.version, remembered
@@ -321,6 +324,8 @@ class _Memory:
 
     def _pointer_path(self, catalog: Catalog, key: str) -> Path | None:
         place = hashlib.sha256(catalog.address.encode()).hexdigest()[:16]
+        if key != key.lower():  # a disk may take it for the file of a tag that differs in case only
+            key += f"-{hashlib.sha256(key.encode()).hexdigest()[:16]}"
         return self._folder and self._folder / "pointers" / place / key
 
     def _keep(self, path: Path | None, data: memoryview | bytes) -> None:

@@ -33,8 +33,13 @@ _WIDER = {
 }
 """What a column is tried as when a later value does not fit the type that the first ones have."""
 
+_PLAIN = {type(None), bool, int, float, str, bytes}
+
 _EXACT_FLOAT = 2**53
 """Up to here a float holds every integer."""
+
+MAX_LEVELS = 100
+"""Lists and structs inside one another; Arrow follows Python values until the stack of the process ends."""
 
 _MAX_DIGITS = 400
 """No float has more."""
@@ -200,8 +205,11 @@ def rows_reader(rows: Iterable[Mapping[str, Any]], staging: Path) -> pa.RecordBa
     while chunk := list(itertools.islice(source, _CHUNK_ROWS)):
         table = _chunk_table(chunk, len(parts) * _CHUNK_ROWS)
         path = staging / f"rows-{len(parts):06d}.arrow"
-        with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_stream(sink, table.schema) as writer:
-            writer.write_table(table)
+        try:
+            with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_stream(sink, table.schema) as writer:
+                writer.write_table(table)
+        except pa.ArrowInvalid as error:  # it has a limit of levels of its own
+            raise DatasetError(f"the rows cannot be put aside ({error})", path=path) from None
         parts.append(path)
         schemas.append(table.schema)
     if not parts:
@@ -253,10 +261,54 @@ def _chunk_table(rows: Sequence[Mapping[str, Any]], first: int) -> pa.Table:
     columns = {}
     for name in names:
         try:
-            columns[name] = _array([row.get(name) for row in rows])
+            columns[name] = _array(_shallow(name, [row.get(name) for row in rows]))
         except (pa.ArrowException, ValueError, TypeError, OverflowError) as error:
             raise DatasetError(f"the values of column {name!r} fit no one type ({error})") from None
     return pa.table(columns)
+
+
+def columns_table(columns: Mapping[str, Any]) -> pa.Table:
+    """Columns by name as a table."""
+    for name, values in columns.items():
+        if _is_container(values):
+            _shallow(name, values)
+    return pa.table(columns)
+
+
+def _shallow(name: str, values: Any) -> Any:
+    """The values themselves; DatasetError where they hold too many lists and dictionaries inside one another."""
+    level: Sequence[Any] = [values]
+    for _ in range(MAX_LEVELS + 1):
+        inner: dict[int, Any] = {}  # by identity: what is held twice is looked at once
+        for each in level:
+            held = each.values() if isinstance(each, Mapping) else each
+            if not _PLAIN.issuperset(map(type, held)):
+                inner.update((id(one), one) for one in held if _is_container(one))
+        if not inner:
+            return values
+        level = list(inner.values())
+    raise _too_deep(name)
+
+
+def _is_container(value: Any) -> bool:
+    if isinstance(value, np.ndarray):
+        return value.dtype == object and value.ndim > 0
+    return isinstance(value, list | tuple | set | frozenset | Mapping)
+
+
+def check_levels(field: pa.Field) -> None:
+    """DatasetError for a type of too many lists and structs inside one another."""
+    level = [field.type]
+    for _ in range(MAX_LEVELS + 1):
+        level = [kind.field(k).type for kind in level for k in range(kind.num_fields)]
+        if not level:
+            return
+    raise _too_deep(field.name)
+
+
+def _too_deep(name: str) -> DatasetError:
+    fact = f"the values of column {name!r} are lists or structs more than {MAX_LEVELS} levels deep"
+    return DatasetError(fact, hint="Store them as JSON text, or flatten them.")
 
 
 def _array(values: list[Any]) -> pa.Array:
@@ -268,6 +320,10 @@ def _array(values: list[Any]) -> pa.Array:
 
 def table_of(frame: Any) -> pa.Table:
     """What speaks Arrow as a table; DatasetError for a column of Python objects."""
+    if type(frame).__module__.partition(".")[0] == "pandas" and hasattr(frame, "items"):
+        for name, column in frame.items():
+            if column.dtype == object:
+                _shallow(name, column.to_numpy())
     kinds = frame.dtypes if type(frame).__module__.startswith("polars.") and hasattr(frame, "columns") else ()
     for name, kind in zip(frame.columns, kinds, strict=True) if kinds else ():
         if "Object" in str(kind):  # polars hands out the addresses of the objects

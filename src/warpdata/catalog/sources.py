@@ -16,7 +16,16 @@ import pyarrow.parquet as pq
 
 from warpdata.bytekit.ranges import FileRangeReader, RangeReader, check_regular
 from warpdata.catalog.rowgroups import parse_footer, read_tail
-from warpdata.catalog.rowsources import batches_reader, csv_reader, json_rows, kind_of, rows_reader, table_of
+from warpdata.catalog.rowsources import (
+    batches_reader,
+    check_levels,
+    columns_table,
+    csv_reader,
+    json_rows,
+    kind_of,
+    rows_reader,
+    table_of,
+)
 from warpdata.errors import CorruptLayoutError, DatasetError
 from warpdata.sql.rowpicking import cast_column, without_views
 from warpdata.sql.sqltext import OWN_COLUMNS, folded
@@ -120,6 +129,8 @@ def same_schema(facts: Sequence[ParquetFacts], table: str) -> pa.Schema:
 
 def check_names(schema: pa.Schema, table: str) -> None:
     """DatasetError for two columns of one name, and for one of ours; to SQL a name is the same in capitals."""
+    if not schema.names:  # parquet knows no rows without columns, so their number would be lost
+        raise DatasetError(f"table {table!r} has no columns", hint="Give rows with at least one column.")
     seen: dict[str, str] = {}
     for name in schema.names:
         if folded(name).startswith(OWN_COLUMNS):
@@ -191,11 +202,16 @@ def _storable(schema: pa.Schema) -> pa.Schema:
     for field in schema:
         # Parquet takes strings that are views as a column, but neither in lists nor as categories.
         is_view = pa.types.is_string_view(field.type) or pa.types.is_binary_view(field.type)
+        check_levels(field)
         kept = field if is_view else field.with_type(without_views(field.type))
         try:
-            pq.write_table(pa.Table.from_batches([], pa.schema([kept])), pa.BufferOutputStream())
+            stored = pa.BufferOutputStream()
+            pq.write_table(pa.Table.from_batches([], pa.schema([kept])), stored)
+            pq.read_metadata(
+                pa.BufferReader(stored.getvalue())
+            )  # deeper than a reader goes, it is still written
         except _ARROW_ERRORS as error:
-            fact = f"column {field.name!r} of type {field.type} cannot be stored in parquet ({error})"
+            fact = f"column {field.name!r} of type {field.type!s:.200} cannot be stored in parquet ({error})"
             raise DatasetError(fact, hint="Cast the column to another type.") from None
         fields.append(kept)
     return pa.schema(fields)
@@ -223,7 +239,7 @@ def _batches(source: Any, staging: Path) -> pa.RecordBatchReader:
         if isinstance(source, pa.RecordBatchReader):
             return source
         if isinstance(source, dict):
-            source = pa.table(source)
+            source = columns_table(source)
         if isinstance(source, pa.RecordBatch):
             source = pa.Table.from_batches([source])
         if not isinstance(source, pa.Table) and hasattr(source, "__arrow_c_stream__"):

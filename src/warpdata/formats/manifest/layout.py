@@ -12,6 +12,9 @@ MAX_SHARDS = 1_000_000
 MAX_INTEGER = (1 << 53) - 1
 """Canonical JSON numbers are exact up to here."""
 
+MAX_NOTE_LEVELS = 100
+"""Lists and objects inside one another in a note; readers have a limit too, of their own."""
+
 MAX_INDEXES = 64
 """Member indexes of one artifact; whoever adds one merges small ones, so there are few."""
 
