@@ -6,7 +6,6 @@ import os
 from collections.abc import Collection, Iterator
 
 from warpdata.bytekit.ranges import FileRangeReader, RangeReader
-from warpdata.catalog import dataset_list
 from warpdata.errors import BadMagicError
 from warpdata.formats.bf16dir.layout import MANIFEST_NAME
 from warpdata.formats.episodedir import layout as episodedir
@@ -105,8 +104,7 @@ def _kind_or_none(names: Collection[str], folder: str) -> str | None:
 
 def is_catalog(folder: str) -> bool:
     """Whether a folder of this disk is a catalog of published datasets."""
-    parts = (dataset_list.KEY,), ("blobs", "datasets")
-    return any(all(os.path.exists(os.path.join(folder, name)) for name in each) for each in parts)
+    return all(os.path.isdir(os.path.join(folder, name)) for name in ("blobs/sha256", "datasets"))
 
 
 def _is_ours(path: str) -> bool:
