@@ -76,7 +76,9 @@ def facts(found: list[EpisodeRef]) -> list[dict[str, Any]]:
 
 
 @settings(
-    max_examples=enough_examples(15), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=enough_examples(15),
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
 @given(episodes=EPISODES, questions=QUESTIONS, window=st.integers(1, 12), stride=st.integers(1, 12))
 def test_the_same_answers(
@@ -94,7 +96,9 @@ def test_the_same_answers(
             with wd.TrajectoryIngestor(target, embedder=embed) as ingestor:
                 for each in episodes:
                     ids[number].append(ingestor.ingest_episode(saved(folder, each), max_steps=1))
-                for each in {each["number"]: each for each in episodes}.values():  # a server keeps old windows
+                for each in {
+                    each["number"]: each for each in episodes
+                }.values():  # a server keeps old windows
                     path = saved(folder, each)
                     ids[number].append(ingestor.ingest_timesteps(path, window_size=window, stride=stride))
         assert ids[0] == ids[1]
