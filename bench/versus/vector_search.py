@@ -15,6 +15,8 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -39,15 +41,23 @@ def best_seconds(work: Callable[[], Any], repeats: int) -> float:
 
 
 def prepare(folder: Path, rows: int, dim: int, queries: int) -> tuple[Any, Any, Any]:
-    """Rows, queries and true neighbours; every index that is not in the folder yet is built."""
+    """Rows, queries and true neighbours; every index that is not in the folder yet is built, one per core at a time."""
     x, q = clustered(rows, dim, queries=queries)
     folder.mkdir(parents=True, exist_ok=True)
-    for name, build in BUILDERS.items():
-        if not (folder / name).exists():
-            build(x, folder / name)
+    missing = [name for name in BUILDERS if not (folder / name).exists()]
+    with ProcessPoolExecutor(os.cpu_count(), get_context("spawn")) as processes:
+        for done in [processes.submit(build, folder, name, rows, dim, queries) for name in missing]:
+            done.result()
     if not (folder / "truth.npy").exists():
         np.save(folder / "truth.npy", truth(x, q, K))
     return x, q, np.load(folder / "truth.npy")
+
+
+def build(folder: Path, name: str, rows: int, dim: int, queries: int) -> None:
+    """Build one index; it has its name only when it is whole."""
+    with tempfile.TemporaryDirectory(dir=folder) as place:
+        BUILDERS[name](clustered(rows, dim, queries=queries)[0], Path(place, name))
+        Path(place, name).rename(folder / name)
 
 
 def lowest_effort(peer: Peer, queries: Any, expected: Any) -> tuple[int, float]:

@@ -1,15 +1,19 @@
 from __future__ import annotations
 
+import contextlib
+import errno
 import os
 import resource
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from tests.failing_calls import failing
 from warpdata.bytekit import commit
-from warpdata.errors import ConflictError, OutOfSpaceError, StoreError
+from warpdata.errors import ConflictError, OutOfSpaceError, StoreError, WriterClosedError
 
 
 def names(folder: Path) -> list[str]:
@@ -171,3 +175,73 @@ def test_a_folder_is_made_while_others_remove_it(tmp_path: Path, monkeypatch: py
     for name in ("file", "dangling"):
         with pytest.raises(FileExistsError):
             commit.make_folders(tmp_path / name)
+
+
+def in_child(work: Callable[[], object]) -> int:
+    """The exit code of a forked child that does this and ends."""
+    pid = os.fork()
+    if pid == 0:
+        code = 1
+        try:
+            work()
+            code = 0
+        finally:
+            os._exit(code)
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+
+@pytest.mark.parametrize("does", ["leaves", "fails"])
+def test_a_forked_child_neither_commits_nor_removes(tmp_path: Path, does: str) -> None:
+    with contextlib.ExitStack() as ours:
+        out = ours.enter_context(commit.commit_file(tmp_path / "a.bin"))
+        folder = ours.enter_context(commit.commit_folder(tmp_path / "b"))
+        out.write(b"mine")
+        (folder / "x").write_bytes(b"mine")
+
+        def child() -> None:
+            for write in (lambda: out.write(b"theirs"), lambda: out.write_at(0, b"theirs")):
+                with pytest.raises(WriterClosedError, match="forked"):
+                    write()
+            if does == "leaves":
+                with pytest.raises(WriterClosedError, match="forked"):
+                    ours.close()
+            else:
+                stop = SystemExit(0)
+                assert not ours.__exit__(SystemExit, stop, None)
+
+        assert in_child(child) == 0
+        assert len(names(tmp_path)) == 2
+        out.write(b" too")
+    assert (tmp_path / "a.bin").read_bytes() == b"mine too"
+    assert names(tmp_path / "b") == ["x"]
+    assert names(tmp_path) == ["a.bin", "b"]
+
+
+def test_of_a_write_that_fails_nothing_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    real, left = os.write, [3, None, 100, None]
+
+    def write(fd: int, data: Any) -> int:
+        most = left.pop(0) if left else len(data)
+        if most is None:
+            raise OSError(errno.ENOSPC, "full")
+        return real(fd, memoryview(data)[:most])
+
+    monkeypatch.setattr(os, "write", write)
+    with commit.commit_file(tmp_path / "a.bin") as out:
+        for _ in range(2):
+            with pytest.raises(OSError, match="full"):
+                out.write(bytes(200))
+            assert out.position == 0
+        out.write(b"whole")
+    assert (tmp_path / "a.bin").read_bytes() == b"whole"
+
+
+def test_a_folder_that_cannot_be_replaced_stays(tmp_path: Path) -> None:
+    for number in (1, 2):
+        with commit.commit_folder(tmp_path / "a", replace=True) as old:
+            (old / "x").write_bytes(b"old")
+        renew = commit.commit_folder(tmp_path / "a", replace=True)
+        with failing("rename", number), pytest.raises(OutOfSpaceError), renew as new:
+            (new / "x").write_bytes(b"new")
+        assert (tmp_path / "a" / "x").read_bytes() == b"old"
+        assert names(tmp_path) == ["a"]

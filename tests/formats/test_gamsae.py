@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import pickle
 import re
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import ml_dtypes
 import numpy as np
@@ -28,6 +31,7 @@ from warpdata.errors import (
     BlobNotFoundError,
     EmptyCorpusError,
     FormatError,
+    OutOfSpaceError,
     SchemaMismatchError,
     TruncatedError,
     UnsupportedDtypeError,
@@ -260,6 +264,26 @@ def test_shard_writer_appears_whole_or_not_at_all(tmp_path: Path) -> None:
     with pytest.raises(SchemaMismatchError), ActivationShardWriter(tmp_path / "c.shard", 3) as writer:
         writer.append(np.ones((1, 4)))
     assert sorted(each.name for each in tmp_path.iterdir()) == ["a.shard"]
+
+
+def test_rows_stay_whole_when_a_piece_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    real, most = os.write, [8, 0]
+
+    def write(fd: int, data: Any) -> int:
+        if not (count := most.pop(0)):
+            raise OSError(errno.ENOSPC, "full")
+        return real(fd, memoryview(data)[:count])
+
+    with ActivationShardWriter(tmp_path / "a.shard", 3) as writer:
+        writer.append(np.ones((2, 3)))
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "write", write)
+            with pytest.raises(OutOfSpaceError):
+                writer.append(np.full((2, 3), 2.0))
+        writer.append(np.full((1, 3), 3.0))
+    assert (tmp_path / "a.shard").read_bytes() == encode_shard_bytes(
+        np.array([[1.0] * 3, [1.0] * 3, [3.0] * 3])
+    )
 
 
 @settings(max_examples=enough_examples(100))

@@ -16,9 +16,10 @@ from typing import TYPE_CHECKING
 
 from warpdata.bytekit import system
 from warpdata.bytekit.background import map_in_threads
+from warpdata.bytekit.forks import OwnProcess
 from warpdata.bytekit.ranges import kind_of_file
 from warpdata.bytekit.view import byte_view
-from warpdata.errors import ConflictError, OutOfSpaceError, PermissionError_, StoreError
+from warpdata.errors import ConflictError, OutOfSpaceError, PermissionError_, StoreError, WriterClosedError
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -41,6 +42,14 @@ def write_at(fd: int, data: Buffer, offset: int) -> None:
         view = view[written:]
 
 
+def _check_process(own: OwnProcess, path: str | os.PathLike[str]) -> None:
+    """What is not committed belongs to the process that began it: a forked child has the same file and temp name."""
+    if not own:
+        raise WriterClosedError(
+            "this is written by the process that forked this one", path=path, hint="Write in one process."
+        )
+
+
 class NewFile:
     """A file being written; it has its final name only once the commit around it succeeds."""
 
@@ -49,6 +58,7 @@ class NewFile:
         self.path = path
         self.position = 0
         self._reserved_bytes = 0
+        self._own = OwnProcess()
 
     def reserve(self, size_bytes: int) -> None:
         """Allocate what this file will need: a full disk shows now, and renaming over a file is quick."""
@@ -61,17 +71,23 @@ class NewFile:
             os.ftruncate(self.fd, self.position)
 
     def write(self, data: Buffer) -> int:
-        """Append all of `data` and return the offset it begins at."""
+        """Append all of `data` and return the offset it begins at; on failure nothing of it stays."""
+        _check_process(self._own, self.path)
         start = self.position
         view = byte_view(data)
-        while view.nbytes:
-            written = os.write(self.fd, view)
-            self.position += written
-            view = view[written:]
+        try:
+            while view.nbytes:
+                written = os.write(self.fd, view)
+                self.position += written
+                view = view[written:]
+        except BaseException:
+            self.seek(start)
+            raise
         return start
 
     def write_at(self, offset: int, data: Buffer) -> None:
         """Write all of `data` at `offset`; the position for `write` stays."""
+        _check_process(self._own, self.path)
         write_at(self.fd, data, offset)
 
     def seek(self, position: int) -> None:
@@ -93,13 +109,14 @@ def commit_file(
     A link stays and the file it names is replaced; what is no regular file is refused.
     """
     target = writable_path(path)
-    temp = _temp_name(target)
+    temp, own = _temp_name(target), OwnProcess()
     with map_os_errors(path):
         fd = os.open(temp, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
         try:
             try:
                 new = NewFile(fd, os.fspath(path))
                 yield new
+                _check_process(own, path)
                 new.trim()
                 if durable:
                     system.sync(fd)
@@ -107,8 +124,9 @@ def commit_file(
                 os.close(fd)
             _move(temp, target, replace=replace)
         except BaseException:
-            with contextlib.suppress(FileNotFoundError):
-                os.unlink(temp)
+            if own:
+                with contextlib.suppress(FileNotFoundError):
+                    os.unlink(temp)
             raise
         if durable:
             fsync_folder(os.path.dirname(target))
@@ -138,26 +156,37 @@ def commit_folder(
     With `replace` the new one takes its place, and the old one is removed.
     """
     target = os.fspath(path).rstrip("/")
-    temp = Path(_temp_name(target))
+    temp, own = Path(_temp_name(target)), OwnProcess()
     with map_os_errors(target):
         temp.mkdir()
         try:
             yield temp
+            _check_process(own, target)
             if durable:
                 fsync_tree(temp)
             old = _temp_name(target) if os.path.lexists(target) else None
             if old is not None and not replace:
                 raise ConflictError("the folder exists already", path=target)
-            if old is not None:
-                os.rename(target, old)
-            os.rename(temp, target)
-            if old is not None:
-                shutil.rmtree(old)
+            if old is None:
+                os.rename(temp, target)
+            else:
+                _replace_folder(temp, target, old)
         except BaseException:
-            shutil.rmtree(temp, ignore_errors=True)
+            if own:
+                shutil.rmtree(temp, ignore_errors=True)
             raise
         if durable:
             fsync_folder(os.path.dirname(target))
+
+
+def _replace_folder(temp: Path, target: str, old: str) -> None:
+    os.rename(target, old)
+    try:
+        os.rename(temp, target)
+    except BaseException:
+        os.rename(old, target)
+        raise
+    shutil.rmtree(old)
 
 
 def link_file(source: str | os.PathLike[str], path: str | os.PathLike[str]) -> None:

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from warpdata.bytekit.arrays import as_array
-from warpdata.bytekit.commit import NewFile, commit_file
+from warpdata.bytekit.commit import NewFile, commit_file, map_os_errors
 from warpdata.bytekit.dtype import DType, dtype_named
 from warpdata.bytekit.view import byte_view
 from warpdata.errors import SchemaMismatchError, WriterClosedError, require_kind
@@ -73,7 +73,8 @@ class ActivationShardWriter:
         matrix = encode_rows(rows, self.dtype)
         if matrix.shape[1] != self.width:
             raise SchemaMismatchError(f"rows of width {matrix.shape[1]} in a shard of width {self.width}")
-        self._file.write(byte_view(matrix))
+        with map_os_errors(self._file.path):
+            self._file.write(byte_view(matrix))
         self.n_rows += len(matrix)
 
     def close(self) -> None:
