@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import binascii
 import contextlib
-import functools
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -14,6 +13,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from warpdata.bytekit.lazy import cached_property
 from warpdata.bytekit.locks import ThreadLock
 from warpdata.bytekit.ranges import Range, RangeReader, Span, check_range, coalesce
 from warpdata.errors import (
@@ -72,7 +72,7 @@ class ShardFile:
                 self._metadata = self._read_footer()
             return self._metadata
 
-    @functools.cached_property
+    @cached_property
     def group_starts(self) -> list[int]:
         """The row of the shard each row group begins with."""
         metadata = self.metadata
