@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 import warpdata as wd
 from tests.published import rows
@@ -16,6 +18,7 @@ from tests.servers import run_http
 from warpdata.catalog.access import Access, access_options
 from warpdata.catalog.history import list_datasets
 from warpdata.catalog.names import parse_name
+from warpdata.catalog.pointer import pack_pointer, unpack_pointer
 from warpdata.catalog.signing import private_key, signature_file
 from warpdata.errors import (
     ConflictError,
@@ -226,3 +229,45 @@ def test_short_hashes_and_tags_over_http(local_catalog: str, tmp_path: Path) -> 
             resolve("ws/x@0123456789")
         (Path(local_catalog) / "datasets/ws/x/versions.json").unlink()  # as catalogs of older releases are
         assert resolve(f"ws/x@{one.version[:8]}") == one.version, "found along the line of parents"
+
+
+JSON = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers(-3, 2**60)
+    | st.floats(0, 9)
+    | st.text(max_size=4)
+    | st.just("ab" * 32),
+    lambda inner: st.lists(inner, max_size=2),
+    max_leaves=3,
+)
+
+
+@given(st.fixed_dictionaries({}, optional={"version": JSON, "sequence": JSON, "previous": JSON}))
+def test_a_pointer_is_one_or_is_called_damaged(raw: dict[str, Any]) -> None:
+    version, sequence, previous = raw.get("version"), raw.get("sequence"), raw.get("previous")
+    is_one = version == "ab" * 32 and previous in (None, version) and type(sequence) is int
+    if not is_one or not 0 <= sequence < 2**53:
+        with pytest.raises(ManifestCorruptedError, match=r"latest\.json"):
+            unpack_pointer(json.dumps(raw).encode(), "latest.json")
+        return
+    pointer = unpack_pointer(json.dumps(raw).encode(), "latest.json")
+    assert (pointer.version, pointer.sequence, pointer.previous) == (version, sequence, previous)
+    assert unpack_pointer(pack_pointer(pointer), "again") == pointer
+
+
+@pytest.mark.parametrize(
+    "remembered", [{"sequence": True}, {"sequence": -1}, {"sequence": "NaN"}, {"version": 5}]
+)
+def test_what_a_damaged_cache_remembers_of_latest_is_forgotten(
+    local_catalog: str, tmp_path: Path, remembered: dict[str, Any]
+) -> None:
+    done = publish(local_catalog)
+    with run_http(Path(local_catalog)) as server:
+        url, cache = f"http://127.0.0.1:{server.server_address[1]}", tmp_path / "cache"
+        assert wd.dataset("ws/x", catalog=url, cache_dir=str(cache)).version == done.version
+        (kept,) = cache.glob("pointers/*/datasets/ws/x/latest.json")
+        raw = json.loads(kept.read_text())
+        kept.write_text(json.dumps({"etag": 7, "pointer": {**raw["pointer"], **remembered}}))
+        assert wd.dataset("ws/x", catalog=url, cache_dir=str(cache)).version == done.version
+        assert json.loads(kept.read_text()) == raw
