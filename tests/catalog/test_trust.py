@@ -243,7 +243,11 @@ JSON = st.recursive(
 )
 
 
-@given(st.fixed_dictionaries({}, optional={"version": JSON, "sequence": JSON, "previous": JSON}))
+@given(
+    st.fixed_dictionaries(
+        {"version": st.just("ab" * 32) | JSON, "sequence": JSON}, optional={"previous": JSON}
+    )
+)
 def test_a_pointer_is_one_or_is_called_damaged(raw: dict[str, Any]) -> None:
     version, sequence, previous = raw.get("version"), raw.get("sequence"), raw.get("previous")
     is_one = version == "ab" * 32 and previous in (None, version) and type(sequence) is int
