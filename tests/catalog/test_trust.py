@@ -16,6 +16,7 @@ from tests.servers import run_http
 from warpdata.catalog.access import Access, access_options
 from warpdata.catalog.history import list_datasets
 from warpdata.catalog.names import parse_name
+from warpdata.catalog.pointer import pack_pointer, unpack_pointer
 from warpdata.catalog.signing import private_key, signature_file
 from warpdata.errors import (
     ConflictError,
@@ -226,3 +227,39 @@ def test_short_hashes_and_tags_over_http(local_catalog: str, tmp_path: Path) -> 
             resolve("ws/x@0123456789")
         (Path(local_catalog) / "datasets/ws/x/versions.json").unlink()  # as catalogs of older releases are
         assert resolve(f"ws/x@{one.version[:8]}") == one.version, "found along the line of parents"
+
+
+HASHES = [None, 5, True, "", "ab", "AB" * 32, "ab" * 32, ["ab" * 32]]
+NUMBERS = [None, True, False, -1, 0, 1, 2**53 - 1, 2**53, 10**400, 1.0, "1", [1]]
+
+
+@pytest.mark.parametrize("sequence", NUMBERS, ids=lambda each: repr(each)[:20])
+@pytest.mark.parametrize("version", HASHES)
+@pytest.mark.parametrize("previous", HASHES)
+def test_a_pointer_is_one_or_is_called_damaged(version: Any, sequence: Any, previous: Any) -> None:
+    raw = {"version": version, "sequence": sequence, "previous": previous}
+    is_one = version == "ab" * 32 and previous in (None, version) and type(sequence) is int
+    if not is_one or not 0 <= sequence < 2**53:
+        with pytest.raises(ManifestCorruptedError, match=r"latest\.json"):
+            unpack_pointer(json.dumps(raw).encode(), "latest.json")
+        return
+    pointer = unpack_pointer(json.dumps(raw).encode(), "latest.json")
+    assert (pointer.version, pointer.sequence, pointer.previous) == (version, sequence, previous)
+    assert unpack_pointer(pack_pointer(pointer), "again") == pointer
+
+
+@pytest.mark.parametrize(
+    "remembered", [{"sequence": True}, {"sequence": -1}, {"sequence": "NaN"}, {"version": 5}]
+)
+def test_what_a_damaged_cache_remembers_of_latest_is_forgotten(
+    local_catalog: str, tmp_path: Path, remembered: dict[str, Any]
+) -> None:
+    done = publish(local_catalog)
+    with run_http(Path(local_catalog)) as server:
+        url, cache = f"http://127.0.0.1:{server.server_address[1]}", tmp_path / "cache"
+        assert wd.dataset("ws/x", catalog=url, cache_dir=str(cache)).version == done.version
+        (kept,) = cache.glob("pointers/*/datasets/ws/x/latest.json")
+        raw = json.loads(kept.read_text())
+        kept.write_text(json.dumps({"etag": 7, "pointer": {**raw["pointer"], **remembered}}))
+        assert wd.dataset("ws/x", catalog=url, cache_dir=str(cache)).version == done.version
+        assert json.loads(kept.read_text()) == raw

@@ -6,12 +6,15 @@ threads, locks, decoders and connections of the parent are there to be inherited
 
 from __future__ import annotations
 
+import importlib
 import os
 import signal
+import sys
 import threading
 import traceback
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -21,6 +24,7 @@ import warpdata as wd
 from tests.waiting import until
 from warpdata.bytekit import forks
 from warpdata.bytekit.checksum import sha256_hex
+from warpdata.bytekit.lazy import cached_property
 from warpdata.episodes.open_cameras import CAMERAS
 from warpdata.errors import ConflictError, WriterClosedError
 from warpdata.stores.blobs import BlobAddress, BlobReader
@@ -454,4 +458,100 @@ def test_a_lock_held_by_a_thread_of_the_parent(tmp_path: Path) -> None:
         in_child(lambda: _same(found[0]["cam"][3][0].tolist(), expected))
     finally:
         over.set()
+        thread.join()
+
+
+def held_open(
+    begin: Callable[[threading.Event, threading.Event], Any],
+) -> tuple[threading.Thread, threading.Event]:
+    """A thread in the middle of something, and how to let it go on."""
+    inside, on = threading.Event(), threading.Event()
+    thread = threading.Thread(target=begin, args=(inside, on), daemon=True)
+    thread.start()
+    assert inside.wait(60)
+    return thread, on
+
+
+def test_a_child_makes_a_property_that_a_thread_of_the_parent_was_making() -> None:
+    class Thing:
+        def __init__(self, make: Callable[[], int]) -> None:
+            self.make = make
+
+        @cached_property
+        def value(self) -> int:
+            return self.make()
+
+    def begin(inside: threading.Event, on: threading.Event) -> int:
+        return Thing(lambda: inside.set() or on.wait(60) or 1).value
+
+    thread, on = held_open(begin)
+    try:
+        in_child(lambda: Thing(lambda: 2).value)
+        assert Thing(lambda: 3).value == 3, "nor does another instance wait for it"
+    finally:
+        on.set()
+        thread.join()
+
+
+def test_threads_that_make_a_property_at_once_get_the_same() -> None:
+    both = threading.Barrier(2, timeout=60)
+
+    class Thing:
+        @cached_property
+        def value(self) -> object:
+            both.wait()
+            return object()
+
+    thing, found = Thing(), []
+    threads = [threading.Thread(target=lambda: found.append(thing.value)) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert found[0] is found[1] is thing.value
+
+
+@pytest.fixture
+def slow_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """A module that is not imported before it may be."""
+    (tmp_path / "slow_to_import.py").write_text(
+        "import sys\n"
+        "sys.inside.set()\n"
+        "sys.on.wait(60)\n"
+        "value = 5\n"
+    )  # fmt: skip
+    monkeypatch.syspath_prepend(tmp_path)
+    yield "slow_to_import"
+    sys.modules.pop("slow_to_import", None)
+
+
+def test_a_fork_lets_imports_of_other_threads_end(slow_module: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A child would have a module that is half there, and its lock, which nobody gives back."""
+
+    def begin(inside: threading.Event, on: threading.Event) -> None:
+        monkeypatch.setattr(sys, "inside", inside, raising=False)
+        monkeypatch.setattr(sys, "on", on, raising=False)
+        importlib.import_module(slow_module)
+
+    thread, on = held_open(begin)
+    # The fork has begun and waits: only now the import may end.
+    monkeypatch.setattr(forks, "time", SimpleNamespace(sleep=lambda _: on.set() or thread.join(0.01)))
+    in_child(lambda: importlib.import_module(slow_module).value)
+    thread.join()
+
+
+def test_a_fork_does_not_wait_for_ever(slow_module: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever imports may wait for the one that forks."""
+    monkeypatch.setattr(forks, "_PAUSES", 3)
+
+    def begin(inside: threading.Event, on: threading.Event) -> None:
+        monkeypatch.setattr(sys, "inside", inside, raising=False)
+        monkeypatch.setattr(sys, "on", on, raising=False)
+        importlib.import_module(slow_module)
+
+    thread, on = held_open(begin)
+    try:
+        in_child(lambda: None)
+    finally:
+        on.set()
         thread.join()

@@ -8,8 +8,10 @@ stays with the process that began it.
 from __future__ import annotations
 
 import contextlib
+import importlib
 import os
 import threading
+import time
 import weakref
 from collections.abc import Iterator
 from typing import Any, Protocol
@@ -25,6 +27,7 @@ class Inherited(Protocol):
 _told: weakref.WeakSet[Inherited] = weakref.WeakSet()
 _generation = 0
 _forking = threading.RLock()
+_PAUSE_S, _PAUSES = 0.001, 2_000
 
 
 def tell_in_child(thing: Inherited) -> None:
@@ -63,7 +66,28 @@ def _in_child() -> None:
     _tell_all()
 
 
-os.register_at_fork(before=_forking.acquire, after_in_parent=_forking.release, after_in_child=_in_child)
+def _before() -> None:
+    """Let imports of other threads end: a child has their locks, and nobody who would let go of them.
+
+    A thread that imports may itself wait for what the forking one holds, so not for ever.
+    """
+    for _ in range(_PAUSES):
+        _forking.acquire()
+        if not _is_importing_elsewhere():
+            return
+        _forking.release()
+        time.sleep(_PAUSE_S)
+    _forking.acquire()
+
+
+def _is_importing_elsewhere() -> bool:
+    """Whether another thread is in the middle of an import; Python has no public word for it."""
+    references = list(getattr(importlib._bootstrap, "_module_locks", {}).values())
+    owners = {getattr(reference(), "owner", None) for reference in references}
+    return bool(owners - {None, threading.get_ident()})
+
+
+os.register_at_fork(before=_before, after_in_parent=_forking.release, after_in_child=_in_child)
 
 
 class OwnProcess:

@@ -1,12 +1,34 @@
-"""Names of a package that are loaded when they are first used."""
+"""What is made when it is first used: names of a package, and properties that stay as they are."""
 
 from __future__ import annotations
 
+import functools
 import importlib
 from collections.abc import Callable, Collection, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from warpdata.errors import nearest
+
+T = TypeVar("T")
+
+
+class cached_property(functools.cached_property[T]):  # noqa: N801 - named like what it stands for
+    """`functools.cached_property` without the lock that it has in Python 3.11.
+
+    One lock is all instances' there, and held while a value is made: a child that was forked meanwhile waits for ever.
+    Threads that ask at the same time may all make the value; all of them get the first one.
+    """
+
+    if not TYPE_CHECKING:  # its types are those of what it stands for
+
+        def __get__(self, instance, owner=None):
+            if instance is None:
+                return self
+            kept = instance.__dict__
+            try:
+                return kept[self.attrname]
+            except KeyError:
+                return kept.setdefault(self.attrname, self.func(instance))
 
 
 def lazy_names(

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Collection, Mapping, Sequence
-from functools import cached_property
 from typing import Any, Unpack
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from warpdata.bytekit.arrow_arrays import text_to_arrow
+from warpdata.bytekit.lazy import cached_property
 from warpdata.bytekit.ranges import RangeReader
 from warpdata.catalog.artifacts import Artifact
 from warpdata.catalog.lanes import Lane, LanedSource, LanePlace

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import heapq
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
@@ -10,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from warpdata.bytekit.background import MAX_PARALLEL, map_in_threads
 from warpdata.bytekit.checksum import crc32c
 from warpdata.bytekit.codec import decode, zstd_frame_size
+from warpdata.bytekit.lazy import cached_property
 from warpdata.bytekit.locks import ThreadLock
 from warpdata.bytekit.ranges import BytesRangeReader, JoinedRangeReader, Range, RangeReader, coalesce
 from warpdata.catalog.access import Access, Catalog
@@ -36,14 +36,14 @@ class Artifact:
         self._lock = ThreadLock()
         self._indexes: list[MemberIndex] | None = None
 
-    @functools.cached_property
+    @cached_property
     def _following(self) -> SequentialReads | None:
         """Reads on from shard to shard; not in a long list, whose every part would have to be known."""
         if isinstance(self.part.shards, LongList):
             return None
         return SequentialReads(self.shard_reader, [shard.byte_size for shard in self.part.shards])
 
-    @functools.cached_property
+    @cached_property
     def _by_name(self) -> dict[str | None, int]:
         return {shard.name: number for number, shard in enumerate(self.part.shards)}
 

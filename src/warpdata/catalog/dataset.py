@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
+from warpdata.bytekit.lazy import cached_property
 from warpdata.bytekit.ranges import RangeReader
 from warpdata.catalog import refarray
 from warpdata.catalog.access import Access, AccessOptions, Catalog, access_options
@@ -173,7 +174,7 @@ class Dataset:
         self._check_open()
         return self._every_episode
 
-    @functools.cached_property
+    @cached_property
     def _every_episode(self) -> Episodes:
         """A version does not change: the ids of its episodes are looked up once, however often it is asked for them."""
         names = [each.name for each in self._artifacts.values() if each.kind == EPISODE_KIND]
@@ -201,7 +202,7 @@ class Dataset:
         facts = self._episode_facts if has_table else None
         return PublishedSource(found, facts, self.recipe, metadata, list(self.lanes.values()))
 
-    @functools.cached_property
+    @cached_property
     def lanes(self) -> dict[str, Lane]:
         """What models said about the episodes, by the name of the lane; nothing is read."""
         found = [Lane(each) for each in self._artifacts.values() if each.kind == LANE_KIND]

@@ -9,11 +9,11 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from functools import cached_property
 from typing import Any, NamedTuple
 
 from warpdata.bytekit.checksum import sha256_hex
 from warpdata.bytekit.jsontext import parse_json_object
+from warpdata.bytekit.lazy import cached_property
 from warpdata.catalog.artifacts import Artifact
 from warpdata.episodes.opening import episode_of_shard
 from warpdata.errors import CorruptLayoutError, FormatError

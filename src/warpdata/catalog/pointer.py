@@ -13,6 +13,7 @@ from warpdata.errors import (
     ManifestCorruptedError,
     PointerMovedError,
 )
+from warpdata.formats.manifest.fields import count_of, text_of
 from warpdata.formats.manifest.layout import MAX_POINTER_BYTES
 from warpdata.formats.manifest.model import HASH
 from warpdata.stores.blobstore import BlobStore
@@ -47,11 +48,11 @@ def unpack_pointer(data: memoryview | bytes, name: str) -> Pointer:
         raw = parse_json_object(data, max_bytes=MAX_POINTER_BYTES)
     except FormatError as error:
         raise ManifestCorruptedError(f"the pointer is not JSON ({error})", path=name) from None
-    version, sequence, previous = raw.get("version"), raw.get("sequence"), raw.get("previous")
-    good = isinstance(version, str) and HASH.fullmatch(version) and isinstance(sequence, int)
-    if not good or not (previous is None or (isinstance(previous, str) and HASH.fullmatch(previous))):
-        raise ManifestCorruptedError("the pointer does not name a version", path=name)
-    return Pointer(str(version), int(str(sequence)), previous)
+    try:
+        previous = None if raw.get("previous") is None else text_of(raw, "previous", HASH)
+        return Pointer(text_of(raw, "version", HASH), count_of(raw, "sequence"), previous)
+    except ManifestCorruptedError as error:
+        raise ManifestCorruptedError(f"the pointer does not name a version: {error}", path=name) from None
 
 
 def read_pointer(store: BlobStore, key: str) -> PointerState:

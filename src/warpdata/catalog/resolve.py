@@ -310,8 +310,10 @@ class _Memory:
             return None
         try:
             raw = parse_json_object(data, max_bytes=MAX_POINTER_BYTES)
-            return raw.get("etag"), unpack_pointer(dump_json(raw.get("pointer")), str(path))
-        except WarpError:
+            etag = raw.get("etag")
+            known = etag if isinstance(etag, str) else None
+            return known, unpack_pointer(dump_json(raw.get("pointer")), str(path))
+        except (WarpError, ValueError):
             path.unlink(missing_ok=True)
             return None
 

@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from warpdata.bytekit.background import SharedWork
+from warpdata.bytekit.lazy import cached_property
 from warpdata.bytekit.locks import ThreadLock
 from warpdata.bytekit.ranges import Range, RangeReader, Span, check_range, coalesce
 from warpdata.errors import (
@@ -88,7 +89,7 @@ class ShardFile:
                 self._metadata = self._read_footer()
             return self._metadata
 
-    @functools.cached_property
+    @cached_property
     def group_starts(self) -> list[int]:
         """The row of the shard each row group begins with."""
         metadata = self.metadata

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
@@ -14,6 +13,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from warpdata.bytekit.background import map_in_threads
+from warpdata.bytekit.lazy import cached_property
 from warpdata.bytekit.locks import ThreadLock
 from warpdata.catalog.refarray import RefType, bound_batch, bound_dict, recipe_of
 from warpdata.catalog.rowfilter import RowFilter
@@ -103,7 +103,7 @@ class TableFiles:
         self._files: dict[int, ShardFile] = {}
         self._turns: dict[int, ThreadLock] = {}
 
-    @functools.cached_property
+    @cached_property
     def schema(self) -> pa.Schema:
         """The Arrow schema the manifest gives."""
         return schema_from_base64(self.part.schema_ipc)
@@ -117,7 +117,7 @@ class TableFiles:
                 self._files[number] = self._opened(number)
             return self._files[number]
 
-    @functools.cached_property
+    @cached_property
     def shard_starts(self) -> Positions:
         """The row of the table each shard begins with, and the number of all rows."""
         return np.cumsum([0, *(shard.row_count for shard in self.part.shards)], dtype=np.int64)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from functools import cached_property
 from itertools import pairwise
 from pathlib import PurePosixPath
 from typing import Any
@@ -12,6 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from warpdata.bytekit.lazy import cached_property
 from warpdata.convert.mapping import FileMapping
 from warpdata.convert.npz_file import NpzFile
 from warpdata.convert.place import Place

@@ -7,7 +7,6 @@ import weakref
 import zipfile
 import zlib
 from collections.abc import Mapping
-from functools import cached_property
 from typing import IO, Any
 
 import numpy as np
@@ -16,6 +15,7 @@ from numpy.typing import NDArray
 from warpdata.bytekit.dtype import dtype_of
 from warpdata.bytekit.folders import RangeFile
 from warpdata.bytekit.kept import KEPT
+from warpdata.bytekit.lazy import cached_property
 from warpdata.bytekit.view import byte_view
 from warpdata.convert.npy import npy_header
 from warpdata.convert.place import Place, check_inside

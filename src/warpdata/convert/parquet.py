@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Mapping, Sequence
-from functools import cached_property
 from itertools import pairwise
 from pathlib import PurePosixPath
 from typing import Any
@@ -16,6 +15,7 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from warpdata.bytekit.folders import RangeFile
+from warpdata.bytekit.lazy import cached_property
 from warpdata.convert.mapping import FileMapping
 from warpdata.convert.minari.arrow import MAX_COLUMN_BYTES, column_leaves, column_values, reading
 from warpdata.convert.pictures import PictureRows

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from functools import cached_property
 from typing import Any
 
+from warpdata.bytekit.lazy import cached_property
 from warpdata.episodes.collection import Episodes, EpisodesSource
 from warpdata.formats.episodedir.names import check_name
 from warpdata.timeline.episode import Episode

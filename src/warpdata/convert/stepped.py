@@ -5,12 +5,13 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property, partial
+from functools import partial
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from warpdata.bytekit.lazy import cached_property
 from warpdata.convert.rows import ForeignSource, RowsSignal, grid_times
 from warpdata.episodes.collection import EpisodesSource
 from warpdata.episodes.file_video import FileVideo, SourceVideo
@@ -128,7 +129,7 @@ class VideoRows(Rows):
         self.dtype, self.row_shape, self.kind = np.dtype(np.uint8), (), "image"
 
     @cached_property
-    def count(self) -> int:  # type: ignore[override]
+    def count(self) -> int:
         """How many frames there are; the packets of the file are listed for it."""
         return len(self.source)
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any, overload
 
 import numpy as np
@@ -16,6 +15,7 @@ from warpdata.bytekit.arrow_arrays import to_arrow
 from warpdata.bytekit.background import map_in_threads
 from warpdata.bytekit.checksum import xxh64
 from warpdata.bytekit.keys import positions
+from warpdata.bytekit.lazy import cached_property
 from warpdata.episodes.code_name import code_name
 from warpdata.episodes.content import content_of
 from warpdata.episodes.derived import with_signals

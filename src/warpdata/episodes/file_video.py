@@ -6,7 +6,6 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -14,6 +13,7 @@ from numpy.typing import NDArray
 
 from warpdata.bytekit.checksum import crc32c
 from warpdata.bytekit.folders import buffered
+from warpdata.bytekit.lazy import cached_property
 from warpdata.bytekit.ranges import RangeReader
 from warpdata.episodes.signals import VideoSignal
 from warpdata.errors import CorruptLayoutError

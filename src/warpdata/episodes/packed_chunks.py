@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Mapping
-from functools import cached_property
 from typing import Any, SupportsIndex
 
 import numpy as np
 
+from warpdata.bytekit.lazy import cached_property
 from warpdata.episodes.packed import PackedSource, shard_of
 from warpdata.episodes.shard_episode import ShardSource
 from warpdata.errors import CorruptLayoutError, NoStepsError, require_kind

@@ -6,11 +6,11 @@ import contextlib
 import os
 import re
 from collections.abc import Mapping, Sequence
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from warpdata.bytekit.folders import FolderReader
+from warpdata.bytekit.lazy import cached_property
 from warpdata.bytekit.ranges import RangeReader
 from warpdata.episodes.collection import EpisodesSource
 from warpdata.episodes.opening import episode_of_shard

@@ -10,10 +10,10 @@ from __future__ import annotations
 import base64
 import hashlib
 from dataclasses import dataclass
-from functools import cached_property
 
 import numpy as np
 
+from warpdata.bytekit.lazy import cached_property
 from warpdata.ordering.bijection import permuted, restored
 from warpdata.ordering.quality import ShuffleQuality, quality_of
 from warpdata.ordering.splitmix import I64, stream_key

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
 
+from warpdata.bytekit.lazy import cached_property
 from warpdata.ordering.shape import ShuffleShape
 from warpdata.ordering.splitmix import I64, keyed_permutation, stream_key
 

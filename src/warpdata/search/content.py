@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
+from warpdata.bytekit.lazy import cached_property
 from warpdata.errors import CorruptLayoutError, UnsupportedVersionError
 from warpdata.formats.rvf import layout
 from warpdata.formats.rvf.deletion import decode_deletions

@@ -8,11 +8,11 @@ them, which any program can walk, and which ours need not: it knows who is equal
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
 
+from warpdata.bytekit.lazy import cached_property
 from warpdata.formats.rvf.payloads.graph import Adjacency
 
 Floats = NDArray[np.float32]

@@ -11,7 +11,6 @@ import re
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, get_args
 
@@ -21,6 +20,7 @@ from numpy.typing import NDArray
 from warpdata.bytekit.arrays import as_array
 from warpdata.bytekit.checksum import sha256_hex
 from warpdata.bytekit.jsontext import dump_json
+from warpdata.bytekit.lazy import cached_property
 from warpdata.bytekit.system import available_bytes
 from warpdata.episodes.code_name import code_name
 from warpdata.episodes.collection import Episodes

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
 
+from warpdata.bytekit.lazy import cached_property
 from warpdata.errors import CorruptLayoutError
 from warpdata.formats.rvf.payloads.ids import IdDirectory
 from warpdata.search.blocks import BlockReader, Place

@@ -28,6 +28,7 @@ from obstore.store import AzureStore, GCSStore, S3Store
 
 from warpdata.bytekit.background import map_in_threads
 from warpdata.bytekit.forks import OwnProcess
+from warpdata.bytekit.lazy import cached_property
 from warpdata.bytekit.ranges import Range
 from warpdata.errors import (
     AuthenticationError,
@@ -341,7 +342,7 @@ class ObjectStore:
             return None
         return self._plain
 
-    @functools.cached_property
+    @cached_property
     def _plain(self) -> HttpStore | None:
         where = self._where
         lasting = S3Keys.found_in(where.secrets or where.find_secrets()) if self._scheme == "s3" else None

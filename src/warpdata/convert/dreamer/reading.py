@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any, Literal
 
 import numpy as np
 
+from warpdata.bytekit.lazy import cached_property
 from warpdata.convert.aligning import LAST_ROW
 from warpdata.convert.dreamer.names import ChunkName, chunk_name, episode_name
 from warpdata.convert.kept_values import packed

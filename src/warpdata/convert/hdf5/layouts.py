@@ -6,7 +6,6 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import PurePosixPath
 from typing import Any, Literal, get_args
 
@@ -14,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from warpdata.bytekit.jsontext import parse_json
+from warpdata.bytekit.lazy import cached_property
 from warpdata.convert.hdf5.file import Hdf5File
 from warpdata.convert.kept_values import packed, unpacked
 from warpdata.convert.mapping import FileMapping

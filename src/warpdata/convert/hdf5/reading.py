@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from functools import cached_property
 from pathlib import PurePosixPath
 from typing import Any
 
 from warpdata.bytekit.jsontext import parse_json_object
+from warpdata.bytekit.lazy import cached_property
 from warpdata.convert.hdf5.file import MAGIC, Hdf5File
 from warpdata.convert.hdf5.layouts import FileLayout, Layout, NextObs, Options, Split, open_layout
 from warpdata.convert.mapping import FileMapping

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
-from functools import cached_property
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from warpdata.bytekit.lazy import cached_property
 from warpdata.convert.aligning import AlignedEpisode, AlignOptions, aligned
 from warpdata.convert.lerobot import tables
 from warpdata.convert.lerobot.documents import DEFAULTS, restored_numbers

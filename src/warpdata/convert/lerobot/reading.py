@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import cached_property, partial
+from functools import partial
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from warpdata.bytekit.lazy import cached_property
 from warpdata.convert.lerobot import tables
 from warpdata.convert.lerobot.documents import (
     DEFAULTS,

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from functools import cached_property
 from pathlib import PurePosixPath
 from typing import Any
 
+from warpdata.bytekit.lazy import cached_property
 from warpdata.convert.mcap.layout import MAGIC
 from warpdata.convert.mcap.records import McapLog
 from warpdata.convert.messages.episode import MessageSource, Reading

@@ -6,7 +6,6 @@ import zlib
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -14,6 +13,7 @@ from numpy.typing import NDArray
 
 from warpdata.bytekit.codec import decode as decode_bytes
 from warpdata.bytekit.codec import decode_lz4_frame
+from warpdata.bytekit.lazy import cached_property
 from warpdata.bytekit.ranges import RangeReader
 from warpdata.convert.mcap import layout
 from warpdata.convert.messages.log import (

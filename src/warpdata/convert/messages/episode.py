@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
 from warpdata.bytekit.jsontext import parse_json_object
+from warpdata.bytekit.lazy import cached_property
 from warpdata.convert.kept_values import packed, unpacked
 from warpdata.convert.messages.log import Attachment, MessageLog
 from warpdata.convert.messages.own import OWN, own_signal

@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from functools import cached_property
 from typing import Any
 
 from warpdata.bytekit.jsontext import parse_json_object
+from warpdata.bytekit.lazy import cached_property
 from warpdata.convert.hdf5.file import Hdf5File
 from warpdata.convert.hdf5.layouts import all_attributes, json_object
 from warpdata.convert.kept_values import packed, unpacked

@@ -5,13 +5,13 @@ from __future__ import annotations
 import re
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
-from functools import cached_property
 from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
 from warpdata.bytekit.jsontext import parse_json_object
+from warpdata.bytekit.lazy import cached_property
 from warpdata.bytekit.locks import ThreadLock
 from warpdata.convert.aligning import LAST_ROW
 from warpdata.convert.pictures import PictureRows

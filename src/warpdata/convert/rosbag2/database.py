@@ -10,7 +10,6 @@ import sqlite3
 import tempfile
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +18,7 @@ import numpy as np
 from warpdata.bytekit.codec import decode_zstd_bounded, decoded_zstd_pieces, zstd_frame_size
 from warpdata.bytekit.commit import map_os_errors
 from warpdata.bytekit.folders import RangeFile
+from warpdata.bytekit.lazy import cached_property
 from warpdata.bytekit.ranges import RangeReader
 from warpdata.convert.messages.cdr import CdrDecoder
 from warpdata.convert.messages.log import MAX_MESSAGE_BYTES, Ints, LogChannel, MessageLog, Payloads, Stamps

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import cached_property
 from pathlib import PurePosixPath
 from typing import Any
 
+from warpdata.bytekit.lazy import cached_property
 from warpdata.convert.mcap import reading as mcap
 from warpdata.convert.messages.episode import MessageSource, Reading
 from warpdata.convert.messages.topic import TimeKind

@@ -6,7 +6,7 @@ import io
 import json
 import re
 from collections.abc import Mapping, Sequence
-from functools import cached_property, partial
+from functools import partial
 from typing import Any, Literal
 
 import numpy as np
@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from warpdata.bytekit.dtype import dtype_of
 from warpdata.bytekit.jsontext import parse_json
+from warpdata.bytekit.lazy import cached_property
 from warpdata.bytekit.ranges import BytesRangeReader, PartRangeReader, RangeReader
 from warpdata.convert.kept_values import unpacked
 from warpdata.convert.npy import npy_header

@@ -5,10 +5,10 @@ from __future__ import annotations
 import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
 from warpdata.bytekit.forks import tell_in_child
+from warpdata.bytekit.lazy import cached_property
 from warpdata.bytekit.ranges import RangeReader
 from warpdata.convert.place import Place
 from warpdata.errors import BadMagicError, CorruptLayoutError, LimitExceededError

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import cached_property
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from warpdata.bytekit.lazy import cached_property
 from warpdata.convert.kept_values import packed, unpacked
 from warpdata.convert.mapping import bounds_of
 from warpdata.convert.place import Place

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
 import numpy as np
 
+from warpdata.bytekit.lazy import cached_property
 from warpdata.errors import SchemaMismatchError, nearest
 from warpdata.loading.windows.field import Field
 from warpdata.loading.windows.images import cut_box

@@ -8,7 +8,6 @@ from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from copy import copy
 from dataclasses import replace
-from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
@@ -16,6 +15,7 @@ import numpy as np
 from warpdata.bytekit.background import map_in_threads
 from warpdata.bytekit.checksum import sha256_hex
 from warpdata.bytekit.jsontext import dump_json
+from warpdata.bytekit.lazy import cached_property
 from warpdata.bytekit.locks import ThreadLock
 from warpdata.episodes.collection import Episodes
 from warpdata.episodes.local import LocalDataset
