@@ -160,3 +160,44 @@ def test_pixels_of_shards_by_step_may_be_constant_and_their_cameras_are_compared
             lane[name] = wd.Channel(name, dark, timestamps_ns=times)
         wd.save_wshard(made, tmp_path / f"{number:03d}.wshard")
     assert named(tmp_path) == {(str(at), "time-shift")}
+
+
+@pytest.mark.parametrize("rule", sorted(set(SPOILT) - {"time-shift"}))
+def test_an_odd_episode_hides_nothing(rule: str) -> None:
+    """Without a record, with one, or of another robot: it is left out of what is said of the others."""
+    missed = []
+    for seed in range(SPOILT_OF_EACH):
+        takes, at, rules = spoilt_set(1001 + seed, rule)
+        if not is_named(findings(takes), at, rules):
+            continue
+        whole = takes[(at + 1) % len(takes)]
+        first = {name: (times[:1], rows[:1], role) for name, (times, rows, role) in whole.signals.items()}
+        other = {f"other_{name}": each for name, each in whole.signals.items()}
+        odd = [Take(whole.task, signals, whole.static) for signals in ({}, first, other)]
+        if not all(is_named(findings([*takes, each]), at, rules) for each in odd):
+            missed.append(seed)
+    assert not missed
+
+
+def test_an_episode_of_one_record_is_too_short() -> None:
+    takes, _, _ = spoilt_set(1001, "near-duplicate")
+    one = {name: (times[:1], rows[:1], role) for name, (times, rows, role) in takes[0].signals.items()}
+    found = findings([*takes, Take(takes[0].task, one, takes[0].static)])
+    assert ("outlier-length", f"{len(takes):03d}") in {(each.rule, each.episode) for each in found}
+
+
+def test_goals_in_all_directions_leave_some_channels_nearly_still() -> None:
+    """How far a channel goes is anything from nothing on: the one that goes least is not dead."""
+    alarms = []
+    for seed in range(CLEAN):
+        rng, takes = np.random.default_rng(9000 + seed), []
+        for _ in range(40):
+            goal, times = rng.normal(size=4), np.arange(60) * 50_000_000
+            course = np.linspace(0, 1, 60)[:, None] ** 2 * goal / np.linalg.norm(goal)
+            state = (course + rng.normal(0, 1e-4, course.shape)).astype(np.float32)
+            action = (np.gradient(course, axis=0) + rng.normal(0, 0.01, course.shape)).astype(np.float32)
+            takes.append(
+                Take(0, {"state": (times, state, "observation"), "action": (times, action, "action")})
+            )
+        alarms += [each for each in findings(takes) if each.rule == "dead-channel"]
+    assert len(alarms) <= CLEAN // 10, alarms

@@ -69,7 +69,7 @@ def test_every_camera_of_many_episodes_under_a_low_limit(root: Path) -> None:
 
 TOGETHER = """
 import resource, sys
-resource.setrlimit(resource.RLIMIT_NOFILE, (128, 128))
+resource.setrlimit(resource.RLIMIT_NOFILE, (int(sys.argv[3]),) * 2)
 import warpdata as wd
 folder, count = sys.argv[1], int(sys.argv[2])
 here = lambda kind: [f"{folder}/{kind}/{number}.wshard" for number in range(count)]
@@ -89,7 +89,8 @@ print(seen, len(held), (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - bef
 """
 
 
-def test_everything_at_once_under_a_low_limit(root: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("limit", [128, 256])
+def test_everything_at_once_under_a_low_limit(root: Path, tmp_path: Path, limit: int) -> None:
     """Directories, packed and published episodes, shards and chunk lists, in turns: none takes what another needs."""
     count = 40
     (tmp_path / "root").symlink_to(root)
@@ -106,7 +107,7 @@ def test_everything_at_once_under_a_low_limit(root: Path, tmp_path: Path) -> Non
         shutil.copytree(tmp_path / "chunks0", tmp_path / f"chunks{number}", copy_function=os.link)
     with wd.DatasetBuilder("lab/many", catalog=str(tmp_path / "catalog")) as builder:
         builder.add_episodes("episodes", wd.LocalDataset(root)[:count]).publish()
-    command = [sys.executable, "-c", TOGETHER, str(tmp_path), str(count)]
+    command = [sys.executable, "-c", TOGETHER, str(tmp_path), str(count), str(limit)]
     run = subprocess.run(command, capture_output=True, text=True, check=False)
     assert run.returncode == 0, run.stderr
     seen, held, grown_mb = map(int, run.stdout.split())

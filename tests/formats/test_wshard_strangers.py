@@ -325,3 +325,19 @@ def test_blocks_of_other_programs_go_along_to_another_process(tmp_path: Path, op
     assert list(episode.blocks) == ["theirs/notes"]
     assert pickle.loads(pickle.dumps(episode)) == episode
     assert pickle.loads(pickle.dumps(episode.in_time)).tensors == episode
+
+
+def test_what_is_left_of_a_damaged_file_keeps_its_odd_values(tmp_path: Path) -> None:
+    times, done = np.array([9, 9, 3, 1]), np.array([0, 255, 7, 1], np.uint8)
+    listed = [*LISTED, {"id": "other", "dtype": "f32", "shape": [2], "signal_block": "signal/other"}]
+    named = {"signal/state": STATE, "signal/other": STATE + 50, "done": done, "time/timestamps_ns": times}
+    raw = bytearray(stranger(episode_blocks(4, listed, **named)))
+    raw[raw.index((STATE + 50).tobytes()) + 3] ^= 1
+    (tmp_path / "a.wshard").write_bytes(raw)
+    receipt = wd.salvage(tmp_path / "a.wshard", tmp_path / "b.wshard")
+    assert [each["block"] for each in receipt.damage] == ["signal/other"]
+    assert receipt.time_kept_s == 8e-9
+    left = wd.load_wshard(tmp_path / "b.wshard")
+    assert left.timestamps_ns.tolist() == times.tolist()
+    assert left.terminations.data.tolist() == done.tolist()
+    assert np.array_equal(left.observations["state"].data, STATE)

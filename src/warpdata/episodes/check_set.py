@@ -55,12 +55,12 @@ _GAP, _WIDE_GAP = 3.0, 5.0
 _FEW = 8.0
 """The deviation of so few values is known to half of it only."""
 
-_LENGTH_FACTOR = 1.5
+_LENGTH_FACTOR, _SHORTEST_SHARE = 1.5, 1e-3
 _JERK_FACTOR = 3.0
 _RETURN_SHARE = 0.25
 _STATE_SHARE = 0.25
 _GRAINS = 4
-_DEAD_SHARE = 0.02
+_DEAD_SHARE, _LITTLE_SHARE = 0.02, 0.15
 _STUCK_SHARE = 0.3
 _SWAP_FAR = 4.0
 _COPY_SHARE = 0.05
@@ -110,6 +110,7 @@ class SetMember:
 
     name: str
     task: str = ""
+    is_empty: bool = True
     seconds: float = 0.0
     total_reward: float | None = None
     largest_reward: float = 0.0
@@ -132,11 +133,20 @@ class EpisodeSet:
         """Everything that sets an episode apart; one cause is named once."""
         for group in self._groups():
             yield from group.findings()
-        yield from _Alike(self._members).copies()
+        for group in self._comparable():
+            yield from group.copies()
 
     def usual_constants(self) -> set[tuple[str, str, int]]:
         """Episode, signal and channel that never changes there, and neither in several others, though it can."""
         return {each for group in self._groups() for each in group.usual_constants()}
+
+    def _comparable(self) -> list[_Alike]:
+        """Episodes whose courses can be laid side by side: all where they share a signal, else those of each form."""
+        forms: dict[frozenset[tuple[str, int]], list[SetMember]] = defaultdict(list)
+        for each in self._members:
+            forms[frozenset((name, len(track.final)) for name, track in each.tracks.items())].append(each)
+        together = [self._members] if forms and frozenset.intersection(*forms) else list(forms.values())
+        return [_Alike(every) for every in together if len(every) >= MIN_EPISODES]
 
     def _groups(self) -> list[_Alike]:
         """Episodes of one task together; those of tasks with few episodes are one group."""
@@ -185,13 +195,17 @@ class _Alike:
         return np.stack([(each.std > 0) & (each.extent <= _GRAINS * grain) for each in tracks])
 
     def _lengths(self) -> Iterator[SetFinding]:
-        seconds = np.array([each.seconds for each in self._members])
-        if not (seconds > 0).all():
+        chosen = [at for at, each in enumerate(self._members) if not each.is_empty]
+        seconds = np.array([self._members[at].seconds for at in chosen])
+        usual = float(np.median(seconds)) if chosen else 0.0
+        if not usual:
             return
-        for at in _alone(np.log(seconds), least=np.log(_LENGTH_FACTOR)):
-            usual = float(np.median(seconds))
-            text = f"{seconds[at]:.2f} s long, the others about {usual:.2f} s"
-            yield self._found("outlier-length", at, None, text, seconds=seconds[at], usual=usual)
+        # One record takes no time, which has no logarithm.
+        lengths = np.log(np.maximum(seconds, _SHORTEST_SHARE * usual))
+        for position in _alone(lengths, least=np.log(_LENGTH_FACTOR)):
+            text = f"{seconds[position]:.2f} s long, the others about {usual:.2f} s"
+            at = chosen[position]
+            yield self._found("outlier-length", at, None, text, seconds=seconds[position], usual=usual)
 
     def _returns(self, cut: set[str]) -> Iterator[SetFinding]:
         chosen = [
@@ -256,6 +270,8 @@ class _Alike:
             still = (std < _DEAD_SHARE * usual) & (usual > 0)
             # One that is exactly constant is named by the rule for those, unless a constant is a choice.
             dead = still & ((std > 0) | tracks[0].is_action) & (still.sum(0) < _company(len(tracks)))
+            # Where others move little, one that moves less has less far to go: goals lie in all directions.
+            dead &= np.where(still, np.inf, std).min(0) > _LITTLE_SHARE * usual
             coarse = self._hardly(tracks).sum(0) > 1
             for channel in [] if tracks[0].is_action else np.flatnonzero(~coarse).tolist():
                 stuck = np.array([each.stuck[channel] for each in tracks])
@@ -316,7 +332,7 @@ class _Alike:
 
     def copies(self) -> Iterator[SetFinding]:
         """Episodes that are nearly the same recording as one before them."""
-        vectors = self._shapes() if len(self._members) >= MIN_EPISODES else None
+        vectors = self._shapes()
         if vectors is None:
             return
         distance = _nearest_distances(vectors)
@@ -373,6 +389,7 @@ def remembered(name: str, episode: Episode, is_action: Callable[[str], bool]) ->
         try:
             signal = episode.signals[each]
             if len(signal):
+                member.is_empty = False
                 member.seconds = max(member.seconds, (signal.last_ts_ns - signal.first_ts_ns) / 1e9)
             if is_camera(signal.meta):
                 cameras[each] = signal
