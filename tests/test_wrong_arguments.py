@@ -50,6 +50,9 @@ def calls(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Callable[[Any],
         "map": lambda v: episodes.map(lambda _: v)[0],
         "seed": lambda v: episodes.split(train=0.5, seed=v),
         "fields": lambda v: wd.Windows(episodes, v, anchor="a"),
+        "some fields": windows.only,
+        "statistics": windows.statistics,
+        "encoding": lambda v: wd.import_episodes(folder / "root", folder / "in", video=v),
         "samples": windows.batch,
         "located": windows.locate,
         "mixture": wd.Mixture,
@@ -190,7 +193,7 @@ def test_one_name_is_no_list_of_letters(tmp_path: Path) -> None:
             recorder.step({"joint": np.zeros(2, np.float32)}, {"a": 1.0}, ts_ns=i * 10)
     episodes = wd.open(tmp_path / "root")
     assert list(episodes.stats("joint")) == ["joint"]
-    with pytest.raises(KeyError, match="no signal 'jiont'.*'joint'"):
+    with pytest.raises(KeyError, match=r"no signal 'jiont'.*'joint'"):
         episodes.stats("jiont")
     with pytest.raises(ValueError, match="'typo'"):
         wd.check_dataset(tmp_path / "root", mute="typo")
