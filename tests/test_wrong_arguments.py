@@ -30,7 +30,8 @@ def calls(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Callable[[Any],
     with wd.DatasetBuilder("a/b", catalog=catalog) as builder:
         builder.add_table("main", {"id": [1, 2, 3]}).publish()
     episodes = wd.open(folder / "root")
-    episode, table = episodes[0], wd.dataset("a/b", catalog=catalog).table("main")
+    dataset = wd.dataset("a/b", catalog=catalog)
+    episode, table = episodes[0], dataset.table("main")
     windows = wd.Windows(episodes, {"x": "x"}, anchor="a")
     loader = wd.Loader(windows, batch_size=2)
     signal = episode["x"]
@@ -49,6 +50,9 @@ def calls(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Callable[[Any],
         "map": lambda v: episodes.map(lambda _: v)[0],
         "seed": lambda v: episodes.split(train=0.5, seed=v),
         "fields": lambda v: wd.Windows(episodes, v, anchor="a"),
+        "some fields": windows.only,
+        "statistics": windows.statistics,
+        "encoding": lambda v: wd.import_episodes(folder / "root", folder / "in", video=v),
         "samples": windows.batch,
         "located": windows.locate,
         "mixture": wd.Mixture,
@@ -57,7 +61,33 @@ def calls(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Callable[[Any],
         "rank": lambda v: table.batches(2, rank=v, world=2).close(),
         "world": lambda v: table.batches(2, rank=0, world=v).close(),
         "rows": table.take,
+        "bind": table.bind,
+        "other version": dataset.diff,
+        "extra tables": lambda v: dataset.sql("select 1", extra=v),
+        "warmed": dataset.warm,
+        "warmed shards": lambda v: dataset.warm(shards=v),
+        "planned": lambda v: dataset.plan("main", limit=v),
+        "most requests": lambda v: wd.dataset("a/b", catalog=catalog, max_requests=v).close(),
+        "most bytes": lambda v: wd.dataset("a/b", catalog=catalog, max_bytes=v).close(),
+        "cache size": lambda v: wd.dataset("a/b", catalog=catalog, cache_bytes=v).close(),
+        "retries": lambda v: _published(catalog, retries=v),
+        "tags": lambda v: _published(catalog, tags=v),
+        "message": lambda v: _published(catalog, message=v),
+        "expected": lambda v: _published(catalog, expect_latest=v),
+        "table": lambda v: wd.DatasetBuilder("a/b", catalog=catalog).add_table("main", v).close(),
+        "table name": lambda v: wd.DatasetBuilder("a/b", catalog=catalog).add_table(v, {"id": [1]}).close(),
+        "artifact": lambda v: wd.DatasetBuilder("a/b", catalog=catalog).add_artifact("raw", v).close(),
+        "summary": episodes.stats,
+        "jobs": lambda v: wd.check_dataset(folder / "root", jobs=v if v != 10**30 and v != 2**63 else 0),
+        "muted": lambda v: wd.check_dataset(folder / "root", mute=v),
+        "environment": lambda v: wd.RecordEpisodes(v, folder / "gym"),
+        "shards": wd.MmapShardSource,
     }
+
+
+def _published(catalog: str, **options: Any) -> None:
+    with wd.DatasetBuilder("a/c", catalog=catalog) as builder:
+        builder.add_table("main", {"id": [1]}).publish(**options)
 
 
 def test_a_wrong_argument_is_a_plain_error(calls: dict[str, Callable[[Any], Any]]) -> None:
@@ -159,3 +189,21 @@ def test_a_tensor_with_gradients_is_no_list_of_ids(tmp_path: Path) -> None:
             store.add(np.ones((2, 2)), ids=torch.tensor([0.5, 1.5], requires_grad=True))
         store.add(np.ones((2, 2)), ids=torch.tensor([4, 7]))
         assert set(store.search(np.ones(2), k=2)[0].tolist()) == {4, 7}
+
+
+def test_a_cluster_is_named_by_a_text() -> None:
+    for value in (-1, 2**63, 1.5, b"x", [], object()):
+        with pytest.raises(TypeError, match=f"ray is .*, not {type(value).__name__}"):
+            wd.check_dataset("root", ray=value)  # type: ignore[arg-type]
+
+
+def test_one_name_is_no_list_of_letters(tmp_path: Path) -> None:
+    with wd.record(tmp_path / "root", clock="simulated") as recorder:
+        for i in range(3):
+            recorder.step({"joint": np.zeros(2, np.float32)}, {"a": 1.0}, ts_ns=i * 10)
+    episodes = wd.open(tmp_path / "root")
+    assert list(episodes.stats("joint")) == ["joint"]
+    with pytest.raises(KeyError, match=r"no signal 'jiont'.*'joint'"):
+        episodes.stats("jiont")
+    with pytest.raises(ValueError, match="'typo'"):
+        wd.check_dataset(tmp_path / "root", mute="typo")

@@ -433,3 +433,12 @@ def test_missing_bytes_are_what_is_fetched(tmp_path: Path, pages: list[int]) -> 
     said = reader.missing_bytes()
     reader.load_whole()
     assert said == sum(end - start for start, end in store.fetched)
+
+
+def test_few_blobs_stay_open_over_all_caches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("warpdata.stores.cache.MOST_OPEN", 3)
+    several = [opened(tmp_path / str(number)) for number in range(8)]
+    for _ in range(2):
+        for reader, _, _ in several:
+            assert bytes(reader.read(5, 100_000)) == DATA[5:100_000]
+            assert sum(len(cache._open) for _, _, cache in several) <= 3

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
-from typing import TYPE_CHECKING, Any, BinaryIO, Unpack
+from typing import TYPE_CHECKING, Any, BinaryIO, SupportsIndex, Unpack
 
 from warpdata.errors import BadMagicError, BlobNotFoundError, StoreError, require_kind, suggests
 
@@ -268,7 +268,10 @@ def folder_at(source: str | os.PathLike[str]) -> Any:
 def runner_for(jobs: int, ray: str | bool | None) -> Runner:
     """Where the work on many episodes is done: here, in processes, or on a cluster."""
     from warpdata.episodes.jobs import runner_of
+    from warpdata.errors import require_kind
 
+    require_kind("jobs", jobs, SupportsIndex, "a whole number of processes")
+    require_kind("ray", ray, (str, bool, type(None)), "True, or the address of a cluster")
     if ray is None or ray is False:
         return runner_of(jobs)
     if jobs != 1:

@@ -49,6 +49,7 @@ def check_dataset(
     from warpdata.episodes.check import check_rules
     from warpdata.episodes.check_each import check_each, check_root
 
+    mute = (mute,) if isinstance(mute, str) else mute
     check_rules(mute)
     runner = runner_for(jobs, ray)
     text = address_text(source)

@@ -26,7 +26,7 @@ def loader_of_state(path: str | os.PathLike[str]) -> Loader:
             _windows_of_plan(plan["windows"]), plan["batch_size"], seed=plan["seed"], shuffle=plan["shuffle"],
             on_error=plan["on_error"], tail=plan.get("tail", "short"), rank=0, world=1, threads=0,
         )  # fmt: skip
-    except (KeyError, TypeError) as error:
+    except (KeyError, TypeError, AttributeError) as error:
         raise CorruptLayoutError(
             f"no state that loader.save_state() wrote ({error!r})",
             path=path,

@@ -6,7 +6,7 @@ import functools
 import json
 import operator
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
@@ -41,7 +41,7 @@ from warpdata.corpora.source import SourceKeywords
 from warpdata.corpora.store_source import StoreShardSource
 from warpdata.episodes.collection import Episodes
 from warpdata.episodes.jobs import Runner
-from warpdata.errors import DatasetError, WarpError, nearest, require_word
+from warpdata.errors import DatasetError, WarpError, nearest, require_kind, require_word
 from warpdata.formats.manifest.model import CORPUS_KIND, EPISODE_KIND, LANE_KIND, VECTOR_KIND, Manifest
 from warpdata.ordering.state import checked_integer
 from warpdata.ordering.tail import Tail
@@ -281,6 +281,9 @@ class Dataset:
     def sql(self, query: str, *, extra: dict[str, Table] | None = None) -> SqlResult:
         """A query over the tables by name: `ds.sql("select … from main join labels using (id)")`."""
         self._check_open()
+        require_kind("extra", extra, (Mapping, type(None)), "a dictionary of tables by name")
+        for name, table in (extra or {}).items():
+            require_kind(f"extra[{name!r}]", table, Table, "a table of a dataset")
         given = {name: table.source() for name, table in (extra or {}).items()}
         return run_sql(query, {**self.sources(), **given}, spill=self.spill)
 
@@ -370,6 +373,7 @@ class Dataset:
 
     def diff(self, other: Dataset | str) -> DatasetDiff:
         """What changed from this version to another one."""
+        require_kind("the other version", other, (str, Dataset), "a dataset, or a name or a version of one")
         if isinstance(other, str):
             name = parse_name(other if "/" in other else f"{self.id}@{other}")
             return diff_manifests(self.manifest, Resolver(self.access).resolve(name).manifest)

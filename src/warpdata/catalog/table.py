@@ -18,7 +18,7 @@ from warpdata.bytekit.locks import ThreadLock
 from warpdata.catalog.refarray import RefType, bound_batch, bound_dict, recipe_of
 from warpdata.catalog.rowfilter import RowFilter
 from warpdata.catalog.rowgroups import ShardFile, schema_from_base64
-from warpdata.errors import DatasetError, TooLargeError, nearest, suggests
+from warpdata.errors import DatasetError, TooLargeError, nearest, require_kind, suggests
 from warpdata.formats.manifest.guide import Guide, ShardGuide
 from warpdata.formats.manifest.model import TablePart
 from warpdata.ordering.state import checked_integer
@@ -415,6 +415,7 @@ class Table:
 
     def bind(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """A batch with its bound columns as references."""
+        require_kind("a batch", batch, pa.RecordBatch, "an Arrow record batch")
         return bound_batch(batch, self.ref_types())
 
     def source(self) -> ArrowSource:

@@ -36,7 +36,7 @@ from warpdata.episodes.listing import episode_path
 from warpdata.episodes.local import holds_recordings
 from warpdata.episodes.opening import episode_of_shard
 from warpdata.episodes.packed import pack_episode
-from warpdata.errors import ConflictError, FormatError, WarpError, nearest
+from warpdata.errors import ConflictError, FormatError, WarpError, nearest, require_kind
 from warpdata.formats.episodedir import layout
 from warpdata.formats.episodedir.documents import read_meta
 from warpdata.formats.episodedir.images import VideoOptions
@@ -68,6 +68,9 @@ class ImportPlan:
     supplied: Mapping[str, Any] = field(default_factory=dict)
     video: VideoOptions | None = None
     """How frames that are not encoded are encoded; None keeps every pixel."""
+
+    def __post_init__(self) -> None:
+        require_kind("video", self.video, (VideoOptions, type(None)), "VideoOptions")
 
 
 def import_episodes(

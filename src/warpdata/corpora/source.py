@@ -25,7 +25,7 @@ from warpdata.corpora.shards import ShardSet
 from warpdata.corpora.shuffled import OrderKeywords, ShuffleOptions
 from warpdata.corpora.spans import CheckedSpans, SpanReader
 from warpdata.corpora.torch_dataset import torch_dataset
-from warpdata.errors import require_word
+from warpdata.errors import require_kind, require_word
 
 if TYPE_CHECKING:
     from typing import Self
@@ -207,6 +207,7 @@ class MmapShardSource(FixedOrderSource):
     """Rows of local shards in a fixed order with stable ids, read ahead in a thread and released behind."""
 
     def __init__(self, shards: ShardSet, options: SourceOptions | None = None) -> None:
+        require_kind("shards", shards, ShardSet, "a set of shards; open files with MmapShardSource.open")
         options = SourceOptions() if options is None else options
         self._mapped = MappedSpans(shards)
         spans: SpanReader = DirectSpans(shards) if _wants_direct(shards, options) else self._mapped

@@ -56,6 +56,8 @@ def RecordEpisodes(  # noqa: N802 - it stands for the wrapper it returns
         root = os.fspath(target)  # type: ignore[assignment]
     else:
         raise TypeError(f"target is a root or a LocalDatasetWriter, not {type(target).__name__}")
+    if not hasattr(env, "reset") or not hasattr(env, "metadata"):
+        raise TypeError(f"env is an environment of Gymnasium, not {type(env).__name__}")
     fps = env.metadata.get("render_fps") or _DEFAULT_FPS
     spec = env.spec
     facts = {"env_id": spec.id if spec is not None else type(env.unwrapped).__name__, **dict(static or {})}

@@ -13,10 +13,10 @@ from warpdata.bytekit import system
 from warpdata.bytekit.forks import tell_in_child
 from warpdata.formats.episodedir.frame_reader import FrameReader
 
-MOST_OPEN = min(128, system.allowed_descriptors() // 4)
+MOST_OPEN = min(128, max(2, system.allowed_descriptors() // 8))
 """Decoders, and files, that may be open while nobody uses them: as many as a shuffle has blocks of images in play.
 
-Where the system allows few descriptors, shards and cached blobs take half of them (`OpenFiles`, `stores.cache`).
+Where the system allows few descriptors, fewer: other files, caches and connections need theirs.
 """
 
 ALWAYS_OPEN = 32

@@ -48,6 +48,7 @@ def replay(
 def _chosen(
     episode: Episode, names: Sequence[str] | None, start_ns: int | None, end_ns: int | None
 ) -> dict[str, Signal]:
+    names = [names] if isinstance(names, str) else names
     for name in names or ():
         if name not in episode.signals:
             known = episode.signals

@@ -88,6 +88,7 @@ class _Merge:
 
 def summaries_of(episodes: Iterable[Episode], signals: Sequence[str] | None) -> dict[str, SignalSummary]:
     """Statistics of these signals, or of all that hold numbers and are no images."""
+    signals = [signals] if isinstance(signals, str) else signals
     merges: dict[str, _Merge] = {}
     known: set[str] = set()
     for episode in episodes:

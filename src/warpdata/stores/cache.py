@@ -7,6 +7,7 @@ import logging
 import os
 import threading
 import time
+import weakref
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -34,8 +35,12 @@ _BLOCK_BYTES = 4096
 _MAP_COST_BYTES = 8 << 10
 """What a new blob may cost before any page of it is kept: its map and its inode's first block."""
 
-MOST_OPEN = min(256, system.allowed_descriptors() // 8)
-"""Blobs whose files stay open: each has three descriptors."""
+MOST_OPEN = min(256, max(2, system.allowed_descriptors() // 16))
+"""Blobs whose files stay open, of all caches of the process: each has three descriptors."""
+
+_opened: dict[tuple[int, str], weakref.ref[PageCache]] = {}
+"""Those blobs and their caches, the one opened first in front."""
+_opening = locks.ThreadLock()
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +109,7 @@ class PageCache:
                 return file
             with self._lock:
                 if self._open.get(sha256) is file:
-                    del self._open[sha256]
+                    self._open.pop(sha256, None)
 
     def keep(self, file: PageFile, first: int, pieces: list[memoryview], sums: list[int]) -> bool:
         """Keep pages of a pinned blob if there is room or room can be made; False when there is not."""
@@ -198,10 +203,20 @@ class PageCache:
                 self._make_room(_MAP_COST_BYTES)
                 _create(map_path, data_path, blob_bytes)
             file = PageFile(data_path, map_path, blob_bytes)
-        if len(self._open) >= MOST_OPEN:
-            del self._open[next(iter(self._open))]
         self._open[sha256] = file
+        self._close_surplus(sha256)
         return file
+
+    def _close_surplus(self, newest: str) -> None:
+        """Let go of the files that were opened first, whichever cache they are of; who reads one goes on."""
+        with _opening:
+            _opened.pop((id(self), newest), None)
+            _opened[id(self), newest] = weakref.ref(self)
+            while len(_opened) > MOST_OPEN:
+                first = next(iter(_opened))
+                cache = _opened.pop(first)()
+                if cache is not None:
+                    cache._open.pop(first[1], None)
 
     def _make_room(self, size: int) -> bool:
         """Make room for `size` bytes by the shared count, or by a fresh look at the disk."""

@@ -17,7 +17,7 @@ from warpdata.convert.lerobot.features import Feature, Features, features_of
 from warpdata.convert.lerobot.reading import FORMAT, TASK
 from warpdata.convert.lerobot.statistics import FrameCounts, SetStatistics
 from warpdata.episodes.collection import Episodes
-from warpdata.errors import MissingExtraError, SchemaMismatchError, nearest
+from warpdata.errors import MissingExtraError, SchemaMismatchError, nearest, require_kind
 from warpdata.timeline.signal import Signal
 
 try:
@@ -163,6 +163,8 @@ class LeRobotFrames(Dataset[dict[str, Any]]):  # type: ignore[misc]
     def _deltas(
         self, given: Mapping[str, Sequence[float]] | None, tolerance_s: float
     ) -> dict[str, NDArray[np.int64]]:
+        words = "a dictionary of seconds by feature"
+        require_kind("delta_timestamps", given, (Mapping, type(None)), words)
         found = {}
         for key, moments in (given or {}).items():
             if key not in self.meta.features:

@@ -86,6 +86,7 @@ def running_statistics(
     windows: Windows, names: Sequence[str], *, progress: bool = False
 ) -> dict[str, tuple[ValueStatistics, bool]]:
     """What statistics are made of, to be merged with others, and whether data had to be read for it."""
+    names = [names] if isinstance(names, str) else names
     known = _kept(windows)
     missing = []
     for name in names:

@@ -483,6 +483,10 @@ class Windows:
 
     def only(self, names: Sequence[str]) -> Windows:
         """The same samples with some of the fields and no transforms; nothing is counted again."""
+        names = [names] if isinstance(names, str) else names
+        for name in names:
+            if name not in self.fields:
+                raise KeyError(f"no field {name!r}.{nearest(str(name), self.fields)}")
         made = copy(self)
         made.__dict__.pop("id", None)
         made.fields = {name: self.fields[name].without_transform() for name in names}
