@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from warpdata.episodes.collection import Episodes
+from warpdata.episodes.directory_copy import Steps
 from warpdata.episodes.jobs import in_order, runner_of
 from warpdata.errors import FormatError, WarpError, nearest
 from warpdata.timeline.episode import Episode
@@ -34,12 +35,93 @@ class EpisodeTask:
         """What came of the episode; what is wrong with the machine rather than with it is raised."""
         try:
             return None, self.work(position, self.episodes[position])
-        except WarpError as error:
-            if error.code in ("out_of_space", "permission"):
-                raise
-            return error, None
-        except (ValueError, TypeError) as error:  # a name or a value that episodes cannot have
-            return FormatError(str(error), hint="Rename it, or leave it out with a mapping."), None
+        except _OF_AN_EPISODE as error:
+            return _told(error), None
+
+
+_OF_AN_EPISODE = (WarpError, ValueError, TypeError)
+
+
+def _told(error: Exception) -> WarpError:
+    """What is wrong with an episode; what is wrong with the machine is raised."""
+    if not isinstance(error, WarpError):  # a name or a value that episodes cannot have
+        return FormatError(str(error), hint="Rename it, or leave it out with a mapping.")
+    if error.code in ("out_of_space", "permission"):
+        raise error
+    return error
+
+
+_TOGETHER = 8
+"""Episodes that go in step: enough that each step is seldom the first of its kind."""
+
+
+@dataclass(frozen=True)
+class SteppedTask:
+    """Does work that goes in steps for the episode at a position; it travels to other processes."""
+
+    episodes: Episodes
+    work: Callable[[int, Episode], Steps[Any]]
+
+    def __call__(self, position: int) -> Done:
+        """What came of one episode."""
+        return next(done for _, done in self.in_step([position]))
+
+    def in_step(self, positions: Iterable[int]) -> Iterator[tuple[int, Done]]:
+        """What came of each, in order. Small ones that follow each other take every step together: between two
+        different steps most of what the next one needs has left the cache of the processor."""
+        group: list[_UnderWay] = []
+        try:
+            for position in positions:
+                each = _UnderWay(position, self)
+                group.append(each)
+                if each.is_small and len(group) < _TOGETHER:
+                    continue
+                yield from _finished(group)
+            yield from _finished(group)
+        finally:
+            for each in group:
+                each.close()
+
+
+def _finished(group: list[_UnderWay]) -> Iterator[tuple[int, Done]]:
+    """What came of a group, of which only the last may not be small: that one comes after the others."""
+    last = [] if group[-1:] and group[-1].is_small else group[-1:]
+    for some in (group[: len(group) - len(last)], last):
+        while some := [each for each in some if each.done is None]:
+            for each in some:
+                each.step()
+    while group:
+        done = group.pop(0)
+        assert done.done is not None
+        yield done.position, done.done
+
+
+class _UnderWay:
+    """Work on one episode that has begun."""
+
+    def __init__(self, position: int, task: SteppedTask) -> None:
+        self.position = position
+        self.is_small = True
+        self.done: Done | None = None
+        """What came of it, in the end."""
+        self._steps = self._begun(task)
+        self.step()
+
+    def _begun(self, task: SteppedTask) -> Steps[Any]:
+        return (yield from task.work(self.position, task.episodes[self.position]))
+
+    def step(self) -> None:
+        """Go on until the next step."""
+        try:
+            self.is_small = next(self._steps)
+        except StopIteration as end:
+            self.done = None, end.value
+        except _OF_AN_EPISODE as error:
+            self.done = _told(error), None
+
+    def close(self) -> None:
+        """Undo what is not finished."""
+        self._steps.close()
 
 
 def exported(
