@@ -48,6 +48,7 @@ class Worked:
     plans: list[Plan]
     under_way: set[int] = field(default_factory=set)
     undone: list[int] = field(default_factory=list)
+    finished: list[int] = field(default_factory=list)
 
     def __call__(self, position: int, episode: Episode) -> Steps[str]:
         plan = self.plans[position]
@@ -65,6 +66,7 @@ class Worked:
             raise
         finally:
             self.under_way.remove(position)
+        self.finished.append(position)
         return f"{position} {episode.id}"
 
 
@@ -81,8 +83,28 @@ def told(results: Iterator[tuple[int, Any]]) -> list[tuple[int, str, str, Any]]:
 @given(plans)
 def test_in_step_each_comes_to_what_it_comes_to_alone(chosen: list[Plan]) -> None:
     task, worked = task_of(chosen)
-    together = told(task.in_step(range(len(chosen))))
+    together = told(task.in_step(range(len(chosen)), stops=False))
     assert together == told((position, task(position)) for position in range(len(chosen)))
+    assert not worked.under_way
+
+
+@given(plans)
+def test_nothing_behind_the_first_failure_is_finished(chosen: list[Plan]) -> None:
+    task, worked = task_of(chosen)
+    together: list[tuple[int, Any]] = []
+    for position, done in task.in_step(range(len(chosen)), stops=True):
+        together.append((position, done))
+        if done[0] is not None:
+            break
+    finished = list(worked.finished)
+    failed = [
+        number
+        for number, plan in enumerate(chosen)
+        if plan.fails_at is not None and plan.fails_at < plan.steps
+    ]
+    stop = failed[0] + 1 if failed else len(chosen)
+    assert told(iter(together)) == told((position, task(position)) for position in range(stop))
+    assert all(position < stop for position in finished)
     assert not worked.under_way
 
 
@@ -92,7 +114,7 @@ def test_what_ends_the_run_undoes_all_that_is_under_way(error: type[BaseExceptio
     task, worked = task_of(chosen)
     finished = []
     with pytest.raises(error):
-        for position, _ in task.in_step(range(len(chosen))):
+        for position, _ in task.in_step(range(len(chosen)), stops=True):
             finished.append(position)
     assert finished == list(range(MOST))
     assert not worked.under_way
@@ -101,7 +123,7 @@ def test_what_ends_the_run_undoes_all_that_is_under_way(error: type[BaseExceptio
 
 def test_who_wants_no_more_leaves_nothing_under_way() -> None:
     task, worked = task_of([Plan(True, 3, None)] * 20)
-    results = task.in_step(range(20))
+    results = task.in_step(range(20), stops=True)
     next(results)
     results.close()  # type: ignore[attr-defined]
     assert not worked.under_way

@@ -64,36 +64,47 @@ class SteppedTask:
 
     def __call__(self, position: int) -> Done:
         """What came of one episode."""
-        return next(done for _, done in self.in_step([position]))
+        return next(done for _, done in self.in_step([position], stops=True))
 
-    def in_step(self, positions: Iterable[int]) -> Iterator[tuple[int, Done]]:
-        """What came of each, in order. Small ones that follow each other take every step together: between two
-        different steps most of what the next one needs has left the cache of the processor."""
+    def in_step(self, positions: Iterable[int], *, stops: bool) -> Iterator[tuple[int, Done]]:
+        """What came of each, in order; where the first failure `stops` the work, none behind it is finished.
+
+        Small ones that follow each other take every step together: between two different steps most of what the next
+        one needs has left the cache of the processor.
+        """
         group: list[_UnderWay] = []
         try:
             for position in positions:
                 each = _UnderWay(position, self)
                 group.append(each)
-                if each.is_small and len(group) < _TOGETHER:
-                    continue
-                yield from _finished(group)
-            yield from _finished(group)
+                if not each.is_small or len(group) == _TOGETHER or (stops and each.has_failed):
+                    yield from _finished(group, stops=stops)
+            yield from _finished(group, stops=stops)
         finally:
             for each in group:
                 each.close()
 
 
-def _finished(group: list[_UnderWay]) -> Iterator[tuple[int, Done]]:
+def _finished(group: list[_UnderWay], *, stops: bool) -> Iterator[tuple[int, Done]]:
     """What came of a group, of which only the last may not be small: that one comes after the others."""
-    last = [] if group[-1:] and group[-1].is_small else group[-1:]
-    for some in (group[: len(group) - len(last)], last):
+    alone = [each for each in group if not each.is_small]
+    for some in ([each for each in group if each.is_small], alone):
         while some := [each for each in some if each.done is None]:
             for each in some:
-                each.step()
+                if each.done is None:
+                    each.step()
+                if stops and each.has_failed:
+                    _drop(group, group.index(each) + 1)
     while group:
-        done = group.pop(0)
-        assert done.done is not None
-        yield done.position, done.done
+        first = group.pop(0)
+        assert first.done is not None
+        yield first.position, first.done
+
+
+def _drop(group: list[_UnderWay], first: int) -> None:
+    for each in group[first:]:
+        each.close()
+    del group[first:]
 
 
 class _UnderWay:
@@ -119,9 +130,15 @@ class _UnderWay:
         except _OF_AN_EPISODE as error:
             self.done = _told(error), None
 
+    @property
+    def has_failed(self) -> bool:
+        """Whether something is wrong with the episode."""
+        return self.done is not None and self.done[0] is not None
+
     def close(self) -> None:
-        """Undo what is not finished."""
+        """Undo it unless it is finished."""
         self._steps.close()
+        self.done = None, None
 
 
 def exported(

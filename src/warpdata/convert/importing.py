@@ -153,7 +153,8 @@ def _run(
         progress(done, len(ids))
     entries = _Entries(receipt, place, ids, waiting)
     task = SteppedTask(episodes, partial(_write, place, plan))
-    results = task.in_step(waiting) if isinstance(runner, Here) else runner.run(task, waiting)
+    is_here = isinstance(runner, Here)
+    results = task.in_step(waiting, stops=on_error == "stop") if is_here else runner.run(task, waiting)
     for position, (error, written) in results:
         if error is None:
             entries.done(position, written)
