@@ -89,7 +89,7 @@ def test_in_step_each_comes_to_what_it_comes_to_alone(chosen: list[Plan]) -> Non
 
 
 @given(plans)
-def test_nothing_behind_the_first_failure_is_finished(chosen: list[Plan]) -> None:
+def test_what_is_under_way_behind_the_first_failure_is_undone(chosen: list[Plan]) -> None:
     task, worked = task_of(chosen)
     together: list[tuple[int, Any]] = []
     for position, done in task.in_step(range(len(chosen)), stops=True):
@@ -104,7 +104,8 @@ def test_nothing_behind_the_first_failure_is_finished(chosen: list[Plan]) -> Non
     ]
     stop = failed[0] + 1 if failed else len(chosen)
     assert told(iter(together)) == told((position, task(position)) for position in range(stop))
-    assert all(position < stop for position in finished)
+    for position in finished:  # one behind it may have had fewer steps to take
+        assert position < stop or chosen[position].steps < (chosen[failed[0]].fails_at or 0)
     assert not worked.under_way
 
 

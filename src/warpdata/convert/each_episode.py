@@ -67,7 +67,7 @@ class SteppedTask:
         return next(done for _, done in self.in_step([position], stops=True))
 
     def in_step(self, positions: Iterable[int], *, stops: bool) -> Iterator[tuple[int, Done]]:
-        """What came of each, in order; where the first failure `stops` the work, none behind it is finished.
+        """What came of each, in order; where the first failure `stops` the work, what is under way behind it is undone.
 
         Small ones that follow each other take every step together: between two different steps most of what the next
         one needs has left the cache of the processor.
