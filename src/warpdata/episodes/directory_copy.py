@@ -50,7 +50,7 @@ _BLOCK_BYTES = 4 << 20
 _BLOCK_ROWS = 1 << 14
 _COPY_BYTES = 1 << 20
 """Few calls, and what was read is still in the cache of the processor when it is written."""
-_WRITES_AHEAD = 16
+_WRITES_AHEAD = 8
 """Each holds a few megabytes."""
 
 T = TypeVar("T")
@@ -116,7 +116,7 @@ class WrittenLater:
 
     def close(self) -> None:
         """End the thread."""
-        self._thread.close()
+        self._thread.close(wait=True)
 
 
 def is_intact(directory: Path) -> bool:
