@@ -239,6 +239,32 @@ def test_raw_frames_say_that_they_were_encoded(tmp_path: Path) -> None:
     assert stored["receipt"] == {key: told[key] for key in told if key not in ("continued", "target")}
 
 
+class Counted(ArraySignal):
+    """Frames that count how often one of them is read."""
+
+    read = 0
+
+    def _values_in(self, rows: range) -> Any:
+        self.read += len(rows)
+        return super()._values_in(rows)
+
+    def _values_at(self, indices: Any) -> Any:
+        self.read += len(indices)
+        return super()._values_at(indices)
+
+
+def test_raw_frames_are_read_once_for_the_video_and_its_hash(tmp_path: Path) -> None:
+    times = grid_times(40, 10)
+    frames = np.random.default_rng(1).integers(0, 255, (40, 32, 48, 3), np.uint8)
+    camera = Counted(times, frames, on_steps(times, frames, "observation", "image").meta)
+    signals = {"camera": camera, "action": on_steps(times, np.arange(40.0), "action")}
+    made = Episode.of(signals, {"task": "x", "fps": 10}, id="a", steps=StepClock(STEPS))
+    receipt = lerobot.write(Episodes.of([made]), tmp_path / "set")
+    assert camera.read <= 40 + 16  # and a few for the statistics
+    inner = hashlib.sha256(frames.tobytes()).hexdigest()
+    assert receipt.to_json()["signals"]["camera"]["sha256"] == hashlib.sha256(inner.encode()).hexdigest()
+
+
 def test_other_rates_are_aligned_as_told(tmp_path: Path) -> None:
     """50 Hz joints and a 10 Hz camera at 10 Hz, against values picked by hand."""
     fast, slow = grid_times(50, 50), grid_times(10, 10) + 3_000_000

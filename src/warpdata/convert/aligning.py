@@ -15,8 +15,9 @@ from typing import Any, Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from warpdata.convert.receipt import How, Note, note_of
+from warpdata.convert.receipt import How, Note, noted
 from warpdata.convert.rows import grid_times, rate_of
+from warpdata.episodes.content_sums import ContentSum, sum_of
 from warpdata.errors import NoStepsError, nearest
 from warpdata.timeline.episode import Episode
 from warpdata.timeline.sampling import Align
@@ -72,8 +73,10 @@ class AlignedEpisode:
     def __len__(self) -> int:
         return self.steps.length
 
-    def note(self, name: str, *, how: How | None = None, why: str = "") -> Note:
-        """What became of a signal on its way into the rows."""
+    def note(
+        self, name: str, *, how: How | None = None, why: str = "", found: ContentSum | None = None
+    ) -> Note:
+        """What became of a signal on its way into the rows; `found` is its sum, where that is known already."""
         on_steps = self.steps[name]
         signal = on_steps.signal
         ages = np.abs(on_steps.age_ns[on_steps.mask])
@@ -84,7 +87,8 @@ class AlignedEpisode:
         if len(signal) > len(self) and is_run(on_steps):
             whys.append(f"{len(signal) - len(self)} records behind the last row are left out")
         chosen: How = how or ("kept" if is_kept and not whys else "resampled")
-        return note_of(signal, chosen, "; ".join(whys), max_age_ns=age, max_error_ns=self.error_ns)
+        total = sum_of(signal) if found is None else found
+        return noted(len(signal), total, chosen, "; ".join(whys), max_age_ns=age, max_error_ns=self.error_ns)
 
 
 def aligned(episode: Episode, options: AlignOptions, fps: float | None = None) -> AlignedEpisode:

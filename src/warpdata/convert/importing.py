@@ -20,16 +20,21 @@ from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import quote
 
 from warpdata._version import __version__
-from warpdata.bytekit.background import OrderedWorker
 from warpdata.bytekit.commit import TEMP_MARK, map_os_errors, write_file
 from warpdata.bytekit.jsontext import dump_json, parse_json_object
 from warpdata.bytekit.locks import FileLock
-from warpdata.convert.each_episode import EpisodeTask, OnError, Progress, check_on_error, in_episode
+from warpdata.convert.each_episode import OnError, Progress, SteppedTask, check_on_error, in_episode
 from warpdata.convert.plain_names import RENAMED, names_behind, under_plain_names
 from warpdata.convert.receipt import ConversionReceipt, Note, note_of, noted
 from warpdata.episodes.collection import Episodes
 from warpdata.episodes.content_sums import ContentSum
-from warpdata.episodes.directory_copy import copy_to_directory, holds_frames, is_intact
+from warpdata.episodes.directory_copy import (
+    Steps,
+    WrittenLater,
+    copying_to_directory,
+    holds_frames,
+    is_intact,
+)
 from warpdata.episodes.encoded import encoded_parts
 from warpdata.episodes.jobs import Here, Runner
 from warpdata.episodes.listing import episode_path
@@ -150,8 +155,10 @@ def _run(
     if progress is not None:
         progress(done, len(ids))
     entries = _Entries(receipt, place, ids, waiting)
-    work = partial(_write, place, plan)
-    for position, (error, written) in runner.run(EpisodeTask(episodes, work), waiting):
+    task = SteppedTask(episodes, partial(_write, place, plan))
+    is_here = isinstance(runner, Here)
+    results = task.in_step(waiting, stops=on_error == "stop") if is_here else runner.run(task, waiting)
+    for position, (error, written) in results:
         if error is None:
             entries.done(position, written)
         else:
@@ -205,7 +212,7 @@ class _Entries:
             self._next += 1
 
 
-def _write(place: Target, plan: ImportPlan, position: int, episode: Episode) -> Any:
+def _write(place: Target, plan: ImportPlan, position: int, episode: Episode) -> Steps[Any]:
     return place.write(position, under_plain_names(episode), plan)
 
 
@@ -224,7 +231,7 @@ class Target(ABC):
         """The notes of a finished episode."""
 
     @abstractmethod
-    def write(self, position: int, episode: Episode, plan: ImportPlan) -> Any:
+    def write(self, position: int, episode: Episode, plan: ImportPlan) -> Steps[Any]:
         """Convert one episode, in any process; what comes back is given to `keep`."""
 
     def keep(self, _position: int, written: Any) -> dict[str, Note]:
@@ -294,7 +301,7 @@ class Target(ABC):
 class RootTarget(Target):
     """A root of recordings: episode k of the source is directory k."""
 
-    _writing: OrderedWorker[None] | None = None
+    _writing: WrittenLater | None = None
     """Waits for the disk; of this process."""
 
     def is_done(self, position: int) -> bool:
@@ -308,7 +315,7 @@ class RootTarget(Target):
         """From the metadata of the recording."""
         return _notes(read_meta(episode_path(self.path, position)))
 
-    def write(self, position: int, episode: Episode, plan: ImportPlan) -> dict[str, Note]:
+    def write(self, position: int, episode: Episode, plan: ImportPlan) -> Steps[dict[str, Note]]:
         """Copy the episode into its directory."""
         notes: dict[str, Note] = {}
 
@@ -319,9 +326,9 @@ class RootTarget(Target):
             return _noted_meta(episode, plan, notes)
 
         if self._writing is None:
-            self._writing = OrderedWorker("warpdata-import")
+            self._writing = WrittenLater()
         directory = episode_path(self.path, position)
-        copy_to_directory(episode, directory, meta_of, video=plan.video, writing=self._writing)
+        yield from copying_to_directory(episode, directory, meta_of, video=plan.video, writing=self._writing)
         return notes
 
     def close(self) -> None:
@@ -356,8 +363,9 @@ class ShardTarget(Target):
         """From the metadata of the shard."""
         return _notes(episode_of_shard(ShardReader.open(self.path / self._files[position])).meta)
 
-    def write(self, position: int, episode: Episode, plan: ImportPlan) -> dict[str, Note]:
+    def write(self, position: int, episode: Episode, plan: ImportPlan) -> Steps[dict[str, Note]]:
         """Pack the episode into its file."""
+        yield False
         around = _Noted(episode, plan)
         pack_episode(Episode(around), self.path / self._files[position], episode_id=episode.id)
         return around.notes
@@ -390,9 +398,10 @@ class StoredTarget(Target):
         """Those of an earlier run: there is none."""
         raise KeyError(position)
 
-    def write(self, position: int, episode: Episode, plan: ImportPlan) -> Any:
+    def write(self, position: int, episode: Episode, plan: ImportPlan) -> Steps[Any]:
         """Store the episode."""
         del position
+        yield False
         around = _Noted(episode, plan)
         return self._store(Episode(around), _file_name(episode.id)), around.notes
 

@@ -103,13 +103,17 @@ class VideoFile:
         began = self._encoder.encode(frame)
         return began and len(self._waiting) > self.options.gop_size and self._mark()
 
-    def complete(self) -> dict[str, Any]:
-        """Write the ends of the video and of its index, which still have no names; what meta.json says of them."""
-        assert self._encoder is not None
+    def drain(self) -> None:
+        """Wait until every frame came out of the encoder, which takes no more: it may hold half of the work."""
         if self._waiting:
+            assert self._encoder is not None
             self._encoder.close()
             self._encoder = None
             self._mark(is_end=True)
+
+    def complete(self) -> dict[str, Any]:
+        """Write the ends of the video and of its index, which still have no names; what meta.json says of them."""
+        self.drain()
         if self._waiting:
             raise RuntimeError(f"{len(self._waiting)} frames did not come out of the encoder")
         self.close()

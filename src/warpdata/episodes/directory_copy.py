@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
+import itertools
 import math
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from warpdata.bytekit.background import OrderedWorker
+from warpdata.bytekit.background import ThreadPool
 from warpdata.bytekit.bulk_file import BulkFile
 from warpdata.bytekit.checksum import crc32c
 from warpdata.bytekit.commit import commit_folder, map_os_errors, put_file
@@ -28,6 +30,7 @@ from warpdata.episodes.copied_video import copy_camera
 from warpdata.episodes.disk_writer import last_documents
 from warpdata.episodes.encode_cameras import RawCamera, encode_cameras
 from warpdata.episodes.encoded import CameraCopy, camera_copy, encoded_camera, encoded_parts
+from warpdata.episodes.file_video import FileVideo
 from warpdata.episodes.statistics import ClockStatistics, SharedClocks, are_few, stated_together
 from warpdata.episodes.tables import TableFile
 from warpdata.errors import FormatError
@@ -47,51 +50,73 @@ _BLOCK_BYTES = 4 << 20
 _BLOCK_ROWS = 1 << 14
 _COPY_BYTES = 1 << 20
 """Few calls, and what was read is still in the cache of the processor when it is written."""
+_WRITES_AHEAD = 8
+"""Each holds a few megabytes."""
 
+T = TypeVar("T")
 
 MetaOf = Callable[[Mapping[str, ContentSum]], Mapping[str, Any]]
 """The metadata of an episode, from the sum of every signal as it was copied."""
 
 
-def copy_to_directory(
+Steps = Generator[bool, None, T]
+"""Work on an episode that may go in step with that on others. It yields between its steps, and says first whether it
+is small enough for that: it holds little while it waits."""
+
+
+def copying_to_directory(
     episode: Episode,
     directory: Path,
     meta_of: MetaOf,
     *,
     video: VideoOptions | None = None,
-    writing: OrderedWorker[None] | None = None,
-) -> None:
+    writing: WrittenLater | None = None,
+) -> Steps[None]:
     """Write an episode as a new directory, which appears whole or not at all; power may still take it.
 
     Frames that are not encoded become lossless video, unless `video` says how to encode them. Every value is read once.
-    `writing` waits for the disk while the next signal is read; all of its work is done when this returns.
+    `writing` waits for the disk while the next signal is read; all of its work is done at the end.
     """
+    signals = dict(episode.signals)
+    is_small = _are_small(signals.values())
+    yield is_small
     parent = os.path.dirname(directory)
     if not os.path.isdir(parent):
         with map_os_errors(directory):
             os.makedirs(parent, exist_ok=True)
     with commit_folder(directory, durable=False) as folder:
-        with _awaited(writing):
-            copying = _Copying(folder, video, writing)
-            taken: dict[str, str] = {}
-            for name, signal in episode.signals.items():
-                keep_apart(name, taken, folder)
-                copying.add(name, signal)
-            signals, sums = copying.finish()
+        copying = _Copying(folder, video, writing)
+        try:
+            for _ in copying.steps(signals, is_small=is_small):
+                yield is_small
+        finally:  # what is still being written when something fails is waited for: its folder is about to be removed
+            copying.wait()
+        about, sums = copying.found()
+        meta = meta_of(sums)
+        yield is_small
         static = {check_name(name): plain_static(name, value) for name, value in episode.static.items()}
-        for path, data in last_documents(folder, meta_of(sums), static, signals, None).items():
+        for path, data in last_documents(folder, meta, static, about, None).items():
             put_file(path, data)
 
 
-@contextlib.contextmanager
-def _awaited(writing: OrderedWorker[None] | None) -> Iterator[None]:
-    """What is still being written when something fails is waited for: its folder is about to be removed."""
-    try:
-        yield
-    finally:
-        while writing is not None and writing.pending:
-            with contextlib.suppress(Exception):
-                writing.take()
+class WrittenLater:
+    """One thread that writes the last part of large files, which is mostly to wait for the disk; few wait for it."""
+
+    def __init__(self) -> None:
+        self._thread = ThreadPool(1, "warpdata-import")
+        self._ahead: deque[Future[None]] = deque()
+
+    def submit(self, job: Callable[[], None]) -> Future[None]:
+        """Ask for a job, once there are not too many."""
+        while len(self._ahead) >= _WRITES_AHEAD:
+            self._ahead.popleft().exception()  # whoever asked for it is told
+        future = self._thread.submit(job)
+        self._ahead.append(future)
+        return future
+
+    def close(self) -> None:
+        """End the thread."""
+        self._thread.close(wait=True)
 
 
 def is_intact(directory: Path) -> bool:
@@ -123,14 +148,14 @@ _CLOCKS = SharedClocks()
 
 
 class _Copying:
-    """The signals of an episode on their way into a folder; small ones on one clock are written together."""
+    """The signals of an episode on their way into a folder; small ones of as many records are written together."""
 
-    def __init__(self, folder: Path, video: VideoOptions | None, writing: OrderedWorker[None] | None) -> None:
+    def __init__(self, folder: Path, video: VideoOptions | None, writing: WrittenLater | None) -> None:
         self._folder = folder
         self._inside = f"{folder}{os.sep}"
         self._video = video
         self._writing = writing
-        self._folders = {str(folder)}
+        self._written: list[Future[None]] = []
         self._found: dict[str, dict[str, Any]] = {}
         self._sums: dict[str, ContentSum] = {}
         self._raw: list[RawCamera] = []
@@ -142,12 +167,55 @@ class _Copying:
         self._small_numbers: dict[int, int] = {}
         """How many numbers a record of all of those has."""
 
-    def add(self, name: str, signal: Signal) -> None:
+    def steps(self, signals: Mapping[str, Signal], *, is_small: bool) -> Iterator[None]:
+        """Copy all signals; between two steps of a small episode others may take theirs."""
+        self._name(signals)
+        for name, signal in signals.items():
+            if not isinstance(signal, FileVideo):
+                self._add(name, signal)
+        small = [self._small_steps(each) for each in self._small.values()]
+        if is_small:
+            for each in small:
+                next(each)
+            yield
+        for name, signal in signals.items():
+            if isinstance(signal, FileVideo):
+                self._add(name, signal)
+        yield
+        copied = [self._copy_video(name, copy) for name, copy in self._copies]
+        yield
+        for (name, copy), index in zip(self._copies, copied, strict=True):
+            self._add_index(name, index, frame_index_bytes(index), copy.video_bytes)
+        yield
+        yield from map(_nothing, itertools.zip_longest(*small) if is_small else itertools.chain(*small))
+        encode_cameras(self._raw)
+
+    def wait(self) -> None:
+        """Until nothing is being written any more, whatever came of it."""
+        for each in self._written:
+            each.exception()
+
+    def found(self) -> tuple[dict[str, dict[str, Any]], dict[str, ContentSum]]:
+        """What meta.json says of every signal, and its sum, in the order of the source."""
+        with map_os_errors(self._folder):
+            for each in self._written:
+                each.result()
+        sums = self._sums | {name: each.found() for name, each in self._raw_sums.items()}
+        return self._found, {name: sums[name] for name in self._found}
+
+    def _name(self, names: Iterable[str]) -> None:
+        """See to it that every signal has a place of its own."""
+        taken: dict[str, str] = {}
+        folders = {str(self._folder)}
+        for name in names:
+            keep_apart(name, taken, self._folder)
+            if "/" in check_name(name) and (inside := os.path.dirname(self._inside + name)) not in folders:
+                os.makedirs(inside, exist_ok=True)
+                folders.add(inside)
+            self._found[name] = {}
+
+    def _add(self, name: str, signal: Signal) -> None:
         """Copy one signal, now or together with others."""
-        if "/" in check_name(name) and (inside := os.path.dirname(self._inside + name)) not in self._folders:
-            os.makedirs(inside, exist_ok=True)
-            self._folders.add(inside)
-        self._found[name] = {}  # in the order of the source
         if signal.meta.kind == "image":
             if _is_raw_camera(signal):
                 self._raw.append(self._raw_camera(name, signal))
@@ -166,32 +234,29 @@ class _Copying:
         self._small_numbers[rows] = numbers
         if rows * numbers > _SMALL_TOGETHER:
             del self._small_numbers[rows]
-            self._write_small(self._small.pop(rows))
+            for _ in self._small_steps(self._small.pop(rows)):
+                pass
 
-    def finish(self) -> tuple[dict[str, dict[str, Any]], dict[str, ContentSum]]:
-        """Write what waits; returns what meta.json says of every signal, and its sum."""
-        self._write_copies()
-        for signals in self._small.values():
-            self._write_small(signals)
-        encode_cameras(self._raw)
-        with map_os_errors(self._folder):
-            while self._writing is not None and self._writing.pending:
-                self._writing.take()
-        sums = self._sums | {name: each.found() for name, each in self._raw_sums.items()}
-        return self._found, {name: sums[name] for name in self._found}
-
-    def _write_small(self, signals: Sequence[tuple[str, Signal]]) -> None:
+    def _small_steps(self, signals: Sequence[tuple[str, Signal]]) -> Iterator[None]:
+        """Write small signals of as many records."""
         rows = range(len(signals[0][1]))
         values = [np.asarray(signal._values_in(rows)) for _, signal in signals]
-        for (name, signal), found, stated in zip(signals, values, stated_together(values), strict=True):
+        clocks = [np.asarray(signal.timestamps) for _, signal in signals]
+        yield
+        stated = stated_together(values)
+        yield
+        files: list[tuple[str, Any]] = []
+        for (name, signal), times, found, said in zip(signals, clocks, values, stated, strict=True):
             about, text = _stored_description(signal.meta)
-            times = np.asarray(signal.timestamps)
             data = table_bytes(about, times, found, text)
-            put_file(self._inside + name + layout.SIGNAL_SUFFIX, data)
+            files.append((name, data))
             self._sums[name] = sum_of_rows([found])
             self._found[name] = {
-                **about, **self._clock_of(times).to_json(), "values": stated, "file": _file(data),
+                **about, **self._clock_of(times).to_json(), "values": said, "file": _file(data),
             }  # fmt: skip
+        yield
+        for name, data in files:
+            put_file(self._inside + name + layout.SIGNAL_SUFFIX, data)
 
     def _table(self, name: str, signal: Signal) -> None:
         clock = self._clock_of(signal.timestamps)
@@ -223,14 +288,15 @@ class _Copying:
         self._add_index(name, index, frames, camera.video.size)
         return True
 
-    def _write_copies(self) -> None:
-        """Copy cameras together, each step for all of them: between steps much leaves the cache of the processor."""
-        later = None if self._writing is None else self._writing.submit
-        copied = [copy_camera(copy, self._inside + name + copy.suffix, later) for name, copy in self._copies]
-        for (name, copy), (index, total) in zip(self._copies, copied, strict=True):
-            self._sums[name] = total
-            self._add_index(name, index, frame_index_bytes(index), copy.video_bytes)
-        self._copies = []
+    def _copy_video(self, name: str, copy: CameraCopy) -> FrameIndex:
+        index, self._sums[name] = copy_camera(copy, self._inside + name + copy.suffix, self._later)
+        return index
+
+    def _later(self, job: Callable[[], None]) -> None:
+        if self._writing is None:
+            job()
+        else:
+            self._written.append(self._writing.submit(job))
 
     def _add_index(self, name: str, index: FrameIndex, frames: Any, video_bytes: int) -> None:
         put_file(self._inside + name + layout.FRAMES_SUFFIX, frames)
@@ -274,6 +340,22 @@ class _Copying:
         return RawCamera(
             partial(VideoFile, part, shape, options, description=about, durable=False), blocks(), finish
         )
+
+
+def _nothing(_: object) -> None:
+    return None
+
+
+def _are_small(signals: Iterable[Signal]) -> bool:
+    """Whether an episode is nothing but few numbers, and videos that are copied from files of other programs."""
+    numbers = 0
+    for signal in signals:
+        if isinstance(signal, FileVideo):
+            continue
+        if not _is_small(signal):
+            return False
+        numbers += len(signal) * math.prod(signal.meta.shape)
+    return numbers <= _SMALL_TOGETHER
 
 
 def _is_small(signal: Signal) -> bool:
@@ -330,4 +412,11 @@ def _copy(source: RangeReader, target: str) -> None:
     source.close()
 
 
-__all__ = ["copy_to_directory", "described", "holds_frames", "is_intact"]
+__all__ = [
+    "Steps",
+    "WrittenLater",
+    "copying_to_directory",
+    "described",
+    "holds_frames",
+    "is_intact",
+]

@@ -67,10 +67,9 @@ def _encode_together(cameras: Sequence[RawCamera]) -> None:
 
 
 def _hand_over(camera: RawCamera, file: VideoFile, queue: JobQueue) -> bool:
-    """Give the next block to the encoder; False where there is none."""
+    """Give the next block to the encoder; where there is none it is drained, at the same time as the others."""
     block = next(camera.blocks, None)
-    if block is not None:
-        queue.submit(partial(_encode, file, *block))
+    queue.submit(file.drain if block is None else partial(_encode, file, *block))
     return block is not None
 
 

@@ -22,6 +22,7 @@ from warpdata.convert.lerobot.reading import FORMAT, TASK
 from warpdata.convert.lerobot.statistics import QUANTILES, FrameCounts, of_rows
 from warpdata.convert.receipt import Note
 from warpdata.episodes.camera import VideoFile
+from warpdata.episodes.content_sums import RowsSum
 from warpdata.episodes.encode_cameras import RawCamera, encode_cameras
 from warpdata.episodes.encoded import EncodedRun, encoded_run
 from warpdata.episodes.signals import VideoSignal
@@ -258,11 +259,17 @@ class _Preparing:
         options = replace(self._plan.codec, fps=float(rows.fps))
         place = self._plan.scratch / base
         step = max(1, _BLOCK_BYTES // max(1, on_steps.meta.row_bytes))
-        blocks = (
-            (np.asarray(on_steps.rows(start, stop)), range(start, stop))
-            for start in range(0, len(on_steps), step)
-            for stop in (min(start + step, len(on_steps)),)
-        )
+        signal = on_steps.signal
+        is_whole = is_run(on_steps) and len(signal) == len(on_steps) and encoded_run(signal) is None
+        running = RowsSum() if is_whole else None
+
+        def blocks() -> Iterator[tuple[NDArray[Any], range]]:
+            for start in range(0, len(on_steps), step):
+                stop = min(start + step, len(on_steps))
+                frames = np.asarray(on_steps.rows(start, stop))
+                if running is not None:  # while the encoders are busy
+                    running.add(frames)
+                yield frames, range(start, stop)
 
         def finish(file: VideoFile) -> None:
             video, index = Path(f"{place}.done{file.suffix}"), Path(f"{place}.done.frames.parquet")
@@ -271,14 +278,16 @@ class _Preparing:
             assert run is not None
             size = video.stat().st_size
             was = "raw frames" if codec is None else f"{codec} frames that no longer follow each other"
-            note = rows.note(each.signal, how="reencoded", why=f"{was} encoded as {options.codec or 'h264'}")
+            why = f"{was} encoded as {options.codec or 'h264'}"
+            found = None if running is None else running.found()
+            note = rows.note(each.signal, how="reencoded", why=why, found=found)
             info = video_info(run.stream, height, width, rows.fps)
             packets = self._packets(then_removed(run.packets(), video, index), base)
             keys, shows = run.keyframe.tolist(), run.shows.tolist()
             self._made.frames[each.name] = Frames(run.entry, packets, keys, shows, size, 0, note, info)
 
         shape = FrameShape(height, width, 3, "uint8")
-        return RawCamera(partial(VideoFile, place, shape, options, durable=False), blocks, finish)
+        return RawCamera(partial(VideoFile, place, shape, options, durable=False), blocks(), finish)
 
     def _pictures(
         self, each: Feature, rows: AlignedEpisode, on_steps: StepSignal

@@ -169,14 +169,16 @@ class Tables:
                 raise CorruptLayoutError(
                     f"rows {start} to {stop} are needed, there are {total}", path=self._at(file)
                 )
+            # A name is at least one column: as many names as columns are all of them, which need not be looked up.
+            wanted = None if len(names) == opened.metadata.num_columns else list(names)
             if start == 0 and stop == total:
-                return opened.read(columns=list(names), use_threads=False)  # as every file before v3.0
+                return opened.read(columns=wanted, use_threads=False)  # as every file before v3.0
             counts = [opened.metadata.row_group(n).num_rows for n in range(opened.metadata.num_row_groups)]
             starts = np.cumsum([0, *counts])
             low = int(np.searchsorted(starts, start, side="right")) - 1
             high = int(np.searchsorted(starts, stop, side="left"))
             table = opened.read_row_groups(
-                list(range(low, max(high, low))), columns=list(names), use_threads=False
+                list(range(low, max(high, low))), columns=wanted, use_threads=False
             )
             return table.slice(start - int(starts[low]), stop - start).combine_chunks()
 
