@@ -40,6 +40,8 @@ def test_any_bytes_fail_cleanly(data: bytes) -> None:
         b"3",
         b'{"a":NaN}',
         b'{"a":Infinity}',
+        b'{"a":1e999}',
+        b'{"a":[-2.5e400]}',
         b'{"a":1,"a":2}',
         b"\xff\xfe",
         b'{"a":' + b"[" * 100_000,

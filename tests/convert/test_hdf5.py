@@ -312,6 +312,15 @@ def test_damaged_episodes_are_skipped_and_named_where_asked(tmp_path: Path) -> N
         hdf5.write(hdf5.read(path), tmp_path / "none.hdf5")
 
 
+@pytest.mark.parametrize("number", [np.inf, np.nan, "many"])
+def test_what_is_no_number_states_none(number: Any, tmp_path: Path) -> None:
+    path = robomimic_file(tmp_path / "a.hdf5", demos=2)
+    plain = hdf5.read(path)["demo_1"]["actions"].values()
+    with h5py.File(path, "a") as file:
+        file["data/demo_1"].attrs["num_samples"] = number
+    np.testing.assert_array_equal(hdf5.read(path)["demo_1"]["actions"].values(), plain)
+
+
 def wrong_number(file: h5py.File) -> None:
     file["data/demo_1"].attrs["num_samples"] = 6
 

@@ -497,3 +497,12 @@ def test_a_disk_that_is_full_leaves_no_file_open(tmp_path: Path, monkeypatch: py
         lerobot.write(Episodes.of([both]), tmp_path / "set")
     assert [file.closed for file in opened] == [True, True]
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("name", ["length", "dataset_from_index", "data/chunk_index", "data/file_index"])
+def test_infinite_numbers_of_an_episode_are_damage(name: str, tmp_path: Path) -> None:
+    (path,) = (made_set(tmp_path / "set") / "meta/episodes").rglob("*.parquet")
+    rows = pq.read_table(path)
+    pq.write_table(rows.set_column(rows.column_names.index(name), name, [[np.inf] * len(rows)]), path)
+    with pytest.raises(CorruptLayoutError):
+        lerobot.read(tmp_path / "set")

@@ -143,6 +143,16 @@ def test_wrong_metadata_are_told(change: dict[str, Any], tmp_path: Path) -> None
         _ = [list(episode.signals) for episode in minari.read(source)]
 
 
+@pytest.mark.parametrize("value", [float("inf"), float("nan"), 1e999, "many", [7], {"a": 1}])
+def test_counts_and_seeds_that_are_no_numbers(value: Any, tmp_path: Path) -> None:
+    source = copied(sample("minari", "synth", "box-arrow-v0"), tmp_path)
+    changed(source / "data/0/metadata.json", {"total_steps": value})
+    with pytest.raises(CorruptLayoutError, match=r"episode_0.*steps"):
+        _ = minari.read(source)[0]
+    changed(source / "data/1/metadata.json", {"seed": value})
+    assert "seed" not in minari.read(source)[1].static
+
+
 def test_wrong_counts_and_missing_files_name_the_episode(tmp_path: Path) -> None:
     source = copied(sample("minari", "synth", "box-arrow-v0"), tmp_path)
     changed(source / "data/1/metadata.json", {"total_steps": 7})

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 import warpdata as wd
@@ -85,19 +85,46 @@ def test_a_slow_encoder_is_seen_while_it_is_slow(tmp_path: Path, monkeypatch: py
     assert len(wd.open_recordings(tmp_path / "root")[0]["camera"]) == 4
 
 
-@given(st.binary(max_size=300) | st.recursive(
-    st.none() | st.integers() | st.text(max_size=5), lambda inner: st.lists(inner, max_size=3)
-    | st.dictionaries(st.sampled_from(["signals", "written_ns", "x", "dropped", "blocked"]), inner, max_size=4),
-).map(lambda value: json.dumps(value).encode()))  # fmt: skip
-def test_whatever_lies_there_is_read_as_counts_or_as_nothing(
-    tmp_path_factory: pytest.TempPathFactory, data: bytes
-) -> None:
-    work = tmp_path_factory.getbasetemp() / "status"
-    work.mkdir(exist_ok=True)
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+)
+COUNTS = ("waiting", "blocked", "blocked_ns", "dropped")
+
+
+def like_a_status(leaves: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
+    """The keys of a status, over whatever values."""
+    counts = st.dictionaries(st.sampled_from([*COUNTS, "x"]), leaves)
+    return st.fixed_dictionaries(
+        {"written_ns": leaves, "signals": st.dictionaries(st.text(max_size=5), counts, max_size=3)}
+    )
+
+
+@pytest.fixture(scope="module")
+def work(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("status")
+
+
+@given(
+    st.binary(max_size=300) | (VALUES | like_a_status(VALUES)).map(lambda value: json.dumps(value).encode())
+)
+@example(b'{"written_ns": 1e999, "signals": {}}')
+def test_whatever_lies_there_is_read_as_counts_or_as_nothing(work: Path, data: bytes) -> None:
     (work / STATUS_FILE).write_bytes(data)
     found = read_status(work)
     if found is not None:
-        assert min((found.total(each) for each in ("dropped", "blocked", "waiting")), default=0) >= 0
+        assert type(found.written_ns) is int
+        assert min(found.total(each) for each in COUNTS) >= 0
+
+
+@given(like_a_status(st.integers(0)))
+def test_counts_are_read_as_they_are_said(work: Path, said: dict[str, Any]) -> None:
+    (work / STATUS_FILE).write_bytes(json.dumps(said).encode())
+    found = read_status(work)
+    assert found is not None
+    assert found.written_ns == said["written_ns"]
+    for each in COUNTS:
+        assert found.total(each) == sum(counts.get(each, 0) for counts in said["signals"].values())
 
 
 def test_salvage_does_not_mind_it(tmp_path: Path) -> None:

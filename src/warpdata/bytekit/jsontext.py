@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +20,7 @@ _COMPACT = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False, allow_nan
 def parse_json_object(
     data: Buffer, *, max_bytes: int = MAX_JSON_BYTES, allow_nan: bool = False
 ) -> dict[str, Any]:
-    """Parse a JSON object; anything else, a duplicate key, NaN or absurd nesting is a FormatError.
+    """Parse a JSON object; anything else, a duplicate key, NaN, a number too large or absurd nesting is a FormatError.
 
     `allow_nan` takes the words NaN and Infinity, which other programs write though JSON has none.
     """
@@ -76,6 +77,16 @@ def _refuse_constant(name: str) -> Any:
     raise ValueError(f"{name} is not JSON")
 
 
+def _finite(text: str) -> float:
+    """Too large a number would be an infinity, which no count, size or time can be made of."""
+    value = float(text)
+    if math.isinf(value):
+        raise ValueError(f"{text:.20} is too large for a number")
+    return value
+
+
 # Making a decoder costs more than most of the texts it is made for.
-_STRICT = json.JSONDecoder(object_pairs_hook=_unique_keys, parse_constant=_refuse_constant)
+_STRICT = json.JSONDecoder(
+    object_pairs_hook=_unique_keys, parse_constant=_refuse_constant, parse_float=_finite
+)
 _LENIENT = json.JSONDecoder(object_pairs_hook=_unique_keys, parse_constant=float)

@@ -63,7 +63,8 @@ def read_status(work: Path) -> RecordingStatus | None:
             str(name): SignalStatus(**{key: _count(each, key) for key in _COUNTS})
             for name, each in said["signals"].items()
         }
-        return RecordingStatus(int(said["written_ns"]), signals)
+        written_ns = said["written_ns"]
+        return RecordingStatus(written_ns, signals) if type(written_ns) is int else None
     except (WarpError, OSError, KeyError, TypeError, ValueError, AttributeError):
         return None
 

@@ -226,7 +226,7 @@ class Robomimic(_Groups):
         """The rows of the actions, which `num_samples` must agree with."""
         found = super().steps(name, arrays, attributes)
         with_number = self.file.attributes(f"/data/{name}").get("num_samples")
-        stated = None if with_number is None else _whole_number(with_number)
+        stated = None if with_number is None else whole_number(with_number)
         if stated is not None and stated != found:
             raise CorruptLayoutError(
                 f"episode {name!r} says num_samples = {stated} and has {found} actions", path=self.where(name)
@@ -378,7 +378,7 @@ class Aloha(_Groups):
     ) -> tuple[dict[str, EpisodeColumn], dict[str, Any]]:
         """Rows of JPEG bytes, padded to one length, as pictures."""
         columns, kept = super().columns(name, group, arrays, steps)
-        is_compressed = bool(_whole_number(self.file.attributes("/").get("compress"), False))
+        is_compressed = bool(whole_number(self.file.attributes("/").get("compress"), False))
         for path, column in columns.items():
             rows = column.rows
             if not path.startswith("observations/images/"):
@@ -679,10 +679,11 @@ def json_object(text: Any) -> dict[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
-def _whole_number(value: Any, default: Any = None) -> Any:
+def whole_number(value: Any, default: Any = None) -> Any:
+    """The number that a file states, or `default` where it is none."""
     try:
         return int(unpacked(value))
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         return default
 
 

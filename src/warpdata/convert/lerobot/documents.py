@@ -122,7 +122,7 @@ class Documents:
             chunk = int(episode.row[f"videos/{key}/chunk_index"])
             file = int(episode.row[f"videos/{key}/file_index"])
             start = float(episode.row[f"videos/{key}/from_timestamp"])
-        except (KeyError, TypeError, ValueError):
+        except (KeyError, TypeError, ValueError, OverflowError):
             raise CorruptLayoutError(
                 f"episode {episode.number} does not say where its video {key!r} is",
                 path=self._at(episode.where),
@@ -287,7 +287,7 @@ def _v3_data(made: Documents, row: Mapping[str, Any], file: str) -> tuple[str, i
         chunk, number = int(row["data/chunk_index"]), int(row["data/file_index"])
         start, stop = int(row["dataset_from_index"]), int(row["dataset_to_index"])
         length = int(row["length"])
-    except (KeyError, TypeError, ValueError):
+    except (KeyError, TypeError, ValueError, OverflowError):
         raise CorruptLayoutError(
             f"episode {row.get('episode_index')} does not say where its rows are",
             path=f"{made.place.name}/{file}",

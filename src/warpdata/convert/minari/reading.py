@@ -10,7 +10,7 @@ from typing import Any
 from warpdata.bytekit.jsontext import parse_json_object
 from warpdata.bytekit.lazy import cached_property
 from warpdata.convert.hdf5.file import Hdf5File
-from warpdata.convert.hdf5.layouts import all_attributes, json_object
+from warpdata.convert.hdf5.layouts import all_attributes, json_object, whole_number
 from warpdata.convert.kept_values import packed, unpacked
 from warpdata.convert.minari.arrow import MinariTable
 from warpdata.convert.minari.spaces import box_shape, is_image_space, leaves, parse_space
@@ -149,9 +149,9 @@ class MinariEpisodes(SteppedEpisodes):
         static: dict[str, Any] = {}
         if isinstance(env.get("id"), str):
             static["env_id"] = env["id"]
-        seed = unpacked(about.get("seed"))
-        if seed is not None and not isinstance(seed, str | dict | list):
-            static["seed"] = int(seed)
+        seed = about.get("seed")
+        if not isinstance(seed, str) and (number := whole_number(seed)) is not None:
+            static["seed"] = number
         kwargs = env.get("kwargs")
         fps = positive(kwargs.get("render_fps")) if isinstance(kwargs, dict) else None
         return Parts(
@@ -169,7 +169,7 @@ class MinariEpisodes(SteppedEpisodes):
             raise CorruptLayoutError(f"{name!r} has no rewards", path=place)
         steps = arrays["rewards"].count
         stated = unpacked(about.get("total_steps"))
-        if stated is not None and int(stated) != steps:
+        if stated is not None and whole_number(stated) != steps:
             raise CorruptLayoutError(f"{name!r} says {stated} steps and has {steps}", path=place)
         for top in PER_STEP:
             for path, rows in arrays.items():
