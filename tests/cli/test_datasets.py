@@ -149,6 +149,8 @@ def test_log_tag_diff_list(published: str, workplace: Path, capsys: pytest.Captu
     listed = run_json(capsys, "list-remote", "ws/")
     assert [(d["dataset_id"], d["version"]) for d in listed] == [("ws/name", second["version"])]
     assert "ws/name" in run_text(capsys, "list-remote")
+    assert main(["list-remote", "wss"]) == 1
+    assert "Did you mean 'ws'?" in capsys.readouterr().err
 
 
 def test_verify_finds_damage(published: str, workplace: Path, capsys: pytest.CaptureFixture[str]) -> None:

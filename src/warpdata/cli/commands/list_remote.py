@@ -9,7 +9,11 @@ from typing import TYPE_CHECKING
 from warpdata.cli import exits
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from warpdata.catalog.access import Catalog
     from warpdata.cli.console import Console
+    from warpdata.errors import DatasetNotFoundError
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -30,9 +34,20 @@ def run(args: argparse.Namespace, console: Console) -> int:
     access = open_access(args)
     try:
         found = [(c.address, one) for c in access.catalogs for one in list_datasets(c, args.workspace)]
+        if args.workspace and not found:
+            raise _no_workspace(args.workspace.strip("/"), access.catalogs)
     finally:
         access.close()
     console.emit([asdict(one) | {"catalog": address} for address, one in found])
     rows = [[one.dataset_id, one.version[:12], str(one.sequence), address] for address, one in found]
     console.print_table(rows, ["dataset", "latest", "moves", "catalog"], right=[2])
     return exits.OK
+
+
+def _no_workspace(name: str, catalogs: Sequence[Catalog]) -> DatasetNotFoundError:
+    from warpdata.catalog.history import list_datasets
+    from warpdata.errors import DatasetNotFoundError, nearest
+
+    names = {one.dataset_id.partition("/")[0] for each in catalogs for one in list_datasets(each)}
+    hint = f"There are: {', '.join(sorted(names)) or 'none'}.{nearest(name, names)}"
+    return DatasetNotFoundError(f"no workspace {name!r}", hint=hint)
