@@ -74,6 +74,22 @@ def test_what_something_points_at_stays(local_catalog: str) -> None:
     assert versions(local_catalog) == {one, two}
 
 
+def test_what_names_no_single_version_or_time_deletes_nothing(local_catalog: str) -> None:
+    made = {publish(local_catalog, count) for count in (5, 6)}
+    access = access_to(local_catalog)
+    with pytest.raises(ValueError, match="several versions"):
+        delete_versions(access, X, [""])
+    for version in made:
+        with pytest.raises(DatasetNotFoundError, match="no version"):
+            delete_versions(access, X, [version[:7]])
+    for wrong in ({"keep_last": -1}, {"older_than_s": -1.0}):
+        with pytest.raises(ValueError, match="not negative"):
+            expire_versions(access, X, delete=True, **wrong)
+    with pytest.raises(DatasetNotFoundError, match="ws/y is not published"):
+        expire_versions(access, parse_name("ws/y"), delete=True)
+    assert versions(local_catalog) == made
+
+
 def test_a_version_being_published_is_not_deleted(local_catalog: str) -> None:
     from warpdata.catalog.claims import keeping
 

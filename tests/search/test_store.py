@@ -251,12 +251,17 @@ def test_metadata_types_do_not_change(store: VectorStore) -> None:
     assert store.metadata([2]) == [{"f": 3.0}]
     with pytest.raises(ValueError, match="one value per vector"):
         store.add(data(2), metadata={"n": [1]})
+    with pytest.raises(ValueError, match="1 metadata records for 2 vectors"):
+        store.add(data(2), metadata=[{"n": 1}])
+    with pytest.raises(TypeError, match="a mapping, not int"):
+        store.add(data(2), metadata=[{"n": 1}, 2])
     with pytest.raises(ValueError, match="cannot be the name"):
         store.add(data(1), metadata=[{"id": 4}])
     with pytest.raises(TypeError):
         store.add(data(1), metadata=[{"n": [1, 2]}])
     with pytest.raises(ValueError, match="finite"):
         store.add(data(1), metadata=[{"f": float("nan")}])
+    assert len(store) == 3
 
 
 def test_metadata_updates_survive(store: VectorStore) -> None:

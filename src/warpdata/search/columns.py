@@ -12,6 +12,7 @@ from typing import Any, Protocol
 
 import numpy as np
 import pyarrow
+import pyarrow.compute
 import pyarrow.parquet
 from numpy.typing import NDArray
 
@@ -81,14 +82,15 @@ def _from_arrow(batch: Any, columns: Columns, path: str) -> VectorRows:
     vectors = batch.column(columns.vector)
     if vectors.null_count or not hasattr(vectors, "flatten"):
         raise ValueError(f"the column {columns.vector!r} is not a list of numbers without gaps: {path}")
+    lengths = pyarrow.compute.list_value_length(vectors).unique()
     flat = vectors.flatten().to_numpy(zero_copy_only=False)
-    if not len(vectors) or len(flat) % len(vectors):
+    if len(lengths) > 1:
         raise ValueError(f"the vectors of column {columns.vector!r} differ in length: {path}")
     ids = batch.column(columns.id).to_pylist() if columns.id else None
     metadata = None
     if columns.metadata:
         metadata = [dict(row) for row in batch.select(list(columns.metadata)).to_pylist()]
-    return VectorRows(flat.reshape(len(vectors), -1), ids, metadata)
+    return VectorRows(flat.reshape(len(vectors), len(flat) // max(1, len(vectors))), ids, metadata)
 
 
 def json_batches(lines: Iterable[str]) -> Iterator[VectorRows]:
@@ -126,7 +128,7 @@ def _joined(rows: list[dict[str, Any]]) -> VectorRows:
         raise ValueError("either every line has an id, or none")
     try:
         vectors = np.array([row["vector"] for row in rows], np.float64)
-    except (ValueError, TypeError):
+    except (ValueError, TypeError, OverflowError):
         raise ValueError("the vectors of the lines differ in length or are not numbers") from None
     metadata = [dict(row.get("metadata") or {}) for row in rows]
     return VectorRows(
