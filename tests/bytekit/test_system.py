@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -227,3 +228,17 @@ def test_bytes_that_a_full_sync_lost_are_not_asked_for_again(
         with pytest.raises(OSError) as caught:
             call(7)
         assert caught.value.errno == code
+
+
+@pytest.mark.parametrize("size", [1, 4096, (1 << 20) + 8192, 5 << 20])
+def test_memory_in_large_pages_begins_at_one_and_is_a_child_s_own(size: int) -> None:
+    view = system.in_large_pages(size)
+    assert view.nbytes == size
+    assert np.frombuffer(view, np.uint8).ctypes.data % (2 << 20) == 0
+    view[-1] = 7
+    child = os.fork()
+    if not child:
+        view[-1] = 8
+        os._exit(0)
+    os.waitpid(child, 0)
+    assert view[-1] == 7

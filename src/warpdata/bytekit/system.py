@@ -298,6 +298,24 @@ def map_to_read(fd: int, size_bytes: int) -> memoryview:
     return memoryview(mapped).cast("B")[:size_bytes].toreadonly()
 
 
+_LARGE_PAGE = 2 << 20
+
+
+def in_large_pages(size_bytes: int) -> memoryview:
+    """New memory of this process alone, in large pages where the system has them, at the beginning of one.
+
+    A device reads into few large pieces several times as fast as into the many small pages of other memory.
+    """
+    pages = -(-max(1, size_bytes) // _LARGE_PAGE)
+    memory = mmap.mmap(-1, (pages + 1) * _LARGE_PAGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANON)
+    if hasattr(mmap, "MADV_HUGEPAGE"):
+        with contextlib.suppress(OSError):  # a kernel without them
+            memory.madvise(mmap.MADV_HUGEPAGE)
+    view = memoryview(memory)
+    first = -ctypes.addressof(ctypes.c_char.from_buffer(view)) % _LARGE_PAGE
+    return view[first : first + size_bytes]
+
+
 def populate_to_read(address: int, size_bytes: int) -> bool:
     """Fault in mapped pages with one call; False if the system cannot or the file ends."""
     return _advise(address, size_bytes, _MADV_POPULATE_READ)

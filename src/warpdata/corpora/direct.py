@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import mmap
 import os
 
 import numpy as np
@@ -27,7 +26,7 @@ class DirectSpans(FarSpans):
         self._shards = shards
         self._dtype = shards.dtype
         self._files: dict[int, int] = {}
-        self._free: list[mmap.mmap] = []
+        self._free: list[memoryview] = []
         self._is_direct = bool(system.DIRECT)
 
     def fetch(self, span: RowSpan) -> Rows:
@@ -37,7 +36,7 @@ class DirectSpans(FarSpans):
         low = start // DIRECT_ALIGN * DIRECT_ALIGN
         size = -(-(end - low) // DIRECT_ALIGN) * DIRECT_ALIGN
         buffer = self._buffer(size)
-        got = self._fill(span.shard, memoryview(buffer)[:size], low)
+        got = self._fill(span.shard, buffer[:size], low)
         if low + got < end:
             raise now_truncated(info, end, low + got)
         count = (span.end - span.start) * info.width
@@ -68,8 +67,6 @@ class DirectSpans(FarSpans):
         while isinstance(base, np.ndarray) and base.base is not None:
             base = base.base
         if isinstance(base, memoryview):
-            base = base.obj
-        if isinstance(base, mmap.mmap):
             self._free.append(base)
         if span.end >= self._shards.shards[span.shard].n_rows:
             self._close_file(span.shard)
@@ -80,14 +77,13 @@ class DirectSpans(FarSpans):
             self._close_file(shard)
         self._free.clear()
 
-    def _buffer(self, size: int) -> mmap.mmap:
+    def _buffer(self, size: int) -> memoryview:
         with contextlib.suppress(IndexError):  # another thread took the last one
             while self._free:
                 buffer = self._free.pop()
-                if len(buffer) >= size:
+                if buffer.nbytes >= size:
                     return buffer
-        # Private: what a forked child reads into its copy must not appear in ours.
-        return mmap.mmap(-1, max(size, DIRECT_ALIGN), flags=mmap.MAP_PRIVATE | mmap.MAP_ANON)
+        return system.in_large_pages(size)
 
     def _fd(self, shard: int) -> int:
         fd = self._files.get(shard)
