@@ -45,8 +45,9 @@ class BulkFile:
             self._is_direct = self._fd >= 0
         if self._fd < 0:
             self._fd = os.open(path, _FLAGS, 0o666)
-        memory = BUFFERS.array((_BUFFER_BYTES + _ALIGNED,), np.dtype(np.uint8))
-        first = -memory.__array_interface__["data"][0] % _ALIGNED
+        # From the beginning of a large page on: the device then takes few large pieces instead of many small pages.
+        memory = BUFFERS.array((_BUFFER_BYTES + system.LARGE_PAGE_BYTES,), np.dtype(np.uint8))
+        first = -memory.__array_interface__["data"][0] % system.LARGE_PAGE_BYTES
         self._view = memory[first : first + _BUFFER_BYTES].data
         self._held = 0
         self._written = 0

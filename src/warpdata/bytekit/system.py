@@ -298,7 +298,7 @@ def map_to_read(fd: int, size_bytes: int) -> memoryview:
     return memoryview(mapped).cast("B")[:size_bytes].toreadonly()
 
 
-_LARGE_PAGE = 2 << 20
+LARGE_PAGE_BYTES = 2 << 20
 
 
 def in_large_pages(size_bytes: int) -> memoryview:
@@ -306,13 +306,13 @@ def in_large_pages(size_bytes: int) -> memoryview:
 
     A device reads into few large pieces several times as fast as into the many small pages of other memory.
     """
-    pages = -(-max(1, size_bytes) // _LARGE_PAGE)
-    memory = mmap.mmap(-1, (pages + 1) * _LARGE_PAGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANON)
+    pages = -(-max(1, size_bytes) // LARGE_PAGE_BYTES)
+    memory = mmap.mmap(-1, (pages + 1) * LARGE_PAGE_BYTES, flags=mmap.MAP_PRIVATE | mmap.MAP_ANON)
     if hasattr(mmap, "MADV_HUGEPAGE"):
         with contextlib.suppress(OSError):  # a kernel without them
             memory.madvise(mmap.MADV_HUGEPAGE)
     view = memoryview(memory)
-    first = -ctypes.addressof(ctypes.c_char.from_buffer(view)) % _LARGE_PAGE
+    first = -ctypes.addressof(ctypes.c_char.from_buffer(view)) % LARGE_PAGE_BYTES
     return view[first : first + size_bytes]
 
 
