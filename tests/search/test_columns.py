@@ -60,6 +60,7 @@ def test_files_that_are_something_else(tmp_path: Path) -> None:
         (["[" * 100_000], "line 1 is not JSON"),
         (["[1, 2]", "3"], "line 2 has no vector"),
         (['{"vector": 3}'], "line 1 has no vector"),
+        (['{"vector": [1], "metadata": 5}'], "the metadata of line 1 is no object"),
         (['{"vector": [1], "id": 1}', "[2]"], "every line has an id, or none"),
         (["[1, 2]", "[3]"], "differ in length"),
         (['["a"]'], "not numbers"),

@@ -119,6 +119,8 @@ def _json_row(value: Any, number: int) -> dict[str, Any]:
     row = {"vector": value} if isinstance(value, list) else value
     if not isinstance(row, dict) or not isinstance(row.get("vector"), list):
         raise ValueError(f"line {number} has no vector")
+    if not isinstance(row.get("metadata") or {}, dict):
+        raise ValueError(f"the metadata of line {number} is no object")
     return row
 
 
