@@ -268,7 +268,6 @@ def folder_at(source: str | os.PathLike[str]) -> Any:
 def runner_for(jobs: int, ray: str | bool | None) -> Runner:
     """Where the work on many episodes is done: here, in processes, or on a cluster."""
     from warpdata.episodes.jobs import runner_of
-    from warpdata.errors import require_kind
 
     require_kind("jobs", jobs, SupportsIndex, "a whole number of processes")
     require_kind("ray", ray, (str, bool, type(None)), "True, or the address of a cluster")

@@ -6,7 +6,7 @@ import os
 from collections.abc import Collection, Iterator
 
 from warpdata.bytekit.ranges import FileRangeReader, RangeReader
-from warpdata.errors import BadMagicError
+from warpdata.errors import BadMagicError, WarpError
 from warpdata.formats.bf16dir.layout import MANIFEST_NAME
 from warpdata.formats.episodedir import layout as episodedir
 from warpdata.formats.gamsae.layout import CORPUS_JSON, SHARD_MAGIC, SHARD_SUFFIX, is_shard_name
@@ -113,6 +113,8 @@ def _is_ours(path: str) -> bool:
         file_kind(path)
     except BadMagicError:
         return path.endswith(_OURS)
+    except WarpError:
+        return True  # whoever reads it says why it cannot be read
     return True
 
 

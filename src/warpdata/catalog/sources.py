@@ -207,9 +207,8 @@ def _storable(schema: pa.Schema) -> pa.Schema:
         try:
             stored = pa.BufferOutputStream()
             pq.write_table(pa.Table.from_batches([], pa.schema([kept])), stored)
-            pq.read_metadata(
-                pa.BufferReader(stored.getvalue())
-            )  # deeper than a reader goes, it is still written
+            # Types are written that are too deep for any reader.
+            pq.read_metadata(pa.BufferReader(stored.getvalue()))
         except _ARROW_ERRORS as error:
             fact = f"column {field.name!r} of type {field.type!s:.200} cannot be stored in parquet ({error})"
             raise DatasetError(fact, hint="Cast the column to another type.") from None

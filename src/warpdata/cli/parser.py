@@ -37,9 +37,8 @@ class Parser(argparse.ArgumentParser):
 
     def _get_values(self, action: argparse.Action, arg_strings: list[str]) -> Any:
         if arg_strings == ["--"] and action.option_strings and action.nargs is None:
-            raise argparse.ArgumentError(
-                action, "expected one argument"
-            )  # older Pythons take it for an empty list
+            # Older Pythons take it for an empty list.
+            raise argparse.ArgumentError(action, "expected one argument")
         return super()._get_values(action, arg_strings)
 
     def parse_known_args(  # type: ignore[override]
