@@ -236,6 +236,25 @@ def test_of_a_write_that_fails_nothing_stays(tmp_path: Path, monkeypatch: pytest
     assert (tmp_path / "a.bin").read_bytes() == b"whole"
 
 
+def test_ctrl_c_between_writing_and_counting_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = os.write
+
+    def interrupted(fd: int, data: Any) -> int:
+        real(fd, data)
+        raise KeyboardInterrupt
+
+    with commit_file(tmp_path / "f") as new:
+        new.write(b"first ")
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "write", interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                new.write(b"lost")
+        new.write(b"second")
+    assert (tmp_path / "f").read_bytes() == b"first second"
+
+
 def test_a_folder_that_cannot_be_replaced_stays(tmp_path: Path) -> None:
     for number in (1, 2):
         with commit.commit_folder(tmp_path / "a", replace=True) as old:

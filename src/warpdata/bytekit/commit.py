@@ -81,7 +81,7 @@ class NewFile:
                 self.position += written
                 view = view[written:]
         except BaseException:
-            self.seek(start)
+            self._cut(start)  # also what Ctrl-C kept from being counted
             raise
         return start
 
@@ -92,8 +92,10 @@ class NewFile:
 
     def seek(self, position: int) -> None:
         """Go on at `position`: what was written after it is cut off."""
-        if position == self.position:
-            return
+        if position != self.position:
+            self._cut(position)
+
+    def _cut(self, position: int) -> None:
         os.ftruncate(self.fd, position)
         self._reserved_bytes = 0
         os.lseek(self.fd, position, os.SEEK_SET)
