@@ -245,7 +245,7 @@ def test_ctrl_c_between_writing_and_counting_leaves_nothing(
         real(fd, data)
         raise KeyboardInterrupt
 
-    with commit_file(tmp_path / "f") as new:
+    with commit.commit_file(tmp_path / "f") as new:
         new.write(b"first ")
         with monkeypatch.context() as patch:
             patch.setattr(os, "write", interrupted)
