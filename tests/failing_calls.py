@@ -25,14 +25,14 @@ CALLS = (
 
 
 @contextmanager
-def failing(name: str, number: int) -> Iterator[list[int]]:
+def failing(name: str, number: int, code: int = errno.ENOSPC) -> Iterator[list[int]]:
     """Let the call with this number fail; says how many there were."""
     real, count = getattr(os, name), [0]
 
     def call(*args: object, **options: object) -> object:
         count[0] += 1
         if count[0] == number:
-            raise OSError(errno.ENOSPC, "no space left")
+            raise OSError(code, os.strerror(code))
         return real(*args, **options)
 
     with pytest.MonkeyPatch.context() as patch:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -69,3 +70,33 @@ def test_the_command_takes_the_same_addresses(here: Path, capsys: pytest.Capture
     for words in (["root", "1"], ["lab/count@v1", "1"], ["lab/count#1"], ["shards", "ep_1"]):
         assert warp(["show", *words]) == 0
         assert "number = 1" in capsys.readouterr().out
+
+
+_SOURCES = (
+    "check", "inspect", "show", "episodes", "pack", "unpack", "join", "replay", "embed", "salvage", "verify",
+    "corpus info",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("command", _SOURCES)
+def test_no_name_at_all_is_not_this_folder(
+    here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], command: str
+) -> None:
+    """As from a variable of a shell that was never set: nothing here is read, packed or salvaged for it."""
+    monkeypatch.chdir(here / ("corpus" if command.startswith("corpus") else "root"))
+    before = sorted(Path().rglob("*"))
+    assert warp([*command.split(), ""]) == 2
+    assert "an address is empty" in capsys.readouterr().err
+    assert sorted(Path().rglob("*")) == before
+
+
+@pytest.mark.parametrize(
+    "opening", [wd.open, wd.open_episode, wd.open_episodes, wd.open_corpus, wd.check_dataset]
+)
+@pytest.mark.parametrize("address", ["", "#0"])
+def test_an_address_of_nothing_is_refused(
+    here: Path, monkeypatch: pytest.MonkeyPatch, opening: Callable[[str], object], address: str
+) -> None:
+    monkeypatch.chdir(here / ("corpus" if opening is wd.open_corpus else "root"))
+    with pytest.raises((ValueError, WarpError), match=r"an address is empty|no such folder"):
+        opening(address)

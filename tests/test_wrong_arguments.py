@@ -73,6 +73,7 @@ def calls(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Callable[[Any],
         "retries": lambda v: _published(catalog, retries=v),
         "tags": lambda v: _published(catalog, tags=v),
         "message": lambda v: _published(catalog, message=v),
+        "workers": lambda v: _published(catalog, workers=v),
         "expected": lambda v: _published(catalog, expect_latest=v),
         "table": lambda v: wd.DatasetBuilder("a/b", catalog=catalog).add_table("main", v).close(),
         "table name": lambda v: wd.DatasetBuilder("a/b", catalog=catalog).add_table(v, {"id": [1]}).close(),
@@ -102,6 +103,7 @@ def test_a_wrong_argument_is_a_plain_error(calls: dict[str, Callable[[Any], Any]
 
 
 def test_a_wrong_kind_is_named_at_every_door(tmp_path: Path) -> None:
+    builder = wd.DatasetBuilder("a/b", catalog=tmp_path / "catalog")
     doors: list[Callable[[Any], Any]] = [
         wd.open, wd.open_episodes, wd.open_recordings, wd.open_corpus, wd.check_dataset, wd.embed, wd.LocalDataset,
         lambda v: wd.import_episodes(v, tmp_path / "in"), lambda v: wd.export_episodes(v, tmp_path / "out", "mcap"),
@@ -109,11 +111,19 @@ def test_a_wrong_kind_is_named_at_every_door(tmp_path: Path) -> None:
         wd.Episodes.of, wd.LocalDataset.of,
         lambda v: wd.ShuffledRows(v, seed=1, batch_size=2),
         lambda v: wd.CorpusWriter(tmp_path / "corpus", 4, columns=v),
+        lambda v: wd.Dataset(v, v, v, v), lambda v: wd.FileRef(v, 0), lambda v: wd.VideoRef(v, 0),
+        lambda v: wd.read_refs([v]), builder.keep, lambda v: builder.revise(v, v),
+        lambda v: builder.add_stored_episodes("stored", [v]),
     ]  # fmt: skip
     for door in doors:
         for value in (None, 3, b"x"):
             with pytest.raises(TypeError, match=f"not (from )?{type(value).__name__}"):
                 door(value)
+    for value in (3, b"x", {}):
+        with pytest.raises(TypeError, match=f"options is a ParquetOptions, not {type(value).__name__}"):
+            builder.add_table("main", {"id": [1]}, options=value)
+        with pytest.raises(TypeError, match=f"options is a PackOptions, not {type(value).__name__}"):
+            builder.add_artifact("raw", tmp_path, options=value)
     for wrong in (None, "4", 1.5):
         for count in (
             lambda v: wd.chunk_episode(wd.WShardEpisode(id="e", length=2), tmp_path, v),

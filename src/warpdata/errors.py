@@ -44,10 +44,11 @@ WarpError                      .code is stable, .hint says what to do next
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import functools
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from types import FunctionType
 from typing import Any, ClassVar, TypeVar, cast
 
@@ -82,6 +83,17 @@ def suggests(asked: C) -> C:
             raise TypeError(f"{text}.{nearest(wrong, known)}") from None
 
     return cast(C, call)
+
+
+@contextlib.contextmanager
+def naming(path: str) -> Iterator[None]:
+    """An error raised inside that names no file names this one."""
+    try:
+        yield
+    except WarpError as error:
+        if error.path is None:
+            error.path, error.message = path, f"{error.message}: {path}"
+        raise
 
 
 def require_word(what: str, word: object, words: Iterable[str]) -> None:

@@ -84,3 +84,46 @@ def test_unknown_codec_is_a_value_error() -> None:
         codec.encode("gzip", b"")
     with pytest.raises(ValueError, match="unknown codec"):
         codec.decode("gzip", b"", 0)
+
+
+def _frame(data: bytes) -> bytes:
+    return codec.encode_lz4_frame(data)
+
+
+@pytest.mark.parametrize(
+    ("data", "raw_size", "kind"),
+    [
+        (_frame(b"a" * 100), 99, CorruptLayoutError),
+        (_frame(b"a" * 100), 101, CorruptLayoutError),
+        (_frame(bytes(range(200)))[:-9], 200, CorruptLayoutError),
+        (b"\0" + _frame(b"abc"), 3, CorruptLayoutError),
+        (_frame(b"abc"), 1 << 40, LimitExceededError),
+        (b"", 0, CorruptLayoutError),
+    ],
+    ids=["more", "fewer", "cut", "no frame", "bomb", "nothing"],
+)
+def test_a_damaged_lz4_frame_is_refused(data: bytes, raw_size: int, kind: type[FormatError]) -> None:
+    with pytest.raises(kind):
+        codec.decode_lz4_frame(data, raw_size)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        zstandard.compress(bytes(500))[:7],
+        b"\0" * 12,
+        zstandard.compress(bytes(range(200)))[:-20],
+        zstandard.compress(b"first") + zstandard.compress(b"second")[:-1],
+        zstandard.compress(b"first") + b"behind it",
+    ],
+    ids=["head alone", "no frame", "cut", "second cut", "garbage behind"],
+)
+def test_damaged_frames_of_unknown_size_are_refused(data: bytes) -> None:
+    with pytest.raises(CorruptLayoutError):
+        codec.decode_zstd_bounded(data, 10_000)
+
+
+@given(st.lists(st.binary(max_size=300), max_size=4))
+def test_frames_of_unknown_size_are_read_whole(parts: list[bytes]) -> None:
+    data = b"".join(zstandard.ZstdCompressor(write_content_size=False).compress(part) for part in parts)
+    assert codec.decode_zstd_bounded(data, 10_000) == b"".join(parts)

@@ -4,12 +4,16 @@ import contextlib
 import errno
 import os
 import resource
+import tempfile
+import unittest.mock
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from tests.failing_calls import failing
 from warpdata.bytekit import commit
@@ -218,15 +222,15 @@ def test_a_forked_child_neither_commits_nor_removes(tmp_path: Path, does: str) -
 
 
 def test_of_a_write_that_fails_nothing_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    real, left = os.write, [3, None, 100, None]
+    real, left = os.pwritev, [3, None, 100, None]
 
-    def write(fd: int, data: Any) -> int:
-        most = left.pop(0) if left else len(data)
+    def write(fd: int, pieces: Any, offset: int) -> int:
+        most = left.pop(0) if left else len(pieces[0])
         if most is None:
             raise OSError(errno.ENOSPC, "full")
-        return real(fd, memoryview(data)[:most])
+        return real(fd, [pieces[0][:most]], offset)
 
-    monkeypatch.setattr(os, "write", write)
+    monkeypatch.setattr(os, "pwritev", write)
     with commit.commit_file(tmp_path / "a.bin") as out:
         for _ in range(2):
             with pytest.raises(OSError, match="full"):
@@ -239,16 +243,16 @@ def test_of_a_write_that_fails_nothing_stays(tmp_path: Path, monkeypatch: pytest
 def test_ctrl_c_between_writing_and_counting_leaves_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real = os.write
+    real = os.pwritev
 
-    def interrupted(fd: int, data: Any) -> int:
-        real(fd, data)
+    def interrupted(fd: int, pieces: Any, offset: int) -> int:
+        real(fd, pieces, offset)
         raise KeyboardInterrupt
 
     with commit.commit_file(tmp_path / "f") as new:
         new.write(b"first ")
         with monkeypatch.context() as patch:
-            patch.setattr(os, "write", interrupted)
+            patch.setattr(os, "pwritev", interrupted)
             with pytest.raises(KeyboardInterrupt):
                 new.write(b"lost")
         new.write(b"second")
@@ -264,3 +268,37 @@ def test_a_folder_that_cannot_be_replaced_stays(tmp_path: Path) -> None:
             (new / "x").write_bytes(b"new")
         assert (tmp_path / "a" / "x").read_bytes() == b"old"
         assert names(tmp_path) == ["a"]
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.lists(st.tuples(st.sampled_from([0, 1, 32, 999, 4096, 7000, 20_000]), st.booleans()), max_size=12))
+def test_large_pages_are_written_whole_and_nothing_else_differs(parts: list[tuple[int, bool]]) -> None:
+    """Each part of the given size is written, or fails and leaves nothing."""
+    real, told = os.pwritev, []
+
+    def write(fd: int, pieces: Any, offset: int) -> int:
+        told.append((offset, sum(len(piece) for piece in pieces)))
+        if fails:
+            real(fd, [bytes(77)], offset)
+            raise OSError(errno.ENOSPC, "full")
+        return real(fd, pieces, offset)
+
+    expected = b""
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        unittest.mock.patch.object(commit.system, "LARGE_PAGE_BYTES", 4096),
+        unittest.mock.patch.object(os, "pwritev", write),
+    ):
+        path = Path(folder) / "a.bin"
+        with commit.commit_file(path) as out:
+            for number, (size, fails) in enumerate(parts, 1):
+                before = len(told)
+                try:
+                    out.write_in_large_pages(bytes([number]) * size)
+                    expected += bytes([number]) * size
+                except OSError:
+                    assert fails
+                    assert len(told) > before
+            assert all(not start % 4096 and not size % 4096 for start, size in told)
+            fails = False
+        assert path.read_bytes() == expected

@@ -5,15 +5,18 @@ from __future__ import annotations
 import errno
 import os
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
+from tests.failing_calls import failing
 from warpdata.bytekit import codec, commit, pages, system
 from warpdata.bytekit.align import align_up
 from warpdata.bytekit.codec import decode_zstd_frames, encode_zstd_frame
 from warpdata.bytekit.commit import commit_file, commit_folder, os_error
 from warpdata.bytekit.dtype import DType, dtype_named
+from warpdata.bytekit.ranges import FileRangeReader, LocalRangeReader
 from warpdata.bytekit.view import byte_view
 from warpdata.errors import (
     ConflictError,
@@ -149,3 +152,83 @@ def test_a_drive_that_does_not_know_the_full_sync_is_synced_plainly(
     assert (asked, plain) == ([51], [])
     system.sync(8)
     assert (asked, plain) == ([51, 51], [8])
+
+
+FAILING_READS = {
+    "a few bytes": lambda reader: reader.read(0, 3),
+    "many bytes": lambda reader: reader.read_into(0, memoryview(bytearray(100_000))),
+    "several ranges": lambda reader: reader.read_many([(0, 3), (90_000, 90_003)]),
+}
+
+
+@pytest.mark.parametrize("reader", [FileRangeReader, LocalRangeReader])
+@pytest.mark.parametrize("read", FAILING_READS)
+def test_a_disk_that_fails_while_it_is_read_is_an_error_of_ours(
+    reader: Any, read: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    path = tmp_path / "file"
+    path.write_bytes(bytes(100_000))
+    with reader(path) as opened:
+        for name in ("read_some", "read_little", "read_into"):
+            monkeypatch.setattr(system, name, fail)
+        with pytest.raises(StoreError, match="Input/output") as caught:
+            FAILING_READS[read](opened)
+        assert str(path) in str(caught.value)
+
+
+def test_a_file_that_is_gone_once_it_is_open(tmp_path: Path) -> None:
+    """As files on a network may be."""
+    (tmp_path / "file").touch()
+    with failing("fstat", 1, errno.ESTALE), pytest.raises(StoreError, match=r"cannot read \(Stale"):
+        FileRangeReader(tmp_path / "file")
+    opened = FileRangeReader(tmp_path / "file")
+    with failing("fstat", 1, errno.ESTALE), pytest.raises(StoreError, match=r"cannot read \(Stale"):
+        opened.stat()
+    opened.close()
+
+
+def test_a_second_name_is_a_copy_where_there_are_no_links(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = tmp_path / "source"
+    source.write_bytes(b"x")
+    commit.second_name(source, tmp_path / "second")
+    assert (tmp_path / "second").stat().st_ino == source.stat().st_ino
+    with pytest.raises(ConflictError, match="exists already"):
+        commit.second_name(source, tmp_path / "second")
+    with failing("link", 1, errno.EPERM):
+        commit.second_name(source, tmp_path / "copy")
+    assert (tmp_path / "copy").read_bytes() == b"x"
+    assert (tmp_path / "copy").stat().st_ino != source.stat().st_ino
+
+
+@pytest.mark.parametrize("call", ["open", "write"])
+def test_a_file_of_a_folder_that_cannot_be_written(call: str, tmp_path: Path) -> None:
+    with failing(call, 1, errno.EROFS), pytest.raises(PermissionError_, match="read-only") as caught:
+        commit.put_file(tmp_path / "file", b"x")
+    assert caught.value.hint == "Write to another place."
+
+
+def test_a_file_of_a_folder_is_written_to_the_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However few bytes the system takes at a time."""
+    write = os.write
+    monkeypatch.setattr(os, "write", lambda fd, data: write(fd, memoryview(data)[:3]))
+    commit.put_file(tmp_path / "file", b"0123456789")
+    assert (tmp_path / "file").read_bytes() == b"0123456789"
+
+
+def test_only_what_killed_commits_of_the_same_file_left_is_removed(tmp_path: Path) -> None:
+    kept = {".a.tmp-0123456789ab2", ".b.tmp-0123456789ab", ".a.tmp-xyz", "a"}
+    for name in (".a.tmp-0123456789ab", ".a.tmp-ba9876543210", *kept):
+        (tmp_path / name).touch()
+    (tmp_path / ".a.tmp-00000000abcd").mkdir()
+    commit.remove_temps_of(tmp_path / "a")
+    assert {path.name for path in tmp_path.iterdir()} == kept | {".a.tmp-00000000abcd"}
+    long = "n" * 200
+    for name in (f".{long}{commit.TEMP_MARK}0123456789ab", f".{long[:100]}{commit.TEMP_MARK}0123456789ab"):
+        (tmp_path / name).touch()
+    commit.remove_temps_of(tmp_path / long)
+    assert len(list(tmp_path.iterdir())) == len(kept) + 3, "a shortened name may be that of another file"

@@ -114,9 +114,11 @@ def open(  # noqa: A001 - the one way in
 
 
 def address_text(address: Any) -> str:
-    """An address as text, or TypeError: bytes are none."""
+    """An address as text, or TypeError: bytes are none; or ValueError: nothing is no name of this folder."""
     text = os.fspath(address) if isinstance(address, str | os.PathLike) else address
     require_kind("an address", text, str, "a text or a Path")
+    if not text:
+        raise ValueError("an address is empty: name a file, a folder or a dataset; this folder is '.'")
     return str(text)
 
 
@@ -219,8 +221,8 @@ def divided_address(address: str) -> tuple[str, str | None]:
     """An address and the episode it names inside, unless something has that whole name."""
     base, mark, inside = address.rpartition("#")
     if not mark or not inside or ("://" not in address and os.path.lexists(address)):
-        return address, None
-    return base, inside
+        return address_text(address), None
+    return address_text(base), inside
 
 
 def is_published(address: str) -> bool:

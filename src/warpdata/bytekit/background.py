@@ -14,12 +14,15 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from queue import Empty, SimpleQueue
 from typing import Any, Generic, TypeVar
 
+from warpdata.bytekit import system
 from warpdata.bytekit.forks import OwnProcess, tell_in_child
 
 T = TypeVar("T")
 A = TypeVar("A")
 
-MAX_PARALLEL = 16
+MOST_AT_ONCE = max(2, system.allowed_descriptors() // 16)
+"""Threads that wait for files or servers at the same time: each has a few descriptors of what the system allows."""
+MAX_PARALLEL = min(16, MOST_AT_ONCE)
 
 
 def start_thread(target: Callable[..., object], name: str, *args: Any) -> threading.Thread:
@@ -49,7 +52,7 @@ class ThreadPool:
     """
 
     def __init__(self, workers: int, name: str) -> None:
-        self._workers = workers
+        self._workers = min(workers, MOST_AT_ONCE)
         self._name = name
         self.in_child()
         tell_in_child(self)
@@ -77,7 +80,7 @@ def map_in_threads(call: Callable[[A], T], tasks: Sequence[A], workers: int = MA
     """The results of `call` for each task, in order; the first error is raised after the others end."""
     if len(tasks) <= 1 or workers <= 1:
         return [call(task) for task in tasks]
-    with ThreadPoolExecutor(min(workers, len(tasks)), "warp-map") as threads:
+    with ThreadPoolExecutor(min(workers, len(tasks), MOST_AT_ONCE), "warp-map") as threads:
         return list(threads.map(call, tasks))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import threading
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
@@ -27,6 +28,8 @@ LZ4_MAX_RATIO = 255
 ZSTD_MAX_RATIO = 1 << 15
 """A zstd block header of 3 bytes and one literal expand to at most 128 KiB: beyond this a claim is a lie."""
 
+_BOUNDED_BYTES = 4 << 10
+"""So little is decompressed at a time that even what was made to grow fits into memory before it is counted."""
 MAX_WINDOW_BYTES = 1 << 25
 """Largest zstd window a stream without content size may ask for."""
 
@@ -102,25 +105,30 @@ def zstd_frame_size(data: Buffer) -> int | None:
 
 def decode_zstd_bounded(data: Buffer, max_bytes: int) -> bytes:
     """Decompress zstd frames of unknown size to at most `max_bytes`, or raise a FormatError."""
-    found = b"".join(decoded_zstd_pieces(byte_view(data), max_bytes))
-    if not found and byte_view(data).nbytes:
-        raise CorruptLayoutError("a zstd frame that ends before its first byte")
-    return found
+    return b"".join(decoded_zstd_pieces(io.BytesIO(byte_view(data)), max_bytes))
 
 
-def decoded_zstd_pieces(source: memoryview | BinaryIO, max_bytes: int) -> Iterator[bytes]:
-    """What zstd frames hold, piece by piece and at most `max_bytes` of it; the rest is a FormatError."""
+def decoded_zstd_pieces(source: BinaryIO, max_bytes: int) -> Iterator[bytes]:
+    """What zstd frames hold, piece by piece and at most `max_bytes` of it; what is more, or cut, is a FormatError."""
     total = 0
     context = _zstd.ZstdDecompressor(max_window_size=MAX_WINDOW_BYTES)
+    frame = None
     try:
-        with context.stream_reader(source, read_across_frames=True) as stream:
-            while piece := stream.read(1 << 20):
+        while data := source.read(_BOUNDED_BYTES):
+            while data:
+                frame = frame or context.decompressobj()
+                piece = frame.decompress(data)
                 total += len(piece)
                 if total > max_bytes:
                     raise LimitExceededError(f"more than {max_bytes} bytes in a zstd frame")
-                yield piece
+                if piece:
+                    yield piece
+                data = frame.unused_data if frame.eof else b""
+                frame = None if frame.eof else frame
     except _zstd.ZstdError as error:
         raise CorruptLayoutError(f"damaged zstd frame ({error})") from None
+    if frame is not None:
+        raise CorruptLayoutError("a zstd frame is cut short")
 
 
 def _zstd_decode(data: memoryview, raw_size: int) -> bytes:

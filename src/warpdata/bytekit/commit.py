@@ -57,6 +57,7 @@ class NewFile:
         self.fd = fd
         self.path = path
         self.position = 0
+        self._held = bytearray()
         self._reserved_bytes = 0
         self._own = OwnProcess()
 
@@ -65,25 +66,40 @@ class NewFile:
         if size_bytes and system.try_allocate(self.fd, 0, size_bytes):
             self._reserved_bytes = size_bytes
 
-    def trim(self) -> None:
-        """Give back what was reserved and not written."""
+    def finish(self) -> None:
+        """Write what is held back, and give back what was reserved and not written."""
+        if self._held:
+            self.write(self._held)
+            self._held = bytearray()
         if self._reserved_bytes > self.position:
             os.ftruncate(self.fd, self.position)
 
-    def write(self, data: Buffer) -> int:
-        """Append all of `data` and return the offset it begins at; on failure nothing of it stays."""
+    def write(self, *pieces: Buffer) -> int:
+        """Append all pieces and return the offset they begin at; on failure nothing of them stays."""
         _check_process(self._own, self.path)
         start = self.position
-        view = byte_view(data)
         try:
-            while view.nbytes:
-                written = os.write(self.fd, view)
-                self.position += written
-                view = view[written:]
+            self.position += system.write_pieces(self.fd, pieces, start)
         except BaseException:
             self._cut(start)  # also what Ctrl-C kept from being counted
             raise
         return start
+
+    def write_in_large_pages(self, data: Buffer) -> None:
+        """Append as `write` does, but only whole large pages; the rest is held back for the next call, or the end.
+
+        The page cache keeps such a file in few large pieces, and gives it out a tenth faster than many small pages.
+        A file is written in this way or by `write`, not by both.
+        """
+        _check_process(self._own, self.path)
+        view = byte_view(data)
+        size = len(self._held) + view.nbytes
+        whole = size - size % system.LARGE_PAGE_BYTES
+        if whole:
+            cut = whole - len(self._held)
+            self.write(self._held, view[:cut])
+            self._held, view = bytearray(), view[cut:]
+        self._held += view
 
     def write_at(self, offset: int, data: Buffer) -> None:
         """Write all of `data` at `offset`; the position for `write` stays."""
@@ -98,7 +114,6 @@ class NewFile:
     def _cut(self, position: int) -> None:
         os.ftruncate(self.fd, position)
         self._reserved_bytes = 0
-        os.lseek(self.fd, position, os.SEEK_SET)
         self.position = position
 
 
@@ -119,7 +134,7 @@ def commit_file(
                 new = NewFile(fd, os.fspath(path))
                 yield new
                 _check_process(own, path)
-                new.trim()
+                new.finish()
                 if durable:
                     system.sync(fd)
             finally:

@@ -49,6 +49,34 @@ class ThreadLock:
         self._lock.release()
 
 
+class Places:
+    """So many places for the threads of a process, taken several at once; a forked child finds all of them free."""
+
+    def __init__(self, count: int) -> None:
+        self.count = count
+        self.in_child()
+        tell_in_child(self)
+
+    def in_child(self) -> None:
+        """Begin with free places."""
+        self._free = self.count
+        self._turn = threading.Condition()
+
+    @contextlib.contextmanager
+    def taken(self, count: int) -> Iterator[None]:
+        """Wait for `count` places, or for all where there are fewer, and hold them."""
+        count, turn = min(count, self.count), self._turn
+        with turn:
+            turn.wait_for(lambda: self._free >= count)
+            self._free -= count
+        try:
+            yield
+        finally:
+            with turn:
+                self._free += count
+                turn.notify_all()
+
+
 class FileLock:
     """A locked file or folder: nobody else holds it until `release` or the end of this process, whichever comes first.
 

@@ -308,7 +308,10 @@ class FileRangeReader:
         pieces: list[bytes] = []
         position = start
         while position < end:
-            piece = system.read_some(fd, end - position, position)
+            try:
+                piece = system.read_some(fd, end - position, position)
+            except OSError as error:
+                raise _unreadable(error, self.name) from None
             if not piece:
                 raise TruncatedError(f"the file now ends at {position}, before {end}", path=self.name)
             pieces.append(piece)
@@ -326,7 +329,10 @@ class FileRangeReader:
     def _fill_from(self, fd: int, start: int, out: memoryview) -> None:
         check_range(self, start, start + out.nbytes)
         while out.nbytes:
-            count = system.read_into(fd, out, start)
+            try:
+                count = system.read_into(fd, out, start)
+            except OSError as error:
+                raise _unreadable(error, self.name) from None
             if not count:
                 raise TruncatedError(
                     f"the file now ends at {start}, {out.nbytes} bytes too soon", path=self.name
@@ -335,7 +341,10 @@ class FileRangeReader:
 
     def stat(self) -> os.stat_result:
         """What the system says of the file that is open, whatever has its name by now."""
-        return os.fstat(self._fd)
+        try:
+            return os.fstat(self._fd)
+        except OSError as error:
+            raise _unreadable(error, self.name) from None
 
     def twin(self) -> FileRangeReader:
         """Another reader of the file that is open, whatever has its name by now."""
@@ -479,11 +488,14 @@ class LocalRangeReader(FileRangeReader):
         if count > COPY_BELOW_BYTES:
             return self.view(start, end)
         if self._claim is None:
-            if (
-                0 <= start <= end <= self.size
-                and len(piece := system.read_little(self._fd, count, start)) == count
-            ):
-                return memoryview(piece)
+            try:
+                if (
+                    0 <= start <= end <= self.size
+                    and len(piece := system.read_little(self._fd, count, start)) == count
+                ):
+                    return memoryview(piece)
+            except OSError as error:
+                raise _unreadable(error, self.name) from None
             return self._read_from(self._fd, start, end)
         with self._descriptor() as fd:
             return self._read_from(fd, start, end)
@@ -653,9 +665,18 @@ def _not_regular(mode: int, path: str | os.PathLike[str]) -> StoreError:
     return StoreError(f"not a regular file but {kind_of_file(mode)}", path=path)
 
 
+def _unreadable(error: OSError, path: str) -> StoreError:
+    """The error for a disk that fails, or a file on a network that is gone."""
+    return StoreError(f"cannot read ({error.strerror})", path=path)
+
+
 def _regular_size(fd: int, path: str) -> int:
     """The size of an open regular file; anything else is closed and refused."""
-    found = os.fstat(fd)
+    try:
+        found = os.fstat(fd)
+    except OSError as error:
+        os.close(fd)
+        raise _unreadable(error, path) from None
     if not stat.S_ISREG(found.st_mode):
         os.close(fd)
         raise _not_regular(found.st_mode, path)

@@ -287,15 +287,24 @@ _unmap = _mapping_calls.munmap
 
 def map_to_read(fd: int, size_bytes: int) -> memoryview:
     """The bytes of a file, mapped. Unlike mmap's, they hold no descriptor while they are in use."""
+    return _mapped(fd, size_bytes, mmap.PROT_READ).toreadonly()
+
+
+def map_to_write(fd: int, size_bytes: int) -> memoryview:
+    """The same, and what is changed in them is changed in the file."""
+    return _mapped(fd, size_bytes, mmap.PROT_READ | mmap.PROT_WRITE)
+
+
+def _mapped(fd: int, size_bytes: int, protection: int) -> memoryview:
     if not size_bytes:
         return memoryview(b"")
-    address = _mapping_calls.mmap(None, size_bytes, mmap.PROT_READ, mmap.MAP_SHARED, fd, 0)
+    address = _mapping_calls.mmap(None, size_bytes, protection, mmap.MAP_SHARED, fd, 0)
     if address == _MAP_FAILED:
         code = ctypes.get_errno()
         raise OSError(code, os.strerror(code))
     mapped = _MappedBytes.from_address(address)
     mapped.size_bytes = size_bytes
-    return memoryview(mapped).cast("B")[:size_bytes].toreadonly()
+    return memoryview(mapped).cast("B")[:size_bytes]
 
 
 LARGE_PAGE_BYTES = 2 << 20
