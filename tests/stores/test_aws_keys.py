@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import json
+import os
+import signal
 import sys
 import types
 from datetime import UTC, datetime, timedelta
@@ -18,6 +21,7 @@ from tests.servers import BUCKET, KEY, SECRET, S3Server, unique
 from warpdata.catalog.access import access_options
 from warpdata.errors import AuthenticationError, MissingExtraError
 from warpdata.settings import Settings
+from warpdata.stores import awskeys
 from warpdata.stores.address import open_store
 from warpdata.stores.awskeys import AwsFiles, KeySource, read_profile
 from warpdata.stores.blobstore import BlobStore
@@ -107,6 +111,40 @@ class TestProfiles:
             home.store(AWS_PROFILE="robot")
         assert "'robots'" in caught.value.hint
 
+    @pytest.mark.parametrize("profile", ["default", "me", "my own"])
+    @pytest.mark.parametrize(
+        ("name", "title"),
+        [
+            ("config", "profile {}"),
+            ("config", 'profile "{}"'),
+            ("config", "profile '{}'"),
+            ("config", "profile \t {} "),
+            ("credentials", "{}"),
+            ("credentials", " {}\t"),
+        ],
+    )
+    def test_titles_as_the_tools_of_aws_read_them(
+        self, home: Home, name: str, title: str, profile: str
+    ) -> None:
+        home.write(name, f"\ufeff[others]\n[{title.format(profile)}]\n{STATIC}")
+        found = read_profile(None if profile == "default" else profile, AwsFiles())
+        assert found is not None
+        assert found.secrets == {"access_key_id": KEY, "secret_access_key": SECRET}
+
+    @pytest.mark.parametrize("key", STATIC.splitlines())
+    def test_half_a_pair_of_keys(self, home: Home, key: str) -> None:
+        home.write("credentials", f"[default]\n{key}\n")
+        with pytest.raises(AuthenticationError, match="profile 'default' has half a pair of keys") as caught:
+            home.store()
+        assert SECRET not in f"{caught.value}{caught.value.hint}"
+
+    @pytest.mark.parametrize("name", ["credentials", "config"])
+    def test_a_file_that_may_not_be_read_is_not_taken_for_a_missing_one(self, home: Home, name: str) -> None:
+        (home.folder / ".aws" / name).mkdir()
+        with pytest.raises(AuthenticationError, match=r"cannot be read \(Is a directory\)") as caught:
+            home.store()
+        assert str(caught.value).endswith(name)
+
     def test_a_file_that_is_none(self, home: Home) -> None:
         home.write("credentials", "this is\nnot a file of profiles")
         with pytest.raises(AuthenticationError, match="cannot be read"):
@@ -143,7 +181,21 @@ class TestPrograms:
 
     @pytest.mark.parametrize(
         ("answer", "code"),
-        [("my-secret-words", 0), ("my-secret-words", 3), ({"Version": 2}, 0), ({"Version": 1}, 0)],
+        [
+            ("my-secret-words", 0),
+            ("my-secret-words", 3),
+            ("my-secret-words" * 10_000, 0),
+            ("[1]", 0),
+            ("\udcff", 0),
+            ({**GOOD, "Version": 2}, 0),
+            ({"Version": 1}, 0),
+            (GOOD | {"AccessKeyId": None}, 0),
+            (GOOD | {"SecretAccessKey": ["my-secret-words"]}, 0),
+            (GOOD | {"SecretAccessKey": ""}, 0),
+            (GOOD | {"SessionToken": {"a": "my-secret-words"}}, 0),
+            (GOOD | {"Expiration": 12}, 0),
+            (GOOD | {"Expiration": "tomorrow"}, 0),
+        ],
     )
     def test_one_that_fails_is_named_and_not_quoted(self, home: Home, answer: Any, code: int) -> None:
         home.write("config", f"[profile p]\ncredential_process = {home.program(answer, code=code)}\n")
@@ -151,6 +203,44 @@ class TestPrograms:
             home.store(AWS_PROFILE="p").head("x")
         assert "my-secret-words" not in f"{caught.value}{caught.value.hint}"
         assert caught.value.hint
+
+    @pytest.mark.parametrize(
+        "until", ["0001-01-01T00:00:00Z", "0001-01-01T00:00:00+14:00", "9999-12-31T23:59:59"]
+    )
+    def test_times_at_the_ends_of_the_calendar(self, home: Home, until: str) -> None:
+        home.write(
+            "config", f"[default]\ncredential_process = {home.program({**GOOD, 'Expiration': until})}\n"
+        )
+        found = read_profile(None, AwsFiles())
+        assert found is not None
+        assert found.source is not None
+        assert [found.source()["access_key_id"] for _ in range(2)] == [KEY, KEY]
+
+    def test_one_that_prints_without_end(self, home: Home) -> None:
+        home.write("config", "[default]\ncredential_process = yes my-secret-words\n")
+        with pytest.raises(AuthenticationError, match="credential_process"):
+            home.store().head("x")
+
+    @pytest.mark.parametrize("ends", [False, True])
+    def test_one_that_leaves_another_behind(
+        self, home: Home, monkeypatch: pytest.MonkeyPatch, ends: bool
+    ) -> None:
+        """Which has its pipe, and is not waited for: keys that were printed are used, and otherwise none are given."""
+        left, path = home.folder / "left", home.folder / "program"
+        # For what it prints, for the end of its pipe, and for its own end: what must come is waited for at any load.
+        waits = itertools.cycle((60.0, 1.0, 60.0 if ends else 1.0))
+        monkeypatch.setattr(awskeys, "_left_s", lambda _: next(waits))
+        last = f"echo '{json.dumps(GOOD)}'" if ends else "echo x; wait"
+        path.write_text(f"sleep 600 &\necho $! > {left}\n{last}\n")
+        home.write("config", f"[default]\ncredential_process = /bin/sh {path}\n")
+        try:
+            if ends:
+                works(home.store())
+            else:
+                with pytest.raises(AuthenticationError, match="credential_process"):
+                    home.store().head("x")
+        finally:
+            os.kill(int(left.read_text()), signal.SIGKILL)
 
     def test_one_that_is_not_there(self, home: Home) -> None:
         home.write("config", "[default]\ncredential_process = /no/such/program --x\n")

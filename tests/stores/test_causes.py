@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import http.server
+import os
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -167,3 +170,26 @@ def test_a_host_that_has_no_name() -> None:
     with pytest.raises(UnavailableError, match=r"name is not known|did not answer") as caught:
         opened("http://no-such-host.invalid").head("a")
     assert "no-such-host.invalid" in str(caught.value)
+
+
+@pytest.mark.skipif(not os.path.isdir("/proc/self/fd"), reason="the system does not show descriptors")
+@pytest.mark.parametrize("url", ["http://127.0.0.1:{port}", "s3://tst/x?endpoint=http://127.0.0.1:{port}"])
+def test_a_process_without_descriptors_left_is_told_so(url: str) -> None:
+    """Not that the server is to blame."""
+    program = """
+import os, resource, sys
+from warpdata.errors import UnavailableError
+from warpdata.stores.address import StoreOptions, open_store
+store = open_store(sys.argv[1], StoreOptions(secrets={"access_key_id": "k", "secret_access_key": "s"}))
+def said():
+    try:
+        store.head("a")
+    except UnavailableError as error:
+        return str(error)
+said()  # which loads what asking needs
+resource.setrlimit(resource.RLIMIT_NOFILE, (len(os.listdir("/proc/self/fd")) - 1,) * 2)
+print(said())
+"""
+    command = [sys.executable, "-c", program, url.format(port=free_port())]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert "too many files open" in done.stdout

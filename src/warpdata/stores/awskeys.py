@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import configparser
 import json
+import os
+import select
 import shlex
 import subprocess
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -17,7 +20,7 @@ from warpdata.errors import AuthenticationError, MissingExtraError, StoreError, 
 
 DEFAULT_PROFILE = "default"
 _PROGRAM_TIMEOUT_S = 60.0
-_MAX_ANSWER_CHARS = 1 << 16
+_MAX_ANSWER_BYTES = 1 << 16
 _EARLY = timedelta(minutes=2)
 """How long before they expire keys are asked for again."""
 
@@ -94,18 +97,20 @@ def read_profile(name: str | None, files: AwsFiles) -> AwsProfile | None:
     """The keys and the region of a profile; None where no profile is named and there is no default one."""
     wanted = name or DEFAULT_PROFILE
     credentials, config = (_parsed(path) for path in files.paths)
-    in_config = wanted if wanted == DEFAULT_PROFILE else f"profile {wanted}"
-    fields = {**_section(config, in_config), **_section(credentials, wanted)}
+    in_config = _profiles(config)
+    fields = {**in_config.get(wanted, {}), **_named(credentials).get(wanted, {})}
     if not fields:
         if name is None:
             return None
-        known = [*credentials.sections(), *(each.removeprefix("profile ") for each in config.sections())]
-        hint = f"Correct AWS_PROFILE.{nearest(name, known)}"
+        hint = f"Correct AWS_PROFILE.{nearest(name, [*_named(credentials), *in_config])}"
         where = " or ".join(str(path) for path in files.paths)
         raise AuthenticationError(f"there is no AWS profile {name!r}", path=where, hint=hint)
     region = fields.get("region")
-    if "aws_access_key_id" in fields and "role_arn" not in fields:
-        keys = {ours: fields[theirs] for theirs, ours in _STATIC.items() if fields.get(theirs)}
+    keys = {ours: fields[theirs] for theirs, ours in _STATIC.items() if fields.get(theirs)}
+    if keys and "role_arn" not in fields:
+        if "access_key_id" not in keys or "secret_access_key" not in keys:
+            hint = "Give it aws_access_key_id and aws_secret_access_key, which belong together."
+            raise AuthenticationError(f"the AWS profile {wanted!r} has half a pair of keys", hint=hint)
         return AwsProfile(keys, None, region)
     if "credential_process" in fields and "role_arn" not in fields:
         return AwsProfile({}, _from_program(fields["credential_process"], wanted), region)
@@ -123,27 +128,50 @@ def _from_program(command: str, profile: str) -> KeySource:
 
 def _run(command: str, profile: str) -> Credential:
     """The answer of a program as the AWS tools define it: JSON of version 1."""
-    done = subprocess.run(
-        shlex.split(command),
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=_PROGRAM_TIMEOUT_S,
-        check=True,
-    )
-    found = json.loads(done.stdout[:_MAX_ANSWER_CHARS])
-    if found.get("Version") != 1:
+    found = json.loads(_printed(shlex.split(command)))
+    keys = [found.get(name) for name in ("AccessKeyId", "SecretAccessKey", "SessionToken")]
+    if found.get("Version") != 1 or not all(keys[:2]) or not all(isinstance(key or "", str) for key in keys):
         raise AuthenticationError(
-            f"the credential_process of the AWS profile {profile!r} answers in an unknown version",
+            f"the credential_process of the AWS profile {profile!r} answers in an unknown version, or without keys",
             hint="It must print JSON with Version 1, AccessKeyId and SecretAccessKey.",
         )
     until = found.get("Expiration")
     return {
-        "access_key_id": str(found["AccessKeyId"]),
-        "secret_access_key": str(found["SecretAccessKey"]),
-        "token": found.get("SessionToken"),
+        "access_key_id": keys[0],
+        "secret_access_key": keys[1],
+        "token": keys[2],
         "expires_at": _moment(until) if until else None,
     }
+
+
+def _printed(command: list[str]) -> bytes:
+    """What a program prints, if it ends well and in time; of one that prints without end only the beginning."""
+    ends_s = time.monotonic() + _PROGRAM_TIMEOUT_S
+    printed = bytearray()
+    with subprocess.Popen(
+        command, bufsize=0, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+    ) as process:
+        assert process.stdout is not None
+        pipe, waiting = process.stdout.fileno(), select.poll()
+        waiting.register(pipe, select.POLLIN)
+        try:
+            # What a program started may hold its pipe open after it: only for so long is the end of it waited for.
+            while len(printed) < _MAX_ANSWER_BYTES and waiting.poll(1000 * _left_s(ends_s)):
+                if not (piece := os.read(pipe, _MAX_ANSWER_BYTES)):
+                    break
+                printed += piece
+            process.stdout.close()
+            code = process.wait(_left_s(ends_s))
+        except BaseException:
+            process.kill()
+            raise
+    if code:
+        raise subprocess.CalledProcessError(code, command)
+    return bytes(printed)
+
+
+def _left_s(ends_s: float) -> float:
+    return max(0.0, ends_s - time.monotonic())
 
 
 def _moment(text: str) -> datetime:
@@ -169,21 +197,36 @@ def _from_boto3(profile: str) -> KeySource:
 
 def _is_old(credential: Credential) -> bool:
     until = credential.get("expires_at")
-    return until is not None and datetime.now(UTC) >= until - _EARLY
+    return until is not None and datetime.now(UTC) + _EARLY >= until
 
 
 def _parsed(path: Path) -> configparser.ConfigParser:
     parser = configparser.ConfigParser(interpolation=None, default_section="\0none", strict=False)
     try:
-        parser.read(path, encoding="utf-8")
-    except (configparser.Error, UnicodeDecodeError, OSError):
+        parser.read_string(path.read_text("utf-8-sig"))
+    except FileNotFoundError:
+        pass  # both files need not be there
+    except (configparser.Error, UnicodeDecodeError, OSError) as error:
+        cause = f" ({error.strerror})" if isinstance(error, OSError) else ""
         raise AuthenticationError(
-            "this file of AWS profiles cannot be read",
+            f"this file of AWS profiles cannot be read{cause}",
             path=path,
             hint="Correct the file, or name another one.",
         ) from None
     return parser
 
 
-def _section(parser: configparser.ConfigParser, name: str) -> dict[str, str]:
-    return dict(parser[name]) if parser.has_section(name) else {}
+def _named(parser: configparser.ConfigParser) -> dict[str, dict[str, str]]:
+    """The sections of a file by name."""
+    return {name.strip(): dict(parser[name]) for name in parser.sections()}
+
+
+def _profiles(config: configparser.ConfigParser) -> dict[str, dict[str, str]]:
+    """The profiles of a configuration, whose sections are called `profile NAME`; NAME may be quoted."""
+    sections = _named(config)
+    found = {DEFAULT_PROFILE: sections[DEFAULT_PROFILE]} if DEFAULT_PROFILE in sections else {}
+    for title, fields in sections.items():
+        kind, _, name = title.replace("\t", " ").partition(" ")
+        if kind == "profile":
+            found[name.strip().strip("\"'")] = fields
+    return found

@@ -36,7 +36,7 @@ _MAP_COST_BYTES = 8 << 10
 """What a new blob may cost before any page of it is kept: its map and its inode's first block."""
 
 MOST_OPEN = min(256, max(2, system.allowed_descriptors() // 16))
-"""Blobs whose files stay open, of all caches of the process: each has three descriptors."""
+"""Blobs whose files stay open, of all caches of the process: each has two descriptors."""
 
 _opened: dict[tuple[int, str], weakref.ref[PageCache]] = {}
 """Those blobs and their caches, the one opened first in front."""
@@ -105,8 +105,9 @@ class PageCache:
                 file = self._open.get(sha256) or self._opened(sha256, blob_bytes, make=make)
             if file is None:
                 return None
-            if file.pin():
-                return file
+            with commit.map_os_errors(file.data_path):
+                if file.pin():
+                    return file
             with self._lock:
                 if self._open.get(sha256) is file:
                     self._open.pop(sha256, None)
@@ -117,14 +118,13 @@ class PageCache:
             return False
         size = sum(align_up(piece.nbytes, _BLOCK_BYTES) for piece in pieces)
         try:
-            with self._exclusive():
+            with self._exclusive(), commit.map_os_errors(file.data_path):
                 if not self._make_room(size):
                     return False
                 file.write(first, pieces, sums)
-        except (OSError, UnavailableError) as error:
+        except StoreError as error:
             # A full disk or a stuck neighbour is no reason to fail a read: the bytes are in hand. But it is said.
-            known = error if isinstance(error, StoreError) else commit.os_error(error, file.data_path)
-            self.complain(known)
+            self.complain(error)
             return False
         return True
 
@@ -269,7 +269,8 @@ class PageCache:
                 return
             self._lock_folder()
             try:
-                yield
+                with commit.map_os_errors(self.folder):
+                    yield
             finally:
                 locks.unlock_range(self._lock_fd, 0, 1)
 
@@ -309,8 +310,10 @@ def _create(map_path: Path, data_path: Path, blob_bytes: int) -> None:
     data_path.unlink(missing_ok=True)
     map_path.parent.mkdir(parents=True, exist_ok=True)
     fd = os.open(data_path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
-    os.ftruncate(fd, blob_bytes)
-    os.close(fd)
+    try:
+        os.ftruncate(fd, blob_bytes)
+    finally:
+        os.close(fd)
     entries = bytes(layout.page_count(blob_bytes) * layout.MAP_ENTRY_BYTES)
     commit.write_file(map_path, layout.pack_map_header(blob_bytes) + entries, durable=False)
 

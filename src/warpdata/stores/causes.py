@@ -75,6 +75,7 @@ _CONNECTIONS = (
     ("getaddrinfo", "its name is not known"),
     ("name or service not known", "its name is not known"),
     ("connection refused", "nothing listens there"),
+    ("too many open files", "this process has too many files open"),
     ("certificate", "its certificate is not trusted"),
     ("network is unreachable", "the network is not reachable"),
     ("no route to host", "the network is not reachable"),
@@ -86,12 +87,23 @@ _CONNECTIONS = (
     ("linetoolong", "what it answers is no HTTP"),
     ("got more than", "what it answers is no HTTP"),
     ("parse(", "what it answers is no HTTP"),
+    ("invalidheader", "what it answers is no HTTP"),
+    ("locationparseerror", "no host can have this name"),
     ("toomanyredirects", "it redirects in a circle"),
+    ("incompletebody", "it broke the connection off"),
     ("incompleteread", "it broke the connection off"),
     ("timed out", "it did not answer in time"),
     ("timedout", "it did not answer in time"),
 )
 """What the libraries write -> what it means; the first that is found counts."""
+
+_ANSWERS = (
+    ("NotPartial", "it does not answer range requests"),
+    ("UnexpectedRange", "it answered another range than asked"),
+    ("ContentRange", "it does not say which range it answered"),
+    ("source: Header {", "a header of its answer is missing or wrong"),
+)
+"""The same for answers that no object store gives, however often it is asked."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,6 +138,13 @@ def connection_cause(text: str) -> str:
     """Why a connection failed, by what the library says of it: plain words, or nothing."""
     lower = text.lower()
     return next((meaning for word, meaning in _CONNECTIONS if word in lower), "")
+
+
+def odd_answer(text: str, place: str, name: str) -> StoreError | None:
+    """The error for an answer that no object store gives, by what the library says of it."""
+    cause = next((meaning for word, meaning in _ANSWERS if word in text), "")
+    hint = "Check the endpoint: is it one of an object store?"
+    return StoreError(f"{place} answers oddly: {cause}", path=name, hint=hint) if cause else None
 
 
 def _region(text: str, headers: Mapping[str, str]) -> str:

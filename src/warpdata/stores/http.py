@@ -116,7 +116,9 @@ class HttpStore:
         if answer.status in _NO_HEAD and self._explain is None:
             return self._head_by_get(key)
         self._check(answer, "HEAD", key, {}, url)
-        length = answer.headers.get("content-length", "0")
+        length = answer.headers.get("content-length")
+        if length is None:  # a server that makes its answers as it sends them
+            return self._head_by_get(key)
         if not _LENGTH.fullmatch(length):
             raise StoreError("the server answers with a length that is none", path=self._name(key))
         return _info(key, answer.headers, int(length))
@@ -126,7 +128,8 @@ class HttpStore:
         answer = self._ranged(key, (0, 1), {})
         span = answer.headers.get("content-range", "")
         found = _TOTAL.fullmatch(span)
-        if found is None and not _EMPTY.fullmatch(span):
+        is_empty = _EMPTY.fullmatch(span) or (answer.status == http.HTTPStatus.OK and not answer.body)
+        if found is None and not is_empty:
             raise self._no_ranges(key)
         return _info(key, answer.headers, int(found[3]) if found else 0)
 

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import re
+import stat
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from warpdata.bytekit import commit, locks
-from warpdata.bytekit.ranges import FileRangeReader, Range
+from warpdata.bytekit.ranges import FileRangeReader, Range, kind_of_file
 from warpdata.errors import (
     BlobNotFoundError,
     ConflictError,
@@ -59,8 +61,11 @@ class LocalStore:
     def get(self, key: str, *, max_bytes: int, unless_etag: str | None = None) -> Blob | None:
         """A whole blob of at most `max_bytes`; None when its tag is still `unless_etag`."""
         path = self.file(key)
-        with _mapped(path), open(path, "rb", buffering=0) as file:
-            info = _info(key, os.fstat(file.fileno()))
+        with _mapped(path), open(path, "rb", buffering=0, opener=_without_waiting) as file:
+            found = os.fstat(file.fileno())
+            if not stat.S_ISREG(found.st_mode):
+                raise StoreError(f"not a regular file but {kind_of_file(found.st_mode)}", path=path)
+            info = _info(key, found)
             if unless_etag is not None and info.etag == unless_etag:
                 return None
             if info.size > max_bytes:
@@ -121,20 +126,23 @@ class LocalStore:
     def list(self, prefix: str) -> Iterator[BlobInfo]:
         """Every blob whose name begins with `prefix`, in the order of names."""
         for path in sorted(self._files(prefix)):
-            with contextlib.suppress(FileNotFoundError):
+            with contextlib.suppress(BlobNotFoundError), _mapped(self.folder / path):
                 yield _info(path, os.stat(self.folder / path))
 
     def folders(self, prefix: str) -> Sequence[str]:
         """The names directly below `prefix` that have blobs below them, in order."""
         try:
-            found = [each.name for each in os.scandir(self.folder / prefix) if each.is_dir()]
-        except (FileNotFoundError, NotADirectoryError):
+            with _mapped(self.folder / prefix), os.scandir(self.folder / prefix) as entries:
+                found = [each.name for each in entries if each.is_dir()]
+        except BlobNotFoundError:
             return []
         return sorted(name for name in found if name not in (_LOCKS, STAGING))
 
     def delete(self, key: str) -> None:
         """Remove a blob; nothing happens when it is absent."""
-        self.path(key).unlink(missing_ok=True)
+        path = self.path(key)
+        with commit.map_os_errors(path), contextlib.suppress(FileNotFoundError, NotADirectoryError):
+            path.unlink()
 
     def delete_all(self, keys: Sequence[str]) -> None:
         """Remove many blobs; those that are absent are none."""
@@ -148,12 +156,13 @@ class LocalStore:
         """Files of writers that were killed, at the top and below `folders`: invisible to readers, safe to delete."""
         below = [walked for each in (*folders, STAGING) for walked in os.walk(self.folder / each)]
         found = [Path(folder) / name for folder, _, names in below for name in names]
-        found += [self.folder / name for name in os.listdir(self.folder)]
-        return [p for p in found if _TEMP.fullmatch(p.name) and p.stat().st_mtime < older_than_s]
+        with _mapped(self.folder):
+            found += [self.folder / name for name in os.listdir(self.folder)]
+            return [p for p in found if _TEMP.fullmatch(p.name) and p.stat().st_mtime < older_than_s]
 
     def _files(self, prefix: str) -> Iterator[str]:
         start = self.folder / prefix.rpartition("/")[0]
-        for folder, folders, names in os.walk(start):
+        for folder, folders, names in os.walk(start, onerror=functools.partial(_raise_unless_gone, start)):
             folders[:] = [f for f in folders if f not in (_LOCKS, STAGING)]
             for name in names:
                 key = os.path.relpath(os.path.join(folder, name), self.folder)
@@ -176,9 +185,20 @@ class LocalStore:
             yield
 
 
-def _info(key: str, stat: os.stat_result) -> BlobInfo:
-    tag = f"{stat.st_ino:x}-{stat.st_mtime_ns:x}-{stat.st_size:x}"
-    return BlobInfo(key, stat.st_size, tag, stat.st_mtime)
+def _without_waiting(path: str, flags: int) -> int:
+    """Open a file; a pipe would be waited for until somebody writes into it."""
+    return os.open(path, flags | os.O_NONBLOCK)
+
+
+def _raise_unless_gone(top: Path, error: OSError) -> None:
+    """A folder that cannot be read is not an empty one: whoever removes what is not listed must be told."""
+    with contextlib.suppress(BlobNotFoundError), _mapped(error.filename or top):
+        raise error
+
+
+def _info(key: str, found: os.stat_result) -> BlobInfo:
+    tag = f"{found.st_ino:x}-{found.st_mtime_ns:x}-{found.st_size:x}"
+    return BlobInfo(key, found.st_size, tag, found.st_mtime)
 
 
 @contextlib.contextmanager

@@ -26,9 +26,10 @@ from obstore.exceptions import (
 )
 from obstore.store import AzureStore, GCSStore, S3Store
 
-from warpdata.bytekit.background import map_in_threads
+from warpdata.bytekit.background import MOST_AT_ONCE, map_in_threads
 from warpdata.bytekit.forks import OwnProcess
 from warpdata.bytekit.lazy import cached_property
+from warpdata.bytekit.locks import Places
 from warpdata.bytekit.ranges import Range
 from warpdata.errors import (
     AuthenticationError,
@@ -57,7 +58,7 @@ from warpdata.stores.blobstore import (
 from warpdata.stores.digest import FileDigest, checked_chunks
 from warpdata.stores.http import HttpStore
 from warpdata.stores.signed import S3Keys, s3_host, s3_url, signer
-from warpdata.stores.webclient import Proxies
+from warpdata.stores.webclient import PASSING, Proxies
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -69,6 +70,9 @@ _PATIENCE = 10
 
 _TOGETHER = 8
 """The library makes at most ten requests of one call at the same time: more go in calls of their own."""
+
+_connections = Places(4 * MOST_AT_ONCE)
+"""Ranges under way at the same time, of all stores: each has a connection, and many readers ask for many ranges."""
 
 _FAILURES = (BaseError, FileNotFoundError)
 """Everything the library raises for a request; a missing object is the builtin error."""
@@ -171,7 +175,9 @@ class ObjectStore:
                 )
             begun = info.size
             data = memoryview(answer.bytes())
-        except NotModifiedError:
+        except NotModifiedError as error:
+            if unless_etag is None:
+                raise self._mapped(error, key) from None
             return None
         except _FAILURES as error:
             found = self._mapped(error, key)
@@ -202,9 +208,10 @@ class ObjectStore:
         if is_strong(same_as.etag):
             options["if_match"] = _split_tag(same_as.etag)[0]
         try:
-            answer = obstore.get(self._store, check_key(key), options=options)
-            check_same(self._info(answer.meta), same_as, self._name(key))
-            return memoryview(answer.bytes()).cast("B")
+            with _connections.taken(1):
+                answer = obstore.get(self._store, check_key(key), options=options)
+                check_same(self._info(answer.meta), same_as, self._name(key))
+                return memoryview(answer.bytes()).cast("B")
         except PreconditionError:
             raise BlobChangedError("it was replaced since it was opened", path=self._name(key)) from None
         except _FAILURES as error:
@@ -218,7 +225,8 @@ class ObjectStore:
     def _get_group(self, key: str, ranges: Sequence[Range]) -> list[memoryview]:
         starts, ends = [start for start, _ in ranges], [end for _, end in ranges]
         try:
-            found = obstore.get_ranges(self._store, check_key(key), starts=starts, ends=ends, coalesce=0)
+            with _connections.taken(len(ranges)):
+                found = obstore.get_ranges(self._store, check_key(key), starts=starts, ends=ends, coalesce=0)
         except _FAILURES as error:
             raise self._mapped(error, key) from None
         except BaseException as error:
@@ -407,10 +415,12 @@ class ObjectStore:
             return BlobNotFoundError("no such blob", path=name)
         if isinstance(error, AlreadyExistsError | PreconditionError):
             return ConflictError("the blob is not as expected", path=name)
-        if isinstance(error, PermissionDeniedError):
+        status = _status(str(error))  # a list that is refused has no class
+        if isinstance(error, PermissionDeniedError) or status == 403:
             hint = "Check the credentials, or contact the workspace admin for access to this bucket."
             return PermissionError_(f"{self._reached} forbids this", path=name, hint=hint)
-        if isinstance(error, UnauthenticatedError) or any(word in str(error) for word in _MISSING):
+        is_unknown = isinstance(error, UnauthenticatedError) or status == 401
+        if is_unknown or any(word in str(error) for word in _MISSING):
             hint = _CREDENTIAL_HINTS[self._scheme]
             fact = f"{_PROVIDERS[self._scheme]} credentials not found or not accepted by {self._reached}"
             return AuthenticationError(fact, path=name, hint=hint)
@@ -453,20 +463,26 @@ class ObjectStore:
 
 def _is_mute(text: str) -> bool:
     """Whether a refusal came without the words that say why."""
+    return _NOWHERE in text or (_status(text) in (400, 403) and "<Code>" not in text)
+
+
+def _status(text: str) -> int:
+    """The status a server answered with, as the library tells it; 0 where it tells none."""
     found = _STATUS.search(text)
-    return _NOWHERE in text or (found is not None and found[1] in ("400", "403") and "<Code>" not in text)
+    return int(found[1]) if found else 0
 
 
 def _by_status(text: str, name: str, host: str) -> StoreError | TruncatedError:
     """The error for a failure the library gives no class to; its text is not shown, it may hold secrets."""
-    found = _STATUS.search(text)
-    status = int(found[1]) if found else 0
+    status = _status(text)
     if status in (409, 412):
         return ConflictError("the blob is not as expected", path=name)
     if status == 416:
         return TruncatedError("a range lies past the end of the blob", path=name)
-    if 400 <= status < 500 and status not in (408, 425, 429):
+    if 0 < status < 500 and status not in PASSING:
         return StoreError(f"{host} answered {status}", path=name)
+    if odd := causes.odd_answer(text, host, name):
+        return odd
     cause = causes.connection_cause(text)
     failed = f"the connection to {host} failed" + (f": {cause}" if cause else "")
     error = UnavailableError(f"{host} answered {status}" if status else failed, path=name)
@@ -502,7 +518,8 @@ def _limits(timeout_s: float, *, is_patient: bool) -> dict[str, Any]:
     """How long to connect, to wait for the next bytes, and for a whole request: slow links take their time."""
     whole = timedelta(seconds=timeout_s * _PATIENCE)
     step = {} if is_patient else {"read_timeout": timedelta(seconds=timeout_s)}
-    return {"timeout": whole, "connect_timeout": timedelta(seconds=min(10.0, timeout_s)), **step}
+    connect = timedelta(seconds=min(10.0, timeout_s))
+    return {"timeout": whole, "connect_timeout": connect, "pool_max_idle_per_host": str(MOST_AT_ONCE), **step}
 
 
 def _open(address: ObjectAddress, timeout_s: float, *, is_patient: bool = False) -> Any:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import mmap
 import os
 import threading
 import time
@@ -36,11 +35,8 @@ class PageFile:
         self._map_fd, self.is_read_only = open_shared(map_path)
         self._data_fd, _ = open_shared(data_path)
         count = layout.page_count(blob_bytes)
-        self._map = mmap.mmap(
-            self._map_fd,
-            layout.MAP_HEADER_BYTES + count * layout.MAP_ENTRY_BYTES,
-            access=mmap.ACCESS_READ if self.is_read_only else mmap.ACCESS_WRITE,
-        )
+        mapped = system.map_to_read if self.is_read_only else system.map_to_write
+        self._map = mapped(self._map_fd, layout.MAP_HEADER_BYTES + count * layout.MAP_ENTRY_BYTES)
         self._entries: NDArray[np.uint64] = np.frombuffer(
             self._map, np.uint64, count, layout.MAP_HEADER_BYTES
         )
@@ -61,11 +57,15 @@ class PageFile:
             if self._pins == 0:
                 self._lock_pin()
             self._pins += 1
-        if os.fstat(self._map_fd).st_nlink == 0:
-            self.unpin()
-            return False
-        self._touch()
-        return True
+        is_here = False
+        try:
+            is_here = os.fstat(self._map_fd).st_nlink > 0
+            if is_here:
+                self._touch()
+        finally:
+            if not is_here:
+                self.unpin()
+        return is_here
 
     def _lock_pin(self) -> None:
         if not locks.lock_range(

@@ -235,11 +235,18 @@ class _TimedBytes(io.RawIOBase):
 
 def _connected(connection: Any) -> socket.socket:
     """A socket to the first address of a host that answers, made as urllib3 does once the name is known."""
-    from urllib3.exceptions import ConnectTimeoutError, HTTPError, NameResolutionError
+    from urllib3.exceptions import (
+        ConnectTimeoutError,
+        HTTPError,
+        LocationParseError,
+        NameResolutionError,
+    )
 
     name, timeout_s = connection._dns_host, connection.timeout
     try:
         addresses = ended_within(partial(_addresses, name, connection.port), timeout_s, "name lookup")
+    except UnicodeError:  # a part of the name that is empty or too long
+        raise LocationParseError(name) from None
     except socket.gaierror as error:
         raise NameResolutionError(name, connection, error) from error
     except TimeoutError as error:
@@ -294,6 +301,8 @@ def _failure(
     fact = f"the connection to {host_of(url)} failed: {cause}"
     if "certificate" in text.lower():  # which no second attempt changes
         return StoreError(fact, path=name, hint=_CERTIFICATE)
+    if "LocationParseError" in text:  # nor this
+        return StoreError(fact, path=name)
     return _broken_off(fact, name, pieces)
 
 
@@ -317,12 +326,12 @@ def _body(answer: urllib3.BaseHTTPResponse, max_bytes: int, name: str, pieces: l
     expected = answer.length_remaining
     if answer.status // 100 != 2:
         return _read(answer, _MAX_REASON_BYTES, pieces)
-    if expected is not None and expected > max_bytes and max_bytes:
+    if expected is not None and expected > max_bytes:
         raise LimitExceededError(f"{expected} bytes where {max_bytes} are allowed", path=name)
-    body = _read(answer, max_bytes + 1 if max_bytes else _MAX_REASON_BYTES, pieces)
-    if max_bytes and len(body) > max_bytes:
+    body = _read(answer, max_bytes + 1, pieces)
+    if len(body) > max_bytes:
         raise LimitExceededError(f"more than the {max_bytes} bytes allowed", path=name)
-    if expected is not None and len(body) < min(expected, max_bytes or expected):
+    if expected is not None and len(body) < expected:
         raise _broken_off("the connection was cut within the answer", name, pieces)
     return body
 
