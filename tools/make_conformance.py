@@ -721,10 +721,26 @@ def _refused_recordings() -> Iterable[tuple[str, Callable[[], bytes]]]:
         )
 
 
+def every_residual() -> wd.WShardEpisode:
+    """Sign bits, as many bytes as there are steps, and residuals that only have their name."""
+    steps = 16
+    episode = wd.WShardEpisode(id="residuals", length=steps)
+    wave = np.sin(np.arange(steps * 8, dtype=np.float32).reshape(steps, 8) ** 2)
+    bits = np.frombuffer(wd.pack_residual(wd.sign2nddiff(wave)), np.uint8)
+    episode.residuals["x/sign2nddiff"] = episode.residuals["x/sign2nddiff/m"] = bits
+    episode.residuals["y/sign2nddiff"] = wave[:, 0]
+    episode.residuals["y/error/sign2nddiff"] = wave
+    episode.residuals["z/sign2nddiff"] = wd.sign2nddiff(wave)
+    episode.residuals["z/m/sign2nddiff/0"] = np.arange(steps * 8, dtype=np.uint8).reshape(steps, 8)
+    episode.residuals["sign2nddiff/z"] = np.arange(steps, dtype=np.uint8)
+    return episode
+
+
 def chunk_lists(folder: Path) -> None:
     """Episodes in chunks, with every kind of channel, and lists that are wrong."""
     wd.chunk_episode(every_lane(), folder / "lanes", 4, compression="zstd")
     wd.chunk_episode(every_word(), folder / "words", 3)
+    wd.chunk_episode(every_residual(), folder / "residuals", 7)
     good = [
         {
             "chunk_index": index,

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"io"
 	"regexp"
+	"slices"
 	"sort"
 	"strings"
 	"sync"
@@ -248,6 +249,15 @@ func (j *joiner) join(whole *Episode) error {
 	return nil
 }
 
+// isSignBits tells whether a residual holds packed bits: `<channel>/sign2nddiff`, or `/<model>` behind that, in single
+// bytes.
+func isSignBits(channel *Channel) bool {
+	parts := strings.Split(channel.ID, "/")
+	last := parts[max(1, len(parts)-2):]
+	isByte := channel.DType() == "u8" && len(channel.Shape()) == 0
+	return channel.Lane == "residual" && isByte && slices.Contains(last, signBits)
+}
+
 func (j *joiner) channel(first *Channel, lengths []int64) (*Channel, error) {
 	rows := func(index int) (RowSource, error) {
 		found, err := j.find(first.Name, index)
@@ -259,7 +269,7 @@ func (j *joiner) channel(first *Channel, lengths []int64) (*Channel, error) {
 	var joined, clock RowSource
 	var err error
 	switch {
-	case first.Lane == "residual" && strings.HasSuffix(first.Name, signDiffTail):
+	case isSignBits(first):
 		if joined, err = joinBits(lengths, rows); err != nil {
 			return nil, err
 		}

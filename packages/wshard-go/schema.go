@@ -66,7 +66,7 @@ const (
 	maxCount     = 1 << 48
 	minHz        = 1e-9
 	defaultHz    = 30.0
-	signDiffTail = "/sign2nddiff"
+	signBits     = "sign2nddiff"
 )
 
 var channelKeys = setOf("id", "dtype", "shape", "signal_block", "clock", "content_type_code", "ends")
@@ -554,7 +554,7 @@ func partAbout(role string, parts []string) Part {
 	if role == "residual" {
 		at := len(parts)
 		for i, part := range parts {
-			if i > 0 && (part == "error" || part == "sign2nddiff") {
+			if i > 0 && (part == "error" || part == signBits) {
 				at = i
 				break
 			}

@@ -22,6 +22,7 @@ from hypothesis.extra import numpy as npst
 from tests.conftest import OWN_GOLDEN, ROOT, SHARED_GOLDEN, shared_golden
 from tests.formats.spec_tables import assert_spec_matches
 from tests.sweeps import enough_examples, thinned
+from warpdata.bytekit import system
 from warpdata.bytekit.checksum import fnv1a64, sha256_hex
 from warpdata.bytekit.ranges import BytesRangeReader
 from warpdata.corpora.source import FixedOrderSource, MmapShardSource
@@ -267,19 +268,19 @@ def test_shard_writer_appears_whole_or_not_at_all(tmp_path: Path) -> None:
 
 
 def test_rows_stay_whole_when_a_piece_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    real, most = os.write, [8, 0]
+    real, most = os.pwritev, [8, 0]
 
-    def write(fd: int, data: Any) -> int:
+    def write(fd: int, pieces: Any, offset: int) -> int:
         if not (count := most.pop(0)):
             raise OSError(errno.ENOSPC, "full")
-        return real(fd, memoryview(data)[:count])
+        return real(fd, [pieces[0][:count]], offset)
 
     with ActivationShardWriter(tmp_path / "a.shard", 3) as writer:
         writer.append(np.ones((2, 3)))
         with monkeypatch.context() as patch:
-            patch.setattr(os, "write", write)
+            patch.setattr(os, "pwritev", write)
             with pytest.raises(OutOfSpaceError):
-                writer.append(np.full((2, 3), 2.0))
+                writer.append(np.full((system.LARGE_PAGE_BYTES // 12, 3), 2.0))
         writer.append(np.full((1, 3), 3.0))
     assert (tmp_path / "a.shard").read_bytes() == encode_shard_bytes(
         np.array([[1.0] * 3, [1.0] * 3, [3.0] * 3])

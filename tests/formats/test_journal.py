@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 
 from tests.conftest import ROOT
 from tests.formats.spec_tables import assert_spec_matches
-from tests.sweeps import enough_examples
+from tests.sweeps import enough_examples, thinned
 from warpdata.bytekit import system
+from warpdata.bytekit.checksum import crc32c
 from warpdata.bytekit.ranges import BytesRangeReader
 from warpdata.errors import FormatError, JournalInUseError, LimitExceededError, WriterClosedError
 from warpdata.formats.journal import layout
@@ -157,6 +158,64 @@ def test_damage_is_reported_with_its_place(tmp_path: Path) -> None:
     assert len(damaged.records) == 4
     assert [(d.start, d.end) for d in damaged.damage] == [(second, second + 36)]
     assert damaged.dropped_bytes == 36
+
+
+@pytest.mark.parametrize("how", ["zeroed", "removed", "repeated"])
+def test_what_is_lost_is_said_unless_it_may_be_a_record_that_was_never_finished(
+    tmp_path: Path, how: str
+) -> None:
+    """Any stretch of the records gone: what comes back was recorded, and what is left of others is reported."""
+    path = tmp_path / "a.partial"
+    writer = JournalWriter(path, {"kind": "test"}, max_record_bytes=16)
+    for step in range(6):
+        writer.append(1, step, 1, step * 10, bytes([step + 1]) * 16)
+    writer.close()
+    data = path.read_bytes()
+    good = contents(JournalReader(BytesRangeReader(data)))
+    start = JournalReader(BytesRangeReader(data)).header.records_offset
+    used = len(data.rstrip(b"\0"))
+    places = [(a, b) for a in range(start, used) for b in range(a + 1, used)]
+    for low, high in thinned(places, 800):
+        between = bytes(high - low) if how == "zeroed" else b"" if how == "removed" else data[low:high] * 2
+        damaged = data[:low] + between + data[high:]
+        journal = JournalReader(BytesRangeReader(damaged))
+        found, scan = contents(journal), journal.scan()
+        assert set(found) <= set(good)
+        # Whole records that were cut out leave no trace here; their numbers are missing.
+        is_gap = how == "zeroed" and bool(found) and found != good[good.index(found[0]) :][: len(found)]
+        left = len(damaged.rstrip(b"\0")) - scan.end_offset
+        if is_gap or left > layout.record_span(16):
+            assert scan.lost or scan.is_cut, (low, high)
+
+
+@pytest.mark.parametrize(
+    ("changes", "text", "match"),
+    [
+        ({"version": 2}, b"{}", "version 2"),
+        ({"max_record_bytes": layout.MAX_RECORD_BYTES + 1}, b"{}", "records of"),
+        ({"descriptor_bytes": layout.MAX_DESCRIPTOR_BYTES + 1}, b"{}", "does not fit"),
+        ({"records_offset": 64}, b"{}", "does not fit"),
+        ({}, b"[]", "descriptor: "),
+        ({}, b"{", "descriptor: "),
+        ({}, b'{"a":1,"a":2}', "descriptor: "),
+    ],
+)
+def test_forged_heads_are_refused(changes: dict[str, int], text: bytes, match: str) -> None:
+    """By somebody who made every checksum fit again."""
+    header = layout.RecordingHeader(
+        layout.MAGIC, layout.VERSION, 0, len(text), crc32c(text), 4096, 64, bytes(16), 0
+    )._replace(**changes)
+    head = bytearray(layout.HEADER.pack(*header))
+    head[44:48] = crc32c(head[layout.HEADER_CHECKED]).to_bytes(4, "little")
+    data = (bytes(head).ljust(layout.HEADER_BYTES, b"\0") + text).ljust(8192, b"\0")
+    with pytest.raises(FormatError, match=match):
+        JournalReader(BytesRangeReader(data))
+
+
+def test_a_descriptor_has_a_limit(tmp_path: Path) -> None:
+    with pytest.raises(LimitExceededError, match="too large"):
+        JournalWriter(tmp_path / "a", {"x": "y" * layout.MAX_DESCRIPTOR_BYTES}, max_record_bytes=64)
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_hostile_journal_is_scanned_in_bounded_time(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +16,7 @@ from tools.make_golden_manifest import example, guide_shards, main
 from tests.conftest import OWN_GOLDEN, ROOT
 from tests.formats.spec_tables import assert_spec_matches
 from tests.sweeps import thinned
-from warpdata.bytekit.checksum import sha256_hex
+from warpdata.bytekit.checksum import crc32c, sha256_hex
 from warpdata.bytekit.ranges import BytesRangeReader
 from warpdata.catalog.names import parse_name
 from warpdata.catalog.signing import check_signature
@@ -253,10 +254,43 @@ def test_what_is_no_manifest_is_refused(data: bytes) -> None:
         parse_manifest(data)
 
 
-@pytest.mark.parametrize("value", [1.5, 2**53, "e\u0301", "\ud800"])
+@pytest.mark.parametrize(
+    "value", [1.5, 2**53, "e\u0301", "\ud800", {1: "x"}, json.loads("[" * 40 + "]" * 40)]
+)
 def test_inexact_values_have_no_place_in_the_hash(value: object) -> None:
     with pytest.raises(ManifestCorruptedError):
         parse_manifest(resigned(lambda m: m.update(extra=value)))
+
+
+def resealed(change: Callable[[list[layout.GuideEntry]], None]) -> bytes:
+    """A guide of two shards whose directory was changed by somebody who made its checksum fit again."""
+    good = pack_guide(guide_shards())
+    start, end = layout.GUIDE_HEADER.size, layout.directory_end(2)
+    entries = layout.unpack_entries(good[start:end])
+    change(entries)
+    directory = b"".join(map(layout.pack_entry, entries))
+    header = layout.unpack_header(good[:start])._replace(directory_crc32c=crc32c(directory))
+    return layout.pack_header(header) + directory + good[end:]
+
+
+@pytest.mark.parametrize(
+    ("field", "by", "match"),
+    [
+        ("sums_offset", 4, "out of place"),
+        ("sums_offset", -4, "out of place"),
+        ("tail_offset", 1, "out of place"),
+        ("page_count", 1, "out of place"),
+        ("tail_bytes", 1, "end where"),
+        ("tail_bytes", layout.MAX_TAIL_BYTES + 1, "too large"),
+    ],
+)
+def test_sections_of_a_guide_lie_where_they_must(field: str, by: int, match: str) -> None:
+    def change(entries: list[layout.GuideEntry]) -> None:
+        entries[1] = entries[1]._replace(**{field: getattr(entries[1], field) + by})
+
+    Guide(BytesRangeReader(resealed(lambda entries: None)), 2).shard(1)
+    with pytest.raises(FormatError, match=match):
+        Guide(BytesRangeReader(resealed(change)), 2)
 
 
 def test_every_flip_of_a_manifest_is_noticed_or_harmless() -> None:

@@ -213,6 +213,9 @@ HOSTILE = {
     "a count that is none": lambda leaf, entry, above: entry.update(count=True),
     "not said whether sorted": lambda leaf, entry, above: entry.pop("sorted"),
     "another last name": lambda leaf, entry, above: entry.update(last="zzz"),
+    "a shard that is a word": lambda leaf, entry, above: leaf["entries"].insert(0, "x"),
+    "a part that is a word": lambda leaf, entry, above: above["entries"].append("x"),
+    "no entry at all": lambda leaf, entry, above: above["entries"].clear(),
 }
 
 
@@ -227,6 +230,36 @@ def test_a_part_that_is_not_what_it_is_said_to_be(name: str) -> None:
         return
     with pytest.raises(ManifestCorruptedError):
         list(parted)
+
+
+def test_a_part_that_is_no_json() -> None:
+    kept, data = Kept(), b"{" * 9
+    kept.blobs[sha256_hex(data)] = data
+    raw = part_json(kept.opened(packed_shards(tuple(shards(300)), blob_of)).root)
+    root = root_of(raw | {"hash": sha256_hex(data), "byte_size": len(data)})
+    with pytest.raises(ManifestCorruptedError, match="a part is not JSON"):
+        list(PartedShards(root, blob_of, kept))
+
+
+def test_shards_without_names_of_their_own_are_not_found_by_name() -> None:
+    alike = [shard("b"), *shards(300), shard("b")]
+    parted = Kept().opened(packed_shards(tuple(alike), blob_of))
+    with pytest.raises(ManifestCorruptedError, match="have no names of their own"):
+        find_shard(parted, "b")
+    with pytest.raises(ValueError, match="shards without names cannot be added to a list by name"):
+        with_added(tuple(shards(3)), [BlobRef("a" * 64, 1)], blob_of)
+
+
+def test_lists_are_equal_by_what_they_hold() -> None:
+    every = shards(300)
+    parted = Kept().opened(packed_shards(tuple(every), blob_of))
+    assert parted == every
+    assert parted != every[:-1]
+    assert parted != [*every[:-1], shard("z")]
+    assert parted != "a word"
+    assert hash(parted) == hash(Kept().opened(packed_shards(tuple(every), blob_of)))
+    assert find_shard(every, every[7].name) == 7
+    assert find_shard(every, "none") is None
 
 
 def test_every_flipped_byte_of_a_part_is_found() -> None:

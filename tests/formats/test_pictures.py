@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from warpdata.errors import CorruptLayoutError
+from warpdata.formats.episodedir import picture_decoder
 from warpdata.formats.episodedir.images import FrameShape
 from warpdata.formats.episodedir.picture_decoder import PictureDecoder
 from warpdata.formats.episodedir.stills import decode_stills, still_of
@@ -19,6 +20,13 @@ RNG = np.random.default_rng(0)
 COLOUR = (RNG.integers(0, 255, (3, 5, 6, 3)).repeat(7, 1).repeat(9, 2) // 2).astype(np.uint8)
 GRAY = COLOUR[..., 0]
 DEPTH = GRAY.astype(np.uint16) * 201
+
+
+@pytest.fixture(params=["isal", "zlib"], autouse=True)
+def _inflated_by(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Everything holds with and without the faster library."""
+    by = pytest.importorskip("isal.isal_zlib") if request.param == "isal" else zlib
+    monkeypatch.setattr(picture_decoder, "zlib", by)
 
 
 def encoded(frame: NDArray[np.generic], kind: str, **options: object) -> bytes:
@@ -105,3 +113,43 @@ def test_cut_pictures_are_refused() -> None:
         for size in range(len(data) // 2, len(data) - 2, 17):
             with pytest.raises(CorruptLayoutError):
                 decode_stills([data[:size]], still, "x", [0])
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        b"\xff\xd8\xff\xd8",
+        b"\xff\xd8\xff\xff\xd9",
+        b"\xff\xd8\xff\xe0\0\2no marker",
+        b"\xff\xd8\xff\xc4\xff\xff",
+    ],
+    ids=["a second beginning", "an end", "no marker", "a table past the end"],
+)
+def test_a_jpeg_without_its_head_is_refused(head: bytes) -> None:
+    with pytest.raises(CorruptLayoutError, match=r"a JPEG picture without its head.*camera/0\.jpg"):
+        still_of(head + bytes(40), "camera/0.jpg")
+
+
+def test_a_jpeg_may_fill_the_room_before_a_marker() -> None:
+    data = encoded(COLOUR[0], "JPEG")
+    filled = data[:2] + b"\xff\xff" + data[2:]
+    assert still_of(filled, "x") == still_of(data, "x")
+
+
+def test_lines_that_do_not_inflate_are_refused() -> None:
+    """The checksum of the part is right, what it holds is not."""
+    good = png(bytes(11 * 40), 11, 13)
+    at = good.index(b"IDAT") - 4
+    size = int.from_bytes(good[at : at + 4], "big")
+    body = b"IDAT" + b"\xff" * size
+    data = good[: at + 4] + body + zlib.crc32(body).to_bytes(4, "big") + good[at + 12 + size :]
+    with pytest.raises(CorruptLayoutError, match="the picture does not decode"):
+        decode_stills([data], still_of(good, "x"), "x", [0])
+
+
+def test_a_gray_picture_among_colours_is_refused() -> None:
+    """Its size is right, its pixels are of another type."""
+    deep = encoded(DEPTH[0], "PNG")
+    out = np.zeros((*DEPTH[0].shape, 3), np.uint8)
+    with pytest.raises(CorruptLayoutError, match=r"a picture of .*, expected"):
+        PictureDecoder("png", FrameShape(*DEPTH[0].shape, 3, "uint8")).pixels(deep, out)

@@ -102,3 +102,66 @@ def test_streams_of_two_files() -> None:
     mpeg4 = sample_table(BytesRangeReader(clip("mpeg4")))
     assert mpeg4 is not None
     assert same_stream(mpeg4.entry) is None
+
+
+def box(kind: bytes, *parts: bytes) -> bytes:
+    body = b"".join(parts)
+    return (len(body) + 8).to_bytes(4, "big") + kind + body
+
+
+def table(kind: bytes, count: int, *words: int) -> bytes:
+    """A table of an MP4 file: how many entries it says it has, and what it has."""
+    return box(kind, bytes(4), count.to_bytes(4, "big"), *(word.to_bytes(4, "big") for word in words))
+
+
+def five_frames(chunks: bytes, runs: bytes) -> bytes:
+    """Frames of 1, 2, 3, 4 and 5 bytes in chunks."""
+    described = box(b"stsd", bytes(4), (1).to_bytes(4, "big"), box(b"avc1", bytes(78)))
+    sizes, pauses = table(b"stsz", 0, 5, 1, 2, 3, 4, 5), table(b"stts", 1, 5, 10)
+    stbl = box(b"stbl", described, sizes, pauses, chunks, runs)
+    clock, kind = box(b"mdhd", bytes(12), (20).to_bytes(4, "big")), box(b"hdlr", bytes(8), b"vide")
+    return box(b"moov", box(b"trak", box(b"mdia", clock, kind, box(b"minf", stbl))))
+
+
+def test_frames_in_chunks_of_different_lengths() -> None:
+    """Two frames, two frames and one, each chunk elsewhere."""
+    chunks, runs = table(b"stco", 3, 900, 100, 500), table(b"stsc", 2, 1, 2, 1, 3, 1, 1)
+    found = sample_table(BytesRangeReader(five_frames(chunks, runs)))
+    assert found is not None
+    assert found.places.tolist() == [[900, 1], [901, 2], [100, 3], [103, 4], [500, 5]]
+    wide = table(b"co64", 3, 0, 900, 0, 100, 0, 500)
+    again = sample_table(BytesRangeReader(five_frames(wide, runs)))
+    assert again is not None
+    assert again.places.tolist() == found.places.tolist()
+
+
+@pytest.mark.parametrize(
+    ("chunks", "runs"),
+    [
+        (table(b"stco", 3, 900, 100, 500), table(b"stsc", 2, 1, 2, 1, 3, 2, 1)),
+        (table(b"stco", 3, 900, 100, 500), table(b"stsc", 2, 1, 2, 1, 2, 2, 1)),
+        (table(b"stco", 3, 900, 100, 500), table(b"stsc", 2, 2, 2, 1, 3, 1, 1)),
+        (table(b"stco", 3, 900, 100, 500), table(b"stsc", 2, 1, 2, 1, 1, 1, 1)),
+        (table(b"stco", 3, 900, 100, 500), table(b"stsc", 2, 1, 2, 1, 9, 1, 1)),
+        (table(b"stco", 3, 900, 100, 500), table(b"stsc", 3, 1, 5, 1, 2, 0, 1, 3, 0, 1)),
+        (table(b"stco", 3, 900, 100, 500), table(b"stsc", 0)),
+        (table(b"stco", 3, 900, 100, 500), table(b"stsc", 9, 1, 2, 1)),
+        (table(b"stco", 9, 900), table(b"stsc", 1, 1, 5, 1)),
+        (table(b"stco", 0), table(b"stsc", 1, 1, 5, 1)),
+        (table(b"stco", 1, 900), table(b"stsc", 1, 1, 4, 1)),
+    ],
+    ids=[
+        "a frame too many", "frames too many", "no first chunk", "a run of nothing", "a run past the end",
+        "a chunk of nothing", "no runs", "runs that are cut", "chunks that are cut", "no chunks", "a frame too few",
+    ],
+)  # fmt: skip
+def test_chunks_that_do_not_hold_the_frames_are_left_to_ffmpeg(chunks: bytes, runs: bytes) -> None:
+    assert sample_table(BytesRangeReader(five_frames(chunks, runs))) is None
+
+
+def test_an_entry_that_is_damaged_is_no_known_stream() -> None:
+    entry = box(b"avc1", bytes(78), box(b"avcC", b"x"))
+    assert same_stream(entry) is not None
+    damaged = entry.replace((9).to_bytes(4, "big") + b"avcC", (7).to_bytes(4, "big") + b"avcC")
+    assert same_stream(damaged) is None
+    assert not is_same_stream(damaged, entry)

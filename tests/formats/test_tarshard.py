@@ -18,7 +18,7 @@ from tests.formats.spec_tables import assert_spec_matches
 from tests.sweeps import enough_examples, thinned
 from warpdata.bytekit.checksum import crc32c
 from warpdata.bytekit.ranges import BytesRangeReader
-from warpdata.errors import FormatError, TruncatedError
+from warpdata.errors import CorruptLayoutError, FormatError, TruncatedError
 from warpdata.formats.tarshard import layout
 from warpdata.formats.tarshard.member_index import Member, MemberIndex, pack_index
 from warpdata.formats.tarshard.reader import is_safe_name, scan_members
@@ -203,6 +203,54 @@ def test_links_and_devices_are_refused(kind: bytes) -> None:
         scan(out.getvalue())
 
 
+def with_header_before(kind: bytes, body: bytes) -> bytes:
+    """A tar whose one member has an extended header of this kind."""
+    info = tarfile.TarInfo("extended")
+    info.type, info.size = kind, len(body)
+    padded = body + bytes(-len(body) % 512)
+    return info.tobuf(tarfile.USTAR_FORMAT) + padded + plain_tar({"a": b"12345"})
+
+
+def with_size(field: bytes) -> bytes:
+    """A tar whose member says its size in these twelve bytes."""
+    tar = bytearray(plain_tar({"a": b"12345"}))
+    tar[124:136] = field
+    tar[148:156] = b" " * 8
+    tar[148:156] = b"%06o\0 " % sum(tar[:512])
+    return bytes(tar)
+
+
+@pytest.mark.parametrize(
+    ("tar", "match"),
+    [
+        (with_header_before(b"x", b"nothing"), "damaged extended header"),
+        (with_header_before(b"x", b"99 path=b\n"), "damaged extended header"),
+        (with_header_before(b"x", b"8 path=b"), "damaged extended header"),
+        (with_header_before(b"x", b"22 GNU.sparse.major=1\n"), "sparse member"),
+        (with_header_before(b"x", b"12 size=abc\n"), "not a number"),
+        (with_header_before(b"x", b"11 path=\xff\xff\n"), "not UTF-8"),
+        (with_header_before(b"L", b"\xff\0"), "not UTF-8"),
+        (with_header_before(b"x", b"x" * (layout.MAX_PAX_BYTES + 1)), "extended header of"),
+        (with_size(b"\xff" * 12), "absurd size"),
+        (with_size(b"\x80" + (1 << 40).to_bytes(11, "big")), "ends within a member"),
+        (with_size(b"0000000009 \0"), "not octal"),
+    ],
+)
+def test_forged_headers_are_refused(tar: bytes, match: str) -> None:
+    with pytest.raises(FormatError, match=match):
+        scan(tar)
+
+
+def test_sizes_and_headers_that_others_write_are_read() -> None:
+    assert scan(with_size(b"\x80" + (5).to_bytes(11, "big"))) == {"a": b"12345"}
+    assert scan(with_header_before(b"x", b"10 path=b\n")) == {"b": b"12345"}
+    assert scan(with_header_before(b"L", b"long/name\0")) == {"long/name": b"12345"}
+    assert scan(with_header_before(b"g", b"10 path=b\n")) == {
+        "a": b"12345"
+    }  # of the archive, not of its member
+    assert scan(with_header_before(b"5", b"")) == {"a": b"12345"}  # a folder
+
+
 def test_repeated_members_are_refused(tmp_path: Path) -> None:
     out = io.BytesIO()
     with tarfile.open(fileobj=out, mode="w") as tar:
@@ -275,6 +323,20 @@ def test_every_flip_and_cut_of_an_index_is_noticed_or_harmless() -> None:
             index = MemberIndex(BytesRangeReader(packed[:size]), buckets, 3)
             index.find(names)
             list(index.names())
+
+
+def test_an_index_holds_each_member_once_and_all_of_them() -> None:
+    with pytest.raises(CorruptLayoutError, match="twice"):
+        pack_index([*many(3), many(1)[0]])
+    packed, buckets = pack_index(many(3))
+    assert MemberIndex(BytesRangeReader(packed), buckets, 3).all() == sorted(
+        many(3), key=lambda each: each.name
+    )
+    others, _ = pack_index([each._replace(name=f"other {each.name}") for each in many(3)])
+    end = layout.bucket_offset(buckets)
+    mixed = others[: layout.HEAD_BYTES] + packed[layout.HEAD_BYTES : end] + others[end:]
+    with pytest.raises(CorruptLayoutError, match="does not hold its members"):
+        MemberIndex(BytesRangeReader(mixed), buckets, 3).all()
 
 
 def test_an_index_of_other_counts_is_refused() -> None:

@@ -11,8 +11,14 @@ import av
 import numpy as np
 import pytest
 
+from warpdata.bytekit.ranges import FileRangeReader
 from warpdata.catalog.media import decode_video_frame
+from warpdata.errors import CorruptLayoutError, FormatError
 from warpdata.formats.episodedir import video
+from warpdata.formats.episodedir.frame_index import FrameIndex
+from warpdata.formats.episodedir.frame_reader import completed
+from warpdata.formats.episodedir.images import FrameShape, Stream
+from warpdata.formats.episodedir.signal_file import Description
 
 
 @pytest.fixture
@@ -66,3 +72,41 @@ assert sink.tell() == written > 0, (sink.tell(), written)
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert "Exception ignored" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("left", "words"),
+    [(None, "the video file is missing"), (b"", "not a readable video"), (b"no video" * 99, "not a readable video")],
+    ids=["missing", "empty", "other bytes"],
+)  # fmt: skip
+def test_what_is_no_video_is_named(tmp_path: Path, left: bytes | None, words: str) -> None:
+    path = tmp_path / "gone.mp4"
+    if left is not None:
+        path.write_bytes(left)
+    with pytest.raises(CorruptLayoutError, match=rf"{words}.*gone\.mp4"):
+        video.probe(str(path))
+
+
+def test_a_folder_is_no_video(tmp_path: Path) -> None:
+    with pytest.raises(FormatError, match="video"):
+        video.probe(str(tmp_path))
+
+
+def test_a_codec_that_nobody_knows_is_refused() -> None:
+    with pytest.raises(CorruptLayoutError, match="no decoder for video codec 'crayon'"):
+        video.VideoDecoder(Stream("crayon", "yuv420p", 32, 32, b""), FrameShape(32, 32, 3, "uint8"))
+
+
+def test_pictures_that_are_smaller_than_the_camera_are_refused() -> None:
+    decoder = video.VideoDecoder(Stream("h264", "yuv420p", 32, 32, b""), FrameShape(64, 64, 3, "uint8"))
+    picture = av.VideoFrame(32, 32, "yuv420p")
+    with pytest.raises(CorruptLayoutError, match="video of 32x32, expected"):
+        decoder.pixels(picture, np.zeros((64, 64, 3), np.uint8))
+
+
+def test_an_index_of_another_length_than_its_video_is_refused(titled: Path) -> None:
+    stamps = np.arange(4, dtype=np.int64)
+    with pytest.raises(CorruptLayoutError, match="the video has 3 frames, its index 4"):
+        completed(FrameIndex(Description("image", "u8", ()), stamps), FileRangeReader(titled))
+    found = completed(FrameIndex(Description("image", "u8", ()), stamps[:3]), FileRangeReader(titled))
+    assert found.shape == FrameShape(32, 32, 3, "uint8")

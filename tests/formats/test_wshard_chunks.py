@@ -55,6 +55,23 @@ def test_cut_and_joined_is_the_same(
     shutil.rmtree(folder)
 
 
+def test_residuals_have_a_row_per_step_or_are_not_cut(tmp_path: Path) -> None:
+    episode = wd.WShardEpisode("e", length=6)
+    episode.residuals["x/error/m"] = np.zeros(5, np.float32)
+    with pytest.raises(SchemaMismatchError, match="cannot be cut"):
+        wd.chunk_episode(episode, tmp_path, 3)
+    assert list(tmp_path.iterdir()) == []
+    writer = wd.ChunkedEpisodeWriter(tmp_path, "e", 6)
+    for rows in (6, 5):
+        chunk = wd.WShardEpisode("e", length=6)
+        chunk.residuals["x/error/m"] = np.zeros(rows, np.float32)
+        writer.write_chunk(chunk)
+    whole = wd.ChunkedEpisodeReader(writer.finalize_manifest()).episode()
+    assert whole.residuals["x/error/m"][:6].tolist() == [0] * 6
+    with pytest.raises(CorruptLayoutError, match="does not hold the rows"):
+        whole.residuals["x/error/m"][6:8]
+
+
 def test_residual_bits_are_cut_by_step(tmp_path: Path) -> None:
     episode = episodes.simple(21)
     whole = wd.open_episode(wd.chunk_episode(episode, tmp_path, 4)).tensors

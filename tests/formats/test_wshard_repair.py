@@ -179,6 +179,25 @@ def test_other_damage_is_not_called_a_stream(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("block", "rows", "match"),
+    [
+        ("signal/other", np.zeros((100, 7), np.float32), "nothing says what it holds"),
+        ("signal/rgb", np.zeros((100, 3), np.uint8), "nothing says what it holds"),
+        ("reward", np.zeros(200, np.float32), "does not hold one row per step"),
+    ],
+)
+def test_a_stream_that_does_not_add_up_is_refused_and_stays(
+    tmp_path: Path, block: str, rows: np.ndarray, match: str
+) -> None:
+    path = tmp_path / "x.wshard"
+    path.write_bytes(finished_file({**stream_data(100), block: rows}, 64))
+    before = path.read_bytes()
+    with pytest.raises(CorruptLayoutError, match=match):
+        wd.salvage(path)
+    assert [(each.name, each.read_bytes()) for each in tmp_path.iterdir()] == [("x.wshard", before)]
+
+
+@pytest.mark.parametrize(
     ("channel", "says"),
     [
         ({"id": "a", "dtype": "f32", "shape": [-7]}, "list of sizes"),

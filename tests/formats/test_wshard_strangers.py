@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import dataclasses
 import io
 import json
 import pickle
@@ -17,9 +19,11 @@ from hypothesis import strategies as st
 import warpdata as wd
 from tests.sweeps import enough_examples
 from warpdata.bytekit.checksum import crc32c, xxh64
+from warpdata.bytekit.ranges import BytesRangeReader
 from warpdata.errors import CorruptLayoutError, SchemaMismatchError, TimestampOrderError, TruncatedError
 from warpdata.formats.wshard import layout
 from warpdata.formats.wshard.chunked import ChunkedEpisodeReader, chunk_episode
+from warpdata.formats.wshard.verify import verify_shard
 
 
 def stranger(
@@ -252,7 +256,9 @@ def test_whatever_opens_can_be_saved_again(
     held = episode.terminations if flag == "done" else episode.truncations
     assert held.data.tobytes() == bits
     assert episode.timestamps_ns.tolist() == times
-    for made in (episode, episode.clone(), pickle.loads(pickle.dumps(episode))):
+    assert not any(each.is_damage for each in verify_shard(BytesRangeReader(stranger(blocks)), full=True))
+    copies = (copy.copy(episode), copy.deepcopy(episode), dataclasses.replace(episode), episode.clone())
+    for made in (episode, *copies, pickle.loads(pickle.dumps(dataclasses.replace(episode)))):
         wd.save_wshard(made, tmp_path / "again.wshard", compression, durable=False)
         again = wd.load_wshard(tmp_path / "again.wshard")
         assert again == episode

@@ -9,10 +9,10 @@ import { Shard } from "./shard.js";
 import type { Source } from "./source.js";
 
 /** Packed sign bits of several chunks as those of the whole: a dimension of each, one after the other. */
-function joinedBits(lengths: number[], opened: (index: number) => Promise<RowSource>, firstBytes: number): RowSource {
-  const first = lengths.find((each) => each > 0) ?? 0;
+async function joinedBits(lengths: number[], opened: (index: number) => Promise<RowSource>): Promise<RowSource> {
+  const first = lengths.findIndex(Boolean);
   const rowBytes = Math.ceil(sum(lengths) / 8);
-  const dims = first ? Math.floor(firstBytes / Math.ceil(first / 8)) : 0;
+  const dims = first < 0 ? 0 : Math.floor((await opened(first)).length / Math.ceil(lengths[first]! / 8));
   let whole: Promise<Uint8Array> | undefined;
   const join = async (): Promise<Uint8Array> => {
     const out = new Uint8Array(dims * rowBytes);
@@ -80,12 +80,14 @@ async function openChunks(shard: Shard, options: EpisodeOptions): Promise<Episod
 
 /** What must be the same in every chunk of an episode. */
 function formsOf(episode: Episode): string {
-  const forms = [...episode.channels.values()].map((each) => {
-    const isFlag = each.name === layout.REWARD || each.name === layout.DONE || each.name === layout.TRUNCATED;
-    return JSON.stringify([each.name, each.dtype, isFlag ? [] : each.shape, each.clock !== undefined]);
-  });
+  const forms = [...episode.channels.values()].map((each) =>
+    JSON.stringify([each.name, each.dtype, each.shape, each.clock !== undefined]),
+  );
   return [...forms.sort(), String(episode.clock !== undefined)].join();
 }
+
+/** Packed bits: `<channel>/sign2nddiff`, or `/<model>` behind that, in single bytes. */
+const SIGN_BITS = /^residual\/.+\/sign2nddiff(\/[^/]+)?$/;
 
 async function join(whole: Episode, list: ChunkListData, opened: (index: number) => Promise<Episode>): Promise<void> {
   const first = await opened(0);
@@ -100,12 +102,8 @@ async function join(whole: Episode, list: ChunkListData, opened: (index: number)
     const rowsOf = async (index: number) => (await find(name, index)).source;
     let source: RowSource;
     let clock: RowSource | undefined;
-    if (channel.lane === "residual" && name.endsWith("/sign2nddiff")) {
-      const at = Math.max(
-        0,
-        lengths.findIndex((each) => each > 0),
-      );
-      source = joinedBits(lengths, rowsOf, (await find(name, at)).length);
+    if (channel.dtype === "u8" && !channel.shape.length && SIGN_BITS.test(name)) {
+      source = await joinedBits(lengths, rowsOf);
     } else if (channel.clock) {
       // A channel with its own clock has as many rows per chunk as its chunk says.
       const own = await Promise.all(lengths.map(async (_, index) => (await find(name, index)).length));

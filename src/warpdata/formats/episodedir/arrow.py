@@ -168,7 +168,7 @@ class ParquetFooter:
             return None
         try:
             found = json.loads(text)
-        except ValueError:
+        except (ValueError, RecursionError):
             found = None
         if not isinstance(found, dict):
             raise CorruptLayoutError("the description in the schema is not JSON", path=self.path)
@@ -228,7 +228,7 @@ class ParquetFooter:
         if layout.VALUE_COLUMN not in self.schema.names:
             raise CorruptLayoutError(f"no column {layout.VALUE_COLUMN!r}", path=self.path)
         kind = self.schema.field(layout.VALUE_COLUMN).type
-        is_list = pa.types.is_list(kind) or pa.types.is_fixed_size_list(kind) or pa.types.is_large_list(kind)
+        is_list = _is_list(kind)
         item = kind.value_type if is_list else kind
         if pa.types.is_string(item) or pa.types.is_binary(item):
             return (str if pa.types.is_string(item) else bytes), is_list
@@ -243,14 +243,26 @@ def int64_of(array: Any) -> NDArray[np.int64]:
     return np.asarray(to_numpy(array), np.int64)
 
 
+def _is_list(kind: Any) -> bool:
+    return bool(pa.types.is_list(kind) or pa.types.is_fixed_size_list(kind) or pa.types.is_large_list(kind))
+
+
 def values_of(array: Any, dtype: str, shape: tuple[int, ...], path: str) -> NDArray[Any]:
     """The `value` column as one batch of the described type and shape."""
     with arrow_errors(path):
         stored = dtype_named(_STORED_AS.get(dtype, dtype)).dtype
         rows, size = len(array), math.prod(shape)
-        flat = array.flatten() if shape else array
+        is_list = _is_list(array.type)
+        flat = array.flatten() if is_list else array
         out = to_numpy(flat)
-    if out.dtype != stored or out.size != rows * size or flat.null_count:
+        is_even = not is_list or bool((to_numpy(array.value_lengths()) == size).all())
+    if (
+        is_list != bool(shape)
+        or not is_even
+        or out.dtype != stored
+        or out.size != rows * size
+        or flat.null_count
+    ):
         raise CorruptLayoutError(f"values are not {rows} records of {dtype}{list(shape)}", path=path)
     if dtype in _STORED_AS:
         out = out.view(dtype_named(dtype).dtype)
@@ -266,8 +278,10 @@ def list_shape(array: Any, path: str) -> tuple[int, ...]:
     return (int(lengths[0]),)
 
 
-def objects_of(array: Any, path: str) -> NDArray[Any]:
+def objects_of(array: Any, kind: str, path: str) -> NDArray[Any]:
     """Text or bytes as an array of objects."""
+    if array.type != _TEXT[kind]:
+        raise CorruptLayoutError(f"values of type {array.type} are no {kind}", path=path)
     out = np.empty(len(array), object)
     with arrow_errors(path):
         out[:] = array.to_pylist()

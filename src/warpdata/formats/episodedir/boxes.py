@@ -22,19 +22,16 @@ def mp4_packets(data: Bytes, origin: int) -> tuple[list[PacketPlace], int]:
     """The frames of all whole fragments in `data`, which begins at `origin`; and the bytes consumed."""
     places: list[PacketPlace] = []
     position = 0
-    waiting: list[PacketPlace] = []
-    waiting_from = 0
+    waiting: tuple[int, int] | None = None
     for kind, start, end in _boxes(data, 0, len(data)):
         if kind == b"moof":
-            waiting, waiting_from = list(_fragment(data, start, end, origin)), start
+            waiting = start, end
             continue
         if kind == b"mdat" and waiting:
-            if waiting[-1].offset + waiting[-1].size > origin + end:
-                raise CorruptLayoutError("a video fragment announces more bytes than it has")
-            places += waiting
-            waiting = []
+            places += _fragment(data, *waiting, origin, origin + end)
+            waiting = None
         position = end
-    return places, waiting_from if waiting else position
+    return places, waiting[0] if waiting else position
 
 
 def first_media_box(data: Bytes, kind: bytes) -> int:
@@ -89,15 +86,16 @@ def _child(data: Bytes, start: int, end: int, kind: bytes) -> tuple[int, int]:
     raise CorruptLayoutError(f"a video fragment without its {kind.decode()} box")
 
 
-def _fragment(data: Bytes, start: int, end: int, origin: int) -> Iterator[PacketPlace]:
+def _fragment(data: Bytes, start: int, end: int, origin: int, stop: int) -> Iterator[PacketPlace]:
+    """The frames of a fragment, all of which end before `stop`."""
     traf = _child(data, start, end, b"traf")
     default_size = _default_size(data, *_child(data, *traf, b"tfhd"))
-    run, _ = _child(data, *traf, b"trun")
-    flags = _u32(data, run + 8) & 0xFFFFFF
-    count, at = _u32(data, run + 12), run + 16
+    run, run_end = _child(data, *traf, b"trun")
+    flags = _u32(data, run + 8, run_end) & 0xFFFFFF
+    count, at = _u32(data, run + 12, run_end), run + 16
     offset = origin + start
     if flags & layout.TRUN_DATA_OFFSET:
-        offset += _u32(data, at)
+        offset += _u32(data, at, run_end)
         at += 4
     at += 4 * bool(flags & layout.TRUN_FIRST_FLAGS)
     before = 4 * bool(flags & layout.TRUN_DURATION)
@@ -105,21 +103,25 @@ def _fragment(data: Bytes, start: int, end: int, origin: int) -> Iterator[Packet
     stride = 4 * sum(bool(flags & field) for field in fields)
     for sample in range(count):
         has_size = flags & layout.TRUN_SIZE
-        size = _u32(data, at + sample * stride + before) if has_size else default_size
+        size = _u32(data, at + sample * stride + before, run_end) if has_size else default_size
+        if not size or offset + size > stop:  # a count is bounded by nothing else
+            raise CorruptLayoutError("a video fragment announces more frames or bytes than it has")
         yield PacketPlace(offset, size)
         offset += size
 
 
-def _default_size(data: Bytes, start: int, _: int) -> int:
-    flags = _u32(data, start + 8) & 0xFFFFFF
+def _default_size(data: Bytes, start: int, end: int) -> int:
+    flags = _u32(data, start + 8, end) & 0xFFFFFF
     at = start + 16
     at += 8 * bool(flags & layout.TFHD_BASE_OFFSET)
     at += 4 * bool(flags & layout.TFHD_SAMPLE_INDEX)
     at += 4 * bool(flags & layout.TFHD_DURATION)
-    return _u32(data, at) if flags & layout.TFHD_SIZE else 0
+    return _u32(data, at, end) if flags & layout.TFHD_SIZE else 0
 
 
-def _u32(data: Bytes, at: int) -> int:
+def _u32(data: Bytes, at: int, end: int) -> int:
+    if at + 4 > end:
+        raise CorruptLayoutError("a table of a video fragment is cut short")
     return int(layout.U32.unpack_from(data, at)[0])
 
 
@@ -148,5 +150,7 @@ def _cluster(data: Bytes, start: int, stop: int, origin: int) -> Iterator[Packet
     while start < stop and (head := _element(data, start)) is not None:
         ident, size, body = head
         if ident in (layout.EBML_SIMPLE_BLOCK, layout.EBML_BLOCK):
+            if size <= layout.BLOCK_HEAD_BYTES or body + size > stop:
+                raise CorruptLayoutError("a frame of a cluster is empty, or larger than the cluster")
             yield PacketPlace(origin + body + layout.BLOCK_HEAD_BYTES, size - layout.BLOCK_HEAD_BYTES)
         start = body if ident == layout.EBML_BLOCK_GROUP else body + size

@@ -126,7 +126,15 @@ def parse_frame_index(data: bytes, path: str) -> FrameIndex:
 def _shown(footer: arrow.ParquetFooter) -> NDArray[np.bool_] | None:
     if layout.SHOWN_COLUMN not in footer.schema.names:
         return None
-    return to_numpy(footer.read([layout.SHOWN_COLUMN])[layout.SHOWN_COLUMN]).astype(np.bool_)
+    return _column(footer.read([layout.SHOWN_COLUMN]), layout.SHOWN_COLUMN, np.bool_, footer.path)
+
+
+def _column(found: dict[str, Any], name: str, dtype: type[np.generic], path: str) -> NDArray[Any]:
+    """A column of the type it must have."""
+    values = to_numpy(found[name])
+    if values.dtype != dtype:
+        raise CorruptLayoutError(f"column {name!r} is not of {dtype.__name__}", path=path)
+    return values
 
 
 def _checked(index: FrameIndex, path: str) -> FrameIndex:
@@ -142,16 +150,20 @@ def _own_index(
         shape = description.frame_shape()
         stream = Stream.from_json(about)
         video_bytes = int(about["video_bytes"])
+        if not 0 <= video_bytes < 1 << 62:
+            raise ValueError
         fps = None if about.get("fps") is None else float(about["fps"])
-    except (KeyError, TypeError, ValueError):
+    except (KeyError, TypeError, ValueError, OverflowError):
         raise CorruptLayoutError("the description of the video is damaged", path=path) from None
-    offset, size = arrow.int64_of(found["offset"]), arrow.int64_of(found["size"])
-    keyframe = to_numpy(found["keyframe"]).astype(np.bool_)
-    sums = to_numpy(found["crc32c"]).astype(np.uint32)
+    offset, size = (_column(found, name, np.int64, path) for name in ("offset", "size"))
+    keyframe = _column(found, "keyframe", np.bool_, path)
+    sums = _column(found, "crc32c", np.uint32, path)
     if len(offset) and (offset.min() < 0 or size.min() < 1 or size.max() > layout.MAX_PACKET_BYTES):
         raise CorruptLayoutError("frames of impossible size", path=path)
-    if len(offset) and ((offset + size).max() > video_bytes or not keyframe[0]):
+    if len(offset) and (offset > video_bytes - size).any():  # a sum could be more than the type holds
         raise CorruptLayoutError("frames lie past the end of the video", path=path)
+    if len(offset) and not keyframe[0]:
+        raise CorruptLayoutError("the video does not begin with a keyframe", path=path)
     return FrameIndex(description, stamps, shape, stream, keyframe, offset, size, sums, video_bytes, fps)
 
 

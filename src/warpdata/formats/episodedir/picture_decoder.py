@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import io
-import zlib
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -16,6 +15,11 @@ from warpdata.errors import CorruptLayoutError, FormatError, MissingExtraError
 from warpdata.formats.episodedir.images import FrameShape
 from warpdata.formats.episodedir.picture_head import PNG_HEAD_BYTES, read_head
 from warpdata.formats.episodedir.video import PngLines
+
+try:
+    from isal import isal_zlib as zlib  # inflates a picture in two thirds of the time
+except ImportError:
+    import zlib  # type: ignore[no-redef]
 
 _LAST_PNG_FILTER = 4
 _COLOUR_AT, _INTERLACE_AT, _RGB = 25, 28, 2
@@ -168,7 +172,7 @@ def _png_lines(picture: bytes, shape: FrameShape) -> bytes | None:
     stream = zlib.decompressobj()
     try:
         found = stream.decompress(data, size)
-    except zlib.error as error:
+    except zlib.error as error:  # type: ignore[misc,unused-ignore]
         raise CorruptLayoutError(f"the picture does not decode ({error})") from None
     if len(found) < size:
         raise CorruptLayoutError("a PNG picture has fewer lines than it says")

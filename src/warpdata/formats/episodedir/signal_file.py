@@ -57,7 +57,7 @@ class Description:
             names = None if found.get("names") is None else tuple(str(name) for name in found["names"])
             about = {key: None if found.get(key) is None else str(found[key]) for key in _ABOUT_ROLE}
             made = cls(str(found["kind"]), str(found["dtype"]), shape, found.get("units"), names, **about)
-        except (KeyError, TypeError, ValueError, AttributeError):
+        except (KeyError, TypeError, ValueError, AttributeError, OverflowError):
             raise CorruptLayoutError("the description of the signal is damaged", path=path) from None
         known = made.dtype in DTYPE_NAMES or (made.kind in ("text", "bytes") and made.dtype == made.kind)
         if made.kind not in _KINDS or not known or any(side < 1 for side in shape):
@@ -108,7 +108,7 @@ def parse_signal(data: bytes, path: str) -> tuple[Description, NDArray[np.int64]
     stamps = arrow.int64_of(found[column])
     check_clock(stamps, path)
     if description.kind in ("text", "bytes"):
-        values = arrow.objects_of(found[layout.VALUE_COLUMN], path)
+        values = arrow.objects_of(found[layout.VALUE_COLUMN], description.kind, path)
     else:
         values = arrow.values_of(found[layout.VALUE_COLUMN], description.dtype, description.shape, path)
     stamps.flags.writeable = values.flags.writeable = False

@@ -61,10 +61,9 @@ class ActivationShardWriter:
         self.width = operator.index(width)
         self.dtype = dtype_named(dtype)
         self.n_rows = 0
-        self._header = pack_header(0, self.width, dtype)
         self._stack = contextlib.ExitStack()
         self._file: NewFile | None = self._stack.enter_context(commit_file(path, durable=durable))
-        self._file.write(self._header)
+        self._file.write_in_large_pages(pack_header(0, self.width, dtype))
 
     def append(self, rows: npt.ArrayLike) -> None:
         """Add the rows of a matrix at the end."""
@@ -74,13 +73,15 @@ class ActivationShardWriter:
         if matrix.shape[1] != self.width:
             raise SchemaMismatchError(f"rows of width {matrix.shape[1]} in a shard of width {self.width}")
         with map_os_errors(self._file.path):
-            self._file.write(byte_view(matrix))
+            self._file.write_in_large_pages(byte_view(matrix))
         self.n_rows += len(matrix)
 
     def close(self) -> None:
         """Write the number of rows and give the file its name."""
         if self._file is not None:
-            self._file.write_at(0, pack_header(self.n_rows, self.width, self.dtype.name))
+            with map_os_errors(self._file.path):
+                self._file.finish()
+                self._file.write_at(0, pack_header(self.n_rows, self.width, self.dtype.name))
             self._file = None
             self._stack.close()
 

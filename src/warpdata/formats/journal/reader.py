@@ -51,8 +51,15 @@ class Records:
 
     def of_stream(self, stream: int) -> Records:
         """Only the records of one stream."""
-        keep = self.stream == stream
-        return Records(*(getattr(self, name)[keep] for name in self.__dataclass_fields__))
+        return self._chosen(self.stream == stream)
+
+    def in_order(self) -> Records:
+        """By the number of their first step; of two with one number the later one in the file."""
+        _, from_end = np.unique(self.first_step[::-1], return_index=True)
+        return self._chosen(len(self) - 1 - from_end)
+
+    def _chosen(self, which: NDArray[Any]) -> Records:
+        return Records(*(getattr(self, name)[which] for name in self.__dataclass_fields__))
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,10 +154,15 @@ class JournalReader:
             if position < released:
                 position = min(following, released) if following < self.reader.size else released
                 continue
+            is_last = following == self.reader.size
             end = self._last_nonzero(position, following)
+            if end == position and not is_last and len(found.rows[0]):
+                end = (
+                    following  # zeros before the first record were given back, between two of them is a hole
+                )
             if end > position:
-                damage.append(self._damage(position, end, is_last=following == self.reader.size))
-            if following == self.reader.size:
+                damage.append(self._damage(position, end, is_last=is_last))
+            if is_last:
                 break
             position = following
         has_room = self.header.flags & layout.ROOM_BEHIND_FLAG
@@ -213,7 +225,8 @@ class JournalReader:
 
     def _damage(self, start: int, end: int, *, is_last: bool) -> Damage:
         head = bytes(self.reader.read(start, min(start + layout.CHECKED_FROM, self.reader.size)))
-        if is_last and head[layout.CRC_AT :] == bytes(layout.CRC.size):
+        is_one = end - start <= layout.record_span(self.header.max_record_bytes)
+        if is_last and is_one and head[layout.CRC_AT :] == bytes(layout.CRC.size):
             # A writer sets the checksum last, and only then is the record acknowledged.
             return Damage(
                 start, end, "the record that was being written when the recorder died", is_torn=True

@@ -285,6 +285,32 @@ class ChunkedEpisodeReader:
         return whole
 
 
+def list_again(path: str | os.PathLike[str], stated: ChunkList | None) -> ChunkList:
+    """The list of the chunks that one which does not hold names, or of those that are called like them: what they say
+    themselves."""
+    where = Path(path)
+    if stated is None:
+        named = chunks_in(where.parent, where.name.removesuffix(list_name("")))
+    else:
+        named = [stated.chunk_path(each) for each in stated.chunks]
+    chunks = [(each, load_wshard(each)) for each in named]
+    entries = [
+        ChunkEntry(chunk.chunk_index or 0, each.name, file_sha256(each), chunk.timestep_range, chunk.length)
+        for each, chunk in chunks
+    ]
+    totals = {chunk.total_chunks for _, chunk in chunks} - {None}
+    identities = {(chunk.id, chunk.env_id) for _, chunk in chunks}
+    if len(identities) != 1 or totals - {len(chunks)}:
+        raise CorruptLayoutError(
+            f"the {len(chunks)} chunks beside the list are not all those of one episode", path=where,
+            hint="Bring the chunks together that belong to it, and no others.",
+        )  # fmt: skip
+    in_order = tuple(sorted(entries, key=lambda entry: entry.chunk_index))
+    listed = ChunkList(*identities.pop(), sum(each.length for each in entries), in_order, where)
+    validate_chunk_continuity(listed)
+    return listed
+
+
 def chunk_episode(
     episode: WShardEpisode,
     folder: str | os.PathLike[str],

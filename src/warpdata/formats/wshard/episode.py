@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import MISSING, dataclass, field
 from dataclasses import fields as dataclass_fields
 from typing import TYPE_CHECKING, Any
+from weakref import WeakValueDictionary
 
 import numpy as np
 from numpy.typing import NDArray
@@ -413,10 +414,16 @@ class _LazyTimes:
     def array(self) -> NDArray[np.int64]:
         if self._array is None:
             self._array = frozen(self.source.rows(0, self.source.length))
+            _LENT[id(self._array)] = self
         return self._array
 
     def __getstate__(self) -> dict[str, Any]:
         return {"source": self.source, "_array": None}
+
+
+_LENT: WeakValueDictionary[int, _LazyTimes] = WeakValueDictionary()
+"""By the id of the array that was handed out: times put into another episode, as `dataclasses.replace` does, stay those
+that lie in the file."""
 
 
 class _Clock:
@@ -429,7 +436,8 @@ class _Clock:
         return value.array if isinstance(value, _LazyTimes) else value
 
     def __set__(self, episode: WShardEpisode, value: Any) -> None:
-        episode.__dict__["timestamps_ns"] = None if value is None else _times(value)
+        held = _LENT.get(id(value)) or (None if value is None else _times(value))
+        episode.__dict__["timestamps_ns"] = held
 
 
 WShardEpisode.timestamps_ns = _Clock()  # type: ignore[assignment]

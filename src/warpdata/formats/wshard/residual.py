@@ -9,9 +9,15 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from warpdata.errors import CorruptLayoutError
+from warpdata.formats.wshard.schema import TensorSpec
 
 SIGN_BITS = "sign2nddiff"
 """The type of residual that is stored as one bit per step."""
+
+
+def is_sign_bits(path: str, spec: TensorSpec) -> bool:
+    """Whether a residual holds packed bits: `<channel>/sign2nddiff`, or `/<model>` behind that, in single bytes."""
+    return spec.dtype == "u8" and spec.shape == () and SIGN_BITS in path.split("/")[1:][-2:]
 
 
 def sign2nddiff(signal: ArrayLike) -> NDArray[np.int8]:

@@ -12,12 +12,10 @@ from numpy.typing import NDArray
 
 from warpdata.bytekit.dtype import dtype_named
 from warpdata.errors import CorruptLayoutError, SchemaMismatchError
-from warpdata.formats.wshard.channel import ArrayRows, Channel
+from warpdata.formats.wshard.channel import Channel
 from warpdata.formats.wshard.episode import WShardEpisode
-from warpdata.formats.wshard.residual import SIGN_BITS, pack_residual, unpack_residual
+from warpdata.formats.wshard.residual import is_sign_bits, pack_residual, unpack_residual
 from warpdata.formats.wshard.schema import ChannelRows, TensorSpec
-
-_BITS = f"/{SIGN_BITS}"
 
 
 class SlicedRows:
@@ -144,7 +142,7 @@ def _cut(
 
 
 def _cut_residual(key: str, channel: Channel, start: int, end: int, length: int) -> Channel:
-    if not key.endswith(_BITS):
+    if not is_sign_bits(key, channel.row_source.spec):
         if channel.length != length:
             raise SchemaMismatchError("this residual cannot be cut by step", block=f"residual/{key}")
         return _cut(channel, start, end, None, None)
@@ -170,7 +168,7 @@ def join_episodes(lengths: Sequence[int], opened: Callable[[int], WShardEpisode]
 
 
 class _Join:
-    """Joins the channels of one name over all chunks."""
+    """Joins the channels of one name over all chunks; whoever opens them sees to it that all have the same."""
 
     def __init__(self, lengths: Sequence[int], opened: Callable[[int], WShardEpisode]) -> None:
         self._lengths = lengths
@@ -186,14 +184,13 @@ class _Join:
         return Channel.over(key, rows, clock=clock, about=first.about)
 
     def residual(self, key: str, first: Channel) -> Channel:
-        if not key.endswith(_BITS):
+        if not is_sign_bits(key, first.row_source.spec):
             return self.channel("residuals", key, first)
         bits = JoinedBits(self._lengths, partial(self.find, "residuals", key))
         return Channel.over(key, bits, about=first.about)
 
     def flag(self, field: str, first: Channel) -> Channel:
-        spec = first.row_source.spec
-        rows = JoinedRows(spec, self._lengths, partial(self.flag_rows, field, spec))
+        rows = JoinedRows(first.row_source.spec, self._lengths, partial(self.flag_rows, field))
         return Channel.over(first.name, rows, about=first.about)
 
     # Where the rows of one chunk are; methods, so that what is joined can go to another process.
@@ -202,29 +199,22 @@ class _Join:
         return self.find(field, key, index).row_source
 
     def clock_rows(self, field: str, key: str, index: int) -> ChannelRows:
-        return _clock(self.find(field, key, index))
+        clock = self.find(field, key, index).clock_source
+        assert clock is not None
+        return clock
 
-    def flag_rows(self, field: str, spec: TensorSpec, index: int) -> ChannelRows:
-        flag: Channel | None = getattr(self._opened(index), field)
-        return ArrayRows(np.zeros(0), spec) if flag is None else flag.row_source
+    def flag_rows(self, field: str, index: int) -> ChannelRows:
+        flag: Channel = getattr(self._opened(index), field)
+        return flag.row_source
 
     def timestamps(self, index: int) -> ChannelRows:
-        stamps = self._opened(index).timestamps_ns
-        if stamps is None:
-            raise CorruptLayoutError(f"chunk {index} has no timestamps")
-        return ArrayRows(stamps, _I64)
+        clock = self._opened(index).clock_source
+        assert clock is not None
+        return clock
 
     def find(self, field: str, key: str, index: int) -> Channel:
-        lanes: dict[str, Channel] = getattr(self._opened(index), field).data
-        if key not in lanes:
-            raise CorruptLayoutError(f"chunk {index} has no channel {key!r}")
-        return lanes[key]
+        found: Channel = getattr(self._opened(index), field).data[key]
+        return found
 
 
 _I64 = TensorSpec(dtype_named("i64"), ())
-
-
-def _clock(channel: Channel) -> ChannelRows:
-    if channel.clock_source is None:
-        raise CorruptLayoutError(f"a chunk has no clock for channel {channel.name!r}")
-    return channel.clock_source

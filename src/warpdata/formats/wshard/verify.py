@@ -106,14 +106,15 @@ def _rows(shard: ShardReader) -> Iterator[FileFinding]:
 
 
 def _values(episode: WShardEpisode) -> Iterator[FileFinding]:
+    """Values that nothing new may have. Another program may have stored them so: they open and are saved again."""
     for name, flag in ((layout.DONE, episode.terminations), (layout.TRUNCATED, episode.truncations)):
         values = None if flag is None else flag.data.view(np.uint8) if flag.dtype == "bool" else flag.data
         if values is not None and np.any((values != 0) & (values != 1)):
-            yield FileFinding("flag_value", "holds values other than 0 and 1", name)
+            yield FileFinding("flag_value", "holds values other than 0 and 1", name, is_damage=False)
     clocks = [(name, channel.timestamps_ns) for name, channel in episode.lanes()]
     for name, stamps in [(layout.TIMESTAMPS_NS, episode.timestamps_ns), *clocks]:
         if stamps is not None and (stamps[1:] <= stamps[:-1]).any():
-            yield FileFinding("clock_order", "its timestamps do not increase", name)
+            yield FileFinding("clock_order", "its timestamps do not increase", name, is_damage=False)
 
 
 def _hashes(shard: ShardReader) -> Iterator[FileFinding]:

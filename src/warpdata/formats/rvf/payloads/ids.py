@@ -33,6 +33,12 @@ class IdDirectory:
     block_count: int
 
 
+def check_ids(ids: Ids, where: str = "") -> None:
+    """LimitExceededError for an id that a store cannot have: it would come back as a negative number."""
+    if ids.size and int(ids.max()) > layout.MAX_ID:
+        raise LimitExceededError(f"the id {int(ids.max())}; ids are below 2**63", path=where or None)
+
+
 def encode_id_directory(directory: IdDirectory) -> bytes:
     """An IDS payload."""
     size = 1 if directory.block_count <= 1 << 8 else 2 if directory.block_count <= 1 << 16 else 4
@@ -61,6 +67,7 @@ def decode_id_directory(payload: Buffer, where: str = "") -> IdDirectory:
     places = view[start : start + head.id_count * head.block_bytes]
     blocks = np.frombuffer(places, _BLOCK_DTYPES[head.block_bytes])
     ids = varint.delta_decode(deltas)
+    check_ids(ids, where)
     if head.id_count and (int(blocks.max()) >= head.block_count or not (ids[1:] > ids[:-1]).all()):
         raise CorruptLayoutError("an id directory contradicts itself", path=where or None)
     return IdDirectory(ids, blocks, head.block_count)

@@ -14,6 +14,7 @@ from warpdata.bytekit.view import byte_view
 from warpdata.errors import CorruptLayoutError, TruncatedError
 from warpdata.formats.rvf import layout
 from warpdata.formats.rvf.payloads import layout as records
+from warpdata.formats.rvf.payloads.ids import check_ids
 from warpdata.formats.rvf.payloads.layout import JournalHeader
 
 if TYPE_CHECKING:
@@ -112,8 +113,15 @@ def _pack_entry(entry: JournalEntry) -> tuple[int, bytes]:
 
 
 def decode_journal(payload: Buffer, where: str = "") -> Journal:
-    """The entries of a JOURNAL payload, padded as the document says or packed as shipped programs do."""
-    view = byte_view(payload)
+    """The entries of a JOURNAL payload; none deletes an id that no vector can have."""
+    found = _decode(byte_view(payload), where)
+    starts = [entry.start for entry in found.entries if isinstance(entry, DeleteRange)]
+    check_ids(np.array(starts, np.uint64), where)
+    return found
+
+
+def _decode(view: memoryview, where: str) -> Journal:
+    """The entries, padded as the document says or packed as shipped programs do."""
     if view.nbytes >= records.JOURNAL_HEADER.size:
         header = JournalHeader._make(records.JOURNAL_HEADER.unpack_from(view))
         entries = _walk(view, records.JOURNAL_HEADER.size, header.entry_count, 8)

@@ -34,6 +34,9 @@ REMOVED_FIELD = bytes([records.VALUE_DELETE_FIELD])
 """Its bytes."""
 
 
+_OF_ANY_TYPE = (records.VALUE_NULL, records.VALUE_DELETE_FIELD)
+
+
 @dataclass(frozen=True, slots=True)
 class MetaPayload:
     """A decoded META payload."""
@@ -148,7 +151,7 @@ def decode_meta(payload: Buffer, where: str = "") -> MetaPayload:
     cursor = _MetaCursor(body, _WHAT, where, records.META_HEADER.size)
     names, schema = _read_schema(cursor, header.schema_count)
     file_fields = {cursor.text(2): cursor.value() for _ in range(header.file_meta_count)}
-    found = dict(_read_records(cursor, header.record_count, names))
+    found = dict(_read_records(cursor, header.record_count, names, schema))
     if cursor.position != cursor.view.nbytes or len(found) != header.record_count:
         raise CorruptLayoutError("the records of a META payload do not fill it", path=where or None)
     base = None if header.flags & records.META_SNAPSHOT else header.base_generation
@@ -199,7 +202,7 @@ def _read_schema(cursor: _MetaCursor, count: int) -> tuple[dict[int, str], dict[
 
 
 def _read_records(
-    cursor: _MetaCursor, count: int, names: Mapping[int, str]
+    cursor: _MetaCursor, count: int, names: Mapping[int, str], schema: Mapping[str, str]
 ) -> Iterator[tuple[int, dict[str, Any] | None]]:
     for _ in range(count):
         vector_id, op, fields = records.META_RECORD_HEAD.unpack(cursor.take(records.META_RECORD_HEAD.size))
@@ -213,7 +216,10 @@ def _read_records(
             name = names.get(layout.COUNT_U16.unpack(cursor.take(2))[0])
             if name is None:
                 raise CorruptLayoutError("a metadata record names an unknown field", path=cursor.where)
+            start = cursor.position
             found[name] = cursor.value()
+            if cursor.view[start] not in (records.META_TYPES[schema[name]], *_OF_ANY_TYPE):
+                raise CorruptLayoutError(f"a value of {name!r} contradicts the schema", path=cursor.where)
         yield vector_id, found
 
 

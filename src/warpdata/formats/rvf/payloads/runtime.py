@@ -14,6 +14,7 @@ from warpdata.formats.rvf import layout
 from warpdata.formats.rvf.layout import FileIdentity
 from warpdata.formats.rvf.manifest import NO_IDENTITY
 from warpdata.formats.rvf.payloads import layout as records
+from warpdata.formats.rvf.payloads.ids import check_ids
 from warpdata.formats.rvf.payloads.layout import (
     CowMapHead,
     MembershipHead,
@@ -82,6 +83,7 @@ def _decode_full(view: memoryview, where: str) -> RuntimeManifest:
     if ids_end > view.nbytes:
         raise CorruptLayoutError("the deleted ids of a manifest are cut off", path=where or None)
     deleted = np.frombuffer(view[end + layout.COUNT_U32.size : ids_end], "<u8")
+    check_ids(deleted, where)
     return RuntimeManifest(
         head.epoch, head.dimension, head.total_vectors, head.profile_id, layout.METRIC_NAMES[head.metric],
         segments, deleted, _identity(view[ids_end:], where),

@@ -17,6 +17,7 @@ from warpdata.bytekit.view import byte_view
 from warpdata.errors import ChecksumError, CorruptLayoutError, FormatError, LimitExceededError, TruncatedError
 from warpdata.formats.rvf import layout
 from warpdata.formats.rvf.payloads import layout as records
+from warpdata.formats.rvf.payloads.ids import check_ids
 from warpdata.formats.rvf.payloads.layout import BlockEntry
 
 if TYPE_CHECKING:
@@ -160,6 +161,7 @@ def decode_block(
     ids, used = _decode_id_map(view, size, entry.vector_count, where)
     if check and crc32c(view[:used]) != int.from_bytes(view[used : used + _CRC_BYTES], "little"):
         raise ChecksumError("a vector block does not match its checksum", path=where or None)
+    check_ids(ids, where)
     stored = np.frombuffer(view[:size], column_dtype(dtype)).reshape(columns, entry.vector_count)
     return VecBlock(stored.T, ids, entry.dim, dtype, entry.tier)
 
@@ -240,6 +242,7 @@ def decode_runtime_vec(payload: Buffer, where: str = "") -> VecBlock:
     if size != count * (8 + 4 * dim) or not 0 < dim <= layout.MAX_DIM:
         raise CorruptLayoutError("the size of a VEC payload contradicts its header", path=where or None)
     rows = np.frombuffer(view[records.RUNTIME_VEC_HEAD.size :], _runtime_row(dim))
+    check_ids(rows["id"], where)
     return VecBlock(rows["vector"], rows["id"], dim, "f32")
 
 
