@@ -12,6 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from warpdata.errors import UnavailableError
 from warpdata.stores.memory import MemoryStore
 
 OVERDUE_S = 200.0
@@ -30,6 +31,25 @@ class BlindStore(MemoryStore):
     def compare_and_swap(self, key: str, data: Any, etag: str | None) -> Any:
         with self._lock:
             return self._put(key, bytes(data))
+
+
+class LossyStore:
+    """A store as one process sees it, where the answer to one of its requests is lost: it was done, and it failed."""
+
+    def __init__(self, store: ProcessStore, lost: int) -> None:
+        self._store = store
+        self._lost = lost
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._store, name)
+        return partial(self._asked, found) if callable(found) else found
+
+    def _asked(self, call: Callable[..., Any], *args: Any, **options: Any) -> Any:
+        before = self._store.requests
+        answer = call(*args, **options)
+        if before < self._lost <= self._store.requests:
+            raise UnavailableError("the answer was lost")
+        return answer
 
 
 class Process:
@@ -91,6 +111,11 @@ class ProcessStore:
         self.is_local = False
         self.is_conditional = self._inner.is_conditional
 
+    @property
+    def requests(self) -> int:
+        """How many were made."""
+        return self._process.steps
+
     def list(self, prefix: str) -> Iterator[Any]:
         return self._stepped(self._inner.list, prefix)
 
@@ -126,6 +151,7 @@ class World:
         self.processes: list[Process] = []
         self.running: Process | None = None
         self.checks: list[Callable[[], None]] = []
+        self.least_sleep_s = 60.0
 
     def start(self, name: str, run: Callable[[ProcessStore], Any]) -> Process:
         """A new process; it waits for its first turn."""
@@ -134,8 +160,8 @@ class World:
         return process
 
     def sleep(self, seconds: float) -> None:
-        """What sleeping is in this world: time passes, a minute at least, and others may go on."""
-        self.now_s += max(seconds, 60.0)
+        """What sleeping is in this world: time passes, `least_sleep_s` at least, and others may go on."""
+        self.now_s += max(seconds, self.least_sleep_s)
         assert self.running is not None
         self.running.step()
 

@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import warpdata as wd
-from tests.servers import run_http
+from tests.servers import Proxy, S3Server, run_http
 
 EPISODES, CAMERAS, SHARDS = 6, 4, 40
 
@@ -67,3 +67,43 @@ def test_everything_at_once_with_few_descriptors(limit: int, tmp_path: Path) -> 
     assert done.returncode == 0, done.stderr[-2000:]
     assert "without the cache" not in done.stderr
     assert int(done.stdout) < limit
+
+
+FAR = """
+import os, resource, sys
+limit = int(sys.argv[1])
+resource.setrlimit(resource.RLIMIT_NOFILE, (limit, limit))
+from pathlib import Path
+import warpdata as wd
+folder, catalog = Path(sys.argv[2]), sys.argv[3]
+with wd.DatasetBuilder("a/b", catalog=catalog) as builder:
+    builder.add_table("main", sorted(folder.glob("little/*")))
+    builder.add_table("wide", sorted(folder.glob("wide/*")))
+    builder.publish(workers=16)
+for mode in ("remote", "hybrid"):
+    with wd.dataset("a/b", catalog=catalog, mode=mode) as dataset:
+        for name, columns in (("main", None), ("wide", ["c0", "c2", "c4", "c6", "c8"])):
+            read = dataset.table(name).batches(10, columns=columns, prefetch="aggressive")
+            print(sum(batch.num_rows for batch in read))
+"""
+
+
+def test_a_store_far_away_with_few_descriptors(
+    tmp_path: Path, s3_server: S3Server, s3_catalog: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where every answer takes its time, all that is asked for at the same time is open at the same time."""
+    (tmp_path / "little").mkdir()
+    (tmp_path / "wide").mkdir()
+    for i in range(SHARDS):
+        pq.write_table(pa.table({"id": np.arange(10) + 10 * i}), tmp_path / "little" / f"{i:03d}.parquet")
+    values = np.random.default_rng(0).random(20_000)
+    for i in range(8):
+        columns = {f"c{c}": values + i for c in range(10)}
+        pq.write_table(pa.table(columns), tmp_path / "wide" / f"{i:03d}.parquet")
+    with Proxy(s3_server.port, delay_s=0.02) as far:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", far.endpoint)
+        command = [sys.executable, "-c", FAR, "48", str(tmp_path), s3_catalog]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert done.stdout.split() == ["400", "160000"] * 2
+    assert "without the cache" not in done.stderr

@@ -41,6 +41,7 @@ from warpdata.formats.manifest import layout
 from warpdata.formats.manifest.model import LongList
 from warpdata.formats.manifest.parts import PartedShards
 from warpdata.settings import Settings
+from warpdata.stores.memory import MemoryStore
 
 NAME = "lab/arm"
 
@@ -245,6 +246,45 @@ def test_whoever_is_overtaken_goes_on_from_the_newer_version(
         assert ds.episodes.ids == [f"ep-{n:05d}" for n in (1, 10, 11, 12, 13, 2)]
 
 
+def test_the_first_version_may_be_overtaken_too(
+    local_catalog: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was built on nothing is built again on what is there by then: no episode is there twice."""
+    monkeypatch.setattr(growing, "turn", lambda store, key: contextlib.nullcontext())
+    monkeypatch.setattr(growing, "_PAUSE_S", 0.0)
+    publish_after = growing.publish_after
+
+    def overtaken(*args: Any) -> Any:
+        monkeypatch.setattr(growing, "publish_after", publish_after)
+        extend(local_catalog, recordings(tmp_path / "rival", episode(1), episode(2, operator="ann")))
+        return publish_after(*args)
+
+    monkeypatch.setattr(growing, "publish_after", overtaken)
+    extend(local_catalog, recordings(tmp_path / "mine", episode(1), episode(3)), retries=1)
+    with wd.dataset(NAME, catalog=local_catalog) as ds:
+        assert ds.episodes.ids == [f"ep-{n:05d}" for n in (1, 2, 3)]
+        assert ds.table("episodes").arrow()["id"].to_pylist() == ds.episodes.ids
+
+
+@pytest.mark.parametrize("extends", [True, False])
+def test_the_table_of_episodes_follows_what_a_builder_gets(
+    extends: bool, local_catalog: str, tmp_path: Path
+) -> None:
+    with wd.DatasetBuilder(NAME, catalog=local_catalog) as one:
+        if extends:
+            one.extend()
+        for number in (1, 2, 3):
+            folder = recordings(
+                tmp_path / f"new-{number}", episode(number, **({"hand": "left"} if number == 3 else {}))
+            )
+            one.add_episodes(f"part{number}", sorted(folder.glob("*")))
+            assert one.manifest().tables["episodes"].row_count == number
+            one.publish()
+            with wd.dataset(NAME, catalog=local_catalog) as ds:
+                assert ds.episodes.ids == [f"ep-{n:05d}" for n in range(1, number + 1)]
+                assert ds.table("episodes").arrow()["id"].to_pylist() == ds.episodes.ids
+
+
 WRITER = textwrap.dedent(
     """
     import sys, pathlib, warpdata as wd
@@ -346,6 +386,22 @@ def test_a_turn_of_somebody_who_died_is_taken(local_catalog: str, tmp_path: Path
     grow(local_catalog, tmp_path, 2)
     assert len(waits) == turns._LOOKS - 1
     assert not held.exists() or held.read_text() != '{"holder": "nobody"}'
+
+
+def test_a_turn_is_ours_though_the_answer_was_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Lossy(MemoryStore):
+        def compare_and_swap(self, key: str, data: Any, etag: str | None) -> Any:
+            done = super().compare_and_swap(key, data, etag)
+            if etag is not None:
+                raise ConflictError("the answer was lost and the retry saw our own write")
+            return done
+
+    store, waits = Lossy(), []
+    store.put_if_absent("turn", b"{}")
+    monkeypatch.setattr(turns, "_sleep", waits.append)
+    monkeypatch.setattr(turns, "LIFETIME_S", -1.0)
+    with turns.turn(store, "turn"):
+        assert len(waits) == turns._LOOKS - 1
 
 
 # Long lists: every operation on a catalog knows parts.

@@ -6,26 +6,36 @@ import functools
 import random
 import time
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from tests.catalog.simulated import BlindStore, Crashed, Process, ProcessStore, World
+from tests.catalog.simulated import BlindStore, Crashed, LossyStore, Process, ProcessStore, World
 from tests.sweeps import SOAK
 from warpdata.bytekit.checksum import sha256_hex
-from warpdata.catalog import claims, expiry, pointer, publish, remotegc
-from warpdata.catalog.access import Catalog
+from warpdata.catalog import claims, expiry, pointer, publish, remotegc, turns
+from warpdata.catalog.access import AccessOptions, Catalog
+from warpdata.catalog.copying import copy_dataset
 from warpdata.catalog.history import tag_version
+from warpdata.catalog.mending import mend_version
 from warpdata.catalog.names import parse_name
 from warpdata.catalog.pointer import pack_pointer, read_pointer
 from warpdata.catalog.publish import PublishOptions, publish_to
-from warpdata.catalog.transfer import Upload
-from warpdata.errors import BlobNotFoundError, ConflictError, PointerMovedError, WarpError
+from warpdata.catalog.transfer import Upload, stored_parts
+from warpdata.errors import (
+    BlobNotFoundError,
+    ConflictError,
+    DatasetNotFoundError,
+    PointerMovedError,
+    WarpError,
+)
 from warpdata.formats.manifest.model import ArtifactPart, BlobRef, Manifest, blob_key
 from warpdata.formats.manifest.reader import parse_manifest
 from warpdata.formats.manifest.writer import pack_manifest
 from warpdata.stores.memory import MemoryStore
+from warpdata.stores.reliable import ReliableStore, RetryPolicy
 
 NAME = parse_name("ws/x")
 DAY_S = 24 * 3600.0
@@ -80,8 +90,35 @@ def collecting(store: ProcessStore) -> Any:
 
 
 def expiring(store: ProcessStore) -> Any:
-    access = SimpleNamespace(catalogs=[Catalog(store.address, store)])
-    return expiry.expire_versions(access, NAME, keep_last=0, older_than_s=DAY_S, delete=True)
+    return expiry.expire_versions(access_to(store), NAME, keep_last=0, older_than_s=DAY_S, delete=True)
+
+
+def access_to(*stores: Any) -> Any:
+    """What menders, copiers and deleters need of an access, to stores of a simulated world."""
+    return SimpleNamespace(
+        catalogs=[Catalog(store.address, store) for store in stores],
+        cache=None,
+        is_offline=False,
+        options=AccessOptions(catalogs=("simulated",), mode="remote"),
+        parts=lambda catalog: stored_parts(catalog.store),
+        place=lambda catalog, blob: (catalog.store, blob.key),
+    )
+
+
+def deleting(letters: str) -> Callable[[ProcessStore], Any]:
+    return lambda store: expiry.delete_versions(access_to(store), NAME, [version_of(letters)])
+
+
+def mending(letters: str) -> Callable[[ProcessStore], Any]:
+    name = parse_name(f"{NAME.dataset_id}@{version_of(letters)}")
+    return lambda store: mend_version(
+        access_to(store), name, sources=[access_to(old_world().store)], workers=1
+    )
+
+
+def copying(store: ProcessStore) -> Any:
+    """Brings the versions `bde` and `cdf`, one of them tagged, from another catalog."""
+    return copy_dataset(access_to(other_world().store), access_to(store), NAME, all_versions=True, workers=1)
 
 
 def expiring_and_collecting(store: ProcessStore) -> Any:
@@ -111,6 +148,7 @@ def check_whole(store: MemoryStore) -> None:
 def patch_time(monkeypatch: pytest.MonkeyPatch, world: World) -> None:
     monkeypatch.setattr(claims, "_sleep", world.sleep)
     monkeypatch.setattr(claims, "seconds_with_sleep", lambda: world.now_s)
+    monkeypatch.setattr(turns, "_sleep", world.sleep)
 
 
 @functools.cache
@@ -126,6 +164,18 @@ def old_world() -> World:
     for orphan in "de":
         world.store.put_if_absent(blob_key(sha256_hex(BLOBS[orphan])), BLOBS[orphan])
     world.now_s += 30 * DAY_S
+    return world
+
+
+@functools.cache
+def other_world() -> World:
+    """Another catalog of the same dataset."""
+    world = World()
+    with pytest.MonkeyPatch.context() as patch:
+        patch_time(patch, world)
+        for letters, tags in (("bde", ("copied",)), ("cdf", ())):
+            world.start(letters, publishing(letters, tags=tags))
+            world.finish()
     return world
 
 
@@ -174,6 +224,10 @@ CAST = {
     "second collector": collecting,
     "expirer": expiring_and_collecting,
     "tagger": tagging("ab"),
+    "repairer": publishing("ab", repair=True),
+    "mender": mending("ab"),
+    "deleter": deleting("ab"),
+    "copier": copying,
 }
 
 
@@ -237,13 +291,19 @@ def play_two_switches(
         ("expirer", "tagger"),
         ("grower", "replacing, then expirer"),
         ("replacing, then expirer", "grower"),
+        ("mender", "expirer"),
+        ("copier", "expirer"),
+        ("expirer", "copier"),
     ],
 )
 def test_every_interruption_by_a_part_of_another(
     first: str, second: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for world, one, two in play_two_switches(
-        monkeypatch, first, second, 2 if first == "collector" else 3 if "grower" not in (first, second) else 5
+        monkeypatch,
+        first,
+        second,
+        2 if first == "collector" else 5 if {"grower", "copier"} & {first, second} else 3,
     ):
         for process in (one, two):
             check_ended_well(process)
@@ -266,25 +326,110 @@ def crash_at_every_step(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
             check_settled(world)
 
 
-@pytest.mark.parametrize("name", ["publisher of orphans", "expirer", "collector", "tagger", "grower"])
+@pytest.mark.parametrize(
+    "name",
+    ["publisher of orphans", "expirer", "collector", "tagger", "grower", "repairer", "deleter", "copier"],
+)
 def test_a_crash_at_every_step_then_a_collector_then_again(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     crash_at_every_step(monkeypatch, name)
 
 
-def test_a_publisher_that_slept_for_days_notices(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its claim was taken for dead, its blobs are gone: it begins again instead of publishing holes."""
-    for step in range(2, steps_of(monkeypatch, CAST["publisher of orphans"]) - 12):
-        world = new_world(monkeypatch)
-        world.checks.clear()
-        sleeper = world.start("sleeper", CAST["publisher of orphans"])
+def check_sleep_at_every_step(monkeypatch: pytest.MonkeyPatch, name: str, steps: int) -> None:
+    for step in range(1, steps):
+        for kind in (MemoryStore, BlindStore):
+            world = new_world(monkeypatch, kind)
+            world.checks.clear()
+            sleeper = world.start("sleeper", CAST[name])
+            for _ in range(step):
+                if not sleeper.is_done:
+                    world.let(sleeper)
+            world.now_s += 3 * DAY_S
+            deleter = world.start("deleter", expiring_and_collecting)
+            while not deleter.is_done:
+                world.let(deleter)
+            world.finish()
+            check_whole(world.store)
+            # Without conditional writes nobody moves a pointer that he looked at long ago.
+            expected = (WarpError,) if name == "tagger" else (ConflictError,) if kind is BlindStore else ()
+            assert sleeper.error is None or isinstance(sleeper.error, expected), sleeper.error
+
+
+@pytest.mark.parametrize("name", ["publisher of orphans", "publisher of an old version", "grower", "copier"])
+def test_a_publisher_that_slept_for_days_notices(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its claim was taken for dead, its blobs and its manifest are gone: it brings them again."""
+    check_sleep_at_every_step(monkeypatch, name, steps_of(monkeypatch, CAST[name]))
+
+
+def test_a_tagger_that_slept_for_days_notices(monkeypatch: pytest.MonkeyPatch) -> None:
+    """But for the request that moves the tag itself, which is the fourth from the end."""
+    check_sleep_at_every_step(monkeypatch, "tagger", steps_of(monkeypatch, CAST["tagger"]) - 3)
+
+
+def damage(world: World, key: str) -> None:
+    held = world.store._blobs[key]
+    world.store._blobs[key] = replace(held, data=held.data[:-1] + b"X")
+
+
+@pytest.mark.parametrize("is_tried_again", [True, False])
+@pytest.mark.parametrize("name", sorted(CAST.keys() - {"grower without a claim", "replacing, then expirer"}))
+def test_every_answer_may_be_lost(name: str, is_tried_again: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was done and is tried again is done; what failed for good is made good by running it again."""
+    damaged = NAME.version_key(version_of("ab")) if name in ("repairer", "mender") else None
+    for lost in range(1, steps_of(monkeypatch, CAST[name]) + 2):
+        for kind in (MemoryStore, BlindStore):
+            world = new_world(monkeypatch, kind)
+            if damaged:
+                world.checks.clear()
+                damage(world, damaged)
+
+            def run(store: ProcessStore, lost: int = lost) -> Any:
+                lossy: Any = LossyStore(store, lost)
+                policy = RetryPolicy(sleep=lambda _: None)
+                return CAST[name](ReliableStore(lossy, policy=policy) if is_tried_again else lossy)
+
+            first = world.start(name, run)
+            world.finish()
+            if is_tried_again:
+                assert first.error is None, f"answer {lost} of {kind.__name__}: {first.error}"
+            elif first.error is not None:
+                again = world.start(name, CAST[name])
+                world.finish()
+                assert again.error is None or isinstance(again.error, DatasetNotFoundError), again.error
+            check_whole(world.store)
+            check_settled(world)
+
+
+@pytest.mark.parametrize("kind", [MemoryStore, BlindStore])
+def test_a_request_that_is_tried_for_long_undoes_nobody(
+    kind: type[MemoryStore], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each move of `latest` goes on from the one before, however long a request takes until it fails."""
+    policy = RetryPolicy()
+    for step in range(1, steps_of(monkeypatch, CAST["publisher of orphans"]) + 4):
+        world = new_world(monkeypatch, kind)
+        world.least_sleep_s = 1.0
+        moves = [read_pointer(world.store, NAME.latest_key).pointer]
+
+        def look(world: World = world, moves: list[Any] = moves) -> None:
+            now = read_pointer(world.store, NAME.latest_key).pointer
+            if now != moves[-1]:
+                assert (now.sequence, now.previous) == (moves[-1].sequence + 1, moves[-1].version)
+                moves.append(now)
+
+        world.checks.append(look)
+        slow = world.start("slow", CAST["publisher of orphans"])
         for _ in range(step):
-            world.let(sleeper)
-        world.now_s += 3 * DAY_S
-        world.finish([world.start("collector", collecting), sleeper])
-        assert sleeper.error is None
-        check_whole(world.store)
+            if not slow.is_done:
+                world.let(slow)
+        world.now_s += policy.max_total_s + 20  # one time-out of a store
+        other = world.start("other", CAST["publisher"])
+        for _ in range(30):
+            if not other.is_done:
+                world.let(other)
+        world.finish([slow, other])
+        assert len(moves) == 3
 
 
 def test_this_machines_clock_is_not_asked_for_ages(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -301,8 +446,7 @@ def test_this_machines_clock_is_not_asked_for_ages(monkeypatch: pytest.MonkeyPat
 
 
 def _no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (claims, publish):
-        monkeypatch.setattr(module, "wait_for_removers", lambda _: None)
+    monkeypatch.setattr(claims, "wait_for_removers", lambda _: None)
 
 
 def _keepers_unheard(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,8 +11,11 @@ import pytest
 
 import warpdata as wd
 from tests.catalog.test_trust import new_key
+from warpdata.catalog.adding import publish_files
 from warpdata.catalog.lanes import LaneAbout, LanePlace
-from warpdata.errors import DatasetError, WarpError
+from warpdata.catalog.publish import PublishOptions
+from warpdata.errors import ConflictError, CorruptLayoutError, DatasetError, WarpError
+from warpdata.formats.manifest.model import LANE_KIND
 
 STEP_NS = 20_000_000
 LANE = "prediction/joints/dreamer"
@@ -151,6 +154,21 @@ def test_a_stopped_run_goes_on(catalog: Path) -> None:
     assert (made.computed, made.resumed) == (1, 2)
 
 
+def test_one_run_of_a_lane_at_a_time(catalog: Path) -> None:
+    """A second one would take what the first has finished, and the folder with it."""
+
+    def meanwhile(episode: wd.Episode) -> np.ndarray:
+        with pytest.raises(ConflictError, match="computed by somebody else"):
+            opened(catalog).add_lane("late", late, of="joints", revision="1")
+        return late(episode)
+
+    made = opened(catalog).add_lane("late", meanwhile, of="joints", revision="1")
+    assert made.computed == 3
+    again = opened(catalog).add_lane("late", late, of="joints", revision="1")
+    assert (again.computed, again.reused) == (0, 3)
+    assert not list(Path(opened(catalog).access.options.cache_dir).glob("lanes/*"))
+
+
 def test_what_a_stopped_run_left_damaged_is_computed_again(catalog: Path) -> None:
     def fails_late(episode: wd.Episode) -> np.ndarray:
         if episode.id == ds.episodes.ids[2]:
@@ -226,6 +244,33 @@ def test_a_damaged_description_is_an_error(catalog: Path) -> None:
         _ = opened(catalog).lanes["dreamer"].of
 
 
+@pytest.mark.parametrize("said", [b"", b"{", b"[]", b'"lane"', b" " * (2 << 20)])
+def test_a_forged_description_is_an_error(catalog: Path, tmp_path: Path, said: bytes) -> None:
+    """Published by somebody, with its hash: no damage on the way, and no lane."""
+    (tmp_path / "lane.json").write_bytes(said)
+    publish_files(
+        opened(catalog), "lane-dreamer", LANE_KIND, {"lane.json": tmp_path / "lane.json"}, PublishOptions()
+    )
+    ds = opened(catalog)
+    assert list(ds.lanes) == ["dreamer"]
+    with pytest.raises(CorruptLayoutError, match=r"lane\.json"):
+        _ = ds.lanes["dreamer"].of
+
+
+def test_a_lane_takes_no_part_of_another_kind(catalog: Path, tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("a")
+    publish_files(opened(catalog), "lane-dreamer", "files", {"a.txt": tmp_path / "a.txt"}, PublishOptions())
+    with pytest.raises(DatasetError, match="'lane-dreamer' that is no"):
+        opened(catalog).add_lane("dreamer", late, of="joints")
+
+
+def test_a_lane_of_a_dataset_that_is_gone(catalog: Path) -> None:
+    ds = opened(catalog)
+    (catalog / "datasets/lab/arm/latest.json").unlink()
+    with pytest.raises(DatasetError, match="the dataset is gone"):
+        ds.add_lane("dreamer", late, of="joints")
+
+
 @pytest.mark.parametrize(
     "text",
     [
@@ -292,6 +337,13 @@ def test_wrong_predictions_are_refused_by_name(catalog: Path) -> None:
         ds.add_lane("dreamer", late, of="joint")
     with pytest.raises(ValueError, match="not a name"):
         ds.add_lane("a/b", late, of="joints")
+    for wrong in ([], ["joints", "joints"]):
+        with pytest.raises(ValueError, match="each once"):
+            ds.add_lane("dreamer", late, of=wrong)
+    with pytest.raises(ValueError, match="a revision is a word"):
+        ds.add_lane("dreamer", late, of="joints", revision="")
+    with pytest.raises(TypeError, match="give a dictionary"):
+        ds.add_lane("dreamer", late, of=["joints", "force"])
     with pytest.raises(DatasetError, match="no lane"):
         ds.compare_lane("dreamer")
 

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import subprocess
 import sys
 import tarfile
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -21,7 +24,14 @@ from warpdata.catalog.access import Access, AccessOptions, access_options
 from warpdata.catalog.doctor import examine
 from warpdata.catalog.history import delete_tag, list_datasets, list_tags, set_tag
 from warpdata.catalog.names import parse_name, parse_size
-from warpdata.catalog.pointer import Pointer, PointerState, move_pointer, pack_pointer, read_pointer
+from warpdata.catalog.pointer import (
+    Pointer,
+    PointerState,
+    move_pointer,
+    pack_pointer,
+    read_pointer,
+    unpack_pointer,
+)
 from warpdata.catalog.remotegc import collect
 from warpdata.errors import (
     ConflictError,
@@ -30,6 +40,7 @@ from warpdata.errors import (
     ManifestCorruptedError,
     MissingExtraError,
     StoreError,
+    TimeRangeError,
     UnavailableError,
 )
 from warpdata.settings import Settings
@@ -295,6 +306,18 @@ def test_tags_point_and_move(local_catalog: str, picture_folder: Path) -> None:
     assert list_datasets(catalog, "other/") == []
 
 
+def test_an_expected_version_may_be_named_by_its_first_digits(tmp_path: Path) -> None:
+    with wd.DatasetBuilder("ws/x", catalog=tmp_path) as builder:
+        one = builder.add_table("main", {"a": [1]}).publish().version
+        with pytest.raises(ConflictError, match=f"latest is {one[:12]}, not 00000000 as expected"):
+            builder.publish(expect_latest="0" * 8)
+        for wrong in (one[:7], one.upper(), f"{one}0", "latest", "", 5, b"0" * 64):
+            with pytest.raises(ValueError, match="8 digits are enough"):
+                builder.publish(expect_latest=wrong)
+        two = builder.add_table("more", {"a": [1]}).publish(expect_latest=one[:12]).version
+        assert builder.add_table("most", {"a": [1]}).publish(expect_latest=two).is_latest
+
+
 def test_publishing_without_latest_leaves_the_pointer(local_catalog: str, picture_folder: Path) -> None:
     one = publish_demo(local_catalog, picture_folder, count=400)
     publish_demo(local_catalog, picture_folder, count=800, set_latest=False)
@@ -403,6 +426,20 @@ class TestPointer:
 
         assert move_pointer(Lossy(), "p", "a" * 64, PointerState(None, None)).version == "a" * 64
 
+    def test_a_lost_answer_is_recognised_after_the_next_move(self) -> None:
+        """Or whoever adds rows to the newest version would add them to one that has them."""
+
+        class Lossy(MemoryStore):
+            def compare_and_swap(self, key, data, etag):
+                super().compare_and_swap(key, data, etag)
+                if unpack_pointer(data, key).version == "a" * 64:
+                    move_pointer(self, key, "b" * 64, read_pointer(self, key))
+                    raise ConflictError("the answer was lost, and the retry saw what somebody made of it")
+
+        store = Lossy()
+        assert move_pointer(store, "p", "a" * 64, PointerState(None, None)).version == "a" * 64
+        assert read_pointer(store, "p").pointer == Pointer("b" * 64, 2, "a" * 64)
+
     def test_a_store_without_conditions_moves_it_alone(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("warpdata.catalog.claims._sleep", lambda _: None)
         clock = [1000.0]
@@ -488,19 +525,52 @@ def test_audio_and_video_references(tmp_path: Path) -> None:
         np.testing.assert_allclose(sound.as_array(), samples, atol=1e-6)
         for second in (0.0, 0.5, 1.45, 1.9):
             assert abs(int(video.frame(second).mean()) - int(second * 10 + 1e-9) * 12) < 12
+        for never in (-0.1, math.inf, math.nan):
+            with pytest.raises(TimeRangeError, match=f"no frame at {never} s: clip.mp4"):
+                video.frame(never)
 
 
-def test_broken_media_is_a_typed_error(tmp_path: Path) -> None:
+def _sound(format: str, claimed_frames: int | None = None) -> bytes:  # noqa: A002 - the word of soundfile
+    """A short sound of eight channels; FLAC may claim another length in its head."""
+    import io
+
+    import soundfile
+
+    out = io.BytesIO()
+    soundfile.write(out, np.zeros((100, 8), np.float32), 8000, format=format)
+    made = bytearray(out.getvalue())
+    if claimed_frames is not None:  # the last 36 of 64 bits
+        head = int.from_bytes(made[18:26], "big")
+        made[18:26] = (head >> 36 << 36 | claimed_frames).to_bytes(8, "big")
+    return bytes(made)
+
+
+@pytest.mark.parametrize(
+    ("data", "kind", "ask", "words"),
+    [
+        (lambda: b"no picture", "image", lambda ref: ref.as_pil(), "not a readable picture"),
+        (lambda: b"no sound", "audio", lambda ref: ref.as_array(), r"not readable sound \(Format not recognised.\): x"),
+        (lambda: b"no sound", "audio", lambda ref: ref.sample_rate, "not readable sound"),
+        (
+            lambda: _sound("FLAC", (1 << 36) - 1), "audio", lambda ref: ref.as_array(),
+            "sound of 68719476735 samples of 8 channels is refused: x",
+        ),
+        (lambda: b"no video", "video", lambda ref: ref.frame(0), "not a readable video"),
+        (lambda: _sound("WAV"), "video", lambda ref: ref.frame(0), "the file has no video stream: x"),
+    ],
+)  # fmt: skip
+def test_broken_media_is_a_typed_error(
+    tmp_path: Path, data: Callable[[], bytes], kind: Any, ask: Callable[[Any], Any], words: str
+) -> None:
     (tmp_path / "raw").mkdir()
-    (tmp_path / "raw/x").write_bytes(b"not a picture, not a sound")
+    (tmp_path / "raw/x").write_bytes(data())
     with wd.DatasetBuilder("ws/x", catalog=tmp_path / "cat") as builder:
         builder.add_artifact("raw", tmp_path / "raw").publish()
-    with wd.dataset("ws/x", catalog=tmp_path / "cat") as ds:
-        for kind, call in (("image", "as_pil"), ("audio", "as_array")):
-            with pytest.raises(CorruptLayoutError):
-                getattr(ds.ref("raw", "x", kind), call)()
-        with pytest.raises(CorruptLayoutError):
-            ds.ref("raw", "x", "video").frame(0)
+    with (
+        wd.dataset("ws/x", catalog=tmp_path / "cat") as ds,
+        pytest.raises(CorruptLayoutError, match=words),
+    ):
+        ask(ds.ref("raw", "x", kind))
 
 
 def test_an_unreachable_catalog_is_unavailable(picture_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import json
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -10,11 +12,19 @@ from typing import Any
 import pytest
 
 import warpdata as wd
+from tests.servers import run_http
 from warpdata.bytekit.jsontext import dump_json
 from warpdata.catalog import claims, roster, staging
 from warpdata.catalog.names import parse_name
-from warpdata.catalog.signing import private_key
-from warpdata.errors import CorruptLayoutError, DatasetError, ManifestCorruptedError, StoreError
+from warpdata.catalog.signing import check_signature, private_key, public_text, seeded_key, signature_file
+from warpdata.errors import (
+    BlobNotFoundError,
+    CorruptLayoutError,
+    DatasetError,
+    ManifestCorruptedError,
+    StoreError,
+    UntrustedError,
+)
 from warpdata.stores.memory import MemoryStore
 
 NAME = parse_name("lab/x")
@@ -44,6 +54,43 @@ def test_a_page_of_the_list_that_was_changed_is_not_believed() -> None:
     store.put_if_absent(NAME.page_key(HASH), dump_json({"versions": [HASH]}))
     with pytest.raises(ManifestCorruptedError, match="page of the list of versions is damaged"):
         roster.read_roster(store, NAME)
+
+
+def test_a_page_of_the_list_that_is_gone_is_told_and_not_needed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(roster, "_PAGE_VERSIONS", 2)
+    monkeypatch.setattr(roster, "_MAX_VERSIONS", 4)
+    catalog = tmp_path / "catalog"
+    with wd.DatasetBuilder("lab/x", catalog=catalog) as builder:
+        every = [builder.describe(n=n).add_table(f"t{n}", {"a": [n]}).publish().version for n in range(7)]
+    with wd.dataset("lab/x", catalog=catalog) as ds:
+        found = ds.versions()
+        for page in (catalog / "datasets/lab/x/older").iterdir():
+            page.unlink()
+        assert ds.versions(limit=6) == found[:6]
+        assert [each.version for each in ds.versions()] == every[::-1]
+    with (
+        run_http(catalog) as server,
+        pytest.raises(ManifestCorruptedError, match="a page of the list of versions is gone"),
+    ):
+        wd.dataset(f"lab/x@{every[0][:10]}", catalog=server.url, cache_dir=tmp_path / "cache")
+
+
+def test_a_damaged_tag_is_told_and_stops_no_publisher(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with wd.DatasetBuilder("lab/x", catalog=tmp_path) as builder:
+        builder.add_table("main", {"a": [1]}).publish(tags=["good"])
+        (tmp_path / "datasets/lab/x/tags/good.json").write_text("{}")
+        (tmp_path / "datasets/lab/x/versions.json").unlink()
+        published = builder.add_table("more", {"a": [1]}).publish()
+    assert "the list of versions was not written" in caplog.text
+    assert "good.json" in caplog.text
+    with wd.dataset("lab/x", catalog=tmp_path) as ds:
+        assert ds.version == published.version
+        with pytest.raises(ManifestCorruptedError, match=r"good\.json"):
+            ds.tags()
 
 
 @pytest.mark.parametrize("said", [b"{", b"{}", b'{"keys": 3}'])
@@ -121,6 +168,42 @@ def test_a_key_of_another_kind_signs_nothing(tmp_path: Path) -> None:
         private_key(tmp_path / "gone.pem")
 
 
+@pytest.mark.parametrize("at", range(12))
+def test_a_damaged_key_is_a_typed_error_or_another_key(tmp_path: Path, at: int) -> None:
+    """Each byte of what says which kind of key it is, whatever it became."""
+    serialization = pytest.importorskip("cryptography.hazmat.primitives.serialization")
+    form = serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    der = bytearray(seeded_key(bytes(32)).private_bytes(serialization.Encoding.DER, *form))
+    refused = 0
+    for value in range(256):
+        der[at] = value
+        text = base64.encodebytes(der).decode()
+        (tmp_path / "key.pem").write_text(f"-----BEGIN PRIVATE KEY-----\n{text}-----END PRIVATE KEY-----\n")
+        try:
+            private_key(tmp_path / "key.pem")
+        except StoreError:
+            refused += 1
+    assert refused >= 200
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"payload": []}, {"payload": {}}, {"payload": 3}, {"payload": 2.0}, {"payload": True}, {"payload": None},
+        {"algorithm": "rsa"}, {"algorithm": ["ed25519"]}, {"public_key": "?"}, {"public_key": 5}, {"public_key": ""},
+        {"signature": "é"}, {"signature": None}, {"signature": []}, {"signature": ""},
+    ],
+)  # fmt: skip
+def test_a_damaged_signature_is_no_signature(changed: dict[str, Any]) -> None:
+    key = seeded_key(bytes(32))
+    trusted = (public_text(key),)
+    sound = signature_file(NAME, HASH, b"{}", key)
+    assert check_signature(sound, b"{}", NAME, HASH, trusted).covers == "content and notes"
+    said = dump_json({**json.loads(sound), **changed})
+    with pytest.raises(UntrustedError):
+        check_signature(said, b"{}", NAME, HASH, trusted)
+
+
 def test_a_staging_folder_that_lost_its_lock_goes_when_it_is_old(tmp_path: Path) -> None:
     folders = [tmp_path / name for name in ("young", "old")]
     for folder in folders:
@@ -128,3 +211,49 @@ def test_a_staging_folder_that_lost_its_lock_goes_when_it_is_old(tmp_path: Path)
     os.utime(folders[1], (0, 0))
     assert [staging._swept(folder) for folder in folders] == [False, True]
     assert [folder.exists() for folder in folders] == [True, False]
+
+
+def _nothing_more(builder: wd.DatasetBuilder, _: wd.Dataset) -> object:
+    return builder.extend().publish()
+
+
+def _bound_to(table: str, artifact: str) -> Callable[[wd.DatasetBuilder, wd.Dataset], object]:
+    def ask(builder: wd.DatasetBuilder, _: wd.Dataset) -> object:
+        return builder.extend().add_table("more", {"f": ["a"]}).bind(table, "f", artifact).publish()
+
+    return ask
+
+
+@pytest.mark.parametrize(
+    ("ask", "kind", "words"),
+    [
+        (lambda _, there: there.ref("raw", "b").read_bytes(), BlobNotFoundError, "'raw' has no member 'b'"),
+        (lambda _, there: there.ref("raw", "a").local_path(), DatasetError, "'a' has no file here, and mode='remote'"),
+        (lambda _, there: wd.read_refs([there.ref("raw", "a"), "a"]), TypeError, "is a reference, not str"),
+        (lambda new, there: new.revise(there, wd.Episodes.of([])), DatasetError, "ws/x has 0 artifacts of episodes"),
+        (lambda new, _: new.revise("ws/x", wd.Episodes.of([])), TypeError, "what is revised is a dataset .*, not str"),
+        (lambda new, there: new.keep(there).extend(), ValueError, "extend.. keeps the newest version by itself"),
+        (_nothing_more, DatasetError, "there is nothing to publish"),
+        (_bound_to("main", "rw"), DatasetError, "no part of this version: main -> rw. Did you mean 'raw'"),
+        (_bound_to("mian", "raw"), DatasetError, "no part of this version: mian -> raw. Did you mean 'main'"),
+        (
+            lambda new, _: new.extend().add_table("main", {"f": ["c"]}).publish(),
+            DatasetError, "1 values of main.f name no member of 'raw', the first is 'c'",
+        ),
+    ],
+)  # fmt: skip
+def test_what_a_published_version_refuses(
+    tmp_path: Path, ask: Callable[[Any, Any], object], kind: type[Exception], words: str
+) -> None:
+    (tmp_path / "raw").mkdir()
+    (tmp_path / "raw/a").write_bytes(b"bytes")
+    with wd.DatasetBuilder("ws/x", catalog=tmp_path / "cat") as builder:
+        builder.add_artifact("raw", tmp_path / "raw").add_table("main", {"f": ["a"]})
+        builder.bind("main", "f", "raw").publish()
+    with (
+        wd.dataset("ws/x", catalog=tmp_path / "cat", mode="remote") as there,
+        wd.DatasetBuilder("ws/x", catalog=tmp_path / "cat") as fresh,
+    ):
+        with pytest.raises(kind, match=words):
+            ask(fresh, there)
+        assert wd.dataset("ws/x", catalog=tmp_path / "cat").version == there.version

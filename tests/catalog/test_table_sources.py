@@ -8,10 +8,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 import warpdata as wd
 from warpdata.catalog import rowsources
@@ -315,6 +318,40 @@ def test_rows_that_lack_every_column_are_kept_beside_others(published) -> None:
     assert published([{}, {"a": 1}, {}]).to_pylist() == [{"a": None}, {"a": 1}, {"a": None}]
 
 
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@given(
+    rows=st.lists(
+        st.fixed_dictionaries(
+            {},
+            optional={
+                "number": st.none() | st.integers(-(2**63), 2**63 - 1),
+                "list": st.none() | st.lists(st.none() | st.floats(allow_nan=False), max_size=2),
+                "struct": st.none() | st.fixed_dictionaries({"a": st.none() | st.text(max_size=2)}),
+            },
+        ),
+        min_size=1,
+        max_size=20,
+    ),
+    step=st.integers(1, 7),
+)
+def test_rows_in_steps_are_the_rows(tmp_path: Path, rows: list[dict[str, Any]], step: int) -> None:
+    """Whatever keys a row or a whole step of them lacks; a row of nothing is a row."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(rowsources, "_CHUNK_ROWS", step)
+        found = rowsources.rows_reader(iter(rows), tmp_path).read_all()
+    names = list(dict.fromkeys(name for row in rows for name in row))
+    assert sorted(found.schema.names) == sorted(names)
+    assert (
+        found.to_pylist() == [{name: row.get(name) for name in found.schema.names} for row in rows]
+        or not names
+    )
+
+
+def test_a_step_of_empty_rows_is_published(published, small_steps: None) -> None:
+    rows = [{}, {}, {}, {"a": 1}, {}, {}, {}, {}]
+    assert published(rows)["a"].to_pylist() == [row.get("a") for row in rows]
+
+
 def nested(levels: int, kind: str) -> Any:
     value: Any = 1
     for _ in range(levels):
@@ -370,6 +407,44 @@ def test_what_holds_itself_is_refused(published) -> None:
     ring.append(ring)
     with pytest.raises(DatasetError, match="levels deep"):
         published([{"a": ring}])
+
+
+TWICE = {
+    "list": lambda value: [value, value],
+    "tuple": lambda value: (value, value),
+    "dictionary": lambda value: {"a": value, "b": value},
+    "list of one": lambda value: [[value], [value]],
+}
+
+
+@pytest.mark.parametrize("kind", TWICE)
+def test_few_lists_held_so_often_that_nothing_holds_their_values_are_refused(published, kind: str) -> None:
+    """Ninety lists, each held twice by the next: to Arrow they are 2 ** 90 values."""
+    value: Any = 1
+    for _ in range(45 if kind == "list of one" else 90):
+        value = TWICE[kind](value)
+    objects = np.empty(1, object)
+    objects[0] = value
+    for source in (
+        [{"a": value}], iter([{"a": 1}, {"a": value}]), {"a": [value]}, {"a": objects}, pd.DataFrame({"a": objects}),
+        [{"a": [value] * 3}],
+    ):  # fmt: skip
+        with pytest.raises(DatasetError, match="column 'a' holds the same lists or dictionaries") as refused:
+            published(source)
+        assert refused.value.hint
+
+
+def test_values_are_counted_as_arrow_counts_them(published, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only what comes again counts: how much there may be of one thing is for memory to say."""
+    shared = [1, 2, 3]
+    source = [{"a": [shared, shared, [4]]}, {"a": [shared]}]  # `shared` comes twice more than there is of it
+    monkeypatch.setattr(rowsources, "_MAX_REPEATS", 6)
+    assert published(source)["a"].to_pylist() == [[shared, shared, [4]], [shared]]
+    monkeypatch.setattr(rowsources, "_MAX_REPEATS", 5)
+    with pytest.raises(DatasetError, match="more than 5 values"):
+        published(source)
+    many = [{"a": [[number] * 10]} for number in range(100)]
+    assert published(many)["a"].to_pylist() == [row["a"] for row in many]
 
 
 @pytest.mark.parametrize(

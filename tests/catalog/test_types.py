@@ -371,6 +371,14 @@ class TestSelection:
         "len(list_filter([id, 1], lambda x: x > 1)) = 1 and id < 4": lambda i: 1 < i < 4,
         "case when id > 3 then false else true end": lambda i: i <= 3,
         "columns(*) is not null": lambda i: True,
+        "columns('^(id|x y)$') between 3 and 5": lambda i: 3 <= i <= 5,
+        "columns(lambda c: c <> 'Word') < 3": lambda i: i < 3,
+        "#4 < 3": lambda i: i < 3,
+        "t = {'id': 5, 'value': 2.5, 'Word': 'w2', 'x y': 5}": lambda i: i == 5,
+        "to_json(t) = to_json({'id': 7, 'value': 3.5, 'Word': 'w1', 'x y': 7})": lambda i: i == 7,
+        "(id, value, Word, id) in (select * from t where id > 390)": lambda i: i > 390,
+        "id in (select columns('id') from t where id < 3)": lambda i: i < 3,
+        "exists (select * from labels where labels.id = t.id)": lambda i: i in (3, 250, 399),
         "random() >= 0": lambda i: True,
     }
 
@@ -388,6 +396,18 @@ class TestSelection:
         assert again.arrow()["id"].to_pylist() == [i for i in expected if i % 2 == 0]
         if expected:
             assert view.take([-1, 0])["id"].to_pylist() == [expected[-1], expected[0]]
+
+    @pytest.mark.parametrize("rows", ["columns(*) is not null", "#1 > 3", "t is not null"])
+    def test_whole_rows_and_subqueries_do_not_meet(self, dataset: wd.Dataset, rows: str) -> None:
+        view = dataset.table().filter(f"{rows} and id in (select id from labels)")
+        with pytest.raises(DatasetError, match="cannot look at whole rows") as refused:
+            view.count()
+        assert "Name the columns" in refused.value.hint
+
+    def test_a_filter_that_is_chance_is_asked_once(self, dataset: wd.Dataset) -> None:
+        view = dataset.table().filter("random() < 0.5")
+        for _ in range(5):
+            assert view.take([-1, 0]).num_rows == 2
 
     def test_the_clock_stands_still_during_a_pass(self, dataset: wd.Dataset) -> None:
         view = dataset.table().filter("id % 100 = 0 and now() = (now() + interval 0 second)")

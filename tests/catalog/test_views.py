@@ -133,6 +133,19 @@ def test_references_in_any_order_fetch_each_file_once(local_catalog: str, pictur
         assert dataset.spent.bytes_read - before <= total + gaps
 
 
+def test_references_of_another_version_are_others(local_catalog: str, picture_folder: Path) -> None:
+    """They have the same names, and may have other bytes."""
+    found = []
+    for which in range(2):
+        publish_demo(local_catalog, picture_folder)
+        with wd.dataset("ws/demo", catalog=local_catalog) as dataset:
+            found += [dataset.ref("pictures", "a/007.png"), dataset.ref("pictures", "a/007.png", "image")]
+        (picture_folder / "a" / "007.png").write_bytes((picture_folder / "a" / f"00{which}.png").read_bytes())
+    assert found[0] == found[1] == pickle.loads(pickle.dumps(found[0]))
+    assert len({*found}) == 2
+    assert found[0] != found[2]
+
+
 def test_references_travel_to_other_processes(demo: wd.Dataset) -> None:
     refs = next(demo.table().batch_dicts(3))["image"]
     again = pickle.loads(pickle.dumps(refs))

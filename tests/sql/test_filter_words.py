@@ -47,3 +47,9 @@ def test_our_own_column_is_none_of_theirs(sources: dict[str, Any]) -> None:
     for source in sources.values():
         with pytest.raises(WarpError, match="no column"):
             source(f"{ROW_NUMBER} >= 0")
+
+
+def test_nor_in_a_subquery(sources: dict[str, Any]) -> None:
+    for text in (f"1 in (select {ROW_NUMBER} from t)", f"exists (select 1 from main where {ROW_NUMBER} > 1)"):
+        with pytest.raises(WarpError, match="no column"):
+            sources["table"](text)

@@ -11,7 +11,7 @@ from typing import IO, Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from warpdata.catalog.refarray import plain_batch
+from warpdata.catalog.refarray import plain_batch, python_values
 from warpdata.errors import require_word
 
 FORMATS = ("arrow", "ndjson", "parquet")
@@ -34,7 +34,14 @@ def write_batches(batches: Iterable[pa.RecordBatch], schema: pa.Schema, form: st
 
 def rows_as_json(table: Any) -> list[dict[str, Any]]:
     """Rows as values JSON can hold."""
-    return [{k: plain_value(v) for k, v in row.items()} for row in table.to_pylist()]
+    names = table.schema.names
+    shown = [map(plain_value, _shown(c, name)) for name, c in zip(names, table.columns, strict=True)]
+    return [dict(zip(names, row, strict=True)) for row in zip(*shown, strict=True)]
+
+
+def _shown(column: Any, name: str) -> list[Any]:
+    """The values of a column; times that Python would round as the text Arrow has for them."""
+    return python_values(column.cast(pa.string()) if column.type == pa.time64("ns") else column, name)
 
 
 def plain_value(value: Any) -> Any:

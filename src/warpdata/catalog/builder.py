@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -24,7 +25,7 @@ from warpdata.catalog.access import (
 )
 from warpdata.catalog.artifact_contents import EPISODES_TABLE
 from warpdata.catalog.bindings import check_binding, default_ref_type
-from warpdata.catalog.dataset import opened_version
+from warpdata.catalog.dataset import Dataset, opened_version
 from warpdata.catalog.growing import (
     check_grown_corpus,
     grown_artifact,
@@ -58,7 +59,7 @@ from warpdata.catalog.stored import StoredEpisode, agreed
 from warpdata.catalog.table import StreamRequest
 from warpdata.catalog.transfer import Progress, Upload, upload_blob, upload_bytes, upload_file
 from warpdata.catalog.vector_parts import grown_vectors
-from warpdata.errors import DatasetError, WriterClosedError, nearest, require_word, suggests
+from warpdata.errors import DatasetError, WriterClosedError, nearest, require_kind, require_word, suggests
 from warpdata.formats.gamsae.corpus_json import CorpusRecord, parse_corpus
 from warpdata.formats.gamsae.layout import CORPUS_JSON
 from warpdata.formats.manifest import model
@@ -81,7 +82,6 @@ from warpdata.settings import Settings
 from warpdata.stores.digest import DigestedFile, FileDigest, check_unchanged, digest_file
 
 if TYPE_CHECKING:
-    from warpdata.catalog.dataset import Dataset
     from warpdata.episodes.collection import Episodes
 
 _CHECK_ROWS = 65_536
@@ -183,7 +183,9 @@ class DatasetBuilder:
     ) -> DatasetBuilder:
         """A table from parquet files, a pattern, a folder, Arrow data, or a pandas or polars frame."""
         self._new_part(name)
-        return self._set_table(name, source, options or ParquetOptions(), optimize=optimize)
+        options = ParquetOptions() if options is None else options
+        require_kind("options", options, ParquetOptions, "a ParquetOptions")
+        return self._set_table(name, source, options, optimize=optimize)
 
     def _set_table(
         self, name: str, source: Any, options: ParquetOptions, *, optimize: bool = False
@@ -211,6 +213,7 @@ class DatasetBuilder:
         Recordings (episode directories, or whole roots with their edits) are packed for `wshard_episodes`.
         """
         self._new_part(name)
+        require_kind("options", options, (PackOptions, type(None)), "a PackOptions")
         if kind == model.EPISODE_KIND:
             return self._add_episodes(name, source, CHUNK_BYTES)
         if kind not in model.KINDS:
@@ -336,6 +339,7 @@ class DatasetBuilder:
         """
         if self._extends:
             raise ValueError("extend() keeps the newest version by itself; keep() is for parts of others")
+        require_kind("what is kept", dataset, Dataset, "parts of a dataset (wd.dataset)")
         manifest = dataset.manifest
         chosen = _names_of("table", manifest.tables, tables)
         for name in chosen:
@@ -363,6 +367,7 @@ class DatasetBuilder:
 
     def revise(self, dataset: Dataset, episodes: Episodes) -> DatasetBuilder:
         """An existing version with other episodes in the place of its own; all else is kept as it is."""
+        require_kind("what is revised", dataset, Dataset, "a dataset (wd.dataset)")
         manifest = dataset.manifest
         own = [name for name, part in manifest.artifacts.items() if part.kind == model.EPISODE_KIND]
         if len(own) != 1:
@@ -402,10 +407,12 @@ class DatasetBuilder:
     ) -> Published:
         """Send what is missing, then the manifest, then move the pointers; running it again is harmless.
 
+        But for rows that join a table (`extend`): every run adds them.
+
         `retries`: how often to move `latest` after all when somebody else moved it meanwhile (after `extend`: how
         often to go on from the newer version instead); writers with retries queue up, so that versions are a line;
-        `expect_latest`: the version it must still point at; `repair`: read back what is there already and replace
-        what is damaged.
+        `expect_latest`: the version it must still point at, by its hash or the first digits; `repair`: read back
+        what is there already and replace what is damaged.
         """
         self._check_ours()
         options = PublishOptions(
@@ -480,7 +487,10 @@ class DatasetBuilder:
     def _built(self) -> tuple[Manifest, list[Upload]]:
         if not (self._tables or self._kept_tables or self._artifacts or self._kept_artifacts):
             raise DatasetError("there is nothing to publish", hint="Add a table or an artifact first.")
-        self._add_episode_facts()
+        with self._episode_facts():
+            return self._described()
+
+    def _described(self) -> tuple[Manifest, list[Upload]]:
         bindings = self._all_bindings()
         for binding in bindings:
             self._check(binding)
@@ -633,13 +643,18 @@ class DatasetBuilder:
     def _is_here(self, dataset: Dataset) -> bool:
         return plain_address(self._options.catalogs[0]) == dataset.catalog.address
 
-    def _add_episode_facts(self) -> None:
-        """The table of all episodes, unless the caller brought one."""
-        if EPISODES_TABLE in {*self._tables, *self._kept_tables}:
-            return
+    @contextlib.contextmanager
+    def _episode_facts(self) -> Iterator[None]:
+        """The table of all episodes, unless the caller brought one; it is of this moment, more of them may come."""
         rows = [row for name in self._episode_artifacts() for row in self._episode_rows(name)]
-        if rows:
+        if not rows or EPISODES_TABLE in {*self._tables, *self._kept_tables}:
+            yield
+            return
+        try:
             self._set_table(EPISODES_TABLE, episodes_table(rows), ParquetOptions())
+            yield
+        finally:
+            self._tables.pop(EPISODES_TABLE, None)
 
     def _all_bindings(self) -> list[Binding]:
         """The bindings that were made here, and the kept ones of other columns."""

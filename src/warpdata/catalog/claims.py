@@ -24,8 +24,11 @@ _log = logging.getLogger("warpdata.catalog")
 
 KEEP, DROP, MOVE = "claims/keep/", "claims/drop/", "claims/move/"
 _PROBE = "probe/"
-LIFETIME_S = {KEEP: 24 * 3600.0, DROP: 900.0, MOVE: 60.0, _PROBE: 24 * 3600.0}
-"""How long a claim counts, by the store's clock; its owner stops relying on it after half of that."""
+LIFETIME_S = {KEEP: 24 * 3600.0, DROP: 900.0, MOVE: 300.0, _PROBE: 24 * 3600.0}
+"""How long a claim counts, by the store's clock; its owner stops relying on it after half of that.
+
+Half of the shortest is more than a request takes that is tried again until it fails (`RetryPolicy`).
+"""
 
 MAX_CLAIM_BYTES = 64 << 20
 _POLL_S = 2.0
@@ -58,6 +61,11 @@ class Claim:
         _put_own(self.store, self.key, dump_json({"keys": sorted(self.keys)}) + b"\n")
         if old:
             self.store.delete(old)
+
+    def renew(self) -> None:
+        """Say it again, and wait for whoever may have taken the old one for dead; then look at everything again."""
+        self.announce()
+        wait_for_removers(self)
 
     def is_held(self) -> bool:
         """Whether nobody took it for dead and removed it."""

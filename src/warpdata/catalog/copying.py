@@ -73,8 +73,10 @@ def copy_dataset(
         with storing(store, name, files, uploads, replace(options, bases=bases)) as stored:
             sent += stored.uploads
             if version == wanted and moves:
+                stored.keep()
                 move_latest(store, name, version, read_pointer(store, name.latest_key), options)
             for tag in (tag for tag, pointed in named.items() if pointed == version):
+                stored.keep()
                 move_pointer(store, name.tag_key(tag), version, read_pointer(store, name.tag_key(tag)))
                 moved[tag] = version
     write_roster(store, name)

@@ -98,6 +98,8 @@ class Dataset:
     """One version of a dataset: an immutable manifest, and everything it leads to."""
 
     def __init__(self, name: DatasetName, resolved: Resolved, access: Access, streams: Streams) -> None:
+        for value, kind in ((name, DatasetName), (resolved, Resolved), (access, Access), (streams, Streams)):
+            require_kind("Dataset", value, kind, f"made by wd.dataset, of a {kind.__name__}")
         self.name = name
         self.manifest: Manifest = resolved.manifest
         self.catalog: Catalog = resolved.catalog
@@ -529,9 +531,7 @@ def open_recipe(fields: dict[str, Any]) -> Dataset:
     """The dataset that `recipe` names, or only its name and catalogs; for its tables and references only."""
     given = {key: fields.get(key) for key in ("mode", "cache_dir", "cache_bytes")}
     options = access_options(Settings.from_env(), catalogs=tuple(fields["catalogs"]), **given)
-    name = parse_name(fields["name"])
-    access = Access(options)
-    return Dataset(name, Resolver(access).resolve(name), access, _NO_STREAMS)
+    return open_dataset(parse_name(fields["name"]), options, _NO_STREAMS)
 
 
 @functools.lru_cache(maxsize=8)

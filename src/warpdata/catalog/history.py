@@ -162,9 +162,13 @@ def tag_version(store: BlobStore, name: DatasetName, version: str, tag: str) -> 
     """Point a tag at a version that is there, and stays there meanwhile."""
     keep_tags_apart(store, name, [tag])
     key = name.tag_key(tag)
-    with keeping(store, name.version_keys(version)):
+    with keeping(store, name.version_keys(version)) as claim:
+        seen = read_pointer(store, key)
         store.head(name.version_key(version))
-        pointer = move_pointer(store, key, version, read_pointer(store, key))
+        while not claim.is_fresh:
+            claim.renew()
+            store.head(name.version_key(version))
+        pointer = move_pointer(store, key, version, seen)
     note_version(store, name, version, parent=None, tags=(tag,))
     return pointer
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -13,8 +14,9 @@ import numpy as np
 
 from warpdata.bytekit.arrays import as_array
 from warpdata.bytekit.checksum import sha256_hex
-from warpdata.bytekit.commit import write_file
+from warpdata.bytekit.commit import make_folders, write_file
 from warpdata.bytekit.jsontext import dump_json
+from warpdata.bytekit.locks import FileLock
 from warpdata.catalog.adding import check_free, publish_part
 from warpdata.catalog.artifact_contents import PublishedSource
 from warpdata.catalog.dataset import Dataset
@@ -34,7 +36,7 @@ from warpdata.catalog.transfer import upload_bytes, upload_file
 from warpdata.episodes.code_name import code_name
 from warpdata.episodes.jobs import Called, Here, Runner
 from warpdata.episodes.opening import episode_of_shard
-from warpdata.errors import DatasetError, WarpError, nearest
+from warpdata.errors import ConflictError, DatasetError, NoLocksError, WarpError, nearest
 from warpdata.formats.manifest.model import EPISODE_KIND, LANE_KIND, BlobRef
 from warpdata.formats.wshard.reader import ShardReader
 from warpdata.stores.digest import digest_file
@@ -119,37 +121,40 @@ def make_lane(
     check_free(dataset, part_name(about.name), LANE_KIND)
     places = _places(dataset)
     folder = _folder(dataset, about)
-    held = _held(dataset, about, places)
-    files = {place: _file(folder, place) for place in places if place not in held}
-    missing = [
-        at for at, place in enumerate(places) if place in files and not _is_whole(files[place], about, place)
-    ]
-    resumed, done = len(files) - len(missing), len(places) - len(missing)
-    without: dict[int, str] = {}
-    seen: dict[str, None] = {}
-    folder.mkdir(parents=True, exist_ok=True)
-    if progress is not None:
-        progress(done, len(places))
-    task = LaneTask(_sources(dataset), places, about, Called(function))
-    for position, made in (runner or Here()).run(task, missing):
-        if isinstance(made, bytes):
-            write_file(files[places[position]], made, durable=False)
-        else:
-            without[position], *known = made
-            seen |= dict.fromkeys(known)
-            del files[places[position]]
-        done += 1
+    with _alone(folder):
+        held = _held(dataset, about, places)
+        files = {place: _file(folder, place) for place in places if place not in held}
+        missing = [
+            at
+            for at, place in enumerate(places)
+            if place in files and not _is_whole(files[place], about, place)
+        ]
+        resumed, done = len(files) - len(missing), len(places) - len(missing)
+        without: dict[int, str] = {}
+        seen: dict[str, None] = {}
+        folder.mkdir(parents=True, exist_ok=True)
         if progress is not None:
             progress(done, len(places))
-    if not files and not held:
-        known = [name for name in seen if name not in about.signals]
-        hint = "".join(nearest(name, known) for name in wanted.of if name not in seen)
-        raise DatasetError(
-            f"no episode of {dataset.id} has {' and '.join(map(repr, wanted.of))}; there are "
-            f"{', '.join(known) or 'no episodes'}.{hint}"
-        )
-    published = _publish(dataset, about, files, options)
-    shutil.rmtree(folder, ignore_errors=True)
+        task = LaneTask(_sources(dataset), places, about, Called(function))
+        for position, made in (runner or Here()).run(task, missing):
+            if isinstance(made, bytes):
+                write_file(files[places[position]], made, durable=False)
+            else:
+                without[position], *known = made
+                seen |= dict.fromkeys(known)
+                del files[places[position]]
+            done += 1
+            if progress is not None:
+                progress(done, len(places))
+        if not files and not held:
+            known = [name for name in seen if name not in about.signals]
+            hint = "".join(nearest(name, known) for name in wanted.of if name not in seen)
+            raise DatasetError(
+                f"no episode of {dataset.id} has {' and '.join(map(repr, wanted.of))}; there are "
+                f"{', '.join(known) or 'no episodes'}.{hint}"
+            )
+        published = _publish(dataset, about, files, options)
+        shutil.rmtree(folder, ignore_errors=True)
     lacking = tuple(without[position] for position in sorted(without))
     return LaneMade(published, len(missing) - len(without), resumed, len(held), lacking)
 
@@ -169,6 +174,22 @@ def _folder(dataset: Dataset, about: LaneAbout) -> Path:
     identity = dump_json({"dataset": dataset.id, "catalog": dataset.catalog.address, **about.to_json()})
     cache = Path(os.path.expanduser(dataset.access.options.cache_dir))
     return cache / "lanes" / sha256_hex(identity)[:24]
+
+
+@contextlib.contextmanager
+def _alone(folder: Path) -> Iterator[None]:
+    """Nobody else computes the lane on this machine meanwhile: one would take away what the other has finished."""
+    make_folders(folder.parent)
+    try:
+        lock = FileLock.take(folder.with_suffix(".lock"), removes=True)
+    except NoLocksError:
+        yield
+        return
+    if lock is None:
+        hint = "Wait until that is done: what it publishes is not computed again."
+        raise ConflictError("this lane is being computed by somebody else", path=folder, hint=hint)
+    with lock:
+        yield
 
 
 def _file(folder: Path, place: LanePlace) -> Path:

@@ -127,15 +127,14 @@ class Lane:
         member = self.artifact.find([ABOUT])[0]
         if member.length > _MAX_ABOUT_BYTES:
             raise CorruptLayoutError(f"it has {member.length} bytes", path=path)
+        data = self.artifact.reader_of(member).read(0, member.length)
+        if sha256_hex(data) != self.artifact.part.shards[member.shard].hash:
+            raise CorruptLayoutError("what it says of the lane is not as it was published", path=path)
         try:
-            data = self.artifact.reader_of(member).read(0, member.length)
-            if sha256_hex(data) != self.artifact.part.shards[member.shard].hash:
-                raise CorruptLayoutError("what it says of the lane is not as it was published", path=path)
-            return LaneAbout.from_json(parse_json_object(data, max_bytes=_MAX_ABOUT_BYTES), path)
-        except CorruptLayoutError:
-            raise
+            said = parse_json_object(data, max_bytes=_MAX_ABOUT_BYTES)
         except FormatError as error:
             raise CorruptLayoutError(f"what it says of the lane is damaged ({error})", path=path) from None
+        return LaneAbout.from_json(said, path)
 
     @property
     def signals(self) -> Mapping[str, str]:

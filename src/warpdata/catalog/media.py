@@ -15,6 +15,9 @@ from warpdata.formats.episodedir.video import open_container
 MAX_PIXELS = 1 << 28
 """A picture that claims more is refused before it is decoded."""
 
+MAX_SAMPLES = 1 << 32
+"""Sound that claims more, of all channels together, is refused before memory is taken for it."""
+
 
 def decode_pil(data: bytes, name: str) -> Any:
     """A decoded Pillow image."""
@@ -41,10 +44,15 @@ def decode_audio(data: bytes, name: str) -> tuple[NDArray[np.float32], int]:
     except ImportError:
         raise MissingExtraError.for_extra("soundfile", "audio") from None
     try:
-        samples, rate = soundfile.read(io.BytesIO(data), dtype="float32")
+        with soundfile.SoundFile(io.BytesIO(data)) as sound:
+            if sound.frames * sound.channels > MAX_SAMPLES:
+                fact = f"sound of {sound.frames} samples of {sound.channels} channels is refused"
+                raise CorruptLayoutError(fact, path=name)
+            # In one go: in pieces, MP3 would begin each of them anew and give other samples.
+            return sound.read(dtype="float32"), int(sound.samplerate)
     except (soundfile.SoundFileError, RuntimeError, ValueError) as error:
-        raise CorruptLayoutError(f"not readable sound ({error})", path=name) from None
-    return samples, int(rate)
+        why = getattr(error, "error_string", error)  # the whole text has the address of an object
+        raise CorruptLayoutError(f"not readable sound ({why})", path=name) from None
 
 
 def decode_video_frame(file: io.BufferedIOBase, time_s: float, name: str) -> NDArray[np.uint8]:

@@ -17,12 +17,13 @@ from warpdata.catalog.transfer import (
     Upload,
     is_intact,
     put_blob,
+    put_in_place,
     stored_parts,
     upload_blob,
     upload_file,
     upload_read,
 )
-from warpdata.errors import ManifestCorruptedError, WarpError
+from warpdata.errors import BlobNotFoundError, DatasetNotFoundError, ManifestCorruptedError, WarpError
 from warpdata.formats.manifest.layout import MAX_MANIFEST_BYTES
 from warpdata.formats.manifest.model import BlobRef, Manifest
 from warpdata.formats.manifest.reader import parse_manifest
@@ -63,10 +64,10 @@ def mend_version(
     version = Resolver(access).version(catalog, name)
     copies = _Copies(access, name, version, sources, files)
     parts = _Parts(store, copies)
-    manifest, was_damaged = _manifest(store, name, version, sources, parts)
-    blobs = [blob for blob in manifest.blobs().values() if not blob.is_elsewhere]
-    keys = {blob.key for blob in blobs} | set(name.version_keys(version))
-    with keeping(store, keys):
+    # Nobody deletes a version that is claimed, and nobody collects what the manifest names as long as it is there.
+    with keeping(store, name.version_keys(version)):
+        manifest, was_damaged = _manifest(store, name, version, sources, parts)
+        blobs = [blob for blob in manifest.blobs().values() if not blob.is_elsewhere]
         damaged = _damaged(store, blobs, progress, workers)
         flags = [_replace(store, blob, copies) for blob in damaged]
     replaced = (*parts.replaced, *(blob.hash for blob, good in zip(damaged, flags, strict=True) if good))
@@ -79,7 +80,10 @@ def _manifest(
 ) -> tuple[Manifest, bool]:
     """The manifest, replaced by an intact one of another catalog if need be."""
     key = name.version_key(version)
-    held = store.get(key, max_bytes=MAX_MANIFEST_BYTES)
+    try:
+        held = store.get(key, max_bytes=MAX_MANIFEST_BYTES)
+    except BlobNotFoundError:
+        raise DatasetNotFoundError(f"dataset {name} is not published", path=store.address) from None
     assert held is not None
     try:
         return parse_manifest(held.data, expected_hash=version, parts=parts), False
@@ -90,7 +94,7 @@ def _manifest(
                     data = Resolver(source).fetched(catalog, name, version)
                 except WarpError:
                     continue
-                store.compare_and_swap(key, data, held.info.etag)
+                put_in_place(store, key, data, held.info)
                 return parse_manifest(data, parts=parts), True
         raise
 

@@ -85,6 +85,11 @@ def is_dataset_name(text: str) -> bool:
     return bool(DATASET_ID.fullmatch(text.partition("@")[0]))
 
 
+def is_hash_prefix(text: object) -> bool:
+    """Whether it is the hash of a version, or enough of its beginning."""
+    return isinstance(text, str) and bool(_HASH_PREFIX.fullmatch(text))
+
+
 def check_tag(tag: str) -> str:
     """The tag itself if it can be one; what looks like a hash cannot."""
     if not _TAG.fullmatch(tag) or _HASH_PREFIX.fullmatch(tag):

@@ -86,8 +86,10 @@ def _after_conflict(
 ) -> Pointer:
     """A conflict that is our own write whose answer was lost is no conflict."""
     now = read_pointer(store, key).pointer
-    if now == after:
-        return after
+    if now == after or (
+        now is not None and (now.sequence, now.previous) == (after.sequence + 1, after.version)
+    ):
+        return after  # and somebody may have gone on from it
     if now == seen.pointer:
         raise conflict
     expected = seen.pointer.version[:12] if seen.pointer else "nothing"
@@ -101,6 +103,9 @@ def _swap_alone(store: BlobStore, key: str, after: Pointer, seen: PointerState) 
     """For stores without conditional writes: nobody else moves it, and one put replaces it as a whole."""
     with alone(store, key) as claim:
         now = read_pointer(store, key)
-        if now.pointer != seen.pointer or not claim.is_fresh:
+        if now.pointer != seen.pointer:
             raise ConflictError("another publisher was quicker", path=f"{store.address}/{key}")
+        if not claim.is_fresh:
+            hint = "The version is stored. Publish again."
+            raise ConflictError("moving this pointer took too long", path=f"{store.address}/{key}", hint=hint)
         store.compare_and_swap(key, pack_pointer(after), now.etag)

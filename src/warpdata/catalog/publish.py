@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -13,14 +13,14 @@ from warpdata.bytekit.background import map_in_threads
 from warpdata.catalog.access import Access, writable_catalog
 from warpdata.catalog.alike_tags import keep_tags_apart
 from warpdata.catalog.card import cards
-from warpdata.catalog.claims import Claim, keeping, wait_for_removers
+from warpdata.catalog.claims import Claim, keeping
 from warpdata.catalog.dataset_list import note_dataset
-from warpdata.catalog.names import DatasetName, check_tag
+from warpdata.catalog.names import DatasetName, check_tag, is_hash_prefix
 from warpdata.catalog.pointer import PointerState, move_pointer, read_pointer
 from warpdata.catalog.roster import about_manifest, note_version
 from warpdata.catalog.signing import SUFFIX as SIGNATURE
 from warpdata.catalog.signing import sign_version
-from warpdata.catalog.transfer import Progress, Sent, Upload, send
+from warpdata.catalog.transfer import Progress, Sent, Upload, put_in_place, send
 from warpdata.catalog.turns import turn
 from warpdata.errors import BlobNotFoundError, ConflictError, ManifestCorruptedError, PointerMovedError
 from warpdata.formats.manifest.fields import check_portable
@@ -32,6 +32,7 @@ from warpdata.ordering.state import checked_integer
 from warpdata.stores.blobstore import BlobStore
 
 _MOST_RETRIES = 1_000_000
+_MOST_WORKERS = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +56,12 @@ class PublishOptions:
 
     def __post_init__(self) -> None:
         checked_integer("retries", self.retries, _MOST_RETRIES)
+        checked_integer("workers", self.workers, _MOST_WORKERS, least=1)
+        if self.expect_latest is not None and not is_hash_prefix(self.expect_latest):
+            raise ValueError(
+                "expect_latest is the hash of a version, of which 8 digits are enough, "
+                f"not {self.expect_latest!r}"
+            )
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +101,8 @@ class VersionFiles:
     manifest: bytes
     beside: Mapping[str, bytes] = field(default_factory=dict)
     """What else lies beside the manifest, by the suffix that stands in place of `.json`."""
+    sign: Callable[[bytes], str] | None = None
+    """Puts a signature over the manifest as it lies there beside it, and gives the public key."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +113,9 @@ class StoredVersion:
     sent: tuple[Sent, ...]
     manifest: bytes
     """The manifest as it lies there: of a version that was there before, with the notes it had."""
+    signed_by: str | None
+    keep: Callable[[], None]
+    """See to it that the version is still there and claimed: called before each pointer is moved to it."""
 
     @property
     def uploads(self) -> list[Upload]:
@@ -154,16 +166,21 @@ def publish_after(
     packed = pack_manifest(manifest)
     version = parse_manifest(packed).version_hash
     manifest = replace(manifest, version_hash=version)
-    files = VersionFiles(version, packed, cards(manifest))
-    signed_by = None
+    key_file = options.sign_key
+
+    def sign(stored: bytes) -> str:
+        assert key_file is not None
+        _check_notes(manifest, stored, name)
+        return sign_version(store, name, version, stored, key_file)
+
+    files = VersionFiles(version, packed, cards(manifest), None if key_file is None else sign)
     with storing(store, name, files, uploads, options) as stored:
-        if options.sign_key is not None:
-            _check_notes(manifest, stored.manifest, name)
-            signed_by = sign_version(store, name, version, stored.manifest, options.sign_key)
         if options.set_latest:
+            stored.keep()
             seen = move_latest(store, name, version, seen, options)
         for tag in options.tags:
             key = name.tag_key(tag)
+            stored.keep()
             move_pointer(store, key, version, read_pointer(store, key))
     before = None if seen.pointer is None else seen.pointer.version
     # What lies there counts: a version that was there before has the notes it had. A new one that was overtaken on its
@@ -175,7 +192,7 @@ def publish_after(
     return Published(
         name.dataset_id, version, store.address, len(sent), sum(upload.size for upload in sent),
         len({upload.sha256 for upload in uploads} - {upload.sha256 for upload in sent}), stored.is_new,
-        options.set_latest, signed_by, sum(len(each.replaced) for each in stored.sent),
+        options.set_latest, stored.signed_by, sum(len(each.replaced) for each in stored.sent),
     )  # fmt: skip
 
 
@@ -190,12 +207,22 @@ def storing(
     """A version in the catalog, whole, and claimed: inside, pointers may be moved to it."""
     keys = {upload.key for upload in uploads} | set(name.version_keys(files.version)) | set(options.bases)
     with keeping(store, keys) as claim:
-        sent, is_new = _bring(store, name, files, uploads, options, claim)
-        manifest = _stored_manifest(store, name, files, is_new=is_new)
-        # A signature is over the very bytes of a manifest: it is of no use beside another spelling.
-        if SIGNATURE in files.beside and manifest == files.manifest:
-            _put_beside(store, name, files, SIGNATURE)
-        yield StoredVersion(is_new, sent, manifest)
+
+        def bring() -> StoredVersion:
+            sent, is_new, manifest = _bring(store, name, files, uploads, options, claim)
+            # A signature is over the very bytes of a manifest: it is of no use beside another spelling.
+            if SIGNATURE in files.beside and manifest == files.manifest:
+                _put_beside(store, name, files, SIGNATURE)
+            signed_by = None if files.sign is None else files.sign(manifest)
+            return StoredVersion(is_new, sent, manifest, signed_by, keep)
+
+        def keep() -> None:
+            if not claim.is_fresh:
+                claim.renew()
+                bring()
+
+        yield bring()
+        keep()  # should the last move itself have taken so long that a deleter went before it
 
 
 def _put_beside(store: BlobStore, name: DatasetName, files: VersionFiles, suffix: str) -> bool:
@@ -232,8 +259,8 @@ def _bring(
     uploads: Sequence[Upload],
     options: PublishOptions,
     claim: Claim,
-) -> tuple[tuple[Sent, ...], bool]:
-    """Blobs and manifest, all of them under one claim that was never taken for dead."""
+) -> tuple[tuple[Sent, ...], bool, bytes]:
+    """Blobs and manifest, all of them under one claim that was never taken for dead; the manifest as it lies there."""
     sent: list[Sent] = []
     is_new = False
     while True:
@@ -244,16 +271,16 @@ def _bring(
         )  # fmt: skip
         _check_bases(store, options)
         if claim.is_fresh:
-            puts = [lambda: _put_manifest(store, name, files, repair=options.repair)]
+            puts: list[Callable[[], Any]] = [lambda: _put_manifest(store, name, files, repair=options.repair)]
             puts += [
                 partial(_put_beside, store, name, files, each) for each in files.beside if each != SIGNATURE
             ]
-            is_new |= map_in_threads(lambda put: put(), puts, options.workers)[0]
-            if claim.is_held():
-                return tuple(sent), is_new
+            was_absent, held = map_in_threads(lambda put: put(), puts, options.workers)[0]
+            is_new |= was_absent
+            if claim.is_held() and held is not None:
+                return tuple(sent), is_new, held
         # It took so long that a collector may have gone before us: claim anew and look at everything again.
-        claim.announce()
-        wait_for_removers(claim)
+        claim.renew()
 
 
 def _check_bases(store: BlobStore, options: PublishOptions) -> None:
@@ -267,14 +294,22 @@ def _check_bases(store: BlobStore, options: PublishOptions) -> None:
             raise PointerMovedError(fact, path=f"{store.address}/{key}", hint=hint) from None
 
 
-def _put_manifest(store: BlobStore, name: DatasetName, files: VersionFiles, *, repair: bool) -> bool:
-    """Whether the manifest was not there before; one that is damaged is replaced if asked."""
+def _put_manifest(
+    store: BlobStore, name: DatasetName, files: VersionFiles, *, repair: bool
+) -> tuple[bool, bytes | None]:
+    """Whether there was no manifest, and the one that lies there; None where that was deleted meanwhile.
+
+    One that is damaged is replaced if asked.
+    """
     key = name.version_key(files.version)
     try:
         store.put_if_absent(key, files.manifest)
-        return True
+        return True, files.manifest
     except ConflictError:
-        held = store.get(key, max_bytes=MAX_MANIFEST_BYTES)
+        try:
+            held = store.get(key, max_bytes=MAX_MANIFEST_BYTES)
+        except BlobNotFoundError:
+            return False, None
     assert held is not None
     try:
         parse_manifest(held.data, expected_hash=files.version)
@@ -284,21 +319,14 @@ def _put_manifest(store: BlobStore, name: DatasetName, files: VersionFiles, *, r
             raise ManifestCorruptedError(
                 f"the stored manifest is damaged ({error})", path=f"{store.address}/{key}", hint=hint
             ) from None
-        store.compare_and_swap(key, files.manifest, held.info.etag)
-    return False
-
-
-def _stored_manifest(store: BlobStore, name: DatasetName, files: VersionFiles, *, is_new: bool) -> bytes:
-    if is_new:
-        return files.manifest
-    held = store.get(name.version_key(files.version), max_bytes=MAX_MANIFEST_BYTES)
-    assert held is not None
-    return bytes(held.data)
+        put_in_place(store, key, files.manifest, held.info)
+        return False, files.manifest
+    return False, bytes(held.data)
 
 
 def _check_expected(seen: PointerState, options: PublishOptions, name: DatasetName) -> None:
     now = seen.pointer.version if seen.pointer else None
-    if options.expect_latest is not None and now != options.expect_latest:
+    if options.expect_latest is not None and not (now or "").startswith(options.expect_latest):
         fact = f"latest is {now and now[:12]}, not {options.expect_latest[:12]} as expected"
         raise ConflictError(fact, path=name.dataset_id)
 

@@ -135,15 +135,26 @@ def bound_dict(batch: pa.RecordBatch, types: dict[str, RefType]) -> dict[str, li
     return {
         name: make_refs(types[name], _cast(batch.column(i), types[name].storage_type))
         if name in types
-        else batch.column(i).to_pylist()
+        else python_values(batch.column(i), name)
         for i, name in enumerate(batch.schema.names)
     }
 
 
+def python_values(column: pa.Array | pa.ChunkedArray, name: str) -> list[Any]:
+    """The values of a column; DatasetError where Python has none for them, such as for the year 20000."""
+    try:
+        values: list[Any] = column.to_pylist()
+    except (pa.ArrowException, ValueError, OverflowError) as error:
+        fact = f"column {name!r} of {column.type} has a value that Python cannot hold ({error})"
+        raise DatasetError(fact, hint="Read it as Arrow, or choose other columns.") from None
+    return values
+
+
 def plain_batch(batch: pa.RecordBatch) -> pa.RecordBatch:
     """The batch with references as the plain values that are stored."""
-    columns = [c.storage if isinstance(c, pa.ExtensionArray) else c for c in batch.columns]
-    return pa.RecordBatch.from_arrays(columns, names=batch.schema.names)
+    columns = [c.storage if isinstance(c, RefArray) else c for c in batch.columns]
+    fields = [field.with_type(c.type) for field, c in zip(batch.schema, columns, strict=True)]
+    return pa.RecordBatch.from_arrays(columns, schema=pa.schema(fields, batch.schema.metadata))
 
 
 def _cast(column: pa.Array, storage: pa.DataType) -> pa.Array:

@@ -14,12 +14,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from warpdata.bytekit.folders import RangeFile
+from warpdata.bytekit.lazy import cached_property
 from warpdata.bytekit.locks import ThreadLock
 from warpdata.bytekit.ranges import PartRangeReader
 from warpdata.catalog import media
 from warpdata.catalog.artifact_contents import episode_of
 from warpdata.catalog.artifacts import Artifact
-from warpdata.errors import DatasetError
+from warpdata.errors import DatasetError, require_kind
 from warpdata.formats.tarshard.member_index import Member
 from warpdata.stores.cache import PageCache
 from warpdata.timeline.episode import Episode
@@ -48,6 +49,11 @@ class RefGroup:
         self._data: dict[int, memoryview] = {}
         self._given: set[int] = set()
         self._lock = ThreadLock()
+
+    @cached_property
+    def origin(self) -> tuple[str, str]:
+        """The version of a dataset and the artifact that these are files of."""
+        return (json.loads(self.recipe)["dataset"]["name"] if self.recipe else "", self.artifact.name)
 
     def name(self, position: int) -> str:
         """The member's name."""
@@ -110,6 +116,7 @@ class FileRef:
     """One raw file of a dataset; nothing is read before it is asked for."""
 
     def __init__(self, group: RefGroup, position: int) -> None:
+        require_kind("a reference", group, RefGroup, "made by a table or by Dataset.ref, of a RefGroup")
         self._group = group
         self._position = position
 
@@ -163,10 +170,10 @@ class FileRef:
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, FileRef):
             return NotImplemented
-        return (self.name, self._group.artifact.name) == (other.name, other._group.artifact.name)
+        return (self.name, self._group.origin) == (other.name, other._group.origin)
 
     def __hash__(self) -> int:
-        return hash((self.name, self._group.artifact.name))
+        return hash((self.name, self._group.origin))
 
 
 class ImageRef(FileRef):
@@ -224,6 +231,7 @@ def read_refs(refs: Sequence[FileRef]) -> list[bytes]:
     """The bytes of many references, fetched together whatever batch they came in."""
     by_artifact: dict[int, list[int]] = {}
     for i, ref in enumerate(refs):
+        require_kind("each of them", ref, FileRef, "a reference")
         by_artifact.setdefault(id(ref._group.artifact), []).append(i)
     out: list[bytes] = [b""] * len(refs)
     for positions in by_artifact.values():

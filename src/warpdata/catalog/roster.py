@@ -102,7 +102,7 @@ def read_newest(store: BlobStore, name: DatasetName, count: int) -> Roster | Non
 
 
 def _read(store: BlobStore, name: DatasetName, count: int | None) -> Roster | None:
-    for attempt in range(_TRIES):
+    for _ in range(_TRIES):
         blob = _held(store, name)
         if blob is None:
             return None
@@ -111,10 +111,9 @@ def _read(store: BlobStore, name: DatasetName, count: int | None) -> Roster | No
         wanted = newest.older if missing is None else newest.older[: -(-missing // _PAGE_VERSIONS)]
         try:
             return _joined(newest, map_in_threads(lambda sha256: _page(store, name, sha256), wanted))
-        except BlobNotFoundError:  # the list was written anew meanwhile, in other pages
-            if attempt == _TRIES - 1:
-                raise
-    raise AssertionError("the last attempt returns or raises")
+        except BlobNotFoundError as error:  # the list was written anew meanwhile, in other pages
+            gone = error
+    raise ManifestCorruptedError("a page of the list of versions is gone", path=gone.path)
 
 
 def _joined(newest: Roster, pages: Sequence[Roster]) -> Roster:
@@ -136,7 +135,7 @@ def written_about(store: BlobStore, name: DatasetName) -> Mapping[str, About]:
     """What is written down of versions; nothing where that is damaged."""
     try:
         found = read_roster(store, name)
-    except (ManifestCorruptedError, BlobNotFoundError) as error:
+    except ManifestCorruptedError as error:
         _log.warning("%s", error)
         return {}
     return {} if found is None else found.about
@@ -217,7 +216,7 @@ def _change(
                 return
             except ConflictError:
                 time.sleep(random.uniform(0, _PAUSE_S * min(attempt, 5)))
-    except StoreError as error:
+    except (StoreError, ManifestCorruptedError) as error:  # a damaged tag
         _log.warning("the list of versions was not written: %s", error)
 
 

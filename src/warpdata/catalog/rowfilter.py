@@ -72,7 +72,7 @@ class RowFilter:
         import pyarrow.dataset as pads
 
         try:
-            looked_at = piece.select(fields_in(self._expression, piece.schema.names))
+            looked_at = piece.select(fields_in(self._expression, self._view.files.schema.names))
             answers = pads.dataset(looked_at).to_table(columns={"kept": self._expression})["kept"]
             holds = pc.fill_null(answers, False).to_numpy()
         except (pa.ArrowException, KeyError, TypeError, ValueError) as error:

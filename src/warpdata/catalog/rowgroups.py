@@ -7,11 +7,13 @@ import binascii
 import contextlib
 import functools
 import itertools
+import operator
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from warpdata.bytekit.background import SharedWork
@@ -26,6 +28,7 @@ from warpdata.errors import (
     UnsupportedDtypeError,
 )
 from warpdata.formats.episodedir.layout import PARQUET_MAGIC
+from warpdata.sql.enginetypes import fields_in, names_by_place
 from warpdata.stores.blobs import AnyBlobReader, LocalBlobReader, RangeBytes
 
 _TAIL_BYTES = 8
@@ -35,6 +38,9 @@ _SHARED_BYTES = 256 << 10
 """Columns that are larger together are begun by two threads: less is decoded sooner than the other one wakes up."""
 _OLD_SLACK_BYTES = 100
 """Old files of one writer say that column chunks are this much shorter than they are, and readers allow for it."""
+
+_MOST_FLOATS = 3
+"""Of how many columns each choice of those that are NaN is asked for; beyond, row groups are not ruled out."""
 
 READS_NULL_LISTS = int(pa.__version__.partition(".")[0]) >= 26
 """Before, Arrow refused what it had written itself: lists of a fixed size of which some are null."""
@@ -229,13 +235,15 @@ class ShardFile:
         """The row groups whose statistics do not rule out an expression."""
         import pyarrow.dataset as pads  # costs as much as everything else that is imported to read
 
-        metadata = self.metadata
         tail = self._tail if self._tail is not None else read_tail(self.reader)
+        footer, form = _footer_file(tail), pads.ParquetFileFormat()
+        kept: set[int] = set()
         try:
-            fragment = pads.ParquetFileFormat().make_fragment(pa.BufferReader(_footer_file(tail)))
-            kept = {group.id for group in fragment.subset(expression).row_groups}
+            for known in _nan_cases(expression, self.metadata.schema.to_arrow_schema()):
+                fragment = form.make_fragment(pa.BufferReader(footer), partition_expression=known)
+                kept.update(group.id for group in fragment.subset(expression).row_groups)
         except _ARROW_ERRORS:
-            kept = set(range(metadata.num_row_groups))
+            return list(groups)
         return [group for group in groups if group in kept]
 
     @contextlib.contextmanager
@@ -267,6 +275,25 @@ class ShardFile:
                 hint="Install pyarrow 26 or newer.",
             )
         return CorruptLayoutError(f"damaged parquet shard ({_first_line(error)})", path=self.reader.name)
+
+
+def _nan_cases(expression: Any, schema: pa.Schema) -> Iterator[Any]:
+    """What a row may be beside what statistics say of it, which leave NaN out: each choice of floats that are NaN."""
+    looked_at = fields_in(expression, schema.names)
+    leaves = [leaf for name in looked_at for leaf in _float_leaves((name,), schema.field(name).type)]
+    if len(leaves) > _MOST_FLOATS or names_by_place(str(expression)):
+        raise ValueError("too many cases to ask for each of them")
+    for count in range(len(leaves) + 1):
+        for chosen in itertools.combinations(leaves, count):
+            yield functools.reduce(operator.and_, chosen, pc.scalar(True))
+
+
+def _float_leaves(path: tuple[str, ...], kind: pa.DataType) -> Iterator[Any]:
+    """That a column of floats is NaN, for it or for each one inside a struct."""
+    if pa.types.is_floating(kind):
+        yield pc.field(*path) == pa.scalar(float("nan")).cast(kind)
+    for field in kind if pa.types.is_struct(kind) else ():
+        yield from _float_leaves((*path, field.name), field.type)
 
 
 def _parquet(source: pa.NativeFile, metadata: pq.FileMetaData) -> pq.ParquetFile:

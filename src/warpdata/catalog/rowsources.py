@@ -6,6 +6,7 @@ import contextlib
 import io
 import itertools
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -35,11 +36,16 @@ _WIDER = {
 
 _PLAIN = {type(None), bool, int, float, str, bytes}
 
+_CONTAINERS = {list, tuple, set, frozenset, dict}
+
 _EXACT_FLOAT = 2**53
 """Up to here a float holds every integer."""
 
 MAX_LEVELS = 100
 """Lists and structs inside one another; Arrow follows Python values until the stack of the process ends."""
+
+_MAX_REPEATS = 1 << 28
+"""Values that come again because the list that holds them does: 2 GiB as numbers."""
 
 _MAX_DIGITS = 400
 """No float has more."""
@@ -200,7 +206,7 @@ def rows_reader(rows: Iterable[Mapping[str, Any]], staging: Path) -> pa.RecordBa
     """
     staging.mkdir(parents=True, exist_ok=True)
     source = iter(rows)
-    parts: list[Path] = []
+    parts: list[tuple[Path, int]] = []
     schemas: list[pa.Schema] = []
     while chunk := list(itertools.islice(source, _CHUNK_ROWS)):
         table = _chunk_table(chunk, len(parts) * _CHUNK_ROWS)
@@ -210,7 +216,7 @@ def rows_reader(rows: Iterable[Mapping[str, Any]], staging: Path) -> pa.RecordBa
                 writer.write_table(table)
         except pa.ArrowInvalid as error:  # it has a limit of levels of its own
             raise DatasetError(f"the rows cannot be put aside ({error})", path=path) from None
-        parts.append(path)
+        parts.append((path, len(chunk)))
         schemas.append(table.schema)
     if not parts:
         raise DatasetError(
@@ -234,18 +240,18 @@ def _with_large_integers(schema: pa.Schema, parts: Sequence[pa.Schema]) -> pa.Sc
     return schema
 
 
-def _read_again(parts: Iterable[Path], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-    for path in parts:
+def _read_again(parts: Iterable[tuple[Path, int]], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    for path, rows in parts:
         with pa.OSFile(str(path), "rb") as source, pa.ipc.open_stream(source) as reader:
             table = reader.read_all()
         path.unlink()
-        columns = [_fitting(table, field) for field in schema]
+        columns = [_fitting(table, field, rows) for field in schema]
         yield from pa.table(columns, schema=schema).to_batches()
 
 
-def _fitting(table: pa.Table, field: pa.Field) -> Any:
-    if field.name not in table.schema.names:
-        return pa.nulls(table.num_rows, field.type)
+def _fitting(table: pa.Table, field: pa.Field, rows: int) -> Any:
+    if field.name not in table.schema.names:  # it may have no columns at all, and then does not know its rows
+        return pa.nulls(rows, field.type)
     try:
         return table.column(field.name).cast(field.type)
     except pa.ArrowException as error:
@@ -276,21 +282,55 @@ def columns_table(columns: Mapping[str, Any]) -> pa.Table:
 
 
 def _shallow(name: str, values: Any) -> Any:
-    """The values themselves; DatasetError where they hold too many lists and dictionaries inside one another."""
+    """The values themselves; DatasetError where they hold too many lists and dictionaries inside one another.
+
+    Also where Arrow, which writes a list as often as it is held, would write far more values than there are.
+    """
     level: Sequence[Any] = [values]
+    times: Mapping[int, int] = {}  # how often each is held, where one is held more than once
+    repeats = 0
     for _ in range(MAX_LEVELS + 1):
         inner: dict[int, Any] = {}  # by identity: what is held twice is looked at once
-        for each in level:
-            held = each.values() if isinstance(each, Mapping) else each
-            if not _PLAIN.issuperset(map(type, held)):
-                inner.update((id(one), one) for one in held if _is_container(one))
+        count = 0
+        for _, found in _with_containers(level):
+            count += len(found)
+            inner.update(zip(map(id, found), found, strict=True))
+        if times:
+            repeats += sum((times[id(each)] - 1) * len(each) for each in level)
+        if repeats > _MAX_REPEATS:
+            fact = f"column {name!r} holds the same lists or dictionaries again and again"
+            hint = "Keep such values once, and refer to them."
+            raise DatasetError(f"{fact}, which makes more than {_MAX_REPEATS} values", hint=hint)
         if not inner:
             return values
+        times = _times_held(level, times) if times or count > len(inner) else {}
         level = list(inner.values())
     raise _too_deep(name)
 
 
+def _times_held(level: Sequence[Any], times: Mapping[int, int]) -> Mapping[int, int]:
+    """How often each container inside these is held, all in all."""
+    held: Counter[int] = Counter()
+    for each, found in _with_containers(level):
+        for one in found:
+            held[id(one)] += times.get(id(each), 1)
+    return held
+
+
+def _with_containers(level: Sequence[Any]) -> Iterator[tuple[Any, Sequence[Any]]]:
+    """Of these containers those that may hold others, and what they hold of them."""
+    for each in level:
+        kind = type(each)
+        is_mapping = kind is dict or (kind not in _CONTAINERS and isinstance(each, Mapping))
+        held = each.values() if is_mapping else each
+        if not _PLAIN.issuperset(map(type, held)):
+            yield each, [one for one in held if _is_container(one)]
+
+
 def _is_container(value: Any) -> bool:
+    kind = type(value)
+    if kind in _PLAIN or kind in _CONTAINERS:
+        return kind in _CONTAINERS
     if isinstance(value, np.ndarray):
         return value.dtype == object and value.ndim > 0
     return isinstance(value, list | tuple | set | frozenset | Mapping)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from warpdata.bytekit.checksum import sha256_hex
 from warpdata.bytekit.jsontext import dump_json, parse_json_object
 from warpdata.catalog.names import DatasetName
+from warpdata.catalog.transfer import put_in_place
 from warpdata.errors import ConflictError, FormatError, MissingExtraError, StoreError, UntrustedError
 from warpdata.formats.manifest.layout import MAX_POINTER_BYTES
 from warpdata.stores.blobstore import Blob, BlobStore
@@ -122,14 +123,14 @@ def _replace_older(store: BlobStore, key: str, held: Blob | None, body: bytes, n
     if theirs.payload >= ours.payload:
         hint = "Its signature may be damaged: check it with verify='require'."
         raise ConflictError("the version is signed already, in another way", path=key, hint=hint)
-    store.compare_and_swap(key, body, held.info.etag)
+    put_in_place(store, key, body, held.info)
 
 
 def _parsed(data: bytes, name: DatasetName) -> tuple[Signature, bytes, bytes]:
     try:
         raw = parse_json_object(data, max_bytes=MAX_POINTER_BYTES)
         kind = raw.get("payload", 1)
-        if raw.get("algorithm") != "ed25519" or kind not in COVERS or isinstance(kind, bool):
+        if raw.get("algorithm") != "ed25519" or type(kind) is not int or kind not in COVERS:
             raise ValueError("unknown algorithm or payload; upgrade warpdata")
         public = base64.b64decode(str(raw.get("public_key")), validate=True)
         signature = base64.b64decode(str(raw.get("signature")), validate=True)
@@ -152,11 +153,13 @@ def _is_valid(public: bytes, signature: bytes, signed: bytes) -> bool:
 def private_key(path: Path) -> Any:
     """The Ed25519 key of a PEM file."""
     serialization, ed25519 = _library()
+    from cryptography.exceptions import InternalError, UnsupportedAlgorithm
+
     try:
         key = serialization.load_pem_private_key(path.read_bytes(), password=None)
     except OSError as error:
         raise StoreError(f"the key cannot be read ({error.strerror})", path=path, hint=_KEY_HINT) from None
-    except (ValueError, TypeError):
+    except (ValueError, TypeError, UnsupportedAlgorithm, InternalError):
         raise StoreError("not an unencrypted PEM key", path=path, hint=_KEY_HINT) from None
     if not isinstance(key, ed25519.Ed25519PrivateKey):
         raise StoreError("not an Ed25519 key", path=path, hint=_KEY_HINT)

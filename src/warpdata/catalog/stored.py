@@ -23,7 +23,7 @@ from warpdata.catalog.transfer import Upload, send, upload_file, upload_read
 from warpdata.episodes.facts import facts_of
 from warpdata.episodes.opening import episode_of_shard
 from warpdata.episodes.packed import pack_episode
-from warpdata.errors import ConflictError, DatasetError
+from warpdata.errors import ConflictError, DatasetError, require_kind
 from warpdata.formats.manifest.model import BlobRef
 from warpdata.formats.tarshard.reader import is_safe_name
 from warpdata.formats.wshard.chunks import read_chunk_list
@@ -56,6 +56,7 @@ def agreed(stored: Iterable[StoredEpisode]) -> list[StoredEpisode]:
     found: dict[str, StoredEpisode] = {}
     names: dict[str | None, str] = {}
     for each in stored:
+        require_kind("what was stored", each, StoredEpisode, "a StoredEpisode")
         known = found.setdefault(each.id, each)
         if known.content != each.content:
             fact = f"episode {each.id!r} was made twice, and not the same"

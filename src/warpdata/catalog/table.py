@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
@@ -15,7 +16,7 @@ from numpy.typing import NDArray
 from warpdata.bytekit.background import map_in_threads
 from warpdata.bytekit.lazy import cached_property
 from warpdata.bytekit.locks import ThreadLock
-from warpdata.catalog.refarray import RefType, bound_batch, bound_dict, recipe_of
+from warpdata.catalog.refarray import RefType, bound_batch, bound_dict, python_values, recipe_of
 from warpdata.catalog.rowfilter import RowFilter
 from warpdata.catalog.rowgroups import ShardFile, schema_from_base64
 from warpdata.errors import DatasetError, TooLargeError, nearest, require_kind, suggests
@@ -23,11 +24,11 @@ from warpdata.formats.manifest.guide import Guide, ShardGuide
 from warpdata.formats.manifest.model import TablePart
 from warpdata.ordering.state import checked_integer
 from warpdata.ordering.tail import Tail
-from warpdata.sql.engine import ROW_NUMBER, arrow_source, check_condition, run_sql
+from warpdata.sql.engine import ROW_NUMBER, arrow_source, check_condition, refuse_own_column, run_sql
 from warpdata.sql.enginetypes import EngineColumn
 from warpdata.sql.frames import MAX_BYTES, collected, pandas_from, polars_from
 from warpdata.sql.rowpicking import Positions, rows_at
-from warpdata.sql.sqltext import VIEW, Condition
+from warpdata.sql.sqltext import OWN_COLUMNS, VIEW, Condition
 from warpdata.stores.blobs import AnyBlobReader
 from warpdata.stores.readahead import ReadAhead
 from warpdata.timeline.cards import html_table, text, titled
@@ -44,6 +45,8 @@ _SHOWN_ROWS = 10
 _AHEAD_BYTES = 256 << 20
 
 _ROW_FIELD = pa.field(ROW_NUMBER, pa.int64())
+_NUMBERED = f"{OWN_COLUMNS}numbered__"
+"""The table with that column; a subquery about the view sees it without."""
 
 Shard = tuple[int, int] | str | None
 """(rank, world), "auto" or None for all of it: the document's word for what `rank=` and `world=` say."""
@@ -207,6 +210,15 @@ class Table:
         parts = [str(part) for part in (self.predicate, self.expression) if part is not None]
         return " and ".join(parts) or None
 
+    @property
+    def identity(self) -> dict[str, Any]:
+        """Which rows these are, as states of streams say it."""
+        known = {
+            "dataset": self.dataset.id, "version": self.dataset.version, "table": self.name,
+            "filter": self.condition,
+        }  # fmt: skip
+        return known if self.expression is None else {**known, "filter_values": _hash_of(self.expression)}
+
     def schema(self) -> pa.Schema:
         """The Arrow schema of the chosen columns; it comes with the manifest."""
         schema = self.files.schema
@@ -344,9 +356,11 @@ class Table:
         Only the row groups that hold them are read.
         """
         view = self._of(columns)
-        numbers = _row_list(rows, self.count())
-        if self.is_filtered and len(numbers):
-            numbers = np.concatenate(list(self._row_numbers()))[numbers]
+        if self.is_filtered:
+            kept = self.row_numbers()
+            numbers = kept[_row_list(rows, len(kept))]
+        else:
+            numbers = _row_list(rows, self.row_count)
         wanted, places = np.unique(numbers, return_inverse=True)
         found = [view._rows_of_group(task, wanted) for task in self._groups_of(wanted)]
         table = pa.concat_tables(found) if found else pa.Table.from_batches([], view.schema())
@@ -375,8 +389,12 @@ class Table:
         low, high = np.searchsorted(rows, [first, first + loaded.num_rows])
         return rows_at(loaded, rows[low:high] - first)
 
+    def row_numbers(self) -> Positions:
+        """Where in the table the rows of the view are, in order."""
+        found = list(self._row_numbers())
+        return np.concatenate(found) if found else np.empty(0, np.int64)
+
     def _row_numbers(self) -> Iterator[Positions]:
-        """Where in the table the rows of the view are."""
         column = EngineColumn(ROW_NUMBER, _ROW_FIELD, _ROW_FIELD.type)
         for table in self._scan([column], None):
             yield table.column(ROW_NUMBER).to_numpy()
@@ -424,10 +442,17 @@ class Table:
 
     def rows_where(self, condition: Condition) -> Positions:
         """Where in the table the rows are that satisfy a condition with subqueries, found in one query."""
+        schema = self.files.schema
+        refuse_own_column(condition, schema.names)
+        if condition.takes_rows(schema.names):
+            hint = "Name the columns it looks at."
+            raise DatasetError(
+                f"a condition with a subquery cannot look at whole rows of {VIEW!r}", hint=hint
+            )
         whole = Table(self.dataset, self.name, self.files)
-        numbered = arrow_source([_ROW_FIELD, *self.files.schema], whole._scan)
-        query = f"select {ROW_NUMBER} from {VIEW} where {condition.clause}"
-        tables = {**self.dataset.sources(), VIEW: numbered}
+        numbered = arrow_source([*schema, _ROW_FIELD], whole._scan)
+        query = f"select {ROW_NUMBER} from {_NUMBERED} as {VIEW} where {condition.clause}"
+        tables = {**self.dataset.sources(), VIEW: whole.source(), _NUMBERED: numbered}
         found = [batch.column(0).to_numpy() for batch in run_sql(query, tables, spill=self.dataset.spill)]
         return np.sort(np.concatenate(found)) if found else np.empty(0, np.int64)
 
@@ -488,11 +513,26 @@ class Table:
 
     def _repr_html_(self) -> str:
         shown = self.head(_SHOWN_ROWS)
-        rows = ([text(value) for value in row.values()] for row in shown.to_pylist())
+        columns = [
+            python_values(column, name)
+            for name, column in zip(shown.column_names, shown.columns, strict=True)
+        ]
+        rows = ([text(value) for value in row] for row in zip(*columns, strict=True))
         return titled(repr(self), html_table(shown.column_names, rows))
 
     def __repr__(self) -> str:
         return f"<Table {self.name!r} of {self.dataset.name}: {self.row_count} rows>"
+
+
+def _hash_of(expression: pc.Expression) -> str:
+    """Sixteen characters for what an expression compares with: its text leaves most of a long list out."""
+    (serialized,) = expression.__reduce__()[1]
+    literals = pa.ipc.open_file(pa.py_buffer(serialized)).read_all()
+    found = hashlib.sha256(str(literals.schema.types).encode())
+    for column in literals.columns:
+        for buffer in column.combine_chunks().buffers():
+            found.update(buffer or b"")
+    return found.hexdigest()[:16]
 
 
 def share_asked_for(shard: Shard, rank: int | None, world: int | None) -> Shard:

@@ -8,11 +8,18 @@ from pathlib import Path
 
 from warpdata.bytekit.background import MAX_PARALLEL, map_in_threads
 from warpdata.bytekit.checksum import RunningSha256, sha256_hex
-from warpdata.errors import BlobNotFoundError, ChecksumError, DatasetError, OfflineError, TruncatedError
-from warpdata.formats.manifest.layout import MAX_PART_BYTES
+from warpdata.errors import (
+    BlobNotFoundError,
+    ChecksumError,
+    ConflictError,
+    DatasetError,
+    OfflineError,
+    TruncatedError,
+)
+from warpdata.formats.manifest.layout import MAX_MANIFEST_BYTES, MAX_PART_BYTES
 from warpdata.formats.manifest.model import BlobRef, blob_key
 from warpdata.formats.manifest.parts import PartSource
-from warpdata.stores.blobstore import BlobStore, Chunks
+from warpdata.stores.blobstore import BlobInfo, BlobStore, Chunks
 from warpdata.stores.digest import FileDigest, checked_chunks
 from warpdata.stores.local import LocalStore
 from warpdata.stores.reliable import ReliableStore
@@ -174,6 +181,16 @@ def put_blob(store: BlobStore, upload: Upload) -> None:
         inner.adopt_file(upload.key, *upload.staged)
     else:
         store.put_stream(upload.key, upload.chunks, upload.size)
+
+
+def put_in_place(store: BlobStore, key: str, data: bytes, seen: BlobInfo) -> None:
+    """Put a small file in place of one that was seen; a conflict whose result is our own write is none."""
+    try:
+        store.compare_and_swap(key, data, seen.etag)
+    except ConflictError:
+        held = store.get(key, max_bytes=MAX_MANIFEST_BYTES)
+        if held is None or held.data != data:
+            raise
 
 
 def _size(store: BlobStore, key: str) -> int | None:

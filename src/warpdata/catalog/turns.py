@@ -67,8 +67,10 @@ def _took_from_the_dead(store: BlobStore, key: str, mine: bytes) -> bool:
         if store_time_s(store) - held.modified_s <= LIFETIME_S:
             return False
         store.compare_and_swap(key, mine, held.etag)
-    except (BlobNotFoundError, ConflictError):
+    except BlobNotFoundError:
         return False
+    except ConflictError:
+        return _is_held(store, key, mine)  # an answer was lost
     return True
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from warpdata.errors import FormatError, ManifestCorruptedError, StoreError
 from warpdata.formats.manifest.model import ArtifactPart, BlobRef, TablePart, parts_of
 from warpdata.stores.blobs import AnyBlobReader
+from warpdata.stores.cache import PageCache
 
 if TYPE_CHECKING:
     from warpdata.catalog.dataset import Dataset
@@ -35,18 +36,31 @@ def warm_blobs(
     everything = small + readers
     total = sum(reader.size for reader in everything)
     done = fetched = present = skipped = 0
+    brought: list[AnyBlobReader] = []
     for reader in everything:
         missing = reader.missing_bytes()
         if max_bytes is not None and fetched + missing > max_bytes:
             skipped += 1
             continue
         reader.load_whole()
+        brought.append(reader)
         fetched += missing
         present += reader.size - missing
         done += reader.size
         if progress is not None:
             progress(done, total)
+    if dataset.access.cache is not None:
+        _check_kept(brought, dataset.access.cache)
     return WarmReport(len(everything) - skipped, fetched, present, skipped)
+
+
+def _check_kept(readers: list[AnyBlobReader], cache: PageCache) -> None:
+    """Raise where not all of it is here now: a disk was full, or one shard made room for the next."""
+    gone = [reader for reader in readers if reader.missing_bytes()]
+    if gone:
+        fact = f"{len(gone)} of {len(readers)} blobs did not stay in the cache, the first is {gone[0].name}"
+        hint = "Make room on its disk, raise WARP_CACHE_SIZE_GB, or warm fewer shards."
+        raise StoreError(fact, path=cache.folder, hint=hint)
 
 
 def verify_blobs(dataset: Dataset, progress: Progress | None = None) -> tuple[int, list[str]]:

@@ -209,11 +209,10 @@ class RowMatcher:
 
     def __init__(self, condition: Condition, columns: Sequence[EngineColumn], known: Sequence[str]) -> None:
         refuse_unheld(columns)
+        refuse_own_column(condition, known)
         self._columns = columns
         self._known = known
         self._condition = condition
-        if ROW_NUMBER in map(folded, condition.names):
-            raise DatasetError(f"there is no column {ROW_NUMBER!r}", hint=self._hint())
         self._cursor = _shared(pushes=False).cursor()
         # One transaction: the clock says the same to every row.
         self._cursor.begin()
@@ -221,27 +220,42 @@ class RowMatcher:
 
     def positions(self, table: pa.Table) -> Positions:
         """Where in `table` the rows are that satisfy the condition, in order."""
+        held, fields = [column.of(table) for column in self._columns], [*engine_schema(self._columns)]
+        clause = self._condition.clause
+        if self._condition.takes_rows(self._known):
+            # A number in the row would be one of its values. `columns(*)` makes several answers, and all must hold.
+            answers = self._asked(f"select {clause}::boolean from {VIEW}", pa.table(held, pa.schema(fields)))
+            holds = [column.fill_null(False).to_numpy() for column in answers.columns]
+            return np.flatnonzero(np.logical_and.reduce(holds))
         rows = np.arange(table.num_rows, dtype=np.int64)
-        held = [column.of(table) for column in self._columns]
-        fields = [*engine_schema(self._columns), pa.field(ROW_NUMBER, pa.int64())]
-        query = f"select {ROW_NUMBER} from {VIEW} where {self._condition.clause}"
-        with _mapped([], self._hint()):
-            self._cursor.register(VIEW, pa.table([*held, pa.array(rows)], pa.schema(fields)))
-            found = self._cursor.sql(query).to_arrow_reader(1 << 20).read_all()
-            self._cursor.unregister(VIEW)
-        numbers = found.column(0).to_numpy()
+        schema = pa.schema([*fields, pa.field(ROW_NUMBER, pa.int64())])
+        numbered = pa.table([*held, pa.array(rows)], schema)
+        numbers = self._asked(f"select {ROW_NUMBER} from {VIEW} where {clause}", numbered)[0].to_numpy()
         return np.sort(numbers) if len(numbers) < len(rows) else rows
 
-    def _hint(self) -> str:
-        known = {folded(name) for name in self._known}
-        unknown = sorted(name for name in self._condition.names if folded(name) not in known)
-        if not unknown:
-            return ""
-        return f"{nearest(unknown[0], self._known)} The table has: {', '.join(self._known)}.".strip()
+    def _asked(self, query: str, table: pa.Table) -> pa.Table:
+        with _mapped([], _names_hint(self._condition, self._known)):
+            self._cursor.register(VIEW, table)
+            found = self._cursor.sql(query).to_arrow_reader(1 << 20).read_all()
+            self._cursor.unregister(VIEW)
+        return found
 
     def close(self) -> None:
         """Close the engine."""
         self._cursor.close()
+
+
+def refuse_own_column(condition: Condition, known: Sequence[str]) -> None:
+    """DatasetError for a condition that names the column that is ours."""
+    if ROW_NUMBER in map(folded, condition.names):
+        raise DatasetError(f"there is no column {ROW_NUMBER!r}", hint=_names_hint(condition, known))
+
+
+def _names_hint(condition: Condition, known: Sequence[str]) -> str:
+    """What the columns are called, where a condition names one that there is not."""
+    columns = {folded(name) for name in known}
+    unknown = sorted(name for name in condition.names if folded(name) not in columns)
+    return f"{nearest(unknown[0], known)} The table has: {', '.join(known)}.".strip() if unknown else ""
 
 
 @functools.lru_cache(_KEPT_TREES)

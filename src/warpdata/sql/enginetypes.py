@@ -160,4 +160,9 @@ def engine_schema(columns: Iterable[EngineColumn]) -> pa.Schema:
 def fields_in(expression: Any, names: Sequence[str]) -> list[str]:
     """The columns an Arrow expression may name: it has no way to list them, so its text is searched."""
     text = "" if expression is None else str(expression)
-    return [name for name in names if name in text]
+    return list(names) if names_by_place(text) else [name for name in names if name in text]
+
+
+def names_by_place(text: str) -> bool:
+    """Whether an Arrow expression, given as text, may name columns by their numbers, those of the whole table."""
+    return "FieldPath(" in text

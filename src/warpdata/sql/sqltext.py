@@ -37,15 +37,20 @@ class Condition:
     text: str
     names: frozenset[str]
     """Every name it mentions; which of them are columns only a schema can say."""
-    takes_all_columns: bool
+    has_star: bool
+    """Whether it says `*` or the number of a column, outside of subqueries."""
     names_view: bool
     """Whether it takes the view's name for a value: a whole row, unless a column is called so."""
     has_subquery: bool
 
+    def takes_rows(self, schema_names: Iterable[str]) -> bool:
+        """Whether it looks at rows as a whole: a column more would be another row."""
+        return self.has_star or (self.names_view and VIEW not in map(folded, schema_names))
+
     def columns_of(self, schema_names: Iterable[str]) -> list[str]:
         """The columns among `schema_names` that it may look at: names mean the same in any case."""
         known = list(schema_names)
-        if self.takes_all_columns or (self.names_view and VIEW not in map(folded, known)):
+        if self.takes_rows(known):
             return [name for number, name in enumerate(known) if name not in known[:number]]
         found: dict[str, str] = {}
         mentioned = {folded(name) for name in self.names}
@@ -85,15 +90,16 @@ def condition_of(text: str, tree: Tree) -> Condition:
     where = node["where_clause"]
     _check_functions(where)
     names: set[str] = set()
-    takes_all = names_view = has_subquery = False
+    names_view = has_subquery = False
     for each in _walk(where):
         kind = each.get("class")
         if kind == "COLUMN_REF":
             names.update(each["column_names"])
             names_view = names_view or [folded(part) for part in each["column_names"]] == [VIEW]
-        takes_all = takes_all or kind in ("STAR", "POSITIONAL_REFERENCE")
         has_subquery = has_subquery or kind == "SUBQUERY"
-    return Condition(text, frozenset(names), takes_all, names_view, has_subquery)
+    own = _walk(where, without="subquery")
+    has_star = any(each.get("class") in ("STAR", "POSITIONAL_REFERENCE") for each in own)
+    return Condition(text, frozenset(names), has_star, names_view, has_subquery)
 
 
 def tables_of(tree: Tree, known: Iterable[str]) -> dict[str, str]:
@@ -161,13 +167,13 @@ def _check_functions(tree: Tree) -> None:
             raise DatasetError(f"the function {each['function_name']!r} may not be used", hint=hint)
 
 
-def _walk(tree: Any) -> Iterator[Tree]:
-    """Every object of a tree; trees of strangers may be deep, so nothing recurses."""
+def _walk(tree: Any, *, without: str | None = None) -> Iterator[Tree]:
+    """Every object of a tree, or all but those under a key; trees of strangers may be deep, so nothing recurses."""
     waiting = [tree]
     while waiting:
         each = waiting.pop()
         if isinstance(each, Mapping):
             yield each
-            waiting.extend(each.values())
+            waiting.extend(value for key, value in each.items() if key != without)
         elif isinstance(each, list):
             waiting.extend(each)
