@@ -7,6 +7,7 @@ import itertools
 import json
 import os
 import pickle
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +18,7 @@ from hypothesis import strategies as st
 import warpdata as wd
 from tests.servers import unique
 from tests.sweeps import SOAK, enough_examples
-from warpdata.errors import TooLargeError, WarpError
+from warpdata.errors import SchemaMismatchError, TooLargeError, WarpError
 from warpdata.loading.windows.loader import sample_rng
 
 MS = 1_000_000
@@ -201,6 +202,53 @@ def test_mixtures_by_task_and_by_episode() -> None:
 def test_weights_that_are_none(weight) -> None:
     with pytest.raises(ValueError, match="weights of 0 or more"):
         wd.Mixture({"a": (SMALL, weight)})
+
+
+def with_fields(**fields: wd.Field | str) -> wd.Windows:
+    return wd.Windows(SMALL.episodes, fields, anchor="action")
+
+
+NO_SAMPLES = windows_of(memory_episodes([0]), edges="skip")
+NO_WEIGHT = "a weight is a number of 0 or more, not"
+
+
+@pytest.mark.parametrize(
+    ("make", "kind", "words"),
+    [
+        (lambda: wd.Mixture.by_static(SMALL, name="tsk"), KeyError, "static item 'tsk'. Did you mean 'task'"),
+        (lambda: wd.Mixture.by_static(SMALL, {"aa": 1.0}), KeyError, "no episode has task 'aa'. Did you mean 'a'"),
+        (lambda: wd.Mixture.by_static(SMALL, ["a"]), TypeError, "weights is {value: weight}, not list"),
+        (lambda: wd.Mixture.by_episode(SMALL, {"000": -1.0}), ValueError, f"{NO_WEIGHT} -1.0"),
+        (lambda: wd.Mixture.by_episode(SMALL, {"000": float("nan")}), ValueError, f"{NO_WEIGHT} nan"),
+        (lambda: wd.Mixture.by_episode(SMALL, lambda row: -len(row["id"])), ValueError, f"{NO_WEIGHT} -3"),
+        (lambda: wd.Mixture.by_sample(SMALL, {"joints[1] > 0": "2"}), ValueError, f"{NO_WEIGHT} '2'"),
+        (lambda: wd.Mixture.by_sample(SMALL, {}, rest=-1.0), ValueError, f"{NO_WEIGHT} -1.0"),
+        (lambda: wd.Mixture.by_sample(SMALL, ["true"]), TypeError, "weights is {condition: weight}, not list"),
+        (lambda: wd.Mixture({"a": (SMALL, 1)}, schedule=[5]), TypeError, "a schedule is .*, not list"),
+        (lambda: wd.Mixture({"a": (SMALL, 1)}, schedule={5: ["a"]}), TypeError, "a stage of the .*, not list"),
+        (lambda: wd.Mixture({"a": (SMALL, 1)}, schedule={5: {"a": -1}}), ValueError, f"{NO_WEIGHT} -1"),
+        (lambda: wd.Mixture({"a": (SMALL, 1)}, schedule={5: {"a": 0}}), ValueError, r"not all 0: \[0.0\]"),
+        (lambda: wd.Mixture({"a": (SMALL, 1), "b": (NO_SAMPLES, 1)}), ValueError, "source 'b' has no samples"),
+        (
+            lambda: wd.Mixture({"a": (SMALL, 1), "b": (NO_SAMPLES, 0)}, schedule={5: {"b": 1}}),
+            ValueError, "source 'b' has no samples",
+        ),
+        (
+            lambda: wd.Mixture({"a": (SMALL, 1), "b": (with_fields(state=wd.Field("joints", past=2)), 1)}),
+            SchemaMismatchError, "field 'action' is not in all sources of the mixture: 'b'",
+        ),
+        (
+            lambda: wd.Mixture(
+                {"a": (with_fields(x="joints"), 1), "b": (with_fields(x=wd.Field("action", past=4)), 1)}
+            ),
+            SchemaMismatchError, r"field 'x' is float32\[4, 2\] in 'b', but float32\[3\] in 'a'",
+        ),
+        (lambda: wd.Mixture({"a": (SMALL, 1)}).quotas(-1), ValueError, "epoch is an integer from 0 .*, not -1"),
+    ],
+)  # fmt: skip
+def test_mixtures_that_cannot_be_made(make: Callable[[], object], kind: type[Exception], words: str) -> None:
+    with pytest.raises(kind, match=words):
+        make()
 
 
 @pytest.mark.parametrize("positions", [(-1, 3), (0, 10**6), (5, 4)])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import pickle
 from collections.abc import Iterator
@@ -277,3 +278,66 @@ def test_slices_of_lists_keep_their_rows(odd: wd.Table) -> None:
 def test_misspelt_options_are_refused(odd: wd.Table) -> None:
     with pytest.raises(ValueError, match=r"Did you mean 'mask'\?"):
         odd.to_torch(4, nulls="masks")
+
+
+@pytest.mark.parametrize("shuffle", [False, True])
+def test_a_column_with_the_name_of_a_mask_is_refused(tmp_path: Path, shuffle: bool) -> None:
+    """Its values would stand for the mask, or the mask for them."""
+    with wd.DatasetBuilder("ws/mask", catalog=tmp_path) as builder:
+        builder.add_table("main", pa.table({"x": [1, None, 3], "x.valid": [7, 8, 9]})).publish()
+    with wd.dataset("ws/mask", catalog=tmp_path) as ds:
+        with pytest.raises(ValueError, match=r"'x\.valid' has the name of the mask of column 'x'"):
+            ds.table().to_torch(3, nulls="mask", shuffle=shuffle)
+        (batch,) = ds.table().to_torch(3, nulls="mask", shuffle=shuffle, columns="x")
+        assert sorted(batch["x.valid"].tolist()) == [False, True, True]
+        assert "x.valid" in ds.table().to_torch(3, columns="x.valid").__iter__().__next__()
+
+
+def published(folder: Path, **columns: pa.Array) -> wd.Table:
+    with wd.DatasetBuilder("ws/made", catalog=folder) as builder:
+        builder.add_table("main", pa.table(columns)).publish()
+    return wd.dataset("ws/made", catalog=folder).table()
+
+
+def test_tensors_have_the_axes_that_their_type_gives_them(tmp_path: Path) -> None:
+    """Axis n of a tensor is axis permutation[n] of what is stored."""
+    sizes, orders = (2, 3, 4), list(itertools.permutations(range(3)))
+    storage = pa.FixedSizeListArray.from_arrays(pa.array(range(2 * 24), pa.int32()), 24)
+    made = {
+        str(order): pa.ExtensionArray.from_storage(
+            pa.fixed_shape_tensor(pa.int32(), sizes, permutation=order), storage
+        )
+        for order in orders
+    }
+    table = published(tmp_path, **made)
+    (batch,) = table.to_torch(2)
+    for order in orders:
+        found = batch[str(order)]
+        assert found.shape == (2, *(sizes[axis] for axis in order))
+        for place in itertools.product(*map(range, found.shape)):
+            stored = dict(zip(order, place[1:], strict=True))
+            assert found[place] == place[0] * 24 + stored[0] * 12 + stored[1] * 4 + stored[2]
+    (masked,) = table.to_torch(2, nulls="mask")
+    assert all(masked[f"{order}.valid"].shape == batch[str(order)].shape for order in orders)
+
+
+def test_bools_of_a_byte_are_bools(tmp_path: Path) -> None:
+    kind = pa.ExtensionArray.from_storage(pa.bool8(), pa.array([0, 1, -5, None], pa.int8()))
+    (batch,) = published(tmp_path, b=kind).to_torch(4, nulls="mask")
+    assert batch["b"].tolist() == [False, True, True, False]
+    assert batch["b"].dtype == torch.bool
+    assert batch["b.valid"].tolist() == [True, True, True, False]
+
+
+@pytest.mark.parametrize("made", [pa.list_, pa.large_list, pa.list_view, pa.large_list_view])
+def test_every_kind_of_list_is_numbers(tmp_path: Path, made: Any) -> None:
+    rows = [[1, 2], [3, 4], [5], [6, None]]
+    (batch,) = (
+        published(tmp_path, x=pa.array(rows, made(pa.int32()))).filter("len(x) > 1").to_torch(2, limit=2)
+    )
+    assert batch["x"].tolist() == [[1, 2], [3, 4]]
+    (batch,) = published(tmp_path / "b", x=pa.array(rows[:3], made(pa.int32()))).to_torch(3)
+    assert [row.tolist() for row in batch["x"]] == rows[:3]
+    with pytest.raises(DatasetError, match="inside a list") as refused:
+        list(published(tmp_path / "c", x=pa.array(rows, made(pa.int32()))).to_torch(4, nulls="mask"))
+    assert "mask" not in refused.value.hint

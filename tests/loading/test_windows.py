@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -10,7 +13,7 @@ from hypothesis import strategies as st
 import warpdata as wd
 from tests.loading.windows_reference import samples_of
 from tests.sweeps import enough_examples
-from warpdata.errors import DatasetError, SchemaMismatchError
+from warpdata.errors import CorruptLayoutError, DatasetError, SchemaMismatchError
 
 MS = 1_000_000
 
@@ -470,3 +473,73 @@ def test_each_frame_is_decoded_once_while_windows_overlap(tmp_path, monkeypatch)
     assert len(decoded) == len(set(decoded)), "no frame twice, in one batch or in two"
     assert batch["image"].shape == (8, 6, 16, 16, 3)
     assert abs(int(batch["image"][4, -1].mean()) - 150) < 4
+
+
+A = one(a=([0, 10], [[1.0, 2.0], [3.0, 4.0]]))
+TWO_CLOCKS = wd.Episodes.of(
+    [
+        wd.Episode.of(
+            {
+                "left": wd.ArraySignal([0, 10], [1.0, 2.0], role="action"),
+                "right": wd.ArraySignal([0, 11], [1.0, 2.0], role="action"),
+            },
+            id="two",
+        )
+    ]
+)
+
+
+def over(episodes: object = A, field: wd.Field | str = "a", **options: Any) -> wd.Windows:
+    return wd.Windows(episodes, {"x": field}, **({"anchor": "a"} | options))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("make", "kind", "words"),
+    [
+        (lambda: over(edges="skp"), ValueError, "edges is .*, not 'skp'. Did you mean 'skip'"),
+        (lambda: over(anchor=None), ValueError, "give either anchor= .* or rate_hz="),
+        (lambda: over(rate_hz=3.0), ValueError, "give either anchor= .* or rate_hz="),
+        (lambda: over(anchor=3), TypeError, "anchor names a signal or a role, not 3"),
+        (lambda: len(over(TWO_CLOCKS, "left", anchor="action", edges="skip")), ValueError,
+         "'action' of episode 'two' have clocks of their own: choose one of left, right"),
+        (lambda: over(3), TypeError, "over Episodes, a Dataset or a list of episodes, not int"),
+        (lambda: over([*A, 3]), TypeError, "over Episodes, a Dataset or a list of episodes, not list"),
+        (lambda: over(wd.Episodes.of([])).schema, DatasetError, "there is no episode to make windows of"),
+        (lambda: over().refresh(), ValueError, "only windows with follow=True can grow"),
+        (lambda: over()[2], IndexError, "sample 2 of 2"),
+        (lambda: over()[-3], IndexError, "sample -3 of 2"),
+        (lambda: over().at(1, 0), IndexError, "episode 1 of 1"),
+        (lambda: over().at(-2, 0), IndexError, "episode -2 of 1"),
+        (lambda: over(field=wd.Field("a", size=(2, 2))).schema, ValueError, r"for images, 'a' has shape \[2\]"),
+        (lambda: over(field=wd.Field("a", crop=(2, 2))).schema, ValueError, r"for images, 'a' has shape \[2\]"),
+        (lambda: over(field=wd.Field("task", dtype="f4")).schema, ValueError, "'task' is no number, and has no dtype"),
+        (lambda: wd.Field(3), TypeError, "a field names a signal or a static item, not 3"),
+        (lambda: wd.Field("a", transform=3), TypeError, "a transform is a function of .*, not 3"),
+        (lambda: wd.Field("a", crop=(1, 2, 3)), ValueError, r"crop is .*, not \(1, 2, 3\)"),
+        (lambda: wd.Field("a", crop=(4, 0)), ValueError, r"crop is .*, not \(4, 0\)"),
+        (lambda: wd.Field("a", crop=(1.5, 2)), TypeError, r"crop is of whole numbers of pixels, not \(1.5, 2\)"),
+        (lambda: wd.Field("a", size=(1.5, 2)), TypeError, r"size is of whole numbers of pixels, not \(1.5, 2\)"),
+        (lambda: wd.Field("a", size=3), TypeError, "size is of whole numbers of pixels, not 3"),
+    ],
+)  # fmt: skip
+def test_windows_that_cannot_be_had(make: Callable[[], object], kind: type[Exception], words: str) -> None:
+    with pytest.raises(kind, match=words):
+        make()
+
+
+def test_a_damaged_episode_is_noted_once_and_has_no_samples() -> None:
+    class Damaged(type(wd.Episodes.of([]).source)):  # type: ignore[misc]
+        def open(self, position: int) -> wd.Episode:
+            if position == 1:
+                raise CorruptLayoutError("its blocks overlap")
+            return super().open(position)
+
+    second = wd.Episode.of(dict(A[0].signals), id="second")
+    windows = over(wd.Episodes(Damaged([A[0], second])), wd.Field("a", past=2), edges="skip")
+    with pytest.warns(
+        UserWarning, match="episode 'second' cannot be read and has no samples: its blocks overlap"
+    ):
+        assert len(windows) == 1
+    assert list(windows.unreadable) == ["second"]
+    with pytest.raises(DatasetError, match="episode 'second' cannot be read: its blocks overlap"):
+        list(wd.Loader(windows, 1, threads=0))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,10 +27,19 @@ class ColumnValues:
     """Of the shape of `values`; for lists of different lengths one per row."""
 
 
-def check_nulls(nulls: str) -> None:
-    """Refuse a way to treat nulls that there is not."""
+def check_nulls(nulls: str, names: Sequence[str]) -> None:
+    """Refuse a way to treat nulls that there is not, and columns that bear the names of masks."""
     if nulls not in NULLS:
         raise ValueError(f"nulls is error or mask, not {nulls!r}.{nearest(nulls, NULLS)}")
+    for name in names if nulls == "mask" else ():
+        if mask_of(name) in names:
+            fact = f"column {mask_of(name)!r} has the name of the mask of column {name!r}"
+            raise ValueError(f"{fact}: choose the columns without it")
+
+
+def mask_of(name: str) -> str:
+    """What the mask of a column is called."""
+    return f"{name}.valid"
 
 
 def numbers_of(column: pa.Array, name: str, nulls: str) -> ColumnValues | None:
@@ -38,26 +48,40 @@ def numbers_of(column: pa.Array, name: str, nulls: str) -> ColumnValues | None:
     A null is NaN in a column of floats; in any other it is an error, or with `nulls="mask"` a 0 that is not valid.
     """
     kind = column.type
-    if isinstance(kind, pa.ExtensionType) and hasattr(column, "storage"):
-        found = numbers_of(column.storage, name, nulls)
+    if isinstance(kind, pa.BaseExtensionType):
+        is_bool = kind.extension_name == "arrow.bool8"
+        found = numbers_of(pc.not_equal(column.storage, 0) if is_bool else column.storage, name, nulls)
         shape = getattr(kind, "shape", None)
         if found is None or shape is None or isinstance(found.values, list):
             return found
-        shape = (len(column), *shape)
-        return ColumnValues(found.values.reshape(shape), found.valid.reshape(shape))
+        axes = (0, *(axis + 1 for axis in kind.permutation or range(len(shape))))
+        whole = (len(column), *shape)
+        return ColumnValues(
+            found.values.reshape(whole).transpose(axes), found.valid.reshape(whole).transpose(axes)
+        )
     if pa.types.is_dictionary(kind):
         return numbers_of(column.dictionary_decode(), name, nulls) if _is_number(kind.value_type) else None
     if _is_number(kind):
         return _flat(column, name, nulls)
     if pa.types.is_fixed_size_list(kind) and _leaf(kind) is not None:
         return _fixed(column, name, nulls)
-    if (pa.types.is_list(kind) or pa.types.is_large_list(kind)) and _is_number(kind.value_type):
+    if _is_list(kind) and _is_number(kind.value_type):
         return _ragged(column, name, nulls)
     return None
 
 
 def _is_number(kind: pa.DataType) -> bool:
     return bool(pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind))
+
+
+def _is_list(kind: pa.DataType) -> bool:
+    types = pa.types
+    return bool(
+        types.is_list(kind)
+        or types.is_large_list(kind)
+        or types.is_list_view(kind)
+        or types.is_large_list_view(kind)
+    )
 
 
 def _leaf(kind: pa.DataType) -> pa.DataType | None:
@@ -106,9 +130,13 @@ def _ragged(column: pa.Array, name: str, nulls: str) -> ColumnValues:
     valid = column.is_valid().to_numpy(zero_copy_only=False)
     if not valid.all() and nulls == "error":
         raise _null_error(column.type, name)
-    flat = _flat(column.flatten(), name, "error").values
+    inner = column.flatten()
+    if nulls == "mask" and inner.null_count and not pa.types.is_floating(inner.type):
+        fact = f"column {name!r} of {column.type} has a null inside a list, for which there is no mask"
+        raise DatasetError(fact, hint="Leave the rows out with filter, or choose other columns.")
+    flat = _flat(inner, name, "error").values
     assert not isinstance(flat, list)
-    lengths = pc.fill_null(column.value_lengths(), 0).to_numpy(zero_copy_only=False).astype(np.int64)
+    lengths = pc.fill_null(pc.list_value_length(column), 0).to_numpy(zero_copy_only=False).astype(np.int64)
     if valid.all() and len(lengths) and (lengths == lengths[0]).all():
         matrix = flat.reshape(len(column), int(lengths[0]))
         return ColumnValues(matrix, np.ones(matrix.shape, np.bool_))

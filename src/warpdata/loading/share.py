@@ -22,7 +22,8 @@ from warpdata.loading.row_ranges import (
 from warpdata.ordering.tail import Tail, check_tail
 
 STATE_FORMAT = 2
-_IDENTITY = ("dataset", "version", "table", "filter", "limit")
+_NEW = "filter_values"
+"""Earlier states do not say it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,6 +144,7 @@ class ReaderSplit:
             )
         for state in states:
             _require_known(state)
+            self._check_progress(state)
         left = merged([state.left(self.group_rows) for state in states])
         if has_overlap(left):
             raise ValueError("the states share rows: they were not taken in one pass")
@@ -151,12 +153,21 @@ class ReaderSplit:
 
     def _go_on(self, own: Share, everything: RowRanges) -> Share:
         """The same rank: its readers go on, or others share what they left."""
+        self._check_progress(own)
         if (own.readers, own.tail) == (self.readers, self.tail) and self.batch_size == own.batch_size:
             return own
         _require_known(own)
         left = within(own.left(self.group_rows), everything)
         gives = max(0, own.gives - own.done) if own.tail == self.tail != "short" else total_rows(left)
         return self._share(left, gives, own.given)
+
+    def _check_progress(self, state: Share) -> None:
+        """ValueError for a state in which a reader is beyond the rows it has."""
+        for reader, progress in state.progress.items():
+            rows = state.part(reader, self.group_rows)[1]
+            if not progress.given <= progress.rows <= rows:
+                fact = f"reader {reader} gave {progress.given} of the {progress.rows} rows it is past"
+                raise ValueError(f"the state contradicts itself: {fact}, and has {rows}")
 
     def _share(self, ranges: RowRanges, gives: int, given_before: int) -> Share:
         """A share nobody has begun."""
@@ -174,16 +185,21 @@ def _require_known(state: Share) -> None:
         )
 
 
+def check_identity(state: Mapping[str, Any], identity: Mapping[str, Any]) -> None:
+    """ValueError that names the first thing in which a state is of another stream."""
+    for key, value in identity.items():
+        found = state.get(key, value if key == _NEW else None)
+        if found != value:
+            raise ValueError(f"the state is of another stream: its {key} is {found!r}, not {value!r}")
+
+
 def parse_share(state: Any, identity: Mapping[str, Any], shard_rows: Sequence[int]) -> Share:
     """Read a state and refuse one of another stream, or one that does not fit the table."""
     if not isinstance(state, Mapping):
         raise ValueError(f"this is no state of a stream, but a {type(state).__name__}")
     if state.get("format") not in (1, STATE_FORMAT):
         raise ValueError(f"this is no state of a stream of format {STATE_FORMAT}")
-    for key in _IDENTITY:
-        if state.get(key) != identity[key]:
-            found = f"its {key} is {state.get(key)!r}, not {identity[key]!r}"
-            raise ValueError(f"the state is of another stream: {found}")
+    check_identity(state, identity)
     try:
         share = _parsed_1(state) if state["format"] == 1 else _parsed_2(state)
     except (KeyError, TypeError, ValueError, IndexError) as error:
@@ -193,7 +209,13 @@ def parse_share(state: Any, identity: Mapping[str, Any], shard_rows: Sequence[in
             0 <= piece.shard < len(shard_rows) and 0 <= piece.start <= piece.end <= shard_rows[piece.shard]
         ):
             raise ValueError(f"the state has rows {piece.start} to {piece.end} of shard {piece.shard}")
-    if not 0 <= share.rank < share.world or has_overlap(share.ranges):
+    # A rank that pads gives as many rows as the one with the most, which has at most one more.
+    most = total_rows(share.ranges) + (share.tail == "pad")
+    # What was given counts for the limit of a filter, which gives no row twice.
+    is_absurd = share.gives > most or (
+        identity["filter"] is not None and share.given_before > sum(shard_rows)
+    )
+    if is_absurd or not 0 <= share.rank < share.world or has_overlap(share.ranges):
         raise ValueError("the state contradicts itself")
     return share
 
@@ -204,7 +226,7 @@ def _parsed_2(state: Mapping[str, Any]) -> Share:
     progress = {
         _count(r): ReaderProgress(_count(rows), _count(given)) for r, rows, given in state["progress"]
     }
-    if not progress or max(progress) >= readers:
+    if not progress or max(progress) >= readers or len(progress) < len(state["progress"]):
         raise ValueError(f"progress of readers {sorted(progress)} of {readers}")
     return Share(
         _count(state["rank"]), _count(state["world"], at_least=1), _row_ranges(state["pieces"]),

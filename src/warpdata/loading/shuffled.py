@@ -17,6 +17,7 @@ from warpdata.errors import nearest
 from warpdata.loading import fetch
 from warpdata.loading.batch import batches_of, exact_batches
 from warpdata.loading.ranks import rank_and_world
+from warpdata.loading.share import check_identity
 from warpdata.loading.stream import MAX_BATCH_ROWS, TableStream, checked_limit
 from warpdata.ordering.blocks import BlockOrder, BlockShape
 from warpdata.ordering.epoch import rank_slice
@@ -62,10 +63,7 @@ class ShuffledStream:
     @cached_property
     def _rows(self) -> NDArray[np.int64] | None:
         """Which rows of the table the view has; None where it has all of them."""
-        if not self._table.is_filtered:
-            return None
-        found = list(self._table._row_numbers())
-        return np.concatenate(found) if found else np.empty(0, np.int64)
+        return self._table.row_numbers() if self._table.is_filtered else None
 
     @cached_property
     def shape(self) -> BlockShape:
@@ -101,7 +99,16 @@ class ShuffledStream:
     def __next__(self) -> pa.RecordBatch:
         if self._iterator is None:
             self._iterator = self.read_steps(self._epoch, self._position)
-        step, batch = next(self._iterator)
+        try:
+            step, batch = next(self._iterator)
+        except StopIteration:
+            # Of the last step there may be no row for this rank; it is past it like all others.
+            size, steps = self._request.batch_size * self._world, self.steps_left(self._position)
+            self._position = min(self.total, self._position + steps * size)
+            raise
+        except BaseException:
+            self._iterator = None  # asked again, it goes on where it failed
+            raise
         self._position = step.after
         return batch
 
@@ -201,11 +208,7 @@ class ShuffledStream:
             return places.pop()
         if not isinstance(state, Mapping) or state.get("format") != STATE_FORMAT:
             raise ValueError(f"this is no state of a shuffled stream of format {STATE_FORMAT}")
-        for key, value in {**self._identity(), "order": self.shape.fingerprint(), "seed": self._seed}.items():
-            if state.get(key) != value:
-                raise ValueError(
-                    f"the state is of another stream: its {key} is {state.get(key)!r}, not {value!r}"
-                )
+        check_identity(state, {**self._identity(), "order": self.shape.fingerprint(), "seed": self._seed})
         epoch = checked_integer("epoch", state.get("epoch"), MAX_EPOCH)
         position = checked_integer("position", state.get("position"), MAX_POSITION)
         if position > self.total:
@@ -213,8 +216,4 @@ class ShuffledStream:
         return (epoch, position)
 
     def _identity(self) -> dict[str, Any]:
-        dataset = self._table.dataset
-        return {
-            "dataset": dataset.id, "version": dataset.version, "table": self._table.name,
-            "filter": self._table.condition, "limit": self._request.limit,
-        }  # fmt: skip
+        return {**self._table.identity, "limit": self._request.limit}

@@ -62,7 +62,15 @@ class TableStream:
     def __next__(self) -> pa.RecordBatch:
         if self._iterator is None:
             self._iterator = self._batches()
-        return next(self._iterator)
+        try:
+            return next(self._iterator)
+        except StopIteration:
+            raise
+        except BaseException:
+            self._iterator = (
+                None  # asked again, it goes on where it failed: an end would pass for that of the rows
+            )
+            raise
 
     def state_dict(self) -> dict[str, Any]:
         """Where the stream is: enough to go on at the next row; with those of all ranks, in another world too."""
@@ -178,10 +186,12 @@ class TableStream:
 
     def _matching(self, table: Table, ranges: RowRanges, expression: Any) -> Iterator[fetch.GroupSlice]:
         """The row groups of some ranges whose statistics do not rule the predicate out."""
-        for part in fetch.group_slices(table, ranges):
-            file = table.files.file(part.shard)
-            if expression is None or file.matching_groups([part.group], expression):
-                yield part
+        for shard, parts in itertools.groupby(fetch.group_slices(table, ranges), lambda part: part.shard):
+            asked = list(parts)
+            groups = [part.group for part in asked]
+            if expression is not None:
+                groups = table.files.file(shard).matching_groups(groups, expression)
+            yield from (part for part in asked if part.group in groups)
 
     def _part(self) -> tuple[RowRanges, int]:
         return self._share.part(self._reader, self._group_rows)
@@ -195,11 +205,7 @@ class TableStream:
 
     def _identity(self) -> dict[str, Any]:
         """What a state must agree with."""
-        dataset = self._table.dataset
-        return {
-            "dataset": dataset.id, "version": dataset.version, "table": self._table.name,
-            "filter": self._table.condition, "limit": self._request.limit,
-        }  # fmt: skip
+        return {**self._table.identity, "limit": self._request.limit}
 
     def _all_rows(self) -> RowRanges:
         """The rows all ranks share: a limit counts over all of them, and after the filter."""

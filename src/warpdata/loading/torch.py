@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from warpdata.catalog.refarray import bound_dict
+from warpdata.catalog.refarray import bound_dict, python_values
 from warpdata.catalog.table import StreamRequest, Table
 from warpdata.corpora.torch_epochs import Place, PlainStep, torch_epochs
 from warpdata.corpora.torch_passes import Passes, StatefulLoader, imported_torch, worker_info
-from warpdata.loading.arrays import ColumnValues, check_nulls, numbers_of
+from warpdata.loading.arrays import ColumnValues, check_nulls, mask_of, numbers_of
 from warpdata.loading.ranks import known_rank
 from warpdata.loading.share import ReaderProgress
 from warpdata.loading.shuffled import ShuffledStream
@@ -44,7 +44,7 @@ class _TorchTable:
     """Every iteration is a pass over the rows of this rank: the first goes on from a state that was loaded."""
 
     def __init__(self, table: Table, request: StreamRequest, nulls: str) -> None:
-        check_nulls(nulls)
+        check_nulls(nulls, table.schema().names)
         self._table = table
         self._request = request
         self._nulls = nulls
@@ -154,7 +154,7 @@ class ShuffledTensors(ShuffledStream):
     """A shuffled table whose batches are tensors: every iteration of the dataset over it is an epoch."""
 
     def __init__(self, table: Table, request: StreamRequest, nulls: str) -> None:
-        check_nulls(nulls)
+        check_nulls(nulls, table.schema().names)
         super().__init__(table, request)
         self._nulls = nulls
 
@@ -184,9 +184,9 @@ def tensors_of(table: Table, batch: Any, nulls: str) -> dict[str, Any]:
             found[name] = lists[name]
             continue
         numbers = numbers_of(batch.column(index), name, nulls)
-        found[name] = batch.column(index).to_pylist() if numbers is None else _tensor(numbers)
+        found[name] = python_values(batch.column(index), name) if numbers is None else _tensor(numbers)
         if numbers is not None and nulls == "mask":
-            found[f"{name}.valid"] = _as_tensor(numbers.valid)
+            found[mask_of(name)] = _as_tensor(numbers.valid)
     return found
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import operator
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any, Literal, TypeVar, get_args
@@ -272,15 +273,22 @@ def _steps(given: Sequence[int]) -> tuple[int, ...]:
     return tuple(int(each) for each in found)
 
 
+def _whole_numbers(name: str, value: Sequence[int]) -> tuple[int, ...]:
+    try:
+        return tuple(operator.index(each) for each in value)
+    except TypeError:
+        raise TypeError(f"{name} is of whole numbers of pixels, not {value!r}") from None
+
+
 def _size(value: Sequence[int]) -> tuple[int, int]:
-    numbers = tuple(int(each) for each in value)
+    numbers = _whole_numbers("size", value)
     if len(numbers) != 2 or min(numbers) < 1:
         raise ValueError(f"size is (height, width), not {value!r}")
     return numbers[0], numbers[1]
 
 
 def _crop(value: Sequence[int]) -> tuple[int, ...]:
-    numbers = tuple(int(each) for each in value)
+    numbers = _whole_numbers("crop", value)
     if len(numbers) not in (2, 4) or min(numbers) < 0 or min(numbers[-2:]) < 1:
         raise ValueError(
             f"crop is (height, width) of the middle, or (top, left, height, width), not {value!r}"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import numbers
 from collections.abc import Callable, Mapping, Sequence
 from copy import copy
 from typing import Any
@@ -11,8 +13,9 @@ import numpy as np
 from warpdata.bytekit.checksum import sha256_hex
 from warpdata.bytekit.jsontext import dump_json
 from warpdata.episodes.statistics import ValueStatistics
-from warpdata.errors import SchemaMismatchError, nearest, suggests
+from warpdata.errors import SchemaMismatchError, nearest, require_kind, suggests
 from warpdata.loading.windows.order import Chosen, PlainCourse, Shuffle
+from warpdata.loading.windows.state import MAX_EPOCH
 from warpdata.loading.windows.statistics import FieldStatistics, finished, running_statistics
 from warpdata.loading.windows.windows import Windows
 from warpdata.ordering.mixture import SCHEDULE_VERSION, WeightSchedule, mixture_shares
@@ -58,9 +61,10 @@ class Mixture:
         self.weights = [float(weight) for _, weight in sources.values()]
         self.schedule = self._checked_schedule(schedule or {})
         self._check_fields()
-        for name, windows, share in zip(self.names, self.sources, mixture_shares(self.weights), strict=True):
-            if share and not len(windows):
-                raise ValueError(f"source {name!r} has no samples")
+        for _, weights in self.schedule:
+            for name, windows, share in zip(self.names, self.sources, mixture_shares(weights), strict=True):
+                if share and not len(windows):
+                    raise ValueError(f"source {name!r} has no samples")
         everything = sum(map(len, self.sources))
         self.length = (
             everything if length is None else checked_integer("length", length, MAX_POSITION, least=1)
@@ -81,6 +85,7 @@ class Mixture:
         values = facts.column(column).to_pylist()
         if weights is None:
             weights = dict.fromkeys((each for each in values if each is not None), 1.0)
+        require_kind("weights", weights, Mapping, "{value: weight}")
         for value in weights:
             if value not in values:
                 near = nearest(str(value), sorted({str(each) for each in values}))
@@ -103,9 +108,9 @@ class Mixture:
             for name in weight:
                 if name not in windows.ids:
                     raise KeyError(f"no episode {name!r}.{nearest(name, windows.ids)}")
-            given = [float(weight.get(name, 1.0)) for name in windows.ids]
+            given = [_weight(weight.get(name, 1.0)) for name in windows.ids]
         else:
-            given = [float(weight(row)) for row in windows.episodes.facts.to_pylist()]
+            given = [_weight(weight(row)) for row in windows.episodes.facts.to_pylist()]
         groups: dict[float, list[int]] = {}
         for row, each in enumerate(given):
             groups.setdefault(each, []).append(row)
@@ -124,11 +129,12 @@ class Mixture:
         """
         parts: dict[str, tuple[Windows, float]] = {}
         before = ""
+        require_kind("weights", weights, Mapping, "{condition: weight}")
         for condition, weight in [*weights.items(), ("true", rest)]:
             part = windows.holding(f"{before}coalesce(({condition}), false)")
             before += f"not coalesce(({condition}), false) and "
             if weight and len(part):
-                parts[condition if condition != "true" else "rest"] = (part, weight * len(part))
+                parts[condition if condition != "true" else "rest"] = (part, _weight(weight) * len(part))
         return cls(parts, **options)
 
     def of_sources(self, sources: Sequence[Windows]) -> Mixture:
@@ -140,12 +146,14 @@ class Mixture:
     def _checked_schedule(self, given: Mapping[int, Mapping[str, float]]) -> list[tuple[int, list[float]]]:
         """Weights from a position on, in order; the first are those of the sources."""
         found = [(0, self.weights)]
+        require_kind("a schedule", given, Mapping, "{number of samples: {source: weight}}")
         for start, weights in sorted(given.items()):
             start = checked_integer("a schedule is by number of samples: it", start, MAX_POSITION)
+            require_kind("a stage of the schedule", weights, Mapping, "{source: weight}")
             for name in weights:
                 if name not in self.names:
                     raise KeyError(f"the schedule names no source {name!r}.{nearest(name, self.names)}")
-            row = [float(weights.get(name, 0.0)) for name in self.names]
+            row = [_weight(weights.get(name, 0.0)) for name in self.names]
             found = [row_of for row_of in found if row_of[0] != start] + [(start, row)]
         return found
 
@@ -175,7 +183,7 @@ class Mixture:
     def quotas(self, epoch: int = 0) -> dict[str, dict[str, float]]:
         """For each source how many samples it gives in an epoch, and how often that goes through it."""
         schedule = WeightSchedule(self.schedule)
-        start = epoch * self.length
+        start = checked_integer("epoch", epoch, MAX_EPOCH) * self.length
         given = schedule.given(start + self.length) - schedule.given(start)
         return {
             name: {"samples": int(count), "passes": int(count) / max(1, len(windows))}
@@ -219,6 +227,12 @@ class Mixture:
             f"{name}: {weight:g}" for name, weight in zip(self.names, self.weights, strict=True)
         )
         return f"<Mixture {listed}>"
+
+
+def _weight(value: Any) -> float:
+    if not isinstance(value, numbers.Real) or not 0 <= float(value) < math.inf:
+        raise ValueError(f"a weight is a number of 0 or more, not {value!r}")
+    return float(value)
 
 
 class MixtureCourse:
