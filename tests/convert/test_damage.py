@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
 import random
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
+import numpy as np
 import pytest
 
+import warpdata as wd
 from tests.convert.foreign import copied, sample
 from tests.sweeps import SOAK
-from warpdata.convert import dreamer, hdf5, mcap, minari, rosbag2, webdataset, zarr
+from warpdata.convert import dreamer, hdf5, lerobot, mcap, minari, rlds, rosbag2, webdataset, zarr
 from warpdata.episodes.collection import Episodes
 from warpdata.errors import WarpError
 
@@ -78,3 +84,96 @@ def test_harmed_samples_never_raise_foreign_errors(name: str, tmp_path: Path) ->
             told = str(error)
         assert told is None or str(folder) in told
         shutil.rmtree(folder)
+
+
+HOSTILE: list[Any] = [
+    None, -1, 2**63, 10**30, 1.5, True, "", "x", [], {}, [None], {"a": None}, "../../etc/passwd", "n" * 5000, "\ud800",
+]  # fmt: skip
+FORGED: list[tuple[str, str, tuple[str | int, ...], Any]] = [
+    ("lerobot", "meta/info.json", ("data_path",), None),
+    ("lerobot", "meta/info.json", ("data_path",), "data/{secret}.parquet"),
+    ("lerobot", "meta/info.json", ("data_path",), "\ud800"),
+    ("rlds", "dataset_info.json", ("splits",), True),
+    ("rlds", "dataset_info.json", ("splits", 0, "filepathTemplate"), "\ud800"),
+    ("zarr", "data/action/.zarray", ("compressor",), {"id": "unheard-of"}),
+    ("zarr", "data/action/.zarray", ("dtype",), "\ud800"),
+]
+
+
+@pytest.fixture(scope="module")
+def exported(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two small episodes, as sets of other programs that have documents in JSON."""
+    here = tmp_path_factory.mktemp("forged")
+    for number in range(2):
+        with wd.record(here / "root", static={"task": "pick"}, clock="simulated") as rec:
+            for k in range(12):
+                state = np.array([k, number, 0.5], np.float32)
+                rec.step({"state": state}, np.float32([k, 1]), reward=1.0, ts_ns=k * 50_000_000)
+    for name in ("lerobot", "rlds", "minari", "zarr"):
+        wd.export_episodes(here / "root", here / name, name)
+    return here
+
+
+def documents(folder: Path) -> dict[Path, Any]:
+    """The files of a set that are JSON."""
+    found = {}
+    for file in sorted(each for each in folder.rglob("*") if each.is_file()):
+        with contextlib.suppress(ValueError):
+            value = json.loads(file.read_text())
+            if isinstance(value, dict | list):
+                found[file] = value
+    return found
+
+
+def places(node: Any, path: tuple[str | int, ...] = ()) -> Iterator[tuple[str | int, ...]]:
+    """Where a document has values, but for the whole of it."""
+    items = node.items() if isinstance(node, dict) else enumerate(node) if isinstance(node, list) else ()
+    for key, value in items:
+        yield (*path, key)
+        yield from places(value, (*path, key))
+
+
+def forged(file: Path, at: tuple[str | int, ...], value: Any) -> bytes:
+    """A document with another value at a place."""
+    made = json.loads(file.read_text())
+    inner = made
+    for key in at[:-1]:
+        inner = inner[key]
+    inner[at[-1]] = value
+    return json.dumps(made).encode()
+
+
+def said_of(name: str, folder: Path, file: Path, data: bytes) -> str | None:
+    """What reading a set says while a file of it holds this; None where it reads."""
+    before = file.read_bytes()
+    file.write_bytes(data)
+    try:
+        read_all(READERS[name].read(folder))
+    except WarpError as error:
+        return str(error)
+    finally:
+        file.write_bytes(before)
+    return None
+
+
+READERS: dict[str, ModuleType] = {"lerobot": lerobot, "rlds": rlds, "minari": minari, "zarr": zarr}
+
+
+@pytest.mark.parametrize(("name", "document", "at", "value"), FORGED)
+def test_a_forged_document_is_refused_by_name(
+    exported: Path, name: str, document: str, at: tuple[str | int, ...], value: Any
+) -> None:
+    file = exported / name / document
+    told = said_of(name, exported / name, file, forged(file, at, value))
+    assert told is not None
+    assert str(exported / name) in told
+
+
+@pytest.mark.parametrize("name", READERS)
+def test_forged_documents_never_raise_foreign_errors(exported: Path, name: str) -> None:
+    folder, chance = exported / name, random.Random(name)
+    every = [(file, at) for file, value in documents(folder).items() for at in places(value)]
+    for _ in range(2 * ROUNDS):
+        file, at = chance.choice(every)
+        told = said_of(name, folder, file, forged(file, at, chance.choice(HOSTILE)))
+        assert told is None or str(folder) in told

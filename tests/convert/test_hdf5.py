@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import pickle
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +15,17 @@ import pytest
 from PIL import Image
 
 from tests.convert.foreign import copied, expected, hdf5_content, imported, same_channel, sample
-from warpdata.convert import hdf5
+from warpdata.convert import hdf5, npz
 from warpdata.convert.hdf5.file import Hdf5Rows
 from warpdata.convert.place import Place
-from warpdata.errors import CorruptLayoutError, FormatError, LimitExceededError, TruncatedError, WarpError
+from warpdata.errors import (
+    CorruptLayoutError,
+    FormatError,
+    LimitExceededError,
+    TruncatedError,
+    UnsupportedDtypeError,
+    WarpError,
+)
 
 ROBOMIMIC = [
     "gen_lift_image.hdf5",
@@ -370,3 +378,137 @@ def test_what_is_no_hdf5_or_a_cut_one_is_told(tmp_path: Path) -> None:
     with pytest.raises(TruncatedError, match="gen_lift_image"):
         hdf5.read(cut)
     assert not hdf5.matches(Place.of(tmp_path / "a.hdf5"))
+
+
+def group_inside_itself(file: h5py.File) -> None:
+    file["data/demo_1/obs/loop"] = file["data/demo_1/obs"]
+
+
+def attribute_of_no_value(file: h5py.File) -> None:
+    file["data/demo_1/obs/object"].attrs["where"] = file["data"].ref
+
+
+def table_of_texts(file: h5py.File) -> None:
+    file["data/demo_1/obs/words"] = np.full((5, 2), b"word", "S4")
+
+
+def rows_of_records(file: h5py.File) -> None:
+    file["data/demo_1/obs/pairs"] = np.zeros(5, [("a", "f4"), ("b", "f8")])
+
+
+def text_of_no_alphabet(file: h5py.File) -> None:
+    file["data/demo_1/obs/words"] = np.full(5, b"\xff\xfe", "S2")
+
+
+def array_without_extent(file: h5py.File) -> None:
+    file["data/demo_1/obs/nothing"] = h5py.Empty("f4")
+
+
+def large_array_beside_the_steps(file: h5py.File) -> None:
+    file["data/demo_1"].create_dataset("cloud", (1 << 32,), "u1", chunks=(1 << 20,))
+
+
+@pytest.mark.parametrize(
+    ("damage", "kind", "words"),
+    [
+        (group_inside_itself, LimitExceededError, "nested too deeply, or inside themselves"),
+        (attribute_of_no_value, UnsupportedDtypeError, "attribute 'where' of .* holds what cannot be kept"),
+        (table_of_texts, UnsupportedDtypeError, "words' holds tables of text or bytes"),
+        (rows_of_records, UnsupportedDtypeError, "pairs' holds "),
+        (text_of_no_alphabet, CorruptLayoutError, "words' holds text that is not UTF-8"),
+        (array_without_extent, CorruptLayoutError, "cannot be read"),
+        (large_array_beside_the_steps, CorruptLayoutError, "'cloud' of episode 'demo_1' has no row per step"),
+    ],
+)
+def test_forged_files_are_told_by_what_is_wrong(
+    damage: Callable[[h5py.File], None], kind: type[WarpError], words: str, tmp_path: Path
+) -> None:
+    path = robomimic_file(tmp_path / "a.hdf5")
+    with h5py.File(path, "a") as file:
+        damage(file)
+    episodes = hdf5.read(path)
+    assert len(episodes[0].steps) == 5
+    with pytest.raises(kind, match=words) as caught:
+        _ = [signal.values() for signal in episodes[1].signals.values()]
+    assert "a.hdf5" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("mapping", "words"),
+    [
+        ({"episodes": "runs/*"}, r"no group is called 'runs/\*'; there are data, ends"),
+        ({"episodes": "data/run*"}, r"no group is called 'data/run\*'; there are data, ends"),
+        ({"episodes": "ends/*"}, r"no group is called 'ends/\*'; there are data, ends"),
+        ({"ends": "data"}, "'data' is no array"),
+        ({"ends": "nowhere"}, "there is no 'nowhere' in the file"),
+    ],
+)
+def test_a_mapping_to_what_is_not_there_is_told(mapping: dict[str, Any], words: str, tmp_path: Path) -> None:
+    path = robomimic_file(tmp_path / "a.hdf5")
+    with h5py.File(path, "a") as file:
+        file["ends"] = np.array([2, 5])
+    with pytest.raises(CorruptLayoutError, match=words):
+        _ = hdf5.read(path, mapping=mapping).ids
+
+
+@pytest.mark.parametrize("flag", ["terminals", "timeouts", "rewards"])
+def test_d4rl_arrays_of_another_length_are_told(flag: str, tmp_path: Path) -> None:
+    with h5py.File(tmp_path / "a.hdf5", "w") as file:
+        file["observations"], file["actions"] = np.zeros((10, 1)), np.zeros((10, 1))
+        for name in ("rewards", "terminals", "timeouts"):
+            file[name] = np.zeros(9 if name == flag else 10, bool)
+    with pytest.raises(CorruptLayoutError, match=rf"'{flag}' has shape \(9,\), there are 10 actions"):
+        _ = hdf5.read(tmp_path / "a.hdf5", layout="d4rl")[0]
+
+
+def test_wrong_words_are_told(tmp_path: Path) -> None:
+    path = robomimic_file(tmp_path / "a.hdf5")
+    with pytest.raises(ValueError, match="next_obs is 'merge' or 'keep', not 'drop'"):
+        hdf5.read(path, next_obs="drop")  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="split is 'auto', 'done' or 'timeout', not 'never'"):
+        hdf5.read(path, split="never")  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="compression is 'gzip' or 'none', not 'zip'"):
+        hdf5.write(hdf5.read(path), tmp_path / "out.hdf5", compression="zip")  # type: ignore[arg-type]
+    path.write_bytes(path.read_bytes()[:5])
+    with pytest.raises(TruncatedError, match="the file ends before its contents do"):
+        hdf5.read(path)
+
+
+def test_several_actions_become_one_vector_or_are_refused(tmp_path: Path) -> None:
+    arm, hand = np.arange(8, dtype=np.float32).reshape(4, 2), np.arange(4, dtype=np.float64)
+    np.savez(tmp_path / "a.npz", arm=arm, hand=hand, seen=np.zeros((4, 3)), flat=np.zeros((4, 2, 2)))
+
+    def episodes(*actions: str) -> Any:
+        signals: dict[str, Any] = {name: {"from": name, "role": "action"} for name in actions}
+        return npz.read(tmp_path / "a.npz", mapping={"signals": {"seen": "seen", **signals}})
+
+    receipt = hdf5.write(episodes("arm", "hand"), tmp_path / "out.hdf5")
+    with h5py.File(tmp_path / "out.hdf5") as file:
+        demo = file["data/demo_0"]
+        assert demo["actions"][()].tolist() == np.column_stack([arm, hand]).tolist()
+        np.testing.assert_array_equal(demo["action_dict/arm"][()], arm)
+        assert (demo["rewards"][()].tolist(), demo["dones"][()].tolist()) == ([0] * 4, [0, 0, 0, 1])
+    assert "zeros, which robomimic asks for" in receipt.signals["rewards"].why[0]
+    for wrong in ((), ("arm", "flat")):
+        with pytest.raises(CorruptLayoutError, match="no actions that make one vector"):
+            hdf5.write(episodes(*wrong), tmp_path / "none.hdf5")
+        assert not (tmp_path / "none.hdf5").exists()
+
+
+def test_arrays_of_all_episodes_are_cut_where_a_mapping_says(tmp_path: Path) -> None:
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file["q"], file["u"], file["stop"] = np.arange(5.0), np.zeros((5, 1)), np.array([2, 5])
+        file["late"] = np.array([2, 6])
+    mapping = {"signals": {"q": "q", "u": {"from": "u", "role": "action"}}, "ends": "stop"}
+    episodes = hdf5.read(tmp_path / "a.h5", mapping=mapping)
+    assert episodes.ids == ["a-000000", "a-000001"]
+    assert [episode["q"].values().tolist() for episode in episodes] == [[0, 1], [2, 3, 4]]
+    with pytest.raises(CorruptLayoutError, match=r"a\.h5"):
+        _ = hdf5.read(tmp_path / "a.h5", mapping={**mapping, "ends": "late"}).ids
+
+
+def test_an_array_in_place_of_the_group_of_demos_is_told(tmp_path: Path) -> None:
+    with h5py.File(tmp_path / "a.hdf5", "w") as file:
+        file["data"] = np.zeros(3)
+    with pytest.raises(CorruptLayoutError, match="'/data' is no group"):
+        _ = hdf5.read(tmp_path / "a.hdf5", layout="robomimic").ids

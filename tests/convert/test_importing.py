@@ -19,8 +19,9 @@ import numpy as np
 import pytest
 
 import warpdata as wd
-from tests.convert.sets import assert_same, made_episodes, made_set, on_steps, tree
+from tests.convert.sets import assert_same, made_episode, made_episodes, made_set, on_steps, tree
 from warpdata.bytekit import bulk_file
+from warpdata.bytekit.locks import FileLock
 from warpdata.convert import lerobot
 from warpdata.convert.formats import format_module, format_of
 from warpdata.convert.importing import import_episodes
@@ -28,7 +29,8 @@ from warpdata.convert.place import Place, check_inside
 from warpdata.convert.rows import grid_times, rate_of
 from warpdata.episodes.collection import Episodes, EpisodesSource
 from warpdata.episodes.directory_copy import WrittenLater
-from warpdata.errors import BadMagicError, ConflictError, CorruptLayoutError, WarpError
+from warpdata.episodes.packed import pack_episode
+from warpdata.errors import BadMagicError, ConflictError, CorruptLayoutError, FormatError, WarpError
 from warpdata.formats.episodedir.images import VideoOptions
 from warpdata.timeline.episode import Episode
 from warpdata.timeline.memory import ArraySignal
@@ -209,6 +211,41 @@ def test_nothing_is_mixed_or_overwritten(tmp_path: Path) -> None:
         bring(source, tmp_path / "mine")
 
 
+def test_a_target_that_another_import_writes_is_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "ours").mkdir()
+    lock = FileLock.take(tmp_path / "ours/.import.lock", removes=True)
+    assert lock is not None
+    with pytest.raises(ConflictError, match="another import writes there"):
+        wd.import_episodes(made_episodes(1), tmp_path / "ours")
+    lock.release()
+    assert list((tmp_path / "ours").iterdir()) == []
+
+
+def test_targets_that_cannot_be_are_refused(tmp_path: Path) -> None:
+    twice = Episodes.of([made_episode(0, camera=False), made_episode(0, camera=False)])
+    with pytest.raises(FormatError, match="two episodes have the same id"):
+        import_episodes(twice, tmp_path / "ours", format="x", source="x", kind="shards")
+    with pytest.raises(
+        ValueError, match=r"a target is 'root' or 'shards', not 'shard'.*Did you mean 'shards'"
+    ):
+        import_episodes(twice, tmp_path / "ours", format="x", source="x", kind="shard")  # type: ignore[arg-type]
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_episode_that_somebody_else_put_there_is_told(tmp_path: Path) -> None:
+    episodes = made_episodes(2, camera=False)
+
+    def run() -> Any:
+        return import_episodes(episodes, tmp_path / "ours", format="x", source="x", kind="shards")
+
+    run()
+    path = tmp_path / f"ours/{episodes.ids[0]}.wshard"
+    path.unlink()
+    pack_episode(episodes[0], path, episode_id=episodes.ids[0])
+    with pytest.raises(FormatError, match="an episode there was not imported by us"):
+        run()
+
+
 def test_the_receipt_has_hashes_anybody_can_compute(tmp_path: Path) -> None:
     source = made_set(tmp_path / "source", 2)
     receipt = wd.import_episodes(source, tmp_path / "ours")
@@ -318,3 +355,13 @@ def test_times_of_a_rate_are_rounded_once(fps: float) -> None:
     exact = [(2 * k * 10**9 * rate.denominator + rate.numerator) // (2 * rate.numerator) for k in range(5000)]
     assert np.abs(times - np.array(exact)).max() <= 1
     assert (np.diff(times) > 0).all()
+
+
+def test_words_that_importing_and_exporting_do_not_know(tmp_path: Path) -> None:
+    with pytest.raises(
+        ValueError, match=r"to is one of root, shards, published, not 'rot'\. Did you mean 'root'"
+    ):
+        wd.import_episodes(tmp_path, tmp_path / "out", format="lerobot", to="rot")
+    with pytest.raises(ValueError, match="rosbag2 can be read, not written"):
+        wd.export_episodes(tmp_path, tmp_path / "out", "rosbag2")
+    assert not (tmp_path / "out").exists()

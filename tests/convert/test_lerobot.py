@@ -9,11 +9,13 @@ import json
 import os
 import random
 import weakref
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import av
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
@@ -43,6 +45,7 @@ from warpdata.errors import (
     NoStepsError,
     OutOfSpaceError,
     SchemaMismatchError,
+    UnsupportedDtypeError,
     UnsupportedVersionError,
     WarpError,
 )
@@ -390,6 +393,10 @@ def test_every_cut_and_flip_is_a_typed_error_or_reads(tmp_path: Path) -> None:
         ("info", {"total_frames": 1}, CorruptLayoutError, "total_frames is 1"),
         ("info", {"codebase_version": "v4.0"}, UnsupportedVersionError, "v4.0"),
         ("info", {"fps": 0}, CorruptLayoutError, "fps is 0"),
+        ("info", {"fps": 1e-300}, CorruptLayoutError, "fps is 1e-300"),
+        ("info", {"fps": 10**6}, CorruptLayoutError, "fps is 1000000"),
+        ("info", {"fps": True}, CorruptLayoutError, "fps is True"),
+        ("info", {"data_path": "data/{file_index:03d}.parquet"}, CorruptLayoutError, "asks for 'file_index'"),
         ("info", {"data_path": "../../etc/passwd"}, CorruptLayoutError, "leads out"),
         ("info", {"data_path": "/etc/passwd"}, CorruptLayoutError, "leads out"),
         ("info", {"features": {"../x": {"dtype": "float32", "shape": [1]}}}, CorruptLayoutError, "lead out"),
@@ -506,3 +513,332 @@ def test_infinite_numbers_of_an_episode_are_damage(name: str, tmp_path: Path) ->
     pq.write_table(rows.set_column(rows.column_names.index(name), name, [[np.inf] * len(rows)]), path)
     with pytest.raises(CorruptLayoutError):
         lerobot.read(tmp_path / "set")
+
+
+@pytest.fixture(scope="module")
+def sound(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A set of two episodes in which nothing is wrong."""
+    return made_set(tmp_path_factory.mktemp("sound") / "set", 2)
+
+
+def put(path: Path, name: str, made: Callable[[list[Any]], Any] | None) -> None:
+    """Another column in the place of one of a table, made from its values; None takes it away."""
+    rows = pq.read_table(path)
+    at = rows.column_names.index(name)
+    if made is None:
+        pq.write_table(rows.remove_column(at), path)
+        return
+    values = made(rows.column(at).to_pylist())
+    pq.write_table(
+        rows.set_column(at, name, values if isinstance(values, pa.Array) else pa.array(values)), path
+    )
+
+
+DATA = "data/chunk-000/file-000.parquet"
+EPISODES = "meta/episodes/chunk-000/file-000.parquet"
+TASKS = "meta/tasks.parquet"
+TOP = "videos/observation.images.top"
+FORGED: dict[str, tuple[str, str, Callable[[list[Any]], Any] | None, type[WarpError], str]] = {
+    "no column": (DATA, "action", None, CorruptLayoutError, "no column 'action'"),
+    "no times": (DATA, "timestamp", None, CorruptLayoutError, "no column 'timestamp'"),
+    "no number as time": (
+        DATA,
+        "timestamp",
+        lambda was: [np.nan, *was[1:]],
+        CorruptLayoutError,
+        "timestamps that are no times",
+    ),
+    "text as time": (
+        DATA,
+        "timestamp",
+        lambda was: ["x"] * len(was),
+        CorruptLayoutError,
+        "'timestamp' is not one number in each row",
+    ),
+    "two times": (
+        DATA,
+        "timestamp",
+        lambda was: pa.array([[1.0, 2.0]] * len(was), pa.list_(pa.float64(), 2)),
+        CorruptLayoutError,
+        "'timestamp' is not one number in each row",
+    ),
+    "time beyond all clocks": (
+        DATA,
+        "timestamp",
+        lambda was: [*was[:6], 1e300, *was[7:]],
+        CorruptLayoutError,
+        "timestamps that are no times",
+    ),
+    "time that falls": (
+        DATA,
+        "timestamp",
+        lambda was: [was[1], was[0], *was[2:]],
+        CorruptLayoutError,
+        "the timestamps do not increase",
+    ),
+    "rows of another episode": (
+        DATA,
+        "episode_index",
+        lambda was: [1, *was[1:]],
+        CorruptLayoutError,
+        r"not those of episode 0 \(episode_index\)",
+    ),
+    "frames out of order": (
+        DATA,
+        "frame_index",
+        lambda was: [1, 0, *was[2:]],
+        CorruptLayoutError,
+        r"not those of episode 0 \(frame_index\)",
+    ),
+    "missing row": (
+        DATA,
+        "action",
+        lambda was: [None, *was[1:]],
+        CorruptLayoutError,
+        "'action' has missing values",
+    ),
+    "missing number": (
+        DATA,
+        "action",
+        lambda was: [[None, 1.0], *was[1:]],
+        CorruptLayoutError,
+        "'action' has missing values",
+    ),
+    "missing scalar": (
+        DATA,
+        "next.reward",
+        lambda was: [None, *was[1:]],
+        CorruptLayoutError,
+        "'next.reward' has missing values",
+    ),
+    "numbers of another row": (
+        DATA,
+        "action",
+        lambda was: [[1.0, 2.0, 3.0], [4.0], *was[2:]],
+        CorruptLayoutError,
+        "'action' has rows of different lengths",
+    ),
+    "too few numbers": (
+        DATA,
+        "action",
+        lambda was: [[1.0]] * len(was),
+        CorruptLayoutError,
+        r"'action' has 7 numbers in 7 rows of shape \[2\]",
+    ),
+    "decimals": (
+        DATA,
+        "next.reward",
+        lambda was: pa.array([1] * len(was), pa.decimal128(5)),
+        UnsupportedDtypeError,
+        "'next.reward' holds decimal128",
+    ),
+    "episode is missing": (
+        EPISODES,
+        "episode_index",
+        lambda was: [0, 2],
+        CorruptLayoutError,
+        "episode 1 is missing: row 1 is episode 2",
+    ),
+    "frames and rows differ": (
+        EPISODES,
+        "dataset_to_index",
+        lambda was: [was[0] + 1, was[1]],
+        CorruptLayoutError,
+        "episode 0 has 7 frames in rows 0 to 8",
+    ),
+    "rows that are not there": (
+        EPISODES,
+        "dataset_from_index",
+        lambda was: [0, 7 + 1],
+        CorruptLayoutError,
+        "episode 1 has 8 frames in rows 8",
+    ),
+    "more frames than can be": (
+        EPISODES,
+        "length",
+        lambda was: [1 << 41, was[1]],
+        LimitExceededError,
+        "episode 0 has 2199023255552 frames",
+    ),
+    "no place of the video": (
+        EPISODES,
+        f"{TOP}/chunk_index",
+        lambda was: [None, 0],
+        CorruptLayoutError,
+        "episode 0 does not say where its video",
+    ),
+    "no start of the video": (
+        EPISODES,
+        f"{TOP}/from_timestamp",
+        None,
+        CorruptLayoutError,
+        "episode 0 does not say where its video",
+    ),
+    "no number as start": (
+        EPISODES,
+        f"{TOP}/from_timestamp",
+        lambda was: [np.nan, was[1]],
+        CorruptLayoutError,
+        "has no frame for step 0",
+    ),
+    "task without text": (
+        TASKS,
+        "task_index",
+        lambda was: ["0", "1"],
+        CorruptLayoutError,
+        "a task without its number or its text",
+    ),
+}
+
+
+@pytest.mark.parametrize(("file", "name", "made", "error", "says"), FORGED.values(), ids=FORGED)
+def test_tables_that_are_forged_are_told(
+    file: str,
+    name: str,
+    made: Callable[[list[Any]], Any] | None,
+    error: type[WarpError],
+    says: str,
+    sound: Path,
+    tmp_path: Path,
+) -> None:
+    source = copied(sound, tmp_path / "set")
+    put(source / file, name, made)
+    if name not in ("action", "next.reward"):
+        features = json.loads((source / "meta/info.json").read_text())["features"]
+        change_json(
+            source / "meta/info.json", features={key: each for key, each in features.items() if key != name}
+        )
+    with pytest.raises(error, match=says) as told:
+        everything(source)
+    assert str(source) in str(told.value)
+
+
+@pytest.mark.parametrize(
+    ("made", "says"),
+    [
+        (lambda was: [77] * len(was), "there is no task 77"),
+        (lambda was: ["x"] * len(was), "'task_index' is not one number in each row"),
+        (lambda was: [0.5] * len(was), "'task_index' is not one number in each row"),
+        (None, "no column 'task_index'"),
+    ],
+)
+def test_tasks_that_are_not_there_are_told(
+    made: Callable[[list[Any]], Any] | None, says: str, sound: Path, tmp_path: Path
+) -> None:
+    source = copied(sound, tmp_path / "set")
+    put(source / EPISODES, "tasks", None)
+    put(source / DATA, "task_index", made)
+    features = json.loads((source / "meta/info.json").read_text())["features"]
+    del features["task_index"]
+    change_json(source / "meta/info.json", features=features)
+    with pytest.raises(CorruptLayoutError, match=rf"{says}.*file-000\.parquet"):
+        _ = lerobot.read(source)[0]["task"].values()
+
+
+def test_an_episode_of_one_step_needs_a_frame_that_is_its_own(tmp_path: Path) -> None:
+    lerobot.write(Episodes.of([made_episode(0, 1), made_episode(1, 4)]), tmp_path / "set")
+    put(tmp_path / "set" / EPISODES, f"{TOP}/from_timestamp", lambda was: [np.nan, was[1]])
+    with pytest.raises(CorruptLayoutError, match="has no frame for step 0 of 1"):
+        _ = lerobot.read(tmp_path / "set")[0]["observation.images.top"].values()
+
+
+def test_rows_that_a_file_does_not_have_are_told(sound: Path, tmp_path: Path) -> None:
+    source = copied(sound, tmp_path / "set")
+    pq.write_table(pq.read_table(source / DATA)[:9], source / DATA)
+    with pytest.raises(CorruptLayoutError, match=r"rows 7 to 15 are needed, there are 9.*file-000\.parquet"):
+        everything(source)
+
+
+@pytest.mark.parametrize(
+    ("file", "error", "says"),
+    [
+        (TASKS, BlobNotFoundError, "the tasks are missing"),
+        (EPISODES, BlobNotFoundError, "no episodes are listed"),
+    ],
+)
+def test_tables_that_are_missing_are_told(
+    file: str, error: type[WarpError], says: str, sound: Path, tmp_path: Path
+) -> None:
+    source = copied(sound, tmp_path / "set")
+    (source / file).unlink()
+    with pytest.raises(error, match=says):
+        lerobot.read(source)
+
+
+def test_a_set_that_does_not_say_its_shapes_is_refused(sound: Path, tmp_path: Path) -> None:
+    source = copied(sound, tmp_path / "set")
+    put(source / DATA, "action", lambda was: was)
+    change_json(source / "meta/info.json", features={"action": {"dtype": "float64"}})
+    with pytest.raises(CorruptLayoutError, match=r"does not say the shape of 'action'.*file-000\.parquet"):
+        everything(source)
+
+
+def test_what_no_set_can_hold_is_refused(tmp_path: Path) -> None:
+    whole = made_episode(0, camera=False)
+
+    def with_signal(name: str, values: Any) -> Episodes:
+        signal = on_steps(grid_times(9, 30), values, "observation")
+        other = Episode.of({**whole.signals, name: signal}, whole.static, id="b", steps=StepClock(STEPS))
+        return Episodes.of([whole, other])
+
+    with pytest.raises(SchemaMismatchError, match="there are no episodes to write"):
+        lerobot.write(Episodes.of([]), tmp_path / "set")
+    with pytest.raises(SchemaMismatchError, match=r"'action' is float64\[5\] in episode b, float64\[2\] in"):
+        lerobot.write(with_signal("action", np.zeros((9, 5))), tmp_path / "set")
+    with pytest.raises(SchemaMismatchError, match=r"'action' is int64\[2\] in episode b"):
+        lerobot.write(with_signal("action", np.zeros((9, 2), np.int64)), tmp_path / "set")
+    with pytest.raises(SchemaMismatchError, match=r"two signals would become 'a\.b'"):
+        both = with_signal("a.b", np.zeros(9))[1:].map(
+            lambda each: Episode.of(
+                {**each.signals, "a/b": each["a.b"]}, each.static, id="c", steps=StepClock(STEPS)
+            )
+        )
+        lerobot.write(both, tmp_path / "set")
+    with pytest.raises(KeyError, match=r"names speaks of 'acton'.*Did you mean 'action'"):
+        lerobot.write(Episodes.of([whole]), tmp_path / "set", names={"acton": "x"})
+    whole, slow = (
+        Episode.of(each.signals, {"task": "x"}, id=each.id, steps=StepClock(STEPS))
+        for each in (whole, made_episode(1, fps=15, camera=False))
+    )
+    with pytest.raises(SchemaMismatchError, match=f"episode {slow.id} has 15 steps a second, the others 30"):
+        lerobot.write(Episodes.of([whole, slow]), tmp_path / "set")
+    assert list(tmp_path.iterdir()) == []
+    receipt = lerobot.write(Episodes.of([whole, slow]), tmp_path / "set", on_error="skip")
+    assert [each["id"] for each in receipt.skipped] == [slow.id]
+    assert len(lerobot.read(tmp_path / "set")) == 1
+
+
+def test_text_lists_and_structs_come_out_as_they_went_in(sound: Path, tmp_path: Path) -> None:
+    source = copied(sound, tmp_path / "set")
+    rows = pq.read_table(source / DATA)
+    more = {
+        "note": [f"n{k}" for k in range(len(rows))],
+        "tags": [["a", "b"][: k % 3] for k in range(len(rows))],
+        "pose": [{"x": k, "y": None if k % 2 else "q"} for k in range(len(rows))],
+    }
+    for name, values in more.items():
+        rows = rows.append_column(name, pa.array(values))
+    pq.write_table(rows.replace_schema_metadata(None), source / DATA)
+    features = json.loads((source / "meta/info.json").read_text())["features"]
+    features |= {
+        name: {"dtype": kind, "shape": [1]}
+        for name, kind in zip(more, ("string", "list", "struct"), strict=True)
+    }
+    change_json(source / "meta/info.json", features=features)
+    episodes = lerobot.read(source)
+    assert episodes[1]["note"].values().tolist() == more["note"][7:]
+    assert json.loads(episodes[1]["pose"].values()[0]) == {"x": 7, "y": None}
+    lerobot.write(episodes, tmp_path / "out")
+    again = pq.read_table(tmp_path / "out" / DATA)
+    assert {name: again.column(name).to_pylist() for name in more} == more
+
+
+def test_episodes_without_steps_are_refused(tmp_path: Path) -> None:
+    whole, none = made_episode(0, camera=False), made_episode(1, 0, camera=False)
+    with pytest.raises(SchemaMismatchError, match=f"episode {none.id} has no steps"):
+        lerobot.write(Episodes.of([whole, none]), tmp_path / "set")
+    with pytest.raises(SchemaMismatchError, match="none of 1 episodes could be written"):
+        lerobot.write(Episodes.of([none]), tmp_path / "set", on_error="skip")
+    assert list(tmp_path.iterdir()) == []
+    receipt = lerobot.write(Episodes.of([whole, none]), tmp_path / "set", on_error="skip")
+    assert [each["id"] for each in receipt.skipped] == [none.id]

@@ -28,6 +28,7 @@ from warpdata.episodes.jobs import runner_of
 from warpdata.errors import (
     BadMagicError,
     ChecksumError,
+    CorruptLayoutError,
     FormatError,
     LimitExceededError,
     TruncatedError,
@@ -450,3 +451,238 @@ def test_an_existing_file_stays(tmp_path: Path) -> None:
     with pytest.raises(wd.WarpError):
         ours.write(Episodes.of([made_episode(0)]), path)
     assert path.read_bytes() == b"mine"
+
+
+def u(number: int, size: int) -> bytes:
+    return number.to_bytes(size, "little")
+
+
+def words(*listed: str | bytes) -> bytes:
+    raw = [each.encode() if isinstance(each, str) else each for each in listed]
+    return b"".join(u(len(each), 4) + each for each in raw)
+
+
+def schema_record(number: int, name: str = "s") -> bytes:
+    return record(3, u(number, 2) + words(name, "jsonschema", b"{}"))
+
+
+def channel_record(number: int, schema: int = 0, topic: str = "/t", pairs: bytes = bytes(4)) -> bytes:
+    return record(4, u(number, 2) + u(schema, 2) + words(topic, "json") + pairs)
+
+
+def message_record(channel: int, log: int = 5, data: bytes = b'{"v":1}') -> bytes:
+    return record(5, u(channel, 2) + u(0, 4) + u(log, 8) + u(log, 8) + data)
+
+
+def attachment_record(log: int = 5, crc: int = 0) -> bytes:
+    return record(9, u(log, 8) + u(5, 8) + words("notes", "text/plain") + u(2, 8) + b"ab" + u(crc, 4))
+
+
+def plain_chunk(data: bytes) -> bytes:
+    return chunk(len(data), "", data)
+
+
+def forged(*records: bytes, summary: bytes = b"", before: bytes = b"") -> bytes:
+    """A file of these records; with a summary, `before` lies between the data and it."""
+    data = MAGIC + record(1, words("", "")) + b"".join(records) + record(15, bytes(4)) + before
+    start = len(data) if summary else 0
+    return data + summary + record(2, u(start, 8) + bytes(12)) + MAGIC
+
+
+STATED_3 = record(11, u(3, 8) + bytes(38))
+FORGED: dict[str, tuple[bytes, type[FormatError], str]] = {
+    "no time": (
+        forged(channel_record(1), message_record(1, 1 << 63)),
+        CorruptLayoutError,
+        "a time of topic '/t' is no time",
+    ),
+    "long map": (
+        forged(channel_record(1, pairs=u(3, 4) + bytes(8))),
+        CorruptLayoutError,
+        "a map in a record is longer than it says",
+    ),
+    "no text": (
+        forged(record(1, words(b"\xff", ""))),
+        CorruptLayoutError,
+        "a name in a record is no text",
+    ),
+    "gap before the summary": (
+        forged(before=record(200, b"x"), summary=STATED_3),
+        CorruptLayoutError,
+        "the data does not end where the summary begins",
+    ),
+    "long record of the summary": (
+        forged(summary=b"\x0b" + u(1 << 40, 8) + b"x"),
+        CorruptLayoutError,
+        "a record of the summary is longer than it",
+    ),
+    "two schemas": (
+        forged(schema_record(1), schema_record(1, "other")),
+        CorruptLayoutError,
+        "two schemas have the number 1",
+    ),
+    "no schema": (
+        forged(channel_record(1, schema=7)),
+        CorruptLayoutError,
+        "topic '/t' names a schema that is not there",
+    ),
+    "two channels": (
+        forged(channel_record(1), channel_record(1, topic="/other")),
+        CorruptLayoutError,
+        "two channels have the number 1",
+    ),
+    "short message": (
+        forged(channel_record(1), record(5, bytes(21))),
+        CorruptLayoutError,
+        "a message is shorter than its head",
+    ),
+    "no channel": (
+        forged(message_record(9)),
+        CorruptLayoutError,
+        "a message of channel 9, which is not there",
+    ),
+    "no channel in a chunk": (
+        forged(plain_chunk(message_record(9))),
+        CorruptLayoutError,
+        "a message of channel 9, which is not there",
+    ),
+    "long message in a chunk": (
+        forged(plain_chunk(channel_record(1) + message_record(1)[:-1])),
+        CorruptLayoutError,
+        "a message is longer than its chunk",
+    ),
+    "cut record in a chunk": (
+        forged(plain_chunk(channel_record(1) + b"\x03\0\0")),
+        CorruptLayoutError,
+        "a chunk ends inside of a record",
+    ),
+    "long record in a chunk": (
+        forged(plain_chunk(b"\x03" + u(1 << 62, 8))),
+        CorruptLayoutError,
+        "a record is longer than its chunk",
+    ),
+    "chunk in a chunk": (
+        forged(plain_chunk(plain_chunk(b""))),
+        CorruptLayoutError,
+        "a record stands in a chunk where it cannot",
+    ),
+    "short message in a chunk": (
+        forged(plain_chunk(record(5, bytes(3)))),
+        CorruptLayoutError,
+        "a record stands in a chunk where it cannot",
+    ),
+    "changed attachment": (
+        forged(attachment_record(crc=1)),
+        ChecksumError,
+        "attachment 'notes' was changed after it was written",
+    ),
+    "no time of an attachment": (
+        forged(attachment_record(log=1 << 63)),
+        CorruptLayoutError,
+        "a time of attachment 'notes' is no time",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", FORGED)
+def test_forged_records_are_told(case: str, tmp_path: Path) -> None:
+    data, error, words_of_it = FORGED[case]
+    path = tmp_path / "forged.mcap"
+    path.write_bytes(data)
+    with pytest.raises(error, match=words_of_it) as told:
+        _ = [signal.values() for signal in ours.read(path)[0].signals.values()]
+    assert "forged.mcap" in str(told.value)
+
+
+@pytest.mark.parametrize(
+    ("place", "words_of_it"),
+    [("record", "a record of 2147483648 bytes"), ("summary", "a summary of 536870912")],
+)
+@pytest.mark.parametrize("recover", [False, True])
+def test_more_than_a_file_may_ask_for_is_refused(
+    place: str, words_of_it: str, recover: bool, tmp_path: Path
+) -> None:
+    head = MAGIC + record(1, words("", ""))
+    size = 1 << 31 if place == "record" else 1 << 29
+    path = tmp_path / "large.mcap"
+    with open(path, "wb") as file:  # a file with a hole: it takes no room
+        file.write(head + (b"\xc8" + u(size, 8) if place == "record" else record(15, bytes(4))))
+        start = file.tell()
+        file.seek(size, 1)
+        file.write(record(2, u(0 if place == "record" else start, 8) + bytes(12)) + MAGIC)
+    with pytest.raises(LimitExceededError, match=words_of_it):
+        _ = list(ours.read(path, recover=recover)[0].signals)
+
+
+def test_messages_outside_of_chunks_are_read(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    inside = plain_chunk(message_record(1, 3, b'{"v":3}'))
+    first = [message_record(1, k, b'{"v":%d}' % k) for k in (0, 1, 2)]
+    later = [message_record(1, k, b'{"v":%d}' % k) for k in (4, 5)]
+    path = tmp_path / "x.mcap"
+    path.write_bytes(forged(channel_record(1), *first, inside, *later))
+    for run_bytes in (1 << 20, 70):
+        monkeypatch.setattr("warpdata.convert.mcap.records._RUN_BYTES", run_bytes)
+        (episode,) = ours.read(path)
+        assert episode["t/v"].values().tolist() == [0, 1, 2, 3, 4, 5]
+        assert episode["t/v"].timestamps.tolist() == [0, 1, 2, 3, 4, 5]
+
+
+def test_what_is_recovered_is_there_once(tmp_path: Path) -> None:
+    path = tmp_path / "x.mcap"
+    told = record(12, words("about") + bytes(4))
+    path.write_bytes(forged(attachment_record(), told, channel_record(1), summary=STATED_3))
+    (episode,) = ours.read(path, recover=True)
+    assert episode.meta["messages"]["damage"] == [f"the file states 3 messages and has 0: {path}"]
+    assert [each["name"] for each in episode.meta["messages"]["attachments"]] == ["notes"]
+    assert [each["name"] for each in episode.meta["messages"]["metadata"]] == ["about"]
+
+
+def test_the_messages_of_a_damaged_chunk_are_taken_back(tmp_path: Path) -> None:
+    path = tmp_path / "x.mcap"
+    broken = plain_chunk(message_record(1, 1, b'{"v":1}') + b"\x03\0")
+    good = plain_chunk(message_record(1, 2, b'{"v":2}'))
+    path.write_bytes(forged(channel_record(1), broken, good))
+    with pytest.raises(CorruptLayoutError, match="a chunk ends inside of a record"):
+        _ = list(ours.read(path)[0].signals)
+    (episode,) = ours.read(path, recover=True)
+    assert episode["t/v"].values().tolist() == [2]
+    assert episode.meta["messages"]["damage"] == [f"a chunk ends inside of a record: {path}"]
+
+
+def test_wrong_options_are_told(tmp_path: Path) -> None:
+    episodes = Episodes.of([made_episode(0), made_episode(1)])
+    with pytest.raises(ValueError, match="compression is one of zstd, lz4, none, not 'zst'"):
+        ours.write(Episodes.of([made_episode(0)]), tmp_path / "x.mcap", compression="zst")  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="is one file, and there are 2 episodes: name a folder"):
+        ours.write(episodes, tmp_path / "x.mcap")
+    path = log_of(tmp_path / "y.mcap", [(1, 1, b'{"v":1}')])
+    with pytest.raises(ValueError, match=r"time is one of .*, not 'logs'"):
+        ours.read(path, time="logs")  # type: ignore[arg-type]
+    assert not (tmp_path / "x.mcap").exists()
+
+
+def test_what_is_kept_of_a_recording_may_be_damaged(tmp_path: Path) -> None:
+    path = tmp_path / "x.mcap"
+    path.write_bytes(
+        forged(
+            channel_record(1), message_record(1), attachment_record(), record(12, words("about") + bytes(4))
+        )
+    )
+    (episode,) = ours.read(path)
+    kept = episode.meta["messages"]
+    (channel,) = kept["channels"]
+    nameless = {key: value for key, value in channel.items() if key != "signal"}
+    changes: list[tuple[str, Any, str]] = [
+        ("schemas", [], "topics"),
+        ("channels", [7], "topics"),
+        ("channels", [nameless], "topics"),
+        ("channels", [{**channel, "payload": "x"}], "topics"),
+        ("attachments", [{"name": "notes"}], "attachments"),
+        ("metadata", [{"name": "about"}], "metadata"),
+        ("metadata", ["about"], "metadata"),
+    ]
+    for key, value, what in changes:
+        changed = Episode.of(episode.signals, meta={"messages": {**kept, key: value}}, id="x")
+        with pytest.raises(CorruptLayoutError, match=f"what is kept of the {what} is damaged"):
+            ours.write(Episodes.of([changed]), tmp_path / "y.mcap")
+        assert not (tmp_path / "y.mcap").exists()

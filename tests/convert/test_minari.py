@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +13,21 @@ import pyarrow.parquet as pq
 import pytest
 
 from tests.convert.foreign import copied, expected, hdf5_content, imported, same_channel, sample
+from tests.convert.sets import made_episode
 from warpdata.convert import dreamer, hdf5, minari
+from warpdata.convert.minari import arrow
 from warpdata.convert.place import Place
-from warpdata.errors import CorruptLayoutError, FormatError, WarpError
+from warpdata.episodes.collection import Episodes
+from warpdata.errors import (
+    CorruptLayoutError,
+    FormatError,
+    LimitExceededError,
+    SchemaMismatchError,
+    UnsupportedDtypeError,
+    WarpError,
+)
+from warpdata.timeline.episode import Episode
+from warpdata.timeline.source import STEPS, StepClock
 
 SETS = ["dict-hdf5-v0", "box-arrow-v0", "dict-parquet-v0", "box-parquet-v0"]
 
@@ -164,3 +177,133 @@ def test_wrong_counts_and_missing_files_name_the_episode(tmp_path: Path) -> None
     (source / "data/2/part-0.arrow").unlink()
     with pytest.raises(CorruptLayoutError, match="3 episodes, there are 2"):
         minari.read(source)
+
+
+def other_column(path: Path, name: str, values: Any, metadata: dict[str, str] | None = None) -> None:
+    """Put a column into the table of an episode, or others in its place; None takes it away."""
+    found = table(path)
+    if name in found.column_names:
+        found = found.drop_columns([name])
+    if values is not None:
+        found = found.append_column(pa.field(name, values.type, metadata=metadata), values)
+    with pa.ipc.new_file(path, found.schema) as out:
+        out.write_table(found)
+
+
+def gaps_above(rows: int) -> Any:
+    """Structs with values, the first of which is not there."""
+    mask = pa.array([True] + [False] * (rows - 1))
+    return pa.StructArray.from_arrays([pa.array(range(rows))], ["y"], mask=mask)
+
+
+FORGED: dict[str, tuple[str, Callable[[int], Any], dict[str, str] | None, type[WarpError], str]] = {
+    "no rewards": ("rewards", lambda n: None, None, CorruptLayoutError, "has no rewards"),
+    "gap": (
+        "infos",
+        lambda n: pa.array([{"y": None}] + [{"y": 1}] * (n - 1)),
+        None,
+        CorruptLayoutError,
+        "without a value",
+    ),
+    "gap in a list": (
+        "infos",
+        lambda n: pa.array([{"y": [None, 1]}] + [{"y": [1, 2]}] * (n - 1)),
+        None,
+        CorruptLayoutError,
+        "without a value",
+    ),
+    "gap above": ("infos", gaps_above, None, CorruptLayoutError, "'infos/y' has rows without a value"),
+    "lists of two lengths": (
+        "infos",
+        lambda n: pa.array([{"y": [1]}] + [{"y": [1, 2]}] * (n - 1)),
+        None,
+        UnsupportedDtypeError,
+        "lists of different lengths",
+    ),
+    "lists of text": (
+        "infos",
+        lambda n: pa.array([{"y": ["a"]}] * n),
+        None,
+        UnsupportedDtypeError,
+        "'infos/y' holds list",
+    ),
+    "no number as shape": (
+        "infos",
+        lambda n: pa.array([1.0] * n),
+        {"shape": "2,x"},
+        CorruptLayoutError,
+        "shape of column 'infos' is damaged",
+    ),
+    "another shape": (
+        "infos",
+        lambda n: pa.array([1.0] * n),
+        {"shape": "2,2"},
+        CorruptLayoutError,
+        r"rows of \[\], not of \[2, 2\]",
+    ),
+    "action of another shape": (
+        "actions",
+        lambda n: pa.array([[1.0] * 77] * n, pa.list_(pa.float32(), 77)),
+        None,
+        CorruptLayoutError,
+        r"'actions' has rows of \[77\]",
+    ),
+}
+
+
+@pytest.mark.parametrize(("name", "made", "metadata", "error", "says"), FORGED.values(), ids=FORGED)
+def test_tables_that_are_forged_are_told(
+    name: str,
+    made: Callable[[int], Any],
+    metadata: dict[str, str] | None,
+    error: type[WarpError],
+    says: str,
+    tmp_path: Path,
+) -> None:
+    source = copied(sample("minari", "synth", "box-arrow-v0"), tmp_path)
+    path = source / "data/1/part-0.arrow"
+    other_column(path, name, made(len(table(path))), metadata)
+    with pytest.raises(error, match=rf"{says}.*(data/1|episode_1)"):
+        _ = [signal.values() for signal in minari.read(source)[1].signals.values()]
+
+
+def test_tables_without_rows_or_too_large_are_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = copied(sample("minari", "synth", "box-parquet-v0"), tmp_path)
+    path = source / "data/1/part-0.parquet"
+    pq.write_table(table(path)[:0], path)
+    with pytest.raises(CorruptLayoutError, match=r"the table of the episode is empty.*episode_1"):
+        _ = minari.read(source)[1]
+    monkeypatch.setattr(arrow, "MAX_COLUMN_BYTES", 8)
+    with pytest.raises(LimitExceededError, match=r"a table of \d+ bytes.*data/0"):
+        _ = minari.read(source)[0]
+
+
+def test_episodes_that_are_no_dataset_are_refused(tmp_path: Path) -> None:
+    whole, bare = made_episode(0), made_episode(1, camera=False)
+    with pytest.raises(CorruptLayoutError, match="at least one episode"):
+        minari.write(Episodes.of([]), tmp_path / "a")
+    with pytest.raises(SchemaMismatchError, match=f"'{bare.id}' has other signals than the first one"):
+        minari.write(Episodes.of([whole, bare]), tmp_path / "a")
+    no_action = Episode.of(
+        {name: signal for name, signal in bare.signals.items() if name != "action"},
+        id="x",
+        steps=StepClock(STEPS),
+    )
+    with pytest.raises(CorruptLayoutError, match="there are no actions"):
+        minari.write(Episodes.of([no_action]), tmp_path / "a")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_episodes_that_cannot_be_read_are_skipped_and_named(tmp_path: Path) -> None:
+    source = copied(sample("minari", "synth", "box-arrow-v0"), tmp_path)
+    path = source / "data/1/part-0.arrow"
+    other_column(path, "infos", pa.array([{"y": None}] + [{"y": 1}] * (len(table(path)) - 1)))
+    episodes = minari.read(source)
+    with pytest.raises(CorruptLayoutError, match=r"'infos/y' has rows without a value.*data/1"):
+        minari.write(episodes, tmp_path / "out")
+    receipt = minari.write(episodes, tmp_path / "out", on_error="skip")
+    assert [each["id"] for each in receipt.skipped] == ["episode_1"]
+    kept = minari.read(tmp_path / "out")
+    assert [len(each.steps) for each in kept] == [len(episodes[0].steps), len(episodes[2].steps)]
+    with pytest.raises(ValueError, match="on_error is 'stop' or 'skip', not 'skp'"):
+        minari.write(episodes, tmp_path / "other", on_error="skp")  # type: ignore[arg-type]

@@ -5,15 +5,23 @@ from __future__ import annotations
 import io
 import zipfile
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from warpdata.convert import npz, parquet
+from warpdata.convert import npz, npz_file, parquet
 from warpdata.convert.mapping import FileMapping
-from warpdata.errors import CorruptLayoutError, LimitExceededError, UnsupportedDtypeError
+from warpdata.errors import (
+    BlobNotFoundError,
+    CorruptLayoutError,
+    FormatError,
+    LimitExceededError,
+    UnsupportedDtypeError,
+    WarpError,
+)
 
 
 def test_an_episode_per_archive(tmp_path: Path) -> None:
@@ -103,3 +111,115 @@ def test_rows_of_an_episode_lie_together(tmp_path: Path) -> None:
     pq.write_table(pa.table({"episode": [0, 1, 0], "action": [1.0, 2.0, 3.0]}), tmp_path / "t.parquet")
     with pytest.raises(CorruptLayoutError, match="do not lie together"):
         _ = parquet.read(tmp_path / "t.parquet").ids
+
+
+def npy(values: np.ndarray) -> bytes:
+    out = io.BytesIO()
+    np.save(out, values)
+    return out.getvalue()
+
+
+def archive(path: Path, members: list[tuple[str, bytes]], method: int = zipfile.ZIP_STORED) -> Path:
+    with zipfile.ZipFile(path, "w", method) as out:
+        for name, data in members:
+            out.writestr(zipfile.ZipInfo(name), data, method)
+    return path
+
+
+ROWS = npy(np.arange(4.0))
+
+
+@pytest.mark.filterwarnings("ignore:Duplicate name")
+@pytest.mark.parametrize(
+    ("members", "kind", "words"),
+    [
+        ([("x.npy", ROWS), ("x.npy", npy(np.zeros(4)))], CorruptLayoutError, "'x.npy' is there twice"),
+        ([("x.npy", ROWS[:-8])], CorruptLayoutError, "array 'x' is cut"),
+        ([("x.npy", b"no array")], CorruptLayoutError, "x"),
+        ([("x.npy", npy(np.zeros(4, "M8[ns]")))], UnsupportedDtypeError, "'x' holds datetime64"),
+        ([("x.npy", npy(np.zeros((4, 2), "U3")))], UnsupportedDtypeError, "'x' holds <U3"),
+    ],
+    ids=["twice", "cut", "none", "times", "texts"],
+)
+def test_forged_archives_are_told(
+    members: list[tuple[str, bytes]], kind: type[FormatError], words: str, tmp_path: Path
+) -> None:
+    with pytest.raises(kind, match=words) as caught:
+        npz.read(archive(tmp_path / "a.npz", members))[0]["x"].values()
+    assert "a.npz" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "method", [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED, zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA]
+)
+def test_damaged_members_are_told(method: int, tmp_path: Path) -> None:
+    path = archive(tmp_path / "a.npz", [("x.npy", ROWS)], method)
+    assert npz.read(path)[0]["x"].values().tolist() == [0, 1, 2, 3]
+    data = bytearray(path.read_bytes())
+    with zipfile.ZipFile(path) as out:
+        entry = out.getinfo("x.npy")
+    start = entry.header_offset + 30 + len(entry.filename)
+    for at in range(start + 9 * (method == zipfile.ZIP_LZMA), start + entry.compress_size):
+        data[at] ^= 0xFF
+    path.write_bytes(data)
+    with pytest.raises(CorruptLayoutError, match="array 'x' is damaged"):
+        npz.read(path)[0]["x"].values()
+
+
+def test_archives_that_are_none_and_names_that_are_not_there_are_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "none").mkdir()
+    with pytest.raises(BlobNotFoundError, match=r"no \.npz file is in this folder"):
+        npz.read(tmp_path / "none")
+    (tmp_path / "a.npz").write_bytes(b"PK\x03\x04" + bytes(40))
+    with pytest.raises(CorruptLayoutError, match="not a readable archive of arrays"):
+        _ = npz.read(tmp_path / "a.npz")[0]
+    path = archive(tmp_path / "b.npz", [("x.npy", ROWS), ("y.npy", npy(np.array(7)))])
+    assert dict(npz.read(path)[0].static) == {"y": 7}
+    with pytest.raises(CorruptLayoutError, match="there is no array 'stop'; there are x, y"):
+        _ = npz.read(path, mapping={"ends": "stop"}).ids
+    monkeypatch.setattr(npz_file, "MAX_MEMBERS", 1)
+    with pytest.raises(LimitExceededError, match="2 members"):
+        _ = npz.read(path)[0]
+
+
+@pytest.mark.parametrize(
+    ("column", "error", "says"),
+    [
+        (pa.array([1, None]), CorruptLayoutError, "'x' has rows without a value"),
+        (pa.array([[1, None], [3, 4]]), CorruptLayoutError, "'x' has rows without a value"),
+        (pa.array([[[1], [2]], [[3], None]]), CorruptLayoutError, "'x' has rows without a value"),
+        (pa.array([{"y": 1}, None]), CorruptLayoutError, "'x/y' has rows without a value"),
+        (pa.array([[1], [3, 4]]), UnsupportedDtypeError, "'x' holds lists of different lengths"),
+        (pa.array(["a", "b"]).dictionary_encode(), UnsupportedDtypeError, "'x' holds dictionary"),
+        (pa.array([["a"], ["b"]]), UnsupportedDtypeError, "'x' holds list"),
+    ],
+)
+def test_columns_that_are_no_arrays_are_told(
+    column: Any, error: type[WarpError], says: str, tmp_path: Path
+) -> None:
+    pq.write_table(pa.table({"action": [1.0, 2.0], "x": column}), tmp_path / "t.parquet")
+    with pytest.raises(error, match=rf"{says}.*t\.parquet"):
+        _ = [signal.values() for signal in parquet.read(tmp_path / "t.parquet")[0].signals.values()]
+
+
+def test_a_column_whose_row_groups_differ_is_told(tmp_path: Path) -> None:
+    table = pa.table({"action": [1.0, 2.0], "x": [[1, 2], [3]]})
+    pq.write_table(table, tmp_path / "t.parquet", row_group_size=1)
+    with pytest.raises(CorruptLayoutError, match=r"'x' changes its shape.*t\.parquet"):
+        _ = parquet.read(tmp_path / "t.parquet")[0]["x"].values()
+
+
+def test_tables_that_a_mapping_does_not_fit_are_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(BlobNotFoundError, match="no Parquet file"):
+        parquet.read(tmp_path)
+    pq.write_table(pa.table({"action": [1.0, 2.0, 3.0], "stop": [True, False, True]}), tmp_path / "t.parquet")
+    with pytest.raises(CorruptLayoutError, match=r"no column 'end'.*t\.parquet"):
+        _ = parquet.read(tmp_path, mapping={"ends": "end"}).ids
+    episodes = parquet.read(tmp_path, mapping={"ends": "stop"})
+    assert [episode["action"].values().tolist() for episode in episodes] == [[1.0], [2.0, 3.0]]
+    assert parquet.read(tmp_path).ids == ["t"]
+    monkeypatch.setattr(parquet, "MAX_COLUMN_BYTES", 8)
+    with pytest.raises(LimitExceededError, match=r"a row group of \d+ bytes.*t\.parquet"):
+        _ = parquet.read(tmp_path).ids

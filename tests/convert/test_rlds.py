@@ -9,6 +9,7 @@ import io
 import json
 import pickle
 import shutil
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -23,19 +24,24 @@ import warpdata as wd
 from tests.conftest import SHARED_GOLDEN
 from tests.sweeps import enough_examples
 from warpdata.bytekit.ranges import FileRangeReader
-from warpdata.convert import rlds
+from warpdata.convert import npz, rlds
 from warpdata.convert.aligning import AlignOptions, aligned
 from warpdata.convert.importing import import_episodes
 from warpdata.convert.place import Place
+from warpdata.convert.rlds import features as rlds_features
 from warpdata.convert.rlds import records
 from warpdata.convert.rlds.example import Values, build_example, bytes_values, parse_example
 from warpdata.convert.rlds.records import TFRecordFile, packed_record
 from warpdata.convert.step_rows import step_columns
 from warpdata.errors import (
+    BadMagicError,
     ChecksumError,
     CorruptLayoutError,
     LimitExceededError,
     SchemaMismatchError,
+    TruncatedError,
+    UnsupportedDtypeError,
+    UnsupportedVersionError,
     WarpError,
 )
 
@@ -401,3 +407,263 @@ def test_a_description_is_looked_for_no_deeper_than_it_can_lie(tmp_path: Path) -
     assert place.names(folders_deep=2) == ["a/b/file", "a/file", "file"]
     assert place.names("a", folders_deep=1) == ["a/b/file", "a/file"]
     assert len(place.names()) == 5
+
+
+def varint(number: int) -> bytes:
+    low = bytes([number & 0x7F | (0x80 if number > 0x7F else 0)])
+    return low + (varint(number >> 7) if number > 0x7F else b"")
+
+
+def field(number: int, data: bytes, wire: int = 2) -> bytes:
+    return varint(number << 3 | wire) + (varint(len(data)) if wire == 2 else b"") + data
+
+
+def example_of(listed: bytes, name: bytes = b"steps/reward") -> bytes:
+    return field(1, field(1, field(1, name) + field(2, listed)))
+
+
+@pytest.mark.parametrize(
+    ("example", "words"),
+    [
+        (example_of(b"", name=b"\xff\xfe"), "a name is not UTF-8"),
+        (field(1, b"\x05", wire=0), "a number where bytes were expected"),
+        (field(1, field(1, b"\x05", wire=0)), "a number where bytes were expected"),
+        (example_of(field(1, b"\x0a\x80")), "a list of bytes is cut short"),
+        (example_of(field(1, b"\x0a\x05abc")), "an entry of a list of bytes is longer than it"),
+        (
+            example_of(field(1, b"\x0a" + b"\xff" * (1 << 20))),
+            "an entry of a list of bytes is longer than it",
+        ),
+        (example_of(field(1, b"\x08\x05")), "a number where bytes were expected"),
+        (example_of(field(2, field(1, b"12345"))), "no whole number of them"),
+        (example_of(field(2, b"\x08\x05")), "no whole number of them"),
+        (example_of(field(3, field(1, b"\x80"))), "the last varint has no end"),
+        (example_of(field(3, field(1, b"\x01\x02\x03\x04", wire=5))), "whole numbers holds another kind"),
+        (example_of(field(3, field(1, bytes(8), wire=1))), "whole numbers holds another kind"),
+    ],
+    ids=range(12),
+)
+def test_forged_examples_are_told(example: bytes, words: str, tmp_path: Path) -> None:
+    (tmp_path / "a.tfrecord").write_bytes(packed_record(example))
+    with pytest.raises(CorruptLayoutError, match=f"not a tf.train.Example: .*{words}") as caught:
+        rlds.read(tmp_path / "a.tfrecord")[0]
+    assert "a.tfrecord" in str(caught.value)
+
+
+def test_numbers_that_are_not_packed_are_read(tmp_path: Path) -> None:
+    whole = example_of(field(3, b"\x08\x05" + b"\x08" + b"\xff" * 9 + b"\x01" + field(1, b"\x07\x08")))
+    (tmp_path / "a.tfrecord").write_bytes(packed_record(whole))
+    assert rlds.read(tmp_path / "a.tfrecord")[0]["reward"].values().tolist() == [5, -1, 7, 8]
+
+
+def ints(*numbers: int) -> Values:
+    return Values("ints", numbers=np.array(numbers, np.int64))
+
+
+def floats(*numbers: float) -> Values:
+    return Values("floats", numbers=np.array(numbers, np.float32))
+
+
+def tensor(dtype: str, *sides: Any, encoding: str = "none") -> dict[str, Any]:
+    shape = {"dimensions": [side if isinstance(side, float) else str(side) for side in sides]}
+    return {"tensor": {"dtype": dtype, "shape": shape, "encoding": encoding}}
+
+
+def ragged(dtype: str, *sides: int, **about: Any) -> dict[str, Any]:
+    return {"sequence": {"feature": tensor(dtype, *sides), **about}}
+
+
+def features_of(**steps: Any) -> dict[str, Any]:
+    inner = {"is_first": tensor("bool"), **steps}
+    return {
+        "featuresDict": {
+            "features": {"steps": {"dataset": {"feature": {"featuresDict": {"features": inner}}}}}
+        }
+    }
+
+
+def forged_set(folder: Path, features: Any, lists: dict[str, Values] | None = None, **info: Any) -> Path:
+    """A set of one episode of two steps, described as told."""
+    split = {"name": "train", "shardLengths": ["1"]}
+    folder.mkdir(exist_ok=True)
+    (folder / "dataset_info.json").write_text(
+        json.dumps({"name": "forged", "fileFormat": "tfrecord", "splits": [split], **info})
+    )
+    (folder / "features.json").write_text(json.dumps(features))
+    made = build_example({"steps/is_first": ints(1, 0), **(lists or {})})
+    (folder / "forged-train.tfrecord-00000-of-00001").write_bytes(packed_record(made))
+    return folder
+
+
+def rows_and_lengths(values: Values, lengths: Values) -> dict[str, Values]:
+    return {"steps/x/ragged_flat_values": values, "steps/x/ragged_row_lengths_0": lengths}
+
+
+def deep(levels: int) -> dict[str, Any]:
+    return {"featuresDict": {"features": {"a": deep(levels - 1)}}} if levels else tensor("float32")
+
+
+@pytest.mark.parametrize(
+    ("x", "lists", "kind", "words"),
+    [
+        (None, {}, CorruptLayoutError, "feature 'steps/x' is not described"),
+        (deep(40), {}, CorruptLayoutError, "is not described"),
+        ({"featuresDict": {"features": [1]}}, {}, CorruptLayoutError, "feature 'steps/x' is not described"),
+        (tensor("int64", "many"), {}, CorruptLayoutError, "shape of feature 'steps/x' is damaged"),
+        (tensor("int64", 1e999), {}, WarpError, "features.json"),
+        ({"tensor": {"dtype": "int64", "shape": 7}}, {}, CorruptLayoutError, "shape of feature 'steps/x' is damaged"),
+        (tensor("int64", -2), {}, CorruptLayoutError, "is impossible"),
+        (tensor("int64", *[1] * 17), {}, CorruptLayoutError, "is impossible"),
+        (tensor("complex64"), {"steps/x": floats(1, 2)}, UnsupportedDtypeError, "of type 'complex64'"),
+        (tensor("float128"), {"steps/x": floats(1, 2)}, UnsupportedDtypeError, "of type 'float128'"),
+        (tensor("int32"), {"steps/x": floats(1.5, 2)}, CorruptLayoutError, "is int32 and holds fractions"),
+        (tensor("uint64"), {"steps/x": floats(1.5, 2)}, CorruptLayoutError, "is uint64 and holds fractions"),
+        (tensor("uint8"), {"steps/x": ints(1, 256)}, CorruptLayoutError, "holds numbers that are no uint8"),
+        (tensor("int8", -1, -1), {"steps/x": ints(1, 2)}, CorruptLayoutError, "need another number"),
+        (tensor("int8", -1), {"steps/x": ints(1, 2, 3)}, CorruptLayoutError, "need another number"),
+        (tensor("int64", 2), {"steps/x": ints(1, 2, 3, 4, 5)}, CorruptLayoutError, "need another number"),
+        (tensor("int64"), {"steps/x": ints(1, 2, 3)}, CorruptLayoutError, "3 rows of 'steps/x', 2 steps"),
+        (
+            tensor("float32", -1, encoding="bytes"),
+            {"steps/x": bytes_values([b"abcd", b"efgh"])}, UnsupportedDtypeError, "bytes of unknown shape",
+        ),
+        (
+            tensor("float32", encoding="bytes"),
+            {"steps/x": bytes_values([b"abcd", b"efg"])}, CorruptLayoutError, "row 1 of feature 'steps/x'",
+        ),
+        (
+            tensor("float32", 1 << 31, 1 << 31, encoding="bytes"),
+            {"steps/x": bytes_values([b"abcd", b"efg"])}, CorruptLayoutError, "row 0 of feature 'steps/x'",
+        ),
+        (
+            tensor("float32", 1 << 31, 1 << 31, 4, encoding="zlib"),
+            {"steps/x": bytes_values([zlib.compress(bytes(4))] * 2)}, CorruptLayoutError, "row 0 of feature 'steps/x'",
+        ),
+        (
+            tensor("float32", encoding="zlib"),
+            {"steps/x": bytes_values([zlib.compress(b"abcd"), b"none"])}, CorruptLayoutError, "row 1 of feature",
+        ),
+        (
+            tensor("float32", encoding="zlib"),
+            {"steps/x": bytes_values([zlib.compress(b"abcd"), zlib.compress(b"abcd")[:-4]])},
+            CorruptLayoutError, "row 1 of feature",
+        ),
+        (tensor("string"), {"steps/x": ints(1, 2)}, CorruptLayoutError, "'steps/x' holds numbers"),
+        (ragged("int64"), rows_and_lengths(ints(1, 2), ints(2)), CorruptLayoutError, "has 1 rows, 2 steps"),
+        (ragged("int64"), rows_and_lengths(ints(1, 2), ints(3, -1)), CorruptLayoutError, "rows of no length"),
+        (
+            ragged("int64"), rows_and_lengths(ints(1, 2, 3), floats(1.5, 1.5)),
+            CorruptLayoutError, "rows of no length",
+        ),
+        (
+            ragged("int64"), rows_and_lengths(ints(1, 2), floats(np.nan, 1)),
+            CorruptLayoutError, "rows of no length",
+        ),
+        (ragged("int64"), rows_and_lengths(ints(1, 2), ints(1, 2)), CorruptLayoutError, "need another number"),
+        (
+            ragged("int64", 0), rows_and_lengths(ints(), ints(1 << 62, 1 << 62)),
+            LimitExceededError, f"a row of {1 << 62} values",
+        ),
+    ],
+    ids=range(30),
+)  # fmt: skip
+def test_forged_features_are_told(
+    x: Any, lists: dict[str, Values], kind: type[WarpError], words: str, tmp_path: Path
+) -> None:
+    with pytest.raises(kind, match=words):
+        rlds.read(forged_set(tmp_path / "set", features_of(x=x), lists))[0]["x"].values()
+
+
+def test_rows_padded_to_more_than_fits_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    lists = rows_and_lengths(ints(*range(9)), ints(9, 0))
+    folder = forged_set(tmp_path / "set", features_of(x=ragged("int64")), lists)
+    assert rlds.read(folder)[0]["x"].values().tolist() == [list(range(9)), [0] * 9]
+    monkeypatch.setattr(rlds_features, "MAX_PADDED_BYTES", 2 * 9 * 8 - 1)
+    with pytest.raises(LimitExceededError, match="has a row of 9 values"):
+        rlds.read(folder)[0]
+
+
+def test_rows_that_are_all_empty_have_no_values(tmp_path: Path) -> None:
+    lists = {"steps/x/ragged_row_lengths_0": ints(0, 0)}
+    folder = forged_set(tmp_path / "set", features_of(x=ragged("int64")), lists)
+    assert rlds.read(folder)[0]["x"].values().shape == (2, 0)
+
+
+@pytest.mark.parametrize("length", ["²", "9" * 5000])
+def test_a_length_that_is_no_number_is_not_known(length: str, tmp_path: Path) -> None:
+    lists = rows_and_lengths(ints(1, 2, 3), ints(1, 2))
+    folder = forged_set(tmp_path / "set", features_of(x=ragged("int64", length=length)), lists)
+    assert rlds.read(folder)[0]["x"].values().tolist() == [[1, 0], [2, 3]]
+
+
+@pytest.mark.parametrize(
+    ("info", "kind", "words"),
+    [
+        ({"fileFormat": "riegeli"}, UnsupportedVersionError, "files of the format 'riegeli'"),
+        ({"splits": {"train": 1}}, CorruptLayoutError, "the splits are no list"),
+        ({"splits": []}, CorruptLayoutError, "no split with any file"),
+        ({"splits": ["train"]}, CorruptLayoutError, "a split is not described"),
+        ({"splits": [{"shardLengths": ["1"]}]}, CorruptLayoutError, "a split is not described"),
+        ({"splits": [{"name": "train", "shardLengths": ["x"]}]}, CorruptLayoutError, "a split is not described"),
+        ({"splits": [{"name": "train", "shardLengths": ["-1"]}]}, CorruptLayoutError, "a split is not described"),
+        ({"splits": [{"name": "train", "shardLengths": [1 << 80]}]}, CorruptLayoutError, f"1 episodes, .* {1 << 80}"),
+    ],
+    ids=range(8),
+)  # fmt: skip
+def test_forged_splits_are_told(
+    info: dict[str, Any], kind: type[WarpError], words: str, tmp_path: Path
+) -> None:
+    with pytest.raises(kind, match=words):
+        rlds.read(forged_set(tmp_path / "set", features_of(), **info))[0]
+
+
+def test_a_set_without_steps_or_files_is_told(tmp_path: Path) -> None:
+    no_steps = {"featuresDict": {"features": {"x": tensor("float32")}}}
+    with pytest.raises(CorruptLayoutError, match="the features have no 'steps'"):
+        rlds.read(forged_set(tmp_path / "set", no_steps))[0]
+    with pytest.raises(ValueError, match=r"no split 'trian' in .* Did you mean 'train'"):
+        rlds.read(forged_set(tmp_path / "set", features_of()), split="trian")
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(BadMagicError, match=r"neither a dataset_info\.json nor any TFRecord file"):
+        rlds.read(tmp_path / "empty")
+    (tmp_path / "a.tfrecord").write_bytes(packed_record(b""))
+    with pytest.raises(CorruptLayoutError, match="there is no list of steps"):
+        rlds.read(tmp_path / "a.tfrecord")[0]
+
+
+def test_records_that_end_too_soon_or_do_not_decompress_are_told(tmp_path: Path) -> None:
+    record = packed_record(build_example({"steps/is_first": ints(1, 0)}))
+    path = tmp_path / "a.tfrecord"
+    path.write_bytes(record + record[:9])
+    with pytest.raises(TruncatedError, match=f"a record begins at {len(record)}"):
+        rlds.read(path)
+    damaged = bytearray(gzip.compress(record))
+    damaged[-8] ^= 1
+    path.write_bytes(damaged)
+    with pytest.raises(CorruptLayoutError, match="does not decompress"):
+        rlds.read(path)
+    (tmp_path / "a").write_bytes(b"\x1f\x8b\x00" + bytes(20))
+    assert not rlds.matches(Place.of(tmp_path / "a"))
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "words"),
+    [
+        (np.zeros(4), np.zeros((4, 3)), r"'x' of episode 'b' has rows of \[3\], those before it of \[\]"),
+        (np.zeros((4, 3)), np.zeros(4), r"'x' of episode 'b' has rows of \[\], those before it of \[3\]"),
+        (np.zeros(4), np.full(4, "a"), "'x' of episode 'b' is text, those before it are not"),
+        (np.full(4, "a"), np.zeros(4), "'x' of episode 'b' is .*, those before it are not"),
+        (np.array(3), np.array("text"), "static item .*x' is 'text', int64 before"),
+        (np.array(3), np.array(2.5), r"static item .*x' is 2\.5, int64 before"),
+        (np.array(3), np.array((1 << 64) - 1, np.uint64), "static item .*x' is 18446744073709551615, int64 before"),
+    ],
+    ids=range(7),
+)  # fmt: skip
+def test_what_the_next_episode_has_otherwise_is_told(
+    first: Any, second: Any, words: str, tmp_path: Path
+) -> None:
+    for name, x in (("a", first), ("b", second)):
+        np.savez(tmp_path / f"{name}.npz", x=x, action=np.zeros((4, 1)))
+    with pytest.raises(SchemaMismatchError, match=words):
+        rlds.write(npz.read(tmp_path), tmp_path / "out")
+    assert not (tmp_path / "out").exists()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+import sys
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -17,8 +18,16 @@ from warpdata.bytekit.codec import encode as encode_bytes
 from warpdata.convert import mcap, rosbag2
 from warpdata.convert.formats import format_of
 from warpdata.convert.place import Place
+from warpdata.convert.rosbag2 import types
 from warpdata.convert.rosbag2.metadata import parse_metadata
-from warpdata.errors import BlobNotFoundError, CorruptLayoutError, FormatError, LimitExceededError
+from warpdata.errors import (
+    BadMagicError,
+    BlobNotFoundError,
+    CorruptLayoutError,
+    FormatError,
+    LimitExceededError,
+    TruncatedError,
+)
 
 BAGS: list[dict[str, Any]] = listed_samples("rosbag2_db3", "expected.json", "bags")
 PLAIN = ("rosbag2_db3", "gen_v9_sqlite3")
@@ -170,3 +179,107 @@ def test_metadata_is_read_as_recorders_write_it() -> None:
     ):
         with pytest.raises(CorruptLayoutError):
             parse_metadata(bad, "x")
+
+
+def made_bag(path: Path, topics: str, messages: str) -> Path:
+    """A bag whose tables are what these queries give."""
+    with closing(sqlite3.connect(path)) as database:
+        database.execute(f"CREATE VIEW topics AS SELECT {topics}")
+        database.execute(f"CREATE VIEW messages AS SELECT {messages}")
+        database.commit()
+    return path
+
+
+TOPIC = "1 AS id, '/t' AS name, 'std_msgs/msg/String' AS type, 'cdr' AS serialization_format"
+MESSAGE = "1 AS topic_id, 5 AS timestamp, 1 AS id, x'0001000003000000616200' AS data"
+
+
+@pytest.mark.parametrize(
+    ("topics", "messages", "error", "words"),
+    [
+        (
+            TOPIC.replace("1 AS id", "'one' AS id"),
+            MESSAGE,
+            CorruptLayoutError,
+            "a topic of the bag is damaged",
+        ),
+        (TOPIC.replace("'/t'", "NULL"), MESSAGE, CorruptLayoutError, "a topic of the bag is damaged"),
+        (TOPIC.replace("'cdr'", "'cbor'"), MESSAGE, FormatError, "topic '/t' is serialized as 'cbor'"),
+        (TOPIC, MESSAGE.replace("5 AS", "-5 AS"), CorruptLayoutError, "a message of the bag is damaged"),
+        (
+            TOPIC,
+            MESSAGE.replace("1 AS id", "NULL AS id"),
+            CorruptLayoutError,
+            "a message of the bag is damaged",
+        ),
+        (
+            TOPIC,
+            MESSAGE.replace("1 AS id", "abs(random()) AS id"),
+            TruncatedError,
+            "a message of the bag is gone",
+        ),
+        (TOPIC, MESSAGE.partition(", x'")[0] + ", 'text' AS data", CorruptLayoutError, "is no bytes"),
+        (TOPIC, "1 AS topic_id", CorruptLayoutError, "the bag is damaged"),
+    ],
+)
+def test_forged_tables_are_told(
+    topics: str, messages: str, error: type[FormatError], words: str, tmp_path: Path
+) -> None:
+    path = made_bag(tmp_path / "forged.db3", topics, messages)
+    with pytest.raises(error, match=words) as told:
+        _ = [signal.values() for signal in rosbag2.read(path)[0].signals.values()]
+    assert "forged.db3" in str(told.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "data", "error", "words"),
+    [
+        ("x.db3", b"SQLite format 2\0" + bytes(100), BadMagicError, "not an SQLite file"),
+        ("x.db3.zstd", encode_bytes("zstd", b"no database"), BadMagicError, "not an SQLite file"),
+        ("x.db3.zstd", encode_bytes("zstd", bytes(range(256)) * 99)[:-9], FormatError, r"x\.db3\.zstd"),
+        ("x.db3.zstd", b"", FormatError, r"x\.db3\.zstd"),
+        ("x.db3", b"SQLite format 3\0" + bytes(100), CorruptLayoutError, "the bag is damaged"),
+    ],
+)
+def test_files_that_are_no_bag_are_told(
+    name: str, data: bytes, error: type[FormatError], words: str, tmp_path: Path
+) -> None:
+    (tmp_path / name).write_bytes(data)
+    with pytest.raises(error, match=words):
+        _ = list(rosbag2.read(tmp_path / name)[0].signals)
+
+
+def test_a_folder_without_a_bag_is_told(tmp_path: Path) -> None:
+    with pytest.raises(BlobNotFoundError, match="no bag is in this folder"):
+        rosbag2.read(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("a: 1\n" * ((1 << 20) + 1), "1048577 lines of metadata"),
+        ("".join(f"{' ' * depth}a:\n" for depth in range(40)), "nested too deeply"),
+        ("rosbag2_bagfile_information:\n  [x", "says nothing of it"),
+        ("rosbag2_bagfile_information:\n  a: 1\n  ]: 2\n", "no key in"),
+    ],
+    ids=["long", "deep", "text", "key"],
+)
+def test_metadata_that_is_none_is_told(text: str, words: str) -> None:
+    with pytest.raises(CorruptLayoutError, match=words):
+        parse_metadata(text, "x")
+
+
+def test_without_the_types_of_ros_messages_stay_bytes(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    path = made_bag(tmp_path / "x.db3", TOPIC, MESSAGE)
+    monkeypatch.setitem(sys.modules, "rosbags.typesys", None)
+    types._store.cache_clear()
+    types.known_definition.cache_clear()
+    try:
+        (episode,) = rosbag2.read(path)
+        assert episode["t/message.bytes"].values().tolist() == [bytes.fromhex("0001000003000000616200")]
+        assert "t/data" not in episode.signals
+    finally:
+        types._store.cache_clear()
+        types.known_definition.cache_clear()

@@ -11,11 +11,25 @@ from typing import Any
 
 import numpy as np
 import pytest
+from PIL import Image
 
 from tests.convert.foreign import expected, imported, sample, sha256
+from tests.convert.sets import on_steps
 from warpdata.convert import hdf5, minari, webdataset
 from warpdata.convert.place import Place
-from warpdata.errors import CorruptLayoutError, FormatError, LimitExceededError, UnsupportedDtypeError
+from warpdata.convert.rows import grid_times
+from warpdata.convert.webdataset import samples
+from warpdata.episodes.collection import Episodes
+from warpdata.errors import (
+    BadMagicError,
+    CorruptLayoutError,
+    FormatError,
+    LimitExceededError,
+    SchemaMismatchError,
+    UnsupportedDtypeError,
+)
+from warpdata.timeline.episode import Episode
+from warpdata.timeline.source import STEPS, StepClock
 
 
 def shards(name: str, folder: Path) -> Path:
@@ -134,6 +148,16 @@ def npy(values: Any) -> bytes:
     return out.getvalue()
 
 
+def still() -> bytes:
+    """A small PNG picture."""
+    out = io.BytesIO()
+    Image.fromarray(np.zeros((4, 4, 3), np.uint8)).save(out, "PNG")
+    return out.getvalue()
+
+
+STILL = still()
+
+
 def test_gzip_fields_are_unpacked(tmp_path: Path) -> None:
     files = {"a.b.c/ep.action.npy.gz": gzip.compress(npy(np.ones((3, 2)))), "a.b.c/__skip.txt": b"x"}
     episode = webdataset.read(archive(tmp_path / "a.tar", files), per="episode")[0]
@@ -142,18 +166,89 @@ def test_gzip_fields_are_unpacked(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("files", "error"),
+    ("files", "error", "says"),
     [
-        ({"../ep.action.npy": npy(np.ones(3))}, CorruptLayoutError),
-        ({"ep.action.npy": npy(np.array([{}, 1], object))}, UnsupportedDtypeError),
-        ({"ep.action.npy": npy(np.ones(300))[:-8]}, CorruptLayoutError),
-        ({"ep.action.npy.gz": gzip.compress(npy(np.ones(300)))[:-30]}, LimitExceededError),
-        ({"ep.cls": b"many"}, CorruptLayoutError),
-        ({"ep.txt": b"\xff\xfe"}, CorruptLayoutError),
-        ({"ep.a.npy": npy(np.ones(3)), "ep.A.npy": npy(np.ones(3))}, CorruptLayoutError),
+        ({"../ep.action.npy": npy(np.ones(3))}, CorruptLayoutError, ""),
+        ({"ep.action.npy": npy(np.array([{}, 1], object))}, UnsupportedDtypeError, ""),
+        ({"ep.action.npy": npy(np.ones(300))[:-8]}, CorruptLayoutError, ""),
+        ({"ep.action.npy.gz": gzip.compress(npy(np.ones(300)))[:-30]}, LimitExceededError, ""),
+        ({"ep.cls": b"many"}, CorruptLayoutError, ""),
+        ({"ep.txt": b"\xff\xfe"}, CorruptLayoutError, ""),
+        ({"ep.a.npy": npy(np.ones(3)), "ep.A.npy": npy(np.ones(3))}, CorruptLayoutError, "there twice"),
+        (
+            {"a.x.npy": npy(np.ones(3)), "b.x.npy": npy(np.ones(3)), "a.y.npy": npy(np.ones(3))},
+            CorruptLayoutError,
+            "sample 'a' is there twice",
+        ),
+        ({"ep.action.npy.gz": b"\x1f\x8b no deflate"}, CorruptLayoutError, "damaged gzip field"),
+        ({"ep.action.npy": npy(np.array(["a", "b"]))}, UnsupportedDtypeError, "'action.npy' holds <U1"),
+        (
+            {"ep.action.npy": npy(np.ones(2)), "ep.cam.1.png": STILL, "ep.cam.01.png": STILL},
+            CorruptLayoutError,
+            "two frames of 'cam' have one number",
+        ),
+        ({"ep/0.cls": b"1", "ep/1.cls": b"9" * 20}, CorruptLayoutError, "'cls' has a number of more than 64"),
+        (
+            {"ep/0.action.npy": npy(np.ones(2)), "ep/1.action.npy": npy(np.ones(3))},
+            CorruptLayoutError,
+            "changes from step to step",
+        ),
+        (
+            {"ep/0.action.npy": npy(np.ones(2)), "ep/1.action.npy": npy(np.ones(2, "f4"))},
+            CorruptLayoutError,
+            "changes from step to step",
+        ),
     ],
 )
-def test_wrong_samples_are_told(files: dict[str, bytes], error: type[FormatError], tmp_path: Path) -> None:
+def test_wrong_samples_are_told(
+    files: dict[str, bytes], error: type[FormatError], says: str, tmp_path: Path
+) -> None:
     path = archive(tmp_path / "bad.tar", files)
-    with pytest.raises(error, match=r"bad\.tar"):
+    with pytest.raises(error, match=rf"{says}.*bad\.tar"):
         _ = [signal.values() for episode in webdataset.read(path) for signal in episode.signals.values()]
+
+
+def test_a_shard_that_is_packed_as_a_whole_is_told(tmp_path: Path) -> None:
+    path = archive(tmp_path / "a.tar", {"ep.action.npy": npy(np.ones(3))})
+    path.write_bytes(gzip.compress(path.read_bytes()))
+    with pytest.raises(BadMagicError, match=r"compressed as a whole.*a\.tar"):
+        _ = webdataset.read(path).ids
+
+
+def test_a_field_larger_than_the_limit_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = archive(tmp_path / "a.tar", {"ep.action.npy": npy(np.ones(300))})
+    monkeypatch.setattr(samples, "MAX_FIELD_BYTES", 1000)
+    with pytest.raises(LimitExceededError, match=r"a field of 2528 bytes.*a\.tar"):
+        _ = webdataset.read(path)[0]
+
+
+def test_json_that_is_none_stays_text(tmp_path: Path) -> None:
+    files = {"ep.action.npy": npy(np.ones(3)), "ep.note.json": b"{", "ep.more.json": b'{"a": 1}'}
+    episode = webdataset.read(archive(tmp_path / "a.tar", files))[0]
+    assert dict(episode.static) == {"note": "{", "more": {"a": 1}}
+
+
+@pytest.mark.parametrize("fps", [b"1" + b"0" * 400, b"1e300", b"1e-300", b"-5", b"true", b'"20"', b"null"])
+def test_a_rate_that_is_none_is_as_no_rate(fps: bytes, tmp_path: Path) -> None:
+    files = {"ep.action.npy": npy(np.ones(3)), "ep.json": b'{"fps": %b}' % fps}
+    episode = webdataset.read(archive(tmp_path / "a.tar", files))[0]
+    assert episode["action"].timestamps.tolist() == [0, 100_000_000, 200_000_000]
+    files["ep.json"] = b'{"fps": 20}'
+    episode = webdataset.read(archive(tmp_path / "b.tar", files))[0]
+    assert episode["action"].timestamps.tolist() == [0, 50_000_000, 100_000_000]
+
+
+def test_misuse_and_names_that_become_one_are_refused(tmp_path: Path) -> None:
+    path: Any = archive(tmp_path / "a.tar", {"ep.action.npy": npy(np.ones(3))})
+    with pytest.raises(ValueError, match="per is 'episode' or 'step', not 'frame'"):
+        webdataset.read(path, per="frame")  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="per is 'episode' or 'step', not 'frame'"):
+        webdataset.write(webdataset.read(path), tmp_path / "out", per="frame")  # type: ignore[arg-type]
+    times = grid_times(3, 10)
+    both = Episode.of(
+        {name: on_steps(times, np.arange(3.0), "action") for name in ("arm/q", "arm.q")},
+        id="e",
+        steps=StepClock(STEPS),
+    )
+    with pytest.raises(SchemaMismatchError, match=r"'arm/q' and 'arm\.q' would be one field, 'arm\.q\.npy'"):
+        webdataset.write(Episodes.of([both]), tmp_path / "out")

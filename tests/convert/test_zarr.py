@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import bz2
 import json
+import lzma
 import pickle
+import shutil
 import zipfile
 import zlib
 from pathlib import Path
@@ -13,9 +16,19 @@ import numpy as np
 import pytest
 
 from tests.convert.foreign import copied, expected, imported, same_channel, sample
-from warpdata.convert import zarr
+from warpdata.bytekit.codec import encode
+from warpdata.convert import npz, zarr
 from warpdata.convert.place import Place
-from warpdata.errors import CorruptLayoutError, FormatError, LimitExceededError, MissingExtraError
+from warpdata.errors import (
+    BadMagicError,
+    CorruptLayoutError,
+    FormatError,
+    LimitExceededError,
+    MissingExtraError,
+    SchemaMismatchError,
+    UnsupportedDtypeError,
+    UnsupportedVersionError,
+)
 
 SETS = ["lowdim.zarr", "pusht_like.zarr", "umi_like_jxl.zarr.zip"]
 PICTURES = ("umi_like_jxl.zarr.zip", "img")
@@ -211,3 +224,160 @@ def test_buffers_pickle_by_address() -> None:
     episodes = zarr.read(sample("zarr_replay_buffer", "umi_like_jxl.zarr.zip"))
     again = pickle.loads(pickle.dumps(episodes))
     np.testing.assert_array_equal(again[2]["state"].values(), episodes[2]["state"].values())
+
+
+@pytest.mark.parametrize(
+    ("about", "data", "kind", "words"),
+    [
+        ({"fill_value": [1, 2]}, None, CorruptLayoutError, "the fill value"),
+        ({"fill_value": [2.5]}, None, CorruptLayoutError, "the fill value"),
+        ({"fill_value": {}}, None, CorruptLayoutError, "the fill value"),
+        ({"dtype": 7}, b"", UnsupportedDtypeError, "'data/action' holds 7"),
+        ({"dtype": "no type"}, b"", CorruptLayoutError, r"'data/action/\.zarray' is damaged"),
+        ({"order": "A"}, b"", CorruptLayoutError, "contradicts itself"),
+        ({"chunks": [0, 3]}, b"", CorruptLayoutError, "contradicts itself"),
+        ({"dimension_separator": "-"}, b"", CorruptLayoutError, "contradicts itself"),
+        ({"compressor": "zlib"}, b"", CorruptLayoutError, "contradicts itself"),
+        ({}, bytes(1 << 17), LimitExceededError, "has 131072 bytes, at most"),
+        ({"compressor": {"id": "lz4"}}, b"abc", CorruptLayoutError, "an lz4 chunk does not hold the 48 bytes"),
+        ({"compressor": {"id": "lz4"}}, bytes(9), CorruptLayoutError, "an lz4 chunk does not hold the 48 bytes"),
+        ({"compressor": {"id": "lz4"}}, b"\x30\0\0\0junk", CorruptLayoutError, r"chunk 'data/action/0\.0'"),
+        ({"compressor": {"id": "zstd"}}, b"junk", CorruptLayoutError, r"chunk 'data/action/0\.0'"),
+        ({"compressor": {"id": "bz2"}}, b"junk", CorruptLayoutError, "a damaged bz2 chunk"),
+        ({"compressor": {"id": "lzma"}}, b"junk", CorruptLayoutError, "a damaged lzma chunk"),
+        ({"compressor": {"id": "zlib"}}, b"junk", CorruptLayoutError, "a damaged zlib chunk"),
+        ({"compressor": {"id": "bz2"}}, bz2.compress(bytes(99)), CorruptLayoutError, "holds 49 bytes, not 48"),
+        ({"compressor": {"id": "lzma"}}, lzma.compress(bytes(47)), CorruptLayoutError, "holds 47 bytes, not 48"),
+    ],
+    ids=range(19),
+)  # fmt: skip
+def test_forged_arrays_are_told_by_what_is_wrong(
+    about: dict[str, Any], data: bytes | None, kind: type[FormatError], words: str, tmp_path: Path
+) -> None:
+    with pytest.raises(kind, match=words):
+        zarr.read(buffer(tmp_path, about, data))[0]["action"].values()
+
+
+@pytest.mark.parametrize(
+    ("name", "data"),
+    [
+        ("bz2", bz2.compress(VALUES.tobytes())),
+        ("lzma", lzma.compress(VALUES.tobytes())),
+        ("lz4", len(VALUES.tobytes()).to_bytes(4, "little") + encode("lz4", VALUES.tobytes())),
+    ],
+)
+def test_chunks_of_compressors_that_are_only_read(name: str, data: bytes, tmp_path: Path) -> None:
+    episodes = zarr.read(buffer(tmp_path / "in", {"compressor": {"id": name}}, data))
+    np.testing.assert_array_equal(episodes[0]["action"].values(), VALUES)
+    receipt = zarr.write(episodes, tmp_path / "out")
+    assert f"action: compressed with zstd, without loss; in the source with {name}" in receipt.notes
+    np.testing.assert_array_equal(zarr.read(tmp_path / "out")[0]["action"].values(), VALUES)
+
+
+@pytest.mark.parametrize("level", [99, "fast", [], 10**30])
+def test_a_compressor_that_cannot_be_made_again_is_replaced(level: Any, tmp_path: Path) -> None:
+    config = {"id": "zlib", "level": level}
+    episodes = zarr.read(buffer(tmp_path / "in", {"compressor": config}, zlib.compress(VALUES.tobytes())))
+    receipt = zarr.write(episodes, tmp_path / "out")
+    assert "action: compressed with zstd, without loss; in the source with zlib" in receipt.notes
+    np.testing.assert_array_equal(zarr.read(tmp_path / "out")[0]["action"].values(), VALUES)
+
+
+def test_a_damaged_blosc_chunk_is_told(tmp_path: Path) -> None:
+    pytest.importorskip("numcodecs")
+    head = (
+        bytes([2, 1, 1, 4])
+        + (48).to_bytes(4, "little")
+        + (48).to_bytes(4, "little")
+        + (32).to_bytes(4, "little")
+    )
+    with pytest.raises(CorruptLayoutError, match="a damaged blosc chunk"):
+        zarr.read(buffer(tmp_path, {"compressor": {"id": "blosc"}}, head + b"\xff" * 16))[0][
+            "action"
+        ].values()
+
+
+def test_trees_that_are_no_replay_buffers_are_told(tmp_path: Path) -> None:
+    (tmp_path / "no").mkdir()
+    with pytest.raises(BadMagicError, match="there is no 'meta/episode_ends'"):
+        zarr.read(tmp_path / "no")
+    (tmp_path / "no" / "zarr.json").write_text("{}")
+    with pytest.raises(UnsupportedVersionError, match="a Zarr v3 tree"):
+        zarr.read(tmp_path / "no")
+    ends = np.array([4], "<i8")
+    array(tmp_path / "bare", "meta/episode_ends", ends, {}, ends.tobytes())
+    with pytest.raises(CorruptLayoutError, match="without any array in 'data'"):
+        zarr.read(tmp_path / "bare")
+    for wrong in (np.array([4.0]), np.array([[4]]), np.array(4)):
+        folder = buffer(tmp_path / f"{wrong.dtype}{wrong.ndim}", {}, VALUES.tobytes())
+        shutil.rmtree(folder / "meta")
+        array(folder, "meta/episode_ends", wrong, {}, None)
+        with pytest.raises(CorruptLayoutError, match=r"'meta/episode_ends' holds \w+64\["):
+            zarr.read(folder)
+    folder = buffer(tmp_path / "large", {}, VALUES.tobytes())
+    array(folder, "meta/other", ends, {"shape": [1 << 24], "chunks": [1 << 24]}, None)
+    with pytest.raises(LimitExceededError, match=r"'meta/other' is larger than metadata can be.*large"):
+        _ = zarr.read(folder).metadata
+
+
+def zipped(folder: Path, method: int = zipfile.ZIP_STORED) -> Path:
+    target = folder.with_suffix(".zarr.zip")
+    with zipfile.ZipFile(target, "w", method) as archive:
+        for path in sorted(each for each in folder.rglob("*") if each.is_file()):
+            archive.write(path, path.relative_to(folder).as_posix())
+    return target
+
+
+@pytest.mark.parametrize(
+    "method", [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED, zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA]
+)
+def test_damaged_members_of_archives_are_told(method: int, tmp_path: Path) -> None:
+    path = zipped(buffer(tmp_path / "a", {}, VALUES.tobytes()), method)
+    np.testing.assert_array_equal(zarr.read(path)[0]["action"].values(), VALUES)
+    with zipfile.ZipFile(path) as archive:
+        entry = archive.getinfo("data/action/0.0")
+    data = bytearray(path.read_bytes())
+    start = entry.header_offset + 30 + len(entry.filename)
+    for at in range(start + 9 * (method == zipfile.ZIP_LZMA), start + entry.compress_size):
+        data[at] ^= 0xFF
+    path.write_bytes(data)
+    with pytest.raises(CorruptLayoutError, match=r"'data/action/0\.0' is damaged"):
+        zarr.read(path)[0]["action"].values()
+
+
+def test_archives_that_are_cut_or_locked_are_told(tmp_path: Path) -> None:
+    path = zipped(buffer(tmp_path / "a", {}, VALUES.tobytes()))
+    whole = path.read_bytes()
+    path.write_bytes(whole[:-30])
+    assert not zarr.matches(Place.of(path))
+    with pytest.raises(CorruptLayoutError, match="not a readable zip archive"):
+        zarr.read(path)
+    at = whole.index(b"PK\x01\x02") + 8
+    path.write_bytes(whole[:at] + bytes([whole[at] | 1]) + whole[at + 1 :])
+    with pytest.raises(LimitExceededError, match="claims"):
+        zarr.read(path)
+
+
+@pytest.mark.parametrize(
+    ("names", "second", "words"),
+    [
+        (("x", "x"), np.zeros((4, 3)), r"'x' of episode 'b' is float64\[3\], before it was float64\[\]"),
+        (
+            ("x", "x"),
+            np.zeros(4, np.float32),
+            r"'x' of episode 'b' is float32\[\], before it was float64\[\]",
+        ),
+        (("x", "y"), np.zeros(4), "episode 'b' and those before differ in their signals: x, y"),
+        (("x", "x"), np.full(4, "a"), "episode 'b' and those before differ in their signals: x"),
+    ],
+    ids=range(4),
+)
+def test_what_the_next_episode_has_otherwise_is_told(
+    names: tuple[str, str], second: Any, words: str, tmp_path: Path
+) -> None:
+    for file, name, values in zip("ab", names, (np.zeros(4), second), strict=True):
+        np.savez(tmp_path / f"{file}.npz", **{name: values}, action=np.zeros((4, 1)))
+    with pytest.raises(SchemaMismatchError, match=words):
+        zarr.write(npz.read(tmp_path), tmp_path / "out")
+    with pytest.raises(ValueError, match=r"compressor is one of source, .*, not 'snappy'"):
+        zarr.write(npz.read(tmp_path), tmp_path / "out", compressor="snappy")  # type: ignore[arg-type]

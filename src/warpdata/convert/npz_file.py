@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import lzma
 import weakref
 import zipfile
 import zlib
@@ -26,7 +27,7 @@ MAX_ARRAY_BYTES = 4 << 30
 MAX_MEMBERS = 1 << 16
 _DEFLATE_RATIO = 1040
 """Deflate cannot expand by more: a member that claims it is a bomb."""
-_ERRORS = (zipfile.BadZipFile, zlib.error, EOFError, OSError, ValueError, NotImplementedError, RuntimeError)
+_ERRORS = (zipfile.BadZipFile, zlib.error, lzma.LZMAError, EOFError, OSError, ValueError, RuntimeError)
 
 
 class NpzFile:
@@ -48,9 +49,10 @@ class NpzFile:
         for info in infos:
             name = check_inside(info.filename, self.name)
             if name.endswith(".npy"):
-                if name in found:
+                key = name.removesuffix(".npy")
+                if key in found:
                     raise CorruptLayoutError(f"{name!r} is there twice", path=self.name)
-                found[name.removesuffix(".npy")] = info
+                found[key] = info
         return found
 
     def _archive(self) -> zipfile.ZipFile:

@@ -146,8 +146,17 @@ class Place:
         return self.path / check_inside(name, self.name)
 
 
+def _is_file_name(name: str) -> bool:
+    """Whether a file could be called so: JSON can hold half a character, which no file has in its name."""
+    try:
+        os.fsencode(name)
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
 def check_inside(name: str, place: str) -> str:
-    """`name` if it stays below its place; an absolute name or one with `..` was made to lead elsewhere."""
+    """`name` if it stays below its place; an absolute name, one with `..` or what is no name was made to do harm."""
     parts = [part for part in name.split("/") if part not in ("", ".")]
     if (
         not parts
@@ -156,6 +165,7 @@ def check_inside(name: str, place: str) -> str:
         or "\\" in name
         or "\x00" in name
         or ":" in parts[0]
+        or not _is_file_name(name)
     ):
         raise CorruptLayoutError(f"the name {name!r} leads out of its folder", path=place)
     return name

@@ -36,6 +36,17 @@ def rate_of(fps: float) -> Fraction:
     return found
 
 
+def stated_rate(value: Any) -> float | None:
+    """A rate that a file states, if it is one."""
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        return None
+    try:
+        rate_of(value)
+    except (ValueError, OverflowError):
+        return None
+    return float(value)
+
+
 def grid_times(count: int, fps: float, start_ns: int = 0) -> Times:
     """The times of evenly spaced rows, each rounded once: no error adds up."""
     rate = rate_of(fps)

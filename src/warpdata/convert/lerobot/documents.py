@@ -13,6 +13,7 @@ from typing import Any
 from warpdata.bytekit.jsontext import parse_json, parse_json_object
 from warpdata.convert.lerobot.tables import Tables
 from warpdata.convert.place import Place, check_inside
+from warpdata.convert.rows import stated_rate
 from warpdata.errors import (
     BadMagicError,
     BlobNotFoundError,
@@ -49,18 +50,18 @@ _MAX_TABLE = 4 << 30
 _FLOAT_TAG = "__float__"
 
 
-def templated(template: Any, **values: Any) -> str:
+def templated(where: str, template: Any, **values: Any) -> str:
     """A path from a template of info.json: only the known fields, so that a template cannot ask for more."""
     if not isinstance(template, str) or len(template) > 512:
-        raise CorruptLayoutError(f"the template {str(template)[:80]!r} is no path", path=INFO)
+        raise CorruptLayoutError(f"the template {str(template)[:80]!r} is no path", path=where)
 
     def one(found: re.Match[str]) -> str:
         name, width = found.group(1), found.group(2)
         if name not in values:
-            raise CorruptLayoutError(f"the template {template!r} asks for {name!r}", path=INFO)
+            raise CorruptLayoutError(f"the template {template!r} asks for {name!r}", path=where)
         return str(values[name]).zfill(int(width)) if width else str(values[name])
 
-    return check_inside(_FIELD.sub(one, template), INFO)
+    return check_inside(_FIELD.sub(one, template), where)
 
 
 @dataclass(slots=True)
@@ -116,7 +117,9 @@ class Documents:
         template = self.info.get("video_path")
         if not self.is_v3:
             chunk = episode.number // self.chunks_size
-            name = templated(template, episode_chunk=chunk, episode_index=episode.number, video_key=key)
+            name = templated(
+                self._at(INFO), template, episode_chunk=chunk, episode_index=episode.number, video_key=key
+            )
             return name, 0.0
         try:
             chunk = int(episode.row[f"videos/{key}/chunk_index"])
@@ -127,7 +130,7 @@ class Documents:
                 f"episode {episode.number} does not say where its video {key!r} is",
                 path=self._at(episode.where),
             ) from None
-        return templated(template, chunk_index=chunk, file_index=file, video_key=key), start
+        return templated(self._at(INFO), template, chunk_index=chunk, file_index=file, video_key=key), start
 
     def stats_of(self, episode: EpisodeRow) -> dict[str, Any]:
         """The statistics of one episode, as the set has them; none where it has none."""
@@ -218,7 +221,7 @@ def read_documents(place: Place) -> Documents:
         if not name or name.startswith("/") or ".." in name.split("/") or "\x00" in name:
             raise CorruptLayoutError(f"the feature {name!r} would lead out of its folder", path=where)
     fps = info.get("fps")
-    if not isinstance(fps, int | float) or isinstance(fps, bool) or not 0 < fps < 1e6:
+    if fps is None or stated_rate(fps) is None or fps >= 1e6:
         raise CorruptLayoutError(f"info.json says fps is {fps!r}", path=where)
     made = Documents(place, Tables(place), info, version, fps, features)
     (_read_v3 if made.is_v3 else _read_v2)(made)
@@ -297,7 +300,7 @@ def _v3_data(made: Documents, row: Mapping[str, Any], file: str) -> tuple[str, i
             f"episode {row.get('episode_index')} has {length} frames in rows {start} to {stop}",
             path=f"{made.place.name}/{file}",
         )
-    return templated(made.info.get("data_path"), chunk_index=chunk, file_index=number), start
+    return templated(made._at(INFO), made.info.get("data_path"), chunk_index=chunk, file_index=number), start
 
 
 def _v3_tasks(made: Documents) -> list[dict[str, Any]]:
@@ -330,7 +333,7 @@ def _read_v2(made: Documents) -> None:
         episode = _episode(line, "meta/episodes.jsonl", None, place)
         chunk = episode.number // made.chunks_size
         episode.data_file = templated(
-            made.info.get("data_path"), episode_chunk=chunk, episode_index=episode.number
+            made._at(INFO), made.info.get("data_path"), episode_chunk=chunk, episode_index=episode.number
         )
         made.episodes.append(episode)
     made.episodes.sort(key=lambda each: each.number)

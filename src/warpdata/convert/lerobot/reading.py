@@ -26,7 +26,7 @@ from warpdata.episodes.collection import Episodes, EpisodesSource
 from warpdata.episodes.facts import table_of
 from warpdata.episodes.file_video import FileVideo, SourceVideo
 from warpdata.episodes.stills import StillsSignal
-from warpdata.errors import BlobNotFoundError, CorruptLayoutError, TimestampOrderError
+from warpdata.errors import BlobNotFoundError, CorruptLayoutError, TimestampOrderError, nearest
 from warpdata.timeline.episode import Episode
 from warpdata.timeline.memory import ClockedSignal, check_increasing
 from warpdata.timeline.meta import Role, SignalMeta
@@ -138,6 +138,8 @@ class LeRobotSource(EpisodesSource):
 
 
 _KEPT_VIDEOS = 64
+_MAX_SECONDS = 9e9
+"""What nanoseconds in 64 bits hold."""
 
 
 def _open_file(place: Place, name: str) -> Any:
@@ -178,7 +180,17 @@ class EpisodeRows:
 
     def values(self, name: str) -> NDArray[Any]:
         """All rows of a column of numbers or text."""
-        return self._rows(self._plain).array(self.kinds()[name], self.path)
+        kind = self.kinds().get(name)
+        if kind is None:
+            raise CorruptLayoutError(f"no column {name!r}.{nearest(name, self.kinds())}", path=self.path)
+        return self._rows(self._plain).array(kind, self.path)
+
+    def numbers(self, name: str, kinds: str) -> NDArray[Any]:
+        """All rows of a column that has one number of such kinds of types in each."""
+        found = self.values(name).reshape(-1)
+        if found.dtype.kind not in kinds or len(found) != self.row.length:
+            raise CorruptLayoutError(f"column {name!r} is not one number in each row", path=self.path)
+        return found
 
     @cached_property
     def _plain(self) -> tuple[str, ...]:
@@ -203,13 +215,14 @@ class EpisodeRows:
 
     def _read_times(self) -> NDArray[np.int64]:
         count, fps = self.row.length, self.documents.fps
-        stated = self.values("timestamp").reshape(-1)
+        stated = self.numbers("timestamp", "fiu")
         self._check_rows()
         if np.array_equal(stated, (np.arange(count) / fps).astype(stated.dtype)):
             return grid_times(count, fps)
-        if not np.isfinite(stated.astype(np.float64)).all():
-            raise CorruptLayoutError("timestamps that are no numbers", path=self.path)
-        found = np.round(stated.astype(np.float64) * 1e9).astype(np.int64)
+        seconds = stated.astype(np.float64)
+        if not (np.abs(seconds) < _MAX_SECONDS).all():
+            raise CorruptLayoutError("timestamps that are no times", path=self.path)
+        found = np.round(seconds * 1e9).astype(np.int64)
         try:
             check_increasing(found)
         except TimestampOrderError as error:
@@ -397,7 +410,7 @@ class TaskEvents(ClockedSignal):
 
     @cached_property
     def _found(self) -> tuple[NDArray[np.int64], NDArray[Any]]:
-        numbers = self._rows.values("task_index").reshape(-1)
+        numbers = self._rows.numbers("task_index", "iu")
         at = np.flatnonzero(np.diff(numbers, prepend=numbers[:1] - 1))
         texts = self._rows.documents.task_texts()
         values = np.empty(len(at), object)
@@ -447,7 +460,7 @@ def first_frame(video: SourceVideo, rows: EpisodeRows, start_s: float, name: str
     after = np.clip(np.searchsorted(shown, wanted), 1, max(1, len(shown) - 1))
     later = np.minimum(after, len(shown) - 1)
     nearest = np.where(wanted - shown[after - 1] <= shown[later] - wanted, after - 1, later)
-    far = np.abs(shown[nearest] - wanted) > 0.5 / rows.documents.fps
+    far = ~(np.abs(shown[nearest] - wanted) <= 0.5 / rows.documents.fps)  # also what is no number
     if far.any() or (np.diff(nearest) != 1).any():
         at = int(np.flatnonzero(far)[0]) if far.any() else int(np.flatnonzero(np.diff(nearest) != 1)[0]) + 1
         raise CorruptLayoutError(

@@ -229,6 +229,8 @@ def column(table: Any, kind: ColumnKind, path: str) -> NDArray[Any]:
         while kind.shape and _is_list(found.type):
             if found.null_count:
                 raise CorruptLayoutError(f"column {kind.name!r} has missing values", path=path)
+            if not _are_alike(found):
+                raise CorruptLayoutError(f"column {kind.name!r} has rows of different lengths", path=path)
             found = _items(found)
         if found.null_count:
             raise CorruptLayoutError(f"column {kind.name!r} has missing values", path=path)
@@ -239,6 +241,14 @@ def column(table: Any, kind: ColumnKind, path: str) -> NDArray[Any]:
             path=path,
         )
     return np.asarray(values, kind.dtype).reshape(rows, *kind.shape)
+
+
+def _are_alike(lists: Any) -> bool:
+    """All lists have one length: numbers of one row never stand in another."""
+    if isinstance(lists, pa.FixedSizeListArray):
+        return True
+    lengths = np.diff(lists.offsets.to_numpy())
+    return not len(lengths) or bool((lengths == lengths[0]).all())
 
 
 def _items(lists: Any) -> Any:

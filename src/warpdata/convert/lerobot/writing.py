@@ -27,6 +27,7 @@ from warpdata.convert.lerobot.statistics import SetStatistics, of_rows
 from warpdata.convert.place import check_inside
 from warpdata.convert.plain_names import under_own_names
 from warpdata.convert.receipt import ConversionReceipt
+from warpdata.convert.rows import stated_rate
 from warpdata.episodes.collection import Episodes
 from warpdata.errors import ConflictError, SchemaMismatchError, WarpError, nearest
 from warpdata.formats.episodedir.images import VideoOptions
@@ -203,7 +204,7 @@ class _Set:
         fps = self.info.get("fps", first.static.get("fps"))
         if first.meta.get("fps_from") == "user":
             fps = first.meta.get("fps")
-        self.fps = fps if isinstance(fps, int | float) and not isinstance(fps, bool) and fps > 0 else None
+        self.fps = fps if stated_rate(fps) is not None else None
         for each in self.features.found:
             if each.name != each.signal:
                 self.receipt.notes.append(f"{each.signal} is called {each.name} there")
@@ -352,13 +353,6 @@ class _Set:
         return found
 
     # Paths and documents.
-
-    def _paths(self) -> dict[str, str]:
-        """The templates of the source where they are of this version, else LeRobot's."""
-        plain = V3_PATHS if self.is_v3 else V2_PATHS
-        if self.info.get("codebase_version") != self.version:
-            return dict(plain)
-        return {key: self.info[key] if isinstance(self.info.get(key), str) else plain[key] for key in plain}
 
     def _data_file(self, chunk: int, file: int) -> str:
         if self.is_v3:

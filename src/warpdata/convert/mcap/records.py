@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import zlib
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -315,10 +315,6 @@ class _Cursor:
             raise CorruptLayoutError("a map in a record is longer than it says", path=self._path)
         return found
 
-    def rest(self) -> memoryview:
-        """Everything that is left."""
-        return self._data[self.at :]
-
 
 class _Scan:
     """One pass over one file."""
@@ -335,7 +331,7 @@ class _Scan:
         self._summary_channels: list[memoryview] = []
         self._run: list[tuple[int, int]] = []
         self._crc = 0
-        self._crc_at = 0
+        self._has_begun = False
         self._window = (0, memoryview(b""))
 
     def run(self) -> None:
@@ -361,7 +357,7 @@ class _Scan:
             if not self._recover or isinstance(error, LimitExceededError):
                 raise
             self._out.damage.append(error.message)
-            if not self._count:
+            if not self._has_begun:
                 self._salvage()
         self._close_run()
 
@@ -431,7 +427,7 @@ class _Scan:
     def _records(self) -> int | None:
         """Every record up to the end of the data; where that is."""
         at, size = len(layout.MAGIC), self._reader.size
-        self._crc, self._crc_at = zlib.crc32(layout.MAGIC), at
+        self._crc, self._has_begun = zlib.crc32(layout.MAGIC), True
         while at + layout.RECORD.size <= size:
             head = self._bytes(at, at + layout.RECORD.size)
             opcode, length = layout.RECORD.unpack(head)
@@ -611,10 +607,3 @@ class _Scan:
     def _metadata(self, body: memoryview, _: int) -> None:
         cursor = _Cursor(body, self._path)
         self._out.metadata.append({"name": cursor.text(), "metadata": cursor.pairs()})
-
-
-def iterate(log: MessageLog, channel: int, block: int = 1 << 12) -> Iterator[Payloads]:
-    """The messages of a channel, some at a time."""
-    count = len(log.stamps(channel))
-    for start in range(0, count, block):
-        yield log.payloads(channel, np.arange(start, min(start + block, count)))

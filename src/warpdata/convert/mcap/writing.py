@@ -127,6 +127,10 @@ def _write_file(
     return made.notes
 
 
+_NOT_AS_KEPT = (AttributeError, KeyError, IndexError, TypeError, ValueError)
+"""What comes of metadata of an episode that is not as our reader made it."""
+
+
 @dataclass(frozen=True, slots=True)
 class _Own:
     """A signal that gets a topic of its own."""
@@ -176,9 +180,12 @@ class _EpisodeMessages:
     def metadata(self) -> list[tuple[str, Mapping[str, str]]]:
         """The records of the source, and one of ours where the episode has what no message says."""
         found: list[tuple[str, Mapping[str, str]]] = []
-        for each in self._kept.get("metadata", ()):
-            if each.get("name") not in (OWN, RECEIPT):
-                found.append((str(each["name"]), dict(each["metadata"])))
+        try:
+            for each in self._kept.get("metadata", ()):
+                if each.get("name") not in (OWN, RECEIPT):
+                    found.append((str(each["name"]), dict(each["metadata"])))
+        except _NOT_AS_KEPT:
+            raise self._damaged("metadata") from None
         told = {
             "id": source_id(self._episode), "static": packed(dict(self._episode.static)),
             "meta": packed({key: value for key, value in self._episode.meta.items() if key not in _NOT_KEPT}),
@@ -195,21 +202,25 @@ class _EpisodeMessages:
                 stated["topic"], schema["name"], schema["encoding"], unpacked(schema["data"]), stated["encoding"],
                 dict(stated["metadata"]),
             )  # fmt: skip
-        except (KeyError, IndexError, TypeError, ValueError):
-            raise CorruptLayoutError(
-                "what is kept of the topics is damaged", path=self._episode.source.place
-            ) from None
-        return RestoredTopic.of(self._episode, channel, stated)
+            return RestoredTopic.of(self._episode, channel, stated)
+        except _NOT_AS_KEPT:
+            raise self._damaged("topics") from None
+
+    def _damaged(self, what: str) -> CorruptLayoutError:
+        return CorruptLayoutError(f"what is kept of the {what} is damaged", path=self._episode.source.place)
 
     def _attachments(self) -> list[Attachment]:
         listed, signal = self._kept.get("attachments"), self._episode.signals.get(ATTACHMENTS)
         if not listed or signal is None or len(listed) != len(signal):
             return []
         self.notes[ATTACHMENTS] = note_of(signal)
-        return [
-            Attachment(each["name"], each["media_type"], each["log_ns"], each["create_ns"], value)
-            for each, (value, _) in zip(listed, signal, strict=True)
-        ]
+        try:
+            return [
+                Attachment(each["name"], each["media_type"], each["log_ns"], each["create_ns"], value)
+                for each, (value, _) in zip(listed, signal, strict=True)
+            ]
+        except _NOT_AS_KEPT:
+            raise self._damaged("attachments") from None
 
     # Signals that get topics of their own.
 

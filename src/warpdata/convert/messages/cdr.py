@@ -92,11 +92,6 @@ class CdrDecoder:
         last = struct.fields[-1] if struct.fields else None
         self._tail = last.name if last is not None and last.is_sequence and last.type in _BLOBS else None
 
-    @property
-    def fields(self) -> list[str]:
-        """The names of all fields that hold values, in order."""
-        return list(self._fields)
-
     def decode(self, messages: Payloads) -> dict[str, Values]:
         """Every field of every message; CorruptLayoutError where a message is not of this type."""
         pieces: dict[str, list[tuple[Ints, Values]]] = {name: [] for name in self._fields}

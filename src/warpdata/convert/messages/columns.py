@@ -157,5 +157,8 @@ def _numbers(pieces: Sequence[Any]) -> Values:
         if all(-(1 << 63) <= each < 1 << 63 for each in pieces):
             return np.array(pieces, "<i8")
     elif all(isinstance(each, int | float) and not isinstance(each, bool) for each in pieces):
-        return np.array([float(each) for each in pieces], "<f8")
+        try:
+            return np.array([float(each) for each in pieces], "<f8")
+        except OverflowError:  # a whole number that is larger than any float
+            return list(pieces)
     return list(pieces)

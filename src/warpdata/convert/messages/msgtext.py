@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+from warpdata.bytekit.lazy import cached_property
 from warpdata.errors import FormatError
 
 PRIMITIVES = {
@@ -16,8 +17,11 @@ TEXTS = ("string", "wstring")
 _TIMES = ("time", "duration")
 _MAX_DEPTH = 32
 _MAX_TYPES = 4096
+_MAX_FIELDS = 1 << 16
 _SEPARATOR = re.compile(r"^={3,}\s*$", re.MULTILINE)
-_FIELD = re.compile(r"^([A-Za-z][\w/]*)(?:<=\d+)?(\[(?:<=)?\d*\])?\s+([A-Za-z]\w*)\s*(=.*|\s.*)?$", re.DOTALL)
+_FIELD = re.compile(
+    r"^([A-Za-z][\w/]*)(?:<=\d+)?(\[(?:<=)?\d{0,18}\])?\s+([A-Za-z]\w*)\s*(=.*|\s.*)?$", re.DOTALL
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,12 +39,17 @@ class MessageField:
         return self.count == -1
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Struct:
     """A message type."""
 
     name: str
     fields: tuple[MessageField, ...]
+
+    @cached_property
+    def total(self) -> int:
+        """How many fields there are, those of the types inside counted wherever they stand."""
+        return sum(1 + (each.of.total if each.of is not None else 0) for each in self.fields)
 
 
 def parse_definition(name: str, text: str) -> Struct:
@@ -80,6 +89,8 @@ def _struct(name: str, bodies: dict[str, str], known: dict[str, Struct], depth: 
         kind, bounds, label, _ = found.groups()
         fields.append(_field(label, kind, bounds, package, bodies, known, depth))
     known[name] = Struct(name, tuple(fields))
+    if known[name].total > _MAX_FIELDS:
+        raise FormatError(f"type {name!r} has more than {_MAX_FIELDS} fields")
     return known[name]
 
 

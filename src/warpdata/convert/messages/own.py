@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
@@ -40,9 +41,11 @@ def own_signal(topic: Topic) -> dict[str, Callable[[str], Signal]]:
 def _meta(told: Mapping[str, Any]) -> SignalMeta:
     kind = as_kind(told["kind"])
     dtype = OBJECT if kind in ("text", "bytes") else dtype_named(told["dtype"]).dtype
-    names = told.get("names")
+    names, shape = told.get("names"), tuple(int(side) for side in told["shape"])
+    if min(shape, default=0) < 0:
+        raise ValueError(shape)
     return SignalMeta(
-        dtype, tuple(int(side) for side in told["shape"]), kind, told.get("units"),
+        dtype, shape, kind, told.get("units"),
         None if names is None else tuple(map(str, names)), as_role(told["role"]), told.get("of"), told.get("model"),
         told.get("clock"),
     )  # fmt: skip
@@ -73,17 +76,29 @@ def _rows(topic: Topic, meta: SignalMeta, low: int, high: int) -> NDArray[Any]:
         found = topic.frames(low, high)
     elif payload is not None:
         found = topic.blobs(low, high)
-    elif VALUE in topic.facts or topic.problem:
-        found = topic.rows(VALUE, low, high) if not topic.problem else np.empty(0)
+    elif VALUE in topic.facts:
+        found = topic.rows(VALUE, low, high)
     else:
         found = np.empty(0)
-    if topic.problem or len(found) != high - low:
+    made = _conformed(found, meta, high - low)
+    if made is None:
         raise CorruptLayoutError(
-            f"topic {topic.channel.topic!r} does not hold what it says {topic.problem}", path=topic.log.name
+            f"topic {topic.channel.topic!r} does not hold what it says {topic.problem}".rstrip(),
+            path=topic.log.name,
         )
+    return made
+
+
+def _conformed(found: NDArray[Any], meta: SignalMeta, count: int) -> NDArray[Any] | None:
+    """The values of messages as the signal had them; None where they cannot be its values."""
+    if len(found) != count or (meta.is_object and found.dtype != OBJECT):
+        return None
     if meta.is_object:
-        return found
+        return found if all(isinstance(each, str) == (meta.kind == "text") for each in found) else None
     if found.dtype == OBJECT:  # elements that ROS has no type for are bytes
-        rows = [np.frombuffer(each, meta.dtype) for each in found]
-        return np.stack(rows).reshape(high - low, *meta.shape)
-    return found.astype(meta.dtype, copy=False).reshape(high - low, *meta.shape)
+        if any(not isinstance(each, bytes) or len(each) != meta.row_bytes for each in found):
+            return None
+        found = np.stack([np.frombuffer(each, meta.dtype) for each in found])
+    if found.dtype != meta.dtype or found[:1].size != math.prod(meta.shape):
+        return None
+    return found.reshape(count, *meta.shape)

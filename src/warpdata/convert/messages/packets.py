@@ -24,6 +24,10 @@ _START = b"\0\0\1"
 _RATE = Fraction(30)
 _SETS = {"h264": (7, 8), "hevc": (32, 33, 34)}
 _MAX_UNITS = 1 << 16
+_MAX_SETS = 31
+"""Of one kind: more cannot be counted in MP4."""
+
+_BAD_CONFIG = "what a video says of its decoder is damaged"
 
 
 def units_of(data: bytes) -> tuple[list[bytes], bytes] | None:
@@ -109,7 +113,9 @@ def extradata_of(data: bytes, codec: str) -> bytes | None:
     split = units_of(data)
     units = split[0] if split else []
     sets = [[unit for unit in units if _kind(unit, codec) == kind] for kind in _SETS[codec]]
-    if not all(sets) or any(len(unit) < 4 for listed in sets for unit in listed):
+    if not all(sets) or any(not 4 <= len(unit) < 1 << 16 for listed in sets for unit in listed):
+        return None
+    if any(len(listed) > _MAX_SETS for listed in sets):
         return None
     if codec == "h264":
         (first, *_), pictures = sets
@@ -226,7 +232,10 @@ def stream_packet(packet: bytes, codec: str, config: bytes, *, is_keyframe: bool
     """A packet of MP4 as streams have it: start codes, and the parameter sets before keyframes."""
     if codec == "av1":
         return packet
-    units = lengths_to_units(packet, (config[4 if codec == "h264" else 21] & 3) + 1)
+    at = 4 if codec == "h264" else 21
+    if len(config) <= at:
+        raise CorruptLayoutError(_BAD_CONFIG)
+    units = lengths_to_units(packet, (config[at] & 3) + 1)
     kinds = {_kind(unit, codec) for unit in units}
     if is_keyframe and not set(_SETS[codec]) <= kinds:
         units = [*parameter_sets(config, codec), *units]
@@ -250,7 +259,9 @@ def parameter_sets(config: bytes, codec: str) -> list[bytes]:
                 found.append(config[at + 2 : at + 2 + size])
                 at += 2 + size
     except IndexError:
-        raise CorruptLayoutError("what a video says of its decoder is damaged") from None
+        raise CorruptLayoutError(_BAD_CONFIG) from None
+    if at > len(config):
+        raise CorruptLayoutError(_BAD_CONFIG)
     return found
 
 

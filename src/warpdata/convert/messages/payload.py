@@ -207,9 +207,18 @@ def unbase64(text: str) -> bytes:
     return found
 
 
+def _are_alike(values: Any) -> bool:
+    """Whether a field is text in every message, or bytes in every message."""
+    if not isinstance(values, list) or not values:
+        return False
+    return any(all(isinstance(each, kind) for each in values) for kind in (str, bytes | memoryview))
+
+
 def stills_of(values: Sequence[Any], path: str) -> Payload | None:
     """How the pictures of some messages are kept; None where they are not all of one kind."""
-    is_base64 = bool(values) and isinstance(values[0], str)
+    if not _are_alike(values):
+        return None
+    is_base64 = isinstance(values[0], str)
     found: Payload | None = None
     for value in values:
         try:
@@ -243,10 +252,10 @@ class VideoFinder:
     def add(self, fields: Mapping[str, Any]) -> None:
         """Look at more messages."""
         values, formats = fields.get("data"), fields.get("format")
-        if not isinstance(values, list) or not isinstance(formats, list) or not self._is_video:
+        if not _are_alike(values) or not _are_alike(formats) or not self._is_video:
             self._is_video = False
             return
-        for value, name in zip(values, formats, strict=True):
+        for value, name in zip(fields["data"], fields["format"], strict=True):
             codec = CODECS.get(name)
             if codec is None or not self._add(value, codec):
                 self._is_video = False
@@ -268,16 +277,23 @@ class VideoFinder:
         return self._payload if self._is_video else None
 
 
+def _are_whole(values: Any) -> bool:
+    """Whether a field is one whole number, or one flag, in every message."""
+    return isinstance(values, np.ndarray) and values.ndim == 1 and values.dtype.kind in "iub"
+
+
 def pixels_of(fields: Mapping[str, Any]) -> Payload | None:
     """How the pixels of some messages are kept; None where they are not all of one size and encoding."""
     values, encodings = fields.get("data"), fields.get("encoding")
     numbers = [fields.get(name) for name in ("height", "width", "step")]
-    if not isinstance(values, list) or not values or not isinstance(encodings, list):
+    big = fields.get("is_bigendian")
+    if not isinstance(values, list) or not _are_alike(values):
         return None
-    if not all(isinstance(each, np.ndarray) for each in numbers) or len(set(encodings)) != 1:
+    if not isinstance(encodings, list) or not _are_alike(encodings) or len(set(encodings)) != 1:
+        return None
+    if not all(_are_whole(each) for each in numbers) or not (big is None or _are_whole(big)):
         return None
     sizes = np.stack([np.asarray(each, np.int64) for each in numbers], axis=1)
-    big = fields.get("is_bigendian")
     flags = np.zeros(len(values)) if big is None else np.asarray(big)
     if encodings[0] not in _ENCODINGS or (sizes != sizes[0]).any() or (flags != flags[0]).any():
         return None
@@ -285,7 +301,7 @@ def pixels_of(fields: Mapping[str, Any]) -> Payload | None:
     made = Pixels(encodings[0], height, width, step, bool(flags[0]))
     is_base64 = isinstance(values[0], str)
     payload = Payload("data", "pixels", is_base64, pixels=made)
-    if not height or not width or step < made.row_bytes:
+    if height < 1 or width < 1 or step < made.row_bytes:
         return None
     for value in values:
         try:

@@ -13,7 +13,7 @@ import numpy as np
 
 from warpdata.convert.messages.columns import Values, gathered
 from warpdata.convert.messages.log import Payloads
-from warpdata.convert.wire import DELIMITED, WireField, varint, wire_fields
+from warpdata.convert.wire import DELIMITED, FIXED32, FIXED64, VARINT, WireField, varint, wire_fields
 from warpdata.errors import CorruptLayoutError, FormatError
 
 _FIXED = {1: "<f8", 2: "<f4", 6: "<u8", 7: "<u4", 15: "<i4", 16: "<i8"}
@@ -62,22 +62,27 @@ class ProtobufDecoder:
             raise FormatError(f"the descriptors have no message {name!r}", path=path)
         self._type = types[name]
         self._leaves: dict[str, _Leaf] = {}
+        self._inside: set[str] = set()
+        """The ways to all messages whose fields are leaves."""
         self._declare(self._type, "", 0, ())
 
     def _declare(self, kind: _MessageType, above: str, depth: int, inside: tuple[str, ...]) -> None:
-        if kind.name in inside or len(inside) > _MAX_DEPTH or len(self._leaves) > _MAX_FIELDS:
+        if kind.name in inside or len(inside) > _MAX_DEPTH:
             return  # a type inside itself has no end: what lies there stays in the message
+        self._inside.add(above)
         for each in kind.fields.values():
+            if len(self._leaves) + len(self._inside) > _MAX_FIELDS:
+                raise FormatError(
+                    f"message {self._type.name!r} has more than {_MAX_FIELDS} fields", path=self._path
+                )
             more = depth + each.is_repeated
             if each.of is not None:
                 self._declare(each.of, f"{above}{each.name}/", more, (*inside, kind.name))
-            else:
-                self._leaves[f"{above}{each.name}"] = _Leaf(f"{above}{each.name}", each.type, more)
-
-    @property
-    def fields(self) -> list[str]:
-        """The names of all fields that hold values."""
-        return list(self._leaves)
+                continue
+            path = f"{above}{each.name}"
+            if path in self._leaves:
+                raise FormatError(f"message {self._type.name!r} has two fields {path!r}", path=self._path)
+            self._leaves[path] = _Leaf(path, each.type, more)
 
     def decode(self, messages: Payloads) -> dict[str, Values]:
         """Every field of every message."""
@@ -95,37 +100,43 @@ class ProtobufDecoder:
     def _read(
         self, data: bytes, kind: _MessageType, above: str, out: Mapping[str, list[Any]], depth: int
     ) -> None:
-        if depth > _MAX_DEPTH:
-            return
         seen: set[int] = set()
         for wire in wire_fields(data):
             each = kind.fields.get(wire.number)
-            if each is None:
+            if each is None or not _is_of(each, wire):
                 continue
-            seen.add(wire.number)
+            path = f"{above}{each.name}"
             if each.of is not None:
-                if wire.wire == DELIMITED:
-                    self._read(data[wire.start : wire.stop], each.of, f"{above}{each.name}/", out, depth + 1)
-                continue
-            target = out.get(f"{above}{each.name}")
-            if target is not None:
-                found = _values(each, wire, data)
-                if not each.is_repeated and not depth:
-                    target.clear()
-                target.extend(found)
+                if f"{path}/" in self._inside:
+                    self._read(data[wire.start : wire.stop], each.of, f"{path}/", out, depth + 1)
+            else:
+                if wire.number in seen and not each.is_repeated:
+                    out[path].pop()  # the last one counts
+                out[path].extend(_values(each, wire, data))
+            seen.add(wire.number)
         # Inside of a list, every element has every field.
         for each in kind.fields.values():
             if each.number not in seen and not each.is_repeated and depth:
-                self._default(each, f"{above}{each.name}", out, depth)
+                self._default(each, f"{above}{each.name}", out)
 
-    def _default(self, each: _FieldType, path: str, out: Mapping[str, list[Any]], depth: int) -> None:
-        if each.of is not None:
-            if depth < _MAX_DEPTH:
-                for inner in each.of.fields.values():
-                    if not inner.is_repeated:
-                        self._default(inner, f"{path}/{inner.name}", out, depth + 1)
-        elif path in out:
+    def _default(self, each: _FieldType, path: str, out: Mapping[str, list[Any]]) -> None:
+        if each.of is None:
             out[path].append(_zero(each.type))
+        elif f"{path}/" in self._inside:
+            for inner in each.of.fields.values():
+                if not inner.is_repeated:
+                    self._default(inner, f"{path}/{inner.name}", out)
+
+
+def _is_of(each: _FieldType, wire: WireField) -> bool:
+    """Whether a field lies there as its type says; one that does not is unknown, as for every reader of protobuf."""
+    if each.of is not None or each.type in (_STRING, _BYTES):
+        return wire.wire == DELIMITED
+    if wire.wire == DELIMITED:
+        return each.is_repeated
+    if each.type in _VARINTS:
+        return wire.wire == VARINT
+    return wire.wire == (FIXED64 if _dtype(each.type).itemsize == 8 else FIXED32)
 
 
 def _zero(kind: int) -> Any:

@@ -33,7 +33,7 @@ from warpdata.convert.rows import RowsSignal
 from warpdata.convert.stepped import image_kind
 from warpdata.episodes.file_video import FileVideo, SourceVideo
 from warpdata.episodes.stills import StillsSignal
-from warpdata.errors import FormatError
+from warpdata.errors import CorruptLayoutError, FormatError
 from warpdata.formats.episodedir.video import list_packets
 from warpdata.timeline.meta import OBJECT, Role, SignalMeta, guess_role, numeric_kind
 from warpdata.timeline.signal import Signal
@@ -53,6 +53,8 @@ _BLOCK_ROWS = 1 << 15
 _KEPT_BYTES = 32 << 20
 _LARGE_FIELD = 256
 """A field of bytes this long on average is kept once, as a signal, and not again in the message."""
+_MAX_STAMP = 1 << 33
+"""Seconds, and the nanoseconds beside them: more is no time that 64 bits can hold."""
 _STAMPS = (("header/stamp/sec", "header/stamp/nanosec"), ("stamp/sec", "stamp/nanosec"),
            ("timestamp/sec", "timestamp/nanosec"), ("timestamp/sec", "timestamp/nsec"),
            ("timestamp/seconds", "timestamp/nanos"), ("header/stamp/seconds", "header/stamp/nanos"))  # fmt: skip
@@ -230,7 +232,12 @@ class Topic:
         pieces = []
         for low, high in self._blocks():
             found = self._decoded_log_rows(low, high)
-            seconds, nanos = (np.asarray(found[name]).astype(np.int64) for name in names)
+            stated = [np.asarray(found[name]) for name in names]
+            if any(not (np.abs(each.astype(np.float64)) < _MAX_STAMP).all() for each in stated):
+                raise CorruptLayoutError(
+                    f"a stamp of topic {self.channel.topic!r} is no time", path=self.log.name
+                )
+            seconds, nanos = (each.astype(np.int64) for each in stated)
             pieces.append(seconds * 1_000_000_000 + nanos)
         return np.concatenate(pieces)
 

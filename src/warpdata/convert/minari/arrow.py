@@ -100,15 +100,20 @@ def column_leaves(schema: Any) -> list[tuple[str, Any]]:
     return [leaf for field in schema for leaf in _leaves(field, field.name)]
 
 
+def _without_gaps(found: Any, path: str, name: str) -> Any:
+    """What holds a value everywhere: a gap among numbers would become a number."""
+    if found.null_count:
+        raise CorruptLayoutError(f"column {path!r} has rows without a value", path=name)
+    return found
+
+
 def column_values(column: Any, path: str, field: Any, name: str) -> NDArray[Any]:
     """The values of a leaf below a column, all rows: numbers with the shape of their lists, or objects."""
     with reading(name):
         found = pa.concat_arrays(column.chunks) if isinstance(column, pa.ChunkedArray) else column
         for part in path.split("/")[1:]:
-            found = found.field(part)
-        if found.null_count:
-            raise CorruptLayoutError(f"column {path!r} has rows without a value", path=name)
-        count, kind = len(found), field.type
+            found = _without_gaps(found, path, name).field(part)
+        count, kind = len(_without_gaps(found, path, name)), field.type
         if not (
             pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind)
         ) and (
@@ -134,7 +139,7 @@ def column_values(column: Any, path: str, field: Any, name: str) -> NDArray[Any]
                     hint="Leave it out with a mapping.",
                 )
             sides.append(int(lengths[0]) if len(lengths) else 0)
-            found = found.flatten()
+            found = _without_gaps(found.flatten(), path, name)
         try:
             dtype = dtype_of(numpy_dtype(found.type)).dtype
         except (ValueError, NotImplementedError, TypeError):
@@ -219,10 +224,10 @@ class ArrowRows(Rows):
 
     def _array(self) -> Any:
         first, *rest = self._path.split("/")
-        found = self._table.top(first)
+        found = self._table.top(first)[: self.count]
         for part in rest:
-            found = found.field(part)
-        return found[: self.count]
+            found = _without_gaps(found, self._path, self._table.name).field(part)
+        return found
 
     def read(self, start: int, stop: int) -> NDArray[Any]:
         """Rows of the column, which is read once."""
@@ -232,14 +237,13 @@ class ArrowRows(Rows):
         return self._values[start:stop]
 
     def _converted(self, found: Any) -> NDArray[Any]:
-        if found.null_count:
-            raise CorruptLayoutError(f"column {self._path!r} has rows without a value", path=self._table.name)
+        _without_gaps(found, self._path, self._table.name)
         if self.kind in ("text", "bytes"):
             out = np.empty(len(found), object)
             out[:] = found.to_pylist()
             return out
         while pa.types.is_nested(found.type):
-            found = found.flatten()
+            found = _without_gaps(found.flatten(), self._path, self._table.name)
         values = found.to_numpy(zero_copy_only=False)
         return np.asarray(values.astype(self.dtype, copy=False).reshape(self.count, *self.row_shape))
 

@@ -88,11 +88,11 @@ def _entries(data: memoryview) -> list[memoryview]:
             at += 1
             size |= (byte & 0x7F) << shift
             shift += 7
-            if byte < 0x80:
+            if byte < 0x80 or shift >= _MOST_BITS:
                 break
         else:
             raise CorruptLayoutError("a list of bytes is cut short")
-        if shift > _MOST_BITS or size > end - at:
+        if byte >= 0x80 or size > end - at:
             raise CorruptLayoutError("an entry of a list of bytes is longer than it")
         found.append(data[at : at + size])
         at += size
@@ -117,6 +117,8 @@ def _floats(wire: int, value: memoryview | int) -> NDArray[Any]:
 def _ints(wire: int, value: memoryview | int) -> NDArray[Any]:
     if wire == VARINT:
         return np.array([value], np.uint64).view(np.int64)
+    if wire != DELIMITED:
+        raise CorruptLayoutError("a list of whole numbers holds another kind")
     return decode_varints(_view(value)).view(np.int64)
 
 

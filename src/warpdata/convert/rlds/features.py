@@ -11,7 +11,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from warpdata.bytekit.dtype import dtype_named
+from warpdata.bytekit.dtype import dtype_named, dtype_of
 from warpdata.convert.rlds.example import Values
 from warpdata.errors import CorruptLayoutError, LimitExceededError, UnsupportedDtypeError
 
@@ -22,6 +22,9 @@ MAX_PADDED_BYTES = 1 << 30
 
 LeafKind = Literal["tensor", "image", "text", "ragged", "unknown"]
 _MAX_DEPTH = 32
+_MAX_DIGITS = 10
+_DEFLATE_RATIO = 1040
+"""Deflate cannot expand by more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,12 +56,11 @@ class Leaf:
         if self.dtype == "bfloat16":
             return dtype_named("bf16").dtype
         try:
-            found = np.dtype(self.dtype)
-        except TypeError:
-            found = np.dtype(object)
-        if found.kind not in "biuf":
-            raise UnsupportedDtypeError(f"feature {self.path!r} is of type {self.dtype!r}", path=where)
-        return found
+            return dtype_of(np.dtype(self.dtype)).dtype
+        except (TypeError, ValueError):
+            raise UnsupportedDtypeError(
+                f"feature {self.path!r} is of type {self.dtype!r}", path=where
+            ) from None
 
 
 def leaves_of(tree: Any, where: str) -> list[Leaf]:
@@ -98,7 +100,7 @@ def _walk(node: Any, path: str, where: str, depth: int) -> Iterator[Leaf]:
 def _ragged(leaf: Leaf, sequence: Mapping[str, Any]) -> Leaf:
     """A feature inside a sequence: of a fixed length it has one more dimension, else its rows differ."""
     length = str(sequence.get("length", "-1"))
-    if leaf.kind == "tensor" and length.isdigit():
+    if leaf.kind == "tensor" and length.isdecimal() and len(length) <= _MAX_DIGITS:
         return Leaf(leaf.path, "tensor", leaf.dtype, (int(length), *leaf.shape), leaf.encoding)
     return Leaf(
         leaf.path, "ragged" if leaf.kind == "tensor" else "unknown", leaf.dtype, leaf.shape, leaf.encoding
@@ -116,7 +118,7 @@ def _shape(node: Mapping[str, Any], path: str, where: str) -> tuple[int, ...]:
     sides = stated.get("dimensions", []) if isinstance(stated, Mapping) else None
     try:
         found = tuple(int(side) for side in sides)  # type: ignore[union-attr]
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         raise CorruptLayoutError(f"the shape of feature {path!r} is damaged", path=where) from None
     if any(side < -1 or side > 1 << 31 for side in found) or len(found) > 16:
         raise CorruptLayoutError(f"the shape of feature {path!r} is impossible: {list(found)}", path=where)
@@ -186,10 +188,10 @@ def _known_shape(leaf: Leaf, count: int, steps: int, where: str) -> tuple[int, .
 
 def _typed(leaf: Leaf, values: Values, dtype: np.dtype[Any], where: str) -> NDArray[Any]:
     numbers = values.numbers
+    if dtype.kind in "iub" and values.kind == "floats":
+        raise CorruptLayoutError(f"feature {leaf.path!r} is {leaf.dtype} and holds fractions", path=where)
     if dtype == np.uint64:
         return numbers.view(np.uint64)
-    if dtype.kind in "iub" and values.kind != "ints":
-        raise CorruptLayoutError(f"feature {leaf.path!r} is {leaf.dtype} and holds fractions", path=where)
     found = numbers.astype(dtype, copy=False)
     if dtype.kind in "iub" and dtype != np.int64 and not np.array_equal(found.astype(np.int64), numbers):
         raise CorruptLayoutError(f"feature {leaf.path!r} holds numbers that are no {leaf.dtype}", path=where)
@@ -203,18 +205,20 @@ def _from_bytes(leaf: Leaf, values: Values, dtype: np.dtype[Any], where: str) ->
             f"feature {leaf.path!r} is {leaf.encoding} of unknown shape {list(leaf.shape)}", path=where
         )
     size = math.prod(leaf.shape) * dtype.itemsize
-    out = np.empty((len(values.entries), size), np.uint8)
+    rows = []
     for row, entry in enumerate(values.entries):
         data = _inflated(entry, size) if leaf.encoding == "zlib" else entry
         if data is None or len(data) != size:
             raise CorruptLayoutError(
                 f"row {row} of feature {leaf.path!r} does not hold {leaf.dtype}{list(leaf.shape)}", path=where
             )
-        out[row] = np.frombuffer(data, np.uint8)
-    return out.view(dtype).reshape(len(out), *leaf.shape)
+        rows.append(data)
+    return np.frombuffer(b"".join(rows), dtype).reshape(len(rows), *leaf.shape)
 
 
 def _inflated(entry: memoryview, size: int) -> bytes | None:
+    if size > _DEFLATE_RATIO * len(entry):
+        return None
     stream = zlib.decompressobj()
     try:
         found = stream.decompress(entry, size + 1)
@@ -225,10 +229,14 @@ def _inflated(entry: memoryview, size: int) -> bytes | None:
 
 def padded(leaf: Leaf, values: Values, lengths: NDArray[np.int64], steps: int, where: str) -> NDArray[Any]:
     """Rows of differing length, each filled up with zeros to the longest."""
-    if len(lengths) != steps or (len(lengths) and int(lengths.min()) < 0):
+    if len(lengths) != steps:
         raise CorruptLayoutError(f"feature {leaf.path!r} has {len(lengths)} rows, {steps} steps", path=where)
-    total, longest = int(lengths.sum()), int(lengths.max(initial=0))
-    flat = numbers_of(leaf, values, total, where)
+    if lengths.dtype.kind != "i" or (steps and int(lengths.min()) < 0):
+        raise CorruptLayoutError(f"feature {leaf.path!r} has rows of no length", path=where)
+    longest = int(lengths.max(initial=0))
+    if steps * longest > MAX_PADDED_BYTES:  # their sum would not fit
+        raise LimitExceededError(f"feature {leaf.path!r} has a row of {longest} values", path=where)
+    flat = numbers_of(leaf, values, int(lengths.sum()), where)
     if steps * longest * math.prod(flat.shape[1:]) * flat.itemsize > MAX_PADDED_BYTES:
         raise LimitExceededError(f"feature {leaf.path!r} has a row of {longest} values", path=where)
     out = np.zeros((steps, longest, *flat.shape[1:]), flat.dtype)

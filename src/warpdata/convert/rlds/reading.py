@@ -55,6 +55,8 @@ LastRow = Literal["step", "observation"]
 _MAX_JSON = 64 << 20
 _HEAD_BYTES = 4096
 _KEPT_BYTES = 256 << 20
+_BELIEVED_EPISODES = 1 << 20
+"""A file that is said to have more is looked at before its episodes are named."""
 _TFRECORD = re.compile(r"\.tfrecord(\b|[-.])|\.tfrecords?$")
 _OTHERS = ("is_first", "is_last", "discount", "discounts", "step_type")
 
@@ -162,13 +164,17 @@ class RldsEpisodes(SteppedEpisodes):
             raise UnsupportedVersionError(
                 f"files of the format {form!r}", path=self.name, hint="tfrecord and array_record can be read."
             )
-        found = []
-        for split in self.info.get("splits", []):
+        found, splits = [], self.info.get("splits", [])
+        if not isinstance(splits, list):
+            raise CorruptLayoutError("the splits are no list", path=f"{self.name}/{INFO}")
+        for split in splits:
             try:
                 name = str(split["name"])
                 counts = [int(count) for count in split.get("shardLengths", [])]
                 template = str(split.get("filepathTemplate", "{DATASET}-{SPLIT}.{FILEFORMAT}-{SHARD_X_OF_Y}"))
-            except (TypeError, KeyError, ValueError, AttributeError):
+                if any(count < 0 for count in counts):
+                    raise ValueError("fewer than no episodes")
+            except (TypeError, KeyError, ValueError, AttributeError, OverflowError):
                 raise CorruptLayoutError("a split is not described", path=f"{self.name}/{INFO}") from None
             for number, count in enumerate(counts):
                 words = {
@@ -214,7 +220,9 @@ class RldsEpisodes(SteppedEpisodes):
     @cached_property
     def _ends(self) -> NDArray[np.int64]:
         counts = [
-            self._file(number).count if shard.episodes is None else shard.episodes
+            self._file(number).count
+            if shard.episodes is None or shard.episodes > _BELIEVED_EPISODES
+            else shard.episodes
             for number, shard in enumerate(self.shards)
         ]
         return np.cumsum([0, *counts])

@@ -70,8 +70,6 @@ class TFRecordFile(RecordFile):
             while at < size:
                 found.append(at)
                 at += HEAD_BYTES + self._length(at) + TAIL_BYTES
-            if at != size:
-                raise TruncatedError(f"the last record ends at {at}, the file at {size}", path=self.name)
             self._offsets = np.array([*found, at], np.int64)
         return self._offsets
 

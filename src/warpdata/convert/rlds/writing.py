@@ -15,9 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from warpdata.bytekit.commit import commit_folder
+from warpdata.bytekit.png import encode_png
 from warpdata.convert.aligning import LAST_ROW, AlignOptions, Hold, aligned
 from warpdata.convert.each_episode import OnError, Progress, exported
-from warpdata.convert.pictures import png_of
 from warpdata.convert.place import check_inside
 from warpdata.convert.plain_names import under_own_names
 from warpdata.convert.receipt import RECEIPT_FILE, ConversionReceipt, Note, called
@@ -340,16 +340,20 @@ def _signal_lists(
         return {} if leaf.kind == "ragged" else {leaf.path: Values("nothing")}
     if leaf.kind == "ragged":
         return _ragged_lists(leaf, column, columns)
+    if leaf.kind == ("tensor" if column.meta.is_object else "text"):
+        raise SchemaMismatchError(
+            f"signal {column.name!r} of episode {episode_id!r} is {column.meta.kind}, those before it are not"
+        )
     if column.meta.is_object:
         texts = [each if isinstance(each, bytes) else str(each).encode("utf-8", "surrogateescape")
                  for block in column.blocks() for each in block]  # fmt: skip
         return {leaf.path: bytes_values(texts + [b""] * (rows - len(texts)))}
     if leaf.kind == "image" or (leaf.kind == "unknown" and column.meta.kind == "image"):
         pictures = list(_pictures(column))
-        blank = [png_of(np.zeros(column.meta.shape, column.meta.dtype))] * (rows - len(pictures))
+        blank = [encode_png(np.zeros(column.meta.shape, column.meta.dtype))] * (rows - len(pictures))
         return {leaf.path: bytes_values(pictures + blank)}
     values = np.concatenate([np.asarray(block) for block in column.blocks()])
-    if leaf.shape and -1 not in leaf.shape and values.shape[1:] != leaf.shape:
+    if -1 not in leaf.shape and values.shape[1:] != leaf.shape:
         raise SchemaMismatchError(
             f"signal {column.name!r} of episode {episode_id!r} has rows of {list(values.shape[1:])}, "
             f"those before it of {list(leaf.shape)}"
@@ -382,7 +386,7 @@ def _pictures(column: StepColumn) -> Iterator[bytes]:
             yield from run.packets()
             return
     for block in column.blocks():
-        yield from map(png_of, block)
+        yield from map(encode_png, block)
 
 
 def _numbers(leaf: Leaf, values: NDArray[Any]) -> Values:
@@ -403,7 +407,14 @@ def _static_lists(leaf: Leaf, value: Any, rows: int) -> dict[str, Values]:
         many = value if isinstance(value, list) and leaf.kind != "text" else [value]
         texts = [_text(each) for each in many]
         return {leaf.path: bytes_values(texts * rows if leaf.in_steps else texts)}
-    array = np.asarray(value, leaf.numpy(FEATURES))
+    dtype = leaf.numpy(FEATURES)
+    try:
+        array = np.asarray(value, dtype)
+        is_same = dtype.kind not in "iub" or np.array_equal(array, np.asarray(value))
+    except (TypeError, ValueError, OverflowError):
+        is_same = False
+    if not is_same:
+        raise SchemaMismatchError(f"static item {leaf.path!r} is {value!r:.40}, {leaf.dtype} before")
     if -1 not in leaf.shape and array.size != math.prod(leaf.shape):
         raise SchemaMismatchError(
             f"static item {leaf.path!r} is {list(array.shape)}, {list(leaf.shape)} before"

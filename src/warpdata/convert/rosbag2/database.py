@@ -142,8 +142,6 @@ class BagLog(MessageLog):
             yield
         except sqlite3.Error as error:
             raise CorruptLayoutError(f"the bag is damaged ({error})", path=self._path(file)) from None
-        except (OverflowError, UnicodeError) as error:
-            raise CorruptLayoutError(f"the bag is damaged ({error})", path=self._path(file)) from None
 
     def _select(self, file: int, query: str, *values: Any) -> list[tuple[Any, ...]]:
         with self._typed(file):

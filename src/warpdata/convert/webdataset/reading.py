@@ -20,6 +20,7 @@ from warpdata.convert.kept_values import unpacked
 from warpdata.convert.npy import npy_header
 from warpdata.convert.npz_file import NpzFile
 from warpdata.convert.place import Place
+from warpdata.convert.rows import stated_rate
 from warpdata.convert.stepped import EpisodeColumn, MemoryRows, Parts, Rows, SteppedEpisodes, VideoRows
 from warpdata.convert.webdataset.samples import SampleField, Shards, TarSample
 from warpdata.episodes.collection import Episodes
@@ -114,8 +115,7 @@ class TarEpisodes(SteppedEpisodes):
             return self._told_parts(name, columns, static, told, steps, place)
         meta = {"webdataset": {"per": self.per, **kept}}
         told = static.get("meta", static.get("json"))
-        fps = told.get("fps") if isinstance(told, Mapping) else None
-        fps = float(fps) if isinstance(fps, int | float) and not isinstance(fps, bool) and fps > 0 else None
+        fps = stated_rate(told.get("fps")) if isinstance(told, Mapping) else None
         return Parts(name, steps, columns, static, meta, self._fps or fps, place=place)
 
     def _told_parts(
@@ -148,9 +148,8 @@ class TarEpisodes(SteppedEpisodes):
         stated = told.get("steps")
         count = stated if isinstance(stated, int) and 0 <= stated <= steps else steps
         named = {signal: _every_step(column, count) for signal, column in named.items()}
-        fps = told.get("fps")
-        fps = float(fps) if isinstance(fps, int | float) and fps > 0 else None
-        return Parts(name, count, named, unpacked(told["static"]), {}, self._fps or fps, place=place)
+        fps = self._fps or stated_rate(told.get("fps"))
+        return Parts(name, count, named, unpacked(told["static"]), {}, fps, place=place)
 
     # A sample per step.
 
@@ -349,12 +348,21 @@ class _FieldRows(Rows):
             for row in range(start, stop):
                 found = self._array(row)
                 if found.shape != self.row_shape or found.dtype != self.dtype:
-                    raise CorruptLayoutError(f"field {self._name!r} changes from step to step")
+                    raise CorruptLayoutError(
+                        f"field {self._name!r} changes from step to step",
+                        path=self._shards.path(self._fields[row].shard),
+                    )
                 out[row - start] = found
             return out
         data = self.encoded(start, stop)
         if self._how == "number":
-            return np.array([_whole(_text(each, self._name), self._name) for each in data], np.int64)
+            numbers = [_whole(_text(each, self._name), self._name) for each in data]
+            if numbers and not -(1 << 63) <= min(numbers) <= max(numbers) < 1 << 63:
+                raise CorruptLayoutError(
+                    f"field {self._name!r} has a number of more than 64 bits",
+                    path=self._shards.path(self._fields[start].shard),
+                )
+            return np.array(numbers, np.int64)
         out = np.empty(len(data), object)
         out[:] = [_text(each, self._name) for each in data] if self._how == "text" else data
         return out

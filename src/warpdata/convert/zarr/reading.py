@@ -12,6 +12,7 @@ from warpdata.bytekit.lazy import cached_property
 from warpdata.convert.kept_values import packed, unpacked
 from warpdata.convert.mapping import bounds_of
 from warpdata.convert.place import Place
+from warpdata.convert.rows import stated_rate
 from warpdata.convert.stepped import EpisodeColumn, PartRows, Parts, SteppedEpisodes, Times, seconds_as_times
 from warpdata.convert.zarr.store import ZIP_MAGIC, ZarrRows, ZarrStore
 from warpdata.episodes.collection import Episodes
@@ -122,8 +123,7 @@ class ReplayBuffer(SteppedEpisodes):
         }  # fmt: skip
         kept = self.told.get("static")
         static = kept[position] if isinstance(kept, list) and len(kept) == len(self.ids) else {}
-        fps = self.told.get("fps")
-        fps = fps if isinstance(fps, int | float) and fps > 0 else None
+        fps = stated_rate(self.told.get("fps"))
         return Parts(
             self.ids[position], stop - start, columns, unpacked(static) if isinstance(static, Mapping) else {},
             {"zarr": {"number": position}}, self._fps or fps, times=self._step_times(start, stop, place), place=place,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import lzma
 import math
 import zipfile
 import zlib
@@ -30,6 +31,16 @@ from warpdata.errors import (
 MAX_CHUNK_BYTES = 1 << 30
 MAX_JSON_BYTES = 16 << 20
 MAX_SIDE = 1 << 40
+_DAMAGED = (
+    zipfile.BadZipFile,
+    zlib.error,
+    lzma.LZMAError,
+    EOFError,
+    OSError,
+    ValueError,
+    NotImplementedError,
+)
+"""What a damaged member of an archive raises."""
 ZIP_MAGIC = b"PK\x03\x04"
 
 
@@ -98,7 +109,7 @@ class ZarrStore:
                 if len(data) != entry.file_size or file.read(1):
                     raise CorruptLayoutError(f"{key!r} is not as long as it says", path=self.name)
                 return data
-        except (zipfile.BadZipFile, zlib.error, EOFError, OSError, ValueError, NotImplementedError) as error:
+        except _DAMAGED as error:
             raise CorruptLayoutError(f"{key!r} is damaged ({error})", path=self.name) from None
 
     def json(self, key: str) -> dict[str, Any] | None:
@@ -245,6 +256,8 @@ def _fill(value: Any, dtype: np.dtype[Any], path: str, name: str) -> Any:
     try:
         if value is None:
             return dtype.type(0)
+        if not isinstance(value, str | int | float):
+            raise TypeError
         return dtype.type(float(value) if isinstance(value, str) else value)
     except (TypeError, ValueError, OverflowError):
         raise CorruptLayoutError(f"the fill value {value!r:.40} of {path!r} is none", path=name) from None
