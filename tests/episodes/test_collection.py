@@ -190,3 +190,25 @@ def test_shares_of_a_split() -> None:
     ):
         with pytest.raises(ValueError, match="shares"):
             whole.split(**wrong)  # type: ignore[arg-type]
+
+
+def test_an_episode_that_is_damaged_is_named_among_the_others(tmp_path: Path) -> None:
+    """One that cannot be opened does not hide the facts of the others."""
+    whole = record_root(tmp_path / "root", 3)
+    damaged = next(path for path in (tmp_path / "root").rglob("meta.json") if "000000000001" in str(path))
+    damaged.write_bytes(b"{")
+    facts = wd.LocalDataset(tmp_path / "root").facts.to_pylist()
+    assert [row["id"] for row in facts] == whole.ids
+    assert [bool(row["problems"]) for row in facts] == [False, True, False]
+    assert "JSON" in facts[1]["problems"][0]
+    damaged.with_name("static.json").write_bytes(b"{")
+    assert "JSON" in wd.LocalDataset(tmp_path / "root")._repr_html_()
+
+
+def test_episodes_join_only_episodes(episodes: wd.LocalDataset) -> None:
+    with pytest.raises(TypeError, match="unsupported operand"):
+        episodes + 5  # type: ignore[operator]
+    parts = episodes.split(train=0.5, val=0.5, seed=1)
+    assert repr(parts) == f"<Split train: {len(parts.train)}, val: {len(parts.val)}>"
+    with pytest.raises(AttributeError, match="test"):
+        _ = parts.test

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 import io
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -163,19 +163,53 @@ def test_missing_frames_and_damage_are_named(tmp_path: Path) -> None:
         assert np.array_equal(seen, whole) if said is None else "v.mp4" in said  # some bytes no frame needs
 
 
-def test_frames_that_lie_over_each_other_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Their checksums would be taken of the wrong bytes where one is cut in the middle."""
+def lie_over(places: np.ndarray, _: np.ndarray) -> None:
+    places[5, 0] -= 1
+
+
+def lie_behind(places: np.ndarray, _: np.ndarray) -> None:
+    places[-1, 0] += 1 << 40
+
+
+def lie_before(places: np.ndarray, _: np.ndarray) -> None:
+    places[:, 0] -= 1 << 40
+
+
+def lie_out_of_order(places: np.ndarray, keyframe: np.ndarray) -> None:
+    places[[0, 1]] = places[[1, 0]]
+    keyframe[0] = True
+    keyframe[1] = False
+
+
+def lie_about_keys(_: np.ndarray, keyframe: np.ndarray) -> None:
+    keyframe[0] = False
+
+
+@pytest.mark.parametrize(
+    ("lie", "words"),
+    [
+        (lie_over, "frames lie over each other in the video"),
+        (lie_behind, "frames lie past the end of the video"),
+        (lie_before, "frames lie past the end of the video"),
+        (lie_out_of_order, "the video does not begin with a keyframe"),
+        (lie_about_keys, "the video does not begin with a keyframe"),
+    ],
+)
+def test_frames_that_cannot_lie_there_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lie: Callable[[Any, Any], None], words: str
+) -> None:
+    """Where one is cut in the middle, checksums would be taken of the wrong bytes."""
     path = video_file(tmp_path / "v.mp4", *CODECS["plain"])
     listed = file_video._listed
 
     def overlapping(*asked: Any) -> Any:
-        probe, places, *rest = listed(*asked)
-        places[5, 0] -= 1
-        return probe, places, *rest
+        probe, places, keyframe, pts = listed(*asked)
+        lie(places, keyframe)
+        return probe, places, keyframe, pts
 
     assert len(camera(path).source) == FRAMES
     monkeypatch.setattr(file_video, "_listed", overlapping)
-    with pytest.raises(CorruptLayoutError, match=r"over each other.*v\.mp4"):
+    with pytest.raises(CorruptLayoutError, match=rf"{words}.*v\.mp4"):
         camera(path).values()
 
 

@@ -40,6 +40,40 @@ def test_static_items_that_json_cannot_hold(tmp_path: Path) -> None:
     assert wd.open_episode(tmp_path / "ep").static == {"item": [{"deep": [1, None, "x"]}]}
 
 
+@pytest.mark.parametrize(
+    ("declared", "value", "kind", "words"),
+    [
+        ({"dtype": "f32"}, "text", SchemaMismatchError, "declared as f32, not as text"),
+        ({"dtype": "u8"}, 300, SchemaMismatchError, "does not fit in u8"),
+        ({"dtype": "f32"}, 2**24 + 1, SchemaMismatchError, "does not fit in f32"),
+        ({"dtype": "f32"}, 1e39, SchemaMismatchError, "does not fit in f32"),
+        ({"dtype": "f16"}, np.array([1.0, 7e4]), SchemaMismatchError, "does not fit in f16"),
+        ({"dtype": "bf16"}, np.array([1.0, -3.4e38 * 10]), SchemaMismatchError, "does not fit in bf16"),
+        ({"dtype": "i32"}, 1.5, SchemaMismatchError, "i32"),
+        ({"kind": "vector"}, 1.0, SchemaMismatchError, "is a scalar, not a vector"),
+        ({}, [[1.0], [1.0, 2.0]], TypeError, "cannot be recorded"),
+        ({}, 2**64, ValueError, "does not fit in 64 bits"),
+        ({}, np.empty((0, 3)), ValueError, "without elements"),
+    ],
+)
+def test_values_that_do_not_fit_are_refused(
+    tmp_path: Path, declared: dict[str, Any], value: Any, kind: type[Exception], words: str
+) -> None:
+    """The first one and a later one, by every writer in the same words."""
+    with wd.DiskEpisodeWriter(tmp_path / "ep") as writer:
+        writer.declare("x", **declared)
+        with pytest.raises(kind, match=words):
+            writer.append("x", value, 1)
+        writer.append("other", 1.0, 1)
+        writer.declare("y", dtype="f32")
+        writer.append("y", np.array([1.0, np.inf, np.nan]), 1)
+        with pytest.raises(SchemaMismatchError, match="does not fit in f32"):
+            writer.append("y", np.array([1.0, 1e300, 0.0]), 2)
+    episode = wd.open_episode(tmp_path / "ep")
+    assert list(episode.signals) == ["other", "y"]
+    assert len(episode["y"]) == 1
+
+
 def test_declarations_are_checked(tmp_path: Path) -> None:
     with wd.DiskEpisodeWriter(tmp_path / "ep") as writer:
         writer.set_static("task", "x")

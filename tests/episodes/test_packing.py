@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import json
 from fractions import Fraction
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 import warpdata as wd
 from tests.episodes.test_video import COUNT, foreign_episode, number_in, scene
+from tests.episodes.told import changed_at
 from warpdata.cli.main import main
-from warpdata.errors import ConflictError, RecordingError
+from warpdata.errors import ConflictError, CorruptLayoutError, RecordingError
 from warpdata.formats.wshard.load import load_wshard
 from warpdata.formats.wshard.save import save_wshard
 
@@ -168,3 +171,59 @@ def test_an_edit_cannot_give_a_static_item_the_name_of_a_signal(root: Path) -> N
     assert not (root / "edits.jsonl").exists()
     edits.set_static(0, "y", 5)
     assert np.array_equal(wd.LocalDataset(root)[0]["x"].values(), np.arange(20.0))
+
+
+ODD_FACTS: list[tuple[tuple[str, ...], Any]] = [
+    (("signals",), None),
+    (("signals",), []),
+    (("signals", "state"), "x"),
+    (("signals", "state", "count"), "many"),
+    (("signals", "state", "count"), [1]),
+    (("signals", "state", "groups"), ["x"]),
+    (("signals", "state", "groups"), 5),
+    (("signals", "state", "shape"), [7]),
+    (("meta",), 5),
+    (("version",), 99),
+]
+
+
+@pytest.mark.parametrize(("place", "value"), ODD_FACTS)
+def test_a_shard_that_says_odd_things_of_its_recording(
+    tmp_path: Path, place: tuple[str, ...], value: Any
+) -> None:
+    with wd.DiskEpisodeWriter(tmp_path / "ep") as writer:
+        for i in range(3):
+            writer.append("state", np.arange(3.0) + i, i)
+    shard = wd.pack_episode(tmp_path / "ep", tmp_path / "e.wshard")
+    episode = load_wshard(shard)
+    about = json.loads(bytes(episode.blocks["meta/directory"]))
+    episode.blocks["meta/directory"] = json.dumps(changed_at(about, place, value)).encode()
+    save_wshard(episode, shard)
+    words = {"version": "packed in version 99", "shape": "72 bytes are no rows of"}.get(place[-1], "damaged")
+    with pytest.raises(CorruptLayoutError, match=words):
+        wd.open_episode(shard)["state"].values()
+
+
+def test_a_file_that_is_there_is_not_packed_over(tmp_path: Path) -> None:
+    with wd.DiskEpisodeWriter(tmp_path / "ep") as writer:
+        writer.append("state", 1.0, 1)
+    target = tmp_path / "e.wshard"
+    target.write_bytes(b"mine")
+    with pytest.raises(ConflictError, match="the file exists already"):
+        wd.pack_episode(tmp_path / "ep", target)
+    assert target.read_bytes() == b"mine"
+    assert wd.open_episode(wd.pack_episode(tmp_path / "ep", target, overwrite=True))["state"].values() == [
+        1.0
+    ]
+
+
+def test_what_is_no_packed_recording_is_not_unpacked(tmp_path: Path) -> None:
+    with wd.DiskEpisodeWriter(tmp_path / "ep") as writer:
+        for i in range(3):
+            writer.append("state", np.arange(3.0) + i, i)
+    episode = load_wshard(wd.pack_episode(tmp_path / "ep", tmp_path / "e.wshard"))
+    del episode.blocks["meta/directory"]
+    save_wshard(episode, tmp_path / "rows.wshard")
+    with pytest.raises(CorruptLayoutError, match="not a packed recording"):
+        wd.unpack_episode(tmp_path / "rows.wshard", tmp_path / "again")
+    assert not (tmp_path / "again").exists()

@@ -21,6 +21,7 @@ import warpdata as wd
 from tests.episodes.crash_recorder import picture, step_in
 from tests.episodes.told import changed_at, places_of
 from tests.sweeps import thinned
+from tests.waiting import until
 from warpdata.bytekit.jsontext import dump_json
 from warpdata.cli.main import main
 from warpdata.episodes import journals, unfinished
@@ -97,6 +98,10 @@ class Damage:
             path.unlink()
         elif self.how == "cut":
             os.truncate(path, self.start)
+        elif self.how == "double":
+            path.write_bytes(path.read_bytes() * 2)
+        elif self.how == "garbage":
+            path.write_bytes(path.read_bytes() + random.Random(3).randbytes(777))
         else:
             with open(path, "r+b") as file:
                 file.seek(self.start)
@@ -116,6 +121,7 @@ def damages(work: Path) -> list[Damage]:
             continue  # made from the journal; nothing reads it
         used = used_bytes(path)
         found.append(Damage(path.name, "delete", 0))
+        found += [Damage(path.name, how, path.stat().st_size) for how in ("double", "garbage")]
         cuts = [0, 1, 63, 64, used - 1, *(rng.randrange(used) for _ in range(CUTS))]
         if path.suffix == ".journal":
             cuts.append(int(JournalReader.open(path).scan().end_offset))
@@ -180,7 +186,8 @@ def decodable(work: Path, stream: int, suffix: str, damage: Damage) -> set[int]:
 
 def test_nothing_readable_is_lost_and_nothing_unreadable_removed(crashed: Path, tmp_path: Path) -> None:
     all_damage = damages(crashed / ".recording")
-    always = [each for each in all_damage if each.how == "delete" or (each.how == "cut" and each.start == 1)]
+    whole = ("delete", "double", "garbage")
+    always = [each for each in all_damage if each.how in whole or (each.how == "cut" and each.start == 1)]
     all_damage = always + thinned([each for each in all_damage if each not in always], SAMPLE)
     said = 0
     for number, damage in enumerate(all_damage):
@@ -241,6 +248,16 @@ def test_without_its_main_journal_a_recording_is_kept_and_said_to_be_lost(
         path.name for path in (crashed / ".recording").glob("frames-*")
     }
     assert len(wd.open_episode(tmp_path / "ep")["cam"]) == STEPS  # its own journals say what it is
+
+
+def test_a_journal_of_frames_is_not_taken_for_the_main_journal(crashed: Path, tmp_path: Path) -> None:
+    shutil.copytree(crashed, tmp_path / "ep")
+    frames = next((crashed / ".recording").glob("frames-5-*.journal"))
+    shutil.copyfile(frames, tmp_path / "ep" / ".recording" / "signals.journal")
+    receipt = wd.salvage(tmp_path / "ep")
+    assert [each["file"] for each in receipt.damage] == ["signals.journal"]
+    assert receipt.kept_aside is not None
+    assert Path(receipt.kept_aside, "signals.journal").read_bytes() == frames.read_bytes()
 
 
 def test_a_finished_episode_is_not_made_again_from_its_journals(
@@ -450,11 +467,49 @@ def test_whatever_the_journals_say_of_the_recording_is_refused_or_finished(
             assert (again / ".recording" / "signals.journal").exists(), "what could not be read is kept"
 
 
+@pytest.mark.parametrize(
+    ("place", "value", "words"),
+    [
+        (("signal", "video"), KeyError, "nothing says how it is encoded"),
+        (("signal", "video"), "h264", "nothing says how it is encoded"),
+        (("signal", "video", "codec"), KeyError, "nothing says how it is encoded"),
+        (("signal", "video", "codec"), "crayon", "nothing says how it is encoded (codec"),
+        (("signal", "video", "gop_size"), "many", "nothing says how it is encoded ("),
+        (("signal", "shape"), [5], "no image: u8 (5,)"),
+        (("signal", "shape"), [48, 64], "frames of the wrong size"),
+    ],
+)
+def test_a_camera_of_which_a_journal_says_nothing_is_kept_and_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: tuple[str, ...], value: Any, words: str
+) -> None:
+    """The other signals of the recording are finished all the same."""
+    folder = tmp_path / "ep"
+    child = os.fork()
+    if child == 0:
+        writer = wd.DiskEpisodeWriter(folder, durability="none")
+        writer.append("x", 1.0, 1)
+        writer.append("cam", picture("cam/left", 0), 1)
+        os._exit(0)
+    os.waitpid(child, 0)
+    real = unfinished.parse_json_object
+
+    def forged(*given: Any, **more: Any) -> Any:
+        fact = real(*given, **more)
+        return changed_at(fact, place, value) if fact.get("signal", {}).get("name") == "cam" else fact
+
+    monkeypatch.setattr(unfinished, "parse_json_object", forged)
+    receipt = wd.salvage(folder)
+    assert not receipt.is_complete
+    assert words in str(receipt)
+    assert wd.open_episode(folder)["x"].values().tolist() == [1.0]
+
+
 def test_a_recorder_that_died_before_its_first_journal_had_room_leaves_nothing(tmp_path: Path) -> None:
     """The head of a journal is written, then room is made: between the two there is a file that ends with its head."""
     writer = wd.SimpleSignalWriter(tmp_path / "x.parquet")
     writer.append(1.0, 0)
-    [journal] = tmp_path.rglob("*signals.journal*")
+    until(lambda: list(tmp_path.rglob("signals.journal")), "the journal never has its name")
+    [journal] = tmp_path.rglob("signals.journal")
     head = journal.read_bytes()[:4096]
     writer.close()
     work = tmp_path / "again" / ".x.parquet.recording"

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import itertools
 import os
+import random
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +20,10 @@ from tests.formats.test_wshard_repair import finished_file, stream_data
 from tests.sweeps import thinned
 from warpdata.bytekit.ranges import BytesRangeReader
 from warpdata.cli.main import main
-from warpdata.errors import ChecksumError, CorruptLayoutError, FormatError, WarpError
+from warpdata.episodes.receipt import LossReceipt
+from warpdata.errors import BlobNotFoundError, ChecksumError, CorruptLayoutError, FormatError, WarpError
 from warpdata.formats.journal.reader import JournalReader
+from warpdata.formats.wshard.chunked import ChunkedEpisodeReader
 from warpdata.formats.wshard.reader import ShardReader
 
 STEPS = 60
@@ -184,6 +188,82 @@ def test_the_original_goes_only_when_asked(whole: Path, tmp_path: Path) -> None:
     assert (tmp_path / "e.wshard").read_bytes() == data
 
 
+@pytest.fixture(scope="module")
+def chunked(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("chunked")
+    wd.chunk_episode(made(), folder, 30)
+    return folder
+
+
+def files_in(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+def chunk_list_damages(folder: Path) -> Iterator[tuple[str, bytes]]:
+    """(file, what it holds instead): a list cut or changed at every byte, and chunks that do not belong to it."""
+    name = "e_manifest.wshard"
+    data = (folder / name).read_bytes()
+    places = thinned(range(len(data)), 25)
+    yield from ((name, data[:at]) for at in [0, *places])
+    yield from ((name, data[:at] + bytes([data[at] ^ 1 << at % 8]) + data[at + 1 :]) for at in places)
+    yield from ((name, each) for each in (data + data, data + b"more"))
+    chunk = (folder / "e_chunk_0001.wshard").read_bytes()
+    others = (chunk[:-1], chunk + chunk, b"", (folder / "e_chunk_0000.wshard").read_bytes())
+    yield from (("e_chunk_0001.wshard", each) for each in others)
+    yield from (
+        ("e_chunk_0001.wshard", chunk[:at] + b"#" + chunk[at + 1 :]) for at in (9, 70, len(chunk) // 2)
+    )
+
+
+def test_a_list_that_does_not_hold_is_made_again_from_its_chunks(chunked: Path, tmp_path: Path) -> None:
+    """Or refused with every file as it was; what it replaces is kept, and a second salvage changes nothing."""
+    expected = ChunkedEpisodeReader(chunked / "e_manifest.wshard").episode()
+    seen = set()
+    for number, (name, damaged) in enumerate(chunk_list_damages(chunked)):
+        folder = tmp_path / str(number)
+        shutil.copytree(chunked, folder)
+        (folder / name).write_bytes(damaged)
+        before, target = files_in(folder), folder / "e_manifest.wshard"
+        try:
+            receipt = wd.salvage(target)
+        except FormatError:
+            assert files_in(folder) == before
+            seen.add("refused")
+            continue
+        assert ChunkedEpisodeReader(target).episode() == expected
+        assert receipt.steps_kept == STEPS
+        after = files_in(folder)
+        seen.add(receipt.why)
+        if receipt.kept_aside is None:
+            assert after == before
+        else:
+            assert after.pop(Path(receipt.kept_aside).name) == before[target.name]
+            assert {**after, target.name: before[target.name]} == before
+            assert receipt.is_complete == (name == target.name)
+        again = files_in(folder)
+        assert wd.salvage(target).why == "the list and its chunks are whole: nothing to salvage"
+        assert files_in(folder) == again
+        shutil.rmtree(folder)
+    assert seen == {"refused", f"the list was written anew from its {-(-STEPS // 30)} chunks"}
+
+
+def test_a_list_is_made_only_of_all_its_chunks(chunked: Path, tmp_path: Path) -> None:
+    for number, name in enumerate(["e_chunk_0000.wshard", "e_chunk_0001.wshard"]):
+        folder = tmp_path / str(number)
+        shutil.copytree(chunked, folder)
+        (folder / name).unlink()
+        with pytest.raises(BlobNotFoundError, match=name):
+            wd.salvage(folder / "e_manifest.wshard")
+        (folder / "e_manifest.wshard").write_bytes(b"")
+        before = files_in(folder)
+        with pytest.raises(CorruptLayoutError, match="not all those of one episode"):
+            wd.salvage(folder / "e_manifest.wshard")
+        assert files_in(folder) == before
+    with pytest.raises(FormatError):  # no chunk, no list: a shard without a byte
+        (tmp_path / "f_manifest.wshard").write_bytes(b"")
+        wd.salvage(tmp_path / "f_manifest.wshard")
+
+
 def test_an_interleaved_stream_keeps_a_backup_and_is_checked(tmp_path: Path) -> None:
     path = tmp_path / "py.wshard"
     data = bytearray(finished_file(stream_data(1000), 64))
@@ -296,6 +376,88 @@ def test_a_damaged_journal_is_kept_and_a_cut_one_is_noticed(tmp_path: Path) -> N
         assert Path(f"{partial}-damaged").read_bytes() == data
         for each in tmp_path.iterdir():
             each.unlink()
+
+
+def journal_damages(data: bytes) -> Iterator[bytes]:
+    """A journal cut, changed, emptied, repeated, or with anything behind it."""
+    used = len(data.rstrip(b"\0"))
+    places = [*thinned(range(4096), 20), *thinned(range(4096, used), 30)]
+    dice = random.Random(7)
+    yield from (data[:at] for at in places)
+    yield from (data[:at] + bytes([data[at] ^ 1 << at % 8]) + data[at + 1 :] for at in places)
+    yield from (data + data, data[:used] + data, data + b"more", data[:used] + dice.randbytes(500))
+    for _ in thinned(range(80), 15):
+        low, high = sorted(dice.sample(range(4000, used), 2))
+        yield from (
+            data[:low] + between + data[high:] for between in (b"", bytes(high - low), data[low:high] * 2)
+        )
+
+
+@pytest.mark.parametrize("timebase", ["ticks", "timestamps_ns"])
+def test_what_is_kept_of_a_stream_was_recorded_and_what_is_lost_is_told(
+    tmp_path: Path, timebase: str
+) -> None:
+    """Steps come back with all their values in every lane, in order; a second time nothing changes."""
+    joint = np.random.default_rng(3).normal(size=(7, 2)).astype("f4")
+    signs = np.sign(joint).astype("i1")
+    channels: list[dict[str, Any]] = [
+        {"id": "joint", "dtype": "f32", "shape": [2]},
+        {"id": "said", "dtype": "text", "max_bytes": 9},
+        {"id": "dream", "lane": "omen", "of": "joint", "model": "m", "dtype": "f16", "shape": [2]},
+        {"id": "std", "lane": "uncert", "of": "joint", "model": "m", "type": "std", "dtype": "u16"},
+        {
+            "id": "curve",
+            "lane": "residual",
+            "of": "joint",
+            "type": "sign2nddiff",
+            "dtype": "i8",
+            "shape": [2],
+        },
+    ]
+    writer = wd.WShardStreamWriter(tmp_path / "e", "e", channels, timebase=timebase, durability="none")
+    writer.begin_episode()
+    for step, row in enumerate(joint):
+        values = {
+            "joint": row,
+            "said": f"{step}",
+            "dream": row.astype("f2"),
+            "std": step,
+            "curve": signs[step],
+        }
+        writer.write_timestep(values, reward=step, timestamp_ns=step * 40_000_000)
+    writer.close()
+    data = (tmp_path / "e.partial").read_bytes()
+    for number, damaged in enumerate(journal_damages(data)):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        (folder / "e.partial").write_bytes(damaged)
+        try:
+            receipt = wd.salvage(folder / "e")
+        except FormatError:
+            receipt = LossReceipt(source="", episode_id="", why="refused")
+        if receipt.output is None:
+            assert files_in(folder) == {"e.partial": damaged}
+            continue
+        episode = wd.load_wshard(folder / "e")
+        steps = [int(each) for each in episode.observations["said"].data]
+        assert steps == sorted(set(steps))
+        assert receipt.steps_kept == len(steps)
+        assert episode.observations["joint"].data.tobytes() == joint[steps].tobytes()
+        assert episode.omens["joint/m"].data.tobytes() == joint[steps].astype("f2").tobytes()
+        assert episode.uncerts["joint/m/std"].data.tolist() == steps
+        assert episode.residuals["joint/sign2nddiff"].data.tobytes() == wd.pack_residual(signs[steps])
+        if steps:
+            assert episode.rewards is not None
+            assert episode.rewards.data.tolist() == steps
+            assert episode.times_ns().tolist() == [step * 40_000_000 for step in steps]
+        # The last step may look like one that was never finished.
+        assert len(steps) >= len(joint) - 1 or not receipt.is_complete, number
+        if not receipt.is_complete:
+            assert Path(str(receipt.kept_aside)).read_bytes() == damaged
+        before = files_in(folder)
+        assert wd.salvage(folder / "e").is_complete
+        assert files_in(folder) == before
+        shutil.rmtree(folder)
 
 
 def test_the_time_of_a_receipt_is_from_the_first_record_kept_to_the_last(tmp_path: Path) -> None:

@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 import errno
+import math
 import os
+import tempfile
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 import warpdata as wd
+from tests.sweeps import enough_examples
+from warpdata.bytekit.dtype import DTYPE_NAMES, dtype_named
 from warpdata.errors import PermissionError_, SchemaMismatchError, StoreError, TimestampOrderError
+from warpdata.formats.wshard.chunked import ChunkedEpisodeReader
 
 STEPS = 12
 CHANNELS: list[dict[str, Any]] = [
@@ -25,6 +32,7 @@ CHANNELS: list[dict[str, Any]] = [
     {"id": "latent", "lane": "omen", "of": "latent_action", "model": "genie", "dtype": np.float64, "shape": [2]},
     {"id": "said/llm", "lane": "omen", "dtype": "text"},
 ]  # fmt: skip
+
 JOINT = np.random.default_rng(0).normal(size=(STEPS, 3)).astype(np.float32)
 CURVE = wd.sign2nddiff(JOINT)
 
@@ -73,6 +81,64 @@ def test_every_lane(tmp_path: Path, finish: str) -> None:
         writer.close()
         assert wd.salvage(path).is_complete
     assert wd.load_wshard(path) == wanted()
+
+
+@st.composite
+def described(draw: st.DrawFn) -> dict[str, Any]:
+    """A channel of what models say: any dtype and shape, named by what it is of or by itself."""
+    lane = draw(st.sampled_from(["omen", "uncert", "residual"]))
+    words = st.sampled_from(["m", "error", "sign2nddiff", "sign2nddiffs"])
+    shape = draw(st.lists(st.integers(1, 8), max_size=2))
+    said = {"lane": lane, "dtype": draw(st.sampled_from(DTYPE_NAMES)), "shape": shape}
+    if draw(st.booleans()):
+        said |= {"of": "joint", "model": draw(words)} | ({} if lane == "omen" else {"type": draw(words)})
+        is_signs = lane == "residual" and said["type"] == "sign2nddiff"
+    else:
+        said["id"] = "/".join(draw(st.lists(words, min_size=1, max_size=3)))
+        is_signs = lane == "residual" and said["id"].endswith("/sign2nddiff")
+    # Single bytes of these names are bits to every reader.
+    return {
+        **said,
+        "dtype": "i8" if is_signs else "u16" if shape == [] and said["dtype"] == "u8" else said["dtype"],
+    }
+
+
+@settings(max_examples=enough_examples(25), suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(said=described(), length=st.sampled_from([1, 5, 8, 16, 21]), steps=st.integers(1, 21), data=st.data())
+def test_whatever_models_say_comes_back_in_any_cut(
+    tmp_path: Path, said: dict[str, Any], length: int, steps: int, data: st.DataObject
+) -> None:
+    """Rows as they were written, unless they are signs, of which the bits are kept; nothing else is taken for bits."""
+    row = dtype_named(said["dtype"]).itemsize * math.prod(said["shape"])
+    raw = data.draw(st.binary(min_size=row * length, max_size=row * length))
+    if said["dtype"] == "bool":
+        raw = bytes(each & 1 for each in raw)
+    values = np.frombuffer(raw, dtype_named(said["dtype"]).dtype).reshape(length, *said["shape"])
+    named = said.get("type", "" if "of" in said else said["id"].partition("/")[2].rpartition("/")[2])
+    is_bits = said["lane"] == "residual" and named == "sign2nddiff"
+    with tempfile.TemporaryDirectory(dir=tmp_path) as folder:
+        path = Path(folder, "a.wshard")
+        writer = wd.WShardStreamWriter(path, "e", [{"id": "joint", "dtype": "f32"}, {"id": "it", **said}])
+        writer.begin_episode()
+        for index in range(length):
+            writer.write_timestep({"joint": 0.0, said.get("id", "it"): values[index]})
+        if data.draw(st.booleans()):
+            writer.end_episode()
+        else:
+            writer.close()
+            assert wd.salvage(path).is_complete
+        whole = wd.load_wshard(path)
+        chunked = ChunkedEpisodeReader(wd.chunk_episode(whole, Path(folder, "chunks"), steps))
+        assert chunked.episode() == whole
+        parts = [(whole, 0), *((each, index * steps) for index, each in enumerate(chunked.iter_chunks()))]
+        for episode, start in parts:
+            [lane] = [each for each in (episode.omens, episode.uncerts, episode.residuals) if each]
+            [(key, channel)] = lane.data.items()
+            wanted = values[start : start + episode.length]
+            assert channel.data.tobytes() == (wd.pack_residual(wanted) if is_bits else wanted.tobytes())
+            assert channel.dtype == ("u8" if is_bits else said["dtype"])
+            signals = {"joint"} if is_bits else {"joint", f"{said['lane']}/{key}"}
+            assert set(episode.in_time.signals) == signals
 
 
 def test_times_under_a_tick_timebase_are_kept(tmp_path: Path) -> None:
@@ -135,6 +201,10 @@ def test_a_time_that_cannot_be_stored_poisons_nothing(tmp_path: Path, ts_ns: int
         ([{"id": "p", "lane": "omen", "model": "m", "dtype": "f32"}], "give 'of'"),
         ([{"id": "x", "dtype": "f32"},
           {"id": "p", "lane": "residual", "of": "x", "type": "sign2nddiff", "dtype": "f32"}], "'i8'"),
+        ([{"id": "x/sign2nddiff", "lane": "residual", "dtype": "f32"}], "'i8'"),
+        ([{"id": "x", "dtype": "f32"},
+          {"id": "p", "lane": "residual", "of": "x", "model": "sign2nddiff", "dtype": "u8"}], "taken for"),
+        ([{"id": "x", "dtype": "f32", "shape": [1] * 17}], "17 axes"),
         ([{"id": "x", "dtype": "text", "shape": [2]}], "no shape"),
         ([{"id": "x", "dtype": "text", "max_bytes": 0}], "max_bytes"),
         ([{"id": "x", "dtype": "f32", "clock": "mine"}], "'clock'"),
@@ -197,6 +267,21 @@ def test_tensors_with_gradients(tmp_path: Path) -> None:
     episode = wd.load_wshard(tmp_path / "a")
     assert episode.observations["x"].data.astype(float).tolist() == [[1.5, -2.0]]
     assert episode.rewards.data.tolist() == [2.0]
+
+
+def test_an_end_that_fails_keeps_every_step_and_says_how_to_go_on(tmp_path: Path) -> None:
+    writer = wd.WShardStreamWriter(tmp_path / "a.wshard", "e", [{"id": "x", "dtype": "f32", "shape": [0]}])
+    writer.begin_episode()
+    for _ in range(3):
+        writer.write_timestep({"x": np.zeros(0, np.float32)}, reward=1)
+    (tmp_path / "a.wshard").mkdir()
+    with pytest.raises(StoreError) as told:
+        writer.end_episode()
+    assert "warp salvage" in str(told.value.hint)
+    assert "3 steps, unfinished" in repr(writer)
+    (tmp_path / "a.wshard").rmdir()
+    assert wd.salvage(tmp_path / "a.wshard.partial").steps_kept == 3
+    assert wd.load_wshard(tmp_path / "a.wshard").observations["x"].shape == (3, 0)
 
 
 def test_a_file_system_that_is_read_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

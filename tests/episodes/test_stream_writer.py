@@ -134,6 +134,10 @@ def test_timestamps(tmp_path: Path) -> None:
         ("state", np.zeros(4, ">f4")),
         ("state", None),
         ("state", "text"),
+        ("state", "1.5"),
+        ("state", [1.0, 1e39, 0.0, 0.0]),
+        ("state", [1, 2**24 + 1, 0, 0]),
+        ("state", [1j, 0, 0, 0]),
         ("count", 1.5),
         ("count", 2**70),
         ("rgb", np.zeros((8, 8, 3), np.int8)),
@@ -143,6 +147,8 @@ def test_a_wrong_step_is_refused_and_the_writer_goes_on(tmp_path: Path, name: st
     writer = record(tmp_path / "a", 3)
     with pytest.raises(SchemaMismatchError, match=name):
         writer.write_timestep({**step(3), name: value}, reward=1.0)
+    with pytest.raises(SchemaMismatchError, match="reward"), np.errstate(over="ignore"):
+        writer.write_timestep(step(3), reward=1e39)
     with pytest.raises(SchemaMismatchError, match="extra"):
         writer.write_timestep({**step(3), "extra": 1})
     writer.write_timestep(step(3), reward=1.5, done=True)

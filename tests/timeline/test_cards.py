@@ -16,6 +16,7 @@ import warpdata as wd
 from tests.viewer.samples import SCRIPT, numbered_frame, record_one
 from warpdata.bytekit.png import encode_png
 from warpdata.cli.pictures import picture_lines
+from warpdata.errors import UnsupportedDtypeError
 from warpdata.settings import Settings
 
 
@@ -62,11 +63,12 @@ def test_every_card_is_html_without_scripts(root: Path, local_catalog: str) -> N
 def test_pictures_are_png(root: Path) -> None:
     from PIL import Image
 
-    for pixels in (numbered_frame(5), numbered_frame(9)[:, :, 0], np.zeros((1, 1), np.uint8)):
+    depth = np.arange(60, dtype=np.uint16).reshape(6, 10) * 1001
+    for pixels in (numbered_frame(5), numbered_frame(9)[:, :, 0], np.zeros((1, 1), np.uint8), depth):
         with Image.open(io.BytesIO(encode_png(pixels))) as image:
             assert np.array_equal(np.asarray(image), pixels)
     for wrong in (np.zeros((2, 2, 4), np.uint8), np.zeros((2, 2)), np.zeros((0, 2), np.uint8)):
-        with pytest.raises(ValueError, match="a picture is"):
+        with pytest.raises(UnsupportedDtypeError, match="a picture is"):
             encode_png(wrong)
 
 

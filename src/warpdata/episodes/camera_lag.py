@@ -91,17 +91,17 @@ def lags_of(sights: Sequence[Sight]) -> list[Lag] | None:
         np.c_[(each.views - middle) / np.where(width > 1e-6, width, 1.0), np.ones(len(each.views))]
         for each in sights
     ]
-    every, truth = np.concatenate(seen), np.concatenate(wanted)
-    model = _fitted(every, truth)
+    said_of = _said_by_others(seen, wanted)
+    said, truth = np.concatenate(said_of), np.concatenate(wanted)
     # A camera does not show every joint: those it shows best say when it was taken, others only move along with them.
-    left = ((every @ model - truth) ** 2).sum(0) / np.maximum(((truth - truth.mean(0)) ** 2).sum(0), 1e-12)
+    left = ((said - truth) ** 2).sum(0) / np.maximum(((truth - truth.mean(0)) ** 2).sum(0), 1e-12)
     if left.min() > 1 - MIN_EXPLAINED:
         return None
     is_shown = left <= _AS_WELL * left.min()
-    shown, model, tried = np.flatnonzero(moving)[is_shown], model[:, is_shown], _lags_to_try(sights)
+    shown, tried = np.flatnonzero(moving)[is_shown], _lags_to_try(sights)
     lags = []
-    for sight, features in zip(sights, seen, strict=True):
-        said = features @ model
+    for sight, every in zip(sights, said_of, strict=True):
+        said = every[:, is_shown]
         state = (sight.state[:, shown] - centre[shown]) / scale[shown]
         curve = np.array([_explained(sight, state, said, lag) for lag in tried])
         lags.append(Lag(float(tried[curve.argmax()]), float(curve.max()), tried, curve))
@@ -129,11 +129,19 @@ def _state_at(sight: Sight, times_s: Floats, centre: Floats, scale: Floats) -> F
     return (np.stack(columns, 1) - centre) / np.where(scale > 1e-9, scale, 1.0)
 
 
-def _fitted(features: Floats, wanted: Floats) -> Floats:
-    """Least squares with a little ridge, so that tiles that hardly change do not decide."""
-    gram = features.T @ features
-    gram[np.diag_indices_from(gram)] += _RIDGE * len(features)
-    return np.asarray(np.linalg.solve(gram, features.T @ wanted))
+def _said_by_others(seen: Sequence[Floats], wanted: Sequence[Floats]) -> list[Floats]:
+    """What the pictures of each episode say of the state by a model of the others: one of its own has learnt its lag.
+
+    Least squares with a little ridge, so that tiles that hardly change do not decide.
+    """
+    grams = [features.T @ features for features in seen]
+    products = [features.T @ state for features, state in zip(seen, wanted, strict=True)]
+    gram, product, count = sum(grams), sum(products), sum(map(len, seen))
+    ridge = _RIDGE * count * np.eye(len(grams[0]))
+    return [
+        features @ np.linalg.solve(gram - own + ridge, product - own_product)
+        for features, own, own_product in zip(seen, grams, products, strict=True)
+    ]
 
 
 def _explained(sight: Sight, state: Floats, said: Floats, lag_s: float) -> float:

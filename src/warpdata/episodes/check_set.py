@@ -11,6 +11,7 @@ import math
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import combinations
 from statistics import NormalDist
 from typing import Any, NamedTuple
 
@@ -57,16 +58,19 @@ _FEW = 8.0
 
 _LENGTH_FACTOR, _SHORTEST_SHARE = 1.5, 1e-3
 _JERK_FACTOR = 3.0
-_RETURN_SHARE = 0.25
+_RETURN_SHARE, _RETURN_GAP = 0.25, 4.0
 _STATE_SHARE = 0.25
 _GRAINS = 4
 _DEAD_SHARE, _LITTLE_SHARE = 0.02, 0.15
 _STUCK_SHARE = 0.3
-_SWAP_FAR = 4.0
+_SWAP_FAR, _LEAST_SPREAD = 2.0, 0.05
+"""So many times as far as any usual course from its own kind; courses that are repeated exactly still have a spread."""
 _COPY_SHARE = 0.05
 _COPY_STD = 0.05
 _COPY_LENGTH = 0.02
-_LAG_FRAMES, _LAG_GAIN = 3, 0.5
+_COPY_NEXT, _COPY_CHANCE = 0.5, 1e-3
+"""What is so much nearer than the next one, by a chance so small in the whole set, is a copy too."""
+_LAG_FRAMES, _LAG_SPREAD, _LAG_GAIN = 3, 4.0, 0.25
 
 Numbers = NDArray[np.float64]
 Channels = set[tuple[str, str | None, int]]
@@ -98,8 +102,8 @@ class _Track:
     """The largest value less the smallest."""
     bend: Numbers
     """How far values are, on average, from where the four around them would put them: little on a smooth course."""
-    profile: Numbers
-    """Mean, deviation, first, last, low and high value: [features, channels]."""
+    reach: Numbers
+    """How far apart the values are, but for the lowest and highest tenth."""
     shape: Numbers
     """The values at even times: [points, channels]."""
 
@@ -167,12 +171,13 @@ class _Alike:
     def findings(self) -> Iterator[SetFinding]:
         """What sets an episode apart from the others; one cause is named once."""
         lengths = list(self._lengths())
-        mixed = list(self._swapped())
-        mixed += self._dead(_channels(mixed))
+        # What ends early runs otherwise, leaves joints alone, ends elsewhere, earns less and was hasty.
+        cut = {each.episode for each in lengths}
+        mixed = [each for each in self._swapped() if each.episode not in cut]
+        mixed += (each for each in self._dead(_channels(mixed)) if each.episode not in cut)
         yield from lengths
         yield from mixed
-        # What ends early ends elsewhere, earns less and was hasty; what is mixed up is not where it seems.
-        cut = {each.episode for each in lengths}
+        # What is mixed up is not where it seems.
         known = _channels(mixed)
         yield from self._returns(cut)
         yield from self._final_states(cut, known)
@@ -219,7 +224,7 @@ class _Alike:
         usual = float(np.median(total))
         # Whether the one reward at the end came or not is no oddity.
         single = float(np.median([self._members[at].largest_reward for at in chosen]))
-        for position in _alone(total, max(_RETURN_SHARE * abs(usual), single), _WIDE_GAP):
+        for position in _alone(total, max(_RETURN_SHARE * abs(usual), single), _RETURN_GAP):
             text = f"a return of {total[position]:.4g}, the others have about {usual:.4g}"
             yield self._found(
                 "outlier-return", chosen[position], None, text, total=total[position], usual=usual
@@ -228,7 +233,7 @@ class _Alike:
     def _final_states(self, cut: set[str], known: Channels) -> Iterator[SetFinding]:
         for name, chosen, tracks in self._signals(is_action=False):
             final = np.stack([each.final for each in tracks])
-            range_of = np.median([each.profile[5] - each.profile[4] for each in tracks], axis=0)
+            range_of = np.median([each.reach for each in tracks], axis=0)
             grain = np.median([each.grain for each in tracks], axis=0)
             least = np.maximum(_STATE_SHARE * range_of, _GRAINS * grain)
             away: dict[int, list[int]] = defaultdict(list)
@@ -289,25 +294,15 @@ class _Alike:
 
     def _swapped(self) -> Iterator[SetFinding]:
         for name, chosen, tracks in self._signals():
-            profiles = np.stack([each.profile for each in tracks])
-            middle = np.median(profiles, axis=0)
-            range_of = np.median(np.abs(profiles[:, 5] - profiles[:, 4]), axis=0)
-            usual = _MAD_TO_STD * np.median(np.abs(profiles - middle), axis=0)
-            scale = np.maximum(usual, 0.05 * range_of + 1e-12)
-            found: dict[tuple[int, int], list[int]] = defaultdict(list)
-            for position, at in enumerate(chosen):
-                # [own channel, whose profile]: how far this episode's channel is from each channel's usual one.
-                away = np.median(
-                    np.abs(profiles[position][:, :, None] - middle[:, None, :]) / scale[:, None, :], axis=0
-                )
-                for pair in _pairs(away):
-                    found[pair].append(at)
-            if len({at for where in found.values() for at in where}) >= _company(len(tracks)):
+            shapes, extents = (
+                np.stack(each) for each in zip(*((t.shape, t.extent) for t in tracks), strict=True)
+            )
+            found = list(_exchanged(shapes, extents))
+            if len({position for position, *_ in found}) >= _company(len(tracks)):
                 continue
-            for (one, other), where in found.items():
-                for at in where:
-                    text = f"channels {one} and {other} look like each other's"
-                    yield self._found("swapped-channels", at, name, text, channels=[one, other])
+            for position, one, other in found:
+                text = f"channels {one} and {other} look like each other's"
+                yield self._found("swapped-channels", chosen[position], name, text, channels=[one, other])
 
     def _shifts(self) -> Iterator[SetFinding]:
         found: dict[tuple[str, int, int], list[int]] = defaultdict(list)
@@ -321,7 +316,7 @@ class _Alike:
                 continue
             seconds = np.array([each.seconds for each in lags])
             usual = float(np.median(seconds))
-            spread = _SWAP_FAR * _MAD_TO_STD * float(np.median(np.abs(seconds - usual)))
+            spread = _LAG_SPREAD * _MAD_TO_STD * float(np.median(np.abs(seconds - usual)))
             for at, sight, lag in zip(chosen, sights, lags, strict=True):
                 late = lag.seconds - usual
                 left, before = 1 - lag.explained, 1 - lag.at(usual)
@@ -336,13 +331,16 @@ class _Alike:
         if vectors is None:
             return
         distance = _nearest_distances(vectors)
-        usual = float(np.median([each for each, _ in distance]))
-        limit = min(_COPY_STD, _COPY_SHARE * usual)
+        limit = min(_COPY_STD, _COPY_SHARE * float(np.median([each for each, _, _ in distance])))
+        # By chance the nearest is r times as far as the next one with probability r to the power of the dimension.
+        share = np.array([away / max(next_away, 1e-12) for away, next_away, _ in distance])
+        dimension = np.log(0.5) / min(float(np.median(np.log(np.maximum(share, 1e-12)))), -5e-3)
+        is_close = (share < _COPY_NEXT) & (len(share) * share**dimension < _COPY_CHANCE)
         seconds = [max(each.seconds, 1e-9) for each in self._members]
         said = set()
-        for at, (away, other) in enumerate(distance):
+        for at, (away, _, other) in enumerate(distance):
             is_as_long = abs(np.log(seconds[at] / seconds[other])) <= _COPY_LENGTH
-            if away <= limit and is_as_long and (other, at) not in said:
+            if (away <= limit or is_close[at]) and is_as_long and (other, at) not in said:
                 said.add((at, other))
                 first, second = sorted((at, other))
                 text = f"nearly the same recording as {self._members[first].name}"
@@ -431,13 +429,12 @@ def _track(member: SetMember, name: str, signal: Signal, is_action: bool) -> Non
     grid = np.linspace(0, float(times[-1]), _POINTS)
     shape = np.stack([np.interp(grid, times, column) for column in values.T], 1)
     low, high = np.quantile(values, (0.1, 0.9), axis=0)
-    profile = np.stack([values.mean(0), values.std(0), values[0], values[-1], low, high])
     pauses = np.abs(np.diff(values, axis=0))
     bend = np.sqrt((np.diff(values, 4, axis=0) ** 2).mean(0)) / 6
     grain = np.where(pauses > 0, pauses, np.inf).min(0)
     member.tracks[name] = _Track(
         is_action or meta.role == "action", values[-1], values.std(0), np.where(np.isfinite(grain), grain, 0.0),
-        _longest_runs(pauses == 0) / len(pauses), np.ptp(values, axis=0), bend, profile, shape,
+        _longest_runs(pauses == 0) / len(pauses), np.ptp(values, axis=0), bend, high - low, shape,
     )  # fmt: skip
 
 
@@ -483,32 +480,56 @@ def _is_far(value: float, usual: Sequence[Numbers], gap: float) -> bool:
     return away > gap * (1 + _FEW / len(near)) * float(near.std())
 
 
-def _pairs(away: Numbers) -> Iterator[tuple[int, int]]:
-    """Pairs of channels that are far from their own usual course and close to each other's."""
-    own = np.diag(away)
-    for one in np.flatnonzero(own > _SWAP_FAR).tolist():
-        for other in range(one + 1, len(own)):
-            crossed = max(away[one, other], away[other, one])
-            if (
-                own[other] > _SWAP_FAR
-                and crossed < min(own[one], own[other]) / 3
-                and crossed < _SWAP_FAR / 1.5
-            ):
-                yield one, other
+def _exchanged(shapes: Numbers, extents: Numbers) -> Iterator[tuple[int, int, int]]:
+    """Episodes and two channels in each that run as in no other episode, but as the other one does there."""
+    middle = np.median(shapes, axis=0)
+    spread = _MAD_TO_STD * np.median(np.abs(shapes - middle), axis=0)
+    scale = np.maximum(
+        spread, _LEAST_SPREAD * np.median(extents, axis=0) + 1e-9 * np.abs(middle).max(0) + 1e-12
+    )
+    courses = (shapes - middle) / scale
+    # A course has company: several others run like it. How far the usual ones are from theirs is the unit.
+    own = np.stack([_company_away(each, each, _COMPANY + 1) for each in courses.transpose(2, 0, 1)], 1)
+    usual = np.sort(own, axis=0)[-math.ceil(_company(len(own)))] + 1e-9
+    away = own / usual
+    for at, every in enumerate(away > _SWAP_FAR):
+        for one, other in combinations(np.flatnonzero(every).tolist(), 2):
+            here, there = [one, other], [other, one]
+            exchanged = (shapes[at][:, there] - middle[:, here]) / scale[:, here]
+            crossed = [
+                float(
+                    _company_away(exchanged[None, :, at_], courses[:, :, channel], _COMPANY)[0]
+                    / usual[channel]
+                )
+                for at_, channel in enumerate(here)
+            ]
+            if away[at, here].min() > _SWAP_FAR * max(1.0, *crossed):
+                yield at, one, other
 
 
-def _nearest_distances(vectors: NDArray[np.float32]) -> list[tuple[float, int]]:
-    """For each vector how far the nearest other one is, per number, and which; a block of rows at a time."""
+def _company_away(rows: Numbers, others: Numbers, count: int) -> Numbers:
+    """How far so many of the others are at most, per number, from each row; a block of rows at a time."""
+    squares = (others**2).mean(1)
+    out = []
+    for start in range(0, len(rows), 256):
+        block = rows[start : start + 256]
+        away = (block**2).mean(1)[:, None] + squares - 2.0 / rows.shape[1] * (block @ others.T)
+        out.append(np.sqrt(np.maximum(np.partition(away, count - 1, axis=1)[:, count - 1], 0.0)))
+    return np.concatenate(out)
+
+
+def _nearest_distances(vectors: NDArray[np.float32]) -> list[tuple[float, float, int]]:
+    """For each vector how far the nearest other one and the next are, per number, and which is nearest."""
     squares = (vectors.astype(np.float64) ** 2).sum(1)
-    out: list[tuple[float, int]] = []
+    out: list[tuple[float, float, int]] = []
     for start in range(0, len(vectors), 256):
         block = vectors[start : start + 256]
         away = squares[start : start + 256, None] + squares - 2.0 * (block @ vectors.T)
         away[np.arange(len(block)), np.arange(start, start + len(block))] = np.inf
-        nearest = away.argmin(1)
-        for row, other in enumerate(nearest.tolist()):
-            exact = float(((block[row] - vectors[other]) ** 2).mean())
-            out.append((exact**0.5, other))
+        for row, (first, second) in enumerate(np.argpartition(away, 1, axis=1)[:, :2].tolist()):
+            exact = [(float(((block[row] - vectors[at]) ** 2).mean()) ** 0.5, at) for at in (first, second)]
+            (near, nearest), (beyond, _) = sorted(exact)
+            out.append((near, beyond, nearest))
     return out
 
 

@@ -6,6 +6,7 @@ import contextlib
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -47,10 +48,12 @@ from warpdata.formats.episodedir import layout
 from warpdata.formats.episodedir.documents import read_meta
 from warpdata.formats.journal.layout import record_span
 from warpdata.formats.journal.reader import JournalReader, Records, Scan, is_journal
+from warpdata.formats.wshard.chunked import ChunkedEpisodeReader, list_again
+from warpdata.formats.wshard.chunks import chunks_in, list_name, read_chunk_list, write_chunk_list
 from warpdata.formats.wshard.compression import Compression
 from warpdata.formats.wshard.episode import WShardEpisode
 from warpdata.formats.wshard.intact import IntactBlocks
-from warpdata.formats.wshard.layout import TIMESTAMPS_NS
+from warpdata.formats.wshard.layout import ROLE_CHUNK_LIST, TIMESTAMPS_NS
 from warpdata.formats.wshard.load import load_wshard
 from warpdata.formats.wshard.repair import repair_partial, repair_stream
 from warpdata.formats.wshard.save import plan_shard, save_wshard
@@ -105,6 +108,8 @@ def salvage(
             return _from_journal(source, target, progress, overwrite=overwrite)
     if source.endswith(PARTIAL):
         return _from_foreign_partial(source, target, channels, flush_interval, overwrite=overwrite)
+    if _is_chunk_list(source):
+        return _from_chunk_list(source, target, overwrite=overwrite)
     return _from_foreign_file(source, target, overwrite=overwrite)
 
 
@@ -270,7 +275,7 @@ def _compression(source: str, descriptor: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _episode(source: str, descriptor: Mapping[str, Any], scan: Scan) -> WShardEpisode:
-    records = scan.records.of_stream(0)
+    records = scan.records.of_stream(0).in_order()
     size = descriptor.get("payload_bytes")
     if not isinstance(size, int) or (len(records) and (records.payload_bytes != size).any()):
         raise CorruptLayoutError("the records do not have the size the journal says", path=source)
@@ -301,7 +306,7 @@ def _keep_times(episode: WShardEpisode, records: Records) -> None:
 
 def _receipt(source: str, target: str, episode: WShardEpisode, scan: Scan) -> LossReceipt:
     records = scan.records
-    steps_seen = int(records.first_step[-1]) + 1 if len(records) else 0
+    steps_seen = int(records.first_step.max()) + 1 if len(records) else 0
     lost: list[dict[str, Any]] = [
         {"start": each.start, "end": each.end, "why": each.why} for each in scan.lost
     ]
@@ -329,6 +334,37 @@ def _is_finished_already(target: str, episode: WShardEpisode) -> bool:
         return False
 
 
+def _is_chunk_list(source: str) -> bool:
+    """By what the file says; where it cannot be opened, by its name and the chunks beside it."""
+    with contextlib.suppress(WarpError):
+        return ShardReader.open(source).role == ROLE_CHUNK_LIST
+    folder, name = os.path.split(os.path.abspath(source))
+    suffix = list_name("")
+    return name.endswith(suffix) and bool(chunks_in(Path(folder), name.removesuffix(suffix)))
+
+
+def _from_chunk_list(source: str, target: str, *, overwrite: bool) -> LossReceipt:
+    """A list says nothing that its chunks do not say themselves: one that does not hold is written anew from them."""
+    findings = [each for each in verify_shard(source) if each.is_damage]
+    if not findings:
+        whole = "the list and its chunks are whole: nothing to salvage"
+        return _what_is_in(source, source, None, ChunkedEpisodeReader(source).episode(), whole)
+    stated = None
+    with contextlib.suppress(WarpError):
+        stated = read_chunk_list(source)
+    listed = list_again(source, stated)
+    for chunk in map(listed.chunk_path, listed.chunks):
+        if any(each.is_damage for each in verify_shard(chunk)):
+            hint = f"Restore it from a copy, or run `warp salvage {chunk}` first."
+            raise CorruptLayoutError("a chunk of the list is damaged", path=chunk, hint=hint)
+    aside = _save_over(partial(write_chunk_list, listed, target), source, target, overwrite=overwrite)
+    why = f"the list was written anew from its {listed.total_chunks} chunks"
+    # A chunk may hold in itself and not be the one that the list knew.
+    damage = [] if stated is None else [{"file": source, "why": each.message} for each in findings]
+    episode = ChunkedEpisodeReader(target).episode()
+    return _what_is_in(target, source, target, episode, why, damage=damage, kept_aside=aside)
+
+
 def _from_foreign_file(source: str, target: str, *, overwrite: bool) -> LossReceipt:
     """A finished file: whole, or interleaved by a streaming writer, or damaged with blocks that still hold."""
     reader = MmapRangeReader(source)
@@ -339,7 +375,7 @@ def _from_foreign_file(source: str, target: str, *, overwrite: bool) -> LossRece
     episode = repair_stream(reader)
     if episode is None:
         return _from_blocks(source, target, findings, overwrite=overwrite)
-    aside = _save_over(episode, source, target, None, overwrite=overwrite)
+    aside = _save_over(partial(save_wshard, episode, target), source, target, overwrite=overwrite)
     why = "blocks were interleaved by a streaming writer; their rows were put in order"
     return LossReceipt.of_steps(source, target, episode, why, kept_aside=aside)
 
@@ -354,7 +390,8 @@ def _from_blocks(
     _forget_lost_signals(episode, kept)
     # What lost its partner has another name now, and is not stored as before.
     compression = {name: how for name, how in intact.compression().items() if name in kept}
-    aside = _save_over(episode, source, target, compression, overwrite=overwrite)
+    save = partial(save_wshard, episode, target, compression)
+    aside = _save_over(save, source, target, overwrite=overwrite)
     dropped = sum(each.size_bytes for each in intact.lost)
     why = f"every block holds, and was written anew ({findings[0].message})"
     if intact.lost:
@@ -392,17 +429,10 @@ def _rename_orphans(episode: WShardEpisode) -> None:
     episode.blocks = kept
 
 
-def _save_over(
-    episode: WShardEpisode,
-    source: str,
-    target: str,
-    compression: dict[str, str] | None,
-    *,
-    overwrite: bool,
-) -> str | None:
+def _save_over(save: Callable[[], object], source: str, target: str, *, overwrite: bool) -> str | None:
     """Save, keeping the original if it is about to be replaced and may not go; returns the name it has then."""
     if overwrite or not os.path.lexists(target):
-        save_wshard(episode, target, compression)
+        save()
         return None
     if not os.path.samefile(source, target):
         raise ConflictError(
@@ -412,7 +442,7 @@ def _save_over(
     aside = free_name(Path(target), ".bak")
     second_name(target, aside)
     try:
-        save_wshard(episode, target, compression)
+        save()
     except BaseException:
         os.unlink(aside)
         raise

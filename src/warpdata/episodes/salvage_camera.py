@@ -69,7 +69,7 @@ class CameraSalvage:
         self._raw = JournaledRows(found.journals, stream)
         self._raw_at = {step: at for at, step in enumerate(self._raw.steps.tolist())}
         self._growing = Path(f"{self._base}{self._suffix}")
-        self._marks = marks_of(found, stream)
+        self._marks = self._in_order(marks_of(found, stream))
 
     def finish(self, make_way: Any) -> dict[str, Any] | None:
         """Make the files; returns what meta.json says of them, None if there is not one frame."""
@@ -107,6 +107,17 @@ class CameraSalvage:
             return file.commit(self._targets.video, self._targets.frames)
         finally:
             file.close()
+
+    def _in_order(self, marks: list[Mark]) -> list[Mark]:
+        """The marks up to the first that is not later than those before it: what follows is no part of this video."""
+        last: int | None = None
+        for number, mark in enumerate(marks):
+            if mark is not None and last is not None and mark.ts_ns <= last:
+                why = f"{len(marks) - number} marks of encoded frames do not follow those before them"
+                self.unreadable.append(Unreadable(f"{self._base.name}.marks", why))
+                return marks[:number]
+            last = last if mark is None else mark.ts_ns
+        return marks
 
     def _open(self, base: Path, marks: list[layout.FrameMark]) -> VideoFile:
         """The video to go on with; where no encoder takes these frames as was asked for, they are kept lossless."""

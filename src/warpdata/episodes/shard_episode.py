@@ -18,6 +18,7 @@ from warpdata.formats.wshard.chunks import ChunkList
 from warpdata.formats.wshard.episode import WShardEpisode
 from warpdata.formats.wshard.known_heads import Head
 from warpdata.formats.wshard.load import load_wshard
+from warpdata.formats.wshard.residual import is_sign_bits
 from warpdata.formats.wshard.schema import ChannelRows
 from warpdata.formats.wshard.text import is_text
 from warpdata.timeline.memory import ClockedSignal
@@ -278,10 +279,11 @@ def _named_channels(tensors: WShardEpisode) -> dict[str, NamedChannel]:
     }
     found: dict[str, NamedChannel] = {}
     for block, channel in tensors.lanes():
-        # Bits packed over several steps have no time of their own.
-        if channel.clock_source is None and channel.length != tensors.length:
-            continue
         lane, _, rest = block.partition("/")
+        # Bits packed over several steps have no time of their own.
+        is_bits = lane == "residual" and is_sign_bits(rest, channel.row_source.spec)
+        if is_bits or (channel.clock_source is None and channel.length != tensors.length):
+            continue
         role = SignalRole("observation") if lane == "signal" else guess_role(block, "vector")
         is_plain = lane in ("signal", "action") and rest not in found and rest not in flags
         found[rest if is_plain else block] = NamedChannel(_FIELD_OF_LANE[lane], rest, role)

@@ -12,7 +12,7 @@ from warpdata.errors import nearest
 from warpdata.formats.wshard.compression import Compression
 from warpdata.formats.wshard.episode import LATENT, LATENT_CODEBOOK
 from warpdata.formats.wshard.layout import LANE_PREFIX
-from warpdata.formats.wshard.residual import SIGN_BITS
+from warpdata.formats.wshard.residual import SIGN_BITS, is_sign_bits
 from warpdata.formats.wshard.schema import ENCODINGS, MAX_RANK, TensorSpec, check_channel_id
 
 LANES = tuple(LANE_PREFIX)
@@ -40,6 +40,14 @@ class StepField:
     """Its name within the lane: that of the channel, or `<of>/<model>` and the like for what models say."""
     encoding: str | None = None
     """`text` or `json`: then the field is a length and room for that many bytes."""
+
+    @property
+    def is_bits(self) -> bool:
+        """Whether it takes signs, of which the bits are stored: by its type, or by its name where it says none."""
+        subject, _, kind = self.path.rpartition("/")
+        if self.about.get("of") is not None:
+            kind = self.about.get("type", "")
+        return self.lane == "residual" and bool(subject) and kind == SIGN_BITS
 
 
 def channel_fields(channels: Sequence[Mapping[str, Any]]) -> list[StepField]:
@@ -94,7 +102,14 @@ def _field(each: Mapping[str, Any]) -> StepField:
     encoding = each["dtype"] if isinstance(each["dtype"], str) and each["dtype"] in ENCODINGS else None
     tensor = _tensor(each, channel_id) if encoding is None else _text_room(each, channel_id)
     about = {key: value for key, value in each.items() if key not in _KEYS}
-    return StepField(channel_id, lane, tensor, 0, compression, about, _path(each, lane), encoding)
+    made = StepField(channel_id, lane, tensor, 0, compression, about, _path(each, lane), encoding)
+    if made.is_bits and tensor.dtype != "i8":
+        raise ValueError(f"channel {channel_id!r} takes signs: its dtype is 'i8', and their bits are stored")
+    if lane == "residual" and is_sign_bits(made.path, tensor):
+        raise ValueError(
+            f"channel {channel_id!r} would be taken for bits of {SIGN_BITS}: use another dtype or name"
+        )
+    return made
 
 
 def _path(each: Mapping[str, Any], lane: str) -> str:
@@ -113,8 +128,6 @@ def _path(each: Mapping[str, Any], lane: str) -> str:
     parts = {"omen": (of, model), "uncert": (of, model, kind), "residual": (of, kind or "error", model)}[lane]
     path = "/".join(str(part) for part in parts if part is not None)
     check_channel_id(path)
-    if lane == "residual" and kind == SIGN_BITS and dtype_of(each["dtype"]) != "i8":
-        raise ValueError(f"channel {channel_id!r} takes signs: its dtype is 'i8', and their bits are stored")
     return path
 
 

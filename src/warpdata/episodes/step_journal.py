@@ -19,7 +19,7 @@ from warpdata.errors import CorruptLayoutError, nearest
 from warpdata.formats.journal.layout import RECORD_BYTES
 from warpdata.formats.wshard.channel import Channel
 from warpdata.formats.wshard.episode import WShardEpisode
-from warpdata.formats.wshard.residual import SIGN_BITS, pack_residual
+from warpdata.formats.wshard.residual import pack_residual
 from warpdata.formats.wshard.schema import ENCODINGS, TensorSpec, Timebase
 from warpdata.formats.wshard.text import decode_value, text_spec
 
@@ -216,7 +216,7 @@ def step_episode(
 def _channel(each: StepField, column: JournalColumn) -> Channel:
     if each.encoding is not None:
         return Channel.over(each.path, TextColumn(column, each.encoding, each.id), about=each.about)
-    if each.lane == "residual" and f"/{SIGN_BITS}" in each.path:
+    if each.is_bits:
         # One sign per step and dimension becomes one bit, and bits are packed over all steps.
         bits = pack_residual(column.rows(0, column.length))
         return Channel(each.path, np.frombuffer(bits, np.uint8), about=each.about)

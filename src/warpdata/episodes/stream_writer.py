@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -12,6 +13,7 @@ from numpy.typing import NDArray
 
 from warpdata.bytekit.arrays import as_array
 from warpdata.bytekit.commit import map_os_errors, writable_path
+from warpdata.bytekit.dtype import dtype_of
 from warpdata.bytekit.forks import tell_in_child
 from warpdata.episodes.durability import Durability, owner
 from warpdata.episodes.step_channels import TEXT_SIZE_BYTES, absent
@@ -26,6 +28,7 @@ from warpdata.episodes.step_journal import (
     step_episode,
 )
 from warpdata.episodes.threads import RecordingThreads
+from warpdata.episodes.values import as_declared
 from warpdata.errors import (
     JournalInUseError,
     RecordingError,
@@ -230,9 +233,10 @@ class WShardStreamWriter:
     ) -> None:
         given = 0 if timestamp_ns is None else GIVEN_TIME
         try:
-            self._reward[...] = (
-                _NAN if reward is None else reward if type(reward) is float else as_array(reward)
-            )
+            value = _NAN if reward is None else reward if type(reward) is float else as_array(reward)
+            self._reward[...] = value
+            if math.isinf(self._reward) and not np.isinf(value).any():
+                raise OverflowError(f"{reward} does not fit in {self._reward.dtype}")
             self._done[...] = _flag(done)
             self._truncated[...] = _flag(truncated)
         except (TypeError, ValueError, RuntimeError, OverflowError) as error:
@@ -391,8 +395,8 @@ def _fitting(
 def _converted(name: str, value: Any, dtype: np.dtype[Any]) -> NDArray[Any]:
     try:
         array = np.asarray(value)
-        if array.dtype.kind in "fc" and dtype.kind in "iub":
-            raise TypeError("a fraction does not fit in whole numbers")
-        return np.asarray(value, dtype)
     except (TypeError, ValueError, OverflowError) as error:
         raise SchemaMismatchError(f"channel {name!r} is {dtype}: {error}") from None
+    if array.dtype.kind not in "biuf":
+        raise SchemaMismatchError(f"channel {name!r} is {dtype}, not {type(value).__name__}")
+    return as_declared(name, array, dtype_of(dtype))

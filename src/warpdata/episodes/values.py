@@ -95,13 +95,19 @@ def describe(name: str, data: Any, hints: Hints) -> Description:
 
 
 def as_declared(name: str, array: NDArray[Any], dtype: DType) -> NDArray[Any]:
-    """A value as the type its signal was declared with; a float never becomes an integer in silence."""
+    """A value as the type its signal was declared with; a float never becomes an integer or infinite in silence."""
     if array.dtype != dtype.dtype:
         is_whole = array.dtype.kind in "biu"
         if not is_whole and dtype.dtype.kind in "biu":
             raise mismatch(name, str(dtype), str(array.dtype))
-        converted = array.astype(dtype.dtype)
-        if is_whole and not np.array_equal(converted.astype(array.dtype), array):
+        with np.errstate(over="ignore"):
+            converted = array.astype(dtype.dtype)
+        fits = (
+            np.array_equal(converted.astype(array.dtype), array)
+            if is_whole
+            else np.array_equal(np.isfinite(converted), np.isfinite(array))
+        )
+        if not fits:
             raise SchemaMismatchError(f"signal {name!r}: {array.tolist()} does not fit in {dtype}")
         return converted
     return array
