@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 from tests.sweeps import enough_examples
 from warpdata.corpora.side_table import SideTable
 from warpdata.corpora.source import MmapShardSource
+from warpdata.corpora.warm_cache import RowWarmCache
 from warpdata.corpora.writer import CorpusWriter
 from warpdata.errors import (
     BlobNotFoundError,
@@ -322,3 +323,22 @@ def test_paths_keep_their_meaning_when_the_program_moves(
     for source in sources:
         with source:
             assert sum(len(batch) for batch in source) == 20
+
+
+def test_what_killed_writers_left_half_written_goes(tmp_path: Path) -> None:
+    folder = tmp_path / "c"
+    with CorpusWriter(folder, 2, columns={"t": "i64"}) as writer:
+        writer.append(np.ones((3, 2)), t=[1, 2, 3])
+    left = [folder / f".{name}.tmp-0123456789ab" for name in ("corpus.json", "rows.parquet")]
+    other = folder / ".notes.tmp-0123456789ab"
+    for path in (*left, other):
+        path.write_bytes(b"half")
+    with CorpusWriter.reopen(folder) as writer:
+        assert writer.total_rows == 3
+    assert not any(path.exists() for path in left)
+    assert other.exists()
+    with RowWarmCache(tmp_path / "w", model="m", total_rows=3) as cache:
+        half = cache.folder / ".checkpoint.tmp-0123456789ab"
+    half.write_bytes(b"half")
+    RowWarmCache(tmp_path / "w", model="m", total_rows=3).close()
+    assert not half.exists()

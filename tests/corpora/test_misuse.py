@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import warpdata as wd
+from warpdata.bytekit.ranges import FileRangeReader
 from warpdata.errors import PermissionError_, SchemaMismatchError, StoreError, WarpError
 
 
@@ -46,6 +47,40 @@ def test_torch_options_are_checked_too(corpus: Path) -> None:
     pytest.importorskip("torch")
     with pytest.raises(TypeError, match="Did you mean 'seed'"):
         wd.open_corpus(corpus).to_torch(16, sed=3)
+
+
+def test_a_wrong_kind_is_named(corpus: Path) -> None:
+    source = wd.open_corpus(corpus)
+    reader = FileRangeReader(next(corpus.glob("*.shard")))
+    stream = wd.ShuffledRows(source, batch_size=2)
+    doors: list[Callable[[Any], Any]] = [
+        lambda v: wd.MmapShardSource(source.shards, v),
+        lambda v: wd.StoreShardSource(v, [reader]),
+        lambda v: wd.StoreShardSource(source.shards, [v]),
+        lambda v: wd.StoreShardSource(source.shards, [reader], v),
+        lambda v: wd.StoreShardSource.open([v]),
+        wd.StoreShardSource.open_folder,
+        lambda v: wd.FractionRows(v, 0.5),
+        lambda v: wd.MixedRows([stream, v], [1, 1]),
+        lambda v: wd.RowWarmCache(corpus.parent / "w", model=v, total_rows=3),
+        lambda v: wd.RowWarmCache(corpus.parent / "w", model="m", total_rows=3).put(v),
+        *(lambda v, n=name: wd.ShuffledRows(source, **{n: v}) for name in ("rank", "world", "batch_size", "seed")),
+    ]  # fmt: skip
+    for door in doors:
+        for value in (1.5, b"x", {}):
+            with pytest.raises(TypeError, match=f"not {type(value).__name__}"):
+                door(value)
+    with pytest.raises(ValueError, match="0 readers of 1 shards"):
+        wd.StoreShardSource(source.shards, [])
+
+
+def test_whole_numbers_of_numpy_are_whole_numbers(corpus: Path) -> None:
+    rows = wd.ShuffledRows(
+        wd.open_corpus(corpus), batch_size=np.uint64(2**63), rank=np.uint8(1), world=np.int16(2)
+    )
+    batch = rows.next_batch()
+    assert batch is not None
+    assert len(batch) == 2
 
 
 @pytest.mark.parametrize("shard_bytes", [0, -1])

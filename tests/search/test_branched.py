@@ -11,6 +11,13 @@ import pytest
 import warpdata as wd
 from tests.conftest import shared_golden
 from warpdata.errors import BlobNotFoundError, CorruptLayoutError, StoreError, TruncatedError
+from warpdata.formats.rvf import segment
+from warpdata.formats.rvf.layout import FileIdentity, SegmentType
+from warpdata.formats.rvf.payloads import layout as records
+from warpdata.formats.rvf.payloads.layout import RuntimeSegment
+from warpdata.formats.rvf.payloads.runtime import RuntimeManifest, encode_runtime_manifest
+from warpdata.formats.rvf.payloads.vec import encode_runtime_vec
+from warpdata.formats.rvf.segment import SegmentOptions
 
 
 @pytest.fixture
@@ -56,3 +63,38 @@ def test_a_parent_that_was_cut_off_hides_nothing(child: Path) -> None:
         parent_of(child).write_bytes(whole[:size])
         with pytest.raises((CorruptLayoutError, TruncatedError)):
             found(child)
+
+
+def shipped(path: Path, dim: int, name: bytes | None, number: int = 1) -> Path:
+    """A file of the runtime, of one vector and, where a name is given, of what its parent `number` shows."""
+    rows = np.ones((1, dim), np.float32)
+    pieces = [(SegmentType.VEC, encode_runtime_vec(np.array([number], np.uint64), rows))]
+    own = number if name in (None, path.name.encode()) else number + 1
+    if name is not None:
+        sizes = 1, 0, 0, 4096, 64, bytes([number]) * 16, bytes(32), 0, 0, len(name), 0
+        pieces.append((SegmentType.COW_MAP, records.COW_MAP_HEAD.pack(records.COW_MAP_MAGIC, *sizes) + name))
+    content, listed = b"", []
+    for segment_id, (kind, payload) in enumerate(pieces, 1):
+        listed.append(RuntimeSegment(segment_id, len(content), len(payload), kind))
+        content += packed(kind, segment_id, payload)
+    identity = FileIdentity(bytes([own]) * 16, bytes(16), bytes(32), 0)
+    found = RuntimeManifest(1, dim, 1, 0, "l2", tuple(listed), np.zeros(0, np.uint64), identity)
+    path.write_bytes(content + packed(SegmentType.MANIFEST, 9, encode_runtime_manifest(found)))
+    return path
+
+
+def packed(kind: int, segment_id: int, payload: bytes) -> bytes:
+    header, stored = segment.build(kind, segment_id, payload, SegmentOptions(checksum="crc32c"))
+    return segment.pack_header(header._replace(content_hash=segment.runtime_hash(payload))) + bytes(stored)
+
+
+def test_a_circle_of_parents_ends(tmp_path: Path) -> None:
+    with pytest.raises(CorruptLayoutError, match=r"the parent file 'me\.rvf' cannot be reached"):
+        found(shipped(tmp_path / "me.rvf", 3, b"me.rvf"))
+
+
+def test_a_parent_of_other_dimensions(tmp_path: Path) -> None:
+    shipped(tmp_path / "p.rvf", 3, None)
+    assert found(shipped(tmp_path / "c.rvf", 3, b"p.rvf")) == [1]
+    with pytest.raises(CorruptLayoutError, match=r"4 dimensions, those of its parent 'p\.rvf' 3"):
+        found(shipped(tmp_path / "c.rvf", 4, b"p.rvf"))

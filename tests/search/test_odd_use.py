@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from warpdata.errors import ConflictError, LimitExceededError, OutOfSpaceError
+import warpdata as wd
+from warpdata.bytekit.ranges import BytesRangeReader
+from warpdata.errors import ConflictError, FormatError, LimitExceededError, OutOfSpaceError
 from warpdata.formats.rvf.payloads import layout as records
 from warpdata.formats.rvf.payloads.meta import MetaPayload, encode_meta
 from warpdata.formats.rvf.writer import SegmentAppender
@@ -260,3 +263,61 @@ def test_codes_do_not_drift_from_rewrite_to_rewrite(tmp_path: Path, kind: str) -
         assert changed.sum() <= (2 if kind == "residual_pq" else 0)
         away = np.linalg.norm(store.get(range(400)) - x, axis=1).mean()
         assert away <= np.linalg.norm(once - x, axis=1).mean() * 1.01
+
+
+def test_a_wrong_kind_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "s.rvf"
+    with VectorStore.create(path, dim=2) as store:
+        store.add(np.eye(2))
+    reader = BytesRangeReader(path.read_bytes())
+    with VectorStore.open(reader) as store:
+        doors: list[Callable[[Any], Any]] = [
+            lambda v: VectorStore(None, v, "r"),
+            lambda v: VectorStore(v, reader, "r"),
+            lambda v: VectorStore(None, reader, "r", v),
+            lambda v: store.verify([v]),
+            lambda v: wd.TrajectoryIngestor(tmp_path / "t.rvf", v),
+            lambda v: wd.TrajectoryRetriever(path, v),
+        ]
+        for door in doors:
+            for value in (3, b"x", 1.5):
+                with pytest.raises(TypeError, match=f"not {type(value).__name__}"):
+                    door(value)
+        for wrong in (None, "w", 3):
+            with pytest.raises(ValueError, match="mode is one of r, a"):
+                VectorStore(None, reader, wrong)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match=r"unknown metric 'cosin'.*'cosine'"):
+        wd.TrajectoryIngestor(tmp_path / "t.rvf", "state", metric="cosin")
+
+
+def test_any_effort_is_enough(tmp_path: Path) -> None:
+    x = np.random.default_rng(0).normal(size=(30, 4)).astype(np.float32)
+    with VectorStore.create(tmp_path / "s.rvf", dim=4) as store:
+        store.add(x)
+        store.build_index("hnsw")
+        store.warm()
+        for ef in (2**31, 2**64, 10**30):
+            assert store.search(x[3], 5, ef=ef)[0][0] == 3
+            assert store.search(x[3], 5, ef=ef, filter=range(20))[0][0] == 3
+
+
+@pytest.mark.skipif(not Path("/proc/self/fd").is_dir(), reason="this system does not list descriptors")
+def test_what_cannot_be_opened_leaves_no_descriptor(tmp_path: Path) -> None:
+    bad, foreign, good = (tmp_path / f"{name}.rvf" for name in ("bad", "foreign", "good"))
+    bad.write_bytes(bytes(9000))
+    with VectorStore.create(good, dim=2) as store:
+        store.add(np.eye(2))
+        store.export(foreign, dialect="runtime")
+    reader = VectorStore.open(good)
+    good.write_bytes(bytes(9000))
+    before, kept = len(os.listdir("/proc/self/fd")), []
+    for _ in range(5):
+        for use in (
+            lambda: VectorStore.open(bad), lambda: VectorStore.open(bad, mode="a"),
+            lambda: VectorStore.open(foreign, mode="a"), reader.refresh,
+        ):  # fmt: skip
+            with pytest.raises(FormatError) as refused:
+                use()
+            kept.append(refused.value)  # its traceback knows everything that was made on the way
+    assert len(os.listdir("/proc/self/fd")) <= before
+    reader.close()

@@ -318,6 +318,12 @@ def test_passing_failures_are_tried_again(server: Server) -> None:
         ((200, b'{"results": [{"id": "a", "score": true, "metadata": {}}]}', {}), StoreError, "score"),
         ((200, b'{"results": [{"id": "a", "score": "1", "metadata": {}}]}', {}), StoreError, "score"),
         ((200, b'{"results": [{"id": "a", "score": 1e999, "metadata": {}}]}', {}), StoreError, "too large"),
+        (
+            (200, b'{"results": [{"id": "a", "score": 1%s, "metadata": {}}]}' % (b"0" * 400), {}),
+            StoreError,
+            "score",
+        ),
+        ((200, b'{"results": [{"id": false, "score": 1, "metadata": {}}]}', {}), StoreError, "no id"),
         ((200, b'{"results": [{"id": "a", "score": NaN, "metadata": {}}]}', {}), StoreError, "NaN"),
         ((200, b'{"results": [{"id": "a", "score": 1, "metadata": []}]}', {}), StoreError, "metadata"),
     ],

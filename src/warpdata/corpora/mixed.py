@@ -12,6 +12,7 @@ import numpy as np
 
 from warpdata.corpora.batch import RowBatch, Rows
 from warpdata.corpora.shuffled import ShuffledRows
+from warpdata.errors import require_kind
 from warpdata.ordering.mixture import WeightSchedule, mixture_shares
 from warpdata.ordering.state import checked_integer
 
@@ -36,6 +37,8 @@ class MixedRows:
     """
 
     def __init__(self, streams: Sequence[ShuffledRows], weights: Sequence[float]) -> None:
+        for stream in streams:
+            require_kind("a stream of a mixture", stream, ShuffledRows, "a ShuffledRows")
         if len(streams) != len(weights):
             raise ValueError(f"{len(streams)} streams and {len(weights)} weights")
         self.streams = tuple(streams)

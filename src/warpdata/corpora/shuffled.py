@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import operator
 import sys
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypedDict, Unpack
+from typing import TYPE_CHECKING, Any, SupportsIndex, TypedDict, Unpack
 
 import numpy as np
 
@@ -14,7 +15,7 @@ from warpdata.corpora.batch import RowBatch, Rows
 from warpdata.corpora.decode import decode_rows, output_dtype, raw_dtype
 from warpdata.corpora.options import options_of
 from warpdata.corpora.pool import Window, WindowPool
-from warpdata.errors import LimitExceededError
+from warpdata.errors import LimitExceededError, require_kind
 from warpdata.ordering.epoch import EpochOrder, Segment, rank_slice
 from warpdata.ordering.quality import ShuffleQuality, measure_quality
 from warpdata.ordering.shape import DEFAULT_WINDOW_BLOCKS, ShuffleShape, default_block_rows, shuffle_shape
@@ -45,6 +46,11 @@ class _Planned:
     """The segments of each part, with its first row inside the batch."""
 
 
+_WHOLE = (
+    "seed", "epoch", "rank", "world", "batch_size", "block_rows", "window_blocks", "sections", "worker", "workers",
+)  # fmt: skip
+
+
 @dataclass(frozen=True, slots=True)
 class ShuffleOptions:
     """How a corpus is shuffled and which share of it this process serves."""
@@ -70,6 +76,11 @@ class ShuffleOptions:
     """This process gives batches worker, worker + workers, … counted from where the stream stands."""
 
     def __post_init__(self) -> None:
+        for name in _WHOLE:
+            value = getattr(self, name)
+            if value is not None:
+                require_kind(name, value, SupportsIndex, "a whole number")
+                object.__setattr__(self, name, operator.index(value))  # numpy's own would overflow
         if not 0 <= self.rank < self.world:
             raise ValueError(f"rank {self.rank} of {self.world}")
         if not 0 <= self.worker < self.workers:

@@ -208,7 +208,7 @@ class MmapShardSource(FixedOrderSource):
 
     def __init__(self, shards: ShardSet, options: SourceOptions | None = None) -> None:
         require_kind("shards", shards, ShardSet, "a set of shards; open files with MmapShardSource.open")
-        options = SourceOptions() if options is None else options
+        options = options_of(SourceOptions, {}, options)
         self._mapped = MappedSpans(shards)
         spans: SpanReader = DirectSpans(shards) if _wants_direct(shards, options) else self._mapped
         batch_rows = max(1, min(options.batch_rows, shards.total_rows))

@@ -20,7 +20,7 @@ from warpdata.corpora.runs import FarRuns, RunReader
 from warpdata.corpora.shards import ShardSet, bf16_shards, join_recorded, join_shards
 from warpdata.corpora.source import FixedOrderSource, SourceKeywords, SourceOptions
 from warpdata.corpora.spans import FarSpans, RowSpan
-from warpdata.errors import BlobNotFoundError, UnavailableError
+from warpdata.errors import BlobNotFoundError, UnavailableError, require_kind
 from warpdata.formats.bf16dir.layout import MANIFEST_NAME
 from warpdata.formats.bf16dir.reader import is_bf16_manifest, parse_directory
 from warpdata.formats.gamsae import layout
@@ -43,10 +43,13 @@ class StoreShardSource(FixedOrderSource):
     def __init__(
         self, shards: ShardSet, readers: Sequence[RangeReader], options: SourceOptions | None = None
     ) -> None:
-        options = SourceOptions() if options is None else options
+        require_kind("shards", shards, ShardSet, "a set of shards; open files with StoreShardSource.open")
+        options = options_of(SourceOptions, {}, options)
         if not options.copy:
             raise ValueError("rows of a store are always copies")
-        self.readers = tuple(readers)
+        self.readers = _checked_readers(readers)
+        if len(self.readers) != len(shards.shards):
+            raise ValueError(f"{len(self.readers)} readers of {len(shards.shards)} shards")
         fits = options.prefetch_bytes // max(1, shards.row_bytes)
         batch_rows = max(1, min(options.batch_rows, shards.total_rows, fits))
         super().__init__(shards, self._ranged(shards), options, batch_rows)
@@ -61,13 +64,14 @@ class StoreShardSource(FixedOrderSource):
     ) -> Self:
         """Open the shards behind these readers in their order; `corpus` reads their corpus.json, to check rows."""
         chosen = options_of(SourceOptions, options)
-        infos = map_in_threads(read_header, readers, HEADER_THREADS)
+        infos = map_in_threads(read_header, _checked_readers(readers), HEADER_THREADS)
         shards = join_shards(infos) if corpus is None else join_recorded(read_record(corpus), infos)
         return cls(shards, readers, chosen)
 
     @classmethod
     def open_folder(cls, folder: FolderReader, **options: Unpack[SourceKeywords]) -> Self:
         """Open the corpus of any folder: the shards its corpus.json lists, a bf16 directory, or every `.shard`."""
+        require_kind("a folder", folder, FolderReader, "a FolderReader; open a path with open_dir")
         corpus = _found(folder, layout.CORPUS_JSON)
         if corpus is not None:
             names = [shard.name for shard in read_record(corpus).shards]
@@ -122,6 +126,12 @@ class _LocalFolder:
     def names(self) -> list[str]:
         """The names of its files."""
         return os.listdir(self._folder)
+
+
+def _checked_readers(readers: Sequence[RangeReader]) -> tuple[RangeReader, ...]:
+    for reader in readers:
+        require_kind("a reader", reader, RangeReader, "a RangeReader; open paths with open_dir")
+    return tuple(readers)
 
 
 def _found(folder: FolderReader, name: str) -> RangeReader | None:

@@ -8,6 +8,7 @@ import numpy as np
 
 from warpdata.corpora.batch import RowBatch
 from warpdata.corpora.source import FixedOrderSource
+from warpdata.errors import require_kind
 from warpdata.ordering.fraction import Cascade, row_in_fraction
 
 
@@ -15,6 +16,7 @@ class FractionRows:
     """The rows of a source that are in a fraction, in their fixed order; each pass begins anew."""
 
     def __init__(self, source: FixedOrderSource, fraction: float) -> None:
+        require_kind("a source", source, FixedOrderSource, "an open corpus (wd.open_corpus)")
         self.source = source
         self.fraction = fraction
         row_in_fraction([0], fraction)

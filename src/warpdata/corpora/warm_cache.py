@@ -14,10 +14,16 @@ import numpy as np
 import numpy.typing as npt
 
 from warpdata.bytekit.append_file import AppendFile
-from warpdata.bytekit.commit import map_os_errors
+from warpdata.bytekit.commit import map_os_errors, remove_temps_of
 from warpdata.bytekit.locks import FileLock
 from warpdata.bytekit.ranges import FileRangeReader, MmapRangeReader
-from warpdata.errors import ConflictError, LimitExceededError, TruncatedError, WriterClosedError
+from warpdata.errors import (
+    ConflictError,
+    LimitExceededError,
+    TruncatedError,
+    WriterClosedError,
+    require_kind,
+)
 from warpdata.formats.rowstate import layout
 from warpdata.formats.rowstate.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 from warpdata.formats.rowstate.log import (
@@ -90,6 +96,7 @@ class RowWarmCache:
         total_rows: int,
         max_bytes: int = DEFAULT_MAX_BYTES,
     ) -> None:
+        require_kind("model", model, str, "the name of a model")
         if total_rows < 0 or max_bytes < 1:
             raise ValueError("a cache has 0 rows or more, and at least one byte")
         self._model = hashlib.sha256(model.encode()).digest()
@@ -108,6 +115,7 @@ class RowWarmCache:
                 hint="Wait for it, or choose another folder.",
             )  # fmt: skip
         try:
+            remove_temps_of(self.folder / layout.CHECKPOINT_NAME)
             if (self.folder / layout.CHECKPOINT_NAME).is_file():
                 self._resume()
             else:
@@ -131,6 +139,7 @@ class RowWarmCache:
 
     def put(self, rows: WarmRows) -> None:
         """Remember the states of these rows; of a row given twice the last one counts."""
+        require_kind("what is remembered", rows, WarmRows, "WarmRows")
         log = self._open_log()
         ids = self._checked_ids(rows.row_ids)
         body = FrameBody(

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 import numpy as np
 import numpy.typing as npt
 
-from warpdata.bytekit.commit import map_os_errors
+from warpdata.bytekit.commit import map_os_errors, remove_temps_of
 from warpdata.bytekit.dtype import dtype_named
 from warpdata.bytekit.forks import tell_in_child
 from warpdata.bytekit.locks import FileLock
@@ -157,6 +157,8 @@ class CorpusWriter:
         self._is_of_parent = False
         self._is_stopped = False
         tell_in_child(self)
+        for name in (layout.CORPUS_JSON, layout.ROWS_PARQUET):
+            remove_temps_of(folder / name)
         self._adopt_finished()
         self._recover_partial()
 

@@ -152,16 +152,15 @@ class Graph:
 
     @classmethod
     def restore(cls, vectors: Floats, metric: str, adjacency: Adjacency, shape: GraphShape) -> Graph:
-        """The graph of a file, without building it again."""
+        """The graph of a file, which has a node for each vector, without building it again."""
         library = _faiss()
         if shape.m > _MAX_M:
             raise LimitExceededError(f"a graph with {shape.m} neighbours per node")
-        if adjacency.node_count != len(vectors) or not 0 <= shape.entry_point < max(1, len(vectors)):
-            raise CorruptLayoutError("the graph does not fit its vectors")
         index = _empty(library, vectors.shape[1], metric, shape.m)
         index.hnsw.efConstruction = shape.ef_construction
         levels, offsets, neighbors = _faiss_arrays(adjacency, shape.m)
-        if int(levels[shape.entry_point]) - 1 != shape.max_level or levels.max() - 1 != shape.max_level:
+        top = shape.max_level + 1
+        if shape.entry_point >= len(levels) or levels[shape.entry_point] != top or levels.max() != top:
             raise CorruptLayoutError("the entry point of the graph is not on its top level")
         _fill(library, index, vectors, neighbors)
         index.ntotal = len(vectors)
@@ -242,10 +241,10 @@ class Graph:
         if allowed is None:
             found = self._params.get(ef)
             if found is None:
-                found = self._params[ef] = self._library.SearchParametersHNSW(efSearch=ef)
+                found = self._params[ef] = self._library.SearchParametersHNSW(efSearch=min(ef, self.count))
             return found
         selector = self._library.IDSelectorBitmap(allowed)
-        return self._library.SearchParametersHNSW(efSearch=ef, sel=selector)
+        return self._library.SearchParametersHNSW(efSearch=min(ef, self.count), sel=selector)
 
     def adjacency(self) -> Adjacency:
         """The neighbour lists, each in ascending order."""

@@ -191,16 +191,17 @@ class Content:
             is_coded = (
                 codes is not None and not codes.keep_full and block.dtype == quantise.CODE_DTYPES[codes.kind]
             )
-            return self._need_quantiser() if is_coded or block.dtype in ("pq", "custom") else None
+            return self.need_quantiser() if is_coded or block.dtype in ("pq", "custom") else None
         fitting = [each for each in self._quantisers if block.dtype in quantise.FOREIGN_DTYPES[each.kind]]
         if not fitting:
-            return self._need_quantiser() if block.dtype in ("pq", "custom") else None
+            return self.need_quantiser() if block.dtype in ("pq", "custom") else None
         of_size = [each for each in fitting if each.dim == self.dim]
         if not of_size:
             raise CorruptLayoutError("the quantiser does not fit the store", path=self.reader.name)
         return next((each for each in reversed(of_size) if each.tier == block.tier), of_size[-1])
 
-    def _need_quantiser(self) -> Quantiser:
+    def need_quantiser(self) -> Quantiser:
+        """The dictionary of codes that are in this file."""
         if self.quantiser is None:
             raise CorruptLayoutError("the quantiser of these codes is missing", path=self.reader.name)
         return self.quantiser
@@ -324,6 +325,12 @@ class Content:
             raise CorruptLayoutError("the centroids do not fit the store", path=self.reader.name)
         return layer
 
+    def need_layer_a(self) -> LayerA:
+        """Centroids and partitions of a store that has them."""
+        layer = self.layer_a
+        assert layer is not None
+        return layer
+
     @cached_property
     def id_directory(self) -> IdDirectory | None:
         """Which block of the indexed rows holds an id, if the store says."""
@@ -352,7 +359,12 @@ class Content:
     def hot_set(self) -> HotSet | None:
         """The vectors asked for most."""
         entries = self.snapshot.of_type(SegmentType.HOT)
-        return decode_hot(self.read(entries[-1]), self.reader.name) if entries and self.has_profile else None
+        if not entries or not self.has_profile:
+            return None
+        hot = decode_hot(self.read(entries[-1]), self.reader.name)
+        if hot.vectors.shape[1] != self.dim:
+            raise CorruptLayoutError("the hot vectors do not fit the store", path=self.reader.name)
+        return hot
 
     def sketch(self) -> AccessSketch:
         """The access counters, new ones if the file has none."""

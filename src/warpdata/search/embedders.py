@@ -95,6 +95,8 @@ BUILT_IN = {
 def embedder_of(given: Embedder | str) -> Embedder:
     """An embedder as it is, or one of this library by its name."""
     if not isinstance(given, str):
+        if not callable(given):
+            raise TypeError(f"an embedder is a function or the name of one, not {type(given).__name__}")
         return given
     if given not in BUILT_IN:
         raise ValueError(

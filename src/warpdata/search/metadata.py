@@ -57,7 +57,10 @@ class MetadataTable:
         """Take over a metadata update of a journal."""
         value = meta.unpack_value(update.value, where)
         if value is not DELETED and value is not None:
-            self.schema.setdefault(update.key, meta.type_of(value))
+            try:
+                value = _fitted(self.schema, update.key, value)
+            except SchemaMismatchError as error:
+                raise CorruptLayoutError(error.message, path=where or None) from None
         self._merge(update.vector_id, {update.key: value})
 
     def apply_journal(self, updates: Iterable[UpdateField], where: str = "") -> None:

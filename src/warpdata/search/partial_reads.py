@@ -59,7 +59,7 @@ class PartialReader:
         ids = ids[choose(ids)]
         at, in_base = self._base_position(ids)
         cells = self._cell_of_block[self._directory.blocks[at[in_base]]]
-        count = len(self._content.layer_a.partitions) if self._content.layer_a is not None else 0
+        count = len(self._content.need_layer_a().partitions)
         found = Allowed(ids, np.bincount(cells, minlength=count))
         return found if self._probe().is_worth(queries, ef, found) else None
 
@@ -70,11 +70,9 @@ class PartialReader:
 
     @cached_property
     def _cell_of_block(self) -> Ints:
-        layer = self._content.layer_a
-        assert layer is not None
         places = {place: number for number, place in enumerate(self._places)}
         out = np.zeros(len(self._places), np.int64)
-        for cell, part in enumerate(layer.partitions):
+        for cell, part in enumerate(self._content.need_layer_a().partitions):
             number = places.get((int(part["segment_ref"]), int(part["block_ref"])))
             if number is None:
                 raise CorruptLayoutError("a partition names a block that does not exist", path=self._where)

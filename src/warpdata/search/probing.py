@@ -53,14 +53,11 @@ class Prober:
     """Search that reads as little as it can."""
 
     def __init__(self, content: Content, blocks: BlockReader, tail: RowData, probed: list[Ints]) -> None:
-        layer = content.layer_a
-        if layer is None:
-            raise ValueError("the store has no partitions")
         self._content = content
         self._blocks = blocks
         self._metric = content.profile.metric
         self.cells = cells_of(content)
-        self._partitions = layer.partitions
+        self._partitions = content.need_layer_a().partitions
         self._loaded: dict[int, _Cell] = {}
         self._codes: dict[int, Floats] = {}
         self._tail = tail
@@ -130,6 +127,10 @@ class Prober:
         if len(chosen) < (allowed.in_cells > 0).sum() and not self._is_inside(query, vectors, chosen):
             return None
         may = np.isin(ids, allowed.ids.astype(np.int64))
+        if may.sum() != allowed.in_cells[chosen].sum():
+            raise CorruptLayoutError(
+                "the id directory does not fit the blocks", path=self._content.reader.name
+            )
         rows, away = nearest(query[None], vectors, k, self._metric, may)
         self._probed.append(chosen)
         live = self._tail.live & np.isin(self._tail.tail_ids, allowed.ids.astype(np.int64))
@@ -187,6 +188,8 @@ class Prober:
         if payload is None:
             return None
         lists = payload.adjacency
+        if lists.node_count != int(self.cells.ends[-1]):
+            raise CorruptLayoutError("layer B does not fit the partitions", path=self._content.reader.name)
         return lists.layer_counts, lists.starts, lists.sizes, lists.neighbors
 
     def _tail_part(self, query: Floats, k: int, live: NDArray[np.bool_]) -> tuple[Ints, Floats]:
@@ -240,9 +243,7 @@ class Prober:
 
     def _load_codes(self, cells: Ints) -> None:
         content = self._content
-        quant = content.quantiser
-        if quant is None:
-            raise CorruptLayoutError("the quantiser of these codes is missing", path=content.reader.name)
+        quant = content.need_quantiser()
         holder = dict(zip(content.profile.row_segments, content.profile.code_segments, strict=True))
         missing = [int(cell) for cell in cells if int(cell) not in self._codes]
         places = [(holder.get(segment, -1), number) for segment, number in map(self._place, missing)]
@@ -283,9 +284,7 @@ def _merged(parts: list[tuple[Ints, Floats]], k: int) -> tuple[Ints, Floats]:
 
 def cells_of(content: Content) -> Cells:
     """The partitions of layer A, ready to be compared with prepared queries."""
-    layer = content.layer_a
-    if layer is None:
-        raise ValueError("the store has no partitions")
+    layer = content.need_layer_a()
     parts = layer.partitions
     centroid = parts["centroid_id"].astype(np.int64)
     starts, ends = parts["id_start"].astype(np.int64), parts["id_end"].astype(np.int64)

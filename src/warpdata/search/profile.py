@@ -6,14 +6,20 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from warpdata.bytekit.jsontext import dump_json, parse_json_object
-from warpdata.errors import CorruptLayoutError, nearest
+from warpdata.errors import CorruptLayoutError, require_kind, require_word
 from warpdata.formats.rvf import layout
 from warpdata.search.metric import METRICS
 
 INDEX_KINDS = ("hnsw", "ivf", "flat")
+CODE_KINDS = ("scalar", "pq", "binary", "residual_pq")
 WORTH_INDEXING = 20_000
 """From so many vectors on a graph answers many times sooner than comparing with all of them, and pays for itself."""
 STORED_DTYPES = ("f32", "f16", "bf16", "i8", "u8", "i4", "binary")
+
+
+def _require_numbers(*numbers: object) -> None:
+    for number in numbers:
+        require_kind("a size in a plan", number, int, "a whole number")
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,10 +33,8 @@ class IndexPlan:
     """0 chooses the square root of the number of vectors."""
 
     def __post_init__(self) -> None:
-        if self.kind not in INDEX_KINDS:
-            known = ", ".join(INDEX_KINDS)
-            guess = nearest(str(self.kind), INDEX_KINDS)
-            raise ValueError(f"unknown index kind {self.kind!r}; use one of {known}.{guess}")
+        require_word("the kind of an index", self.kind, INDEX_KINDS)
+        _require_numbers(self.m, self.ef_construction, self.partitions)
         if not 2 <= self.m <= 256 or not 1 <= self.ef_construction <= 65_536 or self.partitions < 0:
             raise ValueError("an index needs 2 <= m <= 256, a positive ef_construction and partitions >= 0")
 
@@ -42,6 +46,11 @@ class CodePlan:
     kind: str
     keep_full: bool = True
     code_bytes: int | None = None
+
+    def __post_init__(self) -> None:
+        require_word("the kind of a quantisation", self.kind, CODE_KINDS)
+        require_kind("keep_full", self.keep_full, bool, "True or False")
+        _require_numbers(self.code_bytes or 0)
 
     def bytes_for(self, dim: int) -> int:
         """Bytes of a product code: as asked, else one for four dimensions; for three if nothing else is kept."""
@@ -82,13 +91,20 @@ def parse_profile(data: bytes | None, where: str = "") -> Profile:
         return Profile()
     body = parse_json_object(data, max_bytes=1 << 24)
     try:
-        profile = _from_json(body)
-    except (KeyError, TypeError, ValueError) as error:
+        return _checked(_from_json(body))
+    except (TypeError, ValueError) as error:
         raise CorruptLayoutError(
             f"the profile of the store is damaged ({error})", path=where or None
         ) from None
-    if profile.metric not in METRICS or profile.dtype not in layout.DTYPE_IDS:
-        raise CorruptLayoutError("the profile names an unknown metric or dtype", path=where or None)
+
+
+def _checked(profile: Profile) -> Profile:
+    require_word("the metric", profile.metric, METRICS)
+    require_word("the dtype", profile.dtype, layout.DTYPE_IDS)
+    if profile.next_id < 0:
+        raise ValueError(f"the next id is {profile.next_id}")
+    if len(profile.code_segments) not in (0, len(profile.row_segments)):
+        raise ValueError("some rows have codes and others have none")
     return profile
 
 

@@ -20,7 +20,6 @@ from warpdata.search import ann
 Floats = NDArray[np.float32]
 Codes = NDArray[np.uint8]
 
-KINDS = ("scalar", "pq", "binary", "residual_pq")
 CODE_DTYPES = {"scalar": "u8", "pq": "pq", "binary": "binary", "residual_pq": "pq"}
 PRODUCTS = ("pq", "residual_pq")
 FOREIGN_DTYPES = {
@@ -42,11 +41,9 @@ def train(kind: str, vectors: Floats, code_bytes: int) -> Quantiser:
     parts = _parts(dim, code_bytes)
     if kind == "pq":
         return ProductQuant(dim, ann.train_codebook(_widened(vectors, parts), parts))
-    if kind == "residual_pq":
-        centroids = ann.cluster(vectors, _coarse_count(len(vectors)), rounds=25)
-        residual = vectors - centroids[ann.assign(vectors, centroids)]
-        return ResidualQuant(dim, centroids, ann.train_codebook(_widened(residual, parts), parts))
-    raise ValueError(f"unknown quantisation {kind!r}; use one of {', '.join(KINDS)}")
+    centroids = ann.cluster(vectors, _coarse_count(len(vectors)), rounds=25)
+    residual = vectors - centroids[ann.assign(vectors, centroids)]
+    return ResidualQuant(dim, centroids, ann.train_codebook(_widened(residual, parts), parts))
 
 
 def _coarse_count(rows: int) -> int:
@@ -119,6 +116,8 @@ def unsigned(codes: NDArray[Any]) -> Codes:
 
 def decode(quant: Quantiser, codes: NDArray[Any]) -> Floats:
     """The vectors that codes stand for."""
+    if codes.dtype != np.uint8 or codes.shape[1] != quant.code_bytes:
+        raise CorruptLayoutError("the codes are not those of their quantiser")
     if isinstance(quant, ScalarQuant):
         return (quant.low + codes.astype(np.float32) * ((quant.high - quant.low) / 255)).astype(np.float32)
     if isinstance(quant, BinaryQuant):

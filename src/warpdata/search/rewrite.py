@@ -13,7 +13,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from warpdata.bytekit.commit import commit_file
-from warpdata.errors import nearest as closest_name
 from warpdata.formats.rvf import layout, segment
 from warpdata.formats.rvf.layout import (
     DirectoryEntry,
@@ -366,16 +365,6 @@ def arrange(vectors: Floats, ids: NDArray[np.uint64], plan: IndexPlan | None) ->
     pieces = [np.arange(a, b, MAX_BLOCK_ROWS) for a, b in itertools.pairwise(edges.tolist())]
     bounds = np.append(np.concatenate(pieces), count)
     return Arrangement(order, bounds, ordered[bounds[:-1]], centroids)
-
-
-def code_plan(kind: str, keep_full: bool, code_bytes: int | None) -> CodePlan:
-    """A checked plan of quantisation."""
-    if kind not in quantise.KINDS:
-        raise ValueError(
-            f"unknown quantisation {kind!r}; use one of {', '.join(quantise.KINDS)}."
-            f"{closest_name(str(kind), quantise.KINDS)}"
-        )
-    return CodePlan(kind, keep_full, code_bytes)
 
 
 def witness_chain(content: Content) -> list[WitnessLink]:

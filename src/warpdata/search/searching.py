@@ -24,7 +24,7 @@ from warpdata.search.appending import WriterState
 from warpdata.search.content import Content
 from warpdata.search.copies import Copies
 from warpdata.search.filters import Filter, parse_filter
-from warpdata.search.in_memory import HITS_BUFFER, MemorySearch
+from warpdata.search.in_memory import HITS_BUFFER, Cells, MemorySearch
 from warpdata.search.metadata import FilterColumns, MetadataTable
 from warpdata.search.metric import is_ordinary, prepared
 from warpdata.search.overlays import overlaid, overlays_of
@@ -95,7 +95,8 @@ class Searcher:
         for number, entry in enumerate(snapshot.segments):
             late = number >= snapshot.checkpointed
             if entry.seg_type == SegmentType.VEC and late:
-                ids = np.concatenate([block.ids for block in content.decode_blocks(entry)])
+                pieces = [block.ids for block in content.decode_blocks(entry)]
+                ids = np.concatenate([np.zeros(0, np.uint64), *pieces])
                 state.deleted = state.deleted[~np.isin(state.deleted, ids)]
                 state.next_id = max(state.next_id, int(ids.max(initial=0)) + 1)
             elif entry.seg_type == SegmentType.JOURNAL:
@@ -292,10 +293,17 @@ class Searcher:
                 prepared(rows.base_vectors, metric), metric, adjacency, self._shape(payload)
             )
             self._spread_entries(graph, copies)
-        cells = cells_of(content) if graph is None and 0 in content.layers and rows.indexed else None
-        if cells is not None and int(cells.ends[-1]) != rows.indexed:
+        return MemorySearch(rows, metric, graph, None if graph is not None else self._cells(), copies)
+
+    def _cells(self) -> Cells | None:
+        """The partitions of the indexed rows, where there are any."""
+        content, count = self._content, self.rows.indexed
+        if 0 not in content.layers or not count:
+            return None
+        cells = cells_of(content)
+        if int(cells.ends[-1]) != count:
             raise CorruptLayoutError("the partitions do not fit their vectors", path=content.reader.name)
-        return MemorySearch(rows, metric, graph, cells, copies)
+        return cells
 
     def _with_overlays(self, payload: GraphPayload) -> Adjacency:
         """The graph with what was changed since it was written."""
@@ -311,10 +319,8 @@ class Searcher:
 
     def _spread_entries(self, graph: Graph, copies: Copies | None) -> None:
         """Let walks begin in the cell of the query, where there are enough cells to make it the better start."""
-        if 0 not in self._content.layers or self._content.profile.metric != "l2":
-            return
-        cells = cells_of(self._content)
-        if len(cells.starts) ** 2 * _ENTRY_SHARE >= graph.count:
+        cells = self._cells() if self._content.profile.metric == "l2" else None
+        if cells is not None and len(cells.starts) ** 2 * _ENTRY_SHARE >= graph.count:
             middles = cells.middles(graph.vectors)
             graph.enter_at(middles if copies is None else copies.first[middles])
 
@@ -379,9 +385,7 @@ class Searcher:
 
     def _count(self, rows: Ints) -> None:
         if 0 in self._content.layers:
-            layer = self._content.layer_a
-            assert layer is not None
-            starts = layer.partitions["id_start"]
+            starts = self._content.need_layer_a().partitions["id_start"]
             self.sketch.add(np.searchsorted(starts, rows.astype(np.uint64), side="right") - 1)
 
     def new_accesses(self) -> int:
@@ -399,9 +403,9 @@ class Searcher:
         """Ids of the partitions asked for most, as many as may be hot."""
         none = np.zeros(0, np.uint64)
         self._count_rest()
-        if 0 not in self._content.layers or not self.sketch.total_accesses:
+        cells = self._cells() if self.sketch.total_accesses else None
+        if cells is None:
             return none
-        cells = cells_of(self._content)
         heat = self.sketch.estimate(np.arange(len(cells.starts)))
         hot = [cell for cell in np.argsort(-heat).tolist() if heat[cell] > records.SKETCH_HOT]
         spans = [np.arange(cells.starts[cell], cells.ends[cell]) for cell in hot]

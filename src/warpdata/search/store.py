@@ -6,7 +6,7 @@ import contextlib
 import operator
 import os
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -23,7 +23,10 @@ from warpdata.errors import (
     PermissionError_,
     UnsupportedVersionError,
     WriterClosedError,
+    naming,
     nearest,
+    require_kind,
+    require_word,
     suggests,
 )
 from warpdata.formats.rvf import layout
@@ -33,6 +36,7 @@ from warpdata.formats.rvf.payloads.journal import encode_journal
 from warpdata.formats.rvf.payloads.meta import MetaPayload
 from warpdata.formats.rvf.payloads.overlay import Overlay
 from warpdata.formats.rvf.payloads.sketch import encode_sketch
+from warpdata.formats.rvf.payloads.witness import PublicKey
 from warpdata.formats.rvf.reader import earlier_snapshots, open_snapshot
 from warpdata.formats.rvf.signing import SigningKey
 from warpdata.formats.rvf.snapshot import Snapshot
@@ -54,14 +58,13 @@ from warpdata.search.filters import Filter
 from warpdata.search.metadata import MetadataTable
 from warpdata.search.metric import check_metric
 from warpdata.search.overlays import overlays
-from warpdata.search.profile import STORED_DTYPES, IndexPlan, Profile
-from warpdata.search.rewrite import LiveRows, RewritePlan, code_plan, rewrite
+from warpdata.search.profile import STORED_DTYPES, CodePlan, IndexPlan, Profile
+from warpdata.search.rewrite import LiveRows, RewritePlan, rewrite
 from warpdata.search.rows import RowData
 from warpdata.search.searching import Searcher
 from warpdata.search.writer_lock import WriterLock
 
 if TYPE_CHECKING:
-    from warpdata.formats.rvf.payloads.witness import PublicKey
     from warpdata.stores.meter import Spent
 
 Floats = NDArray[np.float32]
@@ -86,6 +89,13 @@ class VectorStore:
         durable: bool = True, owns_reader: bool = True,
     ) -> None:  # fmt: skip
         """Use `create` or `open`."""
+        require_kind("path", path, (str, type(None)), "a text or None; open files with VectorStore.open")
+        # To ask whether something follows a protocol takes a fifth as long as all the rest of opening a file: what is
+        # known is not asked.
+        if not isinstance(reader, FileRangeReader):
+            require_kind("reader", reader, RangeReader, "a RangeReader; open files with VectorStore.open")
+        require_kind("snapshot", snapshot, (Snapshot, type(None)), "a state of a file")
+        require_word("mode", mode, ("r", "a"))
         self._owns_reader = owns_reader
         self._path = path
         self._mode = mode
@@ -101,6 +111,12 @@ class VectorStore:
     def in_child(self) -> None:
         """In a forked child: a thread that held the store stayed behind."""
         self._mutex = threading.RLock()
+
+    @contextlib.contextmanager
+    def _turn(self) -> Iterator[None]:
+        """One call at a time; whatever is found damaged is said to be in this file."""
+        with self._mutex, naming(self._reader.name):
+            yield
 
     @classmethod
     @suggests
@@ -129,8 +145,7 @@ class VectorStore:
         cls, source: str | os.PathLike[str] | RangeReader, mode: str = "r", *, durable: bool = True
     ) -> VectorStore:
         """Open a store: a path, or for reading any RangeReader. Only the last kilobytes are read."""
-        if mode not in ("r", "a"):
-            raise ValueError(f"mode is 'r' to read or 'a' to write, not {mode!r}")
+        require_word("mode", mode, ("r", "a"))
         if not isinstance(source, str | os.PathLike):
             if not isinstance(source, RangeReader):
                 raise TypeError(f"a store is opened from a path or a RangeReader, not {source!r:.40}")
@@ -144,26 +159,38 @@ class VectorStore:
         # The one name of the file: whoever opens it through a link, or changes the folder later, means the same.
         path = os.path.realpath(source)
         if mode == "r":
-            return cls(path, FileRangeReader(path), mode)
+            return cls._of_file(path, mode)
         FileRangeReader(path).close()
         lock = WriterLock(path)
         try:
             remove_temps_of(path)
-            store = cls(path, FileRangeReader(path), mode, durable=durable)
-            store._take_lock(lock)
+            store = cls._of_file(path, mode, durable=durable)
+            try:
+                with naming(path):
+                    store._take_lock(lock)
+            except BaseException:
+                store.close()
+                raise
         except BaseException:
             lock.release()
             raise
         return store
 
+    @classmethod
+    def _of_file(cls, path: str, mode: str, *, durable: bool = True) -> VectorStore:
+        reader = FileRangeReader(path)
+        try:
+            return cls(path, reader, mode, durable=durable)
+        except BaseException:
+            reader.close()
+            raise
+
     def _attach(self, reader: RangeReader, snapshot: Snapshot | None = None) -> None:
         self._reader = CountingReader(reader)
-        found = open_snapshot(self._reader) if snapshot is None else snapshot
-        self._use(found)
-
-    def _use(self, snapshot: Snapshot) -> None:
-        self._content = Content(self._reader, snapshot, self._open_parent)
-        self._searcher = Searcher(self._content, counts_hits=self._mode == "a")
+        with naming(self._reader.name):
+            found = open_snapshot(self._reader) if snapshot is None else snapshot
+            self._content = Content(self._reader, found, self._open_parent)
+            self._searcher = Searcher(self._content, counts_hits=self._mode == "a")
 
     def _open_parent(self, name: str) -> RangeReader:
         folder = os.path.dirname(self._path or self._reader.name)
@@ -216,28 +243,28 @@ class VectorStore:
 
     def overlays(self) -> list[Overlay]:
         """The changes of the graph since it was written (OVERLAY segments), in order; searches know them."""
-        with self._mutex:
+        with self._turn():
             self._check_open()
             return [overlay for _, overlay in overlays(self._content)]
 
     @property
     def fields(self) -> dict[str, str]:
         """The fields of the metadata and their types: str, bytes, i64, u64, f64 or bool."""
-        with self._mutex:
+        with self._turn():
             self._check_open()
             return dict(self._searcher.metadata.schema) if self._searcher.has_metadata else {}
 
     @property
     def notes(self) -> dict[str, Any]:
         """What is known of the file as a whole, where whoever wrote it said something (`warp embed` does)."""
-        with self._mutex:
+        with self._turn():
             self._check_open()
             return dict(self._searcher.metadata.file_fields) if self._searcher.has_metadata else {}
 
     @property
     def ids(self) -> Ids:
         """The ids of all live vectors, ascending."""
-        with self._mutex:
+        with self._turn():
             self._check_open()
             return self._searcher.live_ids()
 
@@ -275,7 +302,7 @@ class VectorStore:
         self, vectors: ArrayLike, ids: ArrayLike | None = None, metadata: checked_input.Metadata | None = None
     ) -> Ids:
         """Add vectors, durably, and return their ids; a known id is replaced, ids=None counts on."""
-        with self._mutex:
+        with self._turn():
             return self._added(vectors, ids, metadata, np.zeros(0, np.uint64))
 
     def replace(
@@ -285,7 +312,7 @@ class VectorStore:
 
         Ids that are not there are ignored. Returns the new ids.
         """
-        with self._mutex:
+        with self._turn():
             return self._added(vectors, None, metadata, self._present(ids))
 
     def _added(
@@ -342,7 +369,7 @@ class VectorStore:
 
     def update(self, ids: ArrayLike, metadata: checked_input.Metadata) -> None:
         """Set metadata fields of vectors that exist; a field set to None is taken away."""
-        with self._mutex:
+        with self._turn():
             appender = self._writer()
             keys = self._existing(ids)
             rows = checked_input.metadata_rows(metadata, len(keys)) or []
@@ -362,7 +389,7 @@ class VectorStore:
 
     def delete(self, ids: ArrayLike) -> int:
         """Delete vectors, durably; ids that are not there are ignored. Returns how many were."""
-        with self._mutex:
+        with self._turn():
             keys = self._present(ids)
             self._deleted(self._writer(), keys)
             return len(keys)
@@ -392,12 +419,12 @@ class VectorStore:
 
     def get(self, ids: ArrayLike) -> Floats:
         """The vectors with these ids, in this order; an id that is not there is a KeyError."""
-        with self._mutex:
+        with self._turn():
             return self._searcher.take(self._existing(ids))
 
     def metadata(self, ids: ArrayLike) -> list[dict[str, Any]]:
         """The metadata of the vectors with these ids."""
-        with self._mutex:
+        with self._turn():
             keys = self._existing(ids)
             records = self._searcher.metadata.records
             return [dict(records.get(key, {})) for key in keys.tolist()]
@@ -424,13 +451,13 @@ class VectorStore:
             found = self._searcher.quick(queries, k, ef)
             if found is not None:
                 return found
-        with self._mutex:
+        with self._turn():
             self._check_open()
             return self._searcher.search(queries, k, ef, filter, exact)
 
     def warm(self) -> None:
         """Load everything now, so that the next query does not have to."""
-        with self._mutex:
+        with self._turn():
             self._check_open()
             self._searcher.warm()
 
@@ -441,7 +468,7 @@ class VectorStore:
         key: SigningKey | None = None, drop_signatures: bool = False,
     ) -> None:  # fmt: skip
         """Build a vector index over all live vectors; the file is written anew, in the order of the index."""
-        with self._mutex:
+        with self._turn():
             self._writer()
             numbers = {"m": m, "ef_construction": ef_construction, "partitions": partitions}
             plan = IndexPlan(
@@ -455,10 +482,10 @@ class VectorStore:
         key: SigningKey | None = None, drop_signatures: bool = False,
     ) -> None:  # fmt: skip
         """Store codes of the vectors, beside them for quick first looks or instead of them to save space."""
-        with self._mutex:
+        with self._turn():
             self._writer()
             size = None if code_bytes is None else checked_input.whole_number(code_bytes, "code_bytes")
-            plan = code_plan(kind, keep_full, size)
+            plan = CodePlan(kind, bool(keep_full), size)
             profile = replace(self._content.profile, codes=plan)
             self._rewrite(profile, f"quantize:{kind}", signing=self._signing(key, drop_signatures))
 
@@ -471,7 +498,7 @@ class VectorStore:
                 f"unknown compression {compression!r}; use one of {', '.join(_COMPRESSIONS)}."
                 f"{nearest(str(compression), _COMPRESSIONS)}"
             )
-        with self._mutex:
+        with self._turn():
             self._writer()
             before = self._reader.size
             signing = self._signing(key, drop_signatures)
@@ -481,7 +508,7 @@ class VectorStore:
     def sign(self, key: SigningKey) -> None:
         """Write the file anew with every segment and the root signed by `key`."""
         _check_key(key)
-        with self._mutex:
+        with self._turn():
             self._writer()
             self._rewrite(self._content.profile, f"sign:{key.algorithm}", signing=key)
 
@@ -536,13 +563,15 @@ class VectorStore:
 
     def verify(self, keys: Sequence[PublicKey] = ()) -> list[FileFinding]:
         """Every damage found by reading everything; with keys, also what they did not sign."""
-        with self._mutex:
+        for key in keys:
+            require_kind("a key", key, PublicKey, "a PublicKey (SigningKey.public)")
+        with self._turn():
             self._check_open()
             return verify_file(self._reader, self._content.snapshot, keys)
 
     def snapshot(self) -> VectorStore:
         """A reader of the state as it is now, whatever is written later."""
-        with self._mutex:
+        with self._turn():
             self._check_open()
             return self._reader_of(self._content.snapshot)
 
@@ -556,7 +585,7 @@ class VectorStore:
 
     def epochs(self) -> list[int]:
         """The states that `at` can give, oldest first: those since the file was last written anew."""
-        with self._mutex:
+        with self._turn():
             self._check_open()
             newest = self._content.snapshot
             before = [state.epoch for state in earlier_snapshots(self._reader, newest)]
@@ -564,7 +593,7 @@ class VectorStore:
 
     def at(self, epoch: int) -> VectorStore:
         """A reader of the state that was committed as `epoch`, as `stats()["epoch"]` told it then."""
-        with self._mutex:
+        with self._turn():
             self._check_open()
             newest = self._content.snapshot
             if operator.index(epoch) == newest.epoch:
@@ -581,12 +610,16 @@ class VectorStore:
 
     def refresh(self) -> bool:
         """Follow a writer to the newest committed state; True if there was a newer one."""
-        with self._mutex:
+        with self._turn():
             self._check_open()
             if self._path is None or self._mode == "a":
                 return False
             reader = FileRangeReader(self._path)
-            newest = open_snapshot(reader)
+            try:
+                newest = open_snapshot(reader)
+            except BaseException:
+                reader.close()
+                raise
             if newest.manifest_hash == self._content.snapshot.manifest_hash:
                 reader.close()
                 return False
@@ -603,7 +636,7 @@ class VectorStore:
         The receipt says what the new file has and what it cannot have.
         """
         check_dialect(dialect)
-        with self._mutex:
+        with self._turn():
             self._check_open()
             target = os.path.realpath(path)
             if self._path is not None and os.path.exists(target) and os.path.samefile(target, self._path):
@@ -624,7 +657,7 @@ class VectorStore:
 
     def close(self) -> None:
         """Close the store and let another writer in."""
-        with self._mutex:
+        with self._turn():
             if self._closed:
                 return
             if self._appender is not None and self._appender.is_ours:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import math
 import os
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from warpdata.errors import BlobNotFoundError, ConflictError, StoreError
+from warpdata.search.metric import check_metric
 from warpdata.search.store import VectorStore
 from warpdata.search.trajectory_words import EPISODES, TIMESTEPS, similarity
 from warpdata.stores.jsonservice import JsonService
@@ -79,7 +80,7 @@ class FileIndex:
 
     def __init__(self, path: str | os.PathLike[str], *, metric: str = "cosine", writes: bool) -> None:
         self._path = Path(path)
-        self._metric = metric
+        self._metric = check_metric(metric) if writes else metric
         self._writes = writes
         self._store: VectorStore | None = None
         self._known: dict[tuple[str, str], list[int]] | None = None
@@ -252,7 +253,11 @@ def _hits(answer: Mapping[str, Any], where: str) -> list[Hit]:
 def _hit(found: Any, where: str) -> Hit:
     about = found if isinstance(found, dict) else {}
     name, score, metadata = about.get("id"), about.get("score"), about.get("metadata")
-    is_number = isinstance(score, int | float) and not isinstance(score, bool) and math.isfinite(score)
-    if not isinstance(name, str | int) or not is_number or not isinstance(metadata, dict):
+    is_name = isinstance(name, str | int) and not isinstance(name, bool)
+    is_number = isinstance(score, int | float) and not isinstance(score, bool)
+    is_number = (
+        is_number and abs(about["score"]) <= sys.float_info.max
+    )  # an integer may be more than a float holds
+    if not is_name or not is_number or not isinstance(metadata, dict):
         raise StoreError("a result of the server has no id, score or metadata", path=where)
     return Hit(str(name), float(about["score"]), metadata)
