@@ -46,9 +46,14 @@ soak: setup compiled
 	$(BIN)/python -m bench.soak_kill
 	$(BIN)/python -m bench.soak_recording
 
+# These see the tracer itself: its files among the system calls, and its lock when Ctrl-C comes or a process forks.
+UNTRACED := --deselect tests/catalog/test_faults.py::test_after_a_fork_a_store_without_keys_says_what_to_do \
+	--deselect tests/catalog/test_faults.py::test_remote_mode_opens_no_file_for_writing \
+	--deselect tests/episodes/test_recording.py::test_interrupted_recordings_lose_nothing
+
 coverage: $(VENV)/.installed-test
 	rm -rf build/coverage && mkdir -p build/coverage
-	$(BIN)/python -m coverage run -m pytest -n 0 tests
+	$(BIN)/python -m coverage run -m pytest -n $(WORKERS) --dist worksteal $(UNTRACED) tests
 	$(BIN)/python -m coverage combine -q
 	$(BIN)/python -m coverage report
 	$(BIN)/python -m coverage html -q -d build/coverage/html

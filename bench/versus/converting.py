@@ -285,10 +285,15 @@ def lerobot_in(folder: Path, peers: Peers, episodes: int, *, quick: bool) -> dic
     steps = 4 if quick else 120
     folder.mkdir()
     source = made_lerobot(folder, episodes, steps)
-    bring = fresh(folder / "in", lambda target: import_episodes(
+    once = fresh(folder / "in", lambda target: import_episodes(
         lerobot.read(source), target, format="lerobot", source=str(source)))  # fmt: skip
+    tries = 1 if quick else converting_peers.CONVERSIONS  # as many as lerobot has in its turn
     copy = fresh(folder / "copy", lambda target: shutil.copytree(source, target))
     theirs: list[dict[str, Any] | None] = []
+
+    def bring() -> tuple[float, float]:
+        walls, used = zip(*(once() for _ in range(tries)), strict=True)
+        return statistics.median(walls), min(used)
 
     def convert() -> tuple[float, float]:
         target = folder / f"theirs_v30_{len(theirs)}"

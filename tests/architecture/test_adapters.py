@@ -27,6 +27,7 @@ ADAPTERS: dict[str, set[str]] = {
     "imagecodecs": {"convert/zarr/codecs.py"},
     "gymnasium": {"episodes/gym.py"},
     "boto3": {"stores/awskeys.py"},
+    "isal": {"formats/episodedir/picture_decoder.py"},
     "matplotlib": {"timeline/figures.py"},
     "obstore": {"stores/objects.py", "stores/awskeys.py"},
     "polars": {"sql/frames.py"},
