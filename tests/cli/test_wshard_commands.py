@@ -84,7 +84,7 @@ def test_verify(warp: Run, shard: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("value", [2, 255])
-def test_full_verify_reads_values(warp: Run, tmp_path: Path, value: int) -> None:
+def test_full_verify_names_values_that_nothing_new_may_have(warp: Run, tmp_path: Path, value: int) -> None:
     from warpdata.bytekit.commit import commit_file
     from warpdata.bytekit.jsontext import dump_json
     from warpdata.formats.wshard import ShardWriter
@@ -101,9 +101,15 @@ def test_full_verify_reads_values(warp: Run, tmp_path: Path, value: int) -> None
         writer.finish()
     assert warp("verify", tmp_path / "f")[0] == 0
     code, text, _ = warp("verify", "--full", tmp_path / "f")
-    assert code == 3
-    assert "flag_value" in text
-    assert "clock_order" in text
+    assert code == 0
+    assert "note[flag_value]" in text
+    assert "note[clock_order]" in text
+    (tmp_path / "shards").mkdir()
+    (tmp_path / "f").rename(tmp_path / "shards" / "f.wshard")
+    for address in ("shards", "shards#f"):
+        code, text, _ = warp("verify", "--full", tmp_path / address)
+        assert code == 0
+        assert "note[clock_order]" in text
 
 
 def interrupted(path: Path) -> None:

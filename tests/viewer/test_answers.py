@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import itertools
 import json
 import threading
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +17,9 @@ import warpdata as wd
 from tests.viewer.conftest import Client, client_of
 from tests.viewer.samples import BITS, SCRIPT, START_NS, STEP_NS, numbered_frame, record_one, tensor_shard
 from tests.waiting import until
-from warpdata.viewer.answers import Answers, Question
+from warpdata.errors import CorruptLayoutError, StoreError, UnavailableError
+from warpdata.timeline.source import StatedSource
+from warpdata.viewer.answers import Answers, BadQuestion, Question, Reply
 from warpdata.viewer.shown import Shown
 
 FIRST = "000000000000"
@@ -512,3 +516,75 @@ def test_a_text_that_is_told_at_every_step_is_one_event() -> None:
     phases = [(each["text"], int(each["at_ns"])) for each in found if each["text"] != "bump"]
     assert phases == [("reach", 0), ("grasp", 20), ("reach", 40)]
     assert len(found) == 3 + 6
+
+
+class _Halfway(dict[str, wd.Signal]):
+    """Signals of which some cannot be opened."""
+
+    def __getitem__(self, name: str) -> wd.Signal:
+        if name.startswith("bad"):
+            raise CorruptLayoutError(f"{name} is damaged", hint="Mend it.")
+        return super().__getitem__(name)
+
+
+def test_a_damaged_signal_hides_no_other() -> None:
+    times = np.arange(4) * STEP_NS
+    plain = wd.ArraySignal(times, np.arange(4.0))
+    made = {
+        "bad": wd.ArraySignal(times, np.zeros(4)),
+        "empty": wd.ArraySignal(times[:0], np.zeros(0)),
+        "good": plain,
+        "guess": wd.ArraySignal(times, np.arange(4.0), replace(plain.meta, role="prediction", of="bad")),
+    }
+    signals = {name: each.named(name) for name, each in made.items()}
+    episode = wd.Episode(StatedSource("half", _Halfway(signals), {}, {}))
+    answers = Answers(Shown(wd.Episodes.of([episode])))
+    about = json.loads(answers.episode(Question({"episode": "half"})).body)
+    assert about["problems"] == [{"signal": "bad", "message": "bad is damaged", "hint": "Mend it."}]
+    assert [each["name"] for each in about["signals"]] == ["empty", "good", "guess"]
+    assert [each["has_residual"] for each in about["signals"]] == [False, False, False]
+    at = json.loads(answers.at(Question({"episode": "half", "at": "0"})).body)
+    assert [each["signal"] for each in at["values"]] == [2, 3]
+    events = json.loads(answers.events(Question({"episode": "half"})).body)
+    assert {each["signal"] for each in events["gaps"]} <= {2, 3}
+    spread = json.loads(answers.distribution(Question({"signal": "bad"})).body)
+    assert spread["unreadable"] == 1
+    with pytest.raises(BadQuestion, match="episode is missing"):
+        answers.episode(Question({}))
+
+
+def test_a_busy_viewer_says_so_and_goes_on(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with wd.view(root, open_browser=False) as viewer:
+        client = client_of(viewer)
+        monkeypatch.setattr("warpdata.viewer.server.MAX_AT_ONCE", 0)
+        monkeypatch.setattr("warpdata.viewer.server.MAX_FOLLOWERS", 0)
+        refused = client.get("episodes")
+        assert (refused.status, refused.json()["error"]) == (503, "too many requests at once")
+        assert refused.headers["retry-after"] == "1"
+        refused = client.get("live")
+        assert (refused.status, refused.json()["error"]) == (503, "too many pages follow at once")
+        monkeypatch.undo()
+        assert client.get("episodes").status == 200
+
+
+def test_a_port_that_is_taken(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def taken(*_: object) -> None:
+        raise OSError(errno.EADDRINUSE, "Address already in use")
+
+    monkeypatch.setattr("warpdata.viewer.server.bind_sockets", taken)
+    with pytest.raises(
+        StoreError, match=r"cannot listen on 127.0.0.1:8123 \(Address already in use\)"
+    ) as told:
+        wd.view(root, open_browser=False, port=8123)
+    assert told.value.hint == "Choose another --port, or 0 for any."
+
+
+def test_a_store_that_does_not_answer_is_no_fault_of_the_question(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(_: Answers, __: Question) -> Reply:
+        raise UnavailableError("no answer")
+
+    monkeypatch.setattr(Answers, "episode", fail)
+    found = client.get("episode", episode=FIRST)
+    assert (found.status, found.json()["error"]) == (502, "no answer")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import os
 from typing import Any
-from urllib.parse import parse_qs, quote
+from urllib.parse import parse_qsl, quote
 
 import numpy as np
 from numpy.typing import NDArray
@@ -107,14 +107,15 @@ def data_address(dataset: Dataset, site: str) -> str | None:
         return quote(os.path.relpath(folder, site)) + "/"
     if scheme in ("http", "https"):
         return address + "/"
-    bucket, _, prefix = rest.partition("?")[0].partition("/")
+    place, _, query = rest.partition("?")
+    bucket, _, prefix = place.rstrip("/").partition("/")
     prefix = quote(f"{prefix}/") if prefix else ""
     if scheme == "gs":
         return f"https://storage.googleapis.com/{bucket}/{prefix}"
     if scheme != "s3":
         return None
-    options = dataset.access.options.store
-    asked = parse_qs(rest.partition("?")[2]).get("endpoint", [options.s3_endpoint])[0]
-    if asked:
-        return f"{asked.rstrip('/')}/{bucket}/{prefix}"
-    return f"https://{bucket}.s3.{options.s3_region or DEFAULT_REGION}.{AWS_DOMAIN}/{prefix}"
+    options, asked = dataset.access.options.store, dict(parse_qsl(query))
+    if endpoint := asked.get("endpoint", options.s3_endpoint):
+        return f"{endpoint.rstrip('/')}/{bucket}/{prefix}"
+    region = asked.get("region", options.s3_region) or DEFAULT_REGION
+    return f"https://{bucket}.s3.{region}.{AWS_DOMAIN}/{prefix}"

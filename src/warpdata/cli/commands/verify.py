@@ -110,8 +110,8 @@ def _found_at(path: str, args: argparse.Namespace) -> list[FileFinding]:
         if foreign_episodes(base) is None:
             raise
         kind = "recordings"
-    if inside is None and kind == "shards" and os.path.isdir(base):
-        return _shards(base, full=args.full)
+    if kind == "shards" and os.path.isdir(base):
+        return _shards(base, inside, full=args.full)
     if inside is not None or kind in ("recordings", "directory", "shards"):
         return _episodes(path, args)
     if kind == "dataset":
@@ -123,16 +123,19 @@ def _found_at(path: str, args: argparse.Namespace) -> list[FileFinding]:
     return _journal(path) if kind == "journal" else _shard(path, full=args.full)
 
 
-def _shards(folder: str, *, full: bool) -> list[FileFinding]:
-    """The shards of a folder of this disk, each as if it were named alone; a chunk list stands for its chunks."""
+def _shards(folder: str, inside: str | None, *, full: bool) -> list[FileFinding]:
+    """The shards of a folder of this disk, or the one of an episode, each as if it were named alone; a chunk list
+    stands for its chunks."""
     from dataclasses import replace
 
+    from warpdata._api import open_episodes
     from warpdata.bytekit.findings import FileFinding
     from warpdata.episodes.shard_folder import shards_in
     from warpdata.errors import WarpError
 
     found: list[FileFinding] = []
-    for name in shards_in(folder):
+    names = shards_in(folder)
+    for name in names if inside is None else [names[open_episodes(folder).position(inside)]]:
         try:
             own = _shard(os.path.join(folder, name), full=full)
         except WarpError as error:
