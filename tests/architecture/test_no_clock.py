@@ -11,6 +11,7 @@ import pytest
 
 from tests.architecture.sources import every, mentions, parsed
 from tests.conftest import ROOT
+from tests.waiting import LIMIT_S
 
 TESTS = sorted([*(ROOT / "tests").rglob("*.py"), *(ROOT / "bench").glob("test_*.py")])
 CLOCKS = {
@@ -20,6 +21,9 @@ CLOCKS = {
 QUALIFIED = {"time.time", "time.time_ns", "os.times", "timeit.timeit", "measure.seconds", "measure.race"}
 MAY_LOOK_AT_THE_CLOCK = {"tests/waiting.py", "tests/servers.py"}
 """Waiting for somebody else, and a link that is slow on purpose."""
+
+POLLS = {"tests/clouds.py", "tests/servers.py"}
+"""What did not answer in time is asked again there."""
 
 MEASURED = re.compile(r"(^|_)(s|ms|us|ns|qps|p\d\d|rate|ratio|speed|cpu|seconds|elapsed|took|latency)$")
 """How the figures of a benchmark that depend on the machine are called."""
@@ -54,6 +58,25 @@ def judged_figures(tree: ast.AST) -> Iterator[tuple[int, str]]:
                     yield from ((node.lineno, name) for name in names if MEASURED.search(name))
 
 
+WAITS = {"wait", "join", "result", "communicate", "acquire"}
+
+
+def impatient_waits(tree: ast.AST) -> Iterator[tuple[int, float]]:
+    """Where something is given a few seconds to happen; less than one is for what shall not happen."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call):
+            method = node.func.attr if isinstance(node.func, ast.Attribute) else ""
+            limits = [each.value for each in node.keywords if each.arg == "timeout"]
+            limits += node.args[:1] if method in WAITS else []
+            for limit in limits:
+                if (
+                    isinstance(limit, ast.Constant)
+                    and isinstance(limit.value, int | float)
+                    and 1 < limit.value < LIMIT_S
+                ):
+                    yield node.lineno, limit.value
+
+
 def _name(node: ast.AST) -> str | None:
     if isinstance(node, ast.Name):
         return node.id
@@ -68,6 +91,12 @@ def test_no_test_looks_at_the_clock(path: Path) -> None:
     if relative(path) not in MAY_LOOK_AT_THE_CLOCK and mentions(path, words):
         found = list(clocks(parsed(path)))
         assert found == [], "wait with tests/waiting.py, measure in bench/versus"
+
+
+@every(TESTS)
+def test_what_is_waited_for_may_take_its_time(path: Path) -> None:
+    if relative(path) not in POLLS:
+        assert list(impatient_waits(parsed(path))) == [], "wait for LIMIT_S of tests/waiting.py"
 
 
 @every([p for p in TESTS if relative(p).startswith("bench/")])
@@ -102,3 +131,14 @@ def test_the_rule_sees_a_clock(code: str) -> None:
 )
 def test_the_rule_sees_a_judged_figure(code: str) -> None:
     assert list(judged_figures(ast.parse(code)))
+
+
+@pytest.mark.parametrize(
+    "code",
+    ["thread.join(60)", "subprocess.run(command, timeout=20)", "pool.submit(work).result(timeout=5.0)"],
+)
+def test_the_rule_sees_an_impatient_wait(code: str) -> None:
+    assert list(impatient_waits(ast.parse(code)))
+    assert not list(
+        impatient_waits(ast.parse(code.replace("60", "LIMIT_S").replace("20", "0.2").replace("5.0", "600")))
+    )

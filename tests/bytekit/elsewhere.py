@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.architecture.stubs import only_on_linux
+from tests.waiting import LIMIT_S
 
 GONE = {
     **{module: {*only_on_linux(module.__name__)} for module in (os, fcntl, mmap, signal, resource, time)},
@@ -274,7 +275,7 @@ def viewed(folder: Path, wd) -> None:
     import json
 
     with wd.view(folder / "root", open_browser=False) as viewer:
-        connection = http.client.HTTPConnection("127.0.0.1", viewer.port, timeout=60)
+        connection = http.client.HTTPConnection("127.0.0.1", viewer.port, timeout=LIMIT_S)
         connection.request("GET", "/api/episodes", headers={"Authorization": f"Bearer {viewer.access.token}"})
         assert len(json.loads(connection.getresponse().read())["rows"]) == 1
         connection.close()

@@ -122,9 +122,9 @@ def in_child(check: Callable[[], bool]) -> bool:
 def test_a_pool_works_in_a_child_and_after_it_was_closed() -> None:
     pool = ThreadPool(2, "test")
     assert pool.map(abs, [-1, -2, -3]) == [1, 2, 3]
-    assert in_child(lambda: pool.submit(pow, 3, 2).result(10) == 9)
+    assert in_child(lambda: pool.submit(pow, 3, 2).result(LIMIT_S) == 9)
     pool.close(wait=True)
-    assert pool.submit(pow, 2, 3).result(10) == 8
+    assert pool.submit(pow, 2, 3).result(LIMIT_S) == 8
     with pytest.raises(ZeroDivisionError):
         pool.map(lambda x: 1 // x, [1, 0])
     pool.close(wait=True)

@@ -9,6 +9,7 @@ import threading
 
 import pytest
 
+from tests.waiting import LIMIT_S
 from warpdata.bytekit.kept import KEPT, KeptBlocks
 
 
@@ -82,7 +83,7 @@ def test_a_forked_child_starts_with_nothing_and_a_free_lock() -> None:
         pid = os.fork()
         if pid == 0:
             gc.disable()
-            is_free = KEPT._lock.acquire(timeout=5)
+            is_free = KEPT._lock.acquire(timeout=LIMIT_S)
             os._exit(0 if is_free and not KEPT._blocks else 1)
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
     assert KEPT.get(owner, "a") is not None

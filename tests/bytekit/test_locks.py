@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 
 import warpdata as wd
+from tests.waiting import LIMIT_S
 from warpdata.bytekit import locks, system
 from warpdata.bytekit.locks import FileLock, Places, ThreadLock, is_locked
 from warpdata.catalog.staging import Staging, sweep
@@ -53,7 +54,7 @@ class TestPlaces:
         for thread in threads:
             thread.start()
         for thread in threads:
-            thread.join(60)
+            thread.join(LIMIT_S)
         assert not any(thread.is_alive() for thread in threads)
         assert failures == []
         assert most[0] <= 3
@@ -165,7 +166,7 @@ class TestFileLock:
         found: list[FileLock] = []
         thread = threading.Thread(target=lambda: found.append(taken(tmp_path / "lock")))
         thread.start()
-        opened.wait(60)
+        opened.wait(LIMIT_S)
         ready, told = os.pipe()
         child = os.fork()
         if child == 0:
@@ -173,7 +174,7 @@ class TestFileLock:
             signal.pause()
         os.read(ready, 1)
         try:
-            thread.join(60)
+            thread.join(LIMIT_S)
             found[0].release()
             assert not is_locked(tmp_path / "lock")
         finally:

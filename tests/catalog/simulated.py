@@ -12,6 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from tests.waiting import LIMIT_S
 from warpdata.errors import UnavailableError
 from warpdata.stores.memory import MemoryStore
 
@@ -91,7 +92,7 @@ class Process:
         """Let the process run up to its next request."""
         self.world.running = self
         self._go.release()
-        assert self.world.turn.acquire(timeout=30), f"{self.name} hangs"
+        assert self.world.turn.acquire(timeout=LIMIT_S), f"{self.name} hangs"
         self.waits_since_s = self.world.now_s
 
     def crash(self) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import warpdata as wd
-from tests.waiting import until
+from tests.waiting import LIMIT_S, until
 from warpdata.cli.main import main
 from warpdata.cli.sparkline import human_time, sparkline
 
@@ -117,7 +117,7 @@ def test_record_stops_at_ctrl_c_and_salvage_takes_a_root(tmp_path: Path) -> None
             pause_s=0.05,
         )
         child.send_signal(signal.SIGINT)
-        assert child.wait(120) == 0
+        assert child.wait(LIMIT_S) == 0
     finally:
         child.kill()
     assert len(wd.LocalDataset(tmp_path)[0]["joints"]) > 10

@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 
 import warpdata as wd
+from tests.waiting import LIMIT_S
 from warpdata.timeline.episode import Episode
 from warpdata.timeline.memory import ArraySignal
 from warpdata.timeline.source import StepClock
@@ -209,4 +210,4 @@ class EpisodeContract:
     def test_workers(self, episode: Episode, method: str) -> None:
         assert look(episode) == SEEN
         with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context(method)) as pool:
-            assert pool.submit(look, episode).result(timeout=120) == SEEN
+            assert pool.submit(look, episode).result(timeout=LIMIT_S) == SEEN

@@ -21,7 +21,7 @@ import numpy as np
 import pytest
 
 import warpdata as wd
-from tests.waiting import until
+from tests.waiting import LIMIT_S, until
 from warpdata.bytekit import forks
 from warpdata.bytekit.checksum import sha256_hex
 from warpdata.bytekit.lazy import cached_property
@@ -449,11 +449,11 @@ def test_a_lock_held_by_a_thread_of_the_parent(tmp_path: Path) -> None:
     def hold() -> None:
         with found._local._lock, CAMERAS._lock:
             held.set()
-            over.wait(60)
+            over.wait(LIMIT_S)
 
     thread = threading.Thread(target=hold)
     thread.start()
-    assert held.wait(60)
+    assert held.wait(LIMIT_S)
     try:
         in_child(lambda: _same(found[0]["cam"][3][0].tolist(), expected))
     finally:
@@ -468,7 +468,7 @@ def held_open(
     inside, on = threading.Event(), threading.Event()
     thread = threading.Thread(target=begin, args=(inside, on), daemon=True)
     thread.start()
-    assert inside.wait(60)
+    assert inside.wait(LIMIT_S)
     return thread, on
 
 
@@ -482,7 +482,7 @@ def test_a_child_makes_a_property_that_a_thread_of_the_parent_was_making() -> No
             return self.make()
 
     def begin(inside: threading.Event, on: threading.Event) -> int:
-        return Thing(lambda: inside.set() or on.wait(60) or 1).value
+        return Thing(lambda: inside.set() or on.wait(LIMIT_S) or 1).value
 
     thread, on = held_open(begin)
     try:
@@ -494,7 +494,7 @@ def test_a_child_makes_a_property_that_a_thread_of_the_parent_was_making() -> No
 
 
 def test_threads_that_make_a_property_at_once_get_the_same() -> None:
-    both = threading.Barrier(2, timeout=60)
+    both = threading.Barrier(2, timeout=LIMIT_S)
 
     class Thing:
         @cached_property
@@ -517,7 +517,7 @@ def slow_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str
     (tmp_path / "slow_to_import.py").write_text(
         "import sys\n"
         "sys.inside.set()\n"
-        "sys.on.wait(60)\n"
+        "sys.on.wait(180)\n"
         "value = 5\n"
     )  # fmt: skip
     monkeypatch.syspath_prepend(tmp_path)

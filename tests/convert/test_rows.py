@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 import warpdata as wd
+from tests.waiting import LIMIT_S
 
 STEPS = 12
 FILES = {
@@ -71,4 +72,4 @@ def test_workers(sets: Path, method: str) -> None:
     episodes = [wd.open_episodes(sets / name)[1] for name in FILES.values()]
     assert look(episodes[0]) == SEEN
     with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context(method)) as pool:
-        assert list(pool.map(look, episodes, timeout=120)) == [SEEN] * len(episodes)
+        assert list(pool.map(look, episodes, timeout=LIMIT_S)) == [SEEN] * len(episodes)

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tests.waiting import LIMIT_S
 from warpdata.corpora.writer import CorpusWriter
 
 CODE = """
@@ -50,7 +51,7 @@ def test_memory_is_constant(corpus: Path, how: str) -> None:
         capture_output=True,
         text=True,
         check=True,
-        timeout=120,
+        timeout=LIMIT_S,
     )
     early, peak = map(float, done.stdout.split())
     assert peak < 64, f"{peak:.0f} MiB above the start"

@@ -16,6 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.contracts.row_source import QUIET, WIDTH, RowSourceContract, rows_of, write_shards
+from tests.waiting import LIMIT_S
 from warpdata.bytekit.background import TaskThread
 from warpdata.corpora import decode_ahead, fixed_order
 from warpdata.corpora.source import FixedOrderSource, MmapShardSource
@@ -159,4 +160,4 @@ for _ in range(int(sys.argv[2])):
 @pytest.mark.parametrize("batches", [3, 12])
 def test_a_program_that_closes_nothing_ends(tmp_path: Path, batches: int) -> None:
     (tmp_path / "a.shard").write_bytes(encode_shard_bytes(np.ones((20 * 1024, 128))))
-    subprocess.run([sys.executable, "-c", PROGRAM, str(tmp_path), str(batches)], check=True, timeout=60)
+    subprocess.run([sys.executable, "-c", PROGRAM, str(tmp_path), str(batches)], check=True, timeout=LIMIT_S)

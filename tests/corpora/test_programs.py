@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import ROOT
+from tests.waiting import LIMIT_S
 
 
 def test_the_demo_part(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -24,7 +25,7 @@ def test_the_sparse_autoencoder_example(tmp_path: Path) -> None:
     pytest.importorskip("torch")
     done = subprocess.run(
         [sys.executable, str(ROOT / "examples/corpus_sae.py"), str(tmp_path)],
-        capture_output=True, text=True, timeout=180,
+        capture_output=True, text=True, timeout=LIMIT_S,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert "bit for bit the same" in done.stdout
@@ -48,6 +49,6 @@ for module in list(sys.modules.values()):  # as large libraries do: such modules
 
 def test_a_program_that_leaves_them_open_ends_quietly(tmp_path: Path) -> None:
     done = subprocess.run(
-        [sys.executable, "-c", _LEFT_OPEN, str(tmp_path)], capture_output=True, text=True, timeout=60
+        [sys.executable, "-c", _LEFT_OPEN, str(tmp_path)], capture_output=True, text=True, timeout=LIMIT_S
     )
     assert (done.returncode, done.stderr) == (0, "")

@@ -40,7 +40,7 @@ def _shell(command, allowed):
         except SystemExit as ended:
             code = ended.code
     else:
-        done = subprocess.run(command, capture_output=True, text=True, shell=True, timeout=120)
+        done = subprocess.run(command, capture_output=True, text=True, shell=True, timeout=270)
         code = done.returncode
         said.write(done.stdout + done.stderr)
     assert code in allowed, f"$ {command}\\n{said.getvalue()}"

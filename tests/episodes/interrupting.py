@@ -29,8 +29,10 @@ from warpdata.episodes import journals, tables
 
 NAMES = ("number", "text", "large", "cam/left", "cam/right")
 LIMIT_S = 60
-STARTED, INTERRUPTED, DONE = range(len(NAMES), len(NAMES) + 3)
-SLOTS = len(NAMES) + 3
+STARTED, INTERRUPTED, DONE, STEPS = range(len(NAMES), len(NAMES) + 4)
+SLOTS = len(NAMES) + 4
+SHORT, ENDLESS = 50, 10**9
+"""A short one is often interrupted while it is being finished, an endless one always while it records."""
 
 
 def value_of(name: str, step: int) -> Any:
@@ -66,7 +68,7 @@ def record(root: Path, how: str, shared: mmap.mmap) -> None:
 
 def _append(writer: wd.DiskEpisodeWriter, counts: np.ndarray, how: str) -> None:
     step = 0
-    end = 50 if how == "leave" else 10**9  # a short one is often interrupted while it is being finished
+    end = counts[STEPS]
     while step < end:
         try:
             for number, name in enumerate(NAMES):
@@ -87,7 +89,7 @@ def _append(writer: wd.DiskEpisodeWriter, counts: np.ndarray, how: str) -> None:
 
 def interrupt_one(root: Path, how: str, nursery: Nursery, rng: random.Random) -> str:
     """Interrupt one recorder; how its recording ended."""
-    child = nursery.child()
+    child = nursery.child(rng.choice([SHORT, ENDLESS]) if how == "leave" else ENDLESS)
     counts = np.frombuffer(nursery.shared, np.int64)
     wait_for(lambda: counts[STARTED], "the recorder does not start")
     time.sleep(rng.random() * rng.choice([0.002, 0.05, 0.3]))

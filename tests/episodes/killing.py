@@ -22,7 +22,9 @@ from tests.episodes.nursery import Nursery, is_alive
 from tests.waiting import until
 
 LIMIT = 3000
-ACKNOWLEDGED, FINISHED = 0, 1
+AHEAD = 400
+"""Steps a recorder does beyond the one it is to be killed at: then it waits, however late the kill comes."""
+ACKNOWLEDGED, FINISHED, ALLOWED = range(3)
 CHANNELS = [
     {"id": "state", "dtype": "f32", "shape": [7]},
     {"id": "rgb", "dtype": "u8", "shape": [16, 16, 3]},
@@ -45,6 +47,8 @@ def recorder(path: Path, rows: dict[str, np.ndarray], shared: mmap.mmap) -> None
     writer = wd.WShardStreamWriter(path, "kill", CHANNELS)
     writer.begin_episode()
     for index in range(LIMIT):
+        while index >= counts[ALLOWED]:
+            time.sleep(0.0002)
         writer.write_timestep({name: each[index] for name, each in rows.items()}, reward=index, done=False)
         counts[ACKNOWLEDGED] = index + 1
     writer.end_episode()
@@ -53,7 +57,7 @@ def recorder(path: Path, rows: dict[str, np.ndarray], shared: mmap.mmap) -> None
 
 def kill_once(path: Path, nursery: Nursery, after_steps: int, delay_s: float) -> tuple[int, int]:
     """(acknowledged, salvaged) steps of one killed recording; raises if any acknowledged byte is missing."""
-    child = nursery.child()
+    child = nursery.child(after_steps + AHEAD)
     counts = np.frombuffer(nursery.shared, np.int64)
     until(lambda: counts[ACKNOWLEDGED] >= after_steps, "the recorder does not record", pause_s=0.0002)
     time.sleep(delay_s)
@@ -97,7 +101,7 @@ def kill_many(folder: Path, times: int, seed: int) -> dict[str, int]:
     totals = {"kills": 0, "acknowledged": 0, "salvaged": 0, "before_first_step": 0, "while_finishing": 0}
     rows = {name: expected(name, LIMIT) for name in ("state", "rgb", "ctrl")}
     assert wd.WShardStreamWriter, "loaded before the first fork"
-    with Nursery(2, lambda shared: recorder(path, rows, shared)) as nursery:
+    with Nursery(3, lambda shared: recorder(path, rows, shared)) as nursery:
         for _ in range(times):
             # From before the first step to after the last, so that beginning and finishing are hit too.
             after = max(0, min(LIMIT, moments.randrange(-LIMIT // 10, LIMIT + LIMIT // 5)))

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.waiting import LIMIT_S
 from warpdata.episodes import encode_cameras as encoding
 from warpdata.episodes.camera import VideoFile
 from warpdata.episodes.encode_cameras import RawCamera, encode_cameras
@@ -35,7 +36,7 @@ def camera(base: Path, count: int, finished: dict[str, int]) -> RawCamera:
 
 def test_encoders_are_drained_at_the_same_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(encoding, "usable_cores", lambda: 3)
-    together, drain = threading.Barrier(3, timeout=60), VideoFile.drain
+    together, drain = threading.Barrier(3, timeout=LIMIT_S), VideoFile.drain
 
     def drained(self: VideoFile) -> None:
         if self.waits:

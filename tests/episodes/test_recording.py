@@ -21,7 +21,7 @@ import pytest
 import warpdata as wd
 from tests.episodes.nursery import run_small
 from tests.sweeps import SOAK
-from tests.waiting import until
+from tests.waiting import LIMIT_S, until
 from warpdata.bytekit import mapping
 from warpdata.episodes.interrupts import Wakeup
 from warpdata.episodes.salvage_folder import salvage_root
@@ -79,7 +79,7 @@ def test_closing_never_waits_for_a_thread_that_missed_its_wakeup(
     monkeypatch.setattr(Wakeup, "wait", wait_late)
     recording = threading.Thread(target=record, daemon=True)
     recording.start()
-    recording.join(120)
+    recording.join(LIMIT_S)
     assert not recording.is_alive()
     assert waits
 
@@ -300,14 +300,14 @@ def test_the_end_of_a_table_waits_for_what_is_still_being_written(
 
     def added(clock: Any, stamps: Any) -> None:
         if threading.get_ident() == closer:
-            is_held.wait(20)
+            is_held.wait(LIMIT_S)
             if not is_written.is_set():
                 both.append("the end was written while the background still wrote rows that it had counted")
             is_closing.set()
         is_last = stamps[0] == last_block
         if is_last:
             is_held.set()
-            is_closing.wait(20)  # until whoever closes waits for this, or writes
+            is_closing.wait(LIMIT_S)  # until whoever closes waits for this, or writes
         add(clock, stamps)
         if is_last:
             is_written.set()
@@ -357,7 +357,7 @@ def test_two_processes_share_a_root(tmp_path: Path) -> None:
         "        for i in range(20): w.append('x', np.array([int(sys.argv[2]), e, i]), i)\n"
     )
     work = [subprocess.Popen([sys.executable, "-c", code, str(tmp_path), str(n)]) for n in range(2)]
-    assert [each.wait(60) for each in work] == [0, 0]
+    assert [each.wait(LIMIT_S) for each in work] == [0, 0]
     dataset = wd.LocalDataset(tmp_path)
     assert len(dataset) == 16
     found = {tuple(episode["x"][0][0][:2].tolist()) for episode in dataset}
@@ -403,7 +403,7 @@ def test_ctrl_c_finishes_the_episode(tmp_path: Path) -> None:
         "        time.sleep(0.001)\n",
     )
     child.send_signal(signal.SIGINT)
-    child.communicate(timeout=30)
+    child.communicate(timeout=LIMIT_S)
     episode = wd.LocalDataset(tmp_path)[0]
     assert len(episode["x"]) >= 20
     assert "KeyboardInterrupt" in episode.meta["interrupted"]
@@ -441,7 +441,7 @@ def test_a_forked_child_cannot_touch_the_recording(tmp_path: Path) -> None:
         child = int(recorder.stdout.readline())
         recorder.kill()
         try:
-            assert recorder.wait(60) == -signal.SIGKILL
+            assert recorder.wait(LIMIT_S) == -signal.SIGKILL
             unfinished = wd.LocalDataset(tmp_path).unfinished[0].path
             for path in (unfinished, tmp_path / "s.parquet", tmp_path / "a.wshard"):
                 wd.salvage(path)
@@ -473,7 +473,7 @@ def test_threads_that_append_while_the_episode_is_closed(tmp_path: Path) -> None
         time.sleep(0.001)
     writer.close()
     for thread in threads:
-        thread.join(30)
+        thread.join(LIMIT_S)
     episode = wd.open_episode(tmp_path / "ep")
     assert {name: len(episode[name]) for name in values} == acknowledged
 

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 import warpdata as wd
-from tests.waiting import until
+from tests.waiting import LIMIT_S, until
 from warpdata.bytekit import mapping, system
 from warpdata.episodes import journals, recording
 from warpdata.episodes.unfinished import is_recorded
@@ -166,7 +166,7 @@ def test_a_failed_sync_is_an_error_of_the_next_call(
     monkeypatch.setattr(mapping, "sync_range", broken)
     with contextlib.suppress(StoreError):  # something to sync
         append(writer, 1)
-    assert failed.wait(60)
+    assert failed.wait(LIMIT_S)
     until(lambda: has_failed(writer), "the failure is not kept")
     for step in (2, 3):
         with pytest.raises(StoreError, match="Input/output"):

@@ -15,7 +15,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 import warpdata as wd
-from tests.waiting import until
+from tests.waiting import LIMIT_S, until
 from warpdata.episodes import recording as recording_module
 from warpdata.episodes.camera import VideoFile
 from warpdata.episodes.salvage_folder import salvage_root
@@ -57,7 +57,7 @@ def test_a_slow_encoder_is_seen_while_it_is_slow(tmp_path: Path, monkeypatch: py
     encode = VideoFile.encode
 
     def slow(self: VideoFile, *given: Any) -> bool:
-        go_on.wait(30)
+        go_on.wait(LIMIT_S)
         return encode(self, *given)
 
     monkeypatch.setattr(VideoFile, "encode", slow)

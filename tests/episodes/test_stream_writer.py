@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 import warpdata as wd
-from tests.waiting import until
+from tests.waiting import LIMIT_S, until
 from warpdata.bytekit.ranges import BytesRangeReader
 from warpdata.errors import (
     ConflictError,
@@ -367,7 +367,7 @@ def test_an_interpreter_that_exits_while_recording_does_not_hang(tmp_path: Path)
         "w.begin_episode()\n"
         "[w.write_timestep({'x': np.full(2, i, np.float32)}) for i in range(100)]\n"
     )
-    subprocess.run([sys.executable, "-c", code, tmp_path / "a.wshard"], check=True, timeout=60)
+    subprocess.run([sys.executable, "-c", code, tmp_path / "a.wshard"], check=True, timeout=LIMIT_S)
     assert wd.salvage(tmp_path / "a.wshard").steps_kept == 100
 
 

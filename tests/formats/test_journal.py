@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from tests.conftest import ROOT
 from tests.formats.spec_tables import assert_spec_matches
 from tests.sweeps import enough_examples, thinned
+from tests.waiting import LIMIT_S
 from warpdata.bytekit import system
 from warpdata.bytekit.checksum import crc32c
 from warpdata.bytekit.ranges import BytesRangeReader
@@ -253,12 +254,12 @@ def test_the_lock_dies_with_its_process_whatever_a_thread_maps_while_a_child_is_
 
     def pause(*_: object) -> None:
         mapped.set()
-        goes_on.wait(60)
+        goes_on.wait(LIMIT_S)
 
     monkeypatch.setattr(system, {"sync": "sync_mapped", "prepare": "populate_to_write"}[call], pause)
     thread = threading.Thread(target=getattr(writer, call))
     thread.start()
-    assert mapped.wait(60)
+    assert mapped.wait(LIMIT_S)
     ready, told = os.pipe()
     child = os.fork()
     if child == 0:
@@ -268,7 +269,7 @@ def test_the_lock_dies_with_its_process_whatever_a_thread_maps_while_a_child_is_
     try:
         assert is_live(tmp_path / "a")
         goes_on.set()
-        thread.join(60)
+        thread.join(LIMIT_S)
         writer.close()
         assert not is_live(tmp_path / "a")
     finally:
@@ -357,7 +358,7 @@ def test_a_large_record_is_not_overwritten_by_a_window_being_prepared(
     preparing = threading.Thread(target=writer.prepare)
     monkeypatch.setattr(os, "pwrite", slow)
     preparing.start()
-    assert is_filling.wait(60)
+    assert is_filling.wait(LIMIT_S)
     large = os.urandom(4 << 20)
     writer.append(1, 0, 1, 9000, large)
     is_appended.set()

@@ -18,6 +18,7 @@ import pytest
 import warpdata as wd
 from tests.catalog.test_faults import in_fork
 from tests.servers import serving
+from tests.waiting import LIMIT_S
 from warpdata.errors import (
     AuthenticationError,
     PermissionError_,
@@ -401,7 +402,7 @@ class TestNames:
 
     def test_a_name_server_that_hangs_is_not_waited_for(self, names: dict[str, Any]) -> None:
         ended = threading.Event()
-        names["slow.example"] = lambda: ended.wait(20)
+        names["slow.example"] = lambda: ended.wait(LIMIT_S)
         with pytest.raises(UnavailableError, match="no name server answered in time"):
             HttpStore("http://slow.example", timeout_s=0.05).head("x")
         ended.set()

@@ -18,7 +18,7 @@ from tests.catalog.test_faults import in_fork
 from tests.published import publish_demo
 from tests.servers import BUCKET, KEY, SECRET, Proxy, S3Server, s3_store, unique
 from tests.stores.test_cache import DATA, opened
-from tests.waiting import until
+from tests.waiting import LIMIT_S, until
 from warpdata.bytekit import locks
 from warpdata.bytekit.locks import ThreadLock
 from warpdata.errors import UnavailableError
@@ -242,7 +242,7 @@ def dripping(begin: bytes, again: bytes) -> Iterator[str]:
     over.set()
     listener.shutdown(socket.SHUT_RDWR)
     listener.close()
-    thread.join(5)
+    thread.join(LIMIT_S)
 
 
 @pytest.mark.parametrize(
@@ -297,7 +297,7 @@ def test_an_answer_that_ends_early_says_so() -> None:
     with pytest.raises(UnavailableError, match="it broke the connection off"):
         store.get("x", max_bytes=1 << 20)
     store.close()
-    thread.join(5)
+    thread.join(LIMIT_S)
     listener.close()
 
 

@@ -16,6 +16,7 @@ import pytest
 
 import warpdata as wd
 from tests.viewer.samples import record_root
+from tests.waiting import LIMIT_S
 
 
 @dataclass
@@ -50,7 +51,7 @@ class Client:
     def ask(
         self, method: str, path: str, body: bytes | None = None, headers: dict[str, str] | None = None
     ) -> Answer:
-        connection = http.client.HTTPConnection("127.0.0.1", self.viewer.port, timeout=60)
+        connection = http.client.HTTPConnection("127.0.0.1", self.viewer.port, timeout=LIMIT_S)
         try:
             connection.request(method, path, body, {**self.headers, **(headers or {})})
             answer = connection.getresponse()

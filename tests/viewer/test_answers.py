@@ -16,7 +16,7 @@ import pytest
 import warpdata as wd
 from tests.viewer.conftest import Client, client_of
 from tests.viewer.samples import BITS, SCRIPT, START_NS, STEP_NS, numbered_frame, record_one, tensor_shard
-from tests.waiting import until
+from tests.waiting import LIMIT_S, until
 from warpdata.errors import CorruptLayoutError, StoreError, UnavailableError
 from warpdata.timeline.source import StatedSource
 from warpdata.viewer.answers import Answers, BadQuestion, Question, Reply
@@ -404,7 +404,7 @@ def test_the_command_prints_its_link_first(root: Path) -> None:
         assert connection.getresponse().status == 200
         connection.close()
         process.send_signal(signal.SIGINT)
-        assert process.wait(60) == 0
+        assert process.wait(LIMIT_S) == 0
 
 
 def test_in_a_notebook_it_shows_itself(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:

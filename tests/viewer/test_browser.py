@@ -25,6 +25,7 @@ import warpdata as wd
 from tests.conftest import ROOT
 from tests.viewer.conftest import client_of
 from tests.viewer.samples import STEPS, numbered_frame, tensor_shard
+from tests.waiting import LIMIT_S
 from warpdata.bytekit.ranges import FileRangeReader
 from warpdata.episodes.file_video import FileVideo, SourceVideo
 
@@ -42,7 +43,7 @@ def missing() -> str | None:
     return None
 
 
-pytestmark = [pytest.mark.skipif(missing() is not None, reason=str(missing())), pytest.mark.timeout(120)]
+pytestmark = pytest.mark.skipif(missing() is not None, reason=str(missing()))
 
 
 class Browser:
@@ -85,7 +86,7 @@ def _end(process: subprocess.Popen[str]) -> None:
     """Also where it is busy: it closes its browser."""
     process.terminate()
     with contextlib.suppress(BrokenPipeError), process:
-        process.communicate(timeout=60)
+        process.communicate(timeout=LIMIT_S)
 
 
 @pytest.fixture(scope="session")

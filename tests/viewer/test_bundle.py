@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import ROOT
+from tests.waiting import LIMIT_S
 from warpdata.viewer.server import FILES, STATIC
 
 UI = ROOT / "viewer-ui"
@@ -22,7 +23,7 @@ built = pytest.mark.skipif(
 
 @built
 def test_the_committed_bundle_is_what_the_source_makes(tmp_path: Path) -> None:
-    subprocess.run(["node", "build.mjs", str(tmp_path)], cwd=UI, check=True, timeout=120)
+    subprocess.run(["node", "build.mjs", str(tmp_path)], cwd=UI, check=True, timeout=LIMIT_S)
     made = sorted(path.name for path in tmp_path.iterdir())
     assert made == sorted(path.name for path in STATIC.iterdir())
     for name in made:

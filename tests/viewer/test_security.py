@@ -14,6 +14,7 @@ import pytest
 import warpdata as wd
 from tests.viewer.conftest import Answer, Client
 from tests.viewer.samples import SCRIPT
+from tests.waiting import LIMIT_S
 from warpdata.viewer.access import AccessRules
 from warpdata.viewer.server import CHANGES, MAX_BODY_BYTES, QUESTIONS
 
@@ -27,7 +28,7 @@ def bare(reader: Client) -> Client:
 
 def raw(reader: Client, request: bytes) -> bytes:
     """A request that no library would send."""
-    with socket.create_connection(("127.0.0.1", reader.viewer.port), timeout=30) as connection:
+    with socket.create_connection(("127.0.0.1", reader.viewer.port), timeout=LIMIT_S) as connection:
         answer = b""
         with contextlib.suppress(OSError):  # a server that has heard enough hangs up
             connection.sendall(request)

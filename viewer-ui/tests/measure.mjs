@@ -6,7 +6,7 @@ const [name, url, given = "{}"] = process.argv.slice(2);
 const options = JSON.parse(given);
 const browser = await launch();
 const page = await (await browser.newContext({ viewport: { width: 1440, height: 900 } })).newPage();
-page.setDefaultTimeout(60_000);
+page.setDefaultTimeout(180_000);
 
 const drawn = () => page.waitForSelector(".chart[data-points]", { state: "attached" });
 

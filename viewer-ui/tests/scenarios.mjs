@@ -14,7 +14,7 @@ async function open(address = url, more = {}) {
   const context = await browser.newContext({ viewport: { width: 1280, height: 900 }, ...more });
   const page = await context.newPage();
   page.asked = [];
-  page.setDefaultTimeout(options.patience ?? 30_000);
+  page.setDefaultTimeout(options.patience ?? 180_000);
   page.on("pageerror", (error) => faults.push(error.message));
   page.on("console", (said) => said.type() === "error" && faults.push(`${said.text()} ${said.location().url}`));
   page.on("request", (request) => {
