@@ -328,7 +328,7 @@ def serving(
     with http.server.ThreadingHTTPServer(
         ("127.0.0.1", 0), functools.partial(kind, directory=str(folder))
     ) as server:
-        thread = threading.Thread(target=server.serve_forever)
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
         thread.start()
         try:
             yield f"http://127.0.0.1:{server.server_port}/", kind.asked
