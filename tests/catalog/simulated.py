@@ -152,6 +152,7 @@ class World:
         self.processes: list[Process] = []
         self.running: Process | None = None
         self.checks: list[Callable[[], None]] = []
+        self._checked = (0, 0)
         self.least_sleep_s = 60.0
 
     def start(self, name: str, run: Callable[[ProcessStore], Any]) -> Process:
@@ -172,13 +173,16 @@ class World:
         return [process for process in self.processes if not process.is_done]
 
     def let(self, process: Process, *, crash: bool = False) -> None:
-        """One step of a process, or its end; then everything that must always hold is looked at."""
+        """One step of a process, or its end; where it changed the store, what must always hold is looked at."""
         if crash:
             process.crash()
         else:
             process.go_on()
-        for check in self.checks:
-            check()
+        state = (self.store._writes, len(self.store._blobs))
+        if state != self._checked:
+            for check in self.checks:
+                check()
+        self._checked = state
 
     def overdue(self) -> Process | None:
         """Whoever must go on before more time passes."""
