@@ -67,9 +67,8 @@ class TableStream:
         except StopIteration:
             raise
         except BaseException:
-            self._iterator = (
-                None  # asked again, it goes on where it failed: an end would pass for that of the rows
-            )
+            # Asked again, it goes on where it failed: an end would pass for that of the rows.
+            self._iterator = None
             raise
 
     def state_dict(self) -> dict[str, Any]:

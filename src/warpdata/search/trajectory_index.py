@@ -255,9 +255,8 @@ def _hit(found: Any, where: str) -> Hit:
     name, score, metadata = about.get("id"), about.get("score"), about.get("metadata")
     is_name = isinstance(name, str | int) and not isinstance(name, bool)
     is_number = isinstance(score, int | float) and not isinstance(score, bool)
-    is_number = (
-        is_number and abs(about["score"]) <= sys.float_info.max
-    )  # an integer may be more than a float holds
+    # An integer may be more than a float holds.
+    is_number = is_number and abs(about["score"]) <= sys.float_info.max
     if not is_name or not is_number or not isinstance(metadata, dict):
         raise StoreError("a result of the server has no id, score or metadata", path=where)
     return Hit(str(name), float(about["score"]), metadata)

@@ -157,9 +157,8 @@ class JournalReader:
             is_last = following == self.reader.size
             end = self._last_nonzero(position, following)
             if end == position and not is_last and len(found.rows[0]):
-                end = (
-                    following  # zeros before the first record were given back, between two of them is a hole
-                )
+                # Zeros before the first record were given back, between two of them is a hole.
+                end = following
             if end > position:
                 damage.append(self._damage(position, end, is_last=is_last))
             if is_last:
