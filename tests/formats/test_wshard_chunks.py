@@ -271,6 +271,14 @@ def test_write_episode_chunked(tmp_path: Path) -> None:
         writer.write_chunk(episodes.simple(3))
 
 
+def test_a_chunk_is_cut_like_any_other_episode(tmp_path: Path) -> None:
+    episode = wd.WShardEpisode("ep", length=6, rewards=np.arange(6, dtype=np.float32))
+    listed = wd.chunk_episode(episode, tmp_path / "coarse", 4)
+    chunk = wd.load_wshard(listed.chunk_path(listed.chunks[1]))
+    fine = wd.open_episode(wd.chunk_episode(chunk, tmp_path / "fine", 1)).tensors
+    assert (fine.length, fine.rewards.data.tolist()) == (2, [4, 5])
+
+
 def test_an_empty_episode_keeps_what_is_known_of_it(tmp_path: Path) -> None:
     empty = wd.WShardEpisode("nothing", "Env", metadata={"task": "pick"})
     empty.observations["state"] = wd.Channel("state", np.zeros((0, 3), np.float32), unit="rad")
