@@ -169,17 +169,23 @@ class TextColumn:
         self.length = column.length
 
     def rows(self, start: int, end: int) -> NDArray[Any]:
-        """Values [start, end)."""
+        """Values [start, end), the room they were given read a window at a time."""
         out = np.empty(end - start, object)
-        for index, stored in enumerate(self._column.rows(start, end)):
-            size = int.from_bytes(stored[:TEXT_SIZE_BYTES].tobytes(), "little")
-            if size > len(stored) - TEXT_SIZE_BYTES:
-                raise CorruptLayoutError(
-                    f"channel {self._name!r} has a value longer than its room", path=self._column.path
-                )
-            data = stored[TEXT_SIZE_BYTES : TEXT_SIZE_BYTES + size].tobytes()
-            out[index] = decode_value(self._encoding, data, self._name, self._column.path)
+        per_window = max(1, _WINDOW_BYTES // self._column.spec.row_bytes)
+        for low in range(start, end, per_window):
+            rooms = self._column.rows(low, min(low + per_window, end))
+            for index, stored in enumerate(rooms, low - start):
+                out[index] = self._value(stored)
         return out
+
+    def _value(self, stored: NDArray[np.uint8]) -> Any:
+        size = int.from_bytes(stored[:TEXT_SIZE_BYTES].tobytes(), "little")
+        if size > len(stored) - TEXT_SIZE_BYTES:
+            raise CorruptLayoutError(
+                f"channel {self._name!r} has a value longer than its room", path=self._column.path
+            )
+        data = stored[TEXT_SIZE_BYTES : TEXT_SIZE_BYTES + size].tobytes()
+        return decode_value(self._encoding, data, self._name, self._column.path)
 
 
 def step_episode(
