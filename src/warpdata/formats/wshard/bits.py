@@ -91,7 +91,7 @@ def quantize_delta(
     scales = np.where(peaks > 0, peaks / _MOST, 1.0).astype(np.float32)
     scales[scales == 0] = 1.0  # a peak below the smallest float32 is nothing
     steps = np.clip(np.round(windows / scales[:, None]), -_MOST, _MOST).astype(np.int8)
-    return steps.reshape(-1, *delta.shape[1:])[: len(delta)], scales
+    return _joined(steps)[: len(delta)], scales
 
 
 def dequantize_delta(
@@ -102,7 +102,7 @@ def dequantize_delta(
     windows = _windows(steps.astype(np.float32), window_size)
     if sizes.shape != windows.shape[:1] + windows.shape[2:]:
         raise ValueError(f"scales are {list(sizes.shape)} for {len(windows)} windows of {list(steps.shape)}")
-    whole: NDArray[np.float32] = (windows * sizes[:, None]).reshape(-1, *steps.shape[1:])
+    whole: NDArray[np.float32] = _joined(windows * sizes[:, None])
     return whole[: len(steps)]
 
 
@@ -122,3 +122,8 @@ def _windows(values: NDArray[Any], size: int) -> NDArray[Any]:
     padded = np.zeros((count * size, *values.shape[1:]), values.dtype)
     padded[: len(values)] = values
     return padded.reshape(count, size, *values.shape[1:])
+
+
+def _joined(windows: NDArray[Any]) -> NDArray[Any]:
+    """[windows, size, …] one after the other."""
+    return windows.reshape(windows.shape[0] * windows.shape[1], *windows.shape[2:])
