@@ -17,6 +17,7 @@ from warpdata.formats.wshard.residual import pack_residual, sign2nddiff, unpack_
 
 DELTA_WINDOW = 256
 _MOST = 127
+_LARGEST = _MOST * float(np.finfo(np.float32).max)
 
 
 def compute_error_residual(signal: ArrayLike, omen: ArrayLike) -> NDArray[np.int8]:
@@ -83,9 +84,10 @@ def quantize_delta(
     truth, guess = np.asarray(signal), np.asarray(omen)
     if truth.shape != guess.shape or truth.ndim == 0:
         raise ValueError(f"signal is {list(truth.shape)}, omen {list(guess.shape)}; both have a time axis")
-    delta = truth.astype(np.float64) - guess.astype(np.float64)
-    if not np.isfinite(delta).all():
-        raise ValueError("a difference that is not finite cannot be quantised")
+    with np.errstate(over="ignore", invalid="ignore"):
+        delta = truth.astype(np.float64) - guess.astype(np.float64)
+    if not (np.abs(delta) <= _LARGEST).all():
+        raise ValueError("a difference that is not finite, or has a step above float32, cannot be quantised")
     windows = _windows(delta, window_size)
     peaks = np.abs(windows).max(axis=1, initial=0)
     scales = np.where(peaks > 0, peaks / _MOST, 1.0).astype(np.float32)
