@@ -69,7 +69,9 @@ class ChunkedEpisodeWriter:
         if chunk_size_t <= 0:
             raise ValueError(f"chunk_size_t must be positive, not {chunk_size_t}")
         if not episode_id or "/" in episode_id or "\0" in episode_id or episode_id.startswith("."):
-            raise ValueError(f"{episode_id!r} cannot be part of a file name")
+            raise ValueError(
+                f"the episode id {episode_id!r} cannot be part of a file name: use one without '/' and a first '.'"
+            )
         self.folder = Path(folder)
         self.episode_id = episode_id
         self.chunk_size_t = chunk_size_t
