@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from collections.abc import Callable
 from dataclasses import replace
@@ -18,6 +19,7 @@ from tests.formats import episodes
 from tests.sweeps import enough_examples
 from warpdata.bytekit.commit import commit_file
 from warpdata.bytekit.jsontext import dump_json
+from warpdata.episodes.salvage import salvage_folder
 from warpdata.errors import (
     BlobNotFoundError,
     ChecksumError,
@@ -38,7 +40,7 @@ def write_list(path: Path, meta: object, block: str = layout.META_CHUNK_LIST) ->
     return path
 
 
-@settings(max_examples=enough_examples(60))
+@settings(max_examples=enough_examples(25))
 @given(episode=episodes.episodes(), steps=st.integers(1, 5))
 def test_cut_and_joined_is_the_same(
     tmp_path_factory: pytest.TempPathFactory, episode: wd.WShardEpisode, steps: int
@@ -259,6 +261,50 @@ def test_cutting_anew_that_fails_leaves_the_old_chunks(tmp_path: Path) -> None:
         writer.write_chunk(without_state(7))
     wd.validate_chunk_continuity(listed, check_files=True)
     assert wd.open_episode(listed).tensors == episodes.simple(20)
+
+
+@pytest.mark.parametrize("moved", [0, 1, 2])
+def test_a_cut_anew_that_is_killed_as_it_moves_can_be_finished(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moved: int
+) -> None:
+    wanted = wd.WShardEpisode("ep", length=6, rewards=np.arange(6, dtype=np.float32))
+    wd.chunk_episode(wanted, tmp_path, 2)
+    left, move = moved, os.replace
+
+    def killed(source: str | Path, target: str | Path) -> None:
+        nonlocal left
+        if Path(source).parent.name.startswith(".ep.tmp-"):
+            if Path(target).parent == tmp_path and not left:
+                raise KeyboardInterrupt
+            left -= Path(target).parent == tmp_path
+        move(source, target)
+
+    monkeypatch.setattr(os, "replace", killed)
+    writer = wd.ChunkedEpisodeWriter(tmp_path, "ep", 3)
+    writer.write_episode_chunked(wanted)
+    with pytest.raises(KeyboardInterrupt):
+        writer.finalize_manifest()
+    monkeypatch.undo()
+    writer.discard()  # what was begun to be moved is the episode now
+    assert not writer.manifest_path.exists()
+    [receipt] = salvage_folder(tmp_path) if moved else [wd.salvage(writer.manifest_path)]
+    assert (receipt.is_complete, receipt.steps_kept) == (True, 6)
+    assert wd.open_episode(writer.manifest_path).tensors == wanted
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        "ep_chunk_0000.wshard", "ep_chunk_0001.wshard", "ep_manifest.wshard"
+    ]  # fmt: skip
+
+
+def test_a_killed_cut_is_not_finished_over_other_chunks(tmp_path: Path) -> None:
+    listed = wd.chunk_episode(wd.WShardEpisode("ep", length=6, rewards=np.zeros(6)), tmp_path, 3)
+    stage = tmp_path / ".ep.tmp-0123456789ab"
+    stage.mkdir()
+    os.replace(tmp_path / "ep_manifest.wshard", stage / "ep_manifest.wshard")
+    chunk = listed.chunk_path(listed.chunks[0])
+    wd.save_wshard(replace(wd.load_wshard(chunk), rewards=np.ones(3)), chunk)
+    with pytest.raises(ChecksumError, match="SHA-256"):
+        wd.salvage(tmp_path / "ep_manifest.wshard")
+    assert (stage / "ep_manifest.wshard").exists()
 
 
 def test_write_episode_chunked(tmp_path: Path) -> None:

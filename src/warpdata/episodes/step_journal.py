@@ -171,7 +171,7 @@ class TextColumn:
     def rows(self, start: int, end: int) -> NDArray[Any]:
         """Values [start, end), the room they were given read a window at a time."""
         out = np.empty(end - start, object)
-        per_window = max(1, _WINDOW_BYTES // self._column.spec.row_bytes)
+        per_window = max(1, _WINDOW_BYTES // max(1, self._column.spec.row_bytes))
         for low in range(start, end, per_window):
             rooms = self._column.rows(low, min(low + per_window, end))
             for index, stored in enumerate(rooms, low - start):
