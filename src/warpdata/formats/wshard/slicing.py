@@ -95,8 +95,10 @@ def is_stored(rows: ChannelRows) -> bool:
 def slice_episode(episode: WShardEpisode, start: int, end: int) -> WShardEpisode:
     """Steps [start, end) of an episode, lazily; channels with their own clock are cut at the same times."""
     # Where the episode lay in a longer one says nothing of where its parts lie in it.
-    whose = {"chunk_index": None, "total_chunks": None, "timestep_range": (start, end)}
-    cut = replace(episode, length=end - start, timestamps_ns=None, blocks={}, **whose)
+    cut = replace(
+        episode, length=end - start, timestamps_ns=None, blocks={}, chunk_index=None, total_chunks=None,
+        timestep_range=(start, end),
+    )  # fmt: skip
     times = episode.times_ns()
     low = times[start] if start else None
     high = times[end] if end < episode.length else None
