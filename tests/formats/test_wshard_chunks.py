@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import weakref
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -98,6 +99,15 @@ def test_document_example(tmp_path: Path) -> None:
     assert ShardReader.open(manifest).role == 4
     assert wd.open_episode(manifest).tensors.length == 24
     assert wd.open_episode(tmp_path / "ep_001" / "ep_001_manifest.wshard").tensors.length == 24
+
+
+def test_what_was_read_of_a_chunk_is_let_go_with_it(tmp_path: Path) -> None:
+    reader = wd.ChunkedEpisodeReader(wd.chunk_episode(episodes.simple(20), tmp_path, 5, compression="zstd"))
+    for chunk in reader.iter_chunks():
+        read = weakref.ref(chunk.observations["state"].data)
+        assert read() is not None
+        del chunk
+        assert read() is None
 
 
 def test_explicit_indices_in_any_order(tmp_path: Path) -> None:

@@ -312,7 +312,10 @@ class ChunkedEpisodeReader:
         return self.manifest.total_chunks
 
     def load_chunk(self, index: int) -> WShardEpisode:
-        """One chunk, opened lazily and checked against what the list says of it."""
+        """One chunk, opened lazily and checked against what the list says of it; what is read of it is the caller's."""
+        return self._opened(index).clone()
+
+    def _opened(self, index: int) -> WShardEpisode:
         if index not in self._open:
             entry = self.manifest.chunks[index]
             chunk = load_wshard(self.manifest.chunk_bytes(entry), verify=self._verify)
@@ -335,7 +338,7 @@ class ChunkedEpisodeReader:
         """The whole episode as one."""
         if not self.manifest.chunks:
             return WShardEpisode(self.manifest.episode_id, self.manifest.env_id)
-        whole = join_episodes([entry.length for entry in self.manifest.chunks], self.load_chunk)
+        whole = join_episodes([entry.length for entry in self.manifest.chunks], self._opened)
         whole.id = self.manifest.episode_id
         whole.env_id = self.manifest.env_id or whole.env_id
         return whole
