@@ -260,9 +260,7 @@ def test_wrong_steps_are_refused_and_the_writer_goes_on(
     assert episode.observations["said"].data.tolist() == ["long enoug", "b"]
 
 
-def test_the_room_of_texts_is_read_a_window_at_a_time(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_texts_and_signs_are_read_a_window_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A finished file is made in little memory, however much room its short texts were given."""
     asked: list[int] = []
     rows = JournalColumn.rows
@@ -273,13 +271,19 @@ def test_the_room_of_texts_is_read_a_window_at_a_time(
         return rows(column, low, high)
 
     monkeypatch.setattr(JournalColumn, "rows", watched)
-    channels = [{"id": "said", "dtype": "text", "max_bytes": 1000}]
+    channels = [
+        {"id": "said", "dtype": "text", "max_bytes": 1000},
+        {"id": "x", "dtype": "f32"},
+        {"id": "curve", "lane": "residual", "of": "x", "type": "sign2nddiff", "dtype": "i8", "shape": [250]},
+    ]
+    signs = np.random.default_rng(0).integers(-1, 2, (20, 250), np.int8)
     with wd.WShardStreamWriter(tmp_path / "a", "e", channels, durability="none") as writer:
         writer.begin_episode()
         for step in range(20):
-            writer.write_timestep({"said": f"word {step}"})
-    found = wd.load_wshard(tmp_path / "a").observations["said"]
-    assert found.data.tolist() == [f"word {step}" for step in range(20)]
+            writer.write_timestep({"said": f"word {step}", "x": 0.0, "curve": signs[step]})
+    found = wd.load_wshard(tmp_path / "a")
+    assert found.observations["said"].data.tolist() == [f"word {step}" for step in range(20)]
+    assert found.residuals["x/sign2nddiff"].data.tobytes() == wd.pack_residual(signs)
     assert max(asked) <= 4096
 
 
