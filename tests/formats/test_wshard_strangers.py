@@ -227,7 +227,7 @@ def test_times_that_are_announced_and_not_there(tmp_path: Path) -> None:
     assert again.times_ns().tolist() == [0, 20_000_000, 40_000_000, 60_000_000]
 
 
-@settings(max_examples=enough_examples(60), suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=enough_examples(25), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     times=st.lists(st.integers(-(2**63), 2**63 - 1) | st.integers(0, 3), min_size=1, max_size=12),
     flag=st.sampled_from(["done", "truncated"]),

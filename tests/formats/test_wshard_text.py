@@ -30,7 +30,7 @@ def spoken(texts: list[str], values: list[Any]) -> wd.WShardEpisode:
     return episode
 
 
-@settings(max_examples=enough_examples(50))
+@settings(max_examples=enough_examples(30))
 @given(data=st.data(), steps=st.integers(0, 9), compression=st.sampled_from([None, "zstd", "zstd-seekable"]))
 def test_lossless_by_row_and_by_chunk(
     tmp_path_factory: pytest.TempPathFactory, data: st.DataObject, steps: int, compression: str | None
