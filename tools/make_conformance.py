@@ -363,6 +363,19 @@ def accepted() -> Iterable[tuple[str, File]]:
         ),
     )
     yield "text", with_blocks(**WORDS)
+    as_text = {"dtype": "u8", "shape": [], "encoding": "text", "ends": "aux/ends/x"}
+    yield (
+        "numbers_listed_as_text",
+        with_blocks(
+            meta__wshard={
+                "format": "W-SHARD",
+                "version": 1,
+                "lanes": [{"block": name, **as_text} for name in ("reward", "done", "time/timestamps_ns")],
+            },
+            time__timestamps_ns=np.arange(STEPS, dtype=np.int64).tobytes(),
+            aux__ends__x=np.array([8, 16, 24, 32], np.int64).tobytes(),
+        ),
+    )
     yield "json", with_blocks(**{**VALUES, "signal__w": b'12{}"a"777'})
     yield (
         "odd_numbers",

@@ -347,3 +347,20 @@ def test_what_is_left_of_a_damaged_file_keeps_its_odd_values(tmp_path: Path) -> 
     assert left.timestamps_ns.tolist() == times.tolist()
     assert left.terminations.data.tolist() == done.tolist()
     assert np.array_equal(left.observations["state"].data, STATE)
+
+
+@pytest.mark.parametrize("block", ["reward", "done", "time/timestamps_ns"])
+def test_numbers_that_are_listed_as_text_stay_numbers(tmp_path: Path, block: str) -> None:
+    numbers = {
+        "reward": np.arange(4, dtype="<f4"), "done": np.array([0, 0, 0, 1], "u1"),
+        "time/timestamps_ns": np.arange(4, dtype="<i8"),
+    }  # fmt: skip
+    blocks = episode_blocks(
+        4, LISTED, **{"signal/state": STATE, "aux/ends/x": np.arange(4, dtype="<i8")}, **numbers
+    )
+    lane = {"block": block, "dtype": "u8", "shape": [], "encoding": "text", "ends": "aux/ends/x"}
+    blocks["meta/wshard"] = json.dumps({"format": "W-SHARD", "version": 1, "lanes": [lane]}).encode()
+    again = check_saved_again(wd.load_wshard(stranger(blocks)), tmp_path)
+    assert again.rewards.data.tolist() == [0, 1, 2, 3]
+    assert again.terminations.data.tolist() == [0, 0, 0, 1]
+    assert again.timestamps_ns.tolist() == [0, 1, 2, 3]
