@@ -75,6 +75,13 @@ def test_residuals_have_a_row_per_step_or_are_not_cut(tmp_path: Path) -> None:
         whole.residuals["x/error/m"][6:8]
 
 
+def test_bits_that_are_none_are_named(tmp_path: Path) -> None:
+    episode = wd.WShardEpisode("e", length=9)
+    episode.residuals["x/sign2nddiff"] = np.zeros(9, np.uint8)
+    with pytest.raises(SchemaMismatchError, match=r"residual/x/sign2nddiff.*9 bytes are no residual"):
+        wd.chunk_episode(episode, tmp_path, 3)
+
+
 def test_residual_bits_are_cut_by_step(tmp_path: Path) -> None:
     episode = episodes.simple(21)
     whole = wd.open_episode(wd.chunk_episode(episode, tmp_path, 4)).tensors

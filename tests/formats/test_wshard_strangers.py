@@ -21,7 +21,7 @@ from tests.sweeps import enough_examples
 from warpdata.bytekit.checksum import crc32c, xxh64
 from warpdata.bytekit.ranges import BytesRangeReader
 from warpdata.errors import CorruptLayoutError, SchemaMismatchError, TimestampOrderError, TruncatedError
-from warpdata.formats.wshard import layout
+from warpdata.formats.wshard import ShardReader, layout
 from warpdata.formats.wshard.chunked import ChunkedEpisodeReader, chunk_episode
 from warpdata.formats.wshard.verify import verify_shard
 
@@ -364,3 +364,17 @@ def test_numbers_that_are_listed_as_text_stay_numbers(tmp_path: Path, block: str
     assert again.rewards.data.tolist() == [0, 1, 2, 3]
     assert again.terminations.data.tolist() == [0, 0, 0, 1]
     assert again.timestamps_ns.tolist() == [0, 1, 2, 3]
+
+
+def test_a_block_of_no_bytes_may_be_said_to_lie_anywhere(tmp_path: Path) -> None:
+    listed = [*LISTED, {"id": "none", "dtype": "f32", "shape": [0], "signal_block": "signal/none"}]
+    blocks = episode_blocks(4, listed, **{"signal/state": STATE, "signal/none": np.zeros((4, 0), "<f4")})
+    data = bytearray(stranger(blocks))
+    at = (
+        layout.TABLE_OFFSET
+        + layout.ENTRY_BYTES * ShardReader.open(bytes(data)).names.index("signal/none")
+        + 0x10
+    )
+    data[at : at + 8] = (len(data) + 100).to_bytes(8, "little")
+    again = check_saved_again(wd.load_wshard(bytes(data)), tmp_path)
+    assert again.observations["none"].data.shape == (4, 0)

@@ -434,7 +434,8 @@ class ShardReader:
         low, high = block.data_offset + start, block.data_offset + end
         if high <= len(self._head):
             return self._head[low:high]
-        return self._reader.read(low, high)
+        # A block of no bytes may be said to lie anywhere.
+        return self._reader.read(low, high) if low < high else memoryview(b"")
 
     def _whole_head(self, header: layout.Header) -> memoryview:
         if header.data_section_offset <= len(self._head):

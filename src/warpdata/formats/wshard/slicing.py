@@ -150,7 +150,11 @@ def _cut_residual(key: str, channel: Channel, start: int, end: int, length: int)
         if channel.length != length:
             raise SchemaMismatchError("this residual cannot be cut by step", block=f"residual/{key}")
         return _cut(channel, start, end, None, None)
-    signs = unpack_residual(channel.data, length)[start:end]
+    try:
+        signs = unpack_residual(channel.data, length)[start:end]
+    except CorruptLayoutError as error:
+        hint = "Store packed bits there, or call it something else."
+        raise SchemaMismatchError(error.message, block=f"residual/{key}", hint=hint) from None
     return Channel(key, np.frombuffer(pack_residual(signs), np.uint8), about=channel.about)
 
 
