@@ -25,7 +25,7 @@ from warpdata.bytekit.align import align_up
 from warpdata.bytekit.checksum import crc32c, fnv1a64, xxh64
 from warpdata.bytekit.codec import encode
 from warpdata.bytekit.dtype import DTYPE_NAMES, dtype_named
-from warpdata.bytekit.seekable import encode_seekable
+from warpdata.bytekit.seekable import encode_seekable, pack_seek_table
 from warpdata.formats.wshard import layout
 from warpdata.formats.wshard.table import table_crc32c
 
@@ -363,6 +363,19 @@ def accepted() -> Iterable[tuple[str, File]]:
         ),
     )
     yield "text", with_blocks(**WORDS)
+    as_text = {"dtype": "u8", "shape": [], "encoding": "text", "ends": "aux/ends/x"}
+    yield (
+        "numbers_listed_as_text",
+        with_blocks(
+            meta__wshard={
+                "format": "W-SHARD",
+                "version": 1,
+                "lanes": [{"block": name, **as_text} for name in ("reward", "done", "time/timestamps_ns")],
+            },
+            time__timestamps_ns=np.arange(STEPS, dtype=np.int64).tobytes(),
+            aux__ends__x=np.array([8, 16, 24, 32], np.int64).tobytes(),
+        ),
+    )
     yield "json", with_blocks(**{**VALUES, "signal__w": b'12{}"a"777'})
     yield (
         "odd_numbers",
@@ -569,6 +582,11 @@ def _refused_blocks() -> Iterable[tuple[str, Callable[[], bytes]]]:
     yield "lz4_far_match", stored(b"\x1fa\xff\xff" + lz4[4:], 5)
     yield "lz4_holds_less", stored(encode("lz4", WAVE[:-64]), 5)
     yield "lz4_wrong_content", stored(encode("lz4", bytes(len(WAVE))), 5)
+    unsummed = zstandard.ZstdCompressor(write_checksum=False).compress(WAVE)
+    yield (
+        "seekable_unsummed",
+        stored(unsummed + pack_seek_table([(len(unsummed), len(WAVE))]), 0x0B),
+    )
     yield "seekable_frame", stored(flipped(seekable, 60), 0x0B)
     yield "seekable_footer", stored(flipped(seekable, -1), 0x0B)
     yield "seekable_descriptor", stored(flipped(seekable, -5), 0x0B)

@@ -197,6 +197,9 @@ func decodeFrames(data []byte, ends, sizes []int64) ([]byte, error) {
 		if found.isSkippable || found.size != sizes[i] || found.end != int64(len(part)) {
 			return nil, corrupt("", "a zstd frame does not hold the %d bytes of the seek table", sizes[i])
 		}
+		if part[4]&4 == 0 { // nothing else vouches for a frame that is read alone
+			return nil, corrupt("", "a zstd frame of a seek table has no checksum of its own")
+		}
 		before := int64(len(out))
 		if out, err = fill(part, out); err != nil {
 			return nil, err

@@ -594,7 +594,7 @@ func (l *loader) fill() error {
 	}
 	l.take(ticksBlock)
 	if l.take(stampsBlock) {
-		clock, err := l.rows(stampsBlock, TensorSpec{DType: "i64"}, l.schema.length)
+		clock, err := l.numbers(stampsBlock, TensorSpec{DType: "i64"}, l.schema.length)
 		if err != nil {
 			return err
 		}
@@ -636,7 +636,7 @@ func (l *loader) addChannel(spec channelSpec) error {
 	var err error
 	if spec.clock != "" {
 		l.take(spec.clock)
-		if clock, err = l.rows(spec.clock, TensorSpec{DType: "i64"}, -1); err != nil {
+		if clock, err = l.numbers(spec.clock, TensorSpec{DType: "i64"}, -1); err != nil {
 			return err
 		}
 		length = clock.Length()
@@ -704,7 +704,7 @@ func (l *loader) flag(name string) (*Channel, error) {
 			}
 		}
 	}
-	rows, err := l.rows(block, TensorSpec{DType: exact}, l.schema.length)
+	rows, err := l.numbers(block, TensorSpec{DType: exact}, l.schema.length)
 	if err != nil {
 		return nil, err
 	}
@@ -759,6 +759,7 @@ func (l *loader) foreignDType(name string) (string, error) {
 	return wide.asFloat, nil
 }
 
+// rows are those of a channel: numbers, or text where the metadata says so.
 func (l *loader) rows(name string, spec TensorSpec, length int64) (RowSource, error) {
 	text, isText := l.schema.texts[name]
 	if !isText {

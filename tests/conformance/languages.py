@@ -48,7 +48,7 @@ class Commands:
         found: list[dict[str, Any]] = []
         for start in range(0, len(names), _AT_ONCE):
             text = run([*self._dump, "--full", "--lines", *names[start : start + _AT_ONCE]])
-            found += [plain(json.loads(line)) for line in text.splitlines()]
+            found += [plain(json.loads(line)) for line in text.strip().split("\n")]
         assert len(found) == len(names)
         return found
 

@@ -15,6 +15,7 @@ import pytest
 import warpdata as wd
 from warpdata.episodes import journals, record, recording
 from warpdata.errors import ConflictError, RecordingError, SchemaMismatchError, WriterClosedError
+from warpdata.formats.wshard import ShardReader
 
 
 @pytest.mark.parametrize("name", ["root", "one.wshard"])
@@ -276,3 +277,35 @@ def test_what_one_action_earned_is_not_earned_again_by_others(
     tensors = episode.tensors
     assert tensors is not None
     assert np.flatnonzero(np.isfinite(tensors.rewards.data)).tolist() == rows
+
+
+def test_how_a_file_is_stored_is_checked_before_it_is_recorded(tmp_path: Path) -> None:
+    for wrong in ("zsdt", "zstd:99", {"x": "zsdt"}):
+        with pytest.raises(ValueError, match=r"zst"):
+            wd.record(tmp_path / "e.wshard", compression=wrong)
+    with pytest.raises(ValueError, match="Did you mean 'strict'"):
+        wd.record(tmp_path / "e.wshard", compat="stict")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_compression_of_no_signal_keeps_what_was_recorded(tmp_path: Path) -> None:
+    target = tmp_path / "e.wshard"
+    with (
+        pytest.raises(RecordingError, match="'joitn'") as caught,
+        wd.record(target, compression={"joitn": "zstd"}) as rec,
+    ):
+        rec.append("joint", np.zeros(3, np.float32), 1)
+    assert "warp salvage" in str(caught.value.hint)
+    wd.salvage(target)
+    assert len(wd.open_episode(target).signals["joint"]) == 1
+
+
+def test_a_strict_file_has_no_frames_to_enter(tmp_path: Path) -> None:
+    how = {"compression": "zstd-seekable", "compat": "strict"}
+    with wd.record(tmp_path / "e.wshard", **how) as rec:
+        for step in range(100):
+            rec.append("joint", np.zeros(30, np.float32), step)
+    shard = ShardReader.open(tmp_path / "e.wshard")
+    stored = [shard.block(name) for name in shard.names]
+    assert any(block.codec == "zstd" for block in stored)
+    assert not any(block.is_seekable for block in stored)

@@ -17,6 +17,8 @@ from hypothesis import strategies as st
 import warpdata as wd
 from tests.sweeps import enough_examples
 from warpdata.bytekit.dtype import DTYPE_NAMES, dtype_named
+from warpdata.episodes import step_journal
+from warpdata.episodes.step_journal import JournalColumn
 from warpdata.errors import PermissionError_, SchemaMismatchError, StoreError, TimestampOrderError
 from warpdata.formats.wshard.chunked import ChunkedEpisodeReader
 
@@ -237,7 +239,8 @@ def test_what_could_not_be_saved_is_refused_before_recording(tmp_path: Path) -> 
         ({"joint": 1.0, "said": "x" * 11}, {}, "11 bytes, at most 10"),
         ({"joint": 1.0, "said": 3}, {}, "text was expected"),
         ({"joint": 1.0, "said": "\ud800"}, {}, "said"),
-        ({"joint": 1.0, "said": ""}, {"reward": "much"}, "reward is a number"),
+        ({"joint": 1.0, "said": ""}, {"reward": "1.5"}, "reward is a number"),
+        ({"joint": 1.0, "said": ""}, {"reward": 2 + 1j}, "reward is a number"),
         ({"joint": 1.0, "said": ""}, {"done": np.zeros(2)}, "are bool"),
         ([1.0, ""], {}, "dict of values"),
     ],
@@ -255,6 +258,33 @@ def test_wrong_steps_are_refused_and_the_writer_goes_on(
     episode = wd.load_wshard(tmp_path / "a")
     assert episode.observations["joint"].data.tolist() == [0.5, 1.5]
     assert episode.observations["said"].data.tolist() == ["long enoug", "b"]
+
+
+def test_texts_and_signs_are_read_a_window_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A finished file is made in little memory, however much room its short texts were given."""
+    asked: list[int] = []
+    rows = JournalColumn.rows
+    monkeypatch.setattr(step_journal, "_WINDOW_BYTES", 4096)
+
+    def watched(column: JournalColumn, low: int, high: int) -> Any:
+        asked.append((high - low) * column.spec.row_bytes)
+        return rows(column, low, high)
+
+    monkeypatch.setattr(JournalColumn, "rows", watched)
+    channels = [
+        {"id": "said", "dtype": "text", "max_bytes": 1000},
+        {"id": "x", "dtype": "f32"},
+        {"id": "curve", "lane": "residual", "of": "x", "type": "sign2nddiff", "dtype": "i8", "shape": [250]},
+    ]
+    signs = np.random.default_rng(0).integers(-1, 2, (20, 250), np.int8)
+    with wd.WShardStreamWriter(tmp_path / "a", "e", channels, durability="none") as writer:
+        writer.begin_episode()
+        for step in range(20):
+            writer.write_timestep({"said": f"word {step}", "x": 0.0, "curve": signs[step]})
+    found = wd.load_wshard(tmp_path / "a")
+    assert found.observations["said"].data.tolist() == [f"word {step}" for step in range(20)]
+    assert found.residuals["x/sign2nddiff"].data.tobytes() == wd.pack_residual(signs)
+    assert max(asked) <= 4096
 
 
 def test_tensors_with_gradients(tmp_path: Path) -> None:

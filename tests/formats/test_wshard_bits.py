@@ -76,6 +76,13 @@ def test_deltas_are_right_to_half_a_step(steps: int, dims: int, window: int, see
     assert np.all(np.abs(again - signal) <= step * 0.51 + 1e-6)
 
 
+def test_deltas_of_no_dimensions() -> None:
+    nothing = np.zeros((5, 0), np.float32)
+    quantized, scales = wd.quantize_delta(nothing, nothing, 2)
+    assert (quantized.shape, scales.shape) == ((5, 0), (3, 0))
+    assert wd.reconstruct_from_omen_and_delta(nothing, quantized, scales, 2).shape == (5, 0)
+
+
 def test_error_curvature_and_wrong_arguments() -> None:
     signal = np.array([0.0, 3, 0, 0, 0])
     assert wd.compute_error_residual(signal, np.zeros(5)).tolist() == [0, 1, -1, 0, 0]
@@ -87,6 +94,10 @@ def test_error_curvature_and_wrong_arguments() -> None:
         wd.quantize_delta(signal, signal, 0)
     with pytest.raises(ValueError, match="finite"):
         wd.quantize_delta(signal, np.full(5, np.nan))
+    with pytest.raises(ValueError, match="above float32"):
+        wd.quantize_delta([1e300], [0.0])
+    with pytest.raises(ValueError, match="finite"):
+        wd.quantize_delta([1e308], [-1e308])
     with pytest.raises(ValueError, match="scales"):
         wd.dequantize_delta(np.zeros(5, np.int8), np.ones(2, np.float32), 5)
     with pytest.raises(ValueError, match="T, D"):

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
+import weakref
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -18,6 +20,7 @@ from tests.formats import episodes
 from tests.sweeps import enough_examples
 from warpdata.bytekit.commit import commit_file
 from warpdata.bytekit.jsontext import dump_json
+from warpdata.episodes.salvage import salvage_folder
 from warpdata.errors import (
     BlobNotFoundError,
     ChecksumError,
@@ -38,7 +41,7 @@ def write_list(path: Path, meta: object, block: str = layout.META_CHUNK_LIST) ->
     return path
 
 
-@settings(max_examples=enough_examples(60))
+@settings(max_examples=enough_examples(25))
 @given(episode=episodes.episodes(), steps=st.integers(1, 5))
 def test_cut_and_joined_is_the_same(
     tmp_path_factory: pytest.TempPathFactory, episode: wd.WShardEpisode, steps: int
@@ -72,6 +75,13 @@ def test_residuals_have_a_row_per_step_or_are_not_cut(tmp_path: Path) -> None:
         whole.residuals["x/error/m"][6:8]
 
 
+def test_bits_that_are_none_are_named(tmp_path: Path) -> None:
+    episode = wd.WShardEpisode("e", length=9)
+    episode.residuals["x/sign2nddiff"] = np.zeros(9, np.uint8)
+    with pytest.raises(SchemaMismatchError, match=r"residual/x/sign2nddiff.*9 bytes are no residual"):
+        wd.chunk_episode(episode, tmp_path, 3)
+
+
 def test_residual_bits_are_cut_by_step(tmp_path: Path) -> None:
     episode = episodes.simple(21)
     whole = wd.open_episode(wd.chunk_episode(episode, tmp_path, 4)).tensors
@@ -96,6 +106,15 @@ def test_document_example(tmp_path: Path) -> None:
     assert ShardReader.open(manifest).role == 4
     assert wd.open_episode(manifest).tensors.length == 24
     assert wd.open_episode(tmp_path / "ep_001" / "ep_001_manifest.wshard").tensors.length == 24
+
+
+def test_what_was_read_of_a_chunk_is_let_go_with_it(tmp_path: Path) -> None:
+    reader = wd.ChunkedEpisodeReader(wd.chunk_episode(episodes.simple(20), tmp_path, 5, compression="zstd"))
+    for chunk in reader.iter_chunks():
+        read = weakref.ref(chunk.observations["state"].data)
+        assert read() is not None
+        del chunk
+        assert read() is None
 
 
 def test_explicit_indices_in_any_order(tmp_path: Path) -> None:
@@ -261,6 +280,50 @@ def test_cutting_anew_that_fails_leaves_the_old_chunks(tmp_path: Path) -> None:
     assert wd.open_episode(listed).tensors == episodes.simple(20)
 
 
+@pytest.mark.parametrize("moved", [0, 1, 2])
+def test_a_cut_anew_that_is_killed_as_it_moves_can_be_finished(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moved: int
+) -> None:
+    wanted = wd.WShardEpisode("ep", length=6, rewards=np.arange(6, dtype=np.float32))
+    wd.chunk_episode(wanted, tmp_path, 2)
+    left, move = moved, os.replace
+
+    def killed(source: str | Path, target: str | Path) -> None:
+        nonlocal left
+        if Path(source).parent.name.startswith(".ep.tmp-"):
+            if Path(target).parent == tmp_path and not left:
+                raise KeyboardInterrupt
+            left -= Path(target).parent == tmp_path
+        move(source, target)
+
+    monkeypatch.setattr(os, "replace", killed)
+    writer = wd.ChunkedEpisodeWriter(tmp_path, "ep", 3)
+    writer.write_episode_chunked(wanted)
+    with pytest.raises(KeyboardInterrupt):
+        writer.finalize_manifest()
+    monkeypatch.undo()
+    writer.discard()  # what was begun to be moved is the episode now
+    assert not writer.manifest_path.exists()
+    [receipt] = salvage_folder(tmp_path) if moved else [wd.salvage(writer.manifest_path)]
+    assert (receipt.is_complete, receipt.steps_kept) == (True, 6)
+    assert wd.open_episode(writer.manifest_path).tensors == wanted
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        "ep_chunk_0000.wshard", "ep_chunk_0001.wshard", "ep_manifest.wshard"
+    ]  # fmt: skip
+
+
+def test_a_killed_cut_is_not_finished_over_other_chunks(tmp_path: Path) -> None:
+    listed = wd.chunk_episode(wd.WShardEpisode("ep", length=6, rewards=np.zeros(6)), tmp_path, 3)
+    stage = tmp_path / ".ep.tmp-0123456789ab"
+    stage.mkdir()
+    os.replace(tmp_path / "ep_manifest.wshard", stage / "ep_manifest.wshard")
+    chunk = listed.chunk_path(listed.chunks[0])
+    wd.save_wshard(replace(wd.load_wshard(chunk), rewards=np.ones(3)), chunk)
+    with pytest.raises(ChecksumError, match="SHA-256"):
+        wd.salvage(tmp_path / "ep_manifest.wshard")
+    assert (stage / "ep_manifest.wshard").exists()
+
+
 def test_write_episode_chunked(tmp_path: Path) -> None:
     writer = wd.ChunkedEpisodeWriter(tmp_path, "ep", chunk_size_t=6)
     paths = writer.write_episode_chunked(episodes.simple(20))
@@ -269,6 +332,14 @@ def test_write_episode_chunked(tmp_path: Path) -> None:
     assert wd.open_episode(writer.finalize_manifest()).tensors == episodes.simple(20)
     with pytest.raises(RecordingError):
         writer.write_chunk(episodes.simple(3))
+
+
+def test_a_chunk_is_cut_like_any_other_episode(tmp_path: Path) -> None:
+    episode = wd.WShardEpisode("ep", length=6, rewards=np.arange(6, dtype=np.float32))
+    listed = wd.chunk_episode(episode, tmp_path / "coarse", 4)
+    chunk = wd.load_wshard(listed.chunk_path(listed.chunks[1]))
+    fine = wd.open_episode(wd.chunk_episode(chunk, tmp_path / "fine", 1)).tensors
+    assert (fine.length, fine.rewards.data.tolist()) == (2, [4, 5])
 
 
 def test_an_empty_episode_keeps_what_is_known_of_it(tmp_path: Path) -> None:

@@ -11,8 +11,9 @@ import pytest
 import warpdata as wd
 from warpdata.bytekit.align import align_up
 from warpdata.bytekit.checksum import crc32c, xxh64
+from warpdata.bytekit.commit import commit_file
 from warpdata.errors import ConflictError, CorruptLayoutError
-from warpdata.formats.wshard import layout
+from warpdata.formats.wshard import ShardReader, ShardWriter, layout
 from warpdata.formats.wshard.pieces import PieceChecksums
 
 CHANNELS = [
@@ -237,9 +238,21 @@ def test_lists_of_piece_checksums_that_are_none(data: bytes) -> None:
         PieceChecksums.unpack(memoryview(data), "x.wshard")
 
 
-def test_fewer_piece_checksums_than_pieces() -> None:
-    block = bytes(range(64))
-    pieces = PieceChecksums(2, np.array([crc32c(block[:16])], np.uint32))
-    pieces.check(memoryview(block[:16]), 0, 8, "signal/x", "x.wshard")
-    with pytest.raises(CorruptLayoutError, match="fewer piece checksums"):
-        pieces.check(memoryview(block), 0, 8, "signal/x", "x.wshard")
+@pytest.mark.parametrize("count", [0, 1, 4])
+def test_fewer_piece_checksums_than_pieces(tmp_path: Path, count: int) -> None:
+    episode = wd.WShardEpisode("e", length=5)
+    episode.observations["x"] = rows = np.arange(5 << 18, dtype=np.uint8).reshape(5, 1 << 18)
+    wd.save_wshard(episode, tmp_path / "whole")
+    shard, aux = ShardReader.open(tmp_path / "whole"), layout.PIECES_PREFIX + "signal/x"
+    with commit_file(tmp_path / "few") as out:
+        writer = ShardWriter(out, shard.names)
+        for name in shard.names:
+            if name == aux:
+                writer.add_bytes(name, shard.read(name)[: 4 + 4 * count])
+            else:
+                writer.add_stored(shard.block(name), shard.stored(name))
+        writer.finish()
+    for row in (0, 4):
+        with pytest.raises(CorruptLayoutError, match=r"signal/x.*fewer piece checksums"):
+            wd.load_wshard(tmp_path / "few").observations["x"][row]
+    assert np.array_equal(wd.load_wshard(tmp_path / "few").observations["x"].data, rows)

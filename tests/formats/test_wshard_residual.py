@@ -1,12 +1,14 @@
 from __future__ import annotations
 
+import warnings
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 import warpdata as wd
-from warpdata.errors import CorruptLayoutError
+from warpdata.errors import CorruptLayoutError, SchemaMismatchError
 
 
 def test_reference_vectors() -> None:
@@ -18,6 +20,13 @@ def test_reference_vectors() -> None:
     # In float32 this signal looks straight; the rule is to compute in float64.
     signal = (np.arange(30, dtype=np.float32) * np.float32(0.1)).reshape(10, 3)[:, 0]
     assert wd.pack_residual(wd.sign2nddiff(signal)) == b"\x90\x00"
+
+
+def test_what_is_no_number_has_no_curvature() -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        found = wd.sign2nddiff([0, np.nan, 1, 5, np.inf, 5, 1e308, -1e308, 1e308])
+    assert found.tolist() == [0, 0, 0, -1, 1, -1, 1, -1, 0]
 
 
 @given(st.integers(1, 40), st.integers(1, 4), st.data())
@@ -48,3 +57,6 @@ def test_on_an_episode() -> None:
     episode.omens["x/m"] = np.array([0, 0, 0, 0, 1], np.float32)
     assert wd.unpack_residual(episode.add_residual("x").data, 5).tolist() == [-1, 1, -1, 1, -1]
     assert episode.add_residual("x", model="m").data.tolist() == [0, 1, 0, 1, -1]
+    episode.observations["said"] = ["a"] * 5
+    with pytest.raises(SchemaMismatchError, match="'said' holds text"):
+        episode.add_residual("said")

@@ -20,7 +20,7 @@ from warpdata.formats.wshard import ShardReader, layout
 CODECS = st.sampled_from([None, "none", "zstd", "zstd-seekable", "lz4", "auto", "zstd:19"])
 
 
-@settings(max_examples=enough_examples(75))
+@settings(max_examples=enough_examples(50))
 @given(episode=episodes.episodes(), compression=CODECS, strict=st.booleans())
 def test_lossless(
     tmp_path_factory: pytest.TempPathFactory, episode: wd.WShardEpisode, compression: str, strict: bool

@@ -66,7 +66,7 @@ def wild_episodes(draw: st.DrawFn) -> wd.WShardEpisode:
     return episode
 
 
-@settings(max_examples=enough_examples(75))
+@settings(max_examples=enough_examples(40))
 @given(episode=wild_episodes(), strict=st.booleans())
 def test_refused_or_equal(
     tmp_path_factory: pytest.TempPathFactory, episode: wd.WShardEpisode, strict: bool

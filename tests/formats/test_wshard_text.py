@@ -16,7 +16,8 @@ from tests.sweeps import enough_examples
 from warpdata.bytekit.commit import commit_file
 from warpdata.bytekit.jsontext import dump_json
 from warpdata.errors import CorruptLayoutError, FormatError
-from warpdata.formats.wshard import ShardReader, ShardWriter
+from warpdata.formats.wshard import ShardReader, ShardWriter, text
+from warpdata.formats.wshard.text import EncodedRows, encode_value
 
 TEXTS = st.text(st.characters(codec="utf-8"), max_size=30)
 
@@ -29,7 +30,7 @@ def spoken(texts: list[str], values: list[Any]) -> wd.WShardEpisode:
     return episode
 
 
-@settings(max_examples=enough_examples(50))
+@settings(max_examples=enough_examples(30))
 @given(data=st.data(), steps=st.integers(0, 9), compression=st.sampled_from([None, "zstd", "zstd-seekable"]))
 def test_lossless_by_row_and_by_chunk(
     tmp_path_factory: pytest.TempPathFactory, data: st.DataObject, steps: int, compression: str | None
@@ -45,6 +46,21 @@ def test_lossless_by_row_and_by_chunk(
     assert loaded.actions["call"][start:end].tolist() == values[start:end]
     assert loaded == episode
     assert wd.open_episode(wd.chunk_episode(loaded, folder / "chunks", 2)).tensors == episode
+
+
+def test_a_value_longer_than_a_window_is_not_encoded_for_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    values = ["a" * 1000, "", "é" * 500, "b"]
+    rows = EncodedRows(wd.Channel.text("said", values).row_source, "signal/said")
+    encoded: list[str] = []
+    monkeypatch.setattr(
+        text, "encode_value", lambda kind, value: encoded.append(value) or encode_value(kind, value)
+    )
+    windows = [
+        rows.rows(start, min(start + 64, rows.length)).tobytes() for start in range(0, rows.length, 64)
+    ]
+    assert b"".join(windows) == "".join(values).encode()
+    # Once for the windows inside it, and where it meets the one before it and the one behind it.
+    assert max(encoded.count(value) for value in values) <= 3
 
 
 def test_lists_of_strings_and_dicts_are_taken_for_what_they_are(tmp_path: Path) -> None:

@@ -143,8 +143,9 @@ export function decodeFrames(data: Uint8Array, ends: number[], sizes: number[]):
     const part = data.subarray(start, end);
     const frame = readFrame(part, 0);
     const size = sizes[index]!;
-    if (frame.isSkippable || frame.size !== size || frame.end !== part.length) {
-      corrupt(`a zstd frame does not hold the ${size} bytes of the seek table`);
+    // Nothing but its checksum vouches for a frame that is read alone.
+    if (!frame.hasChecksum || frame.size !== size || frame.end !== part.length) {
+      corrupt(`no zstd frame of ${size} bytes with a checksum`);
     }
     filled += fill(part, frame, out.subarray(filled));
     start = end;

@@ -206,6 +206,7 @@ async function fill(episode: Episode, shard: Shard, schema: EpisodeSchema): Prom
     return blockRows(shard, name, spec, length);
   };
 
+  /** The rows of a channel: numbers, or text where the metadata says so. */
   const rowsOf = (name: string, spec: TensorSpec, length?: number): RowSource => {
     const text = schema.texts.get(name);
     if (!text) return numbers(name, spec, length);
@@ -234,17 +235,17 @@ async function fill(episode: Episode, shard: Shard, schema: EpisodeSchema): Prom
   const flag = async (name: "reward" | "done" | "truncated"): Promise<RowSource | undefined> => {
     const isThere = left.delete(name);
     const exact = schema.flags.get(name);
-    if (exact && !fitsOwnBlock(name, exact)) return rowsOf(layout.EXACT[name]!, tensorSpec(exact), steps);
+    if (exact && !fitsOwnBlock(name, exact)) return numbers(layout.EXACT[name]!, tensorSpec(exact), steps);
     // One existing writer stores an empty block where there is no reward or done.
     if (!isThere || schema.absent.has(name) || (steps && !shard.block(name).rawSize)) return undefined;
     const plain = name === layout.REWARD ? "f32" : "u8";
-    return rowsOf(name, tensorSpec(exact ?? (await foreignDtype(name, plain))), steps);
+    return numbers(name, tensorSpec(exact ?? (await foreignDtype(name, plain))), steps);
   };
 
   const listed = [...schema.channels].sort((a, b) => LANES.indexOf(a.lane) - LANES.indexOf(b.lane));
   for (const { block, clock: named, tensor, lane, about } of listed) {
     left.delete(block);
-    const clock = named === undefined ? undefined : rowsOf(named, I64);
+    const clock = named === undefined ? undefined : numbers(named, I64);
     const length = clock ? clock.length : steps;
     let rows: RowSource;
     if (shard.has(block)) rows = rowsOf(block, tensor, length);
@@ -256,7 +257,7 @@ async function fill(episode: Episode, shard: Shard, schema: EpisodeSchema): Prom
   const flags = new Map<"reward" | "done" | "truncated", RowSource | undefined>();
   for (const name of FLAGS) flags.set(name, await flag(name));
   left.delete(layout.TICKS);
-  if (left.has(layout.TIMESTAMPS_NS)) episode.clock = rowsOf(layout.TIMESTAMPS_NS, I64, steps);
+  if (left.has(layout.TIMESTAMPS_NS)) episode.clock = numbers(layout.TIMESTAMPS_NS, I64, steps);
   // One existing writer says that it has times and stores none: its steps have a rate.
   else (episode.timebase as { type: string }).type = "ticks";
   // Lanes, and the actions one existing writer does not list.

@@ -78,8 +78,15 @@ def encode_zstd_frame(data: Buffer, level: int = ZSTD_DEFAULT_LEVEL) -> bytes:
     return _compressor(level, checksum=True).compress(byte_view(data))
 
 
+_FRAME_CHECKSUM = 0x04
+"""The bit of a frame's header, behind its magic, that says that a checksum follows the content."""
+
+
 def decode_zstd_frames(data: memoryview, ends: Sequence[int], sizes: Sequence[int]) -> bytes:
-    """Decompress neighbouring frames that end at these offsets and must hold exactly these sizes, joined."""
+    """Decompress neighbouring frames that end at these offsets and must hold exactly these sizes, joined.
+
+    Nothing else vouches for a frame that is read alone: it must have a checksum.
+    """
     context, announced = _decompressor(), _zstd.frame_content_size
     pieces, start = [], 0
     try:
@@ -87,6 +94,8 @@ def decode_zstd_frames(data: memoryview, ends: Sequence[int], sizes: Sequence[in
             frame = data[start:end]
             if announced(frame) != size:
                 raise CorruptLayoutError(f"a zstd frame does not hold the {size} bytes of the seek table")
+            if not frame[4] & _FRAME_CHECKSUM:
+                raise CorruptLayoutError("a zstd frame of a seek table has no checksum of its own")
             pieces.append(context.decompress(frame, allow_extra_data=False))
             start = end
     except _zstd.ZstdError as error:

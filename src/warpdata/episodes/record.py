@@ -20,12 +20,19 @@ from warpdata.episodes.local import LocalDatasetWriter
 from warpdata.episodes.packed import pack_episode
 from warpdata.episodes.provenance import environment
 from warpdata.episodes.values import Hints
-from warpdata.errors import ConflictError, RecordingError, WriterClosedError, require_word, suggests
+from warpdata.errors import (
+    ConflictError,
+    RecordingError,
+    WarpError,
+    WriterClosedError,
+    require_word,
+    suggests,
+)
 from warpdata.formats.episodedir.documents import plain_static
 from warpdata.formats.episodedir.images import VideoOptions
 from warpdata.formats.episodedir.names import check_name
 from warpdata.formats.episodedir.video import check_options
-from warpdata.formats.wshard.compression import CompressionChoice
+from warpdata.formats.wshard.compression import CompressionChoice, check_choice, check_compat
 from warpdata.timeline.meta import Role
 from warpdata.timeline.source import OUTCOMES, STEPS, Outcome, StepClock
 
@@ -47,7 +54,7 @@ class Recorder:
     always given. `step_clock` names the signal whose records are the steps (default: what `step` records, or the
     clock the actions share); `outcome="next"` says that rewards and flags come with the next observation.
     `durability` is what power loss may take: `"100ms"` (or another period), nothing with `"record"`, whatever the
-    kernel has not written with `"none"`.
+    kernel has not written with `"none"`. `compression` and `compat` are those of `save_wshard`, for one file.
     """
 
     @suggests
@@ -62,6 +69,7 @@ class Recorder:
         video: VideoOptions | None = None,
         durability: str = "100ms",
         compression: CompressionChoice = None,
+        compat: str = "default",
         overwrite: bool = False,
     ) -> None:
         require_word("clock", clock, get_args(Clock))
@@ -69,6 +77,7 @@ class Recorder:
         if step_clock is not None and not isinstance(step_clock, str):
             raise TypeError(f"step_clock is the name of a signal or clock, not {type(step_clock).__name__}")
         Durability.parse(durability)
+        check_choice(compression)
         environment(os.getcwd())  # asked now, because the first record must not wait for it
         self.target = Path(os.path.abspath(target))
         self._clock: Clock = clock
@@ -77,6 +86,7 @@ class Recorder:
         self._video = video
         self._durability = durability
         self._compression = compression
+        self._compat = check_compat(compat)
         self._overwrite = overwrite
         self._static: dict[str, Any] = {}
         self._declared: dict[str, dict[str, Any]] = {}
@@ -296,9 +306,17 @@ class Recorder:
         self._declared[name] = about
 
     def _pack(self, directory: Path) -> None:
-        pack_episode(
-            directory, self.target, self._compression, episode_id=self.target.stem, overwrite=self._overwrite
-        )
+        try:
+            pack_episode(
+                directory, self.target, self._compression, compat=self._compat, episode_id=self.target.stem,
+                overwrite=self._overwrite,
+            )  # fmt: skip
+        except ValueError as error:
+            if isinstance(error, WarpError):
+                raise
+            # A name for which a compression was chosen: which signals there are is known only now.
+            hint = f"Everything recorded is kept: run `warp salvage {self.target}`."
+            raise RecordingError(str(error), path=self.target, hint=hint) from None
 
     def _remove(self, writer: DiskEpisodeWriter) -> None:
         """Remove the episode, and the folders that were made for it and are empty again."""

@@ -48,7 +48,13 @@ from warpdata.formats.episodedir import layout
 from warpdata.formats.episodedir.documents import read_meta
 from warpdata.formats.journal.layout import record_span
 from warpdata.formats.journal.reader import JournalReader, Records, Scan, is_journal
-from warpdata.formats.wshard.chunked import ChunkedEpisodeReader, list_again
+from warpdata.formats.wshard.chunked import (
+    ChunkedEpisodeReader,
+    finish_cut,
+    list_again,
+    unfinished_cut,
+    unfinished_cuts,
+)
 from warpdata.formats.wshard.chunks import chunks_in, list_name, read_chunk_list, write_chunk_list
 from warpdata.formats.wshard.compression import Compression
 from warpdata.formats.wshard.episode import WShardEpisode
@@ -89,7 +95,7 @@ def salvage(
             )
             with nobody_else(work):
                 return _into_one_file(work, shard, overwrite=overwrite)
-    receipt = salvage_signal(path) if output is None else None
+    receipt = salvage_signal(path) or _from_cut(path) if output is None else None
     if receipt is not None:
         return receipt
     if os.path.isdir(path):
@@ -124,7 +130,7 @@ def salvage_folder(path: str | os.PathLike[str], *, overwrite: bool = False) -> 
         return [salvage(path, overwrite=overwrite)]
     receipts = salvage_root(path)
     left = [each for each in Path(path).glob(f"*{SHARD}{RECORDING_SUFFIX}") if each.is_dir()]
-    for each in sorted([*left, *Path(path).glob(f"*{SHARD}{PARTIAL}")]):
+    for each in sorted([*left, *Path(path).glob(f"*{SHARD}{PARTIAL}"), *unfinished_cuts(Path(path))]):
         receipts += one_of_many(lambda one: salvage(one, overwrite=overwrite), each)
     return receipts
 
@@ -363,6 +369,17 @@ def _from_chunk_list(source: str, target: str, *, overwrite: bool) -> LossReceip
     damage = [] if stated is None else [{"file": source, "why": each.message} for each in findings]
     episode = ChunkedEpisodeReader(target).episode()
     return _what_is_in(target, source, target, episode, why, damage=damage, kept_aside=aside)
+
+
+def _from_cut(path: str | os.PathLike[str]) -> LossReceipt | None:
+    """An episode that was being cut anew in its own folder: its new chunks are put in their place."""
+    stage = unfinished_cut(path)
+    if stage is None:
+        return None
+    listed = finish_cut(stage, path)
+    target = os.fspath(listed)
+    why = f"the {listed.total_chunks} chunks of a cut that was interrupted were put in their place"
+    return _what_is_in(target, target, target, ChunkedEpisodeReader(target).episode(), why)
 
 
 def _from_foreign_file(source: str, target: str, *, overwrite: bool) -> LossReceipt:

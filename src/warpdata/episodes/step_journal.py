@@ -169,17 +169,23 @@ class TextColumn:
         self.length = column.length
 
     def rows(self, start: int, end: int) -> NDArray[Any]:
-        """Values [start, end)."""
+        """Values [start, end), the room they were given read a window at a time."""
         out = np.empty(end - start, object)
-        for index, stored in enumerate(self._column.rows(start, end)):
-            size = int.from_bytes(stored[:TEXT_SIZE_BYTES].tobytes(), "little")
-            if size > len(stored) - TEXT_SIZE_BYTES:
-                raise CorruptLayoutError(
-                    f"channel {self._name!r} has a value longer than its room", path=self._column.path
-                )
-            data = stored[TEXT_SIZE_BYTES : TEXT_SIZE_BYTES + size].tobytes()
-            out[index] = decode_value(self._encoding, data, self._name, self._column.path)
+        per_window = max(1, _WINDOW_BYTES // max(1, self._column.spec.row_bytes))
+        for low in range(start, end, per_window):
+            rooms = self._column.rows(low, min(low + per_window, end))
+            for index, stored in enumerate(rooms, low - start):
+                out[index] = self._value(stored)
         return out
+
+    def _value(self, stored: NDArray[np.uint8]) -> Any:
+        size = int.from_bytes(stored[:TEXT_SIZE_BYTES].tobytes(), "little")
+        if size > len(stored) - TEXT_SIZE_BYTES:
+            raise CorruptLayoutError(
+                f"channel {self._name!r} has a value longer than its room", path=self._column.path
+            )
+        data = stored[TEXT_SIZE_BYTES : TEXT_SIZE_BYTES + size].tobytes()
+        return decode_value(self._encoding, data, self._name, self._column.path)
 
 
 def step_episode(
@@ -217,10 +223,21 @@ def _channel(each: StepField, column: JournalColumn) -> Channel:
     if each.encoding is not None:
         return Channel.over(each.path, TextColumn(column, each.encoding, each.id), about=each.about)
     if each.is_bits:
-        # One sign per step and dimension becomes one bit, and bits are packed over all steps.
-        bits = pack_residual(column.rows(0, column.length))
-        return Channel(each.path, np.frombuffer(bits, np.uint8), about=each.about)
+        return Channel(each.path, _packed_bits(column), about=each.about)
     return Channel.over(each.path, column, about=each.about)
+
+
+def _packed_bits(column: JournalColumn) -> NDArray[np.uint8]:
+    """One bit per sign, one dimension after the other; the signs are read a window of whole bytes at a time."""
+    dims = column.spec.row_bytes
+    if not dims or not column.length:
+        return np.zeros(0, np.uint8)
+    per_window = max(1, _WINDOW_BYTES // dims // 8) * 8
+    parts = [
+        np.frombuffer(pack_residual(column.rows(start, min(start + per_window, column.length))), np.uint8)
+        for start in range(0, column.length, per_window)
+    ]
+    return np.concatenate([part.reshape(dims, -1) for part in parts], axis=1).reshape(-1)
 
 
 def _identity(descriptor: Mapping[str, Any], path: str) -> WShardEpisode:

@@ -233,7 +233,7 @@ class WShardStreamWriter:
     ) -> None:
         given = 0 if timestamp_ns is None else GIVEN_TIME
         try:
-            value = _NAN if reward is None else reward if type(reward) is float else as_array(reward)
+            value = _NAN if reward is None else reward if type(reward) is float else _real(reward)
             self._reward[...] = value
             if math.isinf(self._reward) and not np.isinf(value).any():
                 raise OverflowError(f"{reward} does not fit in {self._reward.dtype}")
@@ -335,6 +335,14 @@ def _slot(record: StepRecord, offset: int, tensor: Any) -> NDArray[Any]:
         return np.zeros(tensor.shape, tensor.dtype.dtype)
     flat = np.frombuffer(record.payload, tensor.dtype.dtype, count, offset)
     return flat.reshape(tensor.shape)
+
+
+def _real(value: Any) -> NDArray[Any]:
+    """A number of any kind; not one with an imaginary part, nor a text or a time that numpy would turn into one."""
+    array = as_array(value)
+    if array.dtype.kind in "cSUmM":
+        raise TypeError(f"{value!r:.40} is none")
+    return array
 
 
 def _flag(value: Any) -> bool:

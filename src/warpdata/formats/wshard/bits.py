@@ -17,6 +17,7 @@ from warpdata.formats.wshard.residual import pack_residual, sign2nddiff, unpack_
 
 DELTA_WINDOW = 256
 _MOST = 127
+_LARGEST = _MOST * float(np.finfo(np.float32).max)
 
 
 def compute_error_residual(signal: ArrayLike, omen: ArrayLike) -> NDArray[np.int8]:
@@ -83,15 +84,16 @@ def quantize_delta(
     truth, guess = np.asarray(signal), np.asarray(omen)
     if truth.shape != guess.shape or truth.ndim == 0:
         raise ValueError(f"signal is {list(truth.shape)}, omen {list(guess.shape)}; both have a time axis")
-    delta = truth.astype(np.float64) - guess.astype(np.float64)
-    if not np.isfinite(delta).all():
-        raise ValueError("a difference that is not finite cannot be quantised")
+    with np.errstate(over="ignore", invalid="ignore"):
+        delta = truth.astype(np.float64) - guess.astype(np.float64)
+    if not (np.abs(delta) <= _LARGEST).all():
+        raise ValueError("a difference that is not finite, or has a step above float32, cannot be quantised")
     windows = _windows(delta, window_size)
     peaks = np.abs(windows).max(axis=1, initial=0)
     scales = np.where(peaks > 0, peaks / _MOST, 1.0).astype(np.float32)
     scales[scales == 0] = 1.0  # a peak below the smallest float32 is nothing
     steps = np.clip(np.round(windows / scales[:, None]), -_MOST, _MOST).astype(np.int8)
-    return steps.reshape(-1, *delta.shape[1:])[: len(delta)], scales
+    return _joined(steps)[: len(delta)], scales
 
 
 def dequantize_delta(
@@ -102,7 +104,7 @@ def dequantize_delta(
     windows = _windows(steps.astype(np.float32), window_size)
     if sizes.shape != windows.shape[:1] + windows.shape[2:]:
         raise ValueError(f"scales are {list(sizes.shape)} for {len(windows)} windows of {list(steps.shape)}")
-    whole: NDArray[np.float32] = (windows * sizes[:, None]).reshape(-1, *steps.shape[1:])
+    whole: NDArray[np.float32] = _joined(windows * sizes[:, None])
     return whole[: len(steps)]
 
 
@@ -122,3 +124,8 @@ def _windows(values: NDArray[Any], size: int) -> NDArray[Any]:
     padded = np.zeros((count * size, *values.shape[1:]), values.dtype)
     padded[: len(values)] = values
     return padded.reshape(count, size, *values.shape[1:])
+
+
+def _joined(windows: NDArray[Any]) -> NDArray[Any]:
+    """[windows, size, …] one after the other."""
+    return windows.reshape(windows.shape[0] * windows.shape[1], *windows.shape[2:])

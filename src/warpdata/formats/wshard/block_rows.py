@@ -108,7 +108,7 @@ class BlockRows:
         if not self._is_checked and (self._pieces is None or not self._pieces.is_checked(start, end)):
             self._shard.verify_rows(self.block, self.spec.row_bytes, start, end)
             self._is_checked = self._shard.is_verified(self.block)
-            self._pieces = None if self._is_checked else self._shard.pieces(self.block)
+            self._pieces = None if self._is_checked else self._shard.pieces(self.block, self.spec.row_bytes)
         return self._is_checked
 
     @property

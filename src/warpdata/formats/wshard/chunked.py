@@ -6,12 +6,19 @@ import copy
 import os
 import secrets
 import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, SupportsIndex
 
-from warpdata.bytekit.commit import TEMP_MARK, NewFile, commit_file, map_os_errors, writable_path
+from warpdata.bytekit.commit import (
+    TEMP_MARK,
+    NewFile,
+    commit_file,
+    fsync_folder,
+    map_os_errors,
+    writable_path,
+)
 from warpdata.bytekit.filenames import folded, keep_apart
 from warpdata.bytekit.jsontext import dump_json
 from warpdata.errors import (
@@ -69,7 +76,9 @@ class ChunkedEpisodeWriter:
         if chunk_size_t <= 0:
             raise ValueError(f"chunk_size_t must be positive, not {chunk_size_t}")
         if not episode_id or "/" in episode_id or "\0" in episode_id or episode_id.startswith("."):
-            raise ValueError(f"{episode_id!r} cannot be part of a file name")
+            raise ValueError(
+                f"the episode id {episode_id!r} cannot be part of a file name: use one without '/' and a first '.'"
+            )
         self.folder = Path(folder)
         self.episode_id = episode_id
         self.chunk_size_t = chunk_size_t
@@ -118,7 +127,7 @@ class ChunkedEpisodeWriter:
         self._check_forms(placed)
         name = chunk_name(self.episode_id, index)
         with map_os_errors(self.folder):
-            self._target(name)
+            _target(self.folder, name)
             self._stage.mkdir(exist_ok=True)
         save_wshard(placed, self._stage / name, self._compression, compat=self._compat)
         self._chunks[index] = ChunkEntry(index, name, "", (start, end), chunk.length)
@@ -149,15 +158,19 @@ class ChunkedEpisodeWriter:
         total = sum(entry.length for entry in entries)
         listed = ChunkList(self.episode_id, self._env_id, total, entries, self.manifest_path)
         validate_chunk_continuity(listed, check_channels=False)  # each was compared when it was written
+        with map_os_errors(self.folder):
+            self._stage.mkdir(exist_ok=True)
+        write_chunk_list(listed, self._stage / list_name(self.episode_id))
         if self._stage != self.folder:
-            self._move_into_place(entries)
-        self.manifest = write_chunk_list(listed, self.manifest_path)
-        self._remove_stale()
-        return self.manifest
+            _move_into_place(listed, self._stage)
+        _remove_stale(listed)
+        self.manifest = listed
+        return listed
 
     def discard(self) -> None:
         """Remove what was written to take the place of older chunks, which stay as they are."""
-        if self.manifest is None and self._stage != self.folder:
+        is_moving = unfinished_cut(self.manifest_path) == Path(os.path.abspath(self._stage))
+        if self.manifest is None and self._stage != self.folder and not is_moving:
             shutil.rmtree(self._stage, ignore_errors=True)
 
     def _check_forms(self, chunk: WShardEpisode) -> None:
@@ -169,34 +182,6 @@ class ChunkedEpisodeWriter:
                 f"this chunk {difference} the one before it",
                 hint="All chunks of an episode have the same channels.",
             )
-
-    def _move_into_place(self, entries: Sequence[ChunkEntry]) -> None:
-        """Old list away, new chunks in, then the new list: no list ever names chunks of another cut."""
-        with map_os_errors(self.folder):
-            targets = [self._target(entry.uri) for entry in entries]
-            if self.manifest_path.exists():
-                os.unlink(writable_path(self.manifest_path))
-            for entry, target in zip(entries, targets, strict=True):
-                os.replace(self._stage / entry.uri, target)
-            if self._stage.exists():
-                self._stage.rmdir()
-
-    def _target(self, name: str) -> str:
-        """Where a chunk goes in the end: a link to a file is followed, anything else is refused."""
-        target = writable_path(self.folder / name)
-        if os.stat(os.path.dirname(target)).st_dev != os.stat(self.folder).st_dev:
-            raise StoreError(
-                "a link is there that leads to another file system", path=self.folder / name,
-                hint="Remove the link, or write to another folder.",
-            )  # fmt: skip
-        return target
-
-    def _remove_stale(self) -> None:
-        """Chunks of this episode that an older, longer list named; what cannot be read is kept."""
-        listed = {entry.uri for entry in self._chunks.values()}
-        for path in chunks_in(self.folder, self.episode_id):
-            if path.name not in listed and _is_chunk_of(path, self.episode_id):
-                path.unlink()
 
     def _range(self, index: int, length: int) -> tuple[int, int]:
         before = self._chunks.get(index - 1)
@@ -215,6 +200,77 @@ class ChunkedEpisodeWriter:
                 with commit_file(path) as out:
                     _restamped(shard, out, {"total_chunks": total})
         return replace(entry, sha256=file_sha256(path))
+
+
+def unfinished_cut(path: str | os.PathLike[str]) -> Path | None:
+    """The folder from which a cut anew, of which this is to be the list, was being moved when it was killed; or None.
+
+    Its own list lies there, and the old one is gone: all of it is there or in its place already.
+    """
+    where = Path(os.path.abspath(path))
+    episode_id = where.name.removesuffix(list_name(""))
+    if where.exists() or where.name == episode_id or not where.parent.is_dir():
+        return None
+    begun = (each for each in where.parent.iterdir() if each.name.startswith(f".{episode_id}{TEMP_MARK}"))
+    return next((each for each in sorted(begun) if (each / where.name).is_file()), None)
+
+
+def unfinished_cuts(folder: Path) -> list[Path]:
+    """The lists of all cuts in a folder that were killed while they were moved into place."""
+    found = folder.glob(f".*{TEMP_MARK}*/*{list_name('')}")
+    return sorted({folder / each.name for each in found if unfinished_cut(folder / each.name)})
+
+
+def finish_cut(stage: Path, path: str | os.PathLike[str]) -> ChunkList:
+    """Move the rest of a killed cut into place; what is there already must be what its list says."""
+    where = Path(os.path.abspath(path))
+    listed = replace(read_chunk_list(stage / where.name), path=where)
+    for entry in listed.chunks:
+        if not (stage / entry.uri).exists():
+            check_chunk_hash(listed, entry)
+    _move_into_place(listed, stage)
+    _remove_stale(listed)
+    return listed
+
+
+def _move_into_place(listed: ChunkList, stage: Path) -> None:
+    """Old list away, new chunks in, then the new list: no list ever names chunks of another cut.
+
+    The new list lies in `stage` from before the first step to the last: who is killed between can be finished.
+    """
+    assert listed.path is not None
+    folder, name = listed.path.parent, listed.path.name
+    with map_os_errors(folder):
+        targets = {uri: _target(folder, uri) for uri in [*(entry.uri for entry in listed.chunks), name]}
+        if listed.path.exists():
+            os.unlink(targets[name])
+        for uri, target in targets.items():
+            if uri == name:
+                fsync_folder(folder)
+            if (stage / uri).exists():
+                os.replace(stage / uri, target)
+        fsync_folder(folder)
+        stage.rmdir()
+
+
+def _target(folder: Path, name: str) -> str:
+    """Where a file goes in the end: a link to a file is followed, anything else is refused."""
+    target = writable_path(folder / name)
+    if os.stat(os.path.dirname(target)).st_dev != os.stat(folder).st_dev:
+        raise StoreError(
+            "a link is there that leads to another file system", path=folder / name,
+            hint="Remove the link, or write to another folder.",
+        )  # fmt: skip
+    return target
+
+
+def _remove_stale(listed: ChunkList) -> None:
+    """Chunks of this episode that an older, longer list named; what cannot be read is kept."""
+    assert listed.path is not None
+    named = {entry.uri for entry in listed.chunks}
+    for path in chunks_in(listed.path.parent, listed.episode_id):
+        if path.name not in named and _is_chunk_of(path, listed.episode_id):
+            path.unlink()
 
 
 def _is_chunk_of(path: Path, episode_id: str) -> bool:
@@ -256,7 +312,10 @@ class ChunkedEpisodeReader:
         return self.manifest.total_chunks
 
     def load_chunk(self, index: int) -> WShardEpisode:
-        """One chunk, opened lazily and checked against what the list says of it."""
+        """One chunk, opened lazily and checked against what the list says of it; what is read of it is the caller's."""
+        return self._opened(index).clone()
+
+    def _opened(self, index: int) -> WShardEpisode:
         if index not in self._open:
             entry = self.manifest.chunks[index]
             chunk = load_wshard(self.manifest.chunk_bytes(entry), verify=self._verify)
@@ -279,7 +338,7 @@ class ChunkedEpisodeReader:
         """The whole episode as one."""
         if not self.manifest.chunks:
             return WShardEpisode(self.manifest.episode_id, self.manifest.env_id)
-        whole = join_episodes([entry.length for entry in self.manifest.chunks], self.load_chunk)
+        whole = join_episodes([entry.length for entry in self.manifest.chunks], self._opened)
         whole.id = self.manifest.episode_id
         whole.env_id = self.manifest.env_id or whole.env_id
         return whole

@@ -70,6 +70,12 @@ def _unknown(name: object) -> ValueError:
 CompressionChoice = str | Compression | Mapping[str, str | Compression] | None
 
 
+def check_choice(choice: CompressionChoice) -> None:
+    """Raise ValueError or TypeError unless this says how to store blocks, whichever there will be."""
+    for each in choice.values() if isinstance(choice, Mapping) else (choice,):
+        Compression.parse(each)
+
+
 def check_compat(compat: str) -> str:
     """The word itself if it says what other programs must be able to read, or ValueError."""
     if compat not in COMPATS:

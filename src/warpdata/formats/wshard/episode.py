@@ -323,6 +323,8 @@ class WShardEpisode:
     def add_residual(self, channel: str, *, model: str | None = None) -> Channel:
         """Store the sign2nddiff bits of an observation, or with `model` the error of its prediction."""
         truth = self.observations[channel].data
+        if truth.dtype == object:
+            raise SchemaMismatchError(f"channel {channel!r} holds text or JSON: only numbers have a residual")
         if model is None:
             packed = np.frombuffer(pack_residual(sign2nddiff(truth)), np.uint8)
             key, value = f"{channel}/sign2nddiff", packed

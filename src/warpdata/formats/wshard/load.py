@@ -136,7 +136,7 @@ class _Loader:
         clock = None
         if spec.clock is not None:
             self._left.pop(spec.clock, None)
-            clock = self._rows(spec.clock, tensor_spec("i64"), None)
+            clock = self._numbers(spec.clock, tensor_spec("i64"), None)
         if not self._wants(spec.id, spec.block):
             return
         rows = self._channel_rows(spec, clock.length if clock else self._schema.length)
@@ -192,7 +192,7 @@ class _Loader:
         return self._flag_channel(name, name, exact or self._foreign_dtype(name, dtype))
 
     def _flag_channel(self, name: str, block: str, dtype: DType) -> Channel:
-        rows = self._rows(block, tensor_spec(dtype.name), self._schema.length)
+        rows = self._numbers(block, tensor_spec(dtype.name), self._schema.length)
         return Channel.over(name, rows, about=own_copy(self._schema.block_about.get(name)))
 
     def _foreign_dtype(self, name: str, expected: str) -> DType:
@@ -213,10 +213,10 @@ class _Loader:
         self._left.pop(layout.TICKS, None)
         if self._left.pop(layout.TIMESTAMPS_NS, self) is self:
             return None
-        return self._rows(layout.TIMESTAMPS_NS, tensor_spec("i64"), self._schema.length)
+        return self._numbers(layout.TIMESTAMPS_NS, tensor_spec("i64"), self._schema.length)
 
     def _rows(self, name: str, spec: TensorSpec, length: int | None) -> ChannelRows:
-        """The rows of a block, after checking that its size is exactly what dtype, shape and length say."""
+        """The rows of a channel: numbers, or text where the metadata says so."""
         text = self._schema.texts.get(name)
         if text is not None:
             ends = self._numbers(text.ends, tensor_spec("i64"), length)
@@ -224,6 +224,7 @@ class _Loader:
         return self._numbers(name, spec, length)
 
     def _numbers(self, name: str, spec: TensorSpec, length: int | None) -> ChannelRows:
+        """The rows of a block, after checking that its size is exactly what dtype, shape and length say."""
         if name not in self._shard:
             raise CorruptLayoutError("is missing", block=name, path=self._shard.path)
         size = self._shard.raw_size(name)

@@ -253,7 +253,7 @@ class ShardReader:
         """Check what holds rows [start, end) of a large raw block, unless it was checked before."""
         if not self._verify or name in self._verified:
             return
-        pieces = self.pieces(name)
+        pieces = self.pieces(name, row_bytes)
         if pieces is None:
             self._check_unread(self.block(name))
         elif not pieces.is_checked(start, end):
@@ -282,7 +282,7 @@ class ShardReader:
             return self._stored(block, start, end) if kept is None else memoryview(bytes(kept[start:end]))
         if block.raw_size <= layout.PIECES_FROM_BYTES:
             return self._window_of_whole(block, start, end)
-        pieces = self.pieces(block.name)
+        pieces = self.pieces(block.name, row)
         if pieces is None:
             if self._verify != "window" and not self._is_local and block.raw_size <= KEPT.max_bytes:
                 return self._window_of_whole(block, start, end)
@@ -293,11 +293,14 @@ class ShardReader:
         pieces.check(data, low, row, block.name, self.path)
         return data[start - low : end - low]
 
-    def pieces(self, name: str) -> PieceChecksums | None:
-        """The piece checksums of a raw block, or None if the file has none for it."""
+    def pieces(self, name: str, row_bytes: int) -> PieceChecksums | None:
+        """The piece checksums of a raw block, one for each of its pieces, or None if the file has none for it."""
         if name not in self._pieces:
             aux = layout.PIECES_PREFIX + name
-            self._pieces[name] = PieceChecksums.unpack(self.view(aux), self.path) if aux in self else None
+            found = PieceChecksums.unpack(self.view(aux), self.path) if aux in self else None
+            if found is not None and len(found.checksums) * found.rows * row_bytes < self.raw_size(name):
+                raise CorruptLayoutError("has fewer piece checksums than pieces", block=name, path=self.path)
+            self._pieces[name] = found
         return self._pieces[name]
 
     def is_seekable(self, name: str) -> bool:
@@ -334,7 +337,7 @@ class ShardReader:
             missing = [n for n in range(*table.frames_for(start, end)) if (block.name, n) not in kept]
             return (table.disk_starts[missing[0]], table.disk_starts[missing[-1] + 1]) if missing else (0, 0)
         if block.codec == "none":
-            pieces = self.pieces(block.name) if block.raw_size > layout.PIECES_FROM_BYTES else None
+            pieces = self.pieces(block.name, row) if block.raw_size > layout.PIECES_FROM_BYTES else None
             if pieces is not None:
                 return pieces.span(start, end, row, block.raw_size)
             if self.is_verified(block.name) or self._verify == "window":
@@ -431,7 +434,8 @@ class ShardReader:
         low, high = block.data_offset + start, block.data_offset + end
         if high <= len(self._head):
             return self._head[low:high]
-        return self._reader.read(low, high)
+        # A block of no bytes may be said to lie anywhere.
+        return self._reader.read(low, high) if low < high else memoryview(b"")
 
     def _whole_head(self, header: layout.Header) -> memoryview:
         if header.data_section_offset <= len(self._head):

@@ -21,11 +21,13 @@ def is_sign_bits(path: str, spec: TensorSpec) -> bool:
 
 
 def sign2nddiff(signal: ArrayLike) -> NDArray[np.int8]:
-    """+1 at a peak, -1 at a dip, 0 where straight; computed in float64, edges 0, per dimension."""
+    """+1 at a peak, -1 at a dip, 0 where straight or not a number; computed in float64, edges 0, per dimension."""
     values = np.asarray(signal).astype(np.float64)
     residual = np.zeros(values.shape, np.int8)
     if len(values) >= 3:
-        residual[1:-1] = np.sign(2 * values[1:-1] - values[:-2] - values[2:]).astype(np.int8)
+        with np.errstate(over="ignore", invalid="ignore"):
+            curve = 2 * values[1:-1] - values[:-2] - values[2:]
+        residual[1:-1] = (curve > 0).astype(np.int8) - (curve < 0)
     return residual
 
 

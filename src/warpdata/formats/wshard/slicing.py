@@ -94,7 +94,11 @@ def is_stored(rows: ChannelRows) -> bool:
 
 def slice_episode(episode: WShardEpisode, start: int, end: int) -> WShardEpisode:
     """Steps [start, end) of an episode, lazily; channels with their own clock are cut at the same times."""
-    cut = replace(episode, length=end - start, timestep_range=(start, end), timestamps_ns=None, blocks={})
+    # Where the episode lay in a longer one says nothing of where its parts lie in it.
+    cut = replace(
+        episode, length=end - start, timestamps_ns=None, blocks={}, chunk_index=None, total_chunks=None,
+        timestep_range=(start, end),
+    )  # fmt: skip
     times = episode.times_ns()
     low = times[start] if start else None
     high = times[end] if end < episode.length else None
@@ -146,7 +150,11 @@ def _cut_residual(key: str, channel: Channel, start: int, end: int, length: int)
         if channel.length != length:
             raise SchemaMismatchError("this residual cannot be cut by step", block=f"residual/{key}")
         return _cut(channel, start, end, None, None)
-    signs = unpack_residual(channel.data, length)[start:end]
+    try:
+        signs = unpack_residual(channel.data, length)[start:end]
+    except CorruptLayoutError as error:
+        hint = "Store packed bits there, or call it something else."
+        raise SchemaMismatchError(error.message, block=f"residual/{key}", hint=hint) from None
     return Channel(key, np.frombuffer(pack_residual(signs), np.uint8), about=channel.about)
 
 

@@ -15,7 +15,8 @@ from warpdata.errors import CorruptLayoutError, FormatError, SchemaMismatchError
 from warpdata.formats.wshard import layout
 from warpdata.formats.wshard.schema import ChannelRows, TensorSpec
 
-_STEPS_AT_ONCE = 4096
+_STEPS_AT_ONCE = 64
+"""Few enough that long values do not fill the memory: a value has no size before it is encoded."""
 
 
 class ValueType(DType):
@@ -142,16 +143,21 @@ class EncodedRows:
         for start in range(0, rows.length, _STEPS_AT_ONCE):
             values = self._encoded(start, min(start + _STEPS_AT_ONCE, rows.length))
             sizes[start : start + len(values)] = [len(each) for each in values]
+        self._last: tuple[range, bytes] = range(0), b""
         self.ends = np.cumsum(sizes)
         self.length = int(self.ends[-1]) if rows.length else 0
 
     def rows(self, start: int, end: int) -> NDArray[Any]:
         """Bytes [start, end) of all values joined."""
+        if start >= end:
+            return np.zeros(0, np.uint8)
         first = int(np.searchsorted(self.ends, start, side="right"))
-        last = int(np.searchsorted(self.ends, end, side="left")) + 1
+        last = int(np.searchsorted(self.ends, end, side="left"))
+        if self._last[0] != range(first, last + 1):
+            self._last = range(first, last + 1), b"".join(self._encoded(first, last + 1))
         offset = int(self.ends[first - 1]) if first else 0
-        data = b"".join(self._encoded(first, min(last, self._rows.length))) if start < end else b""
-        return np.frombuffer(data, np.uint8)[start - offset : end - offset]
+        # One value may be many windows long: it is encoded once for those inside it.
+        return np.frombuffer(self._last[1], np.uint8)[start - offset : end - offset]
 
     def _encoded(self, start: int, end: int) -> list[bytes]:
         try:
