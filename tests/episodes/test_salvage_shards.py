@@ -23,6 +23,7 @@ from warpdata.cli.main import main
 from warpdata.episodes.receipt import LossReceipt
 from warpdata.errors import BlobNotFoundError, ChecksumError, CorruptLayoutError, FormatError, WarpError
 from warpdata.formats.journal.reader import JournalReader
+from warpdata.formats.wshard import layout
 from warpdata.formats.wshard.chunked import ChunkedEpisodeReader
 from warpdata.formats.wshard.reader import ShardReader
 
@@ -122,7 +123,9 @@ def test_a_cut_shard_gives_back_the_blocks_before_the_cut(whole: Path, tmp_path:
         path = tmp_path / "e.wshard"
         shutil.copyfile(whole, path)
         os.truncate(path, cut)
-        assert main(["salvage", str(path)]) == 3
+        receipt = wd.salvage(path)
+        assert all(repr(each["block"]) in each["why"] for each in receipt.damage), "each is named"
+        assert receipt.damage
         found = contents(path)
         here = {name for name, end in ends.items() if end <= cut}
         want = {name for name in expected if name in here} - {"reward"}
@@ -169,6 +172,16 @@ def test_damage_in_the_table_costs_what_it_hits(whole: Path, tmp_path: Path) -> 
         assert all(found[each] == expected[each] for each in shared)
         for each in tmp_path.iterdir():
             each.unlink()
+
+
+def test_times_are_told_to_be_lost_wherever_they_were(whole: Path, tmp_path: Path) -> None:
+    """In their block, in their entry of the table, in their name."""
+    data, shard, path = whole.read_bytes(), ShardReader.open(whole), tmp_path / "e.wshard"
+    entry = layout.TABLE_OFFSET + shard.names.index(layout.TIMESTAMPS_NS) * layout.ENTRY_BYTES
+    name = data.index(layout.TIMESTAMPS_NS.encode())
+    for at in (shard.block(layout.TIMESTAMPS_NS).data_offset, entry + 12, name):
+        path.write_bytes(data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :])
+        assert "times of the steps are lost" in wd.salvage(path, overwrite=True).why
 
 
 def test_the_original_goes_only_when_asked(whole: Path, tmp_path: Path) -> None:
