@@ -29,6 +29,7 @@ from warpdata.errors import BlobNotFoundError, FormatError, WarpError
 from warpdata.formats.episodedir import layout
 from warpdata.formats.episodedir.frame_index import read_marks
 from warpdata.formats.episodedir.signal_file import Description
+from warpdata.formats.journal.layout import record_span
 from warpdata.formats.journal.reader import JournalReader
 from warpdata.formats.journal.writer import JournalWriter
 
@@ -222,6 +223,22 @@ def check(folder: Path, expected: Readable, damage: Damage) -> None:
                 assert step_in(each if each.ndim == 3 else np.dstack([each] * 3)) == step, str(damage)
             else:
                 assert np.array_equal(each, value(name, step)), str(damage)
+
+
+def test_zeros_in_place_of_the_first_or_last_record_of_a_journal_are_told(
+    crashed: Path, tmp_path: Path
+) -> None:
+    """A disk may lose pages; among the first records are static items, which have no numbers to be missed."""
+    work = tmp_path / ".recording"
+    shutil.copytree(crashed / ".recording", work)
+    assert not unfinished.open_recording(work).unreadable
+    for path in work.glob("*.journal"):
+        data, records = path.read_bytes(), JournalReader.open(path).scan().records
+        for at in (0, -1) if len(records) else ():
+            start, size = int(records.offset[at]), record_span(int(records.payload_bytes[at]))
+            path.write_bytes(data[:start] + bytes(size) + data[start + size :])
+            assert path.name in {each.file for each in unfinished.open_recording(work).unreadable}
+        path.write_bytes(data)
 
 
 def test_the_whole_recording_is_complete(crashed: Path, tmp_path: Path) -> None:

@@ -236,7 +236,7 @@ def _from_journal(
         raise CorruptLayoutError(
             f"a journal of kind {journal.descriptor.get('kind')!r} is no episode", path=source
         )
-    scan = journal.scan()
+    scan = journal.scan(released=0)
     episode = _episode(source, journal.descriptor, scan)
     if _is_finished_already(target, episode):
         return _let_go(_receipt(source, target, episode, scan))

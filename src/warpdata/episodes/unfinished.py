@@ -19,7 +19,7 @@ from warpdata.formats.episodedir import layout
 from warpdata.formats.episodedir.documents import Folder, read_meta
 from warpdata.formats.episodedir.frame_index import read_marks
 from warpdata.formats.episodedir.images import Stream
-from warpdata.formats.journal.layout import HEADER_BYTES
+from warpdata.formats.journal.layout import END_MARK_FLAG, HEADER_BYTES
 from warpdata.formats.journal.reader import JournalReader, Records, Scan, is_live
 
 
@@ -134,7 +134,7 @@ def open_recording(work: Path) -> UnfinishedRecording:
     for name in sorted([*names, *begun], key=lambda each: each != SIGNALS_JOURNAL):
         try:
             reader = JournalReader.open(work / name, lenient=True)
-            journal = OpenJournal(reader, reader.scan(found.given_back.get(name, 0)))
+            journal = OpenJournal(reader, reader.scan(_released(reader, name, found)))
         except (
             BlobNotFoundError,
             FileNotFoundError,
@@ -150,6 +150,15 @@ def open_recording(work: Path) -> UnfinishedRecording:
     found.unreadable += [Unreadable(name, "is missing") for name in sorted(expected - set(names))]
     found.unreadable += _undescribed(found)
     return found
+
+
+def _released(reader: JournalReader, name: str, found: UnfinishedRecording) -> int | None:
+    """Up to where a journal was given back: recorders that mark its end said so before, in the main journal."""
+    if reader.descriptor.get("kind") == KIND:
+        return 0
+    is_told = any(each.reader.descriptor.get("kind") == KIND for each in found.journals)
+    is_said = is_told and bool(reader.header.flags & END_MARK_FLAG)
+    return found.given_back.get(name, 0 if is_said else None)
 
 
 def _unnamed(work: Path) -> Iterator[Path]:
