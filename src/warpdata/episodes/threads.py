@@ -21,6 +21,7 @@ Job = Callable[[], None]
 _LOOK_AGAIN_S = 0.05
 """Several callers may wait for room and one is woken: the others look by themselves."""
 
+_KEPT = "What was recorded so far is kept: end the recording, see to the disk, then run `warp salvage` on it."
 _UNBOUNDED = 1 << 30
 _ALMOST = 0.99
 """A wait may end a little early."""
@@ -108,6 +109,7 @@ class RecordingThreads:
                     try:
                         sync()
                     except StoreError as error:
+                        error.hint = f"{error.hint} {_KEPT}".strip()
                         self.failed(error)
                         return
             if self._tell is not None and now - told >= STATUS_S * _ALMOST:
