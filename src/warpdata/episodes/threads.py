@@ -109,7 +109,6 @@ class RecordingThreads:
                     try:
                         sync()
                     except StoreError as error:
-                        error.hint = f"{error.hint} {_KEPT}".strip()
                         self.failed(error)
                         return
             if self._tell is not None and now - told >= STATUS_S * _ALMOST:
@@ -298,7 +297,8 @@ class JobQueue:
 def raise_again(failure: BaseException) -> None:
     """Raise what went wrong in another thread, with that as its cause."""
     if isinstance(failure, WarpError):
-        raise type(failure)(failure.message, hint=failure.hint) from failure
+        hint = f"{failure.hint} {_KEPT}".strip() if isinstance(failure, StoreError) else failure.hint
+        raise type(failure)(failure.message, hint=hint) from failure
     raise failure
 
 
