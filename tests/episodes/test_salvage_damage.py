@@ -277,6 +277,30 @@ def test_a_journal_of_frames_is_not_taken_for_the_main_journal(crashed: Path, tm
     assert Path(receipt.kept_aside, "signals.journal").read_bytes() == frames.read_bytes()
 
 
+def test_a_journal_is_not_taken_for_another_one(crashed: Path, tmp_path: Path) -> None:
+    work = tmp_path / ".recording"
+    shutil.copytree(crashed / ".recording", work)
+    for path, other in itertools.permutations(sorted(work.glob("*.journal")), 2):
+        data = path.read_bytes()
+        shutil.copyfile(other, path)
+        assert path.name in {each.file for each in unfinished.open_recording(work).unreadable}
+        path.write_bytes(data)
+
+
+def test_marks_that_were_moved_do_not_mix_up_the_frames(crashed: Path, tmp_path: Path) -> None:
+    """A mark says by its place which frame it is, a raw frame says it itself."""
+    shutil.copytree(crashed, tmp_path / "ep")
+    marks = tmp_path / "ep" / ".recording" / "4.marks"
+    data, gap = marks.read_bytes(), 3 * layout.FRAME_MARK_BYTES
+    moved = (STEPS - 5) * layout.FRAME_MARK_BYTES - gap
+    marks.write_bytes(data[:gap] + bytes(moved) + data[gap:])
+    receipt = wd.salvage(tmp_path / "ep")
+    assert not receipt.is_complete
+    found = {ts_ns // 1000: step_in(image) for image, ts_ns in wd.open_episode(tmp_path / "ep")["cam"]}
+    assert {0, 1, 2} < found.keys()
+    assert all(step == shown for step, shown in found.items())
+
+
 def test_a_finished_episode_is_not_made_again_from_its_journals(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

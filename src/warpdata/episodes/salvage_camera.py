@@ -109,10 +109,14 @@ class CameraSalvage:
             file.close()
 
     def _in_order(self, marks: list[Mark]) -> list[Mark]:
-        """The marks up to the first that is not later than those before it: what follows is no part of this video."""
+        """The marks up to the first that is not later than what came before: what follows is no part of this video.
+
+        Raw frames say their numbers themselves; a mark says its own by its place alone.
+        """
         last: int | None = None
         for number, mark in enumerate(marks):
-            if mark is not None and last is not None and mark.ts_ns <= last:
+            is_early = mark is not None and last is not None and mark.ts_ns <= last
+            if mark is not None and (is_early or not self._raw.fits(number, mark.ts_ns)):
                 why = f"{len(marks) - number} marks of encoded frames do not follow those before them"
                 self.unreadable.append(Unreadable(f"{self._base.name}.marks", why))
                 return marks[:number]

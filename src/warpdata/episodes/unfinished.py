@@ -213,8 +213,10 @@ def _damage(journal: OpenJournal) -> Iterator[Unreadable]:
     fault = journal.reader.fault
     if fault is not None:
         yield Unreadable(journal.name, fault.message, min(journal.reader.reader.size, HEADER_BYTES))
-    if journal.name == SIGNALS_JOURNAL and journal.reader.descriptor.get("kind") == FRAMES_KIND:
-        yield Unreadable(journal.name, "the journal of a camera has its name: what it held is gone")
+    about, name = journal.reader.descriptor, journal.name.partition(TEMP_MARK)[0]
+    is_frames = name == SIGNALS_JOURNAL and about.get("kind") == FRAMES_KIND
+    if is_frames or about.get("journal", name) != name.removeprefix("." if name != journal.name else ""):
+        yield Unreadable(journal.name, "another journal has its name: what it held is gone")
     for each in journal.scan.lost:
         yield Unreadable(
             journal.name, f"{each.why} (bytes {each.start} to {each.end})", each.end - each.start
