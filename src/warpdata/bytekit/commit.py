@@ -247,11 +247,11 @@ def make_folders(path: str | os.PathLike[str]) -> None:
 
 def commit_together(files: Sequence[tuple[Path, Path]], root: Path) -> None:
     """Give finished and synced files their names in this order; each folder below `root` is synced once, last."""
-    top, made = os.fspath(root), set()
+    top, made = os.path.abspath(root), set()
     folders = {top: None}
     for temp, target in files:
         with map_os_errors(target):
-            folder = os.path.dirname(target)
+            folder = os.path.dirname(os.path.abspath(target))
             if folder not in made:
                 os.makedirs(folder, exist_ok=True)
                 made.add(folder)
