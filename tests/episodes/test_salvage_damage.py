@@ -34,9 +34,9 @@ from warpdata.formats.journal.reader import JournalReader
 from warpdata.formats.journal.writer import JournalWriter
 
 STEPS = 45
-SPREAD = 20_000
+SPREAD = 9_000
 FLIPS, CUTS = 10, 6
-SAMPLE = 30
+SAMPLE = 20
 """How many of the other places are tried in an ordinary run, beside deleting and emptying each file."""
 
 
