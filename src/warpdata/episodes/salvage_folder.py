@@ -177,7 +177,8 @@ class _Salvage:
         found = self.found
         aside = free_name(self.work, DAMAGED) if found.unreadable or self.lost else None
         self.aside = aside or self.aside
-        why = found.unreadable[-1].why if found.unreadable else "nothing was lost"
+        last = found.unreadable[-1] if found.unreadable else None
+        why = "nothing was lost" if last is None else f"{last.file}: {last.why}"
         if not found.journals and not found.unreadable:
             why = "nothing was recorded"
         receipt = self._receipt(self.made, why)
