@@ -26,6 +26,7 @@ from warpdata.formats.journal.reader import JournalReader
 from warpdata.formats.wshard import layout
 from warpdata.formats.wshard.chunked import ChunkedEpisodeReader
 from warpdata.formats.wshard.reader import ShardReader
+from warpdata.formats.wshard.verify import verify_shard
 
 STEPS = 60
 
@@ -199,6 +200,19 @@ def test_the_original_goes_only_when_asked(whole: Path, tmp_path: Path) -> None:
     assert (tmp_path / "other.wshard").read_bytes() == b"mine"
     assert main(["salvage", str(tmp_path / "e.wshard"), "--output", str(tmp_path / "new.wshard")]) == 3
     assert (tmp_path / "e.wshard").read_bytes() == data
+
+
+def test_behind_a_link_the_original_is_kept_too(whole: Path, tmp_path: Path) -> None:
+    data = bytearray(whole.read_bytes())
+    data[-1] ^= 1
+    (tmp_path / "data").mkdir()
+    target, link = tmp_path / "data" / "target", tmp_path / "e.wshard"
+    target.write_bytes(data)
+    link.symlink_to("data/target")
+    receipt = wd.salvage(link)
+    assert link.is_symlink()
+    assert not any(each.is_damage for each in verify_shard(target))
+    assert Path(str(receipt.kept_aside)).read_bytes() == data
 
 
 @pytest.fixture(scope="module")
