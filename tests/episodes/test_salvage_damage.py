@@ -303,6 +303,20 @@ def test_marks_that_were_moved_do_not_mix_up_the_frames(crashed: Path, tmp_path:
     assert all(step == shown for step, shown in found.items())
 
 
+def test_a_frame_is_not_decoded_from_another_than_it_builds_on(crashed: Path, tmp_path: Path) -> None:
+    """Some marks cut out: what follows them in the list does not follow in the video."""
+    shutil.copytree(crashed, tmp_path / "ep")
+    marks = tmp_path / "ep" / ".recording" / "4.marks"
+    data = marks.read_bytes()
+    flags = [mark is not None and mark.flags & layout.KEYFRAME_FLAG for mark in read_marks(str(marks))]
+    start, end = 2, flags.index(1, 1) + 2  # from within the first group to within the second
+    marks.write_bytes(data[: start * layout.FRAME_MARK_BYTES] + data[end * layout.FRAME_MARK_BYTES :])
+    assert not wd.salvage(tmp_path / "ep").is_complete
+    found = {ts_ns // 1000: step_in(image) for image, ts_ns in wd.open_episode(tmp_path / "ep")["cam"]}
+    assert {0, 1} < found.keys()
+    assert all(step == shown for step, shown in found.items())
+
+
 def test_a_finished_episode_is_not_made_again_from_its_journals(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
