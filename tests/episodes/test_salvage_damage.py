@@ -243,6 +243,7 @@ def test_zeros_in_place_of_the_first_or_last_record_of_a_journal_are_told(
 
 def test_the_whole_recording_is_complete(crashed: Path, tmp_path: Path) -> None:
     shutil.copytree(crashed, tmp_path / "ep")
+    (tmp_path / "ep" / ".static.json.tmp-0123456789ab").write_text("left by a salvage that was killed")
     receipt = wd.salvage(tmp_path / "ep")
     assert receipt.is_complete
     assert receipt.channels == dict.fromkeys(NAMES, STEPS)
