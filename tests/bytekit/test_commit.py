@@ -302,3 +302,17 @@ def test_large_pages_are_written_whole_and_nothing_else_differs(parts: list[tupl
             assert all(not start % 4096 and not size % 4096 for start, size in told)
             fails = False
         assert path.read_bytes() == expected
+
+
+def test_files_named_from_where_one_stands_are_committed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    synced: list[str] = []
+    monkeypatch.setattr(commit, "fsync_folder", lambda folder: synced.append(os.path.abspath(folder)))
+    targets = [Path("a"), Path("x/y/b")]
+    for number, target in enumerate(targets):
+        Path(f"temp{number}").write_text(target.name)
+    commit.commit_together([(Path(f"temp{at}"), each) for at, each in enumerate(targets)], Path("a").parent)
+    assert [each.read_text() for each in targets] == ["a", "b"]
+    assert set(synced) == {str(tmp_path), str(tmp_path / "x"), str(tmp_path / "x" / "y")}

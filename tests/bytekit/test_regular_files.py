@@ -14,7 +14,10 @@ import pytest
 import warpdata as wd
 from warpdata.bytekit.commit import commit_file, write_file
 from warpdata.bytekit.ranges import FileRangeReader, LocalRangeReader, MmapRangeReader
-from warpdata.errors import ConflictError, StoreError
+from warpdata.episodes.status import STATUS_FILE, read_status
+from warpdata.errors import ConflictError, FormatError, StoreError
+from warpdata.formats.episodedir import layout
+from warpdata.formats.episodedir.frame_index import read_marks
 
 
 def episode() -> wd.WShardEpisode:
@@ -178,6 +181,34 @@ def test_chunks_are_written_where_links_lead(tmp_path: Path) -> None:
         assert wd.open_episode(listed).tensors == episode()
         assert (tmp_path / "e_chunk_0001.wshard").is_symlink()
         assert (tmp_path / "e_manifest.wshard").is_symlink()
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_a_recording_is_refused_before_it_begins(tmp_path: Path, place: Callable[[Path], None]) -> None:
+    place(tmp_path / "a.wshard")
+    with pytest.raises(StoreError):
+        wd.record(tmp_path / "a.wshard", overwrite=True)
+
+
+def test_pipes_in_a_root_are_not_waited_for(tmp_path: Path) -> None:
+    """Where a root keeps what it knows, where a recorder says how it fares and marks frames, and in an episode."""
+    for _ in range(3):
+        with wd.record(tmp_path) as recorder:
+            recorder.append("x", np.zeros(2), 1)
+    meta = sorted(tmp_path.rglob("meta.json"))[1]
+    for name in (layout.LISTING_FILE, layout.FACTS_FILE):
+        (tmp_path / name).unlink(missing_ok=True)
+        os.mkfifo(tmp_path / name)
+    assert len(wd.open_recordings(tmp_path).facts) == 3
+    meta.unlink()
+    os.mkfifo(meta)
+    report = wd.check_dataset(tmp_path, mute=["no-actions"])
+    assert [(each.rule, each.episode) for each in report.findings] == [("damaged-file", meta.parent.name)]
+    os.mkfifo(tmp_path / STATUS_FILE)
+    assert read_status(tmp_path) is None
+    os.mkfifo(tmp_path / "1.marks")
+    with pytest.raises(FormatError, match="pipe"):
+        read_marks(str(tmp_path / "1.marks"))
 
 
 def test_pipes_among_other_files_are_not_waited_for(tmp_path: Path) -> None:

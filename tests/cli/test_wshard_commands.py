@@ -125,7 +125,15 @@ def test_salvage(warp: Run, tmp_path: Path) -> None:
     code, text, _ = warp("inspect", tmp_path / "a.wshard.partial")
     assert code == 0
     assert "5 records" in text
-    assert warp("verify", tmp_path / "a.wshard.partial")[0] == 0
+    partial = tmp_path / "a.wshard.partial"
+    assert warp("verify", partial)[0] == 0
+    data = partial.read_bytes()
+    partial.write_bytes(data[:-32])
+    code, text, _ = warp("verify", partial)
+    assert code == 3
+    assert "what followed is gone" in text
+    partial.write_bytes(data + b"a record that was being written")
+    assert warp("verify", partial)[0] == 0
     code, text, _ = warp("salvage", tmp_path / "a.wshard")
     assert code == 0
     assert "5 steps kept" in text

@@ -13,11 +13,16 @@ import pytest
 
 import warpdata as wd
 from tests.servers import run_http
+from warpdata.bytekit.commit import commit_file
+from warpdata.bytekit.jsontext import dump_json
 from warpdata.cli.main import main
 from warpdata.episodes.check import RULES
 from warpdata.episodes.check_set import SET_RULES
 from warpdata.formats.episodedir.documents import read_meta, write_meta
+from warpdata.formats.wshard import ShardWriter
+from warpdata.formats.wshard.layout import TIMESTAMPS_NS
 from warpdata.formats.wshard.reader import ShardReader
+from warpdata.formats.wshard.verify import verify_shard
 
 COUNT = 40
 
@@ -79,6 +84,23 @@ def disordered(root: Path) -> Path:
     return folder
 
 
+def falling(root: Path) -> Path:
+    """A shard of another program whose clock was set back: every byte is as it was stored."""
+    path = root / "e.wshard"
+    with commit_file(path) as out:
+        writer = ShardWriter(out, ["meta/wshard", "meta/episode", "meta/channels", "action/a", TIMESTAMPS_NS])
+        writer.add_bytes("meta/wshard", dump_json({"version": 1}))
+        timebase = {"type": "timestamps_ns"}
+        writer.add_bytes("meta/episode", dump_json({"episode_id": "e", "length_T": 3, "timebase": timebase}))
+        channel = {"id": "a", "dtype": "f32", "shape": [], "signal_block": "action/a"}
+        writer.add_bytes("meta/channels", dump_json({"channels": [channel]}))
+        writer.add_bytes("action/a", np.arange(3, dtype="f4").tobytes())
+        writer.add_bytes(TIMESTAMPS_NS, np.array([5, 9, 7], np.int64).tobytes())
+        writer.finish()
+    assert not any(each.is_damage for each in verify_shard(path))
+    return path
+
+
 def fewer_rows(root: Path) -> Path:
     """An index that lost its last rows: its checksum is wrong too, but the reason is said."""
     import pyarrow.parquet as pq
@@ -132,6 +154,7 @@ def empty(root: Path) -> Path:
 BROKEN: dict[str, list[Callable[[Path], Path]]] = {
     "damaged-file": [truncated, missing],
     "clock-order": [disordered],
+    "falling-times": [falling],
     "video-index": [fewer_rows],
     "statistics": [wrong_statistics],
     "edits": [bad_edit],

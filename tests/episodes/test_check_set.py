@@ -11,8 +11,9 @@ from tools import make_sabotage
 
 import warpdata as wd
 from warpdata.cli.main import main
-from warpdata.episodes.check import RULES
-from warpdata.episodes.check_set import MIN_EPISODES, SET_RULES
+from warpdata.episodes.check import RULES, new_set
+from warpdata.episodes.check_set import MIN_EPISODES, SET_RULES, remembered
+from warpdata.timeline.memory import ArraySignal
 
 EXPECTED = Path(__file__).with_name("sabotage.json")
 """What must be found, committed: a rule that changes its mind must change this file."""
@@ -94,6 +95,17 @@ def test_episodes_without_a_signal_or_with_another_shape_do_not_break_it(tmp_pat
                 recording.append("note", "only here", 0)
                 recording.append("big", rng.normal(size=(10, 10)), 0)
     assert named(tmp_path) == set()
+
+
+@pytest.mark.parametrize("largest", [1e308, 1e200, 1e40, float("inf"), float("nan")])
+@pytest.mark.parametrize("name", ["state", "action", "reward"])
+def test_values_that_cannot_be_squared_are_left_out(name: str, largest: float) -> None:
+    beside = new_set()
+    for number in range(MIN_EPISODES):
+        values = np.array([largest, 0.0, -largest] * 5) * ((number + 1) / MIN_EPISODES)
+        signals = {name: ArraySignal(np.arange(15), values, role="action" if name == "action" else None)}
+        beside.add(remembered(str(number), wd.Episode.of(signals), lambda name: name == "action"))
+    assert list(beside.findings()) == []
 
 
 def test_repeats_are_one_line_and_rules_can_be_muted(

@@ -169,8 +169,9 @@ def test_a_failed_sync_is_an_error_of_the_next_call(
     assert failed.wait(LIMIT_S)
     until(lambda: has_failed(writer), "the failure is not kept")
     for step in (2, 3):
-        with pytest.raises(StoreError, match="Input/output"):
+        with pytest.raises(StoreError, match="Input/output") as caught:
             append(writer, step)
+        assert "warp salvage" in caught.value.hint
     monkeypatch.undo()
     discard = getattr(writer, "discard", None) or writer.abort
     discard()

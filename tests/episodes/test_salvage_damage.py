@@ -29,13 +29,14 @@ from warpdata.errors import BlobNotFoundError, FormatError, WarpError
 from warpdata.formats.episodedir import layout
 from warpdata.formats.episodedir.frame_index import read_marks
 from warpdata.formats.episodedir.signal_file import Description
+from warpdata.formats.journal.layout import record_span
 from warpdata.formats.journal.reader import JournalReader
 from warpdata.formats.journal.writer import JournalWriter
 
 STEPS = 45
-SPREAD = 20_000
+SPREAD = 9_000
 FLIPS, CUTS = 10, 6
-SAMPLE = 30
+SAMPLE = 20
 """How many of the other places are tried in an ordinary run, beside deleting and emptying each file."""
 
 
@@ -224,8 +225,25 @@ def check(folder: Path, expected: Readable, damage: Damage) -> None:
                 assert np.array_equal(each, value(name, step)), str(damage)
 
 
+def test_zeros_in_place_of_the_first_or_last_record_of_a_journal_are_told(
+    crashed: Path, tmp_path: Path
+) -> None:
+    """A disk may lose pages; among the first records are static items, which have no numbers to be missed."""
+    work = tmp_path / ".recording"
+    shutil.copytree(crashed / ".recording", work)
+    assert not unfinished.open_recording(work).unreadable
+    for path in work.glob("*.journal"):
+        data, records = path.read_bytes(), JournalReader.open(path).scan().records
+        for at in (0, -1) if len(records) else ():
+            start, size = int(records.offset[at]), record_span(int(records.payload_bytes[at]))
+            path.write_bytes(data[:start] + bytes(size) + data[start + size :])
+            assert path.name in {each.file for each in unfinished.open_recording(work).unreadable}
+        path.write_bytes(data)
+
+
 def test_the_whole_recording_is_complete(crashed: Path, tmp_path: Path) -> None:
     shutil.copytree(crashed, tmp_path / "ep")
+    (tmp_path / "ep" / ".static.json.tmp-0123456789ab").write_text("left by a salvage that was killed")
     receipt = wd.salvage(tmp_path / "ep")
     assert receipt.is_complete
     assert receipt.channels == dict.fromkeys(NAMES, STEPS)
@@ -242,7 +260,9 @@ def test_without_its_main_journal_a_recording_is_kept_and_said_to_be_lost(
     journal = tmp_path / "ep" / ".recording" / "signals.journal"
     journal.unlink() if size is None else os.truncate(journal, size)
     assert main(["salvage", str(tmp_path / "ep")]) == 3
-    assert "unreadable: signals.journal" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "unreadable: signals.journal" in said
+    assert "lost, nothing says how much: signals.journal: " in said or size
     aside = tmp_path / "ep" / ".recording-damaged"
     assert {path.name for path in aside.glob("frames-*")} == {
         path.name for path in (crashed / ".recording").glob("frames-*")
@@ -258,6 +278,44 @@ def test_a_journal_of_frames_is_not_taken_for_the_main_journal(crashed: Path, tm
     assert [each["file"] for each in receipt.damage] == ["signals.journal"]
     assert receipt.kept_aside is not None
     assert Path(receipt.kept_aside, "signals.journal").read_bytes() == frames.read_bytes()
+
+
+def test_a_journal_is_not_taken_for_another_one(crashed: Path, tmp_path: Path) -> None:
+    work = tmp_path / ".recording"
+    shutil.copytree(crashed / ".recording", work)
+    for path, other in itertools.permutations(sorted(work.glob("*.journal")), 2):
+        data = path.read_bytes()
+        shutil.copyfile(other, path)
+        assert path.name in {each.file for each in unfinished.open_recording(work).unreadable}
+        path.write_bytes(data)
+
+
+def test_marks_that_were_moved_do_not_mix_up_the_frames(crashed: Path, tmp_path: Path) -> None:
+    """A mark says by its place which frame it is, a raw frame says it itself."""
+    shutil.copytree(crashed, tmp_path / "ep")
+    marks = tmp_path / "ep" / ".recording" / "4.marks"
+    data, gap = marks.read_bytes(), 3 * layout.FRAME_MARK_BYTES
+    moved = (STEPS - 5) * layout.FRAME_MARK_BYTES - gap
+    marks.write_bytes(data[:gap] + bytes(moved) + data[gap:])
+    receipt = wd.salvage(tmp_path / "ep")
+    assert not receipt.is_complete
+    found = {ts_ns // 1000: step_in(image) for image, ts_ns in wd.open_episode(tmp_path / "ep")["cam"]}
+    assert {0, 1, 2} < found.keys()
+    assert all(step == shown for step, shown in found.items())
+
+
+def test_a_frame_is_not_decoded_from_another_than_it_builds_on(crashed: Path, tmp_path: Path) -> None:
+    """Some marks cut out: what follows them in the list does not follow in the video."""
+    shutil.copytree(crashed, tmp_path / "ep")
+    marks = tmp_path / "ep" / ".recording" / "4.marks"
+    data = marks.read_bytes()
+    flags = [mark is not None and mark.flags & layout.KEYFRAME_FLAG for mark in read_marks(str(marks))]
+    start, end = 2, flags.index(1, 1) + 2  # from within the first group to within the second
+    marks.write_bytes(data[: start * layout.FRAME_MARK_BYTES] + data[end * layout.FRAME_MARK_BYTES :])
+    assert not wd.salvage(tmp_path / "ep").is_complete
+    found = {ts_ns // 1000: step_in(image) for image, ts_ns in wd.open_episode(tmp_path / "ep")["cam"]}
+    assert {0, 1} < found.keys()
+    assert all(step == shown for step, shown in found.items())
 
 
 def test_a_finished_episode_is_not_made_again_from_its_journals(

@@ -165,7 +165,7 @@ def test_a_frame_index_that_is_not_what_it_says(lie: str) -> None:
 
 def test_marks_that_cannot_be_read(tmp_path: Path) -> None:
     assert read_marks(str(tmp_path / "none.marks")) == []
-    with pytest.raises(FormatError, match="cannot read"):
+    with pytest.raises(FormatError, match="not a regular file"):
         read_marks(str(tmp_path))
 
 
@@ -212,7 +212,7 @@ def test_a_fragment_that_is_not_what_it_says(lie: str, tmp_path: Path) -> None:
         mp4_packets(data, 0)
     growing = tmp_path / "0.mp4"
     growing.write_bytes(data)
-    assert packets_in(growing) == 0
+    assert packets_in(growing) == []
 
 
 def test_whole_fragments_are_followed() -> None:
@@ -241,7 +241,7 @@ def test_a_cluster_that_is_not_what_it_says(body: bytes, tmp_path: Path) -> None
         mkv_packets(data, 0)
     growing = tmp_path / "0.mkv"
     growing.write_bytes(data)
-    assert packets_in(growing) == 0
+    assert packets_in(growing) == []
     assert mkv_packets(CLUSTER + b"\x87\xa3\x85\0\0\0\0x", 0) == ([PacketPlace(11, 1)], 12)
     assert mkv_packets(CLUSTER, 0) == ([], 0)
 

@@ -2,8 +2,11 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 import threading
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -33,6 +36,10 @@ def contents(reader: JournalReader) -> list[tuple[int, int, int, bytes]]:
             found.offset, found.payload_bytes, found.stream, found.first_step, found.ts_ns, strict=True
         )
     ]
+
+
+def _unsealed(data: bytes) -> layout.RecordingHeader:
+    return layout.RecordingHeader(*layout.HEADER.unpack(data[: layout.HEADER.size]))
 
 
 def small_journal(folder: Path, count: int = 5) -> bytes:
@@ -76,7 +83,7 @@ def test_records_are_contiguous_over_many_windows(tmp_path: Path) -> None:
     writer.on_advance = lambda: advances.append(1)
     for step in range(1200):
         row[:] = step % 251
-        writer.append_packed(record.stamp(step, step), record.size)
+        writer.append_step(record, step, step)
         if step % 3 == 0:
             writer.prepare()
     writer.close()
@@ -161,32 +168,97 @@ def test_damage_is_reported_with_its_place(tmp_path: Path) -> None:
     assert damaged.dropped_bytes == 36
 
 
-@pytest.mark.parametrize("how", ["zeroed", "removed", "repeated"])
-def test_what_is_lost_is_said_unless_it_may_be_a_record_that_was_never_finished(
-    tmp_path: Path, how: str
-) -> None:
-    """Any stretch of the records gone: what comes back was recorded, and what is left of others is reported."""
-    path = tmp_path / "a.partial"
+def six_records(folder: Path, payload: bytes | None = None) -> bytes:
+    path = folder / "a.partial"
     writer = JournalWriter(path, {"kind": "test"}, max_record_bytes=16)
     for step in range(6):
-        writer.append(1, step, 1, step * 10, bytes([step + 1]) * 16)
+        writer.append(1, step, 1, step * 10, payload or bytes([step + 1]) * 16)
     writer.close()
     data = path.read_bytes()
-    good = contents(JournalReader(BytesRangeReader(data)))
-    start = JournalReader(BytesRangeReader(data)).header.records_offset
+    path.unlink()
+    return data + bytes(64)  # as much room as a recorder leaves that was killed
+
+
+def changed(data: bytes, how: str, low: int, high: int) -> bytes:
+    between = {"zeroed": bytes(high - low), "removed": b"", "repeated": data[low:high] * 2}
+    return data[:low] + between[how] + data[high:]
+
+
+@pytest.mark.parametrize("payload", [None, bytes(16)])
+@pytest.mark.parametrize("how", ["zeroed", "removed", "repeated"])
+def test_whatever_is_lost_is_said(tmp_path: Path, how: str, payload: bytes | None) -> None:
+    """Any stretch of the records gone, black pictures too: what comes back was recorded, and the rest is told."""
+    data = six_records(tmp_path, payload)
+    whole = JournalReader(BytesRangeReader(data))
+    good, start, last = contents(whole), whole.header.records_offset, int(whole.scan().records.offset[-1])
+    assert not whole.scan().damage
     used = len(data.rstrip(b"\0"))
-    places = [(a, b) for a in range(start, used) for b in range(a + 1, used)]
+    places = [(a, b) for a in range(start, used) for b in range(a + 1, used + 1)]
     for low, high in thinned(places, 800):
-        between = bytes(high - low) if how == "zeroed" else b"" if how == "removed" else data[low:high] * 2
-        damaged = data[:low] + between + data[high:]
-        journal = JournalReader(BytesRangeReader(damaged))
-        found, scan = contents(journal), journal.scan()
+        journal = JournalReader(BytesRangeReader(changed(data, how, low, high)))
+        found, scan = contents(journal), journal.scan(released=0)
         assert set(found) <= set(good)
-        # Whole records that were cut out leave no trace here; their numbers are missing.
-        is_gap = how == "zeroed" and bool(found) and found != good[good.index(found[0]) :][: len(found)]
-        left = len(damaged.rstrip(b"\0")) - scan.end_offset
-        if is_gap or left > layout.record_span(16):
+        # Without its checksum, and that alone, a record is one that was never finished.
+        if found != good and (how, low, high) != ("zeroed", last + 4, last + 8):
             assert scan.lost or scan.is_cut, (low, high)
+
+
+@pytest.mark.parametrize("how", ["zeroed", "removed", "repeated"])
+def test_in_journals_without_end_marks_what_is_no_record_being_written_is_told(
+    tmp_path: Path, how: str
+) -> None:
+    """Older files: what is left must look exactly like one that was being written."""
+    data = bytearray(six_records(tmp_path))
+    layout.HEADER.pack_into(data, 0, *_unsealed(data)._replace(flags=layout.ROOM_BEHIND_FLAG))
+    layout.CRC.pack_into(data, layout.HEADER_CHECKED.stop, crc32c(data[layout.HEADER_CHECKED]))
+    last = len(data) - 96
+    data[last:] = bytes(96)
+    whole = JournalReader(BytesRangeReader(bytes(data)))
+    good, start = contents(whole), whole.header.records_offset
+    assert not whole.scan().damage
+    places = [(a, b) for a in range(start, last) for b in range(a + 1, last)]
+    for low, high in thinned(places, 400):
+        damaged = changed(bytes(data), how, low, high)
+        journal = JournalReader(BytesRangeReader(damaged))
+        found, scan = contents(journal), journal.scan(released=0)
+        assert set(found) <= set(good)
+        head = damaged[scan.end_offset :][: layout.RECORD_BYTES]
+        is_like_one = not any(head[4:8]) and (head[:4] == layout.RECORD_MAGIC or not any(head))
+        # Whole records that were cut out leave no trace here; their numbers are missing.
+        if found != good and how == "zeroed" and not is_like_one:
+            assert scan.lost, (low, high)
+
+
+@pytest.mark.parametrize("size", [8, 200_000])
+@pytest.mark.parametrize("is_step", [False, True])
+def test_whenever_its_writer_dies_a_record_is_whole_or_was_never_finished(
+    tmp_path: Path, size: int, is_step: bool
+) -> None:
+    """What is in the file after each line that writes it: in a window and past it, nothing is said to be lost."""
+    path = tmp_path / "a"
+    writer = JournalWriter(path, {}, max_record_bytes=size, mapped_record_bytes=1000)
+    writer.append(1, 0, 1, 0, b"first")
+    record = StepRecord(1, size)
+    record.payload[:] = b"\xff" * size
+    states: dict[bytes, None] = {}
+
+    def look(*_: object) -> Callable[..., Any]:
+        states[path.read_bytes()] = None
+        return look
+
+    sys.settrace(look)
+    try:
+        if is_step:
+            writer.append_step(record, 1, 10)
+        else:
+            writer.append(1, 1, 1, 10, record.payload)
+    finally:
+        sys.settrace(None)
+    writer.close(durable=False)
+    scans = [JournalReader(BytesRangeReader(each)).scan() for each in states]
+    assert not any(each.lost or each.is_cut for each in scans)
+    assert sorted(len(each.records) for each in scans)[:: len(scans) - 1] == [1, 2]
+    assert sum(bool(each.damage) for each in scans) > 0, "none was seen on its way"
 
 
 @pytest.mark.parametrize(
@@ -304,7 +376,7 @@ def test_records_of_every_size_lie_one_after_the_other(tmp_path: Path) -> None:
         if step % 3 == 0:
             record = StepRecord(2, size)
             record.payload[:] = bytes([step % 251]) * size
-            writer.append_packed(record.stamp(step, step), record.size)
+            writer.append_step(record, step, step)
         else:
             writer.append(2, step, 1, step, bytes([step % 251]) * size)
         if step % 7 == 0:

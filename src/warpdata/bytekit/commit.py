@@ -225,7 +225,9 @@ def second_name(source: str | os.PathLike[str], path: str | os.PathLike[str]) ->
     """A finished file under another name too; a copy of it where the file system has no links."""
     with map_os_errors(path):
         try:
-            os.link(source, path)
+            os.link(
+                os.path.realpath(source), path
+            )  # a name of the file: one of a link would be of what comes next
         except FileExistsError:
             raise ConflictError("the file exists already", path=path) from None
         except OSError:
@@ -247,11 +249,11 @@ def make_folders(path: str | os.PathLike[str]) -> None:
 
 def commit_together(files: Sequence[tuple[Path, Path]], root: Path) -> None:
     """Give finished and synced files their names in this order; each folder below `root` is synced once, last."""
-    top, made = os.fspath(root), set()
+    top, made = os.path.abspath(root), set()
     folders = {top: None}
     for temp, target in files:
         with map_os_errors(target):
-            folder = os.path.dirname(target)
+            folder = os.path.dirname(os.path.abspath(target))
             if folder not in made:
                 os.makedirs(folder, exist_ok=True)
                 made.add(folder)

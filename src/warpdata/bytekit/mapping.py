@@ -53,7 +53,7 @@ class MappedFile(GrowingFile):
     """A growing file that is appended to through memory: once a record is copied, the kernel owns its bytes.
 
     It is new, and locked for as long as its writer lives; the lock dies with the process. One thread appends; others
-    may prepare windows, sync and publish meanwhile. The room ahead of the last record is allocated, and zero.
+    may prepare windows, sync and publish meanwhile. The room ahead of the last record is allocated: an end mark, zeros.
     """
 
     def __init__(
@@ -62,17 +62,17 @@ class MappedFile(GrowingFile):
         head: bytes,
         *,
         record_bytes: int,
-        room_bytes: int,
+        end_mark: Callable[[int], bytes],
         publish: bool,
         on_advance: Callable[[], None] | None,
     ) -> None:
-        """Records of up to `record_bytes` always fit in a window; `room_bytes` of zeros stay behind the last one.
+        """Records of up to `record_bytes` always fit in a window; `end_mark` makes what stands behind the last one.
 
         Without `publish` somebody does that later.
         """
         self.on_advance = on_advance
-        self._room_bytes = room_bytes
-        self._overlap = align_up(record_bytes, PAGE_BYTES)
+        self._end_mark, self._room_bytes = end_mark, len(end_mark(0))
+        self._overlap = align_up(record_bytes + self._room_bytes, PAGE_BYTES)
         is_small = self._overlap < _SMALL_RECORD_BYTES
         records = _SMALL_RECORDS_PER_WINDOW if is_small else _RECORDS_PER_WINDOW
         wanted = min(records * self._overlap, MAX_WINDOW_BYTES)
@@ -108,7 +108,7 @@ class MappedFile(GrowingFile):
         super().in_child()
 
     def _begin(self, head: bytes) -> None:
-        write_at(self._fd, head, 0)
+        write_at(self._fd, head + self._end_mark(len(head)), 0)
         self._window_start = 0
         self._window = map_window(self._fd, 0, self._stride + self._overlap)
         self._limit = self._unused_ahead or self._stride
@@ -124,7 +124,7 @@ class MappedFile(GrowingFile):
     def _publish(self) -> None:
         if self._temp is None or self._fd < 0:
             return
-        sync_range(self._fd, 0, self.records_offset)
+        sync_range(self._fd, 0, self.records_offset + self._room_bytes)
         system.rename_new(self._temp, self.path)
         self._temp = None
         fsync_folder(self._folder)
@@ -152,7 +152,7 @@ class MappedFile(GrowingFile):
             start = max(start, self._synced)
             if end > start and self._fd >= 0:
                 self._publish()
-                sync_range(self._fd, start, end)
+                sync_range(self._fd, start, end + self._room_bytes)
                 self._synced = end
 
     def release(self, end: int) -> None:
@@ -226,9 +226,11 @@ class MappedFile(GrowingFile):
 
     def _clear(self) -> None:
         """Wipe what an interrupted call left where the next record goes: it would be taken for damage."""
+        mark, end = self._end_mark(self.position), self._touched + self._room_bytes
         with map_os_errors(self.path):
-            for at in range(self.position, self._touched, len(_ZEROS)):
-                write_at(self._fd, memoryview(_ZEROS)[: self._touched - at], at)
+            write_at(self._fd, mark, self.position)
+            for at in range(self.position + len(mark), end, len(_ZEROS)):
+                write_at(self._fd, memoryview(_ZEROS)[: end - at], at)
 
     def _write_past_windows(
         self, pieces: Sequence[Buffer], checksum: Buffer, checksum_at: int, span: int
@@ -241,6 +243,7 @@ class MappedFile(GrowingFile):
             except OSError:
                 self._touched = self.position
                 raise
+            write_at(self._fd, self._end_mark(self.position + span), self.position + span)
             system.write_pieces(self._fd, pieces, self.position)
             write_at(self._fd, checksum, self.position + checksum_at)
         return self._taken(span)

@@ -662,7 +662,8 @@ def _open_file(path: str) -> tuple[int, int]:
 
 
 def _not_regular(mode: int, path: str | os.PathLike[str]) -> StoreError:
-    return StoreError(f"not a regular file but {kind_of_file(mode)}", path=path)
+    hint = "Name a regular file, or a link to one."
+    return StoreError(f"not a regular file but {kind_of_file(mode)}", path=path, hint=hint)
 
 
 def _unreadable(error: OSError, path: str) -> StoreError:

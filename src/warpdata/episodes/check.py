@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from warpdata.bytekit.findings import FileFinding
 from warpdata.episodes.check_set import SET_RULES, EpisodeSet, SetMember, remembered
+from warpdata.episodes.shard_episode import ChannelSignal
 from warpdata.episodes.signals import VideoSignal
 from warpdata.episodes.statistics import GAP_FACTOR, ClockStatistics, ValueStatistics
 from warpdata.errors import FormatError, JournalInUseError, WarpError, nearest
@@ -27,7 +28,7 @@ DAMAGED, WARNING, INFO = "damaged", "warning", "info"
 
 RULES: dict[str, tuple[str, str]] = {
     "damaged-file": (DAMAGED, "a file of the episode cannot be read or does not match its checksum"),
-    "clock-order": (DAMAGED, "timestamps are not strictly increasing"),
+    "clock-order": (DAMAGED, "timestamps are not strictly increasing, as a recording has them"),
     "video-index": (DAMAGED, "video and frame index do not have the same frames"),
     "statistics": (DAMAGED, "the statistics in meta.json are not those of the data"),
     "edits": (DAMAGED, "a line of edits.jsonl is damaged"),
@@ -39,6 +40,10 @@ RULES: dict[str, tuple[str, str]] = {
     "no-actions": (WARNING, "no signal of the episode is an action"),
     "empty-episode": (WARNING, "the episode has no records"),
     "unfinished": (WARNING, "a recording was never finished"),
+    "falling-times": (
+        WARNING,
+        "times that a shard of another program holds do not increase: read it by step",
+    ),
     "interrupted": (INFO, "the recording ended by an exception or was salvaged"),
     **{rule: (WARNING, text) for rule, text in SET_RULES.items()},
 }
@@ -237,6 +242,7 @@ def _described(episode: Episode) -> Mapping[str, Any]:
 
 
 def _check_signal(episode: Episode, place: _Place, *, deep: bool) -> Iterator[Finding]:
+    signal = None
     try:
         signal = episode.signals[place.signal]
         if not len(signal):
@@ -257,6 +263,8 @@ def _check_signal(episode: Episode, place: _Place, *, deep: bool) -> Iterator[Fi
         yield from _check_clock(place, signal)
     except WarpError as error:
         rule = "clock-order" if "not increasing" in error.message else "damaged-file"
+        if rule == "clock-order" and isinstance(signal, ChannelSignal):
+            rule = "falling-times"  # what was stored, and is read so by step: no byte is damaged
         yield place.found(rule, str(error), code=error.code)
 
 

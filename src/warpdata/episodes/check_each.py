@@ -23,7 +23,7 @@ from warpdata.episodes.collection import EpisodesSource
 from warpdata.episodes.jobs import Here, Runner
 from warpdata.episodes.local import LocalDataset
 from warpdata.episodes.shard_folder import ShardFolderSource
-from warpdata.errors import FormatError
+from warpdata.errors import AuthenticationError, FormatError, StoreError, UnavailableError
 from warpdata.formats.episodedir.documents import Folder
 
 Checked = tuple[list[Finding], SetMember | None]
@@ -42,11 +42,13 @@ class CheckTask:
     def __call__(self, position: int) -> Checked:
         """Everything wrong with it."""
         name, members = self.names[position], list[SetMember]()
-        findings = list(
-            check_opened(
-                partial(self.source.open, self._place(position)), name, deep=self.deep, beside=members.append
-            )
-        )
+        opened = partial(self.source.open, self._place(position))
+        try:
+            findings = list(check_opened(opened, name, deep=self.deep, beside=members.append))
+        except (AuthenticationError, UnavailableError):
+            raise  # nothing is wrong with the episode
+        except StoreError as error:  # one that cannot be opened does not keep the others from being checked
+            return [found("damaged-file", name, None, str(error), code=error.code)], None
         if isinstance(self.source, ShardFolderSource) and not Report(1, findings).is_damaged:
             findings += damaged_blocks(self.source.bytes_of(position), name)
         return findings, members[0] if members else None

@@ -43,6 +43,8 @@ MIN_EPISODES = 8
 _MIN_RECORDS = 10
 _MAX_CHANNELS = 64
 _POINTS = 32
+_LARGEST = 1e30
+"""What is larger, infinite or no number cannot be compared: squares of it would not be finite."""
 _MAD_TO_STD = 1.4826
 
 _COMPANY, _COMPANY_SHARE = 3, 0.1
@@ -419,7 +421,7 @@ def _track(member: SetMember, name: str, signal: Signal, is_action: bool) -> Non
     if math.prod(meta.shape) > _MAX_CHANNELS or meta.role not in ("observation", "action", "reward"):
         return
     values = np.asarray(signal.values(), np.float64).reshape(len(signal), -1)
-    if not np.isfinite(values).all():
+    if not (np.abs(values) < _LARGEST).all():
         return
     if meta.role == "reward" or name.rpartition("/")[2].startswith("reward"):
         member.total_reward = float(values.sum())

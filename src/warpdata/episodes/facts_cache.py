@@ -20,10 +20,12 @@ from warpdata.episodes.facts import COLUMNS, facts_table, joined_tables
 from warpdata.episodes.listing import episode_path
 from warpdata.errors import WarpError
 from warpdata.formats.episodedir import layout
+from warpdata.formats.episodedir.documents import read_bytes
 from warpdata.timeline.episode import Episode
 
 _NUMBER, _MTIME, _SIZE = "__number", "__mtime_ns", "__size"
 _OWN = (_NUMBER, _MTIME, _SIZE)
+_MAX_FILE_BYTES = 1 << 33
 _VERSION = {b"warpdata_facts": b"1"}
 
 
@@ -93,8 +95,9 @@ def _block_marks(folder: Path, names: Sequence[str]) -> list[int]:
 
 def _read(path: Path) -> pa.Table:
     """The facts written last time; none where they cannot be trusted."""
-    with contextlib.suppress(OSError, pa.ArrowException):
-        file = pq.ParquetFile(pa.BufferReader(path.read_bytes()), page_checksum_verification=True)
+    with contextlib.suppress(OSError, WarpError, pa.ArrowException):
+        data = read_bytes(path, max_bytes=_MAX_FILE_BYTES)
+        file = pq.ParquetFile(pa.BufferReader(data), page_checksum_verification=True)
         found = file.read(use_threads=False)
         stated = dict(found.schema.metadata or {})
         is_known = stated.get(b"warpdata_facts") == _VERSION[b"warpdata_facts"]

@@ -53,7 +53,8 @@ class SignalsJournal:
         self.syncs_every_record = durability.every_record
         self._facts = 0
         self.writer = JournalWriter(
-            folder / SIGNALS_JOURNAL, {**descriptor, "kind": KIND, "owner": owner()},
+            folder / SIGNALS_JOURNAL,
+            {**descriptor, "kind": KIND, "journal": SIGNALS_JOURNAL, "owner": owner()},
             max_record_bytes=MAX_RECORD_BYTES, mapped_record_bytes=MAPPED_RECORD_BYTES, publish=False,
         )  # fmt: skip
         threads.keep(self.writer)
@@ -90,7 +91,8 @@ class FrameJournal:
         """Frames before this place in the file are safely encoded."""
         self._waiting: deque[tuple[float, int]] = deque()
         self._threads = threads
-        self.writer = JournalWriter(path, {**descriptor, "owner": owner()}, max_record_bytes=frame_bytes)
+        about = {**descriptor, "journal": self.name, "owner": owner()}
+        self.writer = JournalWriter(path, about, max_record_bytes=frame_bytes)
         threads.keep(self.writer, self._sync_what_waits)
 
     def close(self, *, durable: bool) -> None:

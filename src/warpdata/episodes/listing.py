@@ -16,6 +16,7 @@ from warpdata.bytekit.folders import FolderReader
 from warpdata.bytekit.jsontext import dump_json, parse_json_object
 from warpdata.errors import BlobNotFoundError, StoreError, WarpError
 from warpdata.formats.episodedir import layout
+from warpdata.formats.episodedir.documents import read_bytes
 
 _SETTLED_NS = 2_000_000_000
 """A folder changed more recently than this may change again within the same tick of its clock."""
@@ -150,8 +151,7 @@ def _expanded(ranges: list[list[int]]) -> list[int]:
 def _read_cache(root: Path) -> dict[str, Any]:
     """The listing written last time; one that cannot be trusted is not used."""
     try:
-        data = (root / layout.LISTING_FILE).read_bytes()
-        body = parse_json_object(data)
+        body = parse_json_object(read_bytes(root / layout.LISTING_FILE))
         blocks = body.get("blocks")
         if body.get("version") != _VERSION or body.get("crc32c") != crc32c(dump_json(blocks)):
             return {}

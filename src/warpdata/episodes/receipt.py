@@ -124,6 +124,8 @@ class LossReceipt(Receipt):
         for name, count in self.channels.items():
             yield f"    {name}: {count}"
         lost = f"{self.steps_lost} {self._what} and {self.bytes_dropped} bytes lost: "
+        if not self.steps_lost and not self.bytes_dropped:
+            lost = "something is lost, nothing says how much: "
         yield f"  {'' if self.is_complete else lost}{self.why}"
         for each in self.damage:
             yield f"  unreadable: {each.get('file', self.source)}: {each['why']}"

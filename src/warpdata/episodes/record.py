@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self, get_args
 
 import numpy as np
 
+from warpdata.bytekit.commit import writable_path
 from warpdata.bytekit.forks import tell_in_child
 from warpdata.episodes.disk_writer import RECORDING_SUFFIX, DiskEpisodeWriter
 from warpdata.episodes.durability import Durability
@@ -244,6 +245,7 @@ class Recorder:
             raise ConflictError(
                 "the file exists already", path=self.target, hint="Choose another, or say overwrite=True."
             )
+        writable_path(self.target)
 
     def _check_open(self) -> None:
         if self._closed is not None:

@@ -59,7 +59,7 @@ from warpdata.formats.wshard.chunks import chunks_in, list_name, read_chunk_list
 from warpdata.formats.wshard.compression import Compression
 from warpdata.formats.wshard.episode import WShardEpisode
 from warpdata.formats.wshard.intact import IntactBlocks
-from warpdata.formats.wshard.layout import ROLE_CHUNK_LIST, TIMESTAMPS_NS
+from warpdata.formats.wshard.layout import ROLE_CHUNK_LIST
 from warpdata.formats.wshard.load import load_wshard
 from warpdata.formats.wshard.repair import repair_partial, repair_stream
 from warpdata.formats.wshard.save import plan_shard, save_wshard
@@ -242,7 +242,7 @@ def _from_journal(
         raise CorruptLayoutError(
             f"a journal of kind {journal.descriptor.get('kind')!r} is no episode", path=source
         )
-    scan = journal.scan()
+    scan = journal.scan(released=0)
     episode = _episode(source, journal.descriptor, scan)
     if _is_finished_already(target, episode):
         return _let_go(_receipt(source, target, episode, scan))
@@ -413,7 +413,7 @@ def _from_blocks(
     why = f"every block holds, and was written anew ({findings[0].message})"
     if intact.lost:
         why = f"{len(intact.lost)} of {len(intact.lost) + len(intact.blocks)} blocks could not be read"
-    if TIMESTAMPS_NS in (each.name for each in intact.lost):
+    if intact.has_lost_times:
         why += f"; the times of the steps are lost: rows are kept by number, {episode.timebase.tick_hz:g} per second"
     damage = [each.to_json() for each in intact.lost]
     return _what_is_in(

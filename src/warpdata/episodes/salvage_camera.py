@@ -83,7 +83,7 @@ class CameraSalvage:
         numbers = (
             sorted(self._raw_at)
             if keep is not None
-            else sorted({*self._raw_at, *_decodable(self._marks, good)})
+            else sorted({*self._raw_at, *_decodable(self._marks, good, packets_in(self._growing))})
         )
         if keep is None and total > len(numbers):
             self.lost += total - len(numbers)
@@ -109,10 +109,14 @@ class CameraSalvage:
             file.close()
 
     def _in_order(self, marks: list[Mark]) -> list[Mark]:
-        """The marks up to the first that is not later than those before it: what follows is no part of this video."""
+        """The marks up to the first that is not later than what came before: what follows is no part of this video.
+
+        Raw frames say their numbers themselves; a mark says its own by its place alone.
+        """
         last: int | None = None
         for number, mark in enumerate(marks):
-            if mark is not None and last is not None and mark.ts_ns <= last:
+            is_early = mark is not None and last is not None and mark.ts_ns <= last
+            if mark is not None and (is_early or not self._raw.fits(number, mark.ts_ns)):
                 why = f"{len(marks) - number} marks of encoded frames do not follow those before them"
                 self.unreadable.append(Unreadable(f"{self._base.name}.marks", why))
                 return marks[:number]
@@ -175,7 +179,7 @@ class CameraSalvage:
             why = f"{marked - int(good.sum())} encoded frames are missing or do not match their checksum"
             self.unreadable.append(Unreadable(name, why))
         known = max([len(self._marks), *(step + 1 for step in self._raw_at)])
-        unknown = packets_in(self._growing) - known
+        unknown = len(packets_in(self._growing)) - known
         if unknown > 0:
             self.lost += unknown
             self.unreadable.append(Unreadable(name, f"nothing says when {unknown} encoded frames were taken"))
@@ -280,16 +284,16 @@ def good_packets(video: Path, marks: Sequence[Mark]) -> NDArray[np.bool_]:
     return good
 
 
-def packets_in(video: Path) -> int:
-    """How many whole encoded frames a growing video holds, as far as its boxes can be followed."""
+def packets_in(video: Path) -> list[boxes.PacketPlace]:
+    """Where the whole encoded frames of a growing video lie, as far as its boxes can be followed."""
     if not video.is_file():
-        return 0
+        return []
     find = boxes.mp4_packets if video.suffix == ".mp4" else boxes.mkv_packets
     with MmapRangeReader(video) as reader:
         try:
-            return len(find(reader.read(0, reader.size), 0)[0])
+            return find(reader.read(0, reader.size), 0)[0]
         except (FormatError, IndexError):
-            return 0
+            return []
 
 
 def finished_camera(frames: Path, index: FrameIndex) -> dict[str, Any]:
@@ -312,14 +316,21 @@ def _agree(marks: Sequence[Mark], indexed: Sequence[Mark]) -> bool:
     )
 
 
-def _decodable(marks: Sequence[Mark], good: NDArray[np.bool_]) -> list[int]:
-    """Frames whose own packet and all those it builds on hold."""
+def _decodable(
+    marks: Sequence[Mark], good: NDArray[np.bool_], packets: Sequence[boxes.PacketPlace]
+) -> list[int]:
+    """Frames whose own packet and all those it builds on hold; of lost marks the video has packets between."""
     found, is_whole = [], False
+    at = {packet.offset: number for number, packet in enumerate(packets)}
+    last: int | None = None
     for number, mark in enumerate(marks):
-        if mark is None or not good[number]:
-            is_whole = False
-        elif mark.flags & layout.KEYFRAME_FLAG:
+        place = None if mark is None else at.get(mark.offset)
+        is_next = place is None or last is None or place == last + 1
+        last = place
+        if mark is not None and good[number] and mark.flags & layout.KEYFRAME_FLAG:
             is_whole = True
+        elif mark is None or not good[number] or not is_next:
+            is_whole = False
         if is_whole:
             found.append(number)
     return found

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from warpdata.bytekit.commit import fsync_folder, map_os_errors, write_file
+from warpdata.bytekit.commit import TEMP_MARK, fsync_folder, map_os_errors, write_file
 from warpdata.bytekit.filenames import folded, keep_apart
 from warpdata.bytekit.locks import FileLock, is_locked
 from warpdata.bytekit.ranges import FileRangeReader
@@ -177,7 +177,8 @@ class _Salvage:
         found = self.found
         aside = free_name(self.work, DAMAGED) if found.unreadable or self.lost else None
         self.aside = aside or self.aside
-        why = found.unreadable[-1].why if found.unreadable else "nothing was lost"
+        last = found.unreadable[-1] if found.unreadable else None
+        why = "nothing was lost" if last is None else f"{last.file}: {last.why}"
         if not found.journals and not found.unreadable:
             why = "nothing was recorded"
         receipt = self._receipt(self.made, why)
@@ -187,6 +188,10 @@ class _Salvage:
                 self.folder, meta, found.static, self.made, _REASON, salvaged=receipt.to_json()
             )
             for path, data in documents.items():
+                for left in self.folder.glob(
+                    f".{path.name}{TEMP_MARK}*"
+                ):  # of one that was killed as it wrote
+                    left.unlink(missing_ok=True)
                 write_file(path, data)
         remove_status(self.work)
         if aside is None:

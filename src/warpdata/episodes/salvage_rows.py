@@ -47,6 +47,13 @@ class JournaledRows:
         """How many records there were before the last one that are not here."""
         return int(self._step[-1]) + 1 - len(self) if len(self) else 0
 
+    def fits(self, step: int, ts_ns: int) -> bool:
+        """Whether the record of this number can have been made at this time, by the times of the others."""
+        at = int(np.searchsorted(self._step, step))
+        if at < len(self) and self._step[at] == step:
+            return int(self._ts[at]) == ts_ns
+        return (at == 0 or self._ts[at - 1] < ts_ns) and (at == len(self) or bool(ts_ns < self._ts[at]))
+
     def __len__(self) -> int:
         return len(self._step)
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from warpdata.bytekit.commit import write_file
 from warpdata.bytekit.jsontext import dump_json, parse_json_object
 from warpdata.errors import WarpError
+from warpdata.formats.episodedir.documents import read_bytes
 
 STATUS_FILE = "status.json"
 STATUS_S = 0.5
@@ -54,18 +55,15 @@ def write_status(work: Path, signals: Mapping[str, SignalStatus]) -> None:
 
 def read_status(work: Path) -> RecordingStatus | None:
     """What the recorder said last; None where it said nothing by now, or nothing that can be read."""
-    path = work / STATUS_FILE
     try:
-        if path.stat().st_size > _MAX_BYTES:
-            return None
-        said = parse_json_object(path.read_bytes())
+        said = parse_json_object(read_bytes(work / STATUS_FILE, max_bytes=_MAX_BYTES))
         signals = {
             str(name): SignalStatus(**{key: _count(each, key) for key in _COUNTS})
             for name, each in said["signals"].items()
         }
         written_ns = said["written_ns"]
         return RecordingStatus(written_ns, signals) if type(written_ns) is int else None
-    except (WarpError, OSError, KeyError, TypeError, ValueError, AttributeError):
+    except (WarpError, KeyError, TypeError, ValueError, AttributeError):
         return None
 
 

@@ -175,7 +175,7 @@ class WShardStreamWriter:
         ts_ns = self._checked_time(timestamp_ns)
         self._set_flags(reward, done, truncated, timestamp_ns)
         journal: JournalWriter = self._journal  # type: ignore[assignment]
-        journal.append_packed(self._record.stamp(self.steps, ts_ns), self._record.size)
+        journal.append_step(self._record, self.steps, ts_ns)
         self.steps += 1
         self._last_ts_ns, self._is_timed = ts_ns, timestamp_ns is not None
         if self._durability.every_record:

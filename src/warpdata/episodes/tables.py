@@ -363,7 +363,7 @@ class NumberRecorder(TableRecorder):
             self._cell[...] = data
             self._stamps[row] = ts_ns
             self._values[row] = data
-            self._writer.append_packed(self._record.stamp(self.count, ts_ns), self._record.size)
+            self._writer.append_step(self._record, self.count, ts_ns)
             self._last = ts_ns
             self.count += 1
             if self._syncs:

@@ -21,6 +21,7 @@ Job = Callable[[], None]
 _LOOK_AGAIN_S = 0.05
 """Several callers may wait for room and one is woken: the others look by themselves."""
 
+_KEPT = "What was recorded so far is kept: end the recording, see to the disk, then run `warp salvage` on it."
 _UNBOUNDED = 1 << 30
 _ALMOST = 0.99
 """A wait may end a little early."""
@@ -296,7 +297,8 @@ class JobQueue:
 def raise_again(failure: BaseException) -> None:
     """Raise what went wrong in another thread, with that as its cause."""
     if isinstance(failure, WarpError):
-        raise type(failure)(failure.message, hint=failure.hint) from failure
+        hint = f"{failure.hint} {_KEPT}".strip() if isinstance(failure, StoreError) else failure.hint
+        raise type(failure)(failure.message, hint=hint) from failure
     raise failure
 
 

@@ -19,7 +19,7 @@ from warpdata.formats.episodedir import layout
 from warpdata.formats.episodedir.documents import Folder, read_meta
 from warpdata.formats.episodedir.frame_index import read_marks
 from warpdata.formats.episodedir.images import Stream
-from warpdata.formats.journal.layout import HEADER_BYTES
+from warpdata.formats.journal.layout import END_MARK_FLAG, HEADER_BYTES
 from warpdata.formats.journal.reader import JournalReader, Records, Scan, is_live
 
 
@@ -134,7 +134,7 @@ def open_recording(work: Path) -> UnfinishedRecording:
     for name in sorted([*names, *begun], key=lambda each: each != SIGNALS_JOURNAL):
         try:
             reader = JournalReader.open(work / name, lenient=True)
-            journal = OpenJournal(reader, reader.scan(found.given_back.get(name, 0)))
+            journal = OpenJournal(reader, reader.scan(_released(reader, name, found)))
         except (
             BlobNotFoundError,
             FileNotFoundError,
@@ -150,6 +150,15 @@ def open_recording(work: Path) -> UnfinishedRecording:
     found.unreadable += [Unreadable(name, "is missing") for name in sorted(expected - set(names))]
     found.unreadable += _undescribed(found)
     return found
+
+
+def _released(reader: JournalReader, name: str, found: UnfinishedRecording) -> int | None:
+    """Up to where a journal was given back: recorders that mark its end said so before, in the main journal."""
+    if reader.descriptor.get("kind") == KIND:
+        return 0
+    is_told = any(each.reader.descriptor.get("kind") == KIND for each in found.journals)
+    is_said = is_told and bool(reader.header.flags & END_MARK_FLAG)
+    return found.given_back.get(name, 0 if is_said else None)
 
 
 def _unnamed(work: Path) -> Iterator[Path]:
@@ -204,8 +213,10 @@ def _damage(journal: OpenJournal) -> Iterator[Unreadable]:
     fault = journal.reader.fault
     if fault is not None:
         yield Unreadable(journal.name, fault.message, min(journal.reader.reader.size, HEADER_BYTES))
-    if journal.name == SIGNALS_JOURNAL and journal.reader.descriptor.get("kind") == FRAMES_KIND:
-        yield Unreadable(journal.name, "the journal of a camera has its name: what it held is gone")
+    about, name = journal.reader.descriptor, journal.name.partition(TEMP_MARK)[0]
+    is_frames = name == SIGNALS_JOURNAL and about.get("kind") == FRAMES_KIND
+    if is_frames or about.get("journal", name) != name.removeprefix("." if name != journal.name else ""):
+        yield Unreadable(journal.name, "another journal has its name: what it held is gone")
     for each in journal.scan.lost:
         yield Unreadable(
             journal.name, f"{each.why} (bytes {each.start} to {each.end})", each.end - each.start

@@ -205,12 +205,10 @@ def _journal(path: str) -> list[FileFinding]:
     from warpdata.formats.journal.reader import JournalReader
 
     scan = JournalReader.open(path).scan()
-    return [
-        FileFinding(
-            "journal_damage", f"bytes {each.start} to {each.end}: {each.why}", hint="Run `warp salvage`."
-        )
-        for each in scan.damage
-    ]
+    lost = [f"bytes {each.start} to {each.end}: {each.why}" for each in scan.lost]
+    if scan.is_cut:
+        lost.append(f"the file ends at {scan.end_offset}, right behind a record: what followed is gone")
+    return [FileFinding("journal_damage", each, hint="Run `warp salvage`.") for each in lost]
 
 
 def _print(report: dict[str, Any], console: Console) -> None:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from warpdata.bytekit.arrow_arrays import to_numpy
 from warpdata.bytekit.checksum import crc32c
 from warpdata.bytekit.ranges import RangeReader
-from warpdata.errors import CorruptLayoutError, FormatError
+from warpdata.errors import BlobNotFoundError, CorruptLayoutError, FormatError, StoreError
 from warpdata.formats.episodedir import arrow, layout
 from warpdata.formats.episodedir.documents import FileSum, read_bytes
 from warpdata.formats.episodedir.images import FrameShape, Stream
@@ -179,12 +179,11 @@ def pack_mark(mark: layout.FrameMark) -> bytes:
 def read_marks(path: str) -> list[layout.FrameMark | None]:
     """The marks a recorder left, by frame number; None where one is damaged. A last one that is torn was none yet."""
     try:
-        with open(path, "rb") as file:
-            data = file.read()
-    except FileNotFoundError:
+        data = read_bytes(path, max_bytes=_MAX_FILE_BYTES)
+    except BlobNotFoundError:
         return []
-    except OSError as error:
-        raise FormatError(f"cannot read ({error.strerror})", path=path) from None
+    except StoreError as error:
+        raise FormatError(error.message, hint=error.hint) from None
     pieces = [
         data[at : at + layout.FRAME_MARK_BYTES]
         for at in range(0, len(data) - layout.FRAME_MARK_BYTES + 1, layout.FRAME_MARK_BYTES)

@@ -32,6 +32,9 @@ class RecordingHeader(NamedTuple):
 ROOM_BEHIND_FLAG = 1
 """At least one record header of room follows the last record: a file that ends sooner was cut."""
 
+END_MARK_FLAG = 2
+"""An end mark follows the last record, always: where neither it nor the next record begins, records are gone."""
+
 HEADER = struct.Struct("<8sHHIIII16sI")
 HEADER_CHECKED = slice(0, 44)
 HEADER_BYTES = 64
@@ -63,6 +66,11 @@ STEP_AT = 16
 
 CRC = struct.Struct("<I")
 STEP = struct.Struct("<Qq")
+
+
+def end_mark(offset: int) -> bytes:
+    """What stands at `offset` behind the last record: the header of no step, which says where it is."""
+    return RECORD.pack(RECORD_MAGIC, 0, 0, 0, 0, offset, 0)
 
 
 def record_span(payload_bytes: int) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from array import array
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -134,10 +135,11 @@ class JournalReader:
             path = FileRangeReader(path) if is_live(path) else MmapRangeReader(path)
         return cls(path, lenient=lenient)
 
-    def scan(self, released: int = 0) -> Scan:
+    def scan(self, released: int | None = None) -> Scan:
         """Find every complete record; a torn or damaged stretch is skipped and reported.
 
-        Records before `released` were given back: what of them is there is taken, what is not is no damage.
+        Records before `released` were given back: what of them is there is taken, what is not is no damage. Where
+        nobody says it, zeros before the first record are taken for such.
         """
         found = _Columns()
         damage: list[Damage] = []
@@ -151,18 +153,18 @@ class JournalReader:
                 position += layout.record_span(record.payload_bytes)
                 continue
             following, work = self._next_record(position + layout.RECORD_ALIGNMENT, work)
-            if position < released:
+            if released is not None and position < released:
                 position = min(following, released) if following < self.reader.size else released
                 continue
-            is_last = following == self.reader.size
             end = self._last_nonzero(position, following)
-            if end == position and not is_last and len(found.rows[0]):
-                # Zeros before the first record were given back, between two of them is a hole.
+            if following == self.reader.size:
+                damage += self._behind(position, end)
+                break
+            # Zeros alone between two records, or before the first, are a hole.
+            if end == position and (released is not None or len(found.rows[0])):
                 end = following
             if end > position:
-                damage.append(self._damage(position, end, is_last=is_last))
-            if is_last:
-                break
+                damage.append(self._damage(position, end))
             position = following
         has_room = self.header.flags & layout.ROOM_BEHIND_FLAG
         is_cut = bool(has_room) and self.reader.size - position < layout.RECORD_BYTES
@@ -181,6 +183,8 @@ class JournalReader:
         record = layout.RecordHeader(*layout.RECORD.unpack(head))
         end = position + layout.RECORD_BYTES + record.payload_bytes
         if record.magic != layout.RECORD_MAGIC or record.payload_bytes > self.header.max_record_bytes:
+            return None
+        if not record.steps and not record.crc32c:  # an end mark
             return None
         if end > self.reader.size or record.first_step >> 62:
             return None
@@ -222,15 +226,42 @@ class JournalReader:
         size = layout.RecordHeader(*layout.RECORD.unpack(head)).payload_bytes
         return layout.RECORD_BYTES + min(size, self.header.max_record_bytes)
 
-    def _damage(self, start: int, end: int, *, is_last: bool) -> Damage:
-        head = bytes(self.reader.read(start, min(start + layout.CHECKED_FROM, self.reader.size)))
-        is_one = end - start <= layout.record_span(self.header.max_record_bytes)
-        if is_last and is_one and head[layout.CRC_AT :] == bytes(layout.CRC.size):
-            # A writer sets the checksum last, and only then is the record acknowledged.
-            return Damage(
-                start, end, "the record that was being written when the recorder died", is_torn=True
-            )
-        if head.startswith(layout.RECORD_MAGIC):
+    def _behind(self, start: int, end: int) -> Iterator[Damage]:
+        """What is behind the last whole record, if not all is as its writer left it."""
+        if start + layout.RECORD_BYTES > self.reader.size:  # cut, which is said of the whole file
+            if end > start:
+                yield self._damage(start, end)
+            return
+        is_marked = bool(self.header.flags & layout.END_MARK_FLAG)
+        head = bytes(self.reader.read(start, start + layout.RECORD_BYTES))
+        is_end = head == (layout.end_mark(start) if is_marked else bytes(layout.RECORD_BYTES))
+        if is_end and end <= start + len(head):
+            return
+        if self._is_begun(start, end, head, is_end=is_end, is_marked=is_marked):
+            yield Damage(start, end, "the record that was being written when the recorder died", is_torn=True)
+        else:
+            yield self._damage(start, max(end, start + len(head) * is_marked))
+
+    def _is_begun(self, start: int, end: int, head: bytes, *, is_end: bool, is_marked: bool) -> bool:
+        """Whether [start, end) is all that there is of a record that was being written.
+
+        The mark of its own end comes before its header, the checksum last: only then is it acknowledged.
+        """
+        if is_end:  # no header yet
+            most = layout.record_span(self.header.max_record_bytes) + layout.RECORD_BYTES * is_marked
+            return end - start <= most
+        record = layout.RecordHeader(*layout.RECORD.unpack(head))
+        if record.magic != layout.RECORD_MAGIC or record.crc32c or not record.steps:
+            return False
+        stop = start + layout.record_span(record.payload_bytes)
+        mark = layout.end_mark(stop) if is_marked else b""
+        if record.payload_bytes > self.header.max_record_bytes or stop + len(mark) > self.reader.size:
+            return False
+        return end <= stop + len(mark) and self.reader.read(stop, stop + len(mark)) == mark
+
+    def _damage(self, start: int, end: int) -> Damage:
+        head = bytes(self.reader.read(start, min(start + len(layout.RECORD_MAGIC), self.reader.size)))
+        if head == layout.RECORD_MAGIC:
             return Damage(start, end, "record is torn or its checksum does not match")
         return Damage(start, end, "no record begins where one was expected")
 

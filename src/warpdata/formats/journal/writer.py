@@ -52,7 +52,7 @@ class JournalWriter(MappedFile):
             mapped_record_bytes = _SMALL_RECORD_BYTES if is_large else max_record_bytes
         super().__init__(
             path, _pack_head(descriptor, max_record_bytes), record_bytes=layout.record_span(mapped_record_bytes),
-            room_bytes=layout.RECORD_BYTES, publish=publish, on_advance=on_advance,
+            end_mark=layout.end_mark, publish=publish, on_advance=on_advance,
         )  # fmt: skip
 
     def _publish(self) -> None:
@@ -75,13 +75,15 @@ class JournalWriter(MappedFile):
         span = layout.record_span(size)
         base = self._place(span)
         window = self._window
-        if base + span > len(window):
+        if base + span + layout.RECORD_BYTES > len(window):
             head = bytearray(layout.RECORD_BYTES)
             layout.RECORD.pack_into(head, 0, layout.RECORD_MAGIC, 0, size, stream, steps, first_step, ts_ns)
             checksum = crc32c(head[layout.CHECKED_FROM :])
             for view in views:
                 checksum = crc32c(view, checksum)
             return self._write_past_windows([head, *views], layout.CRC.pack(checksum), layout.CRC_AT, span)
+        # First: whatever comes between, an end is marked, here or behind the new record.
+        window[base + span : base + span + layout.RECORD_BYTES] = layout.end_mark(self.position + span)
         at = base + layout.RECORD_BYTES
         for view in views:
             window[at : at + view.nbytes] = view
@@ -92,16 +94,22 @@ class JournalWriter(MappedFile):
         layout.CRC.pack_into(window, base + layout.CRC_AT, checksum)
         return self._taken(span)
 
-    def append_packed(self, record: Buffer, size: int) -> int:
-        """Add a record already packed with its header and checksum, padded to `size` bytes."""
-        base = self._place(size)
-        if base + size > len(self._window):
-            whole = byte_view(record)
-            crc_end = layout.CRC_AT + layout.CRC.size
-            pieces: list[Buffer] = [whole[: layout.CRC_AT], bytes(layout.CRC.size), whole[crc_end:]]
-            return self._write_past_windows(pieces, whole[layout.CRC_AT : crc_end], layout.CRC_AT, size)
-        self._window[base : base + size] = record
-        return self._taken(size)
+    def append_step(self, record: StepRecord, step: int, ts_ns: int) -> int:
+        """Add what a record was filled with, as this step."""
+        span = record.size
+        base = self._place(span)
+        record.stamp(step, ts_ns, self.position + span)
+        window = self._window
+        if base + len(record.buffer) > len(window):
+            head, rest = record.head, record.rest[: -layout.RECORD_BYTES]
+            pieces: list[Buffer] = [
+                head[: layout.CRC_AT], bytes(layout.CRC.size), head[layout.CHECKED_FROM :], rest,
+            ]  # fmt: skip
+            checksum = head[layout.CRC_AT : layout.CHECKED_FROM]
+            return self._write_past_windows(pieces, checksum, layout.CRC_AT, span)
+        window[base + layout.RECORD_BYTES : base + len(record.buffer)] = record.rest
+        window[base : base + layout.RECORD_BYTES] = record.head
+        return self._taken(span)
 
     def read_payload(self, offset: int, out: memoryview) -> None:
         """Read back the payload of the record at `offset`."""
@@ -109,21 +117,23 @@ class JournalWriter(MappedFile):
 
 
 class StepRecord:
-    """A record of fixed size that is filled, stamped and appended again and again."""
+    """A record of fixed size that is filled and appended again and again, with the end mark that follows it."""
 
     def __init__(self, stream: int, payload_bytes: int) -> None:
         self.size = layout.record_span(payload_bytes)
-        self.buffer = bytearray(self.size)
+        self.buffer = bytearray(self.size) + layout.end_mark(0)
         layout.RECORD.pack_into(self.buffer, 0, layout.RECORD_MAGIC, 0, payload_bytes, stream, 1, 0, 0)
-        end = layout.RECORD_BYTES + payload_bytes
-        self.payload = memoryview(self.buffer)[layout.RECORD_BYTES : end]
-        self._checked = memoryview(self.buffer)[layout.CHECKED_FROM : end]
+        whole, end = memoryview(self.buffer), layout.RECORD_BYTES + payload_bytes
+        self.payload = whole[layout.RECORD_BYTES : end]
+        self.head, self.rest = whole[: layout.RECORD_BYTES], whole[layout.RECORD_BYTES :]
+        self._checked = whole[layout.CHECKED_FROM : end]
+        self._mark_at = self.size + layout.STEP_AT
 
-    def stamp(self, step: int, ts_ns: int) -> bytearray:
-        """Set step, time and checksum; the result is ready for `append_packed`."""
+    def stamp(self, step: int, ts_ns: int, end: int) -> None:
+        """Set step, time and checksum, and where in the file the record will end."""
         layout.STEP.pack_into(self.buffer, layout.STEP_AT, step, ts_ns)
+        layout.STEP.pack_into(self.buffer, self._mark_at, end, 0)
         layout.CRC.pack_into(self.buffer, layout.CRC_AT, crc32c(self._checked))
-        return self.buffer
 
 
 def _pack_head(descriptor: Mapping[str, Any], max_record_bytes: int) -> bytes:
@@ -131,9 +141,10 @@ def _pack_head(descriptor: Mapping[str, Any], max_record_bytes: int) -> bytes:
     if len(text) > layout.MAX_DESCRIPTOR_BYTES:
         raise LimitExceededError(f"a descriptor of {len(text)} bytes is too large")
     records_offset = align_up(layout.HEADER_BYTES + len(text), layout.RECORDS_ALIGNMENT)
+    flags = layout.ROOM_BEHIND_FLAG | layout.END_MARK_FLAG
     fields = layout.RecordingHeader(
-        layout.MAGIC, layout.VERSION, layout.ROOM_BEHIND_FLAG, len(text), crc32c(text), records_offset,
-        max_record_bytes, secrets.token_bytes(16), 0,
+        layout.MAGIC, layout.VERSION, flags, len(text), crc32c(text), records_offset, max_record_bytes,
+        secrets.token_bytes(16), 0,
     )  # fmt: skip
     head = bytearray(layout.HEADER.pack(*fields))
     layout.CRC.pack_into(head, layout.HEADER_CHECKED.stop, crc32c(head[layout.HEADER_CHECKED]))

@@ -37,6 +37,8 @@ class IntactBlocks:
         start = _with_size(reader.read(0, min(reader.size, layout.TABLE_OFFSET)), reader.size)
         self._header = unpack_header(start, reader.size, reader.name)
         self.lost: list[LostBlock] = []
+        self.has_lost_times = False
+        """Whether the steps had times of their own, which cannot be read: known once `shard` was asked for."""
         self.blocks = {block.name: block for block in self._entries() if self._holds(block)}
         missing = [name for name in (layout.META_EPISODE, layout.META_CHANNELS) if name not in self.blocks]
         if missing:
@@ -69,9 +71,8 @@ class IntactBlocks:
             try:
                 table = parse_table(alone, view, self._reader.size, self._reader.name, allow_overlap=True)
             except WarpError as error:
-                self.lost.append(
-                    LostBlock(f"entry {(at - layout.TABLE_OFFSET) // layout.ENTRY_BYTES}", error.message, 0)
-                )
+                entry = f"entry {(at - layout.TABLE_OFFSET) // layout.ENTRY_BYTES}"
+                self.lost.append(LostBlock(entry, f"{entry} of the table: {error.message}", 0))
                 continue
             block = table.get(table.names[0])
             assert block is not None
@@ -80,7 +81,7 @@ class IntactBlocks:
     def _holds(self, block: Block) -> bool:
         try:
             if block.data_offset + block.disk_size > self._reader.size:
-                raise TruncatedError("lies past the end of the file")
+                raise TruncatedError("lies past the end of the file", block=block.name)
             ShardReader(self._seen_as([block], {})).view(block.name)
         except WarpError as error:
             self.lost.append(LostBlock(block.name, error.message, block.disk_size))
@@ -109,7 +110,8 @@ class IntactBlocks:
                     del exact[name]
         for timebase in (episode.get("timebase"), wshard.get("timebase")):
             if isinstance(timebase, dict) and timebase.get("type") == "timestamps_ns":
-                timebase["type"] = "timestamps_ns" if layout.TIMESTAMPS_NS in self.blocks else "ticks"
+                self.has_lost_times = layout.TIMESTAMPS_NS not in self.blocks
+                timebase["type"] = "ticks" if self.has_lost_times else "timestamps_ns"
         found = {layout.META_EPISODE: dump_json(episode), layout.META_CHANNELS: dump_json(channels)}
         if wshard:
             found[layout.META_WSHARD] = dump_json(wshard)
