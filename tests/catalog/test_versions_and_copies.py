@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ import pytest
 
 import warpdata as wd
 from tests.published import publish_demo, rows
-from tests.servers import S3Server, s3_store
+from tests.servers import S3Server, run_http, s3_store
 from warpdata.catalog.access import Access, AccessOptions, access_options
 from warpdata.catalog.copying import copy_dataset
 from warpdata.catalog.expiry import delete_versions, expire_versions
@@ -285,3 +286,28 @@ def test_a_server_without_conditional_writes(s3_catalog: str, s3_server: S3Serve
     with pytest.raises(ConflictError, match="not"):
         publish(blind, 7, expect_latest=one)
     assert list(s3_store(s3_server, s3_catalog.rpartition("/")[2]).list("claims/")) == []
+
+
+def test_a_hash_is_looked_for_in_every_catalog_each_time(local_catalog: str, tmp_path: Path) -> None:
+    """Once its manifest is in the cache, the first catalog does not pass for the one that has the blobs."""
+    version = publish(local_catalog, 5)
+    with run_http(Path(local_catalog)) as server:
+        for name in (f"ws/x@{version}", f"ws/x@{version}", f"ws/x@{version[:10]}"):
+            with wd.dataset(name, catalog=[str(tmp_path / "mine"), server.url]) as ds:
+                assert ds.catalog.address == server.url
+                assert ds.table().head(5).num_rows == 5
+            shutil.rmtree(tmp_path / "cache/blobs", ignore_errors=True)
+
+
+def test_buckets_of_one_name_on_two_servers_are_two_catalogs(s3_catalog: str, tmp_path: Path) -> None:
+    """Neither does the older `latest` of one pass for the past of the other, nor are its blobs there."""
+    place = s3_catalog.partition("?")[0]
+    copy = str(tmp_path / place.removeprefix("s3://"))
+    for count in (5, 6):
+        publish(copy, count)
+    publish(s3_catalog, 7)
+    with run_http(tmp_path) as server, wd.dataset("ws/x", catalog=f"{place}?endpoint={server.url}") as other:
+        assert wd.dataset("ws/x", catalog=s3_catalog).table().row_count == 7, "not a rollback"
+        with wd.DatasetBuilder("ws/kept", catalog=s3_catalog) as builder:
+            assert builder.keep(other).publish().blobs_sent == 2
+    assert wd.dataset("ws/kept", catalog=s3_catalog).table().head(9).num_rows == 6

@@ -25,7 +25,7 @@ from warpdata.errors import (
 from warpdata.formats.manifest.model import BlobRef
 from warpdata.formats.manifest.parts import PartSource
 from warpdata.settings import Settings, aws_keys
-from warpdata.stores.address import StoreOptions, is_remote, open_store, same_place, split_address
+from warpdata.stores.address import StoreOptions, is_remote, open_store, place_of, plain_address, same_place
 from warpdata.stores.awskeys import AwsFiles
 from warpdata.stores.blobs import AnyBlobReader, BlobAddress, BlobReader, LocalBlobReader, PageSums
 from warpdata.stores.blobstore import BlobStore
@@ -127,7 +127,12 @@ class Catalog:
     """One catalog: its address, and its store unless the network may not be used."""
 
     address: str
+    """What it is called in messages: without the query, which may be secret."""
     store: BlobStore | None
+    given: str = field(default="", repr=False)
+    """The address as it was given."""
+    place: str = ""
+    """Which catalog it is, on whichever server."""
 
 
 class Access:
@@ -169,7 +174,7 @@ class Access:
         self, catalog: Catalog, blob: BlobRef, label: str, sums: PageSums | None = None
     ) -> AnyBlobReader:
         """The reader of a blob, one for each blob however often it is asked for."""
-        key = (catalog.address, blob.hash)
+        key = (catalog.place, blob.hash)
         found = self._readers.get(key)
         if found is None or (sums is not None and found._sums is None):
             found = self._readers[key] = self._open_reader(catalog, blob, label, sums)
@@ -225,7 +230,8 @@ class Access:
 
     def _catalog(self, address: str) -> Catalog:
         offline = self.options.mode == "local" and is_remote(address)
-        return Catalog(plain_address(address), None if offline else self.store_of(address))
+        store = None if offline else self.store_of(address)
+        return Catalog(plain_address(address), store, address, place_of(address, self.options.store))
 
     def _open_cache(self) -> PageCache | None:
         if self.options.mode == "remote":
@@ -268,11 +274,3 @@ def writable_catalog(access: Access) -> Catalog:
         hint = "Set WARP_CATALOG to a folder or an s3, gs or az address."
         raise StoreError("this catalog cannot be published to", path=catalog.address, hint=hint)
     return catalog
-
-
-def plain_address(address: str) -> str:
-    """An address without query, user and password: safe to print."""
-    if "://" not in address:
-        return address
-    parts = split_address(address)
-    return urllib.parse.urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", ""))

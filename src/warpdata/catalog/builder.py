@@ -20,7 +20,6 @@ from warpdata.catalog.access import (
     AccessOptions,
     access_options,
     catalog_tuple,
-    plain_address,
     writable_catalog,
 )
 from warpdata.catalog.artifact_contents import EPISODES_TABLE
@@ -79,6 +78,7 @@ from warpdata.formats.manifest.parts import Packed, packed_shards
 from warpdata.formats.tarshard.member_index import Member
 from warpdata.formats.tarshard.writer import PackOptions
 from warpdata.settings import Settings
+from warpdata.stores.address import place_of
 from warpdata.stores.digest import DigestedFile, FileDigest, check_unchanged, digest_file
 
 if TYPE_CHECKING:
@@ -641,7 +641,7 @@ class DatasetBuilder:
         }
 
     def _is_here(self, dataset: Dataset) -> bool:
-        return plain_address(self._options.catalogs[0]) == dataset.catalog.address
+        return place_of(self.catalog, self._options.store) == dataset.catalog.place
 
     @contextlib.contextmanager
     def _episode_facts(self) -> Iterator[None]:

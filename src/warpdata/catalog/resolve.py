@@ -176,7 +176,11 @@ class Resolver:
 
     def _version(self, catalog: Catalog, name: DatasetName) -> tuple[str, bool]:
         if name.hash_prefix is not None:
-            return self._by_prefix(catalog, name, name.hash_prefix), False
+            version = self._by_prefix(catalog, name, name.hash_prefix)
+            if len(self._access.catalogs) > 1 and catalog.store is not None:
+                # A manifest in the cache does not say which of them it came from, and the blobs are only there.
+                catalog.store.head(name.version_key(version))
+            return version, False
         if name.tag and catalog.store is not None and is_another_tag(catalog.store, name, name.tag):
             raise LookupError(name.tag)
         key = name.tag_key(name.tag) if name.tag else name.latest_key
@@ -325,7 +329,7 @@ class _Memory:
         return self._folder and self._folder / "manifests" / name.dataset_id / f"{version}{suffix}"
 
     def _pointer_path(self, catalog: Catalog, key: str) -> Path | None:
-        place = hashlib.sha256(catalog.address.encode()).hexdigest()[:16]
+        place = hashlib.sha256(catalog.place.encode()).hexdigest()[:16]
         if key != key.lower():  # a disk may take it for the file of a tag that differs in case only
             key += f"-{hashlib.sha256(key.encode()).hexdigest()[:16]}"
         return self._folder and self._folder / "pointers" / place / key
