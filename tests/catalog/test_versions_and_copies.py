@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +14,7 @@ import pytest
 import warpdata as wd
 from tests.published import publish_demo, rows
 from tests.servers import S3Server, run_http, s3_store
+from warpdata.bytekit.commit import TEMP_MARK
 from warpdata.catalog.access import Access, AccessOptions, access_options
 from warpdata.catalog.copying import copy_dataset
 from warpdata.catalog.expiry import delete_versions, expire_versions
@@ -19,8 +22,16 @@ from warpdata.catalog.history import list_tags
 from warpdata.catalog.mending import mend_version
 from warpdata.catalog.names import parse_duration, parse_name
 from warpdata.catalog.remotegc import collect
-from warpdata.errors import ConflictError, DatasetError, DatasetNotFoundError, ManifestCorruptedError
+from warpdata.catalog.resolve import Resolver
+from warpdata.errors import (
+    ConflictError,
+    DatasetError,
+    DatasetNotFoundError,
+    ManifestCorruptedError,
+    OutOfSpaceError,
+)
 from warpdata.settings import Settings
+from warpdata.stores.local import LocalStore
 
 X = parse_name("ws/x")
 
@@ -231,6 +242,75 @@ def test_a_damaged_manifest_is_mended_or_named(local_catalog: str, tmp_path: Pat
     assert wd.dataset("ws/x", catalog=local_catalog).version == version
 
 
+def test_a_mender_says_what_kept_it(
+    local_catalog: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A full disk or a source that refuses is no missing copy."""
+    publish(local_catalog, 5)
+    mirror = str(tmp_path / "mirror")
+    copy_dataset(access_to(local_catalog), access_to(mirror), X)
+    for path in Path(local_catalog).glob("blobs/sha256/*/*"):
+        path.unlink()
+
+    def full(*_: object) -> None:
+        raise OutOfSpaceError("no space is left", path=local_catalog)
+
+    with monkeypatch.context() as patch, pytest.raises(OutOfSpaceError):
+        patch.setattr(LocalStore, "put_stream", full)
+        mend_version(access_to(local_catalog), X, sources=[access_to(mirror)])
+    with pytest.raises(DatasetError, match="no catalog"):
+        mend_version(access_to(local_catalog), X, sources=[access_to(str(tmp_path / "typo"))])
+    assert len(mend_version(access_to(local_catalog), X, sources=[access_to(mirror)]).replaced) == 2
+
+
+@pytest.mark.parametrize("tag", [None, "v1"])
+def test_a_pointer_to_nothing_and_one_that_is_damaged_are_told(
+    local_catalog: str, tmp_path: Path, tag: str | None
+) -> None:
+    version = publish(local_catalog, 5, tags=("v1",))
+    mirror = str(tmp_path / "mirror")
+    copy_dataset(access_to(local_catalog), access_to(mirror), X)
+    manifest = Path(local_catalog) / f"datasets/ws/x/versions/{version}.json"
+    manifest.unlink()
+    name = parse_name("ws/x" if tag is None else f"ws/x@{tag}")
+    tries: list[Callable[[], Any]] = [
+        lambda: wd.dataset(str(name), catalog=local_catalog),
+        lambda: mend_version(access_to(local_catalog), name, sources=[access_to(mirror)]),
+    ]
+    for each in tries:
+        with pytest.raises(
+            ManifestCorruptedError, match=f"{tag or 'latest'}.*{version[:12]}.*gone"
+        ) as caught:
+            each()
+        assert "warp copy" in caught.value.hint
+    copy_dataset(access_to(mirror), access_to(local_catalog), X)
+    assert wd.dataset(str(name), catalog=local_catalog).version == version
+    pointer = Path(local_catalog) / (X.latest_key if tag is None else X.tag_key(tag))
+    pointer.write_bytes(b"")
+    with pytest.raises(ManifestCorruptedError, match=re.escape(str(pointer))) as caught:
+        wd.dataset(str(name), catalog=local_catalog)
+    assert "Delete this file" in caught.value.hint
+    pointer.unlink()
+    publish(local_catalog, 5, tags=("v1",))
+    assert wd.dataset(str(name), catalog=local_catalog).version == version
+
+
+def test_a_pointer_that_moves_on_while_its_version_goes(
+    local_catalog: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = publish(local_catalog, 5)
+    then = Resolver._checked
+    moves = iter([lambda: (publish(local_catalog, 6), delete_versions(access_to(local_catalog), X, [one]))])
+
+    def late(*args: Any) -> Any:
+        for move in moves:
+            move()
+        return then(*args)
+
+    monkeypatch.setattr(Resolver, "_checked", late)
+    assert wd.dataset("ws/x", catalog=local_catalog).table().row_count == 6
+
+
 def test_many_blobs_are_looked_up_by_listing(local_catalog: str, monkeypatch: pytest.MonkeyPatch) -> None:
     from warpdata.catalog import transfer
 
@@ -264,6 +344,17 @@ def test_leftovers_and_dead_claims_are_collected(local_catalog: str) -> None:
     assert (len(found.leftovers), found.dead_claims) == (2, 1)
     assert list(Path(local_catalog).glob(f"datasets/ws/x/versions/{one}*")) == []
     assert list_tags(access.catalogs[0], X) == {}
+
+
+def test_a_file_that_its_writer_finishes_meanwhile_stops_no_collector(local_catalog: str) -> None:
+    """Between the listing and the look at it, it is gone."""
+    publish(local_catalog, 5)
+    gone = Path(local_catalog) / f"blobs/.ab{TEMP_MARK}0123456789ab"
+    access = access_to(local_catalog)
+    listed, os_listdir = str(gone.name), os.listdir
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "listdir", lambda folder: [*os_listdir(folder), listed])
+        assert collect(access.catalogs[0], grace_s=-1).temporary_files == 0
 
 
 def test_the_error_of_the_error_table_has_the_builtins_name() -> None:

@@ -167,12 +167,25 @@ class Resolver:
         return blob.data
 
     def _resolve_in(self, catalog: Catalog, name: DatasetName) -> Resolved | None:
-        try:
-            version, remembered = self._version(catalog, name)
-            manifest, signature = self._checked(catalog, name, version)
-        except (BlobNotFoundError, LookupError):
-            return None
-        return Resolved(manifest, catalog, remembered, signature)
+        missing = ""
+        while True:
+            try:
+                version, remembered = self._version(catalog, name)
+            except (BlobNotFoundError, LookupError):
+                return None
+            try:
+                manifest, signature = self._checked(catalog, name, version)
+                return Resolved(manifest, catalog, remembered, signature)
+            except BlobNotFoundError:
+                if name.hash_prefix is not None:
+                    return None
+                if version == missing:
+                    raise gone_manifest(
+                        name, version, f"{catalog.address}/{name.version_key(version)}"
+                    ) from None
+                missing = (
+                    version  # unless the pointer moved on since it was read, and the version was deleted
+                )
 
     def _version(self, catalog: Catalog, name: DatasetName) -> tuple[str, bool]:
         if name.hash_prefix is not None:
@@ -192,7 +205,7 @@ class Resolver:
         if catalog.store is not None and catalog.store.is_local:
             blob = catalog.store.get(key, max_bytes=MAX_POINTER_BYTES)
             assert blob is not None
-            return unpack_pointer(blob.data, key), False
+            return unpack_pointer(blob.data, f"{catalog.address}/{key}"), False
         kept = self._memory.pointer(catalog, key)
         if catalog.store is None:
             if kept is None:
@@ -268,6 +281,14 @@ class Resolver:
             " accept_rollback=True or WARP_ACCEPT_ROLLBACK=1; the newer version opens by its hash."
         )
         raise RollbackError(fact, path=path, hint=hint)
+
+
+def gone_manifest(name: DatasetName, version: str, path: str) -> ManifestCorruptedError:
+    """The error for a pointer to a version that is not there."""
+    pointer = f"tag {name.tag!r}" if name.tag else "latest"
+    fact = f"{pointer} of {name.dataset_id} points at version {version[:12]}, whose manifest is gone"
+    hint = "Copy the version from a catalog that has it (`warp copy`), or publish it again."
+    return ManifestCorruptedError(fact, path=path, hint=hint)
 
 
 class _Memory:
