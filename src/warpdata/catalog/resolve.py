@@ -212,7 +212,8 @@ class Resolver:
                 raise LookupError(key)
             _log.warning("offline: %s is as it was seen last", key)
             return kept[1], True
-        blob = catalog.store.get(key, max_bytes=MAX_POINTER_BYTES, unless_etag=kept[0] if kept else None)
+        etag = kept[0] if kept is not None and self._memory.is_used else None
+        blob = catalog.store.get(key, max_bytes=MAX_POINTER_BYTES, unless_etag=etag)
         if blob is None:
             assert kept is not None
             return kept[1], False
@@ -292,13 +293,17 @@ def gone_manifest(name: DatasetName, version: str, path: str) -> ManifestCorrupt
 
 
 class _Memory:
-    """What the cache folder remembers of catalogs: manifests for ever, pointers with their ETags."""
+    """What the cache folder remembers of catalogs: manifests for ever, pointers with their ETags.
+
+    Who reads without the cache only looks at what it says of `latest`: that must not grow older.
+    """
 
     def __init__(self, access: Access) -> None:
         everything_here = all(c.store is not None and c.store.is_local for c in access.catalogs)
-        writes = access.cache is not None and not everything_here
         self._cache = access.cache
-        self._folder = Path(os.path.expanduser(access.options.cache_dir)) if writes else None
+        self._folder = None if everything_here else Path(os.path.expanduser(access.options.cache_dir))
+        self.is_used = access.cache is not None and not everything_here
+        """Whether anything is written here, or taken from here for the catalog's own word."""
 
     def manifest(self, name: DatasetName, version: str) -> memoryview | None:
         """The bytes of a manifest that is intact; a damaged one is forgotten."""
@@ -309,7 +314,7 @@ class _Memory:
         try:
             parse_manifest(data, expected_hash=version)
         except ManifestCorruptedError:
-            path.unlink(missing_ok=True)
+            self._forget(path)
             return None
         return data
 
@@ -339,7 +344,7 @@ class _Memory:
             known = etag if isinstance(etag, str) else None
             return known, unpack_pointer(dump_json(raw.get("pointer")), str(path))
         except (WarpError, ValueError):
-            path.unlink(missing_ok=True)
+            self._forget(path)
             return None
 
     def keep_pointer(self, catalog: Catalog, key: str, etag: str | None, data: memoryview) -> None:
@@ -347,7 +352,9 @@ class _Memory:
         self._keep(self._pointer_path(catalog, key), dump_json({"etag": etag, "pointer": pointer}))
 
     def _manifest_path(self, name: DatasetName, version: str, suffix: str = ".json") -> Path | None:
-        return self._folder and self._folder / "manifests" / name.dataset_id / f"{version}{suffix}"
+        if self._folder is None or not self.is_used:
+            return None
+        return self._folder / "manifests" / name.dataset_id / f"{version}{suffix}"
 
     def _pointer_path(self, catalog: Catalog, key: str) -> Path | None:
         place = hashlib.sha256(catalog.place.encode()).hexdigest()[:16]
@@ -355,8 +362,14 @@ class _Memory:
             key += f"-{hashlib.sha256(key.encode()).hexdigest()[:16]}"
         return self._folder and self._folder / "pointers" / place / key
 
+    def _forget(self, path: Path) -> None:
+        """Remove what is damaged; a cache that can only be read keeps it."""
+        if self.is_used:
+            with contextlib.suppress(OSError):
+                path.unlink()
+
     def _keep(self, path: Path | None, data: memoryview | bytes) -> None:
-        if path is None:
+        if path is None or not self.is_used:
             return
         try:
             with commit.map_os_errors(path):
