@@ -105,6 +105,8 @@ def _endpoint(parts: urllib.parse.SplitResult, options: StoreOptions) -> str | N
 def _object_address(parts: urllib.parse.SplitResult, options: StoreOptions) -> ObjectAddress:
     if parts.username or parts.password:
         raise ValueError("credentials do not belong in a URL")
+    if not parts.netloc:
+        raise ValueError(f"no bucket is named: write {parts.scheme}://bucket/path")
     query = dict(urllib.parse.parse_qsl(parts.query))
     if unknown := set(query) - {"endpoint", "region", "conditional"}:
         raise ValueError(f"unknown settings in the address: {', '.join(sorted(unknown))}")
