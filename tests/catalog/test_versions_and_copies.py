@@ -18,7 +18,7 @@ from warpdata.bytekit.commit import TEMP_MARK
 from warpdata.catalog.access import Access, AccessOptions, access_options
 from warpdata.catalog.copying import copy_dataset
 from warpdata.catalog.expiry import delete_versions, expire_versions
-from warpdata.catalog.history import list_tags
+from warpdata.catalog.history import list_tags, set_tag
 from warpdata.catalog.mending import mend_version
 from warpdata.catalog.names import parse_duration, parse_name
 from warpdata.catalog.remotegc import collect
@@ -377,6 +377,16 @@ def test_a_server_without_conditional_writes(s3_catalog: str, s3_server: S3Serve
     with pytest.raises(ConflictError, match="not"):
         publish(blind, 7, expect_latest=one)
     assert list(s3_store(s3_server, s3_catalog.rpartition("/")[2]).list("claims/")) == []
+
+
+def test_a_tag_is_set_where_its_version_is(local_catalog: str, tmp_path: Path) -> None:
+    publish(local_catalog, 5)
+    mine = str(tmp_path / "mine")
+    access = Access(access_options(Settings.from_env(), catalogs=(mine, local_catalog)))
+    with pytest.raises(DatasetError, match=r"is in .*, but tags are set in .*mine") as caught:
+        set_tag(access, access.catalogs[0], X, "v1")
+    assert "warp copy" in caught.value.hint
+    assert not Path(mine).exists()
 
 
 def test_a_hash_is_looked_for_in_every_catalog_each_time(local_catalog: str, tmp_path: Path) -> None:

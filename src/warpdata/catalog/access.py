@@ -271,6 +271,8 @@ def writable_catalog(access: Access) -> Catalog:
     """The first catalog, which must be one that can be written."""
     catalog = access.catalogs[0]
     if catalog.store is None or catalog.address.startswith(("http://", "https://")):
-        hint = "Set WARP_CATALOG to a folder or an s3, gs or az address."
+        hint = (
+            "Name a folder or an s3, gs or az address instead (WARP_CATALOG, or where the command names it)."
+        )
         raise StoreError("this catalog cannot be published to", path=catalog.address, hint=hint)
     return catalog
