@@ -20,6 +20,8 @@ from warpdata.errors import (
     DatasetError,
     ManifestCorruptedError,
     StoreError,
+    nearest,
+    require_kind,
     require_word,
 )
 from warpdata.formats.manifest.model import BlobRef
@@ -81,6 +83,16 @@ class AccessKeywords(TypedDict, total=False):
     store: StoreOptions | None
 
 
+def check_keywords(given: Iterable[str], *beside: str) -> None:
+    """TypeError for a name that is neither one of AccessKeywords nor an argument beside them."""
+    known = [*beside, *AccessKeywords.__annotations__]
+    for name in given:
+        if name not in known:
+            raise TypeError(
+                f"there is no option {name!r}.{nearest(name, known)} There are {', '.join(known)}"
+            )
+
+
 def _anywhere(address: str | os.PathLike[str]) -> str:
     """A folder as it is called from every folder and every process; other addresses as they are."""
     address = os.fspath(address)
@@ -117,8 +129,11 @@ def catalog_tuple(catalog: str | os.PathLike[str] | Sequence[str] | None) -> tup
     """One catalog or several, as the options want them."""
     if catalog is None:
         return None
-    if isinstance(catalog, str | os.PathLike):
-        return tuple(part.strip() for part in os.fspath(catalog).split(",") if part.strip())
+    require_kind("a catalog", catalog, (str, os.PathLike, Sequence), "an address, or a list of them")
+    if isinstance(catalog, str):
+        return tuple(part.strip() for part in catalog.split(",") if part.strip())
+    if isinstance(catalog, os.PathLike):  # one folder, whatever it is called
+        return (os.fspath(catalog),)
     return tuple(os.fspath(one) for one in catalog)
 
 

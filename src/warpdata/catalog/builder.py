@@ -415,6 +415,7 @@ class DatasetBuilder:
         what is there already and replace what is damaged.
         """
         self._check_ours()
+        require_kind("message", message, str, "a text")
         options = PublishOptions(
             set_latest, (tags,) if isinstance(tags, str) else tuple(tags), message,
             None if sign_key is None else Path(sign_key), retries, expect_latest,
