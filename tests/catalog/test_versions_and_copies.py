@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -412,3 +412,18 @@ def test_buckets_of_one_name_on_two_servers_are_two_catalogs(s3_catalog: str, tm
         with wd.DatasetBuilder("ws/kept", catalog=s3_catalog) as builder:
             assert builder.keep(other).publish().blobs_sent == 2
     assert wd.dataset("ws/kept", catalog=s3_catalog).table().head(9).num_rows == 6
+
+
+def test_a_file_that_is_being_written_is_no_garbage_without_a_grace_period(local_catalog: str) -> None:
+    publish(local_catalog, 5)
+    access = access_to(local_catalog)
+    store = access.catalogs[0].store
+    assert store is not None
+
+    def chunks() -> Iterator[bytes]:
+        yield b"half"
+        collect(access.catalogs[0], grace_s=-60, delete=True)
+        yield b"half"
+
+    store.put_stream(f"blobs/sha256/ab/{'ab' * 32}", chunks, 8)
+    assert store.head(f"blobs/sha256/ab/{'ab' * 32}").size == 8
