@@ -427,3 +427,18 @@ def test_a_file_that_is_being_written_is_no_garbage_without_a_grace_period(local
 
     store.put_stream(f"blobs/sha256/ab/{'ab' * 32}", chunks, 8)
     assert store.head(f"blobs/sha256/ab/{'ab' * 32}").size == 8
+
+
+def test_who_only_looks_what_would_expire_need_not_write(
+    local_catalog: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = publish(local_catalog, 5)
+    publish(local_catalog, 6)
+
+    def refused(*_: object) -> None:
+        raise wd.PermissionError("the file system is read-only", path=local_catalog)
+
+    monkeypatch.setattr(LocalStore, "put_if_absent", refused)
+    assert expire_versions(access_to(local_catalog), X, keep_last=1).versions == (one,)
+    with pytest.raises(wd.PermissionError):
+        expire_versions(access_to(local_catalog), X, keep_last=1, delete=True)

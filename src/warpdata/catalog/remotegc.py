@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -16,13 +15,13 @@ from warpdata.catalog.claims import (
     deletes_versions_now,
     dropping,
     pause,
-    store_time_s,
     sweep_claims,
+    time_s,
 )
 from warpdata.catalog.dataset_list import check_catalog
 from warpdata.catalog.names import VERSION_SUFFIXES
 from warpdata.catalog.transfer import stored_parts
-from warpdata.errors import BlobNotFoundError, OfflineError, StoreError, UnavailableError
+from warpdata.errors import BlobNotFoundError, OfflineError, UnavailableError
 from warpdata.formats.manifest.layout import MAX_MANIFEST_BYTES
 from warpdata.formats.manifest.model import HASH
 from warpdata.formats.manifest.parts import unseen_blobs
@@ -105,7 +104,7 @@ def collect(
     check_catalog(store)
     uses = _Uses(workers)
     uses.read(store)
-    now_s = _time_s(store, must_ask=delete)
+    now_s = time_s(store, must_ask=delete)
     before_s = now_s - grace_s
     unused = [i for i in store.list("blobs/sha256/") if _BLOB.fullmatch(i.key) and not uses.has(i.key)]
     old = [info for info in unused if info.modified_s < before_s]
@@ -185,13 +184,3 @@ def _version_of(key: str) -> str | None:
 
 def _manifest_of(key: str, version: str) -> str:
     return f"{key.rpartition('/')[0]}/{version}.json"
-
-
-def _time_s(store: BlobStore, *, must_ask: bool) -> float:
-    """The store's time; who only looks and may not write there looks with this machine's clock."""
-    try:
-        return store_time_s(store)
-    except StoreError:
-        if must_ask:
-            raise
-        return time.time()
