@@ -60,6 +60,18 @@ def test_what_no_key_holds_is_refused_and_not_shown(
     assert value.strip() not in f"{caught.value}{caught.value.hint}"
 
 
+@pytest.mark.parametrize("name", ["AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"])
+def test_half_a_pair_of_keys_is_told(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for each in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.delenv(each, raising=False)
+    monkeypatch.setenv("AWS_SESSION_TOKEN", "left-over")
+    assert aws_keys() == {}
+    monkeypatch.setenv(name, "half")
+    with pytest.raises(SettingsError, match=f"{name} is set, but AWS_.* is not") as caught:
+        aws_keys()
+    assert "half" not in f"{caught.value}{caught.value.hint}"
+
+
 def test_a_password_in_an_endpoint_is_refused_and_not_shown() -> None:
     with pytest.raises(SettingsError, match="AWS_ENDPOINT_URL") as caught:
         Settings.from_env({"AWS_ENDPOINT_URL": "http://me:secret@127.0.0.1:1"})

@@ -37,6 +37,8 @@ def calls(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Callable[[Any],
     signal = episode["x"]
     return {
         "dataset": lambda v: wd.dataset(v, catalog=catalog),
+        "catalog": lambda v: wd.dataset("a/b", catalog=v),
+        "trusted keys": lambda v: wd.dataset("a/b", catalog=catalog, trusted_keys=v),
         "builder": lambda v: wd.DatasetBuilder(v, catalog=catalog).close(),
         "save": lambda v: wd.save_wshard(v, folder / "out.wshard"),
         "pack": lambda v: wd.pack_episode(v, folder / "packed.wshard"),
@@ -217,3 +219,29 @@ def test_one_name_is_no_list_of_letters(tmp_path: Path) -> None:
         episodes.stats("jiont")
     with pytest.raises(ValueError, match="'typo'"):
         wd.check_dataset(tmp_path / "root", mute="typo")
+
+
+def test_options_of_a_dataset_are_suggested_as_they_are_given(tmp_path: Path) -> None:
+    for wrong, right in (("catlog", "catalog"), ("catalogs", "catalog"), ("max_byte", "max_bytes")):
+        with pytest.raises(TypeError, match=f"no option '{wrong}'. Did you mean '{right}'"):
+            wd.dataset("a/b", **{wrong: str(tmp_path)})  # type: ignore[arg-type]
+
+
+def test_a_path_is_one_catalog_whatever_it_is_called(tmp_path: Path) -> None:
+    """Only in a text does a comma separate several."""
+    with wd.DatasetBuilder("a/b", catalog=tmp_path / "one, two") as builder:
+        builder.add_table("main", {"id": [1]}).publish()
+    assert [path.name for path in tmp_path.iterdir()] == ["one, two"]
+    assert wd.dataset("a/b", catalog=tmp_path / "one, two").table().row_count == 1
+
+
+def test_an_open_file_is_no_table(tmp_path: Path) -> None:
+    path = tmp_path / "table.parquet"
+    path.write_bytes(b"\xbc")
+    for mode in ("r", "rb"):
+        with (
+            path.open(mode) as file,
+            wd.DatasetBuilder("a/b", catalog=tmp_path) as builder,
+            pytest.raises(TypeError, match="is not a table; give files"),
+        ):
+            builder.add_table("main", file)

@@ -113,6 +113,13 @@ def aws_keys() -> dict[str, str]:
                 f"{names[ours]} holds a space, a line break or a letter that no key has",
                 hint=f"Set {names[ours]} again, to the key and nothing else.",
             )
+    held = [name for name in list(names.values())[:2] if os.environ.get(name)]
+    if not held:
+        return {}  # a token alone was left over, and belongs to nothing
+    if len(held) == 1:
+        (other,) = {"AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"} - set(held)
+        hint = f"Set {other} too, or unset {held[0]} and name a profile (AWS_PROFILE)."
+        raise SettingsError(f"{held[0]} is set, but {other} is not: they belong together", hint=hint)
     return found
 
 

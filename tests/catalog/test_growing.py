@@ -581,6 +581,28 @@ def test_a_long_list_is_kept_by_the_version_that_names_it(
             assert sorted(ds.artifact("raw").members()) == names(30)
 
 
+def test_a_blob_that_is_gone_from_a_kept_long_list_is_noticed(
+    local_catalog: str, tmp_path: Path, short_lists: None
+) -> None:
+    grow_files(local_catalog, tmp_path / "files", *names(30))
+    with (
+        wd.dataset(NAME, catalog=local_catalog) as ds,
+        wd.DatasetBuilder("lab/other", catalog=local_catalog) as builder,
+    ):
+        blob = Path(local_catalog) / ds.manifest.artifacts["raw"].shards[7].key
+        good = blob.read_bytes()
+        builder.keep(ds)
+        blob.unlink()
+        with pytest.raises(DatasetError, match=f"missing or damaged.*{blob.name}"):
+            builder.publish()
+        blob.write_bytes(b"x" * len(good))
+        with pytest.raises(DatasetError, match="missing or damaged"):
+            builder.publish(repair=True)
+        assert not (Path(local_catalog) / "datasets/lab/other").exists()
+        blob.write_bytes(good)
+        assert builder.publish(repair=True).is_new
+
+
 def test_signatures_cover_parts(local_catalog: str, tmp_path: Path, short_lists: None) -> None:
     pytest.importorskip("cryptography")
     key = new_key(tmp_path / "key.pem")

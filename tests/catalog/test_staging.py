@@ -217,3 +217,12 @@ def test_the_staging_folder_is_no_part_of_the_catalog(local_catalog: str) -> Non
         builder.add_table("main", rows(5))
         assert list(builder._staging.rglob("*.parquet"))
         assert list(LocalStore(local_catalog).list("")) == []
+
+
+def test_an_empty_name_is_no_staging_folder(local_catalog: str) -> None:
+    """A variable that is not set must not mean the folder for temporary files."""
+    with (
+        wd.DatasetBuilder("ws/x", catalog=local_catalog, staging="") as builder,
+        pytest.raises(ValueError, match="staging names no folder"),
+    ):
+        builder.add_table("main", {"x": [1]})

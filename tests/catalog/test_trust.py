@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import shutil
 import subprocess
@@ -13,6 +14,7 @@ import pytest
 import warpdata as wd
 from tests.published import rows
 from tests.servers import run_http
+from warpdata.catalog import resolve
 from warpdata.catalog.access import Access, access_options
 from warpdata.catalog.history import list_datasets
 from warpdata.catalog.names import parse_name
@@ -145,7 +147,12 @@ def test_an_older_latest_is_noticed(local_catalog: str, monkeypatch: pytest.Monk
                 wd.dataset("ws/x", catalog=server.url)
         assert "accept_rollback=True" in caught.value.hint
         assert wd.dataset(f"ws/x@{two.version}", catalog=server.url).version == two.version
-        assert wd.dataset("ws/x", catalog=server.url, mode="remote").version == one.version, "no memory"
+        with pytest.raises(RollbackError, match="has seen"):
+            wd.dataset("ws/x", catalog=server.url, mode="remote")
+        taken = wd.dataset("ws/x", catalog=server.url, mode="remote", accept_rollback=True)
+        assert taken.version == one.version
+        with pytest.raises(RollbackError, match="has seen"):
+            wd.dataset("ws/x", catalog=server.url)  # who writes nothing down accepts nothing for good
         monkeypatch.setenv("WARP_ACCEPT_ROLLBACK", "1")
         assert wd.dataset("ws/x", catalog=server.url).version == one.version
         monkeypatch.delenv("WARP_ACCEPT_ROLLBACK")
@@ -246,6 +253,26 @@ def test_a_pointer_is_one_or_is_called_damaged(version: Any, sequence: Any, prev
     pointer = unpack_pointer(json.dumps(raw).encode(), "latest.json")
     assert (pointer.version, pointer.sequence, pointer.previous) == (version, sequence, previous)
     assert unpack_pointer(pack_pointer(pointer), "again") == pointer
+
+
+def test_a_damaged_memory_that_cannot_be_written_is_passed_over(
+    local_catalog: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In a cache that is lent out to be read, what is damaged stays; the catalog has the word."""
+    done = publish(local_catalog)
+
+    def refused(path: Path, *_: Any, **__: Any) -> None:
+        raise OSError(errno.EROFS, "Read-only file system", str(path))
+
+    with run_http(Path(local_catalog)) as server:
+        wd.dataset("ws/x", catalog=server.url).close()
+        damaged = [p for p in (tmp_path / "cache").rglob("*.json") if p.is_file()]
+        assert len(damaged) == 2
+        for path in damaged:
+            path.write_bytes(b"{")
+        monkeypatch.setattr(Path, "unlink", refused)
+        monkeypatch.setattr(resolve.commit, "write_file", refused)
+        assert wd.dataset("ws/x", catalog=server.url).version == done.version
 
 
 @pytest.mark.parametrize(

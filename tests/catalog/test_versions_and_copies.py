@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import os
+import re
+import shutil
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -10,16 +13,25 @@ import pytest
 
 import warpdata as wd
 from tests.published import publish_demo, rows
-from tests.servers import S3Server, s3_store
+from tests.servers import S3Server, run_http, s3_store
+from warpdata.bytekit.commit import TEMP_MARK
 from warpdata.catalog.access import Access, AccessOptions, access_options
 from warpdata.catalog.copying import copy_dataset
 from warpdata.catalog.expiry import delete_versions, expire_versions
-from warpdata.catalog.history import list_tags
+from warpdata.catalog.history import list_tags, set_tag
 from warpdata.catalog.mending import mend_version
 from warpdata.catalog.names import parse_duration, parse_name
 from warpdata.catalog.remotegc import collect
-from warpdata.errors import ConflictError, DatasetError, DatasetNotFoundError, ManifestCorruptedError
+from warpdata.catalog.resolve import Resolver
+from warpdata.errors import (
+    ConflictError,
+    DatasetError,
+    DatasetNotFoundError,
+    ManifestCorruptedError,
+    OutOfSpaceError,
+)
 from warpdata.settings import Settings
+from warpdata.stores.local import LocalStore
 
 X = parse_name("ws/x")
 
@@ -230,6 +242,75 @@ def test_a_damaged_manifest_is_mended_or_named(local_catalog: str, tmp_path: Pat
     assert wd.dataset("ws/x", catalog=local_catalog).version == version
 
 
+def test_a_mender_says_what_kept_it(
+    local_catalog: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A full disk or a source that refuses is no missing copy."""
+    publish(local_catalog, 5)
+    mirror = str(tmp_path / "mirror")
+    copy_dataset(access_to(local_catalog), access_to(mirror), X)
+    for path in Path(local_catalog).glob("blobs/sha256/*/*"):
+        path.unlink()
+
+    def full(*_: object) -> None:
+        raise OutOfSpaceError("no space is left", path=local_catalog)
+
+    with monkeypatch.context() as patch, pytest.raises(OutOfSpaceError):
+        patch.setattr(LocalStore, "put_stream", full)
+        mend_version(access_to(local_catalog), X, sources=[access_to(mirror)])
+    with pytest.raises(DatasetError, match="no catalog"):
+        mend_version(access_to(local_catalog), X, sources=[access_to(str(tmp_path / "typo"))])
+    assert len(mend_version(access_to(local_catalog), X, sources=[access_to(mirror)]).replaced) == 2
+
+
+@pytest.mark.parametrize("tag", [None, "v1"])
+def test_a_pointer_to_nothing_and_one_that_is_damaged_are_told(
+    local_catalog: str, tmp_path: Path, tag: str | None
+) -> None:
+    version = publish(local_catalog, 5, tags=("v1",))
+    mirror = str(tmp_path / "mirror")
+    copy_dataset(access_to(local_catalog), access_to(mirror), X)
+    manifest = Path(local_catalog) / f"datasets/ws/x/versions/{version}.json"
+    manifest.unlink()
+    name = parse_name("ws/x" if tag is None else f"ws/x@{tag}")
+    tries: list[Callable[[], Any]] = [
+        lambda: wd.dataset(str(name), catalog=local_catalog),
+        lambda: mend_version(access_to(local_catalog), name, sources=[access_to(mirror)]),
+    ]
+    for each in tries:
+        with pytest.raises(
+            ManifestCorruptedError, match=f"{tag or 'latest'}.*{version[:12]}.*gone"
+        ) as caught:
+            each()
+        assert "warp copy" in caught.value.hint
+    copy_dataset(access_to(mirror), access_to(local_catalog), X)
+    assert wd.dataset(str(name), catalog=local_catalog).version == version
+    pointer = Path(local_catalog) / (X.latest_key if tag is None else X.tag_key(tag))
+    pointer.write_bytes(b"")
+    with pytest.raises(ManifestCorruptedError, match=re.escape(str(pointer))) as caught:
+        wd.dataset(str(name), catalog=local_catalog)
+    assert "Delete this file" in caught.value.hint
+    pointer.unlink()
+    publish(local_catalog, 5, tags=("v1",))
+    assert wd.dataset(str(name), catalog=local_catalog).version == version
+
+
+def test_a_pointer_that_moves_on_while_its_version_goes(
+    local_catalog: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = publish(local_catalog, 5)
+    then = Resolver._checked
+    moves = iter([lambda: (publish(local_catalog, 6), delete_versions(access_to(local_catalog), X, [one]))])
+
+    def late(*args: Any) -> Any:
+        for move in moves:
+            move()
+        return then(*args)
+
+    monkeypatch.setattr(Resolver, "_checked", late)
+    assert wd.dataset("ws/x", catalog=local_catalog).table().row_count == 6
+
+
 def test_many_blobs_are_looked_up_by_listing(local_catalog: str, monkeypatch: pytest.MonkeyPatch) -> None:
     from warpdata.catalog import transfer
 
@@ -265,6 +346,17 @@ def test_leftovers_and_dead_claims_are_collected(local_catalog: str) -> None:
     assert list_tags(access.catalogs[0], X) == {}
 
 
+def test_a_file_that_its_writer_finishes_meanwhile_stops_no_collector(local_catalog: str) -> None:
+    """Between the listing and the look at it, it is gone."""
+    publish(local_catalog, 5)
+    gone = Path(local_catalog) / f"blobs/.ab{TEMP_MARK}0123456789ab"
+    access = access_to(local_catalog)
+    listed, os_listdir = str(gone.name), os.listdir
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "listdir", lambda folder: [*os_listdir(folder), listed])
+        assert collect(access.catalogs[0], grace_s=-1).temporary_files == 0
+
+
 def test_the_error_of_the_error_table_has_the_builtins_name() -> None:
     with pytest.raises(PermissionError):
         raise wd.PermissionError("the bucket policy forbids this")
@@ -285,3 +377,68 @@ def test_a_server_without_conditional_writes(s3_catalog: str, s3_server: S3Serve
     with pytest.raises(ConflictError, match="not"):
         publish(blind, 7, expect_latest=one)
     assert list(s3_store(s3_server, s3_catalog.rpartition("/")[2]).list("claims/")) == []
+
+
+def test_a_tag_is_set_where_its_version_is(local_catalog: str, tmp_path: Path) -> None:
+    publish(local_catalog, 5)
+    mine = str(tmp_path / "mine")
+    access = Access(access_options(Settings.from_env(), catalogs=(mine, local_catalog)))
+    with pytest.raises(DatasetError, match=r"is in .*, but tags are set in .*mine") as caught:
+        set_tag(access, access.catalogs[0], X, "v1")
+    assert "warp copy" in caught.value.hint
+    assert not Path(mine).exists()
+
+
+def test_a_hash_is_looked_for_in_every_catalog_each_time(local_catalog: str, tmp_path: Path) -> None:
+    """Once its manifest is in the cache, the first catalog does not pass for the one that has the blobs."""
+    version = publish(local_catalog, 5)
+    with run_http(Path(local_catalog)) as server:
+        for name in (f"ws/x@{version}", f"ws/x@{version}", f"ws/x@{version[:10]}"):
+            with wd.dataset(name, catalog=[str(tmp_path / "mine"), server.url]) as ds:
+                assert ds.catalog.address == server.url
+                assert ds.table().head(5).num_rows == 5
+            shutil.rmtree(tmp_path / "cache/blobs", ignore_errors=True)
+
+
+def test_buckets_of_one_name_on_two_servers_are_two_catalogs(s3_catalog: str, tmp_path: Path) -> None:
+    """Neither does the older `latest` of one pass for the past of the other, nor are its blobs there."""
+    place = s3_catalog.partition("?")[0]
+    copy = str(tmp_path / place.removeprefix("s3://"))
+    for count in (5, 6):
+        publish(copy, count)
+    publish(s3_catalog, 7)
+    with run_http(tmp_path) as server, wd.dataset("ws/x", catalog=f"{place}?endpoint={server.url}") as other:
+        assert wd.dataset("ws/x", catalog=s3_catalog).table().row_count == 7, "not a rollback"
+        with wd.DatasetBuilder("ws/kept", catalog=s3_catalog) as builder:
+            assert builder.keep(other).publish().blobs_sent == 2
+    assert wd.dataset("ws/kept", catalog=s3_catalog).table().head(9).num_rows == 6
+
+
+def test_a_file_that_is_being_written_is_no_garbage_without_a_grace_period(local_catalog: str) -> None:
+    publish(local_catalog, 5)
+    access = access_to(local_catalog)
+    store = access.catalogs[0].store
+    assert store is not None
+
+    def chunks() -> Iterator[bytes]:
+        yield b"half"
+        collect(access.catalogs[0], grace_s=-60, delete=True)
+        yield b"half"
+
+    store.put_stream(f"blobs/sha256/ab/{'ab' * 32}", chunks, 8)
+    assert store.head(f"blobs/sha256/ab/{'ab' * 32}").size == 8
+
+
+def test_who_only_looks_what_would_expire_need_not_write(
+    local_catalog: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = publish(local_catalog, 5)
+    publish(local_catalog, 6)
+
+    def refused(*_: object) -> None:
+        raise wd.PermissionError("the file system is read-only", path=local_catalog)
+
+    monkeypatch.setattr(LocalStore, "put_if_absent", refused)
+    assert expire_versions(access_to(local_catalog), X, keep_last=1).versions == (one,)
+    with pytest.raises(wd.PermissionError):
+        expire_versions(access_to(local_catalog), X, keep_last=1, delete=True)

@@ -248,7 +248,7 @@ def test_versions_copy_and_repair(
     assert run_json(capsys, "versions", "expire", "ws/name", "--keep", "1")["versions"] == [second]
     assert "would be deleted" in run_text(capsys, "versions", "expire", "ws/name", "--keep", "1")
     assert run_json(capsys, "versions", "delete", "ws/name", second[:9])["versions"] == [second]
-    assert main(["versions", "delete", "ws/name@v1", published[:9]]) == 1
+    assert main(["versions", "delete", "ws/name", published[:9]]) == 1
     assert "v1" in capsys.readouterr().err
     for blob in (workplace / "catalog/blobs").rglob("*"):
         if blob.is_file():
@@ -262,7 +262,14 @@ def test_versions_copy_and_repair(
 
 
 @pytest.mark.parametrize(
-    "arguments", [["delete", "ws/name"], ["expire", "ws/name"], ["expire", "ws/name", "x"]]
+    "arguments",
+    [
+        ["delete", "ws/name"],
+        ["delete", "ws/name@12345678", "12345678"],
+        ["expire", "ws/name"],
+        ["expire", "ws/name", "x"],
+        ["expire", "ws/name@v1", "--keep", "1"],
+    ],
 )
 def test_versions_needs_to_be_told(published: str, arguments: list[str]) -> None:
     assert main(["versions", *arguments]) == 2

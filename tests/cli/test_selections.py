@@ -104,6 +104,12 @@ class TestWhatIsNoCatalog:
         assert walked == []
         assert not (tmp_path / "probe").exists()
 
+    def test_it_does_not_hide_the_other_catalogs(
+        self, place: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        assert main(["list-remote", "--catalog", f"{tmp_path / 'new'},{place / 'catalog'}"]) == 0
+        assert "a/b" in capsys.readouterr().out
+
     def test_what_lies_beside_a_catalog_is_left_alone(
         self, tmp_path: Path, capsys: pytest.CaptureFixture[str]
     ) -> None:

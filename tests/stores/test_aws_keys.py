@@ -99,6 +99,14 @@ class TestProfiles:
         monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", SECRET)
         works(home.store(AWS_ACCESS_KEY_ID=KEY))
 
+    @pytest.mark.parametrize("profile", ["default", "me"])
+    def test_a_token_that_was_left_over_is_not_put_beside_its_keys(
+        self, home: Home, monkeypatch: pytest.MonkeyPatch, profile: str
+    ) -> None:
+        home.write("credentials", f"[{profile}]\n{STATIC}")
+        monkeypatch.setenv("AWS_SESSION_TOKEN", "left-over")
+        works(home.store(**({} if profile == "default" else {"AWS_PROFILE": profile})))
+
     def test_the_region(self, home: Home) -> None:
         home.write("credentials", f"[default]\n{STATIC}")
         home.write("config", "[default]\nregion = eu-north-1\n")

@@ -10,7 +10,9 @@ import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import obstore
 import pytest
+from obstore.exceptions import GenericError
 
 from tests.catalog.test_faults import in_fork
 from tests.servers import BUCKET, KEY, SECRET, S3Server, free_port, s3_store, serving, unique
@@ -193,3 +195,25 @@ print(said())
     command = [sys.executable, "-c", program, url.format(port=free_port())]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     assert "too many files open" in done.stdout
+
+
+@pytest.mark.parametrize("status", ["403 Forbidden", "404 Not Found"])
+def test_a_machine_that_gives_no_keys_is_not_taken_for_the_store(
+    status: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where the service for keys is shut off it forbids, where the machine has no role it finds nothing."""
+    text = f"Error performing PUT http://169.254.169.254/latest/api/token - non-2xx status code: {status}"
+
+    def refused(*_: object, **__: object) -> None:
+        raise GenericError(text)
+
+    store = open_store("s3://tst/x?endpoint=http://127.0.0.1:1", StoreOptions())
+    monkeypatch.setattr(obstore, "get", refused)
+    with pytest.raises(AuthenticationError, match="AWS credentials not found"):
+        store.get("a", max_bytes=10)
+
+
+@pytest.mark.parametrize("address", ["s3://", "s3:///path", "gs://", "az://?endpoint=http://h"])
+def test_an_address_without_a_bucket(address: str) -> None:
+    with pytest.raises(ValueError, match=r"no bucket is named: write .*://bucket/path"):
+        open_store(address, StoreOptions())

@@ -7,15 +7,16 @@ from typing import Any
 
 import pytest
 
+from warpdata.catalog.access import Catalog
+from warpdata.stores.address import plain_address
 from warpdata.viewer.blobs import data_address
 
 
 def published_at(address: str, endpoint: str | None, region: str | None) -> Any:
     """As much of a dataset as says where it lies."""
     store = SimpleNamespace(s3_endpoint=endpoint, s3_region=region)
-    return SimpleNamespace(
-        catalog=SimpleNamespace(address=address), access=SimpleNamespace(options=SimpleNamespace(store=store))
-    )
+    catalog = Catalog(plain_address(address), None, address)
+    return SimpleNamespace(catalog=catalog, access=SimpleNamespace(options=SimpleNamespace(store=store)))
 
 
 @pytest.mark.parametrize(

@@ -499,11 +499,12 @@ def dataset(
 
     Further options are fields of AccessOptions: cache_dir, cache_bytes, prefetch, verify, trusted_keys, …
     """
-    from warpdata.catalog.access import access_options, catalog_tuple
+    from warpdata.catalog.access import access_options, catalog_tuple, check_keywords
     from warpdata.catalog.dataset import budget_of, open_dataset
     from warpdata.catalog.names import parse_name
     from warpdata.settings import Settings
 
+    check_keywords(options, "mode", "catalog", "max_bytes", "max_requests", "listener")
     budget = budget_of(max_bytes, max_requests)
     access = access_options(
         Settings.from_env(), mode=mode, catalogs=catalog_tuple(catalog), budget=budget, **options

@@ -20,12 +20,14 @@ from warpdata.errors import (
     DatasetError,
     ManifestCorruptedError,
     StoreError,
+    nearest,
+    require_kind,
     require_word,
 )
 from warpdata.formats.manifest.model import BlobRef
 from warpdata.formats.manifest.parts import PartSource
 from warpdata.settings import Settings, aws_keys
-from warpdata.stores.address import StoreOptions, is_remote, open_store, same_place, split_address
+from warpdata.stores.address import StoreOptions, is_remote, open_store, place_of, plain_address, same_place
 from warpdata.stores.awskeys import AwsFiles
 from warpdata.stores.blobs import AnyBlobReader, BlobAddress, BlobReader, LocalBlobReader, PageSums
 from warpdata.stores.blobstore import BlobStore
@@ -81,6 +83,16 @@ class AccessKeywords(TypedDict, total=False):
     store: StoreOptions | None
 
 
+def check_keywords(given: Iterable[str], *beside: str) -> None:
+    """TypeError for a name that is neither one of AccessKeywords nor an argument beside them."""
+    known = [*beside, *AccessKeywords.__annotations__]
+    for name in given:
+        if name not in known:
+            raise TypeError(
+                f"there is no option {name!r}.{nearest(name, known)} There are {', '.join(known)}"
+            )
+
+
 def _anywhere(address: str | os.PathLike[str]) -> str:
     """A folder as it is called from every folder and every process; other addresses as they are."""
     address = os.fspath(address)
@@ -117,8 +129,11 @@ def catalog_tuple(catalog: str | os.PathLike[str] | Sequence[str] | None) -> tup
     """One catalog or several, as the options want them."""
     if catalog is None:
         return None
-    if isinstance(catalog, str | os.PathLike):
-        return tuple(part.strip() for part in os.fspath(catalog).split(",") if part.strip())
+    require_kind("a catalog", catalog, (str, os.PathLike, Sequence), "an address, or a list of them")
+    if isinstance(catalog, str):
+        return tuple(part.strip() for part in catalog.split(",") if part.strip())
+    if isinstance(catalog, os.PathLike):  # one folder, whatever it is called
+        return (os.fspath(catalog),)
     return tuple(os.fspath(one) for one in catalog)
 
 
@@ -127,7 +142,12 @@ class Catalog:
     """One catalog: its address, and its store unless the network may not be used."""
 
     address: str
+    """What it is called in messages: without the query, which may be secret."""
     store: BlobStore | None
+    given: str = field(default="", repr=False)
+    """The address as it was given."""
+    place: str = ""
+    """Which catalog it is, on whichever server."""
 
 
 class Access:
@@ -169,7 +189,7 @@ class Access:
         self, catalog: Catalog, blob: BlobRef, label: str, sums: PageSums | None = None
     ) -> AnyBlobReader:
         """The reader of a blob, one for each blob however often it is asked for."""
-        key = (catalog.address, blob.hash)
+        key = (catalog.place, blob.hash)
         found = self._readers.get(key)
         if found is None or (sums is not None and found._sums is None):
             found = self._readers[key] = self._open_reader(catalog, blob, label, sums)
@@ -225,7 +245,8 @@ class Access:
 
     def _catalog(self, address: str) -> Catalog:
         offline = self.options.mode == "local" and is_remote(address)
-        return Catalog(plain_address(address), None if offline else self.store_of(address))
+        store = None if offline else self.store_of(address)
+        return Catalog(plain_address(address), store, address, place_of(address, self.options.store))
 
     def _open_cache(self) -> PageCache | None:
         if self.options.mode == "remote":
@@ -265,14 +286,8 @@ def writable_catalog(access: Access) -> Catalog:
     """The first catalog, which must be one that can be written."""
     catalog = access.catalogs[0]
     if catalog.store is None or catalog.address.startswith(("http://", "https://")):
-        hint = "Set WARP_CATALOG to a folder or an s3, gs or az address."
+        hint = (
+            "Name a folder or an s3, gs or az address instead (WARP_CATALOG, or where the command names it)."
+        )
         raise StoreError("this catalog cannot be published to", path=catalog.address, hint=hint)
     return catalog
-
-
-def plain_address(address: str) -> str:
-    """An address without query, user and password: safe to print."""
-    if "://" not in address:
-        return address
-    parts = split_address(address)
-    return urllib.parse.urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", ""))

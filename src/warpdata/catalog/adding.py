@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from warpdata.catalog.access import Access, plain_address
+from warpdata.catalog.access import Access
 from warpdata.catalog.dataset import Dataset
 from warpdata.catalog.growing import grown_notes, publish_grown
 from warpdata.catalog.names import DatasetName
@@ -74,6 +74,4 @@ def check_free(dataset: Dataset, name: str, kind: str) -> None:
 
 def _access(dataset: Dataset) -> Access:
     """Stores of the catalog the dataset came from, for writing."""
-    options = dataset.access.options
-    address = next(each for each in options.catalogs if plain_address(each) == dataset.catalog.address)
-    return Access(replace(options, catalogs=(address,)))
+    return Access(replace(dataset.access.options, catalogs=(dataset.catalog.given,)))

@@ -20,7 +20,6 @@ from warpdata.catalog.access import (
     AccessOptions,
     access_options,
     catalog_tuple,
-    plain_address,
     writable_catalog,
 )
 from warpdata.catalog.artifact_contents import EPISODES_TABLE
@@ -57,7 +56,7 @@ from warpdata.catalog.sources import ParquetFacts, ParquetOptions
 from warpdata.catalog.staging import Staging, staging_for
 from warpdata.catalog.stored import StoredEpisode, agreed
 from warpdata.catalog.table import StreamRequest
-from warpdata.catalog.transfer import Progress, Upload, upload_blob, upload_bytes, upload_file
+from warpdata.catalog.transfer import Progress, Upload, send, upload_blob, upload_bytes, upload_file
 from warpdata.catalog.vector_parts import grown_vectors
 from warpdata.errors import DatasetError, WriterClosedError, nearest, require_kind, require_word, suggests
 from warpdata.formats.gamsae.corpus_json import CorpusRecord, parse_corpus
@@ -79,6 +78,7 @@ from warpdata.formats.manifest.parts import Packed, packed_shards
 from warpdata.formats.tarshard.member_index import Member
 from warpdata.formats.tarshard.writer import PackOptions
 from warpdata.settings import Settings
+from warpdata.stores.address import place_of
 from warpdata.stores.digest import DigestedFile, FileDigest, check_unchanged, digest_file
 
 if TYPE_CHECKING:
@@ -415,6 +415,7 @@ class DatasetBuilder:
         what is there already and replace what is damaged.
         """
         self._check_ours()
+        require_kind("message", message, str, "a text")
         options = PublishOptions(
             set_latest, (tags,) if isinstance(tags, str) else tuple(tags), message,
             None if sign_key is None else Path(sign_key), retries, expect_latest,
@@ -426,6 +427,7 @@ class DatasetBuilder:
                 published = publish_grown(access, self.name, self._grown, self._early(access), options)
             else:
                 manifest, uploads = self._built()
+                self._check_long_lists(access, options)
                 options = replace(options, bases=tuple(sorted(self._long_bases())))
                 published = publish(access, self.name, manifest, uploads, options)
             sent, self._outbox.sent = self._outbox.sent, []
@@ -631,17 +633,25 @@ class DatasetBuilder:
             self._rows[name] = episode_rows(name, self._artifacts[name].shards)
         return self._rows[name]
 
-    def _long_bases(self) -> set[str]:
-        """Manifests in this catalog of whose long lists something is kept: they answer for its blobs."""
+    def _long_kept(self) -> list[_KeptTable | _KeptArtifact]:
+        """Kept parts with long lists that are in this catalog."""
         kept: list[_KeptTable | _KeptArtifact] = [*self._kept_tables.values(), *self._kept_artifacts.values()]
-        return {
-            each.dataset.name.version_key(each.dataset.version)
-            for each in kept
-            if isinstance(each.part.shards, LongList) and self._is_here(each.dataset)
-        }
+        return [e for e in kept if isinstance(e.part.shards, LongList) and self._is_here(e.dataset)]
+
+    def _long_bases(self) -> set[str]:
+        """Manifests in this catalog of whose long lists something is kept: nobody removes the blobs they name."""
+        return {each.dataset.name.version_key(each.dataset.version) for each in self._long_kept()}
+
+    def _check_long_lists(self, access: Access, options: PublishOptions) -> None:
+        """The blobs of long lists are not claimed one by one, but those that are damaged or gone are noticed."""
+        store = writable_catalog(access).store
+        assert store is not None
+        blobs = {blob.hash: blob for each in self._long_kept() for blob in each.part.blobs()}
+        here = [Upload(blob.hash, blob.byte_size) for blob in blobs.values() if not blob.is_elsewhere]
+        send(store, here, repair=options.repair, workers=options.workers)
 
     def _is_here(self, dataset: Dataset) -> bool:
-        return plain_address(self._options.catalogs[0]) == dataset.catalog.address
+        return place_of(self.catalog, self._options.store) == dataset.catalog.place
 
     @contextlib.contextmanager
     def _episode_facts(self) -> Iterator[None]:

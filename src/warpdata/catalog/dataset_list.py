@@ -45,9 +45,14 @@ def listed_datasets(store: BlobStore, workspace: str = "") -> list[str]:
 
 def check_catalog(store: BlobStore) -> None:
     """DatasetError for a place where nothing was ever published, before anybody goes through all that lies there."""
-    if not any(_FAN.fullmatch(each) for each in store.folders("blobs/sha256/")) and _held(store) is None:
+    if is_empty(store):
         hint = "Check the address: a catalog is the folder or prefix that datasets were published to."
         raise DatasetError("this is no catalog: nothing was published here", path=store.address, hint=hint)
+
+
+def is_empty(store: BlobStore) -> bool:
+    """Whether nothing was ever published here; a store that cannot be listed says so in its own words."""
+    return not any(_FAN.fullmatch(each) for each in store.folders("blobs/sha256/")) and _held(store) is None
 
 
 def written_datasets(store: BlobStore) -> list[str] | None:

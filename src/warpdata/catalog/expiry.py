@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from warpdata.catalog.access import Access, writable_catalog
-from warpdata.catalog.claims import dropping, store_time_s, wait_for_collectors
+from warpdata.catalog.claims import dropping, time_s, wait_for_collectors
 from warpdata.catalog.names import DatasetName
 from warpdata.catalog.pointer import read_pointer
 from warpdata.catalog.roster import listed_roster, listed_tags, write_roster
@@ -69,7 +69,7 @@ def expire_versions(
     if not infos:
         raise DatasetNotFoundError(f"dataset {name.dataset_id} is not published", path=store.address)
     newest_first = sorted(infos, key=lambda info: (info.modified_s, info.key), reverse=True)
-    before_s = store_time_s(store) - older_than_s
+    before_s = time_s(store, must_ask=delete) - older_than_s
     pointed = _pointed(store, name)
     old = [info.key.rpartition("/")[2].removesuffix(".json")
            for info in newest_first[keep_last:] if info.modified_s <= before_s]  # fmt: skip

@@ -29,6 +29,7 @@ from warpdata.catalog.roster import (
 )
 from warpdata.errors import (
     BlobNotFoundError,
+    DatasetError,
     ManifestCorruptedError,
     OfflineError,
     StoreError,
@@ -154,8 +155,11 @@ def _newest(store: BlobStore, name: DatasetName, latest: Pointer | None, limit: 
 
 def set_tag(access: Access, catalog: Catalog, name: DatasetName, tag: str) -> Pointer:
     """Point a tag at the version `name` stands for; a tag that points elsewhere moves."""
-    version = Resolver(access).resolve(name).manifest.version_hash
-    return tag_version(_store(catalog), name, version, check_tag(tag))
+    found = Resolver(access).resolve(name)
+    if found.catalog.place != catalog.place:
+        fact = f"{name} is in {found.catalog.address}, but tags are set in {catalog.address}"
+        raise DatasetError(fact, hint="Name its catalog alone (--catalog), or copy it first (`warp copy`).")
+    return tag_version(_store(catalog), name, found.manifest.version_hash, check_tag(tag))
 
 
 def tag_version(store: BlobStore, name: DatasetName, version: str, tag: str) -> Pointer:

@@ -171,7 +171,7 @@ def _sources(dataset: Dataset) -> dict[str, PublishedSource]:
 
 def _folder(dataset: Dataset, about: LaneAbout) -> Path:
     """Where finished episodes wait for the others; a run of the same lane finds them there."""
-    identity = dump_json({"dataset": dataset.id, "catalog": dataset.catalog.address, **about.to_json()})
+    identity = dump_json({"dataset": dataset.id, "catalog": dataset.catalog.place, **about.to_json()})
     cache = Path(os.path.expanduser(dataset.access.options.cache_dir))
     return cache / "lanes" / sha256_hex(identity)[:24]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,9 +10,10 @@ from pathlib import Path
 from warpdata.bytekit.background import map_in_threads
 from warpdata.catalog.access import Access, writable_catalog
 from warpdata.catalog.claims import keeping
+from warpdata.catalog.dataset_list import check_catalog
 from warpdata.catalog.names import DatasetName
 from warpdata.catalog.packing import listed
-from warpdata.catalog.resolve import Resolver
+from warpdata.catalog.resolve import Resolver, gone_manifest
 from warpdata.catalog.transfer import (
     Progress,
     Upload,
@@ -23,13 +25,25 @@ from warpdata.catalog.transfer import (
     upload_file,
     upload_read,
 )
-from warpdata.errors import BlobNotFoundError, DatasetNotFoundError, ManifestCorruptedError, WarpError
+from warpdata.errors import (
+    BlobNotFoundError,
+    ChecksumError,
+    DatasetNotFoundError,
+    ManifestCorruptedError,
+    OfflineError,
+    StoreError,
+    TruncatedError,
+    WarpError,
+)
 from warpdata.formats.manifest.layout import MAX_MANIFEST_BYTES
 from warpdata.formats.manifest.model import BlobRef, Manifest
 from warpdata.formats.manifest.reader import parse_manifest
 from warpdata.stores.blobs import BlobAddress, BlobReader
 from warpdata.stores.blobstore import BlobStore
 from warpdata.stores.digest import digest_file
+
+_NO_COPY = (BlobNotFoundError, ChecksumError, TruncatedError, OfflineError)
+"""What a place says that does not have the bytes of a blob, or not all of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,20 +97,25 @@ def _manifest(
     try:
         held = store.get(key, max_bytes=MAX_MANIFEST_BYTES)
     except BlobNotFoundError:
+        if name.hash_prefix is None:
+            raise gone_manifest(name, version, f"{store.address}/{key}") from None
         raise DatasetNotFoundError(f"dataset {name} is not published", path=store.address) from None
     assert held is not None
     try:
         return parse_manifest(held.data, expected_hash=version, parts=parts), False
-    except ManifestCorruptedError:
+    except ManifestCorruptedError as error:
         for source in sources:
             for catalog in source.catalogs:
                 try:
                     data = Resolver(source).fetched(catalog, name, version)
-                except WarpError:
+                except (BlobNotFoundError, ManifestCorruptedError):
                     continue
                 put_in_place(store, key, data, held.info)
                 return parse_manifest(data, parts=parts), True
-        raise
+        if error.path is not None:
+            raise
+        hint = "Name a catalog that has the version (--from), or publish it again."
+        raise ManifestCorruptedError(error.message, path=f"{store.address}/{key}", hint=hint) from None
 
 
 def _damaged(
@@ -116,12 +135,19 @@ def _damaged(
 
 
 def _replace(store: BlobStore, blob: BlobRef, copies: _Copies) -> bool:
+    """Whether a copy was found and put there; what kept one from being read or put is raised where none was."""
+    cause: WarpError | None = None
     for upload in copies.of(blob):
         try:
             put_blob(store, upload)
-        except WarpError:
+        except _NO_COPY:
+            continue
+        except WarpError as error:
+            cause = cause or error
             continue
         return True
+    if cause is not None:
+        raise cause
     return False
 
 
@@ -160,6 +186,10 @@ class _Copies:
         self._sources = sources
         self._by_size: dict[int, list[Path]] = {}
         self._label = f"{name.dataset_id}@{version[:12]}"
+        for catalog in (each for source in sources for each in source.catalogs):
+            with contextlib.suppress(StoreError):  # one that cannot be listed
+                if catalog.store is not None:
+                    check_catalog(catalog.store)
         for path in (found for one in files for found in listed(one)):
             every = sorted(p for p in path.rglob("*") if p.is_file()) if path.is_dir() else [path]
             for file in every:

@@ -6,6 +6,7 @@ import contextlib
 import re
 from dataclasses import dataclass
 
+from warpdata.errors import require_kind
 from warpdata.formats.manifest.model import DATASET_ID
 from warpdata.timeline.times import parse_time_ns
 
@@ -92,6 +93,7 @@ def is_hash_prefix(text: object) -> bool:
 
 def check_tag(tag: str) -> str:
     """The tag itself if it can be one; what looks like a hash cannot."""
+    require_kind("a tag", tag, str, "a text")
     if not _TAG.fullmatch(tag) or _HASH_PREFIX.fullmatch(tag):
         raise ValueError(f"not a tag: {tag!r}; use letters, digits, . _ -, and not what looks like a hash")
     return tag

@@ -18,6 +18,10 @@ from warpdata.formats.manifest.layout import MAX_POINTER_BYTES
 from warpdata.formats.manifest.model import HASH
 from warpdata.stores.blobstore import BlobStore
 
+_DAMAGED = (
+    "Delete this file, then publish again or set the tag again; until then versions open by their hashes."
+)
+
 
 @dataclass(frozen=True, slots=True)
 class Pointer:
@@ -47,12 +51,13 @@ def unpack_pointer(data: memoryview | bytes, name: str) -> Pointer:
     try:
         raw = parse_json_object(data, max_bytes=MAX_POINTER_BYTES)
     except FormatError as error:
-        raise ManifestCorruptedError(f"the pointer is not JSON ({error})", path=name) from None
+        raise ManifestCorruptedError(f"the pointer is not JSON ({error})", path=name, hint=_DAMAGED) from None
     try:
         previous = None if raw.get("previous") is None else text_of(raw, "previous", HASH)
         return Pointer(text_of(raw, "version", HASH), count_of(raw, "sequence"), previous)
     except ManifestCorruptedError as error:
-        raise ManifestCorruptedError(f"the pointer does not name a version: {error}", path=name) from None
+        fact = f"the pointer does not name a version: {error}"
+        raise ManifestCorruptedError(fact, path=name, hint=_DAMAGED) from None
 
 
 def read_pointer(store: BlobStore, key: str) -> PointerState:

@@ -290,7 +290,7 @@ def _check_bases(store: BlobStore, options: PublishOptions) -> None:
             store.head(key)
         except BlobNotFoundError:
             fact = "the version this one goes on from was deleted meanwhile"
-            hint = "Publish again: that goes on from the newest one."
+            hint = "Publish again: extend() goes on from the newest version; keep() needs one that is there."
             raise PointerMovedError(fact, path=f"{store.address}/{key}", hint=hint) from None
 
 

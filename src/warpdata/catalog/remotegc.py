@@ -3,17 +3,25 @@
 from __future__ import annotations
 
 import re
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from warpdata.bytekit.background import MAX_PARALLEL, map_in_threads
 from warpdata.catalog.access import Catalog
-from warpdata.catalog.claims import Claim, deletes_versions_now, dropping, pause, store_time_s, sweep_claims
+from warpdata.catalog.claims import (
+    KEEP,
+    LIFETIME_S,
+    Claim,
+    deletes_versions_now,
+    dropping,
+    pause,
+    sweep_claims,
+    time_s,
+)
 from warpdata.catalog.dataset_list import check_catalog
 from warpdata.catalog.names import VERSION_SUFFIXES
 from warpdata.catalog.transfer import stored_parts
-from warpdata.errors import BlobNotFoundError, OfflineError, StoreError, UnavailableError
+from warpdata.errors import BlobNotFoundError, OfflineError, UnavailableError
 from warpdata.formats.manifest.layout import MAX_MANIFEST_BYTES
 from warpdata.formats.manifest.model import HASH
 from warpdata.formats.manifest.parts import unseen_blobs
@@ -96,12 +104,15 @@ def collect(
     check_catalog(store)
     uses = _Uses(workers)
     uses.read(store)
-    before_s = _time_s(store, must_ask=delete) - grace_s
+    now_s = time_s(store, must_ask=delete)
+    before_s = now_s - grace_s
     unused = [i for i in store.list("blobs/sha256/") if _BLOB.fullmatch(i.key) and not uses.has(i.key)]
     old = [info for info in unused if info.modified_s < before_s]
     beside = [i for i in uses.beside.values() if not uses.has(i.key) and i.modified_s < before_s]
     inner = store.inner if isinstance(store, ReliableStore) else store
-    stale = inner.stale_temps(before_s, _FOLDERS) if isinstance(inner, LocalStore) else []
+    # No claim names what is being written: who has not gone on for as long as a claim counts is dead.
+    dead_s = min(before_s, now_s - LIFETIME_S[KEEP])
+    stale = inner.stale_temps(dead_s, _FOLDERS) if isinstance(inner, LocalStore) else []
     dead = 0
     if delete:
         dead = sweep_claims(store)
@@ -173,13 +184,3 @@ def _version_of(key: str) -> str | None:
 
 def _manifest_of(key: str, version: str) -> str:
     return f"{key.rpartition('/')[0]}/{version}.json"
-
-
-def _time_s(store: BlobStore, *, must_ask: bool) -> float:
-    """The store's time; who only looks and may not write there looks with this machine's clock."""
-    try:
-        return store_time_s(store)
-    except StoreError:
-        if must_ask:
-            raise
-        return time.time()

@@ -167,16 +167,33 @@ class Resolver:
         return blob.data
 
     def _resolve_in(self, catalog: Catalog, name: DatasetName) -> Resolved | None:
-        try:
-            version, remembered = self._version(catalog, name)
-            manifest, signature = self._checked(catalog, name, version)
-        except (BlobNotFoundError, LookupError):
-            return None
-        return Resolved(manifest, catalog, remembered, signature)
+        missing = ""
+        while True:
+            try:
+                version, remembered = self._version(catalog, name)
+            except (BlobNotFoundError, LookupError):
+                return None
+            try:
+                manifest, signature = self._checked(catalog, name, version)
+                return Resolved(manifest, catalog, remembered, signature)
+            except BlobNotFoundError:
+                if name.hash_prefix is not None:
+                    return None
+                if version == missing:
+                    raise gone_manifest(
+                        name, version, f"{catalog.address}/{name.version_key(version)}"
+                    ) from None
+                missing = (
+                    version  # unless the pointer moved on since it was read, and the version was deleted
+                )
 
     def _version(self, catalog: Catalog, name: DatasetName) -> tuple[str, bool]:
         if name.hash_prefix is not None:
-            return self._by_prefix(catalog, name, name.hash_prefix), False
+            version = self._by_prefix(catalog, name, name.hash_prefix)
+            if len(self._access.catalogs) > 1 and catalog.store is not None:
+                # A manifest in the cache does not say which of them it came from, and the blobs are only there.
+                catalog.store.head(name.version_key(version))
+            return version, False
         if name.tag and catalog.store is not None and is_another_tag(catalog.store, name, name.tag):
             raise LookupError(name.tag)
         key = name.tag_key(name.tag) if name.tag else name.latest_key
@@ -188,14 +205,15 @@ class Resolver:
         if catalog.store is not None and catalog.store.is_local:
             blob = catalog.store.get(key, max_bytes=MAX_POINTER_BYTES)
             assert blob is not None
-            return unpack_pointer(blob.data, key), False
+            return unpack_pointer(blob.data, f"{catalog.address}/{key}"), False
         kept = self._memory.pointer(catalog, key)
         if catalog.store is None:
             if kept is None:
                 raise LookupError(key)
             _log.warning("offline: %s is as it was seen last", key)
             return kept[1], True
-        blob = catalog.store.get(key, max_bytes=MAX_POINTER_BYTES, unless_etag=kept[0] if kept else None)
+        etag = kept[0] if kept is not None and self._memory.is_used else None
+        blob = catalog.store.get(key, max_bytes=MAX_POINTER_BYTES, unless_etag=etag)
         if blob is None:
             assert kept is not None
             return kept[1], False
@@ -266,14 +284,26 @@ class Resolver:
         raise RollbackError(fact, path=path, hint=hint)
 
 
+def gone_manifest(name: DatasetName, version: str, path: str) -> ManifestCorruptedError:
+    """The error for a pointer to a version that is not there."""
+    pointer = f"tag {name.tag!r}" if name.tag else "latest"
+    fact = f"{pointer} of {name.dataset_id} points at version {version[:12]}, whose manifest is gone"
+    hint = "Copy the version from a catalog that has it (`warp copy`), or publish it again."
+    return ManifestCorruptedError(fact, path=path, hint=hint)
+
+
 class _Memory:
-    """What the cache folder remembers of catalogs: manifests for ever, pointers with their ETags."""
+    """What the cache folder remembers of catalogs: manifests for ever, pointers with their ETags.
+
+    Who reads without the cache only looks at what it says of `latest`: that must not grow older.
+    """
 
     def __init__(self, access: Access) -> None:
         everything_here = all(c.store is not None and c.store.is_local for c in access.catalogs)
-        writes = access.cache is not None and not everything_here
         self._cache = access.cache
-        self._folder = Path(os.path.expanduser(access.options.cache_dir)) if writes else None
+        self._folder = None if everything_here else Path(os.path.expanduser(access.options.cache_dir))
+        self.is_used = access.cache is not None and not everything_here
+        """Whether anything is written here, or taken from here for the catalog's own word."""
 
     def manifest(self, name: DatasetName, version: str) -> memoryview | None:
         """The bytes of a manifest that is intact; a damaged one is forgotten."""
@@ -284,7 +314,7 @@ class _Memory:
         try:
             parse_manifest(data, expected_hash=version)
         except ManifestCorruptedError:
-            path.unlink(missing_ok=True)
+            self._forget(path)
             return None
         return data
 
@@ -314,7 +344,7 @@ class _Memory:
             known = etag if isinstance(etag, str) else None
             return known, unpack_pointer(dump_json(raw.get("pointer")), str(path))
         except (WarpError, ValueError):
-            path.unlink(missing_ok=True)
+            self._forget(path)
             return None
 
     def keep_pointer(self, catalog: Catalog, key: str, etag: str | None, data: memoryview) -> None:
@@ -322,16 +352,24 @@ class _Memory:
         self._keep(self._pointer_path(catalog, key), dump_json({"etag": etag, "pointer": pointer}))
 
     def _manifest_path(self, name: DatasetName, version: str, suffix: str = ".json") -> Path | None:
-        return self._folder and self._folder / "manifests" / name.dataset_id / f"{version}{suffix}"
+        if self._folder is None or not self.is_used:
+            return None
+        return self._folder / "manifests" / name.dataset_id / f"{version}{suffix}"
 
     def _pointer_path(self, catalog: Catalog, key: str) -> Path | None:
-        place = hashlib.sha256(catalog.address.encode()).hexdigest()[:16]
+        place = hashlib.sha256(catalog.place.encode()).hexdigest()[:16]
         if key != key.lower():  # a disk may take it for the file of a tag that differs in case only
             key += f"-{hashlib.sha256(key.encode()).hexdigest()[:16]}"
         return self._folder and self._folder / "pointers" / place / key
 
+    def _forget(self, path: Path) -> None:
+        """Remove what is damaged; a cache that can only be read keeps it."""
+        if self.is_used:
+            with contextlib.suppress(OSError):
+                path.unlink()
+
     def _keep(self, path: Path | None, data: memoryview | bytes) -> None:
-        if path is None:
+        if path is None or not self.is_used:
             return
         try:
             with commit.map_os_errors(path):

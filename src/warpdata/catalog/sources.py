@@ -247,7 +247,7 @@ def _batches(source: Any, staging: Path) -> pa.RecordBatchReader:
             return source.replace_schema_metadata(None).to_reader()
     except _ARROW_ERRORS as error:
         raise DatasetError(f"the table cannot be turned into Arrow ({error})") from None
-    if isinstance(source, Iterable) and not isinstance(source, str | bytes):
+    if isinstance(source, Iterable) and not isinstance(source, str | bytes) and not hasattr(source, "read"):
         return _reader_of_pieces(iter(source), staging)
     raise TypeError(
         f"a {type(source).__name__} is not a table; give files, Arrow, a frame, or rows as dictionaries"

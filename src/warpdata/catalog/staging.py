@@ -41,6 +41,8 @@ class Staging:
 def staging_for(catalog: str, cache_dir: str, chosen: str | os.PathLike[str] | None) -> Staging:
     """A folder on the disk of the catalog, so that files move into it; for catalogs elsewhere, in the cache folder."""
     if chosen is not None:
+        if not os.fspath(chosen):
+            raise ValueError("staging names no folder; leave it out to stage on the disk of the catalog")
         return Staging(os.path.expanduser(chosen))
     if not is_remote(catalog):
         store = open_store(catalog)

@@ -175,7 +175,8 @@ def put_blob(store: BlobStore, upload: Upload) -> None:
     """Put one blob in place of whatever is there."""
     if upload.chunks is None:
         hint = "Repair that version first (`warp repair`), or add or store the part again."
-        raise DatasetError("a blob that is to be kept is missing or damaged", path=upload.key, hint=hint)
+        fact = "a blob that is to be kept is missing or damaged"
+        raise DatasetError(fact, path=f"{store.address}/{upload.key}", hint=hint)
     inner = store.inner if isinstance(store, ReliableStore) else store
     if upload.staged is not None and isinstance(inner, LocalStore):
         inner.adopt_file(upload.key, *upload.staged)

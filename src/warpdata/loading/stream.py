@@ -15,7 +15,7 @@ from warpdata.errors import DatasetError
 from warpdata.loading import fetch
 from warpdata.loading.batch import batches_of, cut_batches, exact_batches, joined, with_positions
 from warpdata.loading.ranks import rank_and_world
-from warpdata.loading.row_ranges import RowRanges, remaining, total_rows, whole_table
+from warpdata.loading.row_ranges import RowRanges, first_rows, remaining, total_rows, whole_table
 from warpdata.loading.share import STATE_FORMAT, ReaderProgress, ReaderSplit, parse_share
 from warpdata.ordering.state import checked_integer
 from warpdata.ordering.tail import Tail, check_filled, check_tail
@@ -118,11 +118,7 @@ class TableStream:
 
     def _plain_batches(self) -> Iterator[pa.RecordBatch]:
         """The rows of the part, and after them those that pad it."""
-        ranges, gives = self._part()
-        done = self._progress.rows
-        missing = gives - max(done, total_rows(ranges))
-        repeated = max(0, done - total_rows(ranges))
-        source = itertools.chain(self._plain(remaining(ranges, done)), self._padding(repeated, missing))
+        source = itertools.chain(self._plain(self._left()), self._padding(*self._repeats()))
         for batch in exact_batches(source, self._request.batch_size):
             self._advance(self._progress.rows + batch.num_rows, batch.num_rows)
             yield batch
@@ -152,7 +148,8 @@ class TableStream:
         start %= max(1, total_rows(ranges))
         while rows > 0:
             is_filtered = self._table.is_filtered
-            source = self._matches(ranges, 0, 0) if is_filtered else self._plain(remaining(ranges, start))
+            again = first_rows(remaining(ranges, start), rows)  # no more is read than is given
+            source = self._matches(ranges, 0, 0) if is_filtered else self._plain(again)
             for batch in cut_batches(source, rows):
                 rows -= batch.num_rows
                 yield batch.drop_columns([_POSITION]) if is_filtered else batch
@@ -199,6 +196,19 @@ class TableStream:
         """What this reader still has to read."""
         return remaining(self._part()[0], self._progress.rows)
 
+    def _repeats(self) -> tuple[int, int]:
+        """How many rows were repeated to pad, and how many are still to be."""
+        ranges, gives = self._part()
+        own, done = total_rows(ranges), self._progress.rows
+        return max(0, done - own), max(0, gives - max(done, own))
+
+    def _to_read(self) -> tuple[RowRanges, bool]:
+        """The rows that are left and those that pad them, and whether that is all: not where rows come a third time."""
+        own = self._split.begin(self._everything).ranges
+        repeated, missing = self._repeats()
+        again = first_rows(remaining(own, repeated % max(1, total_rows(own))), missing)
+        return (*self._left(), *again), total_rows(again) == missing
+
     def _group_rows(self, shard: int) -> Sequence[int]:
         return fetch.group_rows(self._table, shard)
 
@@ -236,7 +246,8 @@ def checked_limit(limit: int | None) -> int | None:
 def plan_read(table: Table, request: StreamRequest) -> ReadPlan:
     """What a pass will read: exact, because the footers are known, and so is what the cache has and can keep."""
     stream = TableStream(table, request)
-    slices = list(fetch.group_slices(table, stream._left()))
+    ranges, is_all = stream._to_read()
+    slices = list(fetch.group_slices(table, ranges))
     groups: dict[int, list[int]] = {}
     for part in slices:
         groups.setdefault(part.shard, []).append(part.group)
@@ -248,5 +259,5 @@ def plan_read(table: Table, request: StreamRequest) -> ReadPlan:
         row_groups=len(slices),
         requests=len(costs),
         bytes_to_read=sum(costs),
-        is_exact=table.dataset.access.is_settled(readers, sum(costs)),
+        is_exact=is_all and table.dataset.access.is_settled(readers, sum(costs)),
     )

@@ -81,9 +81,32 @@ def same_place(address: str, uri: str) -> bool:
     return (here.scheme, here.netloc) == (there.scheme, there.netloc)
 
 
+def place_of(address: str, options: StoreOptions) -> str:
+    """Which place an address means, with the server: buckets of two servers may have one name."""
+    plain = plain_address(address).rstrip("/")
+    endpoint = _endpoint(split_address(address), options) if scheme_of(address) in OBJECT_SCHEMES else None
+    return f"{plain}?endpoint={endpoint.rstrip('/')}" if endpoint else plain
+
+
+def plain_address(address: str) -> str:
+    """An address without query, user and password: safe to print."""
+    if "://" not in address:
+        return address
+    parts = split_address(address)
+    return urllib.parse.urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", ""))
+
+
+def _endpoint(parts: urllib.parse.SplitResult, options: StoreOptions) -> str | None:
+    """The server of a bucket, where one is named."""
+    named = dict(urllib.parse.parse_qsl(parts.query)).get("endpoint")
+    return options.s3_endpoint if named is None and parts.scheme == "s3" else named
+
+
 def _object_address(parts: urllib.parse.SplitResult, options: StoreOptions) -> ObjectAddress:
     if parts.username or parts.password:
         raise ValueError("credentials do not belong in a URL")
+    if not parts.netloc:
+        raise ValueError(f"no bucket is named: write {parts.scheme}://bucket/path")
     query = dict(urllib.parse.parse_qsl(parts.query))
     if unknown := set(query) - {"endpoint", "region", "conditional"}:
         raise ValueError(f"unknown settings in the address: {', '.join(sorted(unknown))}")
@@ -97,7 +120,7 @@ def _object_address(parts: urllib.parse.SplitResult, options: StoreOptions) -> O
         scheme=parts.scheme,
         bucket=parts.netloc,
         prefix=parts.path.strip("/"),
-        endpoint=query.get("endpoint", options.s3_endpoint if parts.scheme == "s3" else None),
+        endpoint=_endpoint(parts, options),
         region=region,
         secrets=profile.secrets,
         find_secrets=options.find_secrets,

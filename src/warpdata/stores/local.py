@@ -158,7 +158,7 @@ class LocalStore:
         found = [Path(folder) / name for folder, _, names in below for name in names]
         with _mapped(self.folder):
             found += [self.folder / name for name in os.listdir(self.folder)]
-            return [p for p in found if _TEMP.fullmatch(p.name) and p.stat().st_mtime < older_than_s]
+            return [p for p in found if _TEMP.fullmatch(p.name) and _is_older(p, older_than_s)]
 
     def _files(self, prefix: str) -> Iterator[str]:
         start = self.folder / prefix.rpartition("/")[0]
@@ -183,6 +183,14 @@ class LocalStore:
             path.parent.mkdir(parents=True, exist_ok=True)
         with locks.held(path, timeout_s=_LOCK_TIMEOUT_S):
             yield
+
+
+def _is_older(path: Path, than_s: float) -> bool:
+    """Whether a file was written before; one that its writer finished or gave up meanwhile is gone."""
+    try:
+        return path.lstat().st_mtime < than_s
+    except FileNotFoundError:
+        return False
 
 
 def _without_waiting(path: str, flags: int) -> int:

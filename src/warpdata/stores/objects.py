@@ -93,7 +93,10 @@ _BLIND_WAIT_S = 1.0
 _PATIENCE_S = 60.0
 """How long a store that asked for patience is then read in a way that shows its Retry-After."""
 
-_MISSING = ("169.254.169.254", "InstanceCredentials", "credential", "metadata.google")
+_MACHINES = ("://169.254.", "://metadata.google")
+"""Where machines of a cloud get their keys: what is refused there was not refused by the store."""
+
+_MISSING = (*_MACHINES, "InstanceCredentials", "credential")
 
 
 @dataclass(frozen=True, slots=True)
@@ -409,14 +412,15 @@ class ObjectStore:
         name = self._name(key)
         if self._where.keys is not None and self._where.keys.failure is not None:
             return self._where.keys.failure
-        if self._scheme == "s3" and (known := self._refusal(str(error), key)):
+        is_asked_elsewhere = any(word in str(error) for word in _MACHINES)
+        if self._scheme == "s3" and not is_asked_elsewhere and (known := self._refusal(str(error), key)):
             return known
         if isinstance(error, NotFoundError | FileNotFoundError):
             return BlobNotFoundError("no such blob", path=name)
         if isinstance(error, AlreadyExistsError | PreconditionError):
             return ConflictError("the blob is not as expected", path=name)
         status = _status(str(error))  # a list that is refused has no class
-        if isinstance(error, PermissionDeniedError) or status == 403:
+        if not is_asked_elsewhere and (isinstance(error, PermissionDeniedError) or status == 403):
             hint = "Check the credentials, or contact the workspace admin for access to this bucket."
             return PermissionError_(f"{self._reached} forbids this", path=name, hint=hint)
         is_unknown = isinstance(error, UnauthenticatedError) or status == 401
@@ -549,7 +553,19 @@ def _open_s3(address: ObjectAddress, options: dict[str, Any]) -> Any:
     if address.endpoint is not None:  # an empty one: the variable is there, and the library would take it
         endpoint = s3_host(address.endpoint, address.region)
         options |= {"endpoint": endpoint, "virtual_hosted_style_request": False}
-    secrets: dict[str, Any] = dict(address.secrets)
     if address.keys is not None:
-        secrets = {"credential_provider": address.keys}
-    return S3Store(address.bucket, **options, **secrets)
+        options["credential_provider"] = address.keys
+    elif keys := S3Keys.found_in(address.secrets):
+        # Given one by one, the library would put a token of the environment beside them, which is of other keys.
+        options["credential_provider"] = functools.partial(_lasting, keys)
+    return S3Store(address.bucket, **options)
+
+
+def _lasting(keys: S3Keys) -> dict[str, Any]:
+    """Keys as the library wants them of a provider."""
+    return {
+        "access_key_id": keys.access_key_id,
+        "secret_access_key": keys.secret_access_key,
+        "token": keys.session_token or None,
+        "expires_at": None,
+    }

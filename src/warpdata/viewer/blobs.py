@@ -17,6 +17,7 @@ from warpdata.formats.episodedir.frame_reader import plan_of
 from warpdata.formats.manifest.model import blob_key
 from warpdata.formats.wshard.block_rows import BlockRows
 from warpdata.formats.wshard.reader import ShardReader
+from warpdata.stores.address import split_address
 from warpdata.timeline.signal import Signal
 from warpdata.viewer.codecs import web_codec
 
@@ -107,14 +108,13 @@ def data_address(dataset: Dataset, site: str) -> str | None:
         return quote(os.path.relpath(folder, site)) + "/"
     if scheme in ("http", "https"):
         return address + "/"
-    place, _, query = rest.partition("?")
-    bucket, _, prefix = place.rstrip("/").partition("/")
+    bucket, _, prefix = rest.partition("/")
     prefix = quote(f"{prefix}/") if prefix else ""
     if scheme == "gs":
         return f"https://storage.googleapis.com/{bucket}/{prefix}"
     if scheme != "s3":
         return None
-    options, asked = dataset.access.options.store, dict(parse_qsl(query))
+    options, asked = dataset.access.options.store, dict(parse_qsl(split_address(dataset.catalog.given).query))
     if endpoint := asked.get("endpoint", options.s3_endpoint):
         return f"{endpoint.rstrip('/')}/{bucket}/{prefix}"
     region = asked.get("region", options.s3_region) or DEFAULT_REGION

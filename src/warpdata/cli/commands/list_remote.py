@@ -33,15 +33,31 @@ def run(args: argparse.Namespace, console: Console) -> int:
 
     access = open_access(args)
     try:
-        found = [(c.address, one) for c in access.catalogs for one in list_datasets(c, args.workspace)]
+        catalogs = _published(access.catalogs)
+        found = [(c.address, one) for c in catalogs for one in list_datasets(c, args.workspace)]
         if args.workspace and not found:
-            raise _no_workspace(args.workspace.strip("/"), access.catalogs)
+            raise _no_workspace(args.workspace.strip("/"), catalogs)
     finally:
         access.close()
     console.emit([asdict(one) | {"catalog": address} for address, one in found])
     rows = [[one.dataset_id, one.version[:12], str(one.sequence), address] for address, one in found]
     console.print_table(rows, ["dataset", "latest", "moves", "catalog"], right=[2])
     return exits.OK
+
+
+def _published(catalogs: Sequence[Catalog]) -> Sequence[Catalog]:
+    """Those of several that something was published to: one that is still empty does not hide the others."""
+    from warpdata.catalog.dataset_list import is_empty
+    from warpdata.errors import StoreError
+
+    found = []
+    for each in catalogs:
+        try:
+            is_none = each.store is not None and is_empty(each.store)
+        except StoreError:  # one that cannot be listed; whoever goes on with it says what else is wrong
+            is_none = False
+        found += [] if is_none else [each]
+    return found or catalogs
 
 
 def _no_workspace(name: str, catalogs: Sequence[Catalog]) -> DatasetNotFoundError:

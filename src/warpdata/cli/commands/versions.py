@@ -53,6 +53,8 @@ def _removed(args: argparse.Namespace) -> Expired:
     from warpdata.cli.commands._dataset import open_access
 
     name = parse_name(args.dataset)
+    if str(name) != name.dataset_id and (args.action == "expire" or args.versions):
+        raise ValueError(f"name the dataset without a version ({name.dataset_id}), not {name}")
     access = open_access(args)
     try:
         if args.action == "delete":
