@@ -119,6 +119,8 @@ class Graph:
         self, library: Any, index: Any, shape: GraphShape, vectors: Floats, lent: tuple[Any, ...] = ()
     ) -> None:
         self._library = library
+        self.by_distance = bool(index.metric_type == library.METRIC_L2)
+        """Whether scores are squared distances; otherwise they are inner products."""
         self.vectors = vectors
         self._lent = lent
         self._index = index
@@ -187,13 +189,25 @@ class Graph:
             self._search_c(count, pointer(queries), k, pointer(scores), pointer(rows), params)
             return
         entry, away = self._entries.nearest(queries)
-        self._from_entry(
-            count, pointer(queries), k, pointer(entry), pointer(away), pointer(scores), pointer(rows), 1,
-            _ONE_SEARCH, params,
-        )  # fmt: skip
+        starts = pointer(entry), pointer(away)
+        self._walk(count, pointer(queries), k, *starts, pointer(scores), pointer(rows), params)
+
+    def _walk(
+        self, count: int, queries: Any, k: int, entry: Any, away: Any, scores: Any, rows: Any, params: Any
+    ) -> None:
+        """From these entries. For one query faiss would wake all of its threads and wait for them: this one walks."""
+        if count > 1:
+            self._from_entry(count, queries, k, entry, away, scores, rows, 1, _ONE_SEARCH, params)
+            return
+        threads = self._library.omp_get_max_threads()
+        self._library.omp_set_num_threads(1)
+        try:
+            self._from_entry(1, queries, k, entry, away, scores, rows, 1, _ONE_SEARCH, params)
+        finally:
+            self._library.omp_set_num_threads(threads)
 
     def enter_at(self, rows: Ints) -> None:
-        """Begin walks at the nearest of these rows instead of descending the upper levels (l2 alone).
+        """Begin walks at the nearest of these rows instead of descending the upper levels, where scores are distances.
 
         Where clusters lie far apart, levels lead into the wrong one; a look at one row of each does not.
         """
@@ -224,9 +238,7 @@ class Graph:
             self._squares_to(at_far, at_query, self._at_entries, self.dim, len(far))
             nearest = far.argmin()
             entry[0], away[0] = self._entries.rows[nearest], far[nearest]
-            self._from_entry(
-                1, at_query, k, at_entry, at_away, at_scores, at_rows, 1, _ONE_SEARCH, params
-            )  # fmt: skip
+            self._walk(1, at_query, k, at_entry, at_away, at_scores, at_rows, params)
         return rows, scores
 
     def _new_buffers(self, k: int) -> tuple[Any, ...]:
