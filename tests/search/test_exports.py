@@ -68,6 +68,19 @@ def test_runtime_files_keep_metadata_and_graph(store: VectorStore, tmp_path: Pat
         assert back.verify() == []
 
 
+def test_a_file_of_another_program_does_not_lose_its_index_and_history_silently(
+    store: VectorStore, tmp_path: Path
+) -> None:
+    store.build_index("hnsw", m=6, ef_construction=50)
+    store.export(tmp_path / "r.rvf", dialect="runtime")
+    for dialect in ("wire", "runtime"):
+        with VectorStore.open(tmp_path / "r.rvf") as foreign:
+            receipt = foreign.export(tmp_path / f"{dialect}.rvf", dialect=dialect)
+        assert (receipt.kept, receipt.dropped) == (("metadata",), ("index", "history"))
+    with VectorStore.open(tmp_path / "wire.rvf") as ours:
+        assert ours.export(tmp_path / "again.rvf").dropped == ()
+
+
 def test_an_index_that_does_not_cover_all_is_dropped_with_a_word(store: VectorStore, tmp_path: Path) -> None:
     store.quantize("scalar")
     store.build_index("hnsw", ef_construction=50)
