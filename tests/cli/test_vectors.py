@@ -32,6 +32,20 @@ def rows(count: int = 60) -> Any:
     return np.random.default_rng(0).normal(size=(count, 4)).astype(np.float32)
 
 
+def test_what_was_added_before_an_error_is_told(
+    warp: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("warpdata.search.columns._BATCH_ROWS", 20)
+    x = rows()
+    x[50] = np.nan
+    np.save(tmp_path / "x.npy", x)
+    warp("create", "f.rvf", "--dim", "4")
+    said = warp("add", "f.rvf", "x.npy", code=2)
+    assert "added the first 40 vectors of x.npy; they stay in f.rvf" in said
+    assert "NaN" in said
+    assert warp("info", "f.rvf", "--json")["vectors"] == 40
+
+
 def test_from_create_to_sign(warp: Any, tmp_path: Path) -> None:
     np.save(tmp_path / "x.npy", rows())
     assert "created" in warp("create", "f.rvf", "--dim", "4", "--metric", "cosine")
