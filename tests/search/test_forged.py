@@ -317,6 +317,20 @@ def profile(**fields: Any) -> Forge:
 
 CORRUPT, LIMIT = CorruptLayoutError, LimitExceededError
 Use = Callable[[VectorStore], None]
+
+
+def two_overlays(parts: Parts) -> None:
+    """Both say that they come right behind the graph."""
+    for epoch in (2, 3):
+        overlays((epoch, 1))(parts)
+
+
+def no_restart_points(parts: Parts) -> None:
+    part = parts.index(2)
+    head = records.RESTART_HEAD.pack(0, 0)
+    part.payload = part.payload[: layout.ALIGNMENT] + head + part.payload[layout.ALIGNMENT + len(head) :]
+
+
 FORGERIES: dict[str, tuple[Forge, Use, type[FormatError], str]] = {
     # codes and their dictionary
     "a dictionary of another kind": (
@@ -413,6 +427,8 @@ FORGERIES: dict[str, tuple[Forge, Use, type[FormatError], str]] = {
     "a node without a layer": (node_without_layers, warm, CORRUPT, "a node of the graph has no layer"),
     "a neighbour below": (neighbour_below, warm, CORRUPT, "a neighbour of the graph is not on its level"),
     "an overlay out of turn": (overlays((2, 1), (9, 8)), warm, CORRUPT, "does not follow the one before"),
+    "two overlays of one graph": (two_overlays, warm, CORRUPT, "two overlays change the same graph"),
+    "no restart points": (no_restart_points, warm, CORRUPT, "restart points do not cover the nodes"),
     "too many overlays": (overlays(*((n + 1, n) for n in range(1, 10))), warm, LIMIT, "a chain of 9 overlays"),
     # the profile and the metadata
     "a profile that is no JSON": (
@@ -482,6 +498,12 @@ def test_an_honest_file_taken_apart_is_still_the_store(honest: bytes) -> None:
     a, b = VectorStore.open(BytesRangeReader(honest)), VectorStore.open(BytesRangeReader(copy))
     assert np.array_equal(a.get(a.ids), b.get(b.ids))
     assert b.verify() == []
+
+
+def test_what_a_graph_was_built_with_does_not_matter(honest: bytes) -> None:
+    parts = Parts.of(honest)
+    graph(2, ef_construction=2**32 - 1)(parts)
+    warm(VectorStore.open(BytesRangeReader(parts.written())))
 
 
 def test_a_small_manifest_of_no_vectors(honest: bytes, tmp_path: Path) -> None:

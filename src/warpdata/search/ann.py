@@ -38,7 +38,6 @@ class GraphShape:
     """What a graph needs besides its neighbour lists."""
 
     m: int
-    ef_construction: int
     entry_point: int
     max_level: int
 
@@ -144,7 +143,7 @@ class Graph:
         index = _empty(library, vectors.shape[1], metric, m)
         index.hnsw.efConstruction = ef_construction
         index.add(vectors)
-        shape = GraphShape(m, ef_construction, int(index.hnsw.entry_point), int(index.hnsw.max_level))
+        shape = GraphShape(m, int(index.hnsw.entry_point), int(index.hnsw.max_level))
         neighbors = library.vector_to_array(index.hnsw.neighbors)
         offsets = library.vector_to_array(index.hnsw.offsets).astype(np.int64)[:-1]
         if not link_unreached(neighbors, offsets, 2 * m, shape.entry_point, vectors):
@@ -159,7 +158,6 @@ class Graph:
         if shape.m > _MAX_M:
             raise LimitExceededError(f"a graph with {shape.m} neighbours per node")
         index = _empty(library, vectors.shape[1], metric, shape.m)
-        index.hnsw.efConstruction = shape.ef_construction
         levels, offsets, neighbors = _faiss_arrays(adjacency, shape.m)
         top = shape.max_level + 1
         if shape.entry_point >= len(levels) or levels[shape.entry_point] != top or levels.max() != top:

@@ -336,17 +336,14 @@ class Searcher:
         return fits
 
     def _shape(self, payload: GraphPayload) -> GraphShape:
-        header = payload.header
         if payload.trailer is not None:
             trailer = payload.trailer
-            return GraphShape(
-                trailer.m0 // 2, header.ef_construction, trailer.entry_ordinal, trailer.max_layer
-            )
+            return GraphShape(trailer.m0 // 2, trailer.entry_ordinal, trailer.max_layer)
         layer = self._content.layer_a
         if layer is None or not layer.entry_points:
             raise CorruptLayoutError("the graph has no entry point", path=self._content.reader.name)
         entry = layer.entry_points[0]
-        return GraphShape(header.m, header.ef_construction, entry.node_id, entry.layer)
+        return GraphShape(payload.header.m, entry.node_id, entry.layer)
 
     def _in_graph_order(self, payload: GraphPayload) -> RowData:
         """Rows of a shipped program in the order of its graph; as they are if the graph is stale."""

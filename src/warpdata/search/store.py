@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import operator
 import os
 import threading
 from collections.abc import Iterator, Mapping, Sequence
@@ -239,7 +238,9 @@ class VectorStore:
     @property
     def domain(self) -> DomainProfile | None:
         """The domain that another program declared for these vectors (a PROFILE segment), if it did."""
-        return self._content.domain
+        with self._turn():
+            self._check_open()
+            return self._content.domain
 
     def overlays(self) -> list[Overlay]:
         """The changes of the graph since it was written (OVERLAY segments), in order; searches know them."""
@@ -595,8 +596,8 @@ class VectorStore:
         """A reader of the state that was committed as `epoch`, as `stats()["epoch"]` told it then."""
         with self._turn():
             self._check_open()
-            newest = self._content.snapshot
-            if operator.index(epoch) == newest.epoch:
+            newest, epoch = self._content.snapshot, checked_input.whole_number(epoch, "epoch")
+            if epoch == newest.epoch:
                 return self.snapshot()
             oldest = newest.epoch
             for state in earlier_snapshots(self._reader, newest):
