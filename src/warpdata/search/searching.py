@@ -83,14 +83,20 @@ class Searcher:
     @property
     def live_count(self) -> int:
         """How many vectors are not deleted."""
-        if self._content.has_profile:
-            return self._content.snapshot.live_count
-        return int(self.rows.live.sum())
+        if not self._content.has_profile:
+            return int(self.rows.live.sum())
+        count = self._content.snapshot.live_count
+        if count > self._content.row_bytes:
+            raise CorruptLayoutError(
+                f"the manifest counts {count} vectors, more than there are bytes of them",
+                path=self._content.reader.name,
+            )
+        return count
 
     def writer_state(self) -> WriterState:
         """What a writer must know, from the manifest and the few segments after the checkpoint."""
         content, snapshot = self._content, self._content.snapshot
-        state = WriterState(snapshot.live_count, content.profile.next_id, content.bitmap_ids)
+        state = WriterState(self.live_count, content.profile.next_id, content.bitmap_ids)
         for number, entry in enumerate(snapshot.segments):
             late = number >= snapshot.checkpointed
             if entry.seg_type == SegmentType.VEC and late:
