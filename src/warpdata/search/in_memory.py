@@ -166,7 +166,7 @@ class MemorySearch:
         """What faiss found, smaller is nearer."""
         if self.metric == "cosine":
             assert self.graph is not None
-            return scores / 2 if self.graph.by_distance else 1 - scores
+            return scores * np.float32(0.5) if self.graph.by_distance else 1 - scores
         return scores if self.metric == "l2" else -scores
 
     def _walk(
