@@ -27,7 +27,8 @@ DEFAULT_PROBE_SHARE = 0.05
 _NORMAL_EF = 64
 _ROWS_PER_EF = 4
 HITS_BUFFER = 256
-_CELL_SAMPLE = 64
+_SPOTS = np.random.default_rng(1).random(48)
+"""Which rows of a cell are looked at: no regular ones, which might be those of one camera out of two."""
 _MOST_BUNDLES = 8
 _BUNDLED = 1000
 """Rows of which a quarter lie so many times nearer to one (squared) than the farthest are several bundles."""
@@ -71,7 +72,7 @@ class Cells:
         """
         found: list[int] = []
         for cell, (start, end) in enumerate(zip(self.starts.tolist(), self.ends.tolist(), strict=True)):
-            rows = np.linspace(start, end - 1, min(end - start, _CELL_SAMPLE)).astype(np.int64)
+            rows = start + (_SPOTS * (end - start)).astype(np.int64)
             some = vectors[rows]
             chosen = int(_squares(some - self.centroids[self.centroid_of_cell[cell]]).argmin())
             found.append(int(rows[chosen]))

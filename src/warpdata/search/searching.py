@@ -296,7 +296,7 @@ class Searcher:
             adjacency = adjacency if copies is None else copies.unlinked(adjacency)
             vectors = prepared(rows.base_vectors, metric)
             # Unit vectors are as far apart as they differ in direction, and distances tell near ones apart better.
-            walked = "l2" if metric == "cosine" and vectors.any(axis=1).all() else metric
+            walked = "l2" if metric == "cosine" and vectors[vectors[:, 0] == 0].any(axis=1).all() else metric
             graph = Graph.restore(vectors, walked, adjacency, self._shape(payload))
             self._spread_entries(graph, copies)
         return MemorySearch(rows, metric, graph, None if graph is not None else self._cells(), copies)
