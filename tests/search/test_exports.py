@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from tests.conftest import shared_golden
-from warpdata.errors import ConflictError, PermissionError_
+from warpdata.errors import ConflictError, PermissionError_, StoreError
 from warpdata.formats.rvf.layout import SegmentType
 from warpdata.formats.rvf.payloads.graph import decode_graph, encode_runtime_graph, renumbered
 from warpdata.formats.rvf.signing import SigningKey
@@ -37,6 +37,16 @@ def test_a_file_is_replaced_only_if_asked(store: VectorStore, tmp_path: Path, di
     assert target.read_bytes() == b"precious"
     assert store.export(target, dialect=dialect, overwrite=True).vectors == 300
     assert len(VectorStore.open(target)) == 300
+
+
+def test_a_folder_that_is_not_there_is_said_of_the_file_that_was_named(
+    store: VectorStore, tmp_path: Path
+) -> None:
+    target = tmp_path / "none" / "out.rvf"
+    for call in (lambda: store.export(target), lambda: VectorStore.create(target, dim=3)):
+        with pytest.raises(StoreError, match="the folder does not exist") as refused:
+            call()
+        assert refused.value.path == str(target)
 
 
 @pytest.mark.parametrize("dialect", ["wire", "runtime"])
