@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import subprocess
 import sys
@@ -30,6 +31,20 @@ def warp(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest
 
 def rows(count: int = 60) -> Any:
     return np.random.default_rng(0).normal(size=(count, 4)).astype(np.float32)
+
+
+def test_what_was_added_before_an_error_is_told(
+    warp: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("warpdata.search.columns._BATCH_ROWS", 20)
+    x = rows()
+    x[50] = np.nan
+    np.save(tmp_path / "x.npy", x)
+    warp("create", "f.rvf", "--dim", "4")
+    said = warp("add", "f.rvf", "x.npy", code=2)
+    assert "added the first 40 vectors of x.npy; they stay in f.rvf" in said
+    assert "NaN" in said
+    assert warp("info", "f.rvf", "--json")["vectors"] == 40
 
 
 def test_from_create_to_sign(warp: Any, tmp_path: Path) -> None:
@@ -74,20 +89,18 @@ def test_parquet_with_ids_and_metadata(warp: Any, tmp_path: Path) -> None:
     assert "it has v, key, tag" in text
 
 
-def test_lines_of_json_on_standard_input(tmp_path: Path) -> None:
-    def run(*arguments: str, text: str = "") -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [sys.executable, "-m", "warpdata", "vectors", *arguments], input=text, capture_output=True,
-            text=True, cwd=tmp_path,
-        )  # fmt: skip
+def test_lines_of_json_on_standard_input(warp: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def run(text: str, *arguments: str, code: int = 0) -> Any:
+        monkeypatch.setattr("sys.stdin", io.StringIO(text))
+        return warp(*arguments, code=code)
 
-    assert run("create", "f.rvf", "--dim", "2").returncode == 0
+    warp("create", "f.rvf", "--dim", "2")
     lines = '{"vector": [1, 2], "id": 7, "metadata": {"a": 1}}\n{"vector": [3, 4], "id": 9}\n'
-    assert run("add", "f.rvf", "-", text=lines).returncode == 0
-    done = run("search", "f.rvf", "-", "--json", text="[1, 2]\n")
-    assert [r["id"] for r in json.loads(done.stdout)] == [7, 9]
-    several = run("search", "f.rvf", "-", "-k", "1", "--json", text="[[1, 2], [3, 4]]\n")
-    assert [[r["id"] for r in each] for each in json.loads(several.stdout)] == [[7], [9]]
+    command = [sys.executable, "-m", "warpdata", "vectors", "add", "f.rvf", "-"]
+    assert subprocess.run(command, input=lines, capture_output=True, text=True, cwd=tmp_path).returncode == 0
+    assert [r["id"] for r in run("[1, 2]\n", "search", "f.rvf", "-", "--json")] == [7, 9]
+    several = run("[[1, 2], [3, 4]]\n", "search", "f.rvf", "-", "-k", "1", "--json")
+    assert [[r["id"] for r in each] for each in several] == [[7], [9]]
     for wrong in (
         '{"id": 1}',
         "nonsense",
@@ -95,7 +108,7 @@ def test_lines_of_json_on_standard_input(tmp_path: Path) -> None:
         '["a", "b"]',
         '{"vector": [1, 2], "id": 1}\n[1, 2]',
     ):
-        assert run("add", "f.rvf", "-", text=wrong).returncode == 2, wrong
+        run(wrong, "add", "f.rvf", "-", code=2)
 
 
 def test_exit_codes(warp: Any, tmp_path: Path) -> None:

@@ -34,6 +34,19 @@ def test_a_folder_is_called_one(tmp_path: Path, capsys: pytest.CaptureFixture[st
     assert "Errno" not in shown
 
 
+def test_a_sound_file_of_another_kind_is_not_called_so(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name, status, code in (
+        ("notes.txt", "not read", 1),
+        ("corpus.json", "not read", 1),
+        ("a.rvf", "damaged", 3),
+    ):
+        (tmp_path / name).write_text("{}")
+        assert main(["verify", str(tmp_path / name)]) == code
+        assert f"{name}: {status}" in capsys.readouterr().out
+
+
 def test_damage_outweighs_what_is_missing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     bad = tmp_path / "bad.wshard"
     bad.write_bytes(b"SHRD" + bytes(100))

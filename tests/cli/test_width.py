@@ -48,6 +48,7 @@ COMMANDS = [
     ["episodes", "an_episode.wshard"],
     ["list-remote"],
     ["corpus", "head", "corpus"],
+    ["corpus", "stats", "corpus"],
 ]
 
 

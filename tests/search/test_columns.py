@@ -31,7 +31,7 @@ def test_a_column_is_read_as_it_is_or_refused(tmp_path_factory: pytest.TempPathF
             read(path)
 
 
-@pytest.mark.parametrize("column", [[1.0, 2.0], [[1.0], None], ["a", "b"]])
+@pytest.mark.parametrize("column", [[1.0, 2.0], [[1.0], None], ["a", "b"], [{"x": 1}, {"x": 2}]])
 def test_a_column_that_holds_no_vectors(column: list[Any], tmp_path: Path) -> None:
     pq.write_table(pa.table({"vector": column}), tmp_path / "a.parquet")
     with pytest.raises(ValueError, match="not a list of numbers without gaps"):
@@ -48,6 +48,10 @@ def test_files_that_are_something_else(tmp_path: Path) -> None:
             read(tmp_path / name)
     with pytest.raises(ValueError, match=r"\.npy, \.parquet"):
         read(tmp_path / "a.txt")
+    np.savez(tmp_path / "several.npz", np.zeros((2, 3)))
+    (tmp_path / "several.npz").rename(tmp_path / "several.npy")
+    with pytest.raises(CorruptLayoutError, match="magic"):
+        read(tmp_path / "several.npy")
     np.save(tmp_path / "flat.npy", np.zeros(3))
     with pytest.raises(ValueError, match="two dimensions, not 1"):
         read(tmp_path / "flat.npy")

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.sweeps import enough_examples
-from warpdata.search.ann import Graph
+from warpdata.search.ann import Graph, one_thread
 from warpdata.search.copies import Copies
 from warpdata.search.store import VectorStore
 
@@ -37,7 +37,8 @@ def test_a_hundred_copies_of_a_hundred_vectors(tmp_path: Path, metric: str) -> N
         store.build_index("hnsw", m=8, ef_construction=60)
         store.warm()
         assert store._content.profile.copies == 9900
-        for vector in base:
+        assert np.allclose(store.search(base, 1)[1], store.search(base, 1, exact=True)[1], atol=1e-4)
+        for vector in base[::4]:
             distances_agree(store, vector, 1)
             distances_agree(store, vector, 100, ef=256)
         if metric == "l2":
@@ -46,11 +47,72 @@ def test_a_hundred_copies_of_a_hundred_vectors(tmp_path: Path, metric: str) -> N
                 assert set(store.search(vector, 100, ef=256)[0].tolist()) == set(mine.tolist())
         store.delete(range(0, 10_000, 3))
         store.add(base[:5] + 1)
-        for vector in base[:30]:
+        for vector in base[:30:3]:
             distances_agree(store, vector, 20)
             distances_agree(store, vector, 5, filter=list(range(1, 10_000, 7)))
     with VectorStore.open(tmp_path / "c.rvf") as again:
         assert again.search(base[0], 3, ef=64)[0].shape == (3,)
+
+
+def scaled_copies(seed: int) -> tuple[Any, Any]:
+    """Fifty directions, and vectors that differ from one of them in length and rounding alone."""
+    rng = np.random.default_rng(seed)
+    base = rng.normal(size=(50, 8)).astype(np.float32)
+    x = np.repeat(base, 40, axis=0) * rng.uniform(0.1, 10, (2000, 1)).astype(np.float32)
+    return base, x[rng.permutation(len(x))]
+
+
+@pytest.mark.parametrize(("seed", "m", "ef_construction"), [(1, 8, 40), (0, 4, 20)])
+def test_directions_that_come_many_times(tmp_path: Path, seed: int, m: int, ef_construction: int) -> None:
+    base, x = scaled_copies(seed)
+    with VectorStore.create(tmp_path / "d.rvf", dim=8, metric="cosine", durable=False) as store:
+        store.add(x)
+        with one_thread():  # always the same graph
+            store.build_index("hnsw", m=m, ef_construction=ef_construction)
+        store.warm()
+        assert store.search(base, 1)[1].max() < 1e-6
+        assert max(store.search(each, 1)[1][0] for each in base) < 1e-6
+        assert store.search(np.zeros(8), 3)[1].tolist() == [1, 1, 1]
+
+
+def test_a_vector_without_direction_is_like_none(tmp_path: Path) -> None:
+    x = RNG.normal(size=(300, 4)).astype(np.float32)
+    x[7] = 0
+    with VectorStore.create(tmp_path / "z.rvf", dim=4, metric="cosine", durable=False) as store:
+        store.add(x)
+        store.build_index("hnsw", m=8, ef_construction=40)
+        store.warm()
+        for each in x[:20]:
+            ids, away = store.search(each, 300, ef=300)
+            expected = store.search(each, 300, exact=True)[1]
+            assert np.allclose(away, expected, atol=1e-5)
+            assert away[ids.tolist().index(7)] == 1
+
+
+def test_one_query_wakes_no_threads_of_the_library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a busy machine they would be waited for, many times as long as the query takes."""
+    x = RNG.normal(size=(300, 4)).astype(np.float32)
+    with VectorStore.create(tmp_path / "t.rvf", dim=4, durable=False) as store:
+        store.add(x)
+        store.build_index("hnsw", m=4, ef_construction=20)
+        graph = store._searcher.warm().graph
+        assert graph is not None
+        library, walk, used = graph._library, graph._from_entry, []
+
+        def watched(*options: Any) -> None:
+            used.append((options[0], library.omp_get_max_threads()))
+            walk(*options)
+
+        monkeypatch.setattr(graph, "_from_entry", watched)
+        threads = library.omp_get_max_threads()
+        library.omp_set_num_threads(3)
+        try:
+            for queries in (x[0], x[:1], x[:2]):
+                store.search(queries, 1)
+            assert library.omp_get_max_threads() == 3
+        finally:
+            library.omp_set_num_threads(threads)
+        assert used == [(1, 1), (1, 1), (2, 3)]
 
 
 def test_other_programs_reach_the_copies_too(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from tests.conftest import shared_golden
-from warpdata.errors import ConflictError, PermissionError_
+from warpdata.errors import ConflictError, PermissionError_, StoreError
 from warpdata.formats.rvf.layout import SegmentType
 from warpdata.formats.rvf.payloads.graph import decode_graph, encode_runtime_graph, renumbered
 from warpdata.formats.rvf.signing import SigningKey
@@ -37,6 +37,16 @@ def test_a_file_is_replaced_only_if_asked(store: VectorStore, tmp_path: Path, di
     assert target.read_bytes() == b"precious"
     assert store.export(target, dialect=dialect, overwrite=True).vectors == 300
     assert len(VectorStore.open(target)) == 300
+
+
+def test_a_folder_that_is_not_there_is_said_of_the_file_that_was_named(
+    store: VectorStore, tmp_path: Path
+) -> None:
+    target = tmp_path / "none" / "out.rvf"
+    for call in (lambda: store.export(target), lambda: VectorStore.create(target, dim=3)):
+        with pytest.raises(StoreError, match="the folder does not exist") as refused:
+            call()
+        assert refused.value.path == str(target)
 
 
 @pytest.mark.parametrize("dialect", ["wire", "runtime"])
@@ -66,6 +76,19 @@ def test_runtime_files_keep_metadata_and_graph(store: VectorStore, tmp_path: Pat
         found, expected = back.search(queries, 5, ef=64), store.search(queries, 5, ef=64)
         assert np.array_equal(found[0], expected[0])
         assert back.verify() == []
+
+
+def test_a_file_of_another_program_does_not_lose_its_index_and_history_silently(
+    store: VectorStore, tmp_path: Path
+) -> None:
+    store.build_index("hnsw", m=6, ef_construction=50)
+    store.export(tmp_path / "r.rvf", dialect="runtime")
+    for dialect in ("wire", "runtime"):
+        with VectorStore.open(tmp_path / "r.rvf") as foreign:
+            receipt = foreign.export(tmp_path / f"{dialect}.rvf", dialect=dialect)
+        assert (receipt.kept, receipt.dropped) == (("metadata",), ("index", "history"))
+    with VectorStore.open(tmp_path / "wire.rvf") as ours:
+        assert ours.export(tmp_path / "again.rvf").dropped == ()
 
 
 def test_an_index_that_does_not_cover_all_is_dropped_with_a_word(store: VectorStore, tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ from warpdata.formats.rvf.payloads.overlay import Edge, Overlay, encode_overlay
 from warpdata.formats.rvf.payloads.quant import BinaryQuant, ProductQuant, ScalarQuant, encode_quant
 from warpdata.formats.rvf.payloads.vec import VecBlock, encode_vec
 from warpdata.formats.rvf.signing import SigningKey, segment_message
+from warpdata.formats.rvf.snapshot import Snapshot
 from warpdata.formats.rvf.writer import NewSegment, SegmentAppender
 from warpdata.search.overlays import overlaid
 from warpdata.search.store import VectorStore
@@ -167,6 +168,20 @@ def test_overlays_that_contradict_their_graph(tmp_path: Path) -> None:
         append(store, Overlay(2, 1, parent, (Edge("add", 0, 60, 1.0),)))
     with VectorStore.open(path) as store, pytest.raises(CorruptLayoutError, match="does not exist"):
         store.warm()
+
+
+def test_a_link_of_another_program_that_leads_nowhere(tmp_path: Path) -> None:
+    """The states end there; a file of ours would be damaged."""
+    path = tmp_path / "f.rvf"
+    with path.open("wb+") as file:
+        appender = SegmentAppender(file.fileno(), str(path), None)
+        entry = appender.append(NewSegment(*vec(MEANT.astype(np.float32), "f32"), block_count=1))
+        appender.last = Snapshot("wire", 6, (), 1 << 60, 5, b"\xab" * 16, 0)
+        appender.commit_checkpoint([entry], Root(3, 0, 4, 7), [])
+    with VectorStore.open(path) as store:
+        assert store.epochs() == [7]
+        with pytest.raises(ValueError, match="no state of epoch 6"):
+            store.at(6)
 
 
 # -- profiles --------------------------------------------------------------------------------------------

@@ -317,6 +317,20 @@ def profile(**fields: Any) -> Forge:
 
 CORRUPT, LIMIT = CorruptLayoutError, LimitExceededError
 Use = Callable[[VectorStore], None]
+
+
+def two_overlays(parts: Parts) -> None:
+    """Both say that they come right behind the graph."""
+    for epoch in (2, 3):
+        overlays((epoch, 1))(parts)
+
+
+def no_restart_points(parts: Parts) -> None:
+    part = parts.index(2)
+    head = records.RESTART_HEAD.pack(0, 0)
+    part.payload = part.payload[: layout.ALIGNMENT] + head + part.payload[layout.ALIGNMENT + len(head) :]
+
+
 FORGERIES: dict[str, tuple[Forge, Use, type[FormatError], str]] = {
     # codes and their dictionary
     "a dictionary of another kind": (
@@ -370,6 +384,9 @@ FORGERIES: dict[str, tuple[Forge, Use, type[FormatError], str]] = {
         root(lambda r: replace(r, centroid=r.centroid._replace(block_offset=r.centroid.block_offset + 64))),
         first, CORRUPT, "points beside the centroids",
     ),
+    "a root that counts too many vectors": (
+        root(lambda r: replace(r, total_vector_count=2**64 - 1)), first, CORRUPT, "more than there are bytes of them",
+    ),
     "centroids of fewer dimensions": (
         lambda p: p.layer_a(centroids=np.zeros((20, DIM // 2), np.float16)), first, CORRUPT, "the centroids do not fit",
     ),
@@ -413,6 +430,8 @@ FORGERIES: dict[str, tuple[Forge, Use, type[FormatError], str]] = {
     "a node without a layer": (node_without_layers, warm, CORRUPT, "a node of the graph has no layer"),
     "a neighbour below": (neighbour_below, warm, CORRUPT, "a neighbour of the graph is not on its level"),
     "an overlay out of turn": (overlays((2, 1), (9, 8)), warm, CORRUPT, "does not follow the one before"),
+    "two overlays of one graph": (two_overlays, warm, CORRUPT, "two overlays change the same graph"),
+    "no restart points": (no_restart_points, warm, CORRUPT, "restart points do not cover the nodes"),
     "too many overlays": (overlays(*((n + 1, n) for n in range(1, 10))), warm, LIMIT, "a chain of 9 overlays"),
     # the profile and the metadata
     "a profile that is no JSON": (
@@ -482,6 +501,30 @@ def test_an_honest_file_taken_apart_is_still_the_store(honest: bytes) -> None:
     a, b = VectorStore.open(BytesRangeReader(honest)), VectorStore.open(BytesRangeReader(copy))
     assert np.array_equal(a.get(a.ids), b.get(b.ids))
     assert b.verify() == []
+
+
+@pytest.mark.parametrize("change", [{"epoch": 2**32 - 1}, {"total_vector_count": 0}])
+def test_counters_at_their_ends(honest: bytes, change: dict[str, int], tmp_path: Path) -> None:
+    """What could not be counted any more is refused, and nothing of it stays."""
+    parts = Parts.of(honest)
+    root(lambda r: replace(r, **change))(parts)
+    path = tmp_path / "f.rvf"
+    path.write_bytes(parts.written())
+    with VectorStore.open(path, mode="a", durable=False) as store:
+        with pytest.raises(LimitExceededError, match=r"have reached 4294967295|counts -1 vectors"):
+            store.delete([5])
+        assert np.array_equal(store.get([5]), vectors()[5:6])
+        if "epoch" in change:
+            with pytest.raises(LimitExceededError, match="have reached"):
+                store.add(vectors()[:1])
+            with pytest.raises(LimitExceededError, match="have reached"):
+                store.compact()
+
+
+def test_what_a_graph_was_built_with_does_not_matter(honest: bytes) -> None:
+    parts = Parts.of(honest)
+    graph(2, ef_construction=2**32 - 1)(parts)
+    warm(VectorStore.open(BytesRangeReader(parts.written())))
 
 
 def test_a_small_manifest_of_no_vectors(honest: bytes, tmp_path: Path) -> None:

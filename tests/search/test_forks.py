@@ -11,7 +11,7 @@ import os, signal, sys, threading, numpy as np
 import faiss
 faiss.omp_set_num_threads(2)
 from warpdata.search.store import VectorStore
-x = np.random.default_rng(0).normal(size=(3000, 16)).astype(np.float32)
+x = np.random.default_rng(0).normal(size=(600, 16)).astype(np.float32)
 path = sys.argv[1]
 with VectorStore.create(path, dim=16, durable=False) as store:
     store.add(x)
@@ -29,12 +29,12 @@ thread.start()
 held.wait()
 child = os.fork()
 if child == 0:
-    signal.alarm(60)
+    signal.alarm(240)
     assert np.array_equal(store.search(x[:100], 3)[0], expected)
     assert np.array_equal(store.search(x[0], 3)[0], expected[0])
-    assert len(store.ids) == 3000
+    assert len(store.ids) == 600
     with VectorStore.create(path + ".child", dim=16, durable=False) as mine:
-        mine.add(x[:500])
+        mine.add(x[:100])
         mine.build_index("hnsw", ef_construction=40)
         assert mine.search(x[7], 1)[0][0] == 7
     os._exit(0)

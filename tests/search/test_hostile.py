@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from tests.search.forging import Parts
+from tests.sweeps import enough_examples
 from warpdata.bytekit.ranges import BytesRangeReader
 from warpdata.errors import FormatError
 from warpdata.formats.rvf.layout import SegmentType
@@ -70,7 +71,7 @@ TYPES = [
 
 @pytest.mark.parametrize("seg_type", TYPES)
 def test_changed_contents_with_right_hashes(honest: bytes, seg_type: int) -> None:
-    for round_ in range(60):
+    for round_ in range(enough_examples(24)):
 
         def change(payload: bytearray, wide: bool = round_ % 3 == 0) -> None:
             limit = len(payload) if wide else min(len(payload), 256)

@@ -432,6 +432,18 @@ def test_wrong_places_and_vectors_are_refused(tmp_path: Path) -> None:
             ingestor.ingest_timesteps(record(tmp_path, 1), stride=0)
 
 
+def test_misspelt_options_get_the_right_name(tmp_path: Path) -> None:
+    with wd.TrajectoryIngestor(tmp_path / "t.rvf", embedder=embed) as ingestor:
+        ingestor.ingest_episode(record(tmp_path, 1))
+        with pytest.raises(TypeError, match="Did you mean 'window_size'"):
+            ingestor.ingest_timesteps(record(tmp_path, 1), windowsize=3)  # type: ignore[call-arg]
+    with (
+        wd.TrajectoryRetriever(tmp_path / "t.rvf", embedder=embed) as retriever,
+        pytest.raises(TypeError, match="Did you mean 'top_k'"),
+    ):
+        retriever.search_similar_episodes({}, topk=3)  # type: ignore[call-arg]
+
+
 def test_observations_are_arrays_with_names() -> None:
     found = Observation({"a": np.arange(4).reshape(2, 2), "b": np.ones(3)})
     assert found.tolist() == [0, 1, 2, 3]

@@ -402,7 +402,9 @@ def _move(temp: str, target: str, *, replace: bool) -> None:
     try:
         system.rename_new(temp, target)
     except FileExistsError:
-        raise ConflictError("the file exists already", path=target) from None
+        raise ConflictError(
+            "the file exists already", path=target, hint="Choose another name, or allow it to be replaced."
+        ) from None
 
 
 def _temp_name(target: str) -> str:

@@ -88,7 +88,7 @@ def _things_in(folder: str, seen: set[str]) -> Iterator[str]:
             if real not in seen:  # links may lead back
                 seen.add(real)
                 yield from _things_in(path, seen)
-        elif os.path.isfile(path) and _is_ours(path):
+        elif os.path.isfile(path) and is_ours(path):
             yield path
 
 
@@ -107,8 +107,8 @@ def is_catalog(folder: str) -> bool:
     return all(os.path.isdir(os.path.join(folder, name)) for name in ("blobs/sha256", "datasets"))
 
 
-def _is_ours(path: str) -> bool:
-    """By its first bytes; or by its name, in case those are damaged."""
+def is_ours(path: str) -> bool:
+    """Whether a file is of a format of ours, by its first bytes; or by its name, in case those are damaged."""
     try:
         file_kind(path)
     except BadMagicError:

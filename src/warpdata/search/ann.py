@@ -38,7 +38,6 @@ class GraphShape:
     """What a graph needs besides its neighbour lists."""
 
     m: int
-    ef_construction: int
     entry_point: int
     max_level: int
 
@@ -119,6 +118,8 @@ class Graph:
         self, library: Any, index: Any, shape: GraphShape, vectors: Floats, lent: tuple[Any, ...] = ()
     ) -> None:
         self._library = library
+        self.by_distance = bool(index.metric_type == library.METRIC_L2)
+        """Whether scores are squared distances; otherwise they are inner products."""
         self.vectors = vectors
         self._lent = lent
         self._index = index
@@ -142,7 +143,7 @@ class Graph:
         index = _empty(library, vectors.shape[1], metric, m)
         index.hnsw.efConstruction = ef_construction
         index.add(vectors)
-        shape = GraphShape(m, ef_construction, int(index.hnsw.entry_point), int(index.hnsw.max_level))
+        shape = GraphShape(m, int(index.hnsw.entry_point), int(index.hnsw.max_level))
         neighbors = library.vector_to_array(index.hnsw.neighbors)
         offsets = library.vector_to_array(index.hnsw.offsets).astype(np.int64)[:-1]
         if not link_unreached(neighbors, offsets, 2 * m, shape.entry_point, vectors):
@@ -157,7 +158,6 @@ class Graph:
         if shape.m > _MAX_M:
             raise LimitExceededError(f"a graph with {shape.m} neighbours per node")
         index = _empty(library, vectors.shape[1], metric, shape.m)
-        index.hnsw.efConstruction = shape.ef_construction
         levels, offsets, neighbors = _faiss_arrays(adjacency, shape.m)
         top = shape.max_level + 1
         if shape.entry_point >= len(levels) or levels[shape.entry_point] != top or levels.max() != top:
@@ -187,13 +187,25 @@ class Graph:
             self._search_c(count, pointer(queries), k, pointer(scores), pointer(rows), params)
             return
         entry, away = self._entries.nearest(queries)
-        self._from_entry(
-            count, pointer(queries), k, pointer(entry), pointer(away), pointer(scores), pointer(rows), 1,
-            _ONE_SEARCH, params,
-        )  # fmt: skip
+        starts = pointer(entry), pointer(away)
+        self._walk(count, pointer(queries), k, *starts, pointer(scores), pointer(rows), params)
+
+    def _walk(
+        self, count: int, queries: Any, k: int, entry: Any, away: Any, scores: Any, rows: Any, params: Any
+    ) -> None:
+        """From these entries. For one query faiss would wake all of its threads and wait for them: this one walks."""
+        if count > 1:
+            self._from_entry(count, queries, k, entry, away, scores, rows, 1, _ONE_SEARCH, params)
+            return
+        threads = self._library.omp_get_max_threads()
+        self._library.omp_set_num_threads(1)
+        try:
+            self._from_entry(1, queries, k, entry, away, scores, rows, 1, _ONE_SEARCH, params)
+        finally:
+            self._library.omp_set_num_threads(threads)
 
     def enter_at(self, rows: Ints) -> None:
-        """Begin walks at the nearest of these rows instead of descending the upper levels (l2 alone).
+        """Begin walks at the nearest of these rows instead of descending the upper levels, where scores are distances.
 
         Where clusters lie far apart, levels lead into the wrong one; a look at one row of each does not.
         """
@@ -224,9 +236,7 @@ class Graph:
             self._squares_to(at_far, at_query, self._at_entries, self.dim, len(far))
             nearest = far.argmin()
             entry[0], away[0] = self._entries.rows[nearest], far[nearest]
-            self._from_entry(
-                1, at_query, k, at_entry, at_away, at_scores, at_rows, 1, _ONE_SEARCH, params
-            )  # fmt: skip
+            self._walk(1, at_query, k, at_entry, at_away, at_scores, at_rows, params)
         return rows, scores
 
     def _new_buffers(self, k: int) -> tuple[Any, ...]:

@@ -165,7 +165,7 @@ class StoreAppender:
             bitmap = encode_deletions(state.deleted)
             if len(bitmap) <= _MOST_BITMAP_BYTES:
                 return listed, bitmap
-        listed.append(self._appender.append(delete_segment(state.deleted, self.snapshot.epoch + 1)))
+        listed.append(self._appender.append(delete_segment(state.deleted, self.snapshot.next_epoch)))
         return listed, None
 
     def _records(
@@ -184,7 +184,7 @@ class StoreAppender:
     def _root(self, state: WriterState) -> Root:
         old = self.snapshot.root or Root()
         return replace(
-            old, total_vector_count=state.live, epoch=self.snapshot.epoch + 1, modified_ns=time.time_ns(),
+            old, total_vector_count=state.live, epoch=self.snapshot.next_epoch, modified_ns=time.time_ns(),
             flags=old.flags & ~layout.ROOT_SIGNED, signature=None,
         )  # fmt: skip
 

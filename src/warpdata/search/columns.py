@@ -54,7 +54,7 @@ def read_batches(path: str, columns: Columns) -> Iterator[VectorRows]:
 
 def _npy_batches(path: str) -> Iterator[VectorRows]:
     try:
-        array = np.load(path, mmap_mode="r", allow_pickle=False)
+        array = np.lib.format.open_memmap(path, mode="r")
     except (ValueError, EOFError, OSError) as error:
         raise CorruptLayoutError(f"not a .npy file ({error})", path=path) from None
     if array.ndim != 2:
@@ -80,7 +80,7 @@ def _parquet_batches(path: str, columns: Columns) -> Iterator[VectorRows]:
 
 def _from_arrow(batch: Any, columns: Columns, path: str) -> VectorRows:
     vectors = batch.column(columns.vector)
-    if vectors.null_count or not hasattr(vectors, "flatten"):
+    if vectors.null_count or not _is_list(vectors.type):
         raise ValueError(f"the column {columns.vector!r} is not a list of numbers without gaps: {path}")
     lengths = pyarrow.compute.list_value_length(vectors).unique()
     flat = vectors.flatten().to_numpy(zero_copy_only=False)
@@ -91,6 +91,11 @@ def _from_arrow(batch: Any, columns: Columns, path: str) -> VectorRows:
     if columns.metadata:
         metadata = [dict(row) for row in batch.select(list(columns.metadata)).to_pylist()]
     return VectorRows(flat.reshape(len(vectors), len(flat) // max(1, len(vectors))), ids, metadata)
+
+
+def _is_list(kind: Any) -> bool:
+    types = pyarrow.types
+    return bool(types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind))
 
 
 def json_batches(lines: Iterable[str]) -> Iterator[VectorRows]:

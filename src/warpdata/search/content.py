@@ -127,6 +127,11 @@ class Content:
         return [e for e in self.snapshot.of_type(SegmentType.VEC) if e.segment_id not in codes]
 
     @cached_property
+    def row_bytes(self) -> int:
+        """Bytes of all rows, as the directory says."""
+        return sum(entry.payload_length for entry in self.row_entries)
+
+    @cached_property
     def base_entries(self) -> list[DirectoryEntry]:
         """The row segments the index covers."""
         covered = set(self.profile.row_segments)

@@ -23,7 +23,7 @@ from warpdata.formats.rvf.payloads.meta import encode_meta
 from warpdata.formats.rvf.payloads.runtime import RuntimeManifest, encode_runtime_manifest
 from warpdata.formats.rvf.payloads.vec import encode_runtime_vec
 from warpdata.formats.rvf.payloads.witness import encode_runtime_witness
-from warpdata.search.rewrite import LiveRows, RewritePlan, foreign_entries, rewrite
+from warpdata.search.rewrite import LiveRows, RewritePlan, foreign_entries, rewrite, witness_chain
 
 if TYPE_CHECKING:
     from warpdata.search.content import Content
@@ -91,10 +91,15 @@ def export_rows(path: str, source: ExportSource, dialect: str, *, overwrite: boo
         ("codes", profile.codes is not None), ("other segments", bool(foreign_entries(content))),
     ]  # fmt: skip
     lost = [
-        ("signatures", content.is_signed), ("index", content.is_runtime and content.graph() is not None),
-        ("overlays", bool(content.snapshot.of_type(SegmentType.OVERLAY))),
+        ("signatures", content.is_signed), ("index", profile.index is None and _has(content, SegmentType.INDEX)),
+        ("history", _has(content, SegmentType.WITNESS) and not witness_chain(content)),
+        ("overlays", _has(content, SegmentType.OVERLAY)),
     ]  # fmt: skip
     return ExportReceipt(path, dialect, len(rows.ids), _said(has), _said(lost))
+
+
+def _has(content: Content, seg_type: SegmentType) -> bool:
+    return bool(content.snapshot.of_type(seg_type))
 
 
 def _said(facts: list[tuple[str, bool]]) -> tuple[str, ...]:
@@ -130,12 +135,12 @@ def _write_runtime(path: str, source: ExportSource, overwrite: bool) -> ExportRe
             identity,
         )  # fmt: skip
         _append(out, SegmentType.MANIFEST, len(listed) + 1, encode_runtime_manifest(manifest))
-    has_index = content.profile.index is not None or (content.is_runtime and content.graph() is not None)
+    has_index = content.profile.index is not None or _has(content, SegmentType.INDEX)
     has = [("metadata", rows.metadata is not None), ("index", graph is not None)]
     lost = [
         ("index", has_index and graph is None), ("codes", content.profile.codes is not None),
         ("history", True), ("signatures", content.is_signed),
-        ("overlays", bool(content.snapshot.of_type(SegmentType.OVERLAY))),
+        ("overlays", _has(content, SegmentType.OVERLAY)),
         ("other segments", bool(foreign_entries(content))),
     ]  # fmt: skip
     return ExportReceipt(path, "runtime", len(ids), _said(has), _said(lost))

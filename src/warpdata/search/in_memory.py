@@ -27,7 +27,11 @@ DEFAULT_PROBE_SHARE = 0.05
 _NORMAL_EF = 64
 _ROWS_PER_EF = 4
 HITS_BUFFER = 256
-_MIDDLE_OF = 16
+_SPOTS = np.random.default_rng(1).random(48)
+"""Which rows of a cell are looked at: no regular ones, which might be those of one camera out of two."""
+_MOST_BUNDLES = 8
+_BUNDLED = 1000
+"""Rows of which a quarter lie so many times nearer to one (squared) than the farthest are several bundles."""
 _PRODUCT_EFFORT = 4
 """Graphs of inner products are walked with this many times the effort: they hide more of their nodes."""
 _PRODUCT_ROWS = 2048
@@ -61,13 +65,31 @@ class Cells:
         gathered = np.cumsum((self.ends - self.starts if sizes is None else sizes)[order])
         return max(1, int(np.searchsorted(gathered, wanted, side="right")))
 
-    def middles(self, vectors: Floats) -> Ints:
-        """A row near the middle of each cell: the best of its first few."""
-        best = np.empty(len(self.starts), np.int64)
+    def entries(self, vectors: Floats) -> Ints:
+        """Rows for walks to begin at: one near the middle of each cell, and one in each tight bundle of its rows.
+
+        Rows of a bundle have each other as neighbours and hardly anybody else: no walk from outside comes in.
+        """
+        found: list[int] = []
         for cell, (start, end) in enumerate(zip(self.starts.tolist(), self.ends.tolist(), strict=True)):
-            few = vectors[start : min(end, start + _MIDDLE_OF)] - self.centroids[self.centroid_of_cell[cell]]
-            best[cell] = start + int(np.einsum("ij,ij->i", few, few).argmin())
-        return best
+            rows = start + (_SPOTS * (end - start)).astype(np.int64)
+            some = vectors[rows]
+            chosen = int(_squares(some - self.centroids[self.centroid_of_cell[cell]]).argmin())
+            found.append(int(rows[chosen]))
+            apart = _squares(some - some[chosen])
+            near = np.partition(apart, len(apart) // 4)[len(apart) // 4]
+            for _ in range(_MOST_BUNDLES):
+                chosen = int(apart.argmax())
+                if apart[chosen] <= _BUNDLED * near:
+                    break
+                found.append(int(rows[chosen]))
+                apart = np.minimum(apart, _squares(some - some[chosen]))
+        return np.array(found, np.int64)
+
+
+def _squares(vectors: Floats) -> Floats:
+    squares: Floats = np.einsum("ij,ij->i", vectors, vectors)
+    return squares
 
 
 class MemorySearch:
@@ -143,7 +165,10 @@ class MemorySearch:
 
     def _distances(self, scores: Floats) -> Floats:
         """What faiss found, smaller is nearer."""
-        return scores if self.metric == "l2" else 1 - scores if self.metric == "cosine" else -scores
+        if self.metric == "cosine":
+            assert self.graph is not None
+            return scores * np.float32(0.5) if self.graph.by_distance else 1 - scores
+        return scores if self.metric == "l2" else -scores
 
     def _walk(
         self,
@@ -159,6 +184,8 @@ class MemorySearch:
             bits = np.packbits(self._copies.reachable(live), bitorder="little")
         rows, scores = self.graph.search(queries, k, ef * self._effort, bits)
         distances = self._distances(scores)
+        if self.metric == "cosine":
+            distances[~queries.any(axis=1)] = 1  # no direction is like none
         return (rows, distances) if self._copies is None else self._copies.expanded(rows, distances, live)
 
     def plain_search(self, queries: Floats, k: int, ef: int) -> tuple[Ints, Floats]:

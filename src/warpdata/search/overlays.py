@@ -28,10 +28,13 @@ def overlays(content: Content) -> list[tuple[int, Overlay]]:
 def overlays_of(content: Content, segment_id: int) -> list[Overlay]:
     """The overlays that change the graph of an INDEX segment: a chain, each on the one before."""
     chain: list[Overlay] = []
-    last = segment_id
+    last, changed = segment_id, set()
     for number, overlay in overlays(content):
+        if overlay.parent_seg_id in changed:
+            raise CorruptLayoutError("two overlays change the same graph", path=content.reader.name)
         if overlay.parent_seg_id != last:
             continue
+        changed.add(last)
         if chain and overlay.parent_epoch != chain[-1].epoch:
             raise CorruptLayoutError("an overlay does not follow the one before", path=content.reader.name)
         chain.append(overlay)

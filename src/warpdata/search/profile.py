@@ -36,7 +36,9 @@ class IndexPlan:
         require_word("the kind of an index", self.kind, INDEX_KINDS)
         _require_numbers(self.m, self.ef_construction, self.partitions)
         if not 2 <= self.m <= 256 or not 1 <= self.ef_construction <= 65_536 or self.partitions < 0:
-            raise ValueError("an index needs 2 <= m <= 256, a positive ef_construction and partitions >= 0")
+            raise ValueError(
+                "an index needs 2 <= m <= 256, 1 <= ef_construction <= 65536 and partitions >= 0"
+            )
 
 
 @dataclass(frozen=True, slots=True)

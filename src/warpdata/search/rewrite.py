@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from warpdata.bytekit.commit import commit_file
+from warpdata.errors import LimitExceededError
 from warpdata.formats.rvf import layout, segment
 from warpdata.formats.rvf.layout import (
     DirectoryEntry,
@@ -289,7 +290,7 @@ class _Rewriter:
             quant = RootPointer(quant_entry.file_offset, 0, quant_entry.payload_length)
         return Root(
             dimension=self._rows.vectors.shape[1], base_dtype=layout.DTYPE_IDS[self._profile.dtype],
-            total_vector_count=len(self._rows.ids), epoch=self._content.snapshot.epoch + 1,
+            total_vector_count=len(self._rows.ids), epoch=self._content.snapshot.next_epoch,
             created_ns=old.created_ns or self._now_ns, modified_ns=self._now_ns, profile_id=old.profile_id,
             flags=root_flags(self._profile.metric), quantdict=quant, identity=old.identity,
             reserved=old.reserved,
@@ -333,6 +334,8 @@ def foreign_entries(content: Content) -> list[DirectoryEntry]:
 
 def dimension_record(root: Root, live: int) -> Tlv:
     """The record that says how many vectors live."""
+    if not 0 <= live <= layout.MAX_VECTORS:
+        raise LimitExceededError(f"a vector file that counts {live} vectors")
     head = layout.DIMENSION_HEAD.pack(1, 0)
     flags = 3 if root.centroid.entries else 1
     offset = root.centroid.seg_offset

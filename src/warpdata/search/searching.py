@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import operator
 from collections.abc import Sequence, Set
 from typing import Any
@@ -37,8 +38,6 @@ Ints = NDArray[np.int64]
 Mask = NDArray[np.bool_]
 
 _MAX_RANGE = 1 << 22
-_ENTRY_SHARE = 4
-"""Cells are good starts if there is at least half the square root of the rows of them."""
 _F32 = np.dtype(np.float32)
 
 
@@ -84,14 +83,20 @@ class Searcher:
     @property
     def live_count(self) -> int:
         """How many vectors are not deleted."""
-        if self._content.has_profile:
-            return self._content.snapshot.live_count
-        return int(self.rows.live.sum())
+        if not self._content.has_profile:
+            return int(self.rows.live.sum())
+        count = self._content.snapshot.live_count
+        if count > self._content.row_bytes:
+            raise CorruptLayoutError(
+                f"the manifest counts {count} vectors, more than there are bytes of them",
+                path=self._content.reader.name,
+            )
+        return count
 
     def writer_state(self) -> WriterState:
         """What a writer must know, from the manifest and the few segments after the checkpoint."""
         content, snapshot = self._content, self._content.snapshot
-        state = WriterState(snapshot.live_count, content.profile.next_id, content.bitmap_ids)
+        state = WriterState(self.live_count, content.profile.next_id, content.bitmap_ids)
         for number, entry in enumerate(snapshot.segments):
             late = number >= snapshot.checkpointed
             if entry.seg_type == SegmentType.VEC and late:
@@ -289,9 +294,10 @@ class Searcher:
             copies = self._copies(rows)
             adjacency = self._with_overlays(payload)
             adjacency = adjacency if copies is None else copies.unlinked(adjacency)
-            graph = Graph.restore(
-                prepared(rows.base_vectors, metric), metric, adjacency, self._shape(payload)
-            )
+            vectors = prepared(rows.base_vectors, metric)
+            # Unit vectors are as far apart as they differ in direction, and distances tell near ones apart better.
+            walked = "l2" if metric == "cosine" and vectors[vectors[:, 0] == 0].any(axis=1).all() else metric
+            graph = Graph.restore(vectors, walked, adjacency, self._shape(payload))
             self._spread_entries(graph, copies)
         return MemorySearch(rows, metric, graph, None if graph is not None else self._cells(), copies)
 
@@ -318,11 +324,15 @@ class Searcher:
         return found if found is not None and found.count == wanted else None
 
     def _spread_entries(self, graph: Graph, copies: Copies | None) -> None:
-        """Let walks begin in the cell of the query, where there are enough cells to make it the better start."""
-        cells = self._cells() if self._content.profile.metric == "l2" else None
-        if cells is not None and len(cells.starts) ** 2 * _ENTRY_SHARE >= graph.count:
-            middles = cells.middles(graph.vectors)
-            graph.enter_at(middles if copies is None else copies.first[middles])
+        """Let walks begin in the cell of the query; where cells are few, at rows spread evenly over them as well."""
+        cells = self._cells() if graph.by_distance else None
+        if cells is None:
+            return
+        rows = cells.entries(graph.vectors)
+        enough = math.isqrt(graph.count) // 2
+        if len(rows) < enough:
+            rows = np.append(rows, np.linspace(0, graph.count - 1, enough).astype(np.int64))
+        graph.enter_at(np.unique(rows if copies is None else copies.first[rows]))
 
     def _fits(self, payload: GraphPayload, rows: RowData) -> bool:
         """Whether the graph is that of the rows; one of a shipped program may be stale, ours may not."""
@@ -332,17 +342,14 @@ class Searcher:
         return fits
 
     def _shape(self, payload: GraphPayload) -> GraphShape:
-        header = payload.header
         if payload.trailer is not None:
             trailer = payload.trailer
-            return GraphShape(
-                trailer.m0 // 2, header.ef_construction, trailer.entry_ordinal, trailer.max_layer
-            )
+            return GraphShape(trailer.m0 // 2, trailer.entry_ordinal, trailer.max_layer)
         layer = self._content.layer_a
         if layer is None or not layer.entry_points:
             raise CorruptLayoutError("the graph has no entry point", path=self._content.reader.name)
         entry = layer.entry_points[0]
-        return GraphShape(header.m, header.ef_construction, entry.node_id, entry.layer)
+        return GraphShape(payload.header.m, entry.node_id, entry.layer)
 
     def _in_graph_order(self, payload: GraphPayload) -> RowData:
         """Rows of a shipped program in the order of its graph; as they are if the graph is stale."""

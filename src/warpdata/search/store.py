@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import operator
 import os
 import threading
 from collections.abc import Iterator, Mapping, Sequence
@@ -19,6 +18,7 @@ from warpdata.bytekit.forks import tell_in_child
 from warpdata.bytekit.ranges import FileRangeReader, RangeReader
 from warpdata.errors import (
     ConflictError,
+    CorruptLayoutError,
     OutOfSpaceError,
     PermissionError_,
     UnsupportedVersionError,
@@ -239,7 +239,9 @@ class VectorStore:
     @property
     def domain(self) -> DomainProfile | None:
         """The domain that another program declared for these vectors (a PROFILE segment), if it did."""
-        return self._content.domain
+        with self._turn():
+            self._check_open()
+            return self._content.domain
 
     def overlays(self) -> list[Overlay]:
         """The changes of the graph since it was written (OVERLAY segments), in order; searches know them."""
@@ -385,7 +387,7 @@ class VectorStore:
 
     @property
     def _next_epoch(self) -> int:
-        return self._content.snapshot.epoch + 1
+        return self._content.snapshot.next_epoch
 
     def delete(self, ids: ArrayLike) -> int:
         """Delete vectors, durably; ids that are not there are ignored. Returns how many were."""
@@ -587,19 +589,29 @@ class VectorStore:
         """The states that `at` can give, oldest first: those since the file was last written anew."""
         with self._turn():
             self._check_open()
-            newest = self._content.snapshot
-            before = [state.epoch for state in earlier_snapshots(self._reader, newest)]
-            return [*reversed(before), newest.epoch]
+            before = [state.epoch for state in self._earlier()]
+            return [*reversed(before), self._content.snapshot.epoch]
+
+    def _earlier(self) -> Iterator[Snapshot]:
+        """The states before this one, newest first.
+
+        Other programs leave links to manifests that they dropped: there the states end, in our files it is damage.
+        """
+        try:
+            yield from earlier_snapshots(self._reader, self._content.snapshot)
+        except CorruptLayoutError:
+            if self._content.has_profile:
+                raise
 
     def at(self, epoch: int) -> VectorStore:
         """A reader of the state that was committed as `epoch`, as `stats()["epoch"]` told it then."""
         with self._turn():
             self._check_open()
-            newest = self._content.snapshot
-            if operator.index(epoch) == newest.epoch:
+            newest, epoch = self._content.snapshot, checked_input.whole_number(epoch, "epoch")
+            if epoch == newest.epoch:
                 return self.snapshot()
             oldest = newest.epoch
-            for state in earlier_snapshots(self._reader, newest):
+            for state in self._earlier():
                 if state.epoch == epoch:
                     return self._reader_of(state)
                 oldest = min(oldest, state.epoch)

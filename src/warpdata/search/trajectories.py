@@ -97,6 +97,7 @@ class TrajectoryIngestor:
         if isinstance(self._index, DeepDataIndex):
             self._index.ensure(collection, dim)
 
+    @suggests
     def ingest_episode(
         self,
         episode: Source,
@@ -128,6 +129,7 @@ class TrajectoryIngestor:
         self._insert(EPISODES, about["file_path"], records)
         return found.key
 
+    @suggests
     def ingest_episodes(
         self,
         episodes: Episodes | Iterable[Source],
@@ -141,6 +143,7 @@ class TrajectoryIngestor:
             self.ingest_episode(each, max_steps=max_steps, rate_hz=rate_hz, clock=clock) for each in episodes
         ]
 
+    @suggests
     def ingest_timesteps(
         self,
         episode: Source,
@@ -203,6 +206,7 @@ class TrajectoryRetriever:
             target, metric="", writes=False, timeout_s=timeout_s, headers=headers, proxy=proxy
         )
 
+    @suggests
     def search_similar_episodes(
         self,
         query_obs: Query,
@@ -225,6 +229,7 @@ class TrajectoryRetriever:
                 return found[:top_k]
             wanted *= 4
 
+    @suggests
     def search_similar_timesteps(
         self, query_obs: Query, top_k: int = 10, env_id: str | None = None
     ) -> list[EpisodeRef]:

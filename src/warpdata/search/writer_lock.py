@@ -10,7 +10,7 @@ import time
 from warpdata.bytekit.commit import map_os_errors, write_at
 from warpdata.bytekit.forks import process_id
 from warpdata.bytekit.locks import FileLock
-from warpdata.errors import ConflictError, CorruptLayoutError
+from warpdata.errors import ConflictError, CorruptLayoutError, StoreError
 from warpdata.formats.rvf import layout
 from warpdata.formats.rvf.lockfile import LockOwner, pack_lock, unpack_lock
 
@@ -21,6 +21,8 @@ class WriterLock:
     def __init__(self, path: str) -> None:
         self.path = f"{path}.lock"
         self._writer_id = secrets.token_bytes(16)
+        if not os.path.isdir(os.path.dirname(path) or "."):
+            raise StoreError("the folder does not exist", path=path, hint="Create the folder first.")
         lock = FileLock.take(self.path, removes=True, mode=0o644)
         if lock is None:
             raise _held(_owner(self.path), path)

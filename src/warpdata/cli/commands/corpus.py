@@ -171,9 +171,9 @@ def _stats(args: argparse.Namespace, console: Console) -> int:
             found = statistics.to_dict()
     console.emit(found)
     for name in ("rows", "nonfinite_rows", "norm_mean", "norm_rms", "norm_max"):
-        console.print(f"{name:<15} {found[name]:.6g}")
-    console.print(f"{'mean':<15} {_short(found['mean'])}")
-    console.print(f"{'rms':<15} {_short(found['rms'])}")
+        console.print(console.fitted(f"{name:<15} {found[name]:.6g}"))
+    for name in ("mean", "rms"):
+        console.print(console.fitted(f"{name:<15} {_short(found[name])}"))
     return exits.OK
 
 

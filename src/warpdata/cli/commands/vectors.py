@@ -149,10 +149,15 @@ def _add(args: argparse.Namespace, console: Console) -> int:
 
     count = 0
     with VectorStore.open(args.file, mode="a") as store, console.progress("adding") as bar:
-        for batch in _batches(args.input, args):
-            store.add(batch.vectors, batch.ids, batch.metadata)
-            count += len(batch.vectors)
-            bar(count, count)
+        try:
+            for batch in _batches(args.input, args):
+                store.add(batch.vectors, batch.ids, batch.metadata)
+                count += len(batch.vectors)
+                bar(count, count)
+        except BaseException:
+            if count:
+                console.print(f"added the first {count} vectors of {args.input}; they stay in {args.file}")
+            raise
         total = len(store)
     console.print(f"added {count} vectors; {args.file} holds {total}")
     console.emit({"added": count, "vectors": total})

@@ -85,6 +85,7 @@ def _findings(path: str, args: argparse.Namespace) -> tuple[str, list[dict[str, 
 
 def _status(path: str, error: WarpError) -> str:
     from warpdata import errors
+    from warpdata.catalog.filekinds import is_ours
     from warpdata.cli.commands._dataset import is_dataset
 
     if isinstance(error, errors.BlobNotFoundError):
@@ -93,7 +94,7 @@ def _status(path: str, error: WarpError) -> str:
         return _DAMAGED if is_there else _NOT_FOUND
     if isinstance(error, errors.DatasetNotFoundError):
         return _NOT_FOUND
-    if isinstance(error, errors.BadMagicError) and os.path.isdir(path):
+    if isinstance(error, errors.BadMagicError) and (os.path.isdir(path) or not is_ours(path)):
         return _NOT_READ
     elsewhere = (errors.StoreError, errors.OfflineError, errors.BudgetExceededError, errors.MissingExtraError)
     return _NOT_READ if isinstance(error, elsewhere) else _DAMAGED

@@ -16,6 +16,7 @@ ROOT_VERSION = 1
 
 MAX_DIM = 0xFFFF
 MAX_ID = (1 << 63) - 1
+MAX_EPOCH = MAX_VECTORS = (1 << 32) - 1
 MAX_PAYLOAD_BYTES = (1 << 32) - 1
 """Offsets inside a payload are u32, so no payload is larger."""
 MAX_BITMAP_ID = (1 << 48) - 1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from warpdata.errors import LimitExceededError
 from warpdata.formats.rvf import layout
 from warpdata.formats.rvf.layout import DimensionEntry, DirectoryEntry, Tag
 from warpdata.formats.rvf.manifest import Root, Tlv, first_value
@@ -42,6 +43,13 @@ class Snapshot:
     def next_segment_id(self) -> int:
         """The first id no segment of this file has."""
         return max([self.manifest_id, *(entry.segment_id for entry in self.segments)]) + 1
+
+    @property
+    def next_epoch(self) -> int:
+        """The epoch of the state after this one."""
+        if self.epoch >= layout.MAX_EPOCH:
+            raise LimitExceededError(f"the epochs of this file have reached {layout.MAX_EPOCH}")
+        return self.epoch + 1
 
     def record(self, tag: int) -> bytes | None:
         """The value of a Level-1 record."""

@@ -191,7 +191,8 @@ def _restart_table(view: memoryview, end: int, node_count: int, where: str) -> t
     start = layout.ALIGNMENT + records.RESTART_HEAD.size
     if start + 4 * count > end or node_count > end:
         raise LimitExceededError("an INDEX payload announces more than it holds", path=where or None)
-    if (count and not interval) or count != (-(-node_count // interval) if interval else 0):
+    wanted = -(-node_count // interval) if interval else 0
+    if count != wanted or (node_count and not interval):
         raise CorruptLayoutError("restart points do not cover the nodes", path=where or None)
     offsets = np.frombuffer(view[start : start + 4 * count], "<u4").astype(np.int64)
     return interval, offsets, align_up(start + 4 * count, layout.ALIGNMENT)
