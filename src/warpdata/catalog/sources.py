@@ -255,8 +255,8 @@ def _batches(source: Any, staging: Path) -> pa.RecordBatchReader:
 
 
 def _reader_of_pieces(pieces: Iterator[Any], staging: Path) -> pa.RecordBatchReader:
-    first = next(pieces, None)
-    together = itertools.chain([] if first is None else [first], pieces)
-    if hasattr(first, "__arrow_c_stream__") or hasattr(first, "__arrow_c_array__"):
+    first = list(itertools.islice(pieces, 1))
+    together = itertools.chain(first, pieces)
+    if any(hasattr(one, "__arrow_c_stream__") or hasattr(one, "__arrow_c_array__") for one in first):
         return batches_reader(together)
     return rows_reader(together, staging)
