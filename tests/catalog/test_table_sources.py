@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 
 import warpdata as wd
 from warpdata.catalog import rowsources
-from warpdata.catalog.sources import ParquetOptions
+from warpdata.catalog.sources import ParquetOptions, write_shards
 from warpdata.cli.main import main
 from warpdata.errors import DatasetError
 
@@ -348,6 +348,29 @@ def test_rows_in_steps_are_the_rows(tmp_path: Path, rows: list[dict[str, Any]], 
         found.to_pylist() == [{name: row.get(name) for name in found.schema.names} for row in rows]
         or not names
     )
+
+
+def test_large_rows_are_put_aside_few_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rowsources, "_CHUNK_BYTES", 1000)
+    rows = [{"image": bytes(200)}] * 40 + [{"image": b""}] * 40
+    reader = rowsources.rows_reader(iter(rows), tmp_path)
+    sizes = [pa.ipc.open_stream(path).read_all().num_rows for path in sorted(tmp_path.glob("*.arrow"))]
+    assert max(sizes[:10]) <= 5
+    assert len(sizes) < 20
+    assert reader.read_all().to_pylist() == rows
+
+
+@pytest.mark.parametrize("batch", [1, 7, 100])
+@pytest.mark.parametrize("kind", [pa.binary(), pa.binary_view(), pa.list_(pa.uint8())])
+def test_row_groups_have_bytes_as_well_as_rows(tmp_path: Path, kind: pa.DataType, batch: int) -> None:
+    """Equal rows are cut alike, however they come."""
+    images = [bytes(1000)] * 64 + [b""] * 36
+    values = [list(each) for each in images] if pa.types.is_list(kind) else images
+    rows = pa.table({"id": range(100), "image": pa.array(values, kind)})
+    (path,) = write_shards(rows.to_reader(batch), tmp_path, ParquetOptions(row_group_bytes=40_000))
+    metadata = pq.read_metadata(path)
+    assert [metadata.row_group(k).num_rows for k in range(metadata.num_row_groups)] == [32, 32, 36]
+    assert pq.read_table(path)["id"].to_pylist() == list(range(100))
 
 
 @pytest.mark.usefixtures("small_steps")

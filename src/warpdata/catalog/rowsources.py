@@ -22,6 +22,9 @@ from warpdata.errors import DatasetError, FormatError
 from warpdata.sql.rowpicking import cast_column
 
 _CHUNK_ROWS = 16_384
+_CHUNK_BYTES = 32 << 20
+_FIRST_ROWS = 16
+"""How many rows tell how large rows are."""
 _BLOCK_BYTES = 16 << 20
 _LONG_INTEGER = r"^[+-]?[0-9]{16,}$"
 _FAILED_COLUMN = re.compile(
@@ -222,11 +225,16 @@ def rows_reader(rows: Iterable[Mapping[str, Any]], staging: Path) -> pa.RecordBa
     Rows are put aside in `staging` as they come, so memory holds few of them.
     """
     staging.mkdir(parents=True, exist_ok=True)
-    source = iter(rows)
+    source, done = iter(rows), 0
+    first = list(itertools.islice(source, _FIRST_ROWS))
+    step = _fitting_rows(_chunk_table(first, 0)) if first else 1
+    source = itertools.chain(first, source)
+    del first
     parts: list[tuple[Path, int]] = []
     schemas: list[pa.Schema] = []
-    while chunk := list(itertools.islice(source, _CHUNK_ROWS)):
-        table = _chunk_table(chunk, len(parts) * _CHUNK_ROWS)
+    while chunk := list(itertools.islice(source, step)):
+        table = _chunk_table(chunk, done)
+        step, done = _fitting_rows(table), done + len(chunk)
         path = staging / f"rows-{len(parts):06d}.arrow"
         try:
             with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_stream(sink, table.schema) as writer:
@@ -244,6 +252,11 @@ def rows_reader(rows: Iterable[Mapping[str, Any]], staging: Path) -> pa.RecordBa
     except pa.ArrowException as error:
         raise DatasetError(f"the rows have values of different kinds in one column ({error})") from None
     return pa.RecordBatchReader.from_batches(schema, _read_again(parts, schema))
+
+
+def _fitting_rows(table: pa.Table) -> int:
+    """How many rows like these are put aside at once."""
+    return max(1, min(_CHUNK_ROWS, _CHUNK_BYTES * table.num_rows // max(1, table.nbytes)))
 
 
 def _with_large_integers(schema: pa.Schema, parts: Sequence[pa.Schema]) -> pa.Schema:
@@ -498,7 +511,10 @@ def batches_reader(items: Iterable[Any]) -> pa.RecordBatchReader:
     def batches() -> Iterator[pa.RecordBatch]:
         for number, table in enumerate(itertools.chain([first], tables)):
             if not table.schema.remove_metadata().equals(first.schema):
-                raise DatasetError(f"piece {number} of the table has another schema than the first")
+                hint = "Give every piece the same columns and types."
+                raise DatasetError(
+                    f"piece {number} of the table has another schema than the first", hint=hint
+                )
             yield from table.replace_schema_metadata(None).to_batches()
 
     return pa.RecordBatchReader.from_batches(first.schema, batches())

@@ -30,6 +30,11 @@ from warpdata.errors import CorruptLayoutError, DatasetError
 from warpdata.sql.rowpicking import cast_column, without_views
 from warpdata.sql.sqltext import OWN_COLUMNS, folded
 
+_WEIGHED_ROWS = 32
+"""How many rows at the beginning of a row group tell how large its rows are."""
+
+_BATCH_BYTES = 32 << 20
+
 _ARROW_ERRORS = (pa.ArrowException, OSError, ValueError, TypeError)
 
 
@@ -40,6 +45,8 @@ class ParquetOptions:
     shard_bytes: int = 128 << 20
     row_group_rows: int = 131_072
     compression: str = "zstd"
+    row_group_bytes: int = 64 << 20
+    """About how much memory the rows of a row group take at most; at least a few rows are one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,7 +166,7 @@ def _rewritten(paths: Sequence[Path], table: str) -> pa.RecordBatchReader:
         for path in paths:
             try:
                 with pq.ParquetFile(path) as file:
-                    yield from file.iter_batches(65_536)
+                    yield from file.iter_batches(_batch_rows(file.metadata))
             except _ARROW_ERRORS as error:
                 raise CorruptLayoutError(f"it cannot be read ({error})", path=path) from None
 
@@ -167,11 +174,18 @@ def _rewritten(paths: Sequence[Path], table: str) -> pa.RecordBatchReader:
     return pa.RecordBatchReader.from_batches(schema, batches())
 
 
+def _batch_rows(metadata: Any) -> int:
+    """How many rows of a file are read at a time: some MiB of them."""
+    groups = [metadata.row_group(number) for number in range(metadata.num_row_groups)]
+    sizes = [group.total_byte_size // max(1, group.num_rows) for group in groups]
+    return max(1, min(65_536, _BATCH_BYTES // max([1, *sizes])))
+
+
 def write_shards(reader: pa.RecordBatchReader, staging: Path, options: ParquetOptions) -> Iterator[Path]:
     """Write batches as parquet shards of about equal size, each given when it is whole; equal rows give equal bytes."""
     staging.mkdir(parents=True, exist_ok=True)
     schema = _storable(reader.schema)
-    groups = _row_groups(reader, options.row_group_rows)
+    groups = _row_groups(reader, options)
     group = next(groups, None)
     if group is None:
         group = pa.Table.from_batches([], reader.schema)
@@ -216,20 +230,49 @@ def _storable(schema: pa.Schema) -> pa.Schema:
     return pa.schema(fields)
 
 
-def _row_groups(reader: pa.RecordBatchReader, rows: int) -> Iterator[pa.Table]:
+def _row_groups(reader: pa.RecordBatchReader, options: ParquetOptions) -> Iterator[pa.Table]:
+    """The rows cut by their number and by their bytes, alike however they come in batches."""
+    first = min(_WEIGHED_ROWS, options.row_group_rows)
     held: list[pa.RecordBatch] = []
-    count = 0
+    count, rows = 0, first
     for batch in reader:
         while batch.num_rows:
             taken = batch.slice(0, rows - count)
             held.append(taken)
             count += taken.num_rows
             batch = batch.slice(taken.num_rows)
+            if count == rows == first:
+                rows = _rows_like(held, count, options)
             if count == rows:
                 yield pa.Table.from_batches(held, reader.schema)
-                held, count = [], 0
+                held, count, rows = [], 0, first
     if count:
         yield pa.Table.from_batches(held, reader.schema)
+
+
+def _rows_like(batches: Sequence[pa.RecordBatch], count: int, options: ParquetOptions) -> int:
+    """How many rows a group has that begins with these: a power of two, unless it is the most."""
+    size = sum(_memory(column) for batch in batches for column in batch.columns)
+    fitting = options.row_group_bytes * count // max(1, size)
+    if fitting >= options.row_group_rows:
+        return options.row_group_rows
+    return max(count, 1 << max(0, fitting.bit_length() - 1))
+
+
+def _memory(array: Any) -> int:
+    """What the values of a column take; those that it shares with others, as parts and categories do, are not its."""
+    kind, types = array.type, pa.types
+    if isinstance(array, pa.ExtensionArray):
+        return _memory(array.storage)
+    if types.is_dictionary(kind):
+        return int(array.indices.nbytes)
+    if types.is_struct(kind):
+        return sum(map(_memory, array.flatten()))
+    if hasattr(kind, "value_field"):
+        return 4 * len(array) + _memory(array.flatten())
+    if types.is_string_view(kind) or types.is_binary_view(kind):
+        array = array.cast(without_views(kind))
+    return int(array.nbytes)
 
 
 def _batches(source: Any, staging: Path) -> pa.RecordBatchReader:

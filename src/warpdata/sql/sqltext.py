@@ -172,7 +172,7 @@ def _walk(tree: Any, *, without: str | None = None) -> Iterator[Tree]:
     waiting = [tree]
     while waiting:
         each = waiting.pop()
-        if isinstance(each, Mapping):
+        if isinstance(each, dict):
             yield each
             waiting.extend(value for key, value in each.items() if key != without)
         elif isinstance(each, list):
