@@ -140,6 +140,21 @@ REFUSED: dict[str, tuple[Callable[[Path], Any], type[Exception], str]] = {
     "a column named by a number": (lambda folder: {1: [1]}, DatasetError, "named by text, not by 1"),
     "a header that is not UTF-8": (latin_header, DatasetError, r"not UTF-8 text.*b\.csv"),
     "a column of pandas alone": (lambda folder: pd.Series([1, 2]), DatasetError, "turned into Arrow"),
+    "integers of pandas beyond 64 bits": (
+        lambda folder: pd.DataFrame({"a": pd.Series([2**70], dtype=object)}),
+        DatasetError,
+        "turned into Arrow .*too large",
+    ),
+    "a frame of objects among pieces": (
+        lambda folder: iter([pd.DataFrame({"a": ["x"]}), pd.DataFrame({"a": [object()]})]),
+        DatasetError,
+        "piece 1 of the table cannot be turned",
+    ),
+    "rows beside pieces": (
+        lambda folder: iter([pa.table({"a": [1]}), {"a": 2}]),
+        DatasetError,
+        "piece 1 of the table cannot be turned",
+    ),
     "numbers beside rows": (lambda folder: [{"a": 1}, 5], TypeError, "row 1 is a int"),
     "two columns of one name": (
         lambda folder: pa.table([[1], [2]], names=["a", "a"]),

@@ -21,6 +21,9 @@ from warpdata.bytekit.jsontext import MAX_JSON_BYTES, parse_json_object
 from warpdata.errors import DatasetError, FormatError
 from warpdata.sql.rowpicking import cast_column
 
+ARROW_ERRORS = (pa.ArrowException, OSError, ValueError, TypeError, OverflowError)
+"""What pyarrow raises for values, types or files it does not take."""
+
 _CHUNK_ROWS = 16_384
 _CHUNK_BYTES = 32 << 20
 _FIRST_ROWS = 16
@@ -392,7 +395,7 @@ def _array(name: str, values: Any) -> Any:
     _shallow(name, values)
     try:
         return _exact(values, _converted(values))
-    except (pa.ArrowException, ValueError, TypeError, OverflowError) as error:
+    except ARROW_ERRORS as error:
         raise _misfit(name, error) from None
 
 
@@ -494,7 +497,7 @@ def _table_of_pandas(frame: Any) -> pa.Table:
     for number in objects:
         try:
             exact = _exact(values[number], table.column(number), is_of_pandas=True)
-        except (pa.ArrowException, ValueError, TypeError) as error:
+        except ARROW_ERRORS as error:
             raise _misfit(frame.columns[number], error) from None
         table = table.set_column(number, table.schema.field(number).with_type(exact.type), exact)
     return table
@@ -502,19 +505,24 @@ def _table_of_pandas(frame: Any) -> pa.Table:
 
 def batches_reader(items: Iterable[Any]) -> pa.RecordBatchReader:
     """Pieces that speak Arrow (batches, tables, frames), one after the other; they must have one schema."""
-    tables = (
-        table_of(item) if not isinstance(item, pa.RecordBatch) else pa.Table.from_batches([item])
-        for item in items
-    )
-    first = next(tables).replace_schema_metadata(None)
+    tables = (_piece(number, item) for number, item in enumerate(items))
+    first = next(tables)
 
     def batches() -> Iterator[pa.RecordBatch]:
         for number, table in enumerate(itertools.chain([first], tables)):
-            if not table.schema.remove_metadata().equals(first.schema):
+            if not table.schema.equals(first.schema):
                 hint = "Give every piece the same columns and types."
                 raise DatasetError(
                     f"piece {number} of the table has another schema than the first", hint=hint
                 )
-            yield from table.replace_schema_metadata(None).to_batches()
+            yield from table.to_batches()
 
     return pa.RecordBatchReader.from_batches(first.schema, batches())
+
+
+def _piece(number: int, item: Any) -> pa.Table:
+    try:
+        table = pa.Table.from_batches([item]) if isinstance(item, pa.RecordBatch) else table_of(item)
+    except ARROW_ERRORS as error:
+        raise DatasetError(f"piece {number} of the table cannot be turned into Arrow ({error})") from None
+    return table.replace_schema_metadata(None)

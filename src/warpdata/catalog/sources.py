@@ -17,6 +17,7 @@ import pyarrow.parquet as pq
 from warpdata.bytekit.ranges import FileRangeReader, RangeReader, check_regular
 from warpdata.catalog.rowgroups import parse_footer, read_tail
 from warpdata.catalog.rowsources import (
+    ARROW_ERRORS,
     batches_reader,
     check_levels,
     columns_table,
@@ -34,8 +35,6 @@ _WEIGHED_ROWS = 32
 """How many rows at the beginning of a row group tell how large its rows are."""
 
 _BATCH_BYTES = 32 << 20
-
-_ARROW_ERRORS = (pa.ArrowException, OSError, ValueError, TypeError)
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,7 +154,7 @@ def column_values(path: Path, column: str) -> Iterator[Any]:
         with pq.ParquetFile(path) as file:
             for batch in file.iter_batches(columns=[column]):
                 yield batch.column(0)
-    except _ARROW_ERRORS as error:
+    except ARROW_ERRORS as error:
         raise CorruptLayoutError(f"column {column!r} cannot be read ({error})", path=path) from None
 
 
@@ -167,7 +166,7 @@ def _rewritten(paths: Sequence[Path], table: str) -> pa.RecordBatchReader:
             try:
                 with pq.ParquetFile(path) as file:
                     yield from file.iter_batches(_batch_rows(file.metadata))
-            except _ARROW_ERRORS as error:
+            except ARROW_ERRORS as error:
                 raise CorruptLayoutError(f"it cannot be read ({error})", path=path) from None
 
     schema = same_schema([parquet_facts(path) for path in paths], table)
@@ -223,7 +222,7 @@ def _storable(schema: pa.Schema) -> pa.Schema:
             pq.write_table(pa.Table.from_batches([], pa.schema([kept])), stored)
             # Types are written that are too deep for any reader.
             pq.read_metadata(pa.BufferReader(stored.getvalue()))
-        except _ARROW_ERRORS as error:
+        except ARROW_ERRORS as error:
             fact = f"column {field.name!r} of type {field.type!s:.200} cannot be stored in parquet ({error})"
             raise DatasetError(fact, hint="Cast the column to another type.") from None
         fields.append(kept)
@@ -288,7 +287,7 @@ def _batches(source: Any, staging: Path) -> pa.RecordBatchReader:
             source = table_of(source)
         if isinstance(source, pa.Table):
             return source.replace_schema_metadata(None).to_reader()
-    except _ARROW_ERRORS as error:
+    except ARROW_ERRORS as error:
         raise DatasetError(f"the table cannot be turned into Arrow ({error})") from None
     if isinstance(source, Iterable) and not isinstance(source, str | bytes):
         return _reader_of_pieces(iter(source), staging)
