@@ -259,7 +259,8 @@ def rows_reader(rows: Iterable[Mapping[str, Any]], staging: Path) -> pa.RecordBa
 
 def _fitting_rows(table: pa.Table) -> int:
     """How many rows like these are put aside at once."""
-    return max(1, min(_CHUNK_ROWS, _CHUNK_BYTES * table.num_rows // max(1, table.nbytes)))
+    fitting = _CHUNK_BYTES * int(table.num_rows) // max(1, int(table.nbytes))
+    return max(1, min(_CHUNK_ROWS, fitting))
 
 
 def _with_large_integers(schema: pa.Schema, parts: Sequence[pa.Schema]) -> pa.Schema:
