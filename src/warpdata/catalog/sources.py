@@ -176,7 +176,7 @@ def _rewritten(paths: Sequence[Path], table: str) -> pa.RecordBatchReader:
 def _batch_rows(metadata: Any) -> int:
     """How many rows of a file are read at a time: some MiB of them."""
     groups = [metadata.row_group(number) for number in range(metadata.num_row_groups)]
-    sizes = [int(group.total_byte_size) // max(1, group.num_rows) for group in groups]
+    sizes = [int(group.total_byte_size) // max(1, int(group.num_rows)) for group in groups]
     return max(1, min(65_536, _BATCH_BYTES // max([1, *sizes])))
 
 
