@@ -213,6 +213,20 @@ class TestFiles:
         with pytest.raises(DatasetError, match="no files"):
             published(tmp_path / "nothing")
 
+    def test_a_folder_gives_every_file_of_a_kind(self, tmp_path: Path, published) -> None:
+        """Compressed or not, in capitals or not: a file that is left out is rows that nobody misses."""
+        folder = tmp_path / "in"
+        folder.mkdir()
+        (folder / "a.csv").write_text("x\n1\n")
+        (folder / "b.csv.gz").write_bytes(gzip.compress(b"x\n2\n"))
+        (folder / "c.TSV").write_text("x\n3\n")
+        (folder / "notes.txt").write_text("x\n4\n")
+        assert published(folder)["x"].to_pylist() == [1, 2, 3]
+        (folder / "d.ndjson").write_text('{"x": 4}\n')
+        with pytest.raises(DatasetError, match="one kind, not csv and json lines"):
+            published(folder)
+        assert main(["publish", "ws/gz", f"{folder}/b.csv.gz", "--catalog", str(tmp_path / "catalog")]) == 0
+
     def test_the_command_takes_them(
         self, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
     ) -> None:

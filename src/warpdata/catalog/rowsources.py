@@ -59,15 +59,23 @@ _MAX_DIGITS = 400
 """No float has more."""
 
 
+_KINDS = {
+    ".parquet": "parquet", ".csv": "csv", ".tsv": "csv", ".jsonl": "json lines", ".ndjson": "json lines",
+}  # fmt: skip
+
+
+def table_kind(path: Path) -> str | None:
+    """What a file of a table is, by its name: parquet, csv or json lines, these also compressed; None for others."""
+    *inner, last = ["", *(suffix.lower() for suffix in path.suffixes)]
+    if last not in (".gz", ".bz2", ".zst"):
+        return _KINDS.get(last)
+    kind = _KINDS.get(inner[-1]) if inner else None
+    return None if kind == "parquet" else kind
+
+
 def kind_of(path: Path) -> str:
-    """What a file of a table is, by its name: csv, json lines, or parquet."""
-    suffixes = [suffix.lower() for suffix in path.suffixes]
-    if suffixes and suffixes[-1] in (".gz", ".bz2", ".zst"):
-        suffixes.pop()
-    last = suffixes[-1] if suffixes else ""
-    return {".csv": "csv", ".tsv": "csv", ".jsonl": "json lines", ".ndjson": "json lines"}.get(
-        last, "parquet"
-    )
+    """The same for a file that was named: one that says nothing is taken for parquet."""
+    return table_kind(path) or "parquet"
 
 
 def csv_reader(paths: Sequence[Path]) -> pa.RecordBatchReader:

@@ -25,6 +25,7 @@ from warpdata.catalog.rowsources import (
     json_rows,
     kind_of,
     rows_reader,
+    table_kind,
     table_of,
 )
 from warpdata.errors import CorruptLayoutError, DatasetError
@@ -72,15 +73,13 @@ def table_shards(
             return write_shards(_rewritten(paths, staging.name), staging, options) if optimize else paths
         if len(kinds) > 1:
             raise DatasetError(
-                f"a table is made of files of one kind, not {' and '.join(kinds)}", path=paths[0]
+                f"a table is made of files of one kind, not {' and '.join(kinds)}",
+                path=paths[0],
+                hint="Name the files of one kind.",
             )
         reader = csv_reader(paths) if kinds == ["csv"] else rows_reader(json_rows(paths), staging)
         return write_shards(reader, staging, options)
     return write_shards(_batches(source, staging), staging, options)
-
-
-TABLE_SUFFIXES = (".parquet", ".csv", ".tsv", ".jsonl", ".ndjson")
-"""How the names of table files end."""
 
 
 def _table_files(source: str | os.PathLike[str]) -> list[Path]:
@@ -88,9 +87,10 @@ def _table_files(source: str | os.PathLike[str]) -> list[Path]:
     folder = Path(os.path.expanduser(os.fspath(source)))
     if not folder.is_dir():
         return expand_paths(source, "")
-    for suffix in TABLE_SUFFIXES:
-        if found := sorted(path for path in folder.rglob(f"*{suffix}") if path.is_file()):
-            return found
+    kinds = {path: table_kind(path) for path in sorted(folder.rglob("*")) if path.is_file()}
+    others = [path for path, kind in kinds.items() if kind not in ("parquet", None)]
+    if found := [path for path, kind in kinds.items() if kind == "parquet"] or others:
+        return found
     raise DatasetError("no files of a table there", path=folder, hint="Give parquet, csv or jsonl files.")
 
 
