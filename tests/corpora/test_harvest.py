@@ -236,11 +236,22 @@ def test_wrong_rows_and_columns_change_nothing(tmp_path: Path, rows: Any, side: 
         assert writer.total_rows == 0
 
 
-def test_values_that_do_not_fit_a_column_are_refused(tmp_path: Path) -> None:
-    with CorpusWriter(tmp_path / "c", 1, columns={"small": "i8"}) as writer:
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize(
+    ("kind", "bad", "good"),
+    [
+        ("i8", np.int64(300), np.int64(100)), ("i64", np.uint64(2**63), np.uint64(2**63 - 1)),
+        ("f16", np.float64(70000), np.float64(0.1)), ("f32", np.float64(1e300), np.float64("inf")),
+        ("f32", np.int64(2**24 + 1), np.int64(2**24)), ("f32", np.uint64(2**60 + 1), np.uint64(2**53)),
+        ("f64", np.int64(2**53 + 1), np.int64(-(2**53))), ("f64", np.uint64(2**64 - 1), np.float64("nan")),
+    ],
+)  # fmt: skip
+def test_values_that_do_not_fit_a_column_are_refused(tmp_path: Path, kind: str, bad: Any, good: Any) -> None:
+    with CorpusWriter(tmp_path / "c", 1, columns={"small": kind}) as writer:
         with pytest.raises(SchemaMismatchError, match="do not fit"):
-            writer.append([[1.0]], small=np.array([300], np.int64))
-        writer.append([[1.0]], small=np.array([100], np.int64))
+            writer.append([[1.0]], small=np.array([bad]))
+        writer.append([[1.0]], small=np.array([good]))
+        assert writer.total_rows == 1
 
 
 def test_a_full_disk_leaves_what_was_acknowledged(tmp_path: Path) -> None:
