@@ -111,6 +111,7 @@ def test_kill_dash_nine_loses_nothing_acknowledged(tmp_path: Path) -> None:
     for round_number in range(4):
         heard, told = os.pipe()
         if (child := os.fork()) == 0:
+            os.close(heard)  # it ends when nobody listens
             harvest(folder, told)
         os.close(told)
         with open(heard) as lines:
