@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -108,6 +109,12 @@ def only_notes(folder: Path) -> Any:
     return folder
 
 
+def latin_header(folder: Path) -> Any:
+    (folder / "a.csv").write_text("a\n1\n")
+    (folder / "b.csv").write_bytes(b"a\xff\n1\n")
+    return folder
+
+
 REFUSED: dict[str, tuple[Callable[[Path], Any], type[Exception], str]] = {
     "several kinds": (several_kinds, DatasetError, "files of one kind, not csv and parquet"),
     "several schemas": (several_schemas, DatasetError, r"another schema.*b\.parquet"),
@@ -117,7 +124,7 @@ REFUSED: dict[str, tuple[Callable[[Path], Any], type[Exception], str]] = {
     "bytes": (lambda folder: b"a,b", TypeError, "a bytes is not a table"),
     "nothing": (lambda folder: None, TypeError, "a NoneType is not a table"),
     "columns of two lengths": (lambda folder: {"a": [1], "b": [1, 2]}, DatasetError, "turned into Arrow"),
-    "a column of objects": (lambda folder: {"a": [object()]}, DatasetError, "turned into Arrow"),
+    "a column of objects": (lambda folder: {"a": [object()]}, DatasetError, "column 'a' fit no one type"),
     "rows of objects": (
         lambda folder: [{"a": np.array(object())}],
         DatasetError,
@@ -127,6 +134,26 @@ REFUSED: dict[str, tuple[Callable[[Path], Any], type[Exception], str]] = {
         lambda folder: iter([pa.table({"a": [1]}), pa.table({"a": ["x"]})]),
         DatasetError,
         "piece 1 of the table has another schema",
+    ),
+    "nothing beside rows": (lambda folder: [None, {"a": 1}], TypeError, "row 0 is a NoneType"),
+    "a column named by no text": (lambda folder: [{"\ud800": 1}], DatasetError, "column name .* UTF-8"),
+    "a column named by a number": (lambda folder: {1: [1]}, DatasetError, "named by text, not by 1"),
+    "a header that is not UTF-8": (latin_header, DatasetError, r"not UTF-8 text.*b\.csv"),
+    "a column of pandas alone": (lambda folder: pd.Series([1, 2]), DatasetError, "turned into Arrow"),
+    "integers of pandas beyond 64 bits": (
+        lambda folder: pd.DataFrame({"a": pd.Series([2**70], dtype=object)}),
+        DatasetError,
+        "turned into Arrow .*too large",
+    ),
+    "a frame of objects among pieces": (
+        lambda folder: iter([pd.DataFrame({"a": ["x"]}), pd.DataFrame({"a": [object()]})]),
+        DatasetError,
+        "piece 1 of the table cannot be turned",
+    ),
+    "rows beside pieces": (
+        lambda folder: iter([pa.table({"a": [1]}), {"a": 2}]),
+        DatasetError,
+        "piece 1 of the table cannot be turned",
     ),
     "numbers beside rows": (lambda folder: [{"a": 1}, 5], TypeError, "row 1 is a int"),
     "two columns of one name": (

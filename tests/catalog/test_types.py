@@ -319,6 +319,27 @@ def test_a_column_sql_cannot_hold_blocks_nothing_else(odd: wd.Dataset) -> None:
     assert above.num_rows == sum(v is not None and v > 3 for v in COLUMNS[name].to_pylist())
 
 
+@pytest.mark.parametrize("names", [("x", "X"), ("x", "x")])
+def test_fields_that_sql_cannot_tell_apart_are_refused(tmp_path: Path, names: tuple[str, str]) -> None:
+    """Asked for the second, the engine gives the first."""
+    pairs = pa.StructArray.from_arrays([pa.array([1, 2]), pa.array([2, 1])], names=names)
+    table = pa.table(
+        {"id": [1, 2], "s": pairs, "l": pa.array([[pair] for pair in pairs], pa.list_(pairs.type))}
+    )
+    with wd.DatasetBuilder("ws/f", catalog=str(tmp_path / "c")) as builder:
+        builder.add_table("main", table).publish()
+    with wd.dataset("ws/f", catalog=str(tmp_path / "c")) as dataset:
+        rows = dataset.table()
+        assert rows.filter("id = 1").arrow().select(["s"]).equals(table.slice(0, 1).select(["s"]))
+        assert dataset.sql("select id from main").arrow()["id"].to_pylist() == [1, 2]
+        for condition in ('s."X" = 1', "l[1].x = 1"):
+            with pytest.raises(DatasetError, match="SQL cannot look at column"):
+                rows.filter(condition).arrow()
+            with pytest.raises(DatasetError) as caught:
+                dataset.sql(f"select id from main where {condition}").arrow()
+            assert "cannot look at column 's'" in str(caught.value.hint)
+
+
 def test_a_duration_that_sql_would_round_is_refused(tmp_path: Path) -> None:
     table = pa.table({"id": [1, 2], "d": pa.array([1001, 2000], pa.duration("ns"))})
     with wd.DatasetBuilder("ws/d", catalog=str(tmp_path / "c")) as builder:

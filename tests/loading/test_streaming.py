@@ -163,7 +163,7 @@ def test_nonsense_shards_are_refused(table: wd.Table, bad: object) -> None:
 
 
 def test_an_empty_share_is_never_silent(table: wd.Table) -> None:
-    with pytest.raises(DatasetError, match="no rows"):
+    with pytest.raises(DatasetError, match="no rows: they share 3"):
         table.batches(10, shard=(0, 5), limit=3)
 
 

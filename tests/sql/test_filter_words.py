@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 import warpdata as wd
 from warpdata.errors import WarpError
-from warpdata.sql.engine import ROW_NUMBER
+from warpdata.sql.engine import ROW_NUMBER, matching_rows
 
 
 @pytest.fixture(scope="module")
@@ -53,3 +54,13 @@ def test_nor_in_a_subquery(sources: dict[str, Any]) -> None:
     for text in (f"1 in (select {ROW_NUMBER} from t)", f"exists (select 1 from main where {ROW_NUMBER} > 1)"):
         with pytest.raises(WarpError, match="no column"):
             sources["table"](text)
+
+
+def test_columns_that_differ_in_case_are_not_mixed_up() -> None:
+    """To the engine a name is the same in capitals: both would be the one that it was given."""
+    table = pa.table({"task": ["a", "b", "a"], "Task": ["b", "a", "a"]})
+    assert matching_rows(table, "Task = 'a'").tolist() == [1, 2]
+    assert matching_rows(table, "task = 'a'").tolist() == [0, 2]
+    for both in ("task <> Task", "task = 'a' and (Task = 'b' or true)"):
+        with pytest.raises(WarpError, match="cannot tell the columns 'task' and 'Task' apart"):
+            matching_rows(table, both)

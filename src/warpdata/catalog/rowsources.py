@@ -8,6 +8,7 @@ import itertools
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import date, datetime, time, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +19,15 @@ import pyarrow.csv as pa_csv
 
 from warpdata.bytekit.jsontext import MAX_JSON_BYTES, parse_json_object
 from warpdata.errors import DatasetError, FormatError
+from warpdata.sql.rowpicking import cast_column
+
+ARROW_ERRORS = (pa.ArrowException, OSError, ValueError, TypeError, OverflowError)
+"""What pyarrow raises for values, types or files it does not take."""
 
 _CHUNK_ROWS = 16_384
+_CHUNK_BYTES = 32 << 20
+_FIRST_ROWS = 16
+"""How many rows tell how large rows are."""
 _BLOCK_BYTES = 16 << 20
 _LONG_INTEGER = r"^[+-]?[0-9]{16,}$"
 _FAILED_COLUMN = re.compile(
@@ -51,22 +59,31 @@ _MAX_DIGITS = 400
 """No float has more."""
 
 
+_KINDS = {
+    ".parquet": "parquet", ".csv": "csv", ".tsv": "csv", ".jsonl": "json lines", ".ndjson": "json lines",
+}  # fmt: skip
+
+
+def table_kind(path: Path) -> str | None:
+    """What a file of a table is, by its name: parquet, csv or json lines, these also compressed; None for others."""
+    *inner, last = ["", *(suffix.lower() for suffix in path.suffixes)]
+    if last not in (".gz", ".bz2", ".zst"):
+        return _KINDS.get(last)
+    kind = _KINDS.get(inner[-1]) if inner else None
+    return None if kind == "parquet" else kind
+
+
 def kind_of(path: Path) -> str:
-    """What a file of a table is, by its name: csv, json lines, or parquet."""
-    suffixes = [suffix.lower() for suffix in path.suffixes]
-    if suffixes and suffixes[-1] in (".gz", ".bz2", ".zst"):
-        suffixes.pop()
-    last = suffixes[-1] if suffixes else ""
-    return {".csv": "csv", ".tsv": "csv", ".jsonl": "json lines", ".ndjson": "json lines"}.get(
-        last, "parquet"
-    )
+    """The same for a file that was named: one that says nothing is taken for parquet."""
+    return table_kind(path) or "parquet"
 
 
 def csv_reader(paths: Sequence[Path]) -> pa.RecordBatchReader:
     """CSV files with a header, one after the other; each column has a type that fits all its values."""
     with _readable(paths[0]):
         first = _csv_batches(paths[0], {}, None).schema
-    names, types = first.names, dict(zip(first.names, first.types, strict=True))
+        names = _header(paths[0])
+    types = dict(zip(names, first.types, strict=True))
     if len(types) < len(names):
         raise DatasetError("the CSV header has two columns of one name", path=paths[0])
     wider = {name: list(_WIDER.get(kind, [pa.string()])) for name, kind in types.items()}
@@ -74,9 +91,7 @@ def csv_reader(paths: Sequence[Path]) -> pa.RecordBatchReader:
     while (misfit := _first_misfit(paths, types, names, large)) is not None:
         path, column, error = misfit
         if column is None or not wider[column]:
-            raise DatasetError(
-                f"the CSV cannot be read ({error})", path=path, hint="Mend the line, or convert the file."
-            )
+            raise _unreadable_csv(path, error)
         types[column] = wider[column].pop(0)
     floats = [name for name in names if name in large and types[name] == pa.float64()]
     for column, is_rounded in _long_integers(paths, floats).items():
@@ -99,9 +114,7 @@ def _first_misfit(
                 large.update(name for name in batch.schema.names if _is_large(batch.column(name)))
         except pa.ArrowInvalid as error:
             found = _FAILED_COLUMN.match(str(error))
-            with pa.input_stream(str(path), compression="detect") as stream:
-                header = pa_csv.open_csv(stream, parse_options=_dialect(path)).schema.names if found else []
-            return path, header[int(found[1])] if found else None, str(error)
+            return path, _header(path)[int(found[1])] if found else None, str(error)
     return None
 
 
@@ -160,15 +173,33 @@ def _csv_batches(path: Path, types: Mapping[str, pa.DataType], names: Sequence[s
     except (pa.ArrowInvalid, pa.ArrowKeyError) as error:
         if names is not None and isinstance(error, pa.ArrowInvalid):
             raise
-        raise DatasetError(f"the CSV cannot be read ({error})", path=path) from None
+        raise _unreadable_csv(path, error) from None
     if any(pa.types.is_binary(kind) for kind in reader.schema.types):
-        raise DatasetError("the CSV is not UTF-8 text", path=path, hint="Convert it to UTF-8 first.")
+        raise _not_utf8(path)
     return reader
 
 
-def _check_header(path: Path, names: Sequence[str]) -> None:
+def _header(path: Path) -> list[str]:
+    """What the columns of a file are called."""
     with pa.input_stream(str(path), compression="detect") as stream:
-        header = pa_csv.open_csv(stream, parse_options=_dialect(path)).schema.names
+        schema = pa_csv.open_csv(stream, _steps(), _dialect(path)).schema
+    try:
+        return list(schema.names)
+    except UnicodeDecodeError:
+        raise _not_utf8(path) from None
+
+
+def _not_utf8(path: Path) -> DatasetError:
+    return DatasetError("the CSV is not UTF-8 text", path=path, hint="Convert it to UTF-8 first.")
+
+
+def _unreadable_csv(path: Path, error: object) -> DatasetError:
+    hint = "Mend the line, or convert the file."
+    return DatasetError(f"the CSV cannot be read ({error})", path=path, hint=hint)
+
+
+def _check_header(path: Path, names: Sequence[str]) -> None:
+    header = _header(path)
     if sorted(header) != sorted(names):
         fact = f"its columns are {', '.join(header)}, not {', '.join(names)}"
         raise DatasetError(f"a CSV file differs from the first: {fact}", path=path)
@@ -205,11 +236,16 @@ def rows_reader(rows: Iterable[Mapping[str, Any]], staging: Path) -> pa.RecordBa
     Rows are put aside in `staging` as they come, so memory holds few of them.
     """
     staging.mkdir(parents=True, exist_ok=True)
-    source = iter(rows)
+    source, done = iter(rows), 0
+    first = list(itertools.islice(source, _FIRST_ROWS))
+    step = _fitting_rows(_chunk_table(first, 0)) if first else 1
+    source = itertools.chain(first, source)
+    del first
     parts: list[tuple[Path, int]] = []
     schemas: list[pa.Schema] = []
-    while chunk := list(itertools.islice(source, _CHUNK_ROWS)):
-        table = _chunk_table(chunk, len(parts) * _CHUNK_ROWS)
+    while chunk := list(itertools.islice(source, step)):
+        table = _chunk_table(chunk, done)
+        step, done = _fitting_rows(table), done + len(chunk)
         path = staging / f"rows-{len(parts):06d}.arrow"
         try:
             with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_stream(sink, table.schema) as writer:
@@ -227,6 +263,12 @@ def rows_reader(rows: Iterable[Mapping[str, Any]], staging: Path) -> pa.RecordBa
     except pa.ArrowException as error:
         raise DatasetError(f"the rows have values of different kinds in one column ({error})") from None
     return pa.RecordBatchReader.from_batches(schema, _read_again(parts, schema))
+
+
+def _fitting_rows(table: pa.Table) -> int:
+    """How many rows like these are put aside at once."""
+    fitting = _CHUNK_BYTES * int(table.num_rows) // max(1, int(table.nbytes))
+    return max(1, min(_CHUNK_ROWS, fitting))
 
 
 def _with_large_integers(schema: pa.Schema, parts: Sequence[pa.Schema]) -> pa.Schema:
@@ -253,9 +295,9 @@ def _fitting(table: pa.Table, field: pa.Field, rows: int) -> Any:
     if field.name not in table.schema.names:  # it may have no columns at all, and then does not know its rows
         return pa.nulls(rows, field.type)
     try:
-        return table.column(field.name).cast(field.type)
+        return cast_column(table.column(field.name), field.type)
     except pa.ArrowException as error:
-        raise DatasetError(f"the values of column {field.name!r} fit no one type ({error})") from None
+        raise _misfit(field.name, error) from None
 
 
 def _chunk_table(rows: Sequence[Mapping[str, Any]], first: int) -> pa.Table:
@@ -264,21 +306,27 @@ def _chunk_table(rows: Sequence[Mapping[str, Any]], first: int) -> pa.Table:
         if not isinstance(row, Mapping) or not all(isinstance(name, str) for name in row):
             raise TypeError(f"row {number} is a {type(row).__name__}, not a dictionary by column name")
         names.update(dict.fromkeys(row))
-    columns = {}
-    for name in names:
-        try:
-            columns[name] = _array(_shallow(name, [row.get(name) for row in rows]))
-        except (pa.ArrowException, ValueError, TypeError, OverflowError) as error:
-            raise DatasetError(f"the values of column {name!r} fit no one type ({error})") from None
-    return pa.table(columns)
+    return columns_table({name: [row.get(name) for row in rows] for name in names})
 
 
 def columns_table(columns: Mapping[str, Any]) -> pa.Table:
     """Columns by name as a table."""
-    for name, values in columns.items():
-        if _is_container(values):
-            _shallow(name, values)
-    return pa.table(columns)
+    return pa.table(
+        {
+            _utf8(name): _array(name, values) if _is_container(values) else values
+            for name, values in columns.items()
+        }
+    )
+
+
+def _utf8(name: str) -> str:
+    if not isinstance(name, str):
+        raise TypeError(f"a column is named by text, not by {name!r}")
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        raise DatasetError(f"the column name {name!r} is no text in UTF-8", hint="Rename it.") from None
+    return name
 
 
 def _shallow(name: str, values: Any) -> Any:
@@ -351,19 +399,95 @@ def _too_deep(name: str) -> DatasetError:
     return DatasetError(fact, hint="Store them as JSON text, or flatten them.")
 
 
-def _array(values: list[Any]) -> pa.Array:
+def _array(name: str, values: Any) -> Any:
+    """Python values as an Arrow array; DatasetError where no type holds each of them."""
+    _shallow(name, values)
+    try:
+        return _exact(values, _converted(values))
+    except ARROW_ERRORS as error:
+        raise _misfit(name, error) from None
+
+
+def _exact(values: Any, array: Any, *, is_of_pandas: bool = False) -> Any:
+    """What Arrow made of Python values, where it kept each of them; else an error."""
+    times = list(_times_in(values, array.type))
+    for found in times:
+        _check_times(found)
+    if any(_has_nanoseconds(found) for found in times):  # Arrow takes microseconds for all moments
+        array = pa.array(values, _in_nanoseconds(array.type), from_pandas=is_of_pandas)
+    array.validate(full=True)  # inside lists it takes bytes beside text for text
+    return array
+
+
+def _misfit(name: str, error: Exception) -> DatasetError:
+    hint = "Give all its values one type, or Arrow data with a schema."
+    return DatasetError(f"the values of column {name!r} fit no one type ({error})", hint=hint)
+
+
+def _converted(values: Any) -> Any:
     try:
         return pa.array(values)
-    except OverflowError:
-        return pa.array(values, pa.uint64())
+    except OverflowError as error:
+        try:
+            return pa.array(values, pa.uint64())
+        except pa.ArrowException:  # integers inside lists
+            raise error from None
+
+
+def _times_in(values: Iterable[Any], kind: pa.DataType) -> Iterator[list[Any]]:
+    """The dates, times and spans among some values, however deep: together those that are of one type of Arrow."""
+    types = pa.types
+    if types.is_temporal(kind) and not types.is_interval(kind):
+        yield [one for one in values if one is not None and one == one]  # NaT is not itself
+    elif types.is_struct(kind) and _holds_times(kind):
+        there = [one for one in values if one is not None]
+        for field in kind:
+            yield from _times_in([one.get(field.name) for one in there], field.type)
+    elif types.is_list(kind) and _holds_times(kind):
+        inner = itertools.chain.from_iterable(one for one in values if one is not None)
+        yield from _times_in(inner, kind.value_type)
+
+
+def _holds_times(kind: pa.DataType) -> bool:
+    if pa.types.is_temporal(kind):
+        return True
+    return any(_holds_times(kind.field(number).type) for number in range(kind.num_fields))
+
+
+def _check_times(values: Sequence[Any]) -> None:
+    """ValueError for values of several kinds: Arrow takes a number for a moment, and the day of a moment for it."""
+    kinds = {_kind_of_time(one) for one in values}
+    if len(kinds) > 1:
+        raise ValueError(f"there are {' and '.join(sorted(kinds))}")
+
+
+def _kind_of_time(value: Any) -> str:
+    if isinstance(value, datetime):
+        return "datetime" if value.tzinfo is None else "datetime with a time zone"
+    known = (date, time, timedelta, np.datetime64, np.timedelta64)
+    return next((each.__name__ for each in known if isinstance(value, each)), type(value).__name__)
+
+
+def _has_nanoseconds(values: Iterable[Any]) -> bool:
+    """Whether moments or spans of pandas are among these that microseconds do not hold."""
+    return any(getattr(one, "nanosecond", 0) or getattr(one, "nanoseconds", 0) for one in values)
+
+
+def _in_nanoseconds(kind: pa.DataType) -> pa.DataType:
+    types = pa.types
+    if types.is_struct(kind):
+        return pa.struct([field.with_type(_in_nanoseconds(field.type)) for field in kind])
+    if types.is_list(kind):
+        return pa.list_(_in_nanoseconds(kind.value_type))
+    if types.is_timestamp(kind):
+        return pa.timestamp("ns", kind.tz)
+    return pa.duration("ns") if types.is_duration(kind) else kind
 
 
 def table_of(frame: Any) -> pa.Table:
     """What speaks Arrow as a table; DatasetError for a column of Python objects."""
-    if type(frame).__module__.partition(".")[0] == "pandas" and hasattr(frame, "items"):
-        for name, column in frame.items():
-            if column.dtype == object:
-                _shallow(name, column.to_numpy())
+    if type(frame).__module__.partition(".")[0] == "pandas" and hasattr(frame, "columns"):
+        return _table_of_pandas(frame)
     kinds = frame.dtypes if type(frame).__module__.startswith("polars.") and hasattr(frame, "columns") else ()
     for name, kind in zip(frame.columns, kinds, strict=True) if kinds else ():
         if "Object" in str(kind):  # polars hands out the addresses of the objects
@@ -373,18 +497,41 @@ def table_of(frame: Any) -> pa.Table:
     return pa.table(frame)
 
 
+def _table_of_pandas(frame: Any) -> pa.Table:
+    objects = [number for number, kind in enumerate(frame.dtypes) if kind == np.dtype(object)]
+    values = {number: frame.iloc[:, number].to_numpy() for number in objects}
+    for number in objects:
+        _shallow(frame.columns[number], values[number])
+    table = pa.table(frame)
+    for number in objects:
+        try:
+            exact = _exact(values[number], table.column(number), is_of_pandas=True)
+        except ARROW_ERRORS as error:
+            raise _misfit(frame.columns[number], error) from None
+        table = table.set_column(number, table.schema.field(number).with_type(exact.type), exact)
+    return table
+
+
 def batches_reader(items: Iterable[Any]) -> pa.RecordBatchReader:
     """Pieces that speak Arrow (batches, tables, frames), one after the other; they must have one schema."""
-    tables = (
-        table_of(item) if not isinstance(item, pa.RecordBatch) else pa.Table.from_batches([item])
-        for item in items
-    )
-    first = next(tables).replace_schema_metadata(None)
+    tables = (_piece(number, item) for number, item in enumerate(items))
+    first = next(tables)
 
     def batches() -> Iterator[pa.RecordBatch]:
         for number, table in enumerate(itertools.chain([first], tables)):
-            if not table.schema.remove_metadata().equals(first.schema):
-                raise DatasetError(f"piece {number} of the table has another schema than the first")
-            yield from table.replace_schema_metadata(None).to_batches()
+            if not table.schema.equals(first.schema):
+                hint = "Give every piece the same columns and types."
+                raise DatasetError(
+                    f"piece {number} of the table has another schema than the first", hint=hint
+                )
+            yield from table.to_batches()
 
     return pa.RecordBatchReader.from_batches(first.schema, batches())
+
+
+def _piece(number: int, item: Any) -> pa.Table:
+    try:
+        table = pa.Table.from_batches([item]) if isinstance(item, pa.RecordBatch) else table_of(item)
+    except ARROW_ERRORS as error:
+        raise DatasetError(f"piece {number} of the table cannot be turned into Arrow ({error})") from None
+    return table.replace_schema_metadata(None)

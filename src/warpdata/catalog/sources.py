@@ -17,6 +17,7 @@ import pyarrow.parquet as pq
 from warpdata.bytekit.ranges import FileRangeReader, RangeReader, check_regular
 from warpdata.catalog.rowgroups import parse_footer, read_tail
 from warpdata.catalog.rowsources import (
+    ARROW_ERRORS,
     batches_reader,
     check_levels,
     columns_table,
@@ -24,13 +25,17 @@ from warpdata.catalog.rowsources import (
     json_rows,
     kind_of,
     rows_reader,
+    table_kind,
     table_of,
 )
 from warpdata.errors import CorruptLayoutError, DatasetError
 from warpdata.sql.rowpicking import cast_column, without_views
 from warpdata.sql.sqltext import OWN_COLUMNS, folded
 
-_ARROW_ERRORS = (pa.ArrowException, OSError, ValueError, TypeError)
+_WEIGHED_ROWS = 32
+"""How many rows at the beginning of a row group tell how large its rows are."""
+
+_BATCH_BYTES = 32 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +45,8 @@ class ParquetOptions:
     shard_bytes: int = 128 << 20
     row_group_rows: int = 131_072
     compression: str = "zstd"
+    row_group_bytes: int = 64 << 20
+    """About how much memory the rows of a row group take at most; at least a few rows are one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,15 +73,13 @@ def table_shards(
             return write_shards(_rewritten(paths, staging.name), staging, options) if optimize else paths
         if len(kinds) > 1:
             raise DatasetError(
-                f"a table is made of files of one kind, not {' and '.join(kinds)}", path=paths[0]
+                f"a table is made of files of one kind, not {' and '.join(kinds)}",
+                path=paths[0],
+                hint="Name the files of one kind.",
             )
         reader = csv_reader(paths) if kinds == ["csv"] else rows_reader(json_rows(paths), staging)
         return write_shards(reader, staging, options)
     return write_shards(_batches(source, staging), staging, options)
-
-
-TABLE_SUFFIXES = (".parquet", ".csv", ".tsv", ".jsonl", ".ndjson")
-"""How the names of table files end."""
 
 
 def _table_files(source: str | os.PathLike[str]) -> list[Path]:
@@ -82,9 +87,10 @@ def _table_files(source: str | os.PathLike[str]) -> list[Path]:
     folder = Path(os.path.expanduser(os.fspath(source)))
     if not folder.is_dir():
         return expand_paths(source, "")
-    for suffix in TABLE_SUFFIXES:
-        if found := sorted(path for path in folder.rglob(f"*{suffix}") if path.is_file()):
-            return found
+    kinds = {path: table_kind(path) for path in sorted(folder.rglob("*")) if path.is_file()}
+    others = [path for path, kind in kinds.items() if kind not in ("parquet", None)]
+    if found := [path for path, kind in kinds.items() if kind == "parquet"] or others:
+        return found
     raise DatasetError("no files of a table there", path=folder, hint="Give parquet, csv or jsonl files.")
 
 
@@ -148,7 +154,7 @@ def column_values(path: Path, column: str) -> Iterator[Any]:
         with pq.ParquetFile(path) as file:
             for batch in file.iter_batches(columns=[column]):
                 yield batch.column(0)
-    except _ARROW_ERRORS as error:
+    except ARROW_ERRORS as error:
         raise CorruptLayoutError(f"column {column!r} cannot be read ({error})", path=path) from None
 
 
@@ -159,19 +165,26 @@ def _rewritten(paths: Sequence[Path], table: str) -> pa.RecordBatchReader:
         for path in paths:
             try:
                 with pq.ParquetFile(path) as file:
-                    yield from file.iter_batches(65_536)
-            except _ARROW_ERRORS as error:
+                    yield from file.iter_batches(_batch_rows(file.metadata))
+            except ARROW_ERRORS as error:
                 raise CorruptLayoutError(f"it cannot be read ({error})", path=path) from None
 
     schema = same_schema([parquet_facts(path) for path in paths], table)
     return pa.RecordBatchReader.from_batches(schema, batches())
 
 
+def _batch_rows(metadata: Any) -> int:
+    """How many rows of a file are read at a time: some MiB of them."""
+    groups = [metadata.row_group(number) for number in range(metadata.num_row_groups)]
+    sizes = [int(group.total_byte_size) // max(1, int(group.num_rows)) for group in groups]
+    return max(1, min(65_536, _BATCH_BYTES // max([1, *sizes])))
+
+
 def write_shards(reader: pa.RecordBatchReader, staging: Path, options: ParquetOptions) -> Iterator[Path]:
     """Write batches as parquet shards of about equal size, each given when it is whole; equal rows give equal bytes."""
     staging.mkdir(parents=True, exist_ok=True)
     schema = _storable(reader.schema)
-    groups = _row_groups(reader, options.row_group_rows)
+    groups = _row_groups(reader, options)
     group = next(groups, None)
     if group is None:
         group = pa.Table.from_batches([], reader.schema)
@@ -209,27 +222,56 @@ def _storable(schema: pa.Schema) -> pa.Schema:
             pq.write_table(pa.Table.from_batches([], pa.schema([kept])), stored)
             # Types are written that are too deep for any reader.
             pq.read_metadata(pa.BufferReader(stored.getvalue()))
-        except _ARROW_ERRORS as error:
+        except ARROW_ERRORS as error:
             fact = f"column {field.name!r} of type {field.type!s:.200} cannot be stored in parquet ({error})"
             raise DatasetError(fact, hint="Cast the column to another type.") from None
         fields.append(kept)
     return pa.schema(fields)
 
 
-def _row_groups(reader: pa.RecordBatchReader, rows: int) -> Iterator[pa.Table]:
+def _row_groups(reader: pa.RecordBatchReader, options: ParquetOptions) -> Iterator[pa.Table]:
+    """The rows cut by their number and by their bytes, alike however they come in batches."""
+    first = min(_WEIGHED_ROWS, options.row_group_rows)
     held: list[pa.RecordBatch] = []
-    count = 0
+    count, rows = 0, first
     for batch in reader:
         while batch.num_rows:
             taken = batch.slice(0, rows - count)
             held.append(taken)
             count += taken.num_rows
             batch = batch.slice(taken.num_rows)
+            if count == rows == first:
+                rows = _rows_like(held, count, options)
             if count == rows:
                 yield pa.Table.from_batches(held, reader.schema)
-                held, count = [], 0
+                held, count, rows = [], 0, first
     if count:
         yield pa.Table.from_batches(held, reader.schema)
+
+
+def _rows_like(batches: Sequence[pa.RecordBatch], count: int, options: ParquetOptions) -> int:
+    """How many rows a group has that begins with these: a power of two, unless it is the most."""
+    size = sum(_memory(column) for batch in batches for column in batch.columns)
+    fitting = options.row_group_bytes * count // max(1, size)
+    if fitting >= options.row_group_rows:
+        return options.row_group_rows
+    return max(count, 1 << max(0, fitting.bit_length() - 1))
+
+
+def _memory(array: Any) -> int:
+    """What the values of a column take; those that it shares with others, as parts and categories do, are not its."""
+    kind, types = array.type, pa.types
+    if isinstance(array, pa.ExtensionArray):
+        return _memory(array.storage)
+    if types.is_dictionary(kind):
+        return int(array.indices.nbytes)
+    if types.is_struct(kind):
+        return sum(map(_memory, array.flatten()))
+    if hasattr(kind, "value_field"):
+        return 4 * len(array) + _memory(array.flatten())
+    if types.is_string_view(kind) or types.is_binary_view(kind):
+        array = array.cast(without_views(kind))
+    return int(array.nbytes)
 
 
 def _batches(source: Any, staging: Path) -> pa.RecordBatchReader:
@@ -245,7 +287,7 @@ def _batches(source: Any, staging: Path) -> pa.RecordBatchReader:
             source = table_of(source)
         if isinstance(source, pa.Table):
             return source.replace_schema_metadata(None).to_reader()
-    except _ARROW_ERRORS as error:
+    except ARROW_ERRORS as error:
         raise DatasetError(f"the table cannot be turned into Arrow ({error})") from None
     if isinstance(source, Iterable) and not isinstance(source, str | bytes) and not hasattr(source, "read"):
         return _reader_of_pieces(iter(source), staging)
@@ -255,8 +297,8 @@ def _batches(source: Any, staging: Path) -> pa.RecordBatchReader:
 
 
 def _reader_of_pieces(pieces: Iterator[Any], staging: Path) -> pa.RecordBatchReader:
-    first = next(pieces, None)
-    together = itertools.chain([] if first is None else [first], pieces)
-    if hasattr(first, "__arrow_c_stream__") or hasattr(first, "__arrow_c_array__"):
+    first = list(itertools.islice(pieces, 1))
+    together = itertools.chain(first, pieces)
+    if any(hasattr(one, "__arrow_c_stream__") or hasattr(one, "__arrow_c_array__") for one in first):
         return batches_reader(together)
     return rows_reader(together, staging)

@@ -51,6 +51,7 @@ if TYPE_CHECKING:
 LOCK_NAME = ".harvest.lock"
 DEFAULT_SHARD_BYTES = 512 << 20
 _ADOPT_ROWS = 4096
+_EXACT_FLOAT = 2**53
 _REOPEN = "Go on with CorpusWriter.reopen."
 
 
@@ -410,7 +411,14 @@ def _column(name: str, values: npt.ArrayLike, kind: str, count: int) -> npt.NDAr
         raise SchemaMismatchError(f"side column {name!r} has shape {array.shape}, there are {count} rows")
     if not np.can_cast(array.dtype, dtype, "same_kind"):
         raise SchemaMismatchError(f"side column {name!r} is {array.dtype}, the corpus has {kind}")
-    cast = np.ascontiguousarray(array, dtype)
-    if cast.dtype.kind in "iu" and not np.array_equal(cast, array):
+    with np.errstate(over="ignore"):  # what that does to values is looked at below
+        cast = np.ascontiguousarray(array, dtype)
+    if array.dtype.kind == "f":  # floats are rounded, but stay numbers
+        fits = np.isfinite(cast) >= np.isfinite(array)
+    else:
+        fits = cast == array
+        if cast.dtype.kind == "f":  # which numpy compares as floats
+            fits &= (array <= _EXACT_FLOAT) & (array >= -_EXACT_FLOAT)
+    if not fits.all():
         raise SchemaMismatchError(f"side column {name!r} has values that do not fit {kind}")
     return cast

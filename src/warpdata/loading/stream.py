@@ -234,7 +234,7 @@ class TableStream:
     def _check_share(self) -> None:
         rows = total_rows(self._everything)
         if rows and not self._share.ranges:
-            fact = f"rank {self._split.rank} of {self._split.world} has no rows: the table has {rows}"
+            fact = f"rank {self._split.rank} of {self._split.world} has no rows: they share {rows}"
             raise DatasetError(fact, hint="Use fewer ranks for this table.")
 
 

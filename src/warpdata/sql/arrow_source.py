@@ -23,6 +23,8 @@ class ArrowSource(pads.Dataset):  # type: ignore[misc]
         # Who only counts rows asks for the first column, so that must be one that can be read.
         self._columns = {c.name: c for c in sorted(columns, key=lambda column: column.held is None)}
         self._scan = scan
+        self.unheld = [column for column in columns if column.held is None]
+        """The columns that the engine takes for text, and cannot read."""
         self.failures: list[BaseException] = []
         """Why scans failed: DuckDB passes only the text on."""
 

@@ -339,5 +339,9 @@ def _mapped(sources: Sequence[ArrowSource], hint: str = "") -> Iterator[None]:
         if unknown and not hint:
             known = [name for source in sources for name in source.schema.names]
             hint = f"Check the SQL.{nearest(unknown[1], known)}"
+        for column in (each for source in sources for each in source.unheld if not hint):
+            hint = (
+                f"Check the SQL; it cannot look at column {column.field.name!r} of type {column.field.type}."
+            )
         said = fact if unknown else f"the query failed: {fact}"
         raise DatasetError(said, hint=hint or "Check the SQL.") from None

@@ -113,6 +113,8 @@ def _held_struct(kind: pa.DataType) -> pa.DataType | None:
     fields = [(field, _held(field.type)) for field in kind]
     if not fields or any(held is None for _, held in fields):
         return None
+    if len({folded(field.name) for field in kind}) < len(fields):
+        return None  # asked for the second, the engine gives the first
     return pa.struct([field.with_type(held) for field, held in fields])
 
 

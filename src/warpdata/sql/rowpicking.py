@@ -86,9 +86,35 @@ def cast_column(column: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:
 
 
 def _cast(array: pa.Array, kind: pa.DataType) -> pa.Array:
-    if array.type == kind or not isinstance(array, pa.ListViewArray | pa.LargeListViewArray):
+    if array.type == kind:
+        return array
+    # Arrow's own cast of list views makes lists with wrong borders, and that of nulls inside others too few of them.
+    if array.type.id == kind.id and isinstance(array, pa.ListArray | pa.LargeListArray):
+        return array.cast(kind) if pa.types.is_map(kind) else _cast_list(array, kind)
+    if isinstance(array, pa.StructArray) and pa.types.is_struct(kind):
+        return _cast_struct(array, kind)
+    if not isinstance(array, pa.ListViewArray | pa.LargeListViewArray):
         return array.cast(kind)
-    # Arrow's own cast of list views makes lists with wrong borders.
     offsets, sizes = (pa.array(part.to_numpy()) for part in (array.offsets, array.sizes))
     values = _cast(array.values, kind.value_type)
     return type(array).from_arrays(offsets, sizes, values, type=kind, mask=array.is_null())
+
+
+def _cast_list(array: Any, kind: pa.DataType) -> pa.Array:
+    offsets = array.offsets.to_numpy()
+    first, end = offsets[0].item(), offsets[-1].item()
+    values = _cast(array.values.slice(first, end - first), kind.value_type)
+    return type(array).from_arrays(pa.array(offsets - first), values, type=kind, mask=array.is_null())
+
+
+def _cast_struct(array: pa.StructArray, kind: pa.DataType) -> pa.Array:
+    """Its fields in other types, in the order of `kind`; a field that it has not is null."""
+    names, wanted = ([field.name for field in each] for each in (array.type, kind))
+    places = (
+        range(len(names)) if names == wanted else [names.index(n) if n in names else None for n in wanted]
+    )
+    children = [
+        pa.nulls(len(array), field.type) if place is None else _cast(array.field(place), field.type)
+        for place, field in zip(places, kind, strict=True)
+    ]
+    return pa.StructArray.from_arrays(children, fields=list(kind), mask=array.is_null())

@@ -56,6 +56,9 @@ class Condition:
         mentioned = {folded(name) for name in self.names}
         for name in known:
             key = folded(name)
+            if found.get(key, name) != name and {name, found[key]} <= self.names:
+                fact = f"SQL cannot tell the columns {found[key]!r} and {name!r} apart"
+                raise DatasetError(fact, hint="Name only one of them, or rename it.")
             if key in mentioned and (key not in found or name in self.names):
                 found[key] = name
         return list(found.values())
@@ -172,7 +175,7 @@ def _walk(tree: Any, *, without: str | None = None) -> Iterator[Tree]:
     waiting = [tree]
     while waiting:
         each = waiting.pop()
-        if isinstance(each, Mapping):
+        if isinstance(each, dict):
             yield each
             waiting.extend(value for key, value in each.items() if key != without)
         elif isinstance(each, list):

@@ -174,12 +174,12 @@ def _kinds(sources: list[str]) -> dict[str, list[Any]]:
     """The sources by what they are."""
     from warpdata._api import address_kind, divided_address, open_episodes
     from warpdata.catalog.filekinds import SUPPORTED
-    from warpdata.catalog.sources import TABLE_SUFFIXES
+    from warpdata.catalog.rowsources import table_kind
     from warpdata.errors import BadMagicError
 
     found: dict[str, list[Any]] = {}
     for source in sources:
-        if source.lower().endswith(TABLE_SUFFIXES):
+        if table_kind(Path(source)) is not None:
             found.setdefault("table", []).append(source)
             continue
         if "://" in source:
