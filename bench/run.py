@@ -15,8 +15,8 @@ from bench.measure import RESULTS
 from bench.slipped import committed, slipped
 
 HERE = Path(__file__).parent
-PARTS = {"streaming_peers", "training_peers"}
-"""Modules of a comparison that are no comparison themselves."""
+PEERS = "_peers"
+"""How modules are called that are a part of a comparison."""
 
 
 def head() -> dict[str, Any]:
@@ -34,7 +34,7 @@ def head() -> dict[str, Any]:
 def main() -> int:
     before, failed = head(), []
     for script in sorted((HERE / "versus").glob("[a-z]*.py")):
-        if script.stem in PARTS:
+        if script.stem.endswith(PEERS):
             continue
         print(f"== {script.name}", flush=True)
         if subprocess.run([sys.executable, "-m", f"bench.versus.{script.stem}"], cwd=HERE.parent).returncode:
