@@ -5,14 +5,18 @@ from __future__ import annotations
 import os
 import resource
 import signal
+import subprocess
+import sys
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from tests.conftest import ROOT
+from tests.corpora.harvesting import BATCH_ROWS, WIDTH, append, batch_of, side_of
 from tests.sweeps import enough_examples
 from warpdata.corpora.side_table import SideTable
 from warpdata.corpora.source import MmapShardSource
@@ -29,22 +33,7 @@ from warpdata.errors import (
 )
 from warpdata.formats.gamsae.verify import verify_folder
 
-WIDTH = 16
 COLUMNS = {"token_id": "i64", "position": "i32"}
-
-
-def batch_of(first: int, count: int) -> np.ndarray:
-    return (np.arange(first, first + count)[:, None] * 31 + np.arange(WIDTH)) % 997 / 8
-
-
-def side_of(first: int, count: int) -> dict[str, np.ndarray]:
-    ids = np.arange(first, first + count)
-    return {"token_id": ids * 7, "position": (ids % 100).astype(np.int32)}
-
-
-def append(writer: CorpusWriter, count: int) -> None:
-    first = writer.total_rows
-    assert writer.append(batch_of(first, count), **side_of(first, count)) == first
 
 
 def check(folder: Path, rows: int) -> None:
@@ -93,39 +82,25 @@ def test_any_history_of_appends_closes_and_deaths(
     check(folder, rows)
 
 
-def harvest(folder: Path, told: int) -> NoReturn:
-    """Append for ever, and tell after each append how many rows there are."""
-    try:
-        writer = CorpusWriter.reopen(folder, shard_bytes=20_000)
-        while True:
-            os.write(told, f"{writer.total_rows}\n".encode())
-            append(writer, 37)
-    finally:
-        os._exit(1)
-
-
 def test_kill_dash_nine_loses_nothing_acknowledged(tmp_path: Path) -> None:
     folder = tmp_path / "corpus"
     CorpusWriter(folder, WIDTH, columns=COLUMNS).abandon()
     acknowledged = 0
     for round_number in range(4):
-        heard, told = os.pipe()
-        if (child := os.fork()) == 0:
-            os.close(heard)  # it ends when nobody listens
-            harvest(folder, told)
-        os.close(told)
-        with open(heard) as lines:
-            first = int(lines.readline())
+        command = [sys.executable, "-m", "tests.corpora.harvesting", str(folder)]
+        with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as child:
+            assert child.stdout is not None
+            first = int(child.stdout.readline())
             assert first >= acknowledged, "acknowledged rows were lost"
-            assert first % 37 == 0, "half a batch survived"
+            assert first % BATCH_ROWS == 0, "half a batch survived"
             for _ in range(2 + 5 * round_number):
-                acknowledged = int(lines.readline())
-            os.kill(child, signal.SIGKILL)  # somewhere in a later append
-            acknowledged = max([acknowledged, *map(int, lines.read().split())])
-        os.waitpid(child, 0)
+                acknowledged = int(child.stdout.readline())
+            child.kill()  # somewhere in a later append
+            told = child.stdout.read().split("\n")[:-1]  # the last one may be half a line
+            acknowledged = max([acknowledged, *map(int, told)])
     with CorpusWriter.reopen(folder) as writer:
         rows = writer.total_rows
-    assert acknowledged <= rows <= acknowledged + 37
+    assert acknowledged <= rows <= acknowledged + BATCH_ROWS
     check(folder, rows)
 
 
