@@ -341,6 +341,7 @@ def test_after_a_fork_a_store_without_keys_says_what_to_do(
     publish_demo(s3_catalog, picture_folder)
     ds = wd.dataset("ws/demo", catalog=s3_catalog, mode="remote")
     monkeypatch.delenv("AWS_ACCESS_KEY_ID")
+    monkeypatch.delenv("AWS_SECRET_ACCESS_KEY")
 
     def read() -> int:
         try:

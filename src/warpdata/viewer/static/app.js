@@ -1710,8 +1710,8 @@ function decodeFrames(data, ends, sizes) {
     const part = data.subarray(start2, end);
     const frame = readFrame(part, 0);
     const size = sizes[index];
-    if (frame.isSkippable || frame.size !== size || frame.end !== part.length) {
-      corrupt(`a zstd frame does not hold the ${size} bytes of the seek table`);
+    if (!frame.hasChecksum || frame.size !== size || frame.end !== part.length) {
+      corrupt(`no zstd frame of ${size} bytes with a checksum`);
     }
     filled += fill2(part, frame, out.subarray(filled));
     start2 = end;
