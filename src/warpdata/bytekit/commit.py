@@ -225,9 +225,8 @@ def second_name(source: str | os.PathLike[str], path: str | os.PathLike[str]) ->
     """A finished file under another name too; a copy of it where the file system has no links."""
     with map_os_errors(path):
         try:
-            os.link(
-                os.path.realpath(source), path
-            )  # a name of the file: one of a link would be of what comes next
+            # A name of the file: one of a link would be of whatever that leads to next.
+            os.link(os.path.realpath(source), path)
         except FileExistsError:
             raise ConflictError("the file exists already", path=path) from None
         except OSError:

@@ -183,9 +183,8 @@ class Resolver:
                     raise gone_manifest(
                         name, version, f"{catalog.address}/{name.version_key(version)}"
                     ) from None
-                missing = (
-                    version  # unless the pointer moved on since it was read, and the version was deleted
-                )
+                # The pointer may have moved on since it was read, and the version been deleted.
+                missing = version
 
     def _version(self, catalog: Catalog, name: DatasetName) -> tuple[str, bool]:
         if name.hash_prefix is not None:

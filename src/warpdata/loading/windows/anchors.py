@@ -40,9 +40,8 @@ class Anchors:
     def to_json(self) -> dict[str, Any]:
         """What makes the anchors what they are."""
         rate = self.rate_hz
-        rate = (
-            int(rate) if rate is not None and rate.is_integer() else rate
-        )  # 20 and 20.0 are the same anchors
+        # 20 and 20.0 are the same anchors.
+        rate = int(rate) if rate is not None and rate.is_integer() else rate
         return {"signal": self.signal, "rate_hz": rate, "stride": self.stride}
 
     def name_in(self, episode: Episode) -> str | None:
