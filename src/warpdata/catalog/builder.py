@@ -412,7 +412,8 @@ class DatasetBuilder:
         `retries`: how often to move `latest` after all when somebody else moved it meanwhile (after `extend`: how
         often to go on from the newer version instead); writers with retries queue up, so that versions are a line;
         `expect_latest`: the version it must still point at, by its hash or the first digits; `repair`: read back
-        what is there already and replace what is damaged.
+        what is there already and replace what is damaged (after `extend` of what is added: for the version it goes
+        on from there is `warp repair`).
         """
         self._check_ours()
         require_kind("message", message, str, "a text")
