@@ -25,7 +25,7 @@ from tests.servers import BUCKET, Proxy, run_s3
 
 import warpdata as wd
 from bench import measure
-from warpdata.bytekit.background import map_in_threads
+from warpdata.bytekit.process.threads import map_in_threads
 from warpdata.catalog import growing, roster
 from warpdata.catalog.access import Access, access_options
 from warpdata.catalog.builder import DatasetBuilder

@@ -28,7 +28,7 @@ from rosbags.typesys import Stores, get_typestore
 
 from bench import measure
 from bench.versus import converting_peers
-from warpdata.bytekit.commit import commit_file
+from warpdata.bytekit.io.commit import commit_file
 from warpdata.convert import hdf5, lerobot, mcap, rlds
 from warpdata.convert.importing import import_episodes
 from warpdata.convert.mcap.container import McapFile

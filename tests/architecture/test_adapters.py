@@ -163,14 +163,14 @@ def test_environment_only_in_settings(path: Path) -> None:
 @every(MODULES)
 def test_threads_are_started_in_one_place(path: Path) -> None:
     starters = {"Thread", "Timer", "ThreadPoolExecutor", "start_new_thread", "to_thread", "run_in_executor"}
-    if relative(path) == "bytekit/background.py" or not mentions(path, starters):
+    if relative(path) == "bytekit/process/threads.py" or not mentions(path, starters):
         return
     started = {
         getattr(node.func, "attr", None) or getattr(node.func, "id", None)
         for node in ast.walk(parsed(path))
         if isinstance(node, ast.Call)
     }
-    assert not started & starters, "use what bytekit/background.py offers"
+    assert not started & starters, "use what bytekit/process/threads.py offers"
 
 
 LATE = {

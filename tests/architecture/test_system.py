@@ -1,4 +1,4 @@
-"""What not every system has is called in one place, `bytekit/system.py`, with what to do elsewhere."""
+"""What not every system has is called in one place, `bytekit/process/system.py`, with what to do elsewhere."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from tests.architecture.stubs import only_on_linux
 from tests.conftest import ROOT
 
 PACKAGE = ROOT / "src" / "warpdata"
-HOME = {"bytekit/system.py"}
-LOCKS = HOME | {"bytekit/locks.py"}
+HOME = {"bytekit/process/system.py"}
+LOCKS = HOME | {"bytekit/process/locks.py"}
 
 MODULES = ("os", "fcntl", "mmap", "select", "signal", "_socket", "resource", "time", "errno")
 DIFFERENT = {
@@ -27,7 +27,7 @@ LINUX_ONLY = DIFFERENT.union(*map(only_on_linux, MODULES))
 PREFIXES = ("MADV_", "MS_", "F_OFD_", "F_FULLFSYNC", "F_NOCACHE", "SC_")
 PATHS = ("/proc", "/sys/", "/dev/shm", "/run/")
 FORKS = {"getpid", "register_at_fork"}
-"""Only `bytekit/forks.py` tells a parent from its children; whoever must know is told by it."""
+"""Only `bytekit/process/forks.py` tells a parent from its children; whoever must know is told by it."""
 
 MODULES_OF_ONE_PLACE = {"ctypes": HOME, "fcntl": LOCKS, "resource": HOME}
 
@@ -69,7 +69,7 @@ def test_what_only_linux_has_is_in_one_place(path: Path) -> None:
 
 @every(sorted(PACKAGE.rglob("*.py")))
 def test_one_place_knows_of_forks(path: Path) -> None:
-    if relative(path) == "bytekit/forks.py" or not mentions(path, FORKS):
+    if relative(path) == "bytekit/process/forks.py" or not mentions(path, FORKS):
         return
     names = {n.attr for n in ast.walk(parsed(path)) if isinstance(n, ast.Attribute)}
     names |= {n.name for n in ast.walk(parsed(path)) if isinstance(n, ast.alias)}

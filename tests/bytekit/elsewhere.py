@@ -52,7 +52,7 @@ def remove_what_is_of_linux() -> None:
     have_no_proc()
     sys.platform = "darwin"
     try:
-        import warpdata.bytekit.system as system
+        import warpdata.bytekit.process.system as system
     finally:
         sys.platform = "linux"
     system.MOST_BYTES = MOST_BYTES

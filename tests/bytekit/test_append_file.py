@@ -10,9 +10,9 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from warpdata.bytekit import system
-from warpdata.bytekit.append_file import AppendFile, SealedHeader, records
-from warpdata.bytekit.ranges import BytesRangeReader
+from warpdata.bytekit.io.append_file import AppendFile, SealedHeader, records
+from warpdata.bytekit.io.ranges import BytesRangeReader
+from warpdata.bytekit.process import system
 from warpdata.errors import FormatError, OutOfSpaceError, StoreError, TruncatedError, WriterClosedError
 
 

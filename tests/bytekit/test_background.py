@@ -11,7 +11,7 @@ from functools import partial
 import pytest
 
 from tests.waiting import LIMIT_S
-from warpdata.bytekit.background import (
+from warpdata.bytekit.process.threads import (
     OrderedWorker,
     OrderedWorkers,
     QueueThread,

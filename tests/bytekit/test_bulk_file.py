@@ -12,8 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.sweeps import enough_examples
-from warpdata.bytekit import bulk_file, system
-from warpdata.bytekit.bulk_file import BulkFile
+from warpdata.bytekit.io import bulk_file
+from warpdata.bytekit.io.bulk_file import BulkFile
+from warpdata.bytekit.process import system
 
 PIECES = st.lists(st.integers(0, 9000), max_size=8)
 

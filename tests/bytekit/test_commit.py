@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.failing_calls import failing
-from warpdata.bytekit import commit
+from warpdata.bytekit.io import commit
 from warpdata.errors import ConflictError, OutOfSpaceError, StoreError, WriterClosedError
 
 

@@ -11,12 +11,14 @@ import numpy as np
 import pytest
 
 from tests.failing_calls import failing
-from warpdata.bytekit import codec, commit, pages, system
+from warpdata.bytekit import codec
 from warpdata.bytekit.align import align_up
 from warpdata.bytekit.codec import decode_zstd_frames, encode_zstd_frame
-from warpdata.bytekit.commit import commit_file, commit_folder, os_error
 from warpdata.bytekit.dtype import DType, dtype_named
-from warpdata.bytekit.ranges import FileRangeReader, LocalRangeReader
+from warpdata.bytekit.io import commit, pages
+from warpdata.bytekit.io.commit import commit_file, commit_folder, os_error
+from warpdata.bytekit.io.ranges import FileRangeReader, LocalRangeReader
+from warpdata.bytekit.process import system
 from warpdata.bytekit.view import byte_view
 from warpdata.errors import (
     ConflictError,

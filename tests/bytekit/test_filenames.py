@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from warpdata.bytekit import filenames
-from warpdata.bytekit.filenames import folded, keep_apart, tells_apart
+from warpdata.bytekit.io import filenames
+from warpdata.bytekit.io.filenames import folded, keep_apart, tells_apart
 from warpdata.errors import ConflictError, StoreError
 
 

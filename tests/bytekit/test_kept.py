@@ -10,7 +10,7 @@ import threading
 import pytest
 
 from tests.waiting import LIMIT_S
-from warpdata.bytekit.kept import KEPT, KeptBlocks
+from warpdata.bytekit.process.block_cache import KEPT, KeptBlocks
 
 
 def block(size: int, fill: int = 0) -> memoryview:

@@ -17,8 +17,8 @@ import pytest
 
 import warpdata as wd
 from tests.waiting import LIMIT_S
-from warpdata.bytekit import locks, system
-from warpdata.bytekit.locks import FileLock, Places, ThreadLock, is_locked
+from warpdata.bytekit.process import locks, system
+from warpdata.bytekit.process.locks import FileLock, Places, ThreadLock, is_locked
 from warpdata.catalog.staging import Staging, sweep
 from warpdata.errors import ConflictError, JournalInUseError, NoLocksError, UnavailableError
 from warpdata.formats.episodedir import edit_log

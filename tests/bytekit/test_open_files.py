@@ -12,9 +12,10 @@ import pytest
 
 import warpdata as wd
 from tests.contracts.range_reader import RangeReaderContract
-from warpdata.bytekit import ranges, system
-from warpdata.bytekit.open_files import OpenFiles
-from warpdata.bytekit.ranges import LocalRangeReader, RangeReader
+from warpdata.bytekit.io import ranges
+from warpdata.bytekit.io.open_files import OpenFiles
+from warpdata.bytekit.io.ranges import LocalRangeReader, RangeReader
+from warpdata.bytekit.process import system
 from warpdata.errors import BlobChangedError, BlobNotFoundError, StoreError, TruncatedError
 
 MOST = 4

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.contracts.range_reader import DATA, RangeReaderContract
-from warpdata.bytekit import ranges
-from warpdata.bytekit.ranges import (
+from warpdata.bytekit.io import ranges
+from warpdata.bytekit.io.ranges import (
     BytesRangeReader,
     FarRangeReader,
     FileRangeReader,

@@ -19,10 +19,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.conftest import ROOT
-from warpdata.bytekit import system
-from warpdata.bytekit.commit import write_at
-from warpdata.bytekit.mapping import map_window, sync_range
-from warpdata.bytekit.ranges import FileRangeReader, read_at
+from warpdata.bytekit.io.commit import write_at
+from warpdata.bytekit.io.mapping import map_window, sync_range
+from warpdata.bytekit.io.ranges import FileRangeReader, read_at
+from warpdata.bytekit.process import system
 
 EVERYWHERE = ("here", "elsewhere")
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from warpdata.bytekit.system import write_pieces
+from warpdata.bytekit.process.system import write_pieces
 
 
 def written(path: Path, pieces: list[bytes], offset: int) -> bytes:

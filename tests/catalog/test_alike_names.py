@@ -11,8 +11,8 @@ import pytest
 
 import warpdata as wd
 from tests.servers import run_http
-from warpdata.bytekit import filenames
-from warpdata.bytekit.filenames import folded
+from warpdata.bytekit.io import filenames
+from warpdata.bytekit.io.filenames import folded
 from warpdata.catalog import resolve
 from warpdata.catalog.access import Access, access_options
 from warpdata.catalog.copying import copy_dataset

@@ -15,7 +15,7 @@ import pytest
 import warpdata as wd
 from tests.catalog.test_trust import new_key
 from tests.servers import run_http
-from warpdata.bytekit.commit import TEMP_MARK
+from warpdata.bytekit.io.commit import TEMP_MARK
 from warpdata.catalog import history, remotegc, roster
 from warpdata.catalog.access import Access, Catalog, access_options
 from warpdata.catalog.copying import copy_dataset

@@ -15,9 +15,9 @@ import pytest
 
 import warpdata as wd
 from tests.published import rows
-from warpdata.bytekit import commit
-from warpdata.bytekit.commit import map_os_errors
-from warpdata.bytekit.locks import FileLock
+from warpdata.bytekit.io import commit
+from warpdata.bytekit.io.commit import map_os_errors
+from warpdata.bytekit.process.locks import FileLock
 from warpdata.catalog import outbox
 from warpdata.catalog.access import access_options
 from warpdata.catalog.sources import ParquetOptions
@@ -95,7 +95,7 @@ def test_a_disk_that_cannot_take_it_is_told_once(
         with map_os_errors(path):  # type: ignore[arg-type]
             raise NoLocksError("no locks") if code == errno.ENOLCK else OSError(code, os.strerror(code))
 
-    monkeypatch.setattr("warpdata.bytekit.locks.FileLock.take", fails)
+    monkeypatch.setattr("warpdata.bytekit.process.locks.FileLock.take", fails)
     with wd.DatasetBuilder("ws/x", catalog=local_catalog) as builder, pytest.raises(error):
         builder.add_table("main", rows(5))
     assert len(tries) == 1

@@ -14,7 +14,7 @@ import pytest
 import warpdata as wd
 from tests.published import publish_demo, rows
 from tests.servers import S3Server, run_http, s3_store
-from warpdata.bytekit.commit import TEMP_MARK
+from warpdata.bytekit.io.commit import TEMP_MARK
 from warpdata.catalog.access import Access, AccessOptions, access_options
 from warpdata.catalog.copying import copy_dataset
 from warpdata.catalog.expiry import delete_versions, expire_versions

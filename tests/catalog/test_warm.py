@@ -14,7 +14,7 @@ import pytest
 
 import warpdata as wd
 from tests.servers import run_http
-from warpdata.bytekit import system
+from warpdata.bytekit.process import system
 from warpdata.errors import StoreError
 
 

@@ -85,7 +85,7 @@ def test_verify(warp: Run, shard: Path, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("value", [2, 255])
 def test_full_verify_names_values_that_nothing_new_may_have(warp: Run, tmp_path: Path, value: int) -> None:
-    from warpdata.bytekit.commit import commit_file
+    from warpdata.bytekit.io.commit import commit_file
     from warpdata.bytekit.jsontext import dump_json
     from warpdata.formats.wshard import ShardWriter
 

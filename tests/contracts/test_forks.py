@@ -22,9 +22,9 @@ import pytest
 
 import warpdata as wd
 from tests.waiting import LIMIT_S, until
-from warpdata.bytekit import forks
 from warpdata.bytekit.checksum import sha256_hex
 from warpdata.bytekit.lazy import cached_property
+from warpdata.bytekit.process import forks
 from warpdata.episodes.open_cameras import CAMERAS
 from warpdata.errors import ConflictError, WriterClosedError
 from warpdata.stores.blobs import BlobAddress, BlobReader

@@ -20,8 +20,8 @@ import pytest
 
 import warpdata as wd
 from tests.convert.sets import assert_same, made_episode, made_episodes, made_set, on_steps, tree
-from warpdata.bytekit import bulk_file
-from warpdata.bytekit.locks import FileLock
+from warpdata.bytekit.io import bulk_file
+from warpdata.bytekit.process.locks import FileLock
 from warpdata.convert import lerobot
 from warpdata.convert.formats import format_module, format_of
 from warpdata.convert.importing import import_episodes

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from warpdata.bytekit.commit import commit_file
+from warpdata.bytekit.io.commit import commit_file
 from warpdata.convert import mcap
 from warpdata.convert.mcap import records
 from warpdata.convert.mcap.container import McapFile

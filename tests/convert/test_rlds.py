@@ -23,7 +23,7 @@ from PIL import Image
 import warpdata as wd
 from tests.conftest import SHARED_GOLDEN
 from tests.sweeps import enough_examples
-from warpdata.bytekit.ranges import FileRangeReader
+from warpdata.bytekit.io.ranges import FileRangeReader
 from warpdata.convert import npz, rlds
 from warpdata.convert.aligning import AlignOptions, aligned
 from warpdata.convert.importing import import_episodes

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from tests.contracts.row_source import QUIET, WIDTH, RowSourceContract, rows_of, write_shards
 from tests.waiting import LIMIT_S
-from warpdata.bytekit.background import TaskThread
+from warpdata.bytekit.process.threads import TaskThread
 from warpdata.corpora import decode_ahead, fixed_order
 from warpdata.corpora.source import FixedOrderSource, MmapShardSource
 from warpdata.errors import TruncatedError

@@ -11,8 +11,8 @@ import pytest
 
 from tests.contracts.row_source import WIDTH, RowSourceContract, rows_of, write_shards
 from tests.waiting import LIMIT_S
-from warpdata.bytekit import system
-from warpdata.bytekit.ranges import BytesRangeReader, FileRangeReader
+from warpdata.bytekit.io.ranges import BytesRangeReader, FileRangeReader
+from warpdata.bytekit.process import system
 from warpdata.corpora import spans
 from warpdata.corpora.source import FixedOrderSource, MmapShardSource
 from warpdata.corpora.store_source import StoreShardSource

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import warpdata as wd
-from warpdata.bytekit import system
+from warpdata.bytekit.process import system
 from warpdata.corpora import fixed_order
 
 ROWS, WIDTH = 1777, 24

@@ -24,7 +24,7 @@ import numpy as np
 import warpdata as wd
 from tests.episodes.nursery import Nursery, is_alive
 from tests.waiting import until
-from warpdata.bytekit import mapping
+from warpdata.bytekit.io import mapping
 from warpdata.episodes import journals, tables
 
 NAMES = ("number", "text", "large", "cam/left", "cam/right")

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import warpdata as wd
-from warpdata.bytekit import filenames
+from warpdata.bytekit.io import filenames
 from warpdata.errors import ConflictError
 
 

@@ -13,7 +13,7 @@ import pytest
 
 import warpdata as wd
 from tests.servers import run_http
-from warpdata.bytekit.commit import commit_file
+from warpdata.bytekit.io.commit import commit_file
 from warpdata.bytekit.jsontext import dump_json
 from warpdata.cli.main import main
 from warpdata.episodes.check import RULES

@@ -15,9 +15,9 @@ import pytest
 from PIL import Image
 
 from tests.sweeps import thinned
-from warpdata.bytekit import bulk_file
-from warpdata.bytekit.kept import KEPT
-from warpdata.bytekit.ranges import FileRangeReader
+from warpdata.bytekit.io import bulk_file
+from warpdata.bytekit.io.ranges import FileRangeReader
+from warpdata.bytekit.process.block_cache import KEPT
 from warpdata.episodes import file_video, stills
 from warpdata.episodes.check import check_episode
 from warpdata.episodes.content_sums import ContentSum, sum_of

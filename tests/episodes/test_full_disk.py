@@ -16,7 +16,7 @@ import pytest
 import warpdata as wd
 from tests.episodes.full_disk import values
 from tests.episodes.nursery import run_small
-from warpdata.bytekit import system
+from warpdata.bytekit.process import system
 from warpdata.episodes.tables import TableFile
 from warpdata.errors import OutOfSpaceError, PermissionError_, StoreError
 

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import warpdata as wd
-from warpdata.bytekit.ranges import FileRangeReader
+from warpdata.bytekit.io.ranges import FileRangeReader
 from warpdata.episodes import listing
 from warpdata.episodes.check import RULES
 from warpdata.errors import (

@@ -12,7 +12,7 @@ import pytest
 
 import warpdata as wd
 from tests.waiting import until
-from warpdata.bytekit import mapping
+from warpdata.bytekit.io import mapping
 from warpdata.episodes import camera, journals
 
 FRAMES, SHAPE = 120, (48, 64, 3)

@@ -22,7 +22,7 @@ import warpdata as wd
 from tests.episodes.nursery import run_small
 from tests.sweeps import SOAK
 from tests.waiting import LIMIT_S, until
-from warpdata.bytekit import mapping
+from warpdata.bytekit.io import mapping
 from warpdata.episodes.interrupts import Wakeup
 from warpdata.episodes.salvage_folder import salvage_root
 from warpdata.episodes.statistics import ValueStatistics

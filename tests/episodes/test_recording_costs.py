@@ -17,7 +17,8 @@ import pytest
 
 import warpdata as wd
 from tests.waiting import LIMIT_S, until
-from warpdata.bytekit import mapping, system
+from warpdata.bytekit.io import mapping
+from warpdata.bytekit.process import system
 from warpdata.episodes import journals, recording
 from warpdata.episodes.unfinished import is_recorded
 from warpdata.errors import JournalInUseError, StoreError

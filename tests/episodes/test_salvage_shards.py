@@ -18,7 +18,7 @@ import warpdata as wd
 from tests.episodes.told import changed_at, places_of
 from tests.formats.test_wshard_repair import finished_file, stream_data
 from tests.sweeps import thinned
-from warpdata.bytekit.ranges import BytesRangeReader
+from warpdata.bytekit.io.ranges import BytesRangeReader
 from warpdata.cli.main import main
 from warpdata.episodes.receipt import LossReceipt
 from warpdata.errors import BlobNotFoundError, ChecksumError, CorruptLayoutError, FormatError, WarpError

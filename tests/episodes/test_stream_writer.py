@@ -16,7 +16,7 @@ import pytest
 
 import warpdata as wd
 from tests.waiting import LIMIT_S, until
-from warpdata.bytekit.ranges import BytesRangeReader
+from warpdata.bytekit.io.ranges import BytesRangeReader
 from warpdata.errors import (
     ConflictError,
     JournalInUseError,
@@ -374,7 +374,7 @@ def test_an_interpreter_that_exits_while_recording_does_not_hang(tmp_path: Path)
 def test_a_disk_that_cannot_sync_is_an_error_of_the_next_step(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from warpdata.bytekit import mapping
+    from warpdata.bytekit.io import mapping
     from warpdata.errors import StoreError
 
     writer = record(tmp_path / "a.wshard", 3, durability="1ms")

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from tests.sweeps import thinned
-from warpdata.bytekit.ranges import BytesRangeReader
+from warpdata.bytekit.io.ranges import BytesRangeReader
 from warpdata.errors import FormatError
 from warpdata.formats.wshard import ShardReader, layout
 from warpdata.formats.wshard.chunks import read_chunk_list

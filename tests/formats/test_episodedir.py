@@ -19,8 +19,8 @@ import warpdata as wd
 from tests.conftest import OWN_GOLDEN, ROOT
 from tests.formats.spec_tables import assert_spec_matches
 from tests.sweeps import enough_examples
-from warpdata.bytekit import system
 from warpdata.bytekit.dtype import dtype_named
+from warpdata.bytekit.process import system
 from warpdata.episodes.packed import unpack_episode
 from warpdata.errors import FormatError
 from warpdata.formats.episodedir import layout

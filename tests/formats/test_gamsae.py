@@ -22,9 +22,9 @@ from hypothesis.extra import numpy as npst
 from tests.conftest import OWN_GOLDEN, ROOT, SHARED_GOLDEN, shared_golden
 from tests.formats.spec_tables import assert_spec_matches
 from tests.sweeps import enough_examples, thinned
-from warpdata.bytekit import system
 from warpdata.bytekit.checksum import fnv1a64, sha256_hex
-from warpdata.bytekit.ranges import BytesRangeReader
+from warpdata.bytekit.io.ranges import BytesRangeReader
+from warpdata.bytekit.process import system
 from warpdata.corpora.source import FixedOrderSource, MmapShardSource
 from warpdata.corpora.store_source import StoreShardSource
 from warpdata.errors import (

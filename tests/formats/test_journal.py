@@ -17,9 +17,9 @@ from tests.conftest import ROOT
 from tests.formats.spec_tables import assert_spec_matches
 from tests.sweeps import enough_examples, thinned
 from tests.waiting import LIMIT_S
-from warpdata.bytekit import system
 from warpdata.bytekit.checksum import crc32c
-from warpdata.bytekit.ranges import BytesRangeReader
+from warpdata.bytekit.io.ranges import BytesRangeReader
+from warpdata.bytekit.process import system
 from warpdata.errors import FormatError, JournalInUseError, LimitExceededError, WriterClosedError
 from warpdata.formats.journal import layout
 from warpdata.formats.journal.reader import JournalReader, is_live

@@ -13,7 +13,7 @@ import pytest
 
 from warpdata.bytekit import varint
 from warpdata.bytekit.checksum import crc32c
-from warpdata.bytekit.ranges import BytesRangeReader
+from warpdata.bytekit.io.ranges import BytesRangeReader
 from warpdata.errors import (
     BadMagicError,
     ChecksumError,

@@ -17,7 +17,7 @@ from tests.conftest import OWN_GOLDEN, ROOT
 from tests.formats.spec_tables import assert_spec_matches
 from tests.sweeps import enough_examples, thinned
 from warpdata.bytekit.checksum import crc32c
-from warpdata.bytekit.ranges import BytesRangeReader
+from warpdata.bytekit.io.ranges import BytesRangeReader
 from warpdata.errors import CorruptLayoutError, FormatError, TruncatedError
 from warpdata.formats.tarshard import layout
 from warpdata.formats.tarshard.member_index import Member, MemberIndex, pack_index

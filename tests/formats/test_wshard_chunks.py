@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 import warpdata as wd
 from tests.formats import episodes
 from tests.sweeps import enough_examples
-from warpdata.bytekit.commit import commit_file
+from warpdata.bytekit.io.commit import commit_file
 from warpdata.bytekit.jsontext import dump_json
 from warpdata.episodes.salvage import salvage_folder
 from warpdata.errors import (

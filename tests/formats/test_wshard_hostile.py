@@ -14,9 +14,9 @@ import zstandard
 import warpdata as wd
 from tests.formats import episodes
 from warpdata.bytekit.checksum import crc32c, xxh64
-from warpdata.bytekit.commit import commit_file
+from warpdata.bytekit.io.commit import commit_file
+from warpdata.bytekit.io.ranges import BytesRangeReader
 from warpdata.bytekit.jsontext import dump_json
-from warpdata.bytekit.ranges import BytesRangeReader
 from warpdata.errors import (
     BadMagicError,
     BlobNotFoundError,

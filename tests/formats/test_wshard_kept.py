@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import warpdata as wd
-from warpdata.bytekit.kept import DEFAULT_BYTES, KEPT
+from warpdata.bytekit.process.block_cache import DEFAULT_BYTES, KEPT
 from warpdata.formats.wshard import ShardReader, reader
 from warpdata.stores.folder import StoreFolder
 from warpdata.stores.memory import MemoryStore

@@ -11,7 +11,7 @@ import pytest
 import warpdata as wd
 from warpdata.bytekit.align import align_up
 from warpdata.bytekit.checksum import crc32c, xxh64
-from warpdata.bytekit.commit import commit_file
+from warpdata.bytekit.io.commit import commit_file
 from warpdata.errors import ConflictError, CorruptLayoutError
 from warpdata.formats.wshard import ShardReader, ShardWriter, layout
 from warpdata.formats.wshard.pieces import PieceChecksums

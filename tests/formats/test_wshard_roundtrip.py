@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 import warpdata as wd
 from tests.formats import episodes, plain_decoder
 from tests.sweeps import enough_examples
-from warpdata.bytekit.ranges import BytesRangeReader
+from warpdata.bytekit.io.ranges import BytesRangeReader
 from warpdata.errors import SchemaMismatchError
 from warpdata.formats.wshard import ShardReader, layout
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 import warpdata as wd
 from tests.sweeps import enough_examples
-from warpdata.bytekit.ranges import BytesRangeReader, Range
+from warpdata.bytekit.io.ranges import BytesRangeReader, Range
 from warpdata.errors import BlobNotFoundError, ChecksumError, CorruptLayoutError, FormatError
 from warpdata.formats.wshard import ShardReader, layout
 

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 import warpdata as wd
 from tests.sweeps import enough_examples
 from warpdata.bytekit.checksum import crc32c, xxh64
-from warpdata.bytekit.ranges import BytesRangeReader
+from warpdata.bytekit.io.ranges import BytesRangeReader
 from warpdata.errors import CorruptLayoutError, SchemaMismatchError, TimestampOrderError, TruncatedError
 from warpdata.formats.wshard import ShardReader, layout
 from warpdata.formats.wshard.chunked import ChunkedEpisodeReader, chunk_episode

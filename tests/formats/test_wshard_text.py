@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 import warpdata as wd
 from tests.formats import episodes, plain_decoder
 from tests.sweeps import enough_examples
-from warpdata.bytekit.commit import commit_file
+from warpdata.bytekit.io.commit import commit_file
 from warpdata.bytekit.jsontext import dump_json
 from warpdata.errors import CorruptLayoutError, FormatError
 from warpdata.formats.wshard import ShardReader, ShardWriter, text

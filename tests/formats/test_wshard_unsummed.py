@@ -11,8 +11,8 @@ import pytest
 import warpdata as wd
 from tests.formats.episodes import as_others_write_it
 from tests.formats.test_wshard_kept import metered
-from warpdata.bytekit.kept import KEPT
-from warpdata.bytekit.ranges import BytesRangeReader, FileRangeReader
+from warpdata.bytekit.io.ranges import BytesRangeReader, FileRangeReader
+from warpdata.bytekit.process.block_cache import KEPT
 from warpdata.errors import ChecksumError
 from warpdata.formats.wshard import ShardReader, layout
 from warpdata.formats.wshard.verify import verify_shard

@@ -11,7 +11,7 @@ import pytest
 import warpdata as wd
 from warpdata.bytekit import seekable
 from warpdata.bytekit.checksum import crc32c
-from warpdata.bytekit.kept import DEFAULT_BYTES
+from warpdata.bytekit.process.block_cache import DEFAULT_BYTES
 from warpdata.episodes.content import stated_content
 from warpdata.episodes.kept_frames import stretch_starts
 from warpdata.episodes.packed import PackedRows

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from warpdata.bytekit.ranges import BytesRangeReader
+from warpdata.bytekit.io.ranges import BytesRangeReader
 from warpdata.formats.rvf import layout, manifest
 from warpdata.formats.rvf.layout import DirectoryEntry, OverlayChain, SegmentType, Tag
 from warpdata.formats.rvf.manifest import Root, Tlv

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from warpdata.bytekit.checksum import crc32c
-from warpdata.bytekit.ranges import BytesRangeReader
+from warpdata.bytekit.io.ranges import BytesRangeReader
 from warpdata.errors import FormatError
 from warpdata.search import merging
 from warpdata.search.store import VectorStore

@@ -18,7 +18,7 @@ import pytest
 
 from tests.conftest import shared_golden
 from tests.sweeps import SOAK, thinned
-from warpdata.bytekit.ranges import BytesRangeReader
+from warpdata.bytekit.io.ranges import BytesRangeReader
 from warpdata.errors import CorruptLayoutError, FormatError
 from warpdata.formats.rvf.reader import earlier_snapshots, open_snapshot
 from warpdata.formats.rvf.signing import SigningKey

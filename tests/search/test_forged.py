@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from tests.search.forging import Part, Parts, with_small_manifest
-from warpdata.bytekit.ranges import BytesRangeReader
+from warpdata.bytekit.io.ranges import BytesRangeReader
 from warpdata.errors import CorruptLayoutError, FormatError, LimitExceededError
 from warpdata.formats.rvf import layout
 from warpdata.formats.rvf.layout import SegmentType, Tag

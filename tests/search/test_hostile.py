@@ -9,7 +9,7 @@ import pytest
 
 from tests.search.forging import Parts
 from tests.sweeps import enough_examples
-from warpdata.bytekit.ranges import BytesRangeReader
+from warpdata.bytekit.io.ranges import BytesRangeReader
 from warpdata.errors import FormatError
 from warpdata.formats.rvf.layout import SegmentType
 from warpdata.search.store import VectorStore

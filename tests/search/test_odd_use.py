@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import warpdata as wd
-from warpdata.bytekit.ranges import BytesRangeReader
+from warpdata.bytekit.io.ranges import BytesRangeReader
 from warpdata.errors import ConflictError, FormatError, LimitExceededError, OutOfSpaceError
 from warpdata.formats.rvf.payloads import layout as records
 from warpdata.formats.rvf.payloads.meta import MetaPayload, encode_meta

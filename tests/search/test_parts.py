@@ -10,7 +10,7 @@ import pytest
 
 import warpdata as wd
 from tests.sweeps import SOAK
-from warpdata.bytekit.ranges import BytesRangeReader
+from warpdata.bytekit.io.ranges import BytesRangeReader
 from warpdata.errors import FormatError
 from warpdata.formats.rvf.layout import SegmentType
 from warpdata.search.store import VectorStore

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import warpdata as wd
-from warpdata.bytekit.ranges import BytesRangeReader
+from warpdata.bytekit.io.ranges import BytesRangeReader
 from warpdata.errors import (
     BlobNotFoundError,
     ConflictError,

@@ -13,7 +13,7 @@ import pytest
 import warpdata as wd
 from tests.published import publish_demo
 from tests.stores.test_cache import DATA, opened
-from warpdata.bytekit import system
+from warpdata.bytekit.process import system
 from warpdata.errors import OfflineError, PermissionError_
 from warpdata.stores.blobs import BlobReader
 from warpdata.stores.cache import PageCache

@@ -14,7 +14,7 @@ from tests.contracts.blob_store import DATA, BlobStoreContract, ReadableStoreCon
 from tests.contracts.range_reader import RangeReaderContract
 from tests.servers import S3Server, free_port, run_http, s3_store, unique
 from warpdata.bytekit.checksum import sha256_hex
-from warpdata.bytekit.ranges import RangeReader
+from warpdata.bytekit.io.ranges import RangeReader
 from warpdata.catalog.access import AccessOptions
 from warpdata.errors import (
     AuthenticationError,

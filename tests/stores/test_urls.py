@@ -16,7 +16,7 @@ import pytest
 import warpdata as wd
 from tests.servers import BUCKET, S3Server, run_http, s3_store, serving, unique
 from warpdata._api import store_folder, url_cache
-from warpdata.bytekit.ranges import FarRangeReader
+from warpdata.bytekit.io.ranges import FarRangeReader
 from warpdata.errors import BlobChangedError
 from warpdata.stores.folder import StoreFile, StoreFolder
 from warpdata.stores.layout import PAGE_BYTES

@@ -19,8 +19,8 @@ from tests.published import publish_demo
 from tests.servers import BUCKET, KEY, SECRET, Proxy, S3Server, s3_store, unique
 from tests.stores.test_cache import DATA, opened
 from tests.waiting import LIMIT_S, until
-from warpdata.bytekit import locks
-from warpdata.bytekit.locks import ThreadLock
+from warpdata.bytekit.process import locks
+from warpdata.bytekit.process.locks import ThreadLock
 from warpdata.errors import UnavailableError
 from warpdata.stores import layout
 from warpdata.stores.address import StoreOptions, open_store

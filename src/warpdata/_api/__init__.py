@@ -11,7 +11,7 @@ from warpdata.errors import BadMagicError, BlobNotFoundError, StoreError, requir
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence
 
-    from warpdata.bytekit.ranges import RangeReader
+    from warpdata.bytekit.io.ranges import RangeReader
     from warpdata.catalog.access import AccessKeywords
     from warpdata.catalog.dataset import Dataset
     from warpdata.catalog.table import Table
@@ -396,7 +396,7 @@ def open_corpus(
 
 def _shard_bytes(place: str) -> RangeReader:
     """One shard by URL, or a local one among URLs."""
-    from warpdata.bytekit.ranges import FileRangeReader
+    from warpdata.bytekit.io.ranges import FileRangeReader
 
     found = place_and_bytes(place)[1]
     return FileRangeReader(found) if isinstance(found, str) else found
@@ -457,7 +457,7 @@ def keep_decoded(max_bytes: str | int) -> None:
     A compressed block that is one frame is decoded whole for any of its rows: kept, it is decoded once. So are frames
     of cameras, JPEG and PNG pictures too, that windows and samples ask for again.
     """
-    from warpdata.bytekit.kept import KEPT
+    from warpdata.bytekit.process.block_cache import KEPT
     from warpdata.catalog.names import parse_size
 
     KEPT.max_bytes = parse_size(max_bytes)

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from warpdata.bytekit.forks import tell_in_child
+from warpdata.bytekit.process.forks import tell_in_child
 
 SMALLEST = 32 << 10
 """Smaller arrays are made anew: that costs less than to keep account of them."""

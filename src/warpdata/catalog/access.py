@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypedDict
 
-from warpdata.bytekit.background import map_in_threads
 from warpdata.bytekit.checksum import sha256_hex
+from warpdata.bytekit.process.threads import map_in_threads
 from warpdata.catalog.names import parse_size
 from warpdata.corpora.options import options_of
 from warpdata.errors import (

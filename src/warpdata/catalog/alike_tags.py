@@ -6,8 +6,8 @@ import contextlib
 import os
 from collections.abc import Sequence
 
-from warpdata.bytekit.commit import make_folders
-from warpdata.bytekit.filenames import folded, keep_apart
+from warpdata.bytekit.io.commit import make_folders
+from warpdata.bytekit.io.filenames import folded, keep_apart
 from warpdata.catalog.names import DatasetName
 from warpdata.stores.blobstore import BlobStore
 from warpdata.stores.local import LocalStore

@@ -10,8 +10,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from warpdata.bytekit.arrow_arrays import text_to_arrow
+from warpdata.bytekit.io.ranges import RangeReader
 from warpdata.bytekit.lazy import cached_property
-from warpdata.bytekit.ranges import RangeReader
 from warpdata.catalog.artifacts import Artifact
 from warpdata.catalog.lanes import Lane, LanedSource, LanePlace
 from warpdata.catalog.recordings import SUFFIX

@@ -6,12 +6,12 @@ import heapq
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 
-from warpdata.bytekit.background import MAX_PARALLEL, map_in_threads
 from warpdata.bytekit.checksum import crc32c
 from warpdata.bytekit.codec import decode, zstd_frame_size
+from warpdata.bytekit.io.ranges import BytesRangeReader, JoinedRangeReader, Range, RangeReader, coalesce
 from warpdata.bytekit.lazy import cached_property
-from warpdata.bytekit.locks import ThreadLock
-from warpdata.bytekit.ranges import BytesRangeReader, JoinedRangeReader, Range, RangeReader, coalesce
+from warpdata.bytekit.process.locks import ThreadLock
+from warpdata.bytekit.process.threads import MAX_PARALLEL, map_in_threads
 from warpdata.catalog.access import Access, Catalog
 from warpdata.errors import BlobNotFoundError, ChecksumError, CorruptLayoutError, LimitExceededError
 from warpdata.formats.manifest.model import VECTOR_KIND, ArtifactPart, BlobRef, LongList

@@ -10,10 +10,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from warpdata.bytekit.background import map_in_threads
-from warpdata.bytekit.commit import make_folders, write_file
-from warpdata.bytekit.forks import tell_in_child
+from warpdata.bytekit.io.commit import make_folders, write_file
 from warpdata.bytekit.jsontext import dump_json, plain_json
+from warpdata.bytekit.process.forks import tell_in_child
+from warpdata.bytekit.process.threads import map_in_threads
 from warpdata.catalog import sources
 from warpdata.catalog.access import (
     Access,

@@ -15,7 +15,7 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from warpdata.bytekit.jsontext import dump_json, parse_json_object
-from warpdata.bytekit.system import seconds_with_sleep
+from warpdata.bytekit.process.system import seconds_with_sleep
 from warpdata.errors import BlobNotFoundError, ConflictError, FormatError, ManifestCorruptedError, StoreError
 from warpdata.formats.manifest.model import HASH
 from warpdata.stores.blobstore import BlobInfo, BlobStore

@@ -11,8 +11,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
+from warpdata.bytekit.io.ranges import RangeReader
 from warpdata.bytekit.lazy import cached_property
-from warpdata.bytekit.ranges import RangeReader
 from warpdata.catalog import refarray
 from warpdata.catalog.access import Access, AccessOptions, Catalog, access_options
 from warpdata.catalog.artifact_contents import EPISODES_TABLE, PublishedSource, one_of_kind, open_corpus

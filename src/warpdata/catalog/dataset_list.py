@@ -10,8 +10,8 @@ import random
 import re
 import time
 
-from warpdata.bytekit.background import map_in_threads
 from warpdata.bytekit.jsontext import dump_json, parse_json_object
+from warpdata.bytekit.process.threads import map_in_threads
 from warpdata.catalog.names import DatasetName
 from warpdata.errors import (
     BlobNotFoundError,

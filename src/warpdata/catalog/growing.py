@@ -14,7 +14,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from warpdata.bytekit.background import map_in_threads
+from warpdata.bytekit.process.threads import map_in_threads
 from warpdata.catalog.access import Access, writable_catalog
 from warpdata.catalog.alike_tags import keep_tags_apart
 from warpdata.catalog.artifact_contents import EPISODES_TABLE

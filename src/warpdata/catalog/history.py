@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
-from warpdata.bytekit.background import map_in_threads
+from warpdata.bytekit.process.threads import map_in_threads
 from warpdata.catalog.access import Access, Catalog
 from warpdata.catalog.alike_tags import is_another_tag, keep_tags_apart
 from warpdata.catalog.claims import keeping

@@ -14,9 +14,9 @@ import numpy as np
 
 from warpdata.bytekit.arrays import as_array
 from warpdata.bytekit.checksum import sha256_hex
-from warpdata.bytekit.commit import make_folders, write_file
+from warpdata.bytekit.io.commit import make_folders, write_file
 from warpdata.bytekit.jsontext import dump_json
-from warpdata.bytekit.locks import FileLock
+from warpdata.bytekit.process.locks import FileLock
 from warpdata.catalog.adding import check_free, publish_part
 from warpdata.catalog.artifact_contents import PublishedSource
 from warpdata.catalog.dataset import Dataset

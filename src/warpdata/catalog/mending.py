@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from warpdata.bytekit.background import map_in_threads
+from warpdata.bytekit.process.threads import map_in_threads
 from warpdata.catalog.access import Access, writable_catalog
 from warpdata.catalog.claims import keeping
 from warpdata.catalog.dataset_list import check_catalog

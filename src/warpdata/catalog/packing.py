@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from warpdata.bytekit import system
-from warpdata.bytekit.background import map_in_threads
 from warpdata.bytekit.checksum import crc32c
+from warpdata.bytekit.process import system
+from warpdata.bytekit.process.threads import map_in_threads
 from warpdata.catalog.sources import expand_paths
 from warpdata.errors import CorruptLayoutError, DatasetError
 from warpdata.formats.tarshard.member_index import Member

@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from warpdata.bytekit.background import map_in_threads
+from warpdata.bytekit.process.threads import map_in_threads
 from warpdata.catalog.access import Access, writable_catalog
 from warpdata.catalog.alike_tags import keep_tags_apart
 from warpdata.catalog.card import cards

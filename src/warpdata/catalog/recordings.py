@@ -9,7 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from warpdata.bytekit.filenames import folded
+from warpdata.bytekit.io.filenames import folded
 from warpdata.catalog.filekinds import file_kind, folder_kind
 from warpdata.catalog.packing import PackedShard, listed
 from warpdata.episodes.collection import Episodes

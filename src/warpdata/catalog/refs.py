@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from warpdata.bytekit.folders import RangeFile
+from warpdata.bytekit.io.folders import RangeFile
+from warpdata.bytekit.io.ranges import PartRangeReader
 from warpdata.bytekit.lazy import cached_property
-from warpdata.bytekit.locks import ThreadLock
-from warpdata.bytekit.ranges import PartRangeReader
+from warpdata.bytekit.process.locks import ThreadLock
 from warpdata.catalog import media
 from warpdata.catalog.artifact_contents import episode_of
 from warpdata.catalog.artifacts import Artifact

@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from warpdata.bytekit.background import MAX_PARALLEL, map_in_threads
+from warpdata.bytekit.process.threads import MAX_PARALLEL, map_in_threads
 from warpdata.catalog.access import Catalog
 from warpdata.catalog.claims import (
     KEEP,

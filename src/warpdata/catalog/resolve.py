@@ -9,7 +9,7 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from warpdata.bytekit import commit
+from warpdata.bytekit.io import commit
 from warpdata.bytekit.jsontext import dump_json, parse_json_object
 from warpdata.catalog.access import Access, Catalog
 from warpdata.catalog.alike_tags import is_another_tag

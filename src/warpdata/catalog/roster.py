@@ -15,9 +15,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from warpdata.bytekit.background import map_in_threads
 from warpdata.bytekit.checksum import sha256_hex
 from warpdata.bytekit.jsontext import dump_json, parse_json_object
+from warpdata.bytekit.process.threads import map_in_threads
 from warpdata.catalog.names import DatasetName
 from warpdata.catalog.pointer import read_pointer
 from warpdata.errors import BlobNotFoundError, ConflictError, FormatError, ManifestCorruptedError, StoreError

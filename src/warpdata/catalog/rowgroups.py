@@ -16,10 +16,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from warpdata.bytekit.background import SharedWork
+from warpdata.bytekit.io.ranges import Range, RangeReader, Span, check_range, coalesce
 from warpdata.bytekit.lazy import cached_property
-from warpdata.bytekit.locks import ThreadLock
-from warpdata.bytekit.ranges import Range, RangeReader, Span, check_range, coalesce
+from warpdata.bytekit.process.locks import ThreadLock
+from warpdata.bytekit.process.threads import SharedWork
 from warpdata.errors import (
     CorruptLayoutError,
     FormatError,

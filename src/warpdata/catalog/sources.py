@@ -14,7 +14,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from warpdata.bytekit.ranges import FileRangeReader, RangeReader, check_regular
+from warpdata.bytekit.io.ranges import FileRangeReader, RangeReader, check_regular
 from warpdata.catalog.rowgroups import parse_footer, read_tail
 from warpdata.catalog.rowsources import (
     ARROW_ERRORS,

@@ -10,8 +10,8 @@ import time
 import weakref
 from pathlib import Path
 
-from warpdata.bytekit.commit import make_folders, map_os_errors
-from warpdata.bytekit.locks import FileLock, lock_first_byte
+from warpdata.bytekit.io.commit import make_folders, map_os_errors
+from warpdata.bytekit.process.locks import FileLock, lock_first_byte
 from warpdata.errors import StoreError
 from warpdata.stores.address import is_remote, open_store
 from warpdata.stores.local import STAGING, LocalStore

@@ -13,9 +13,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from warpdata.bytekit.background import map_in_threads
 from warpdata.bytekit.lazy import cached_property
-from warpdata.bytekit.locks import ThreadLock
+from warpdata.bytekit.process.locks import ThreadLock
+from warpdata.bytekit.process.threads import map_in_threads
 from warpdata.catalog.refarray import RefType, bound_batch, bound_dict, python_values, recipe_of
 from warpdata.catalog.rowfilter import RowFilter
 from warpdata.catalog.rowgroups import ShardFile, schema_from_base64

@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from warpdata.bytekit.background import MAX_PARALLEL, map_in_threads
 from warpdata.bytekit.checksum import RunningSha256, sha256_hex
+from warpdata.bytekit.process.threads import MAX_PARALLEL, map_in_threads
 from warpdata.errors import (
     BlobNotFoundError,
     ChecksumError,

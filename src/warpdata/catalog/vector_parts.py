@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from warpdata.bytekit.checksum import RunningSha256
-from warpdata.bytekit.ranges import RangeReader
+from warpdata.bytekit.io.ranges import RangeReader
 from warpdata.catalog.artifacts import Artifact
 from warpdata.catalog.packing import PackedShard
 from warpdata.catalog.transfer import Upload, upload_file, upload_read

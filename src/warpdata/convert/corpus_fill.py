@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from warpdata.bytekit.commit import commit_folder
+from warpdata.bytekit.io.commit import commit_folder
 from warpdata.corpora.batch import Rows
 from warpdata.corpora.source import MmapShardSource
 from warpdata.corpora.writer import DEFAULT_SHARD_BYTES, CorpusWriter

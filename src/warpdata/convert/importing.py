@@ -20,9 +20,9 @@ from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import quote
 
 from warpdata._version import __version__
-from warpdata.bytekit.commit import TEMP_MARK, map_os_errors, write_file
+from warpdata.bytekit.io.commit import TEMP_MARK, map_os_errors, write_file
 from warpdata.bytekit.jsontext import dump_json, parse_json_object
-from warpdata.bytekit.locks import FileLock
+from warpdata.bytekit.process.locks import FileLock
 from warpdata.convert.each_episode import OnError, Progress, SteppedTask, check_on_error, in_episode
 from warpdata.convert.plain_names import RENAMED, names_behind, under_plain_names
 from warpdata.convert.receipt import ConversionReceipt, Note, note_of, noted

@@ -11,8 +11,8 @@ from typing import IO, Any
 
 import numpy as np
 
-from warpdata.bytekit.commit import commit_file
 from warpdata.bytekit.dtype import dtype_named
+from warpdata.bytekit.io.commit import commit_file
 from warpdata.bytekit.view import byte_view
 from warpdata.convert.corpus_fill import ConvertOptions, Progress, batch_rows, fill_corpus
 from warpdata.corpora.batch import Rows

@@ -14,9 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from warpdata.bytekit.dtype import dtype_of
-from warpdata.bytekit.folders import RangeFile
-from warpdata.bytekit.kept import KEPT
+from warpdata.bytekit.io.folders import RangeFile
 from warpdata.bytekit.lazy import cached_property
+from warpdata.bytekit.process.block_cache import KEPT
 from warpdata.bytekit.view import byte_view
 from warpdata.convert.npy import npy_header
 from warpdata.convert.place import Place, check_inside

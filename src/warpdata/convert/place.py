@@ -7,8 +7,8 @@ import os
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
-from warpdata.bytekit.folders import FolderReader
-from warpdata.bytekit.ranges import FileRangeReader, RangeReader
+from warpdata.bytekit.io.folders import FolderReader
+from warpdata.bytekit.io.ranges import FileRangeReader, RangeReader
 from warpdata.errors import BlobNotFoundError, CorruptLayoutError, FormatError
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from warpdata.bytekit.commit import commit_folder, writable_path
+from warpdata.bytekit.io.commit import commit_folder, writable_path
 from warpdata.convert.importing import Progress
 from warpdata.convert.place import Place
 from warpdata.convert.plain_names import under_own_names

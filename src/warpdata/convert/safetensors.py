@@ -10,10 +10,10 @@ from typing import Any
 
 import numpy as np
 
-from warpdata.bytekit.commit import commit_file
 from warpdata.bytekit.dtype import DType, dtype_named
+from warpdata.bytekit.io.commit import commit_file
+from warpdata.bytekit.io.ranges import FileRangeReader, RangeReader
 from warpdata.bytekit.jsontext import dump_json, parse_json_object
-from warpdata.bytekit.ranges import FileRangeReader, RangeReader
 from warpdata.bytekit.view import byte_view
 from warpdata.convert.corpus_fill import ConvertOptions, Progress, batch_rows, fill_corpus
 from warpdata.corpora.batch import Rows

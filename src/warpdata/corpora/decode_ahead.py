@@ -11,8 +11,8 @@ from functools import partial
 import numpy as np
 import numpy.typing as npt
 
-from warpdata.bytekit.background import Task, TaskThread
-from warpdata.bytekit.system import has_idle_core
+from warpdata.bytekit.process.system import has_idle_core
+from warpdata.bytekit.process.threads import Task, TaskThread
 from warpdata.corpora.batch import Rows
 
 DEPTH = 2

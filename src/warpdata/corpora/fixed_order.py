@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from warpdata.bytekit.background import OrderedWorkers, SharedWork
-from warpdata.bytekit.system import has_idle_core
+from warpdata.bytekit.process.system import has_idle_core
+from warpdata.bytekit.process.threads import OrderedWorkers, SharedWork
 from warpdata.corpora.batch import Rows
 from warpdata.corpora.decode_ahead import AHEAD_BATCHES, MAX_BYTES, MIN_BYTES, DecodeAhead
 from warpdata.corpora.shards import ShardSet

@@ -9,8 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from warpdata.bytekit import pages, system
 from warpdata.bytekit.dtype import DType
+from warpdata.bytekit.io import pages
+from warpdata.bytekit.process import system
 from warpdata.corpora.batch import Rows
 from warpdata.corpora.decode import decode_rows, raw_dtype
 from warpdata.corpora.shards import ShardSet

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import numpy as np
 
-from warpdata.bytekit.append_file import AppendFile
 from warpdata.bytekit.checksum import crc32c
-from warpdata.bytekit.commit import fsync_folder
 from warpdata.bytekit.dtype import DType, dtype_named
-from warpdata.bytekit.ranges import FileRangeReader
+from warpdata.bytekit.io.append_file import AppendFile
+from warpdata.bytekit.io.commit import fsync_folder
+from warpdata.bytekit.io.ranges import FileRangeReader
 from warpdata.bytekit.view import byte_view
 from warpdata.corpora.batch import Rows
 from warpdata.errors import nearest

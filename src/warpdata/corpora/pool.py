@@ -10,7 +10,7 @@ from functools import partial
 
 import numpy as np
 
-from warpdata.bytekit.background import OrderedWorkers
+from warpdata.bytekit.process.threads import OrderedWorkers
 from warpdata.corpora.batch import Rows
 from warpdata.corpora.decode import raw_dtype
 from warpdata.corpora.runs import RunReader

@@ -8,7 +8,7 @@ from typing import Protocol
 
 import numpy as np
 
-from warpdata.bytekit import system
+from warpdata.bytekit.process import system
 from warpdata.corpora.batch import Rows
 from warpdata.corpora.decode import raw_dtype
 from warpdata.corpora.shards import ShardSet

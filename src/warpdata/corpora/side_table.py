@@ -12,8 +12,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from warpdata.bytekit.commit import commit_file
 from warpdata.bytekit.dtype import dtype_named
+from warpdata.bytekit.io.commit import commit_file
 from warpdata.errors import BlobNotFoundError, CorruptLayoutError, nearest
 from warpdata.formats.gamsae.layout import ROW_ID_COLUMN, ROWS_PARQUET
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
 import numpy as np
 
-from warpdata.bytekit.pages import fits_free_memory
+from warpdata.bytekit.io.pages import fits_free_memory
 from warpdata.corpora import shards as shard_sets
 from warpdata.corpora.batch import RowBatch, Rows
 from warpdata.corpora.decode import output_dtype

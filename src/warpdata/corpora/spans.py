@@ -15,7 +15,7 @@ import numpy as np
 
 from warpdata.bytekit.checksum import crc32c
 from warpdata.bytekit.dtype import DType
-from warpdata.bytekit.ranges import read_at
+from warpdata.bytekit.io.ranges import read_at
 from warpdata.bytekit.view import byte_view
 from warpdata.corpora.batch import Rows
 from warpdata.corpora.decode import decode_part, raw_dtype

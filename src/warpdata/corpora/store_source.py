@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any, Unpack
 
 import numpy as np
 
-from warpdata.bytekit.background import map_in_threads
-from warpdata.bytekit.folders import FolderReader
-from warpdata.bytekit.ranges import FileRangeReader, RangeReader
+from warpdata.bytekit.io.folders import FolderReader
+from warpdata.bytekit.io.ranges import FileRangeReader, RangeReader
+from warpdata.bytekit.process.threads import map_in_threads
 from warpdata.corpora.batch import Rows
 from warpdata.corpora.decode import raw_dtype
 from warpdata.corpora.options import options_of

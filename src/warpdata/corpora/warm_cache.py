@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from warpdata.bytekit.append_file import AppendFile
-from warpdata.bytekit.commit import map_os_errors, remove_temps_of
-from warpdata.bytekit.locks import FileLock
-from warpdata.bytekit.ranges import FileRangeReader, MmapRangeReader
+from warpdata.bytekit.io.append_file import AppendFile
+from warpdata.bytekit.io.commit import map_os_errors, remove_temps_of
+from warpdata.bytekit.io.ranges import FileRangeReader, MmapRangeReader
+from warpdata.bytekit.process.locks import FileLock
 from warpdata.errors import (
     ConflictError,
     LimitExceededError,

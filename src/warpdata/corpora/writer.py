@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 import numpy as np
 import numpy.typing as npt
 
-from warpdata.bytekit.commit import map_os_errors, remove_temps_of
 from warpdata.bytekit.dtype import dtype_named
-from warpdata.bytekit.forks import tell_in_child
-from warpdata.bytekit.locks import FileLock
+from warpdata.bytekit.io.commit import map_os_errors, remove_temps_of
+from warpdata.bytekit.process.forks import tell_in_child
+from warpdata.bytekit.process.locks import FileLock
 from warpdata.corpora.batch import Rows
 from warpdata.corpora.open_shard import (
     OpenShard,

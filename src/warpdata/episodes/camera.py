@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from warpdata.bytekit.append_file import AppendFile
 from warpdata.bytekit.checksum import crc32c
-from warpdata.bytekit.commit import commit_together, fsync_files
+from warpdata.bytekit.io.append_file import AppendFile
+from warpdata.bytekit.io.commit import commit_together, fsync_files
 from warpdata.episodes.journals import FrameJournal, FrameJournals
 from warpdata.episodes.statistics import ClockStatistics, SharedClocks
 from warpdata.episodes.threads import JobQueue

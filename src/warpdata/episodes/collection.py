@@ -12,10 +12,10 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from warpdata.bytekit.arrow_arrays import to_arrow
-from warpdata.bytekit.background import map_in_threads
 from warpdata.bytekit.checksum import xxh64
 from warpdata.bytekit.keys import positions
 from warpdata.bytekit.lazy import cached_property
+from warpdata.bytekit.process.threads import map_in_threads
 from warpdata.episodes.code_name import code_name
 from warpdata.episodes.content import content_of
 from warpdata.episodes.derived import with_signals

@@ -8,10 +8,10 @@ from bisect import bisect_left, bisect_right
 
 import numpy as np
 
-from warpdata.bytekit.bulk_file import BulkFile, Later
 from warpdata.bytekit.checksum import RunningXxh3128, crc32c
-from warpdata.bytekit.commit import map_os_errors
-from warpdata.bytekit.ranges import RangeReader, read_into
+from warpdata.bytekit.io.bulk_file import BulkFile, Later
+from warpdata.bytekit.io.commit import map_os_errors
+from warpdata.bytekit.io.ranges import RangeReader, read_into
 from warpdata.episodes.content_sums import ContentSum
 from warpdata.episodes.encoded import CameraCopy, Stretches
 from warpdata.formats.episodedir.frame_index import FrameIndex

@@ -17,13 +17,13 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from warpdata.bytekit.background import ThreadPool
-from warpdata.bytekit.bulk_file import BulkFile
 from warpdata.bytekit.checksum import crc32c
-from warpdata.bytekit.commit import commit_folder, map_os_errors, put_file
 from warpdata.bytekit.dtype import dtype_of
-from warpdata.bytekit.filenames import keep_apart
-from warpdata.bytekit.ranges import RangeReader
+from warpdata.bytekit.io.bulk_file import BulkFile
+from warpdata.bytekit.io.commit import commit_folder, map_os_errors, put_file
+from warpdata.bytekit.io.filenames import keep_apart
+from warpdata.bytekit.io.ranges import RangeReader
+from warpdata.bytekit.process.threads import ThreadPool
 from warpdata.episodes.camera import VideoFile
 from warpdata.episodes.content_sums import ContentSum, RowsSum, sum_of, sum_of_rows
 from warpdata.episodes.copied_video import copy_camera

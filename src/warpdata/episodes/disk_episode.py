@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from warpdata.bytekit.folders import FolderReader
+from warpdata.bytekit.io.folders import FolderReader
 from warpdata.episodes.journals import SIGNALS_JOURNAL
 from warpdata.episodes.signals import SimpleSignal, VideoSignal
 from warpdata.errors import (

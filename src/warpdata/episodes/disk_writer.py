@@ -9,10 +9,10 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from warpdata.bytekit.commit import fsync_folder, make_folders, map_os_errors, write_file
-from warpdata.bytekit.filenames import keep_apart
-from warpdata.bytekit.forks import tell_in_child
-from warpdata.bytekit.locks import make_locked_folder
+from warpdata.bytekit.io.commit import fsync_folder, make_folders, map_os_errors, write_file
+from warpdata.bytekit.io.filenames import keep_apart
+from warpdata.bytekit.process.forks import tell_in_child
+from warpdata.bytekit.process.locks import make_locked_folder
 from warpdata.episodes.durability import Durability
 from warpdata.episodes.interrupts import finish_despite_interrupt, interrupts_wait
 from warpdata.episodes.provenance import first_meta

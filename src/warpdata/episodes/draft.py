@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from warpdata.bytekit.commit import map_os_errors, write_file
+from warpdata.bytekit.io.commit import map_os_errors, write_file
 from warpdata.bytekit.jsontext import dump_json, parse_json_object
 from warpdata.episodes.collection import Episodes, EpisodesSource
 from warpdata.episodes.edits import EditedSource, Edits, Effect, EpisodeEntry

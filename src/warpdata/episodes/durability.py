@@ -8,7 +8,7 @@ import time
 from dataclasses import dataclass
 from typing import Any
 
-from warpdata.bytekit.forks import process_id
+from warpdata.bytekit.process.forks import process_id
 from warpdata.errors import nearest
 
 _PERIOD = re.compile(r"(\d+(?:\.\d+)?)(ms|s)")

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from warpdata.bytekit.system import usable_cores
+from warpdata.bytekit.process.system import usable_cores
 from warpdata.episodes.camera import VideoFile
 from warpdata.episodes.threads import JobQueue, Workers
 

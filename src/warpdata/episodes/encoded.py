@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from warpdata.bytekit.checksum import crc32c
-from warpdata.bytekit.ranges import BytesRangeReader, JoinedRangeReader, PartRangeReader, RangeReader
+from warpdata.bytekit.io.ranges import BytesRangeReader, JoinedRangeReader, PartRangeReader, RangeReader
 from warpdata.episodes.file_video import FileVideo, runs_of
 from warpdata.episodes.signals import VideoSignal
 from warpdata.episodes.statistics import ClockStatistics

@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from warpdata.bytekit.arrow_arrays import to_arrow
-from warpdata.bytekit.commit import write_file
+from warpdata.bytekit.io.commit import write_file
 from warpdata.episodes.facts import COLUMNS, facts_table, joined_tables
 from warpdata.episodes.listing import episode_path
 from warpdata.errors import WarpError

@@ -12,9 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from warpdata.bytekit.checksum import crc32c
-from warpdata.bytekit.folders import buffered
+from warpdata.bytekit.io.folders import buffered
+from warpdata.bytekit.io.ranges import RangeReader
 from warpdata.bytekit.lazy import cached_property
-from warpdata.bytekit.ranges import RangeReader
 from warpdata.episodes.signals import VideoSignal
 from warpdata.errors import CorruptLayoutError
 from warpdata.formats.episodedir.documents import FileSum

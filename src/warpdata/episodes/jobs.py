@@ -14,7 +14,7 @@ from concurrent.futures.process import BrokenProcessPool
 from multiprocessing.reduction import ForkingPickler
 from typing import Any, Protocol, TypeVar
 
-from warpdata.bytekit.background import start_thread
+from warpdata.bytekit.process.threads import start_thread
 from warpdata.errors import WarpError
 
 R = TypeVar("R")

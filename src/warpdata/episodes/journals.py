@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from warpdata.bytekit.commit import fsync_folder, map_os_errors
+from warpdata.bytekit.io.commit import fsync_folder, map_os_errors
 from warpdata.bytekit.jsontext import dump_json
 from warpdata.episodes.durability import Durability, owner
 from warpdata.episodes.interrupts import interrupts_wait

@@ -11,8 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from warpdata.bytekit.buffers import BUFFERS
-from warpdata.bytekit.kept import KEPT
-from warpdata.bytekit.locks import ThreadLock
+from warpdata.bytekit.process.block_cache import KEPT
+from warpdata.bytekit.process.locks import ThreadLock
 from warpdata.formats.episodedir.frame_index import FrameIndex
 from warpdata.formats.episodedir.frame_reader import FrameReader
 from warpdata.timeline.meta import SignalMeta

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from warpdata.bytekit.checksum import crc32c
-from warpdata.bytekit.commit import write_file
-from warpdata.bytekit.folders import FolderReader
+from warpdata.bytekit.io.commit import write_file
+from warpdata.bytekit.io.folders import FolderReader
 from warpdata.bytekit.jsontext import dump_json, parse_json_object
 from warpdata.errors import BlobNotFoundError, StoreError, WarpError
 from warpdata.formats.episodedir import layout

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from warpdata.bytekit.ranges import FileRangeReader, RangeReader
+from warpdata.bytekit.io.ranges import FileRangeReader, RangeReader
 from warpdata.episodes.salvage_camera import frame_shape
 from warpdata.episodes.salvage_rows import JournaledRows
 from warpdata.episodes.signals import VideoSignal, signal_meta

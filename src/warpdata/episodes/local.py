@@ -12,8 +12,8 @@ import numpy as np
 import pyarrow as pa
 
 from warpdata.bytekit.arrow_arrays import to_arrow
-from warpdata.bytekit.folders import FolderReader, SubFolder
-from warpdata.bytekit.locks import ThreadLock
+from warpdata.bytekit.io.folders import FolderReader, SubFolder
+from warpdata.bytekit.process.locks import ThreadLock
 from warpdata.episodes.collection import Episodes, EpisodesSource
 from warpdata.episodes.disk_episode import DirectorySource
 from warpdata.episodes.disk_writer import DiskEpisodeWriter

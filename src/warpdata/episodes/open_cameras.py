@@ -9,8 +9,8 @@ from collections import OrderedDict, deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from warpdata.bytekit import system
-from warpdata.bytekit.forks import tell_in_child
+from warpdata.bytekit.process import system
+from warpdata.bytekit.process.forks import tell_in_child
 from warpdata.formats.episodedir.frame_reader import FrameReader
 
 MOST_OPEN = min(128, max(2, system.allowed_descriptors() // 8))

@@ -20,12 +20,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from warpdata.bytekit.checksum import crc32c, join_crc32c
-from warpdata.bytekit.commit import commit_file, commit_folder, write_file
 from warpdata.bytekit.dtype import dtype_named, dtype_of
-from warpdata.bytekit.filenames import keep_apart
+from warpdata.bytekit.io.commit import commit_file, commit_folder, write_file
+from warpdata.bytekit.io.filenames import keep_apart
+from warpdata.bytekit.io.ranges import PartRangeReader, RangeReader
 from warpdata.bytekit.jsontext import dump_json, parse_json_object
 from warpdata.bytekit.keys import chosen
-from warpdata.bytekit.ranges import PartRangeReader, RangeReader
 from warpdata.episodes.disk_episode import DirectorySource
 from warpdata.episodes.edits import EditedSource, shown
 from warpdata.episodes.encoded import encoded_camera

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, Literal, Self, get_args
 
 import numpy as np
 
-from warpdata.bytekit.commit import writable_path
-from warpdata.bytekit.forks import tell_in_child
+from warpdata.bytekit.io.commit import writable_path
+from warpdata.bytekit.process.forks import tell_in_child
 from warpdata.episodes.disk_writer import RECORDING_SUFFIX, DiskEpisodeWriter
 from warpdata.episodes.durability import Durability
 from warpdata.episodes.local import LocalDatasetWriter

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from warpdata.bytekit.commit import (
+from warpdata.bytekit.io.commit import (
     commit_together,
     fsync_folder,
     fsync_started,
@@ -19,7 +19,7 @@ from warpdata.bytekit.commit import (
     start_writing,
 )
 from warpdata.bytekit.jsontext import dump_json
-from warpdata.bytekit.locks import FileLock, make_locked_folder
+from warpdata.bytekit.process.locks import FileLock, make_locked_folder
 from warpdata.episodes.camera import QUEUE_BYTES, CameraRecorder, VideoFile
 from warpdata.episodes.durability import Durability
 from warpdata.episodes.journals import REVISION, FrameJournals, SignalsJournal, remove_folder

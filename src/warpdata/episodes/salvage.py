@@ -12,9 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from warpdata.bytekit.commit import fsync_folder, map_os_errors, second_name
 from warpdata.bytekit.findings import FileFinding
-from warpdata.bytekit.ranges import FileRangeReader, MmapRangeReader
+from warpdata.bytekit.io.commit import fsync_folder, map_os_errors, second_name
+from warpdata.bytekit.io.ranges import FileRangeReader, MmapRangeReader
 from warpdata.episodes.disk_episode import DiskEpisode
 from warpdata.episodes.disk_writer import RECORDING_SUFFIX
 from warpdata.episodes.journals import remove_folder, remove_left

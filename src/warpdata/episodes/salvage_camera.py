@@ -12,9 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from warpdata.bytekit.checksum import crc32c
-from warpdata.bytekit.commit import write_file
-from warpdata.bytekit.folders import RangeFile
-from warpdata.bytekit.ranges import FileRangeReader, MmapRangeReader, PartRangeReader
+from warpdata.bytekit.io.commit import write_file
+from warpdata.bytekit.io.folders import RangeFile
+from warpdata.bytekit.io.ranges import FileRangeReader, MmapRangeReader, PartRangeReader
 from warpdata.episodes.camera import VideoFile
 from warpdata.episodes.salvage_rows import JournaledRows
 from warpdata.episodes.statistics import ClockStatistics

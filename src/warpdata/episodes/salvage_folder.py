@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from warpdata.bytekit.commit import TEMP_MARK, fsync_folder, map_os_errors, write_file
-from warpdata.bytekit.filenames import folded, keep_apart
-from warpdata.bytekit.locks import FileLock, is_locked
-from warpdata.bytekit.ranges import FileRangeReader
+from warpdata.bytekit.io.commit import TEMP_MARK, fsync_folder, map_os_errors, write_file
+from warpdata.bytekit.io.filenames import folded, keep_apart
+from warpdata.bytekit.io.ranges import FileRangeReader
+from warpdata.bytekit.process.locks import FileLock, is_locked
 from warpdata.episodes.disk_writer import last_documents
 from warpdata.episodes.journals import remove_folder, remove_left
 from warpdata.episodes.listing import episode_path, list_episodes

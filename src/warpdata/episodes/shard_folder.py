@@ -9,9 +9,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from warpdata.bytekit.folders import FolderReader
+from warpdata.bytekit.io.folders import FolderReader
+from warpdata.bytekit.io.ranges import RangeReader
 from warpdata.bytekit.lazy import cached_property
-from warpdata.bytekit.ranges import RangeReader
 from warpdata.episodes.collection import EpisodesSource
 from warpdata.episodes.opening import episode_of_shard
 from warpdata.errors import WarpError

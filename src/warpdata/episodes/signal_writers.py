@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from warpdata.bytekit.commit import map_os_errors
-from warpdata.bytekit.forks import tell_in_child
+from warpdata.bytekit.io.commit import map_os_errors
+from warpdata.bytekit.process.forks import tell_in_child
 from warpdata.episodes.durability import Durability
 from warpdata.episodes.interrupts import finish_despite_interrupt, interrupts_wait
 from warpdata.episodes.recording import Recording, SignalRecorder

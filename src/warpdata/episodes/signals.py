@@ -11,8 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from warpdata.bytekit.dtype import dtype_named
-from warpdata.bytekit.folders import FolderReader, buffered
-from warpdata.bytekit.ranges import FileRangeReader, RangeReader
+from warpdata.bytekit.io.folders import FolderReader, buffered
+from warpdata.bytekit.io.ranges import FileRangeReader, RangeReader
 from warpdata.episodes.kept_frames import FrameStretches
 from warpdata.episodes.open_cameras import CAMERAS
 from warpdata.episodes.work_folder import check_not_unfinished

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from warpdata.bytekit.commit import write_file
+from warpdata.bytekit.io.commit import write_file
 from warpdata.bytekit.jsontext import dump_json, parse_json_object
 from warpdata.errors import WarpError
 from warpdata.formats.episodedir.documents import read_bytes

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from warpdata.bytekit.align import align_up
 from warpdata.bytekit.dtype import dtype_named
-from warpdata.bytekit.mapping import PAGE_BYTES
+from warpdata.bytekit.io.mapping import PAGE_BYTES
 from warpdata.episodes.step_channels import LANES, TEXT_SIZE_BYTES, StepField, channel_fields
 from warpdata.errors import CorruptLayoutError, nearest
 from warpdata.formats.journal.layout import RECORD_BYTES

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from warpdata.bytekit.dtype import dtype_of
-from warpdata.bytekit.kept import KEPT
+from warpdata.bytekit.process.block_cache import KEPT
 from warpdata.formats.episodedir.stills import Still, decode_stills, still_of
 from warpdata.timeline.memory import ClockedSignal
 from warpdata.timeline.meta import Role, SignalMeta

@@ -12,9 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from warpdata.bytekit.arrays import as_array
-from warpdata.bytekit.commit import map_os_errors, writable_path
 from warpdata.bytekit.dtype import dtype_of
-from warpdata.bytekit.forks import tell_in_child
+from warpdata.bytekit.io.commit import map_os_errors, writable_path
+from warpdata.bytekit.process.forks import tell_in_child
 from warpdata.episodes.durability import Durability, owner
 from warpdata.episodes.step_channels import TEXT_SIZE_BYTES, absent
 from warpdata.episodes.step_journal import (

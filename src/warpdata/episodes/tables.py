@@ -15,8 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from warpdata.bytekit.checksum import crc32c
-from warpdata.bytekit.commit import commit_together, fsync_file, map_os_errors
 from warpdata.bytekit.dtype import dtype_named, dtype_of
+from warpdata.bytekit.io.commit import commit_together, fsync_file, map_os_errors
 from warpdata.episodes.journals import SignalsJournal
 from warpdata.episodes.statistics import (
     ClockStatistics,

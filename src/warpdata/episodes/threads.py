@@ -8,8 +8,8 @@ import time
 from collections import deque
 from collections.abc import Callable
 
-from warpdata.bytekit.background import start_thread
-from warpdata.bytekit.system import usable_cores
+from warpdata.bytekit.process.system import usable_cores
+from warpdata.bytekit.process.threads import start_thread
 from warpdata.episodes.durability import Durability
 from warpdata.episodes.interrupts import Wakeup
 from warpdata.episodes.status import STATUS_S

@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from warpdata.bytekit.commit import TEMP_MARK
+from warpdata.bytekit.io.commit import TEMP_MARK
 from warpdata.bytekit.jsontext import parse_json_object
-from warpdata.bytekit.locks import is_locked
+from warpdata.bytekit.process.locks import is_locked
 from warpdata.episodes.journals import CONTROL_STREAM, FRAMES_KIND, KIND, SIGNALS_JOURNAL
 from warpdata.episodes.work_folder import files_by_name, files_of
 from warpdata.errors import BlobNotFoundError, CorruptLayoutError, FormatError, WarpError

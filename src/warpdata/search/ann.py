@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from warpdata.bytekit.forks import tell_in_child
+from warpdata.bytekit.process.forks import tell_in_child
 from warpdata.errors import CorruptLayoutError, LimitExceededError, MissingExtraError
 from warpdata.formats.rvf.payloads.graph import Adjacency
 

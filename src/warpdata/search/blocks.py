@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from warpdata.bytekit.ranges import Range
+from warpdata.bytekit.io.ranges import Range
 from warpdata.errors import CorruptLayoutError
 from warpdata.formats.rvf import layout, segment
 from warpdata.formats.rvf.layout import DirectoryEntry

@@ -15,8 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from warpdata.bytekit.checksum import RunningSha256
-from warpdata.bytekit.commit import commit_file, remove_temps_of
-from warpdata.bytekit.ranges import FileRangeReader
+from warpdata.bytekit.io.commit import commit_file, remove_temps_of
+from warpdata.bytekit.io.ranges import FileRangeReader
 from warpdata.bytekit.view import byte_view
 from warpdata.errors import ConflictError
 from warpdata.formats.rvf import layout

@@ -16,7 +16,7 @@ import pyarrow.compute
 import pyarrow.parquet
 from numpy.typing import NDArray
 
-from warpdata.bytekit.commit import commit_file
+from warpdata.bytekit.io.commit import commit_file
 from warpdata.errors import BlobNotFoundError, ConflictError, CorruptLayoutError, nearest
 
 _BATCH_ROWS = 8192

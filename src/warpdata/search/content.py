@@ -41,7 +41,7 @@ from warpdata.search.profile import Profile, parse_profile
 from warpdata.search.rows import DeletionEvent, RowData
 
 if TYPE_CHECKING:
-    from warpdata.bytekit.ranges import RangeReader
+    from warpdata.bytekit.io.ranges import RangeReader
 
 Floats = NDArray[np.float32]
 Ids = NDArray[np.uint64]

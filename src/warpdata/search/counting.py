@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from warpdata.bytekit.ranges import Range, RangeReader, coalesce
+from warpdata.bytekit.io.ranges import Range, RangeReader, coalesce
 from warpdata.errors import TruncatedError
 
 

@@ -21,7 +21,7 @@ from warpdata.bytekit.arrays import as_array
 from warpdata.bytekit.checksum import sha256_hex
 from warpdata.bytekit.jsontext import dump_json
 from warpdata.bytekit.lazy import cached_property
-from warpdata.bytekit.system import available_bytes
+from warpdata.bytekit.process.system import available_bytes
 from warpdata.episodes.code_name import code_name
 from warpdata.episodes.collection import Episodes
 from warpdata.episodes.jobs import Called, Here, Runner

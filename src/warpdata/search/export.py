@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from warpdata.bytekit.commit import NewFile, commit_file
+from warpdata.bytekit.io.commit import NewFile, commit_file
 from warpdata.episodes.receipt import Receipt
 from warpdata.errors import LimitExceededError, nearest
 from warpdata.formats.rvf import layout, segment

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from warpdata.bytekit.commit import commit_file
+from warpdata.bytekit.io.commit import commit_file
 from warpdata.errors import LimitExceededError
 from warpdata.formats.rvf import layout, segment
 from warpdata.formats.rvf.layout import (

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from warpdata.bytekit.commit import remove_temps_of
 from warpdata.bytekit.findings import FileFinding
-from warpdata.bytekit.forks import tell_in_child
-from warpdata.bytekit.ranges import FileRangeReader, RangeReader
+from warpdata.bytekit.io.commit import remove_temps_of
+from warpdata.bytekit.io.ranges import FileRangeReader, RangeReader
+from warpdata.bytekit.process.forks import tell_in_child
 from warpdata.errors import (
     ConflictError,
     CorruptLayoutError,

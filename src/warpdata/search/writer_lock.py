@@ -7,9 +7,9 @@ import secrets
 import socket
 import time
 
-from warpdata.bytekit.commit import map_os_errors, write_at
-from warpdata.bytekit.forks import process_id
-from warpdata.bytekit.locks import FileLock
+from warpdata.bytekit.io.commit import map_os_errors, write_at
+from warpdata.bytekit.process.forks import process_id
+from warpdata.bytekit.process.locks import FileLock
 from warpdata.errors import ConflictError, CorruptLayoutError, StoreError
 from warpdata.formats.rvf import layout
 from warpdata.formats.rvf.lockfile import LockOwner, pack_lock, unpack_lock

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 import pyarrow as pa
 
-from warpdata.bytekit.forks import OwnProcess, generation
+from warpdata.bytekit.process.forks import OwnProcess, generation
 from warpdata.errors import DatasetError, TooLargeError, nearest
 from warpdata.sql.enginetypes import EngineColumn, engine_columns, engine_schema, fields_in, refuse_unheld
 from warpdata.sql.frames import MAX_BYTES, collected, pandas_from, polars_from

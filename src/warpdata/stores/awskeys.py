@@ -15,7 +15,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from warpdata.bytekit.locks import ThreadLock
+from warpdata.bytekit.process.locks import ThreadLock
 from warpdata.errors import AuthenticationError, MissingExtraError, StoreError, nearest
 
 DEFAULT_PROFILE = "default"

@@ -16,10 +16,10 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from warpdata.bytekit import locks
 from warpdata.bytekit.checksum import RunningSha256, crc32c, sha256_hex
-from warpdata.bytekit.forks import OwnProcess, tell_in_child
-from warpdata.bytekit.ranges import MmapRangeReader, Range, Span, check_range, coalesce
+from warpdata.bytekit.io.ranges import MmapRangeReader, Range, Span, check_range, coalesce
+from warpdata.bytekit.process import locks
+from warpdata.bytekit.process.forks import OwnProcess, tell_in_child
 from warpdata.errors import BlobChangedError, BlobNotFoundError, ChecksumError, OfflineError, StoreError
 from warpdata.stores import layout
 from warpdata.stores.blobstore import BlobInfo, BlobStore, is_strong

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, TypeGuard, runtime_checkable
 
-from warpdata.bytekit.ranges import Range
+from warpdata.bytekit.io.ranges import Range
 from warpdata.errors import BlobChangedError, TruncatedError
 
 if TYPE_CHECKING:

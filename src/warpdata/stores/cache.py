@@ -12,9 +12,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from warpdata.bytekit import commit, locks, system
 from warpdata.bytekit.align import align_up
-from warpdata.bytekit.forks import tell_in_child
+from warpdata.bytekit.io import commit
+from warpdata.bytekit.process import locks, system
+from warpdata.bytekit.process.forks import tell_in_child
 from warpdata.errors import PermissionError_, StoreError, UnavailableError
 from warpdata.stores import layout
 from warpdata.stores.pagefile import PageFile, open_shared

@@ -8,8 +8,8 @@ from collections import OrderedDict
 import numpy as np
 from numpy.typing import NDArray
 
-from warpdata.bytekit.locks import ThreadLock
-from warpdata.bytekit.ranges import FileStamp
+from warpdata.bytekit.io.ranges import FileStamp
+from warpdata.bytekit.process.locks import ThreadLock
 
 _MAX_FILES = 1024
 _SETTLED_NS = 100_000_000

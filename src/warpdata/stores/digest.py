@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from warpdata.bytekit.checksum import RunningSha256, crc32c
-from warpdata.bytekit.ranges import (
+from warpdata.bytekit.io.ranges import (
     FileRangeReader,
     FileStamp,
     Range,

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from warpdata.bytekit.forks import tell_in_child
-from warpdata.bytekit.ranges import FarRangeReader, RangeReader
+from warpdata.bytekit.io.ranges import FarRangeReader, RangeReader
+from warpdata.bytekit.process.forks import tell_in_child
 from warpdata.errors import BlobNotFoundError
 from warpdata.stores.blobs import BlobAddress, BlobReader
 from warpdata.stores.blobstore import BlobInfo, BlobStore, blob_name

@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn, Protocol
 
-from warpdata.bytekit.background import ThreadPool
-from warpdata.bytekit.ranges import Range
+from warpdata.bytekit.io.ranges import Range
+from warpdata.bytekit.process.threads import ThreadPool
 from warpdata.errors import (
     AuthenticationError,
     BlobChangedError,

@@ -11,8 +11,9 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from warpdata.bytekit import commit, locks
-from warpdata.bytekit.ranges import FileRangeReader, Range, kind_of_file
+from warpdata.bytekit.io import commit
+from warpdata.bytekit.io.ranges import FileRangeReader, Range, kind_of_file
+from warpdata.bytekit.process import locks
 from warpdata.errors import (
     BlobNotFoundError,
     ConflictError,

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from warpdata.bytekit.ranges import BytesRangeReader, Range
+from warpdata.bytekit.io.ranges import BytesRangeReader, Range
 from warpdata.errors import BlobNotFoundError, ConflictError, LimitExceededError, TruncatedError
 from warpdata.stores.blobstore import Blob, BlobInfo, Chunks, blob_name, check_key, check_same
 from warpdata.stores.digest import FileDigest, checked_chunks

@@ -7,7 +7,7 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from warpdata.bytekit.locks import ThreadLock
+from warpdata.bytekit.process.locks import ThreadLock
 from warpdata.errors import BudgetExceededError
 
 _log = logging.getLogger("warpdata.stores")

@@ -26,11 +26,11 @@ from obstore.exceptions import (
 )
 from obstore.store import AzureStore, GCSStore, S3Store
 
-from warpdata.bytekit.background import MOST_AT_ONCE, map_in_threads
-from warpdata.bytekit.forks import OwnProcess
+from warpdata.bytekit.io.ranges import Range
 from warpdata.bytekit.lazy import cached_property
-from warpdata.bytekit.locks import Places
-from warpdata.bytekit.ranges import Range
+from warpdata.bytekit.process.forks import OwnProcess
+from warpdata.bytekit.process.locks import Places
+from warpdata.bytekit.process.threads import MOST_AT_ONCE, map_in_threads
 from warpdata.errors import (
     AuthenticationError,
     BlobChangedError,

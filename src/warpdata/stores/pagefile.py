@@ -12,9 +12,9 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from warpdata.bytekit import locks, system
 from warpdata.bytekit.checksum import RunningSha256, crc32c
-from warpdata.bytekit.ranges import FileStamp
+from warpdata.bytekit.io.ranges import FileStamp
+from warpdata.bytekit.process import locks, system
 from warpdata.errors import UnavailableError
 from warpdata.stores import layout
 from warpdata.stores.checked_pages import checked_pages

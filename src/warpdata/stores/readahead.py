@@ -9,9 +9,9 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from warpdata.bytekit import system
-from warpdata.bytekit.background import ThreadPool
-from warpdata.bytekit.forks import tell_in_child
+from warpdata.bytekit.process import system
+from warpdata.bytekit.process.forks import tell_in_child
+from warpdata.bytekit.process.threads import ThreadPool
 
 CORES = max(2, min(8, system.usable_cores()))
 

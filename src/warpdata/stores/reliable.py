@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-from warpdata.bytekit.ranges import Range, total_bytes
+from warpdata.bytekit.io.ranges import Range, total_bytes
 from warpdata.errors import LimitExceededError, TruncatedError, UnavailableError
 from warpdata.stores.blobstore import Blob, BlobInfo, BlobStore, Chunks, blob_name
 from warpdata.stores.digest import FileDigest

@@ -7,10 +7,10 @@ from concurrent.futures import CancelledError, Future
 from dataclasses import dataclass
 from itertools import accumulate
 
-from warpdata.bytekit.background import ThreadPool
-from warpdata.bytekit.forks import tell_in_child
-from warpdata.bytekit.locks import ThreadLock
-from warpdata.bytekit.ranges import Range
+from warpdata.bytekit.io.ranges import Range
+from warpdata.bytekit.process.forks import tell_in_child
+from warpdata.bytekit.process.locks import ThreadLock
+from warpdata.bytekit.process.threads import ThreadPool
 from warpdata.errors import WarpError
 from warpdata.stores.blobs import AnyBlobReader, LocalBlobReader
 from warpdata.stores.layout import PAGE_BYTES

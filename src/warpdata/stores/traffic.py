@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from warpdata.bytekit.locks import ThreadLock
+from warpdata.bytekit.process.locks import ThreadLock
 
 
 class Traffic(NamedTuple):

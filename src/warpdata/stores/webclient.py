@@ -15,8 +15,8 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from warpdata.bytekit.background import ended_within
-from warpdata.bytekit.forks import tell_in_child
+from warpdata.bytekit.process.forks import tell_in_child
+from warpdata.bytekit.process.threads import ended_within
 from warpdata.errors import (
     AuthenticationError,
     LimitExceededError,

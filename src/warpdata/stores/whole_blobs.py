@@ -6,8 +6,8 @@ import logging
 import threading
 from collections.abc import Iterable
 
-from warpdata.bytekit.background import QueueThread
-from warpdata.bytekit.forks import tell_in_child
+from warpdata.bytekit.process.forks import tell_in_child
+from warpdata.bytekit.process.threads import QueueThread
 from warpdata.errors import WarpError
 from warpdata.stores.blobs import BlobReader
 from warpdata.stores.cache import PageCache

@@ -12,9 +12,9 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from warpdata.bytekit.io.ranges import RangeReader
 from warpdata.bytekit.jsontext import dump_json
-from warpdata.bytekit.locks import ThreadLock
-from warpdata.bytekit.ranges import RangeReader
+from warpdata.bytekit.process.locks import ThreadLock
 from warpdata.episodes.encoded import PictureGroup, encoded_camera, picture_group
 from warpdata.errors import NoStepsError, WarpError
 from warpdata.timeline.episode import Episode

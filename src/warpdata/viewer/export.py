@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 
 import numpy as np
 
-from warpdata.bytekit.commit import commit_folder, map_os_errors
+from warpdata.bytekit.io.commit import commit_folder, map_os_errors
 from warpdata.bytekit.jsontext import dump_json, parse_json
 from warpdata.errors import ConflictError
 from warpdata.timeline.pictures import as_pixels, is_camera, limits_of

@@ -6,7 +6,7 @@ from collections import defaultdict
 from functools import partial
 from typing import Any
 
-from warpdata.bytekit.locks import ThreadLock
+from warpdata.bytekit.process.locks import ThreadLock
 from warpdata.episodes.check import Finding, check_opened, new_set, set_findings, without_usual
 from warpdata.episodes.check_set import SetMember
 from warpdata.viewer.shown import ShownEpisodes

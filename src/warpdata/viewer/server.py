@@ -13,9 +13,9 @@ from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from warpdata.bytekit.background import ThreadPool, start_thread
+from warpdata.bytekit.io.ranges import RangeReader
 from warpdata.bytekit.jsontext import dump_json
-from warpdata.bytekit.ranges import RangeReader
+from warpdata.bytekit.process.threads import ThreadPool, start_thread
 from warpdata.errors import MissingExtraError, StoreError, WarpError, suggests
 from warpdata.viewer.access import AccessRules, check_binding
 from warpdata.viewer.answers import Answers, Question, Reply, reply_json

@@ -327,7 +327,7 @@ def _save(batches: list[RowBatch], path: str) -> None:
 
     import numpy as np
 
-    from warpdata.bytekit.commit import write_file
+    from warpdata.bytekit.io.commit import write_file
 
     buffer = io.BytesIO()
     np.save(buffer, np.concatenate([batch.rows for batch in batches]), allow_pickle=False)

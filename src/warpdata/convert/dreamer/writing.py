@@ -12,7 +12,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from warpdata.bytekit.commit import commit_file, commit_folder
+from warpdata.bytekit.io.commit import commit_file, commit_folder
 from warpdata.convert.dreamer.names import NOBODY, ChunkName, chunk_name, uuid_bytes, uuid_text
 from warpdata.convert.importing import OnError, Progress
 from warpdata.convert.npz_file import write_npz

@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 
 from warpdata.bytekit.arrow_arrays import numpy_dtype
 from warpdata.bytekit.dtype import dtype_of
-from warpdata.bytekit.folders import RangeFile
-from warpdata.bytekit.locks import ThreadLock
+from warpdata.bytekit.io.folders import RangeFile
+from warpdata.bytekit.process.locks import ThreadLock
 from warpdata.convert.place import Place
 from warpdata.errors import CorruptLayoutError, FormatError, MissingExtraError, UnsupportedDtypeError, nearest
 from warpdata.formats.episodedir.arrow import arrow_errors

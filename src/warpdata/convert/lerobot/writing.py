@@ -14,7 +14,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from warpdata.bytekit.commit import commit_folder, map_os_errors
+from warpdata.bytekit.io.commit import commit_folder, map_os_errors
 from warpdata.convert.aligning import AlignOptions, Hold, exact_rate
 from warpdata.convert.each_episode import OnError, Progress, check_on_error, exported
 from warpdata.convert.lerobot import tables

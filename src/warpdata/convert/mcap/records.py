@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 
 from warpdata.bytekit.codec import decode as decode_bytes
 from warpdata.bytekit.codec import decode_lz4_frame
+from warpdata.bytekit.io.ranges import RangeReader
 from warpdata.bytekit.lazy import cached_property
-from warpdata.bytekit.ranges import RangeReader
 from warpdata.convert.mcap import layout
 from warpdata.convert.messages.log import (
     MAX_MESSAGE_BYTES,

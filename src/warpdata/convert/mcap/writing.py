@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from warpdata.bytekit.commit import commit_file, commit_folder
 from warpdata.bytekit.dtype import dtype_of
+from warpdata.bytekit.io.commit import commit_file, commit_folder
 from warpdata.convert.each_episode import OnError, Progress, check_on_error, exported
 from warpdata.convert.kept_values import packed, unpacked
 from warpdata.convert.mcap.container import Compression, McapFile

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from warpdata.bytekit.ranges import BytesRangeReader, JoinedRangeReader, RangeReader, read_coalesced
+from warpdata.bytekit.io.ranges import BytesRangeReader, JoinedRangeReader, RangeReader, read_coalesced
 from warpdata.errors import CorruptLayoutError
 from warpdata.formats.episodedir.images import Stream
 from warpdata.formats.episodedir.mp4 import sample_entry, wrapped

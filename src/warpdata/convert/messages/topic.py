@@ -10,9 +10,9 @@ from typing import Any, Literal, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from warpdata.bytekit.folders import buffered
+from warpdata.bytekit.io.folders import buffered
+from warpdata.bytekit.io.ranges import RangeReader
 from warpdata.bytekit.lazy import cached_property
-from warpdata.bytekit.ranges import RangeReader
 from warpdata.convert.messages.cdr import CdrDecoder
 from warpdata.convert.messages.columns import Fact, Values, conformed, fact_of, lengths_of
 from warpdata.convert.messages.jsontext import JsonDecoder

@@ -13,7 +13,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from warpdata.bytekit.commit import commit_folder, write_file
+from warpdata.bytekit.io.commit import commit_folder, write_file
 from warpdata.convert.hdf5.file import Hdf5Out, writing
 from warpdata.convert.importing import OnError, Progress
 from warpdata.convert.kept_values import packed, unpacked

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from warpdata.bytekit.jsontext import parse_json_object
 from warpdata.bytekit.lazy import cached_property
-from warpdata.bytekit.locks import ThreadLock
+from warpdata.bytekit.process.locks import ThreadLock
 from warpdata.convert.aligning import LAST_ROW
 from warpdata.convert.pictures import PictureRows
 from warpdata.convert.place import Place, check_inside

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from warpdata.bytekit.commit import commit_folder
+from warpdata.bytekit.io.commit import commit_folder
 from warpdata.bytekit.png import encode_png
 from warpdata.convert.aligning import LAST_ROW, AlignOptions, Hold, aligned
 from warpdata.convert.each_episode import OnError, Progress, exported

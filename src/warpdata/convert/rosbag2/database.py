@@ -16,10 +16,10 @@ from typing import Any
 import numpy as np
 
 from warpdata.bytekit.codec import decode_zstd_bounded, decoded_zstd_pieces, zstd_frame_size
-from warpdata.bytekit.commit import map_os_errors
-from warpdata.bytekit.folders import RangeFile
+from warpdata.bytekit.io.commit import map_os_errors
+from warpdata.bytekit.io.folders import RangeFile
+from warpdata.bytekit.io.ranges import RangeReader
 from warpdata.bytekit.lazy import cached_property
-from warpdata.bytekit.ranges import RangeReader
 from warpdata.convert.messages.cdr import CdrDecoder
 from warpdata.convert.messages.log import MAX_MESSAGE_BYTES, Ints, LogChannel, MessageLog, Payloads, Stamps
 from warpdata.convert.messages.msgtext import parse_definition

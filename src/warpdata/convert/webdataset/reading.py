@@ -13,9 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from warpdata.bytekit.dtype import dtype_of
+from warpdata.bytekit.io.ranges import BytesRangeReader, PartRangeReader, RangeReader
 from warpdata.bytekit.jsontext import parse_json
 from warpdata.bytekit.lazy import cached_property
-from warpdata.bytekit.ranges import BytesRangeReader, PartRangeReader, RangeReader
 from warpdata.convert.kept_values import unpacked
 from warpdata.convert.npy import npy_header
 from warpdata.convert.npz_file import NpzFile

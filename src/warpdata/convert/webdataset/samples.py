@@ -7,9 +7,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from warpdata.bytekit.forks import tell_in_child
+from warpdata.bytekit.io.ranges import RangeReader
 from warpdata.bytekit.lazy import cached_property
-from warpdata.bytekit.ranges import RangeReader
+from warpdata.bytekit.process.forks import tell_in_child
 from warpdata.convert.place import Place
 from warpdata.errors import BadMagicError, CorruptLayoutError, LimitExceededError
 from warpdata.formats.tarshard.reader import scan_members

@@ -17,8 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from warpdata.bytekit.align import padding
-from warpdata.bytekit.commit import NewFile, commit_file, commit_folder
-from warpdata.bytekit.ranges import RangeReader
+from warpdata.bytekit.io.commit import NewFile, commit_file, commit_folder
+from warpdata.bytekit.io.ranges import RangeReader
 from warpdata.convert.each_episode import OnError, Progress, exported
 from warpdata.convert.kept_values import packed
 from warpdata.convert.npz_file import npz_bytes

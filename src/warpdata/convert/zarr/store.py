@@ -13,9 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from warpdata.bytekit.dtype import dtype_of
-from warpdata.bytekit.folders import RangeFile
-from warpdata.bytekit.forks import tell_in_child
+from warpdata.bytekit.io.folders import RangeFile
 from warpdata.bytekit.jsontext import parse_json_object
+from warpdata.bytekit.process.forks import tell_in_child
 from warpdata.convert.place import Place, check_inside
 from warpdata.convert.stepped import Rows
 from warpdata.convert.zarr.codecs import decode

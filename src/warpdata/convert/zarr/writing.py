@@ -13,7 +13,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from warpdata.bytekit.commit import commit_file, commit_folder
+from warpdata.bytekit.io.commit import commit_file, commit_folder
 from warpdata.convert.importing import OnError, Progress
 from warpdata.convert.kept_values import packed, unpacked
 from warpdata.convert.place import check_inside

@@ -9,8 +9,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from warpdata.bytekit.io.ranges import FileRangeReader, RangeReader
 from warpdata.bytekit.jsontext import parse_json_object
-from warpdata.bytekit.ranges import FileRangeReader, RangeReader
 from warpdata.errors import (
     BlobNotFoundError,
     CorruptLayoutError,

@@ -16,10 +16,10 @@ from typing import Any
 import numpy as np
 
 from warpdata.bytekit.checksum import crc32c
-from warpdata.bytekit.commit import write_file
-from warpdata.bytekit.folders import FolderReader
+from warpdata.bytekit.io.commit import write_file
+from warpdata.bytekit.io.folders import FolderReader
+from warpdata.bytekit.io.ranges import FileRangeReader, RangeReader
 from warpdata.bytekit.jsontext import dump_json, parse_json_object
-from warpdata.bytekit.ranges import FileRangeReader, RangeReader
 from warpdata.errors import BlobNotFoundError, ChecksumError, CorruptLayoutError, FormatError, TruncatedError
 from warpdata.formats.episodedir import layout
 

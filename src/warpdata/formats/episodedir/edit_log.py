@@ -7,10 +7,10 @@ import json
 from pathlib import Path
 from typing import Any
 
-from warpdata.bytekit import locks
-from warpdata.bytekit.append_file import AppendFile
 from warpdata.bytekit.checksum import crc32c
+from warpdata.bytekit.io.append_file import AppendFile
 from warpdata.bytekit.jsontext import dump_json, parse_json_object
+from warpdata.bytekit.process import locks
 from warpdata.errors import ChecksumError, ConflictError, CorruptLayoutError, FormatError
 from warpdata.formats.episodedir import layout
 from warpdata.formats.episodedir.documents import Folder, read_document

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from warpdata.bytekit.arrow_arrays import to_numpy
 from warpdata.bytekit.checksum import crc32c
-from warpdata.bytekit.ranges import RangeReader
+from warpdata.bytekit.io.ranges import RangeReader
 from warpdata.errors import BlobNotFoundError, CorruptLayoutError, FormatError, StoreError
 from warpdata.formats.episodedir import arrow, layout
 from warpdata.formats.episodedir.documents import FileSum, read_bytes

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
-from warpdata.bytekit.append_file import AppendFile
 from warpdata.bytekit.checksum import crc32c
+from warpdata.bytekit.io.append_file import AppendFile
 from warpdata.errors import StoreError
 from warpdata.formats.episodedir import boxes
 

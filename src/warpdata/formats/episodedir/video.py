@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from warpdata.bytekit.system import kept_scheduling
+from warpdata.bytekit.process.system import kept_scheduling
 from warpdata.errors import CorruptLayoutError, FormatError, MissingExtraError
 from warpdata.formats.episodedir.images import ENCODERS, FrameShape, Stream, VideoOptions, choose_codec
 from warpdata.formats.episodedir.layout import BLOCK_HEAD_BYTES

@@ -12,10 +12,10 @@ import numpy as np
 import numpy.typing as npt
 
 from warpdata.bytekit.checksum import crc32c
-from warpdata.bytekit.commit import write_file
 from warpdata.bytekit.dtype import dtype_named
+from warpdata.bytekit.io.commit import write_file
+from warpdata.bytekit.io.ranges import FileRangeReader
 from warpdata.bytekit.jsontext import dump_json, parse_json_object
-from warpdata.bytekit.ranges import FileRangeReader
 from warpdata.errors import (
     ChecksumError,
     CorruptLayoutError,

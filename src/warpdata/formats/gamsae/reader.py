@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from warpdata.bytekit.dtype import DType, dtype_named
-from warpdata.bytekit.ranges import FileRangeReader, RangeReader
+from warpdata.bytekit.io.ranges import FileRangeReader, RangeReader
 from warpdata.errors import BadMagicError, LimitExceededError, TruncatedError, UnsupportedDtypeError
 from warpdata.formats.gamsae import layout
 

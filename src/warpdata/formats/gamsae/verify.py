@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from warpdata.bytekit.findings import FileFinding
-from warpdata.bytekit.ranges import RangeReader
+from warpdata.bytekit.io.ranges import RangeReader
 from warpdata.errors import FormatError, WarpError
 from warpdata.formats.gamsae import layout
 from warpdata.formats.gamsae.corpus_json import CorpusRecord, ShardRecord, load_corpus

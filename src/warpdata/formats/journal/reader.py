@@ -12,9 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from warpdata.bytekit.checksum import crc32c
+from warpdata.bytekit.io.ranges import FileRangeReader, MmapRangeReader, RangeReader, check_regular
 from warpdata.bytekit.jsontext import parse_json_object
-from warpdata.bytekit.locks import is_locked
-from warpdata.bytekit.ranges import FileRangeReader, MmapRangeReader, RangeReader, check_regular
+from warpdata.bytekit.process.locks import is_locked
 from warpdata.errors import (
     BadMagicError,
     ChecksumError,

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from warpdata.bytekit.align import align_up
 from warpdata.bytekit.checksum import crc32c, crc32c_at_once
+from warpdata.bytekit.io.mapping import MappedFile
 from warpdata.bytekit.jsontext import dump_json
-from warpdata.bytekit.mapping import MappedFile
 from warpdata.bytekit.view import byte_view
 from warpdata.errors import JournalInUseError, LimitExceededError
 from warpdata.formats.journal import layout

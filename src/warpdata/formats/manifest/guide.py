@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from warpdata.bytekit.checksum import crc32c
-from warpdata.bytekit.ranges import RangeReader
+from warpdata.bytekit.io.ranges import RangeReader
 from warpdata.errors import BadMagicError, ChecksumError, CorruptLayoutError, LimitExceededError
 from warpdata.formats.manifest import layout
 from warpdata.formats.manifest.layout import GuideEntry, GuideHeader

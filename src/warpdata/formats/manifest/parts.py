@@ -15,7 +15,7 @@ from typing import Any, Generic, TypeVar, overload
 
 from warpdata.bytekit.checksum import sha256_hex
 from warpdata.bytekit.jsontext import parse_json_object
-from warpdata.bytekit.locks import ThreadLock
+from warpdata.bytekit.process.locks import ThreadLock
 from warpdata.errors import ConflictError, FormatError, ManifestCorruptedError
 from warpdata.formats.manifest import layout, model
 from warpdata.formats.manifest.canonical import canonical_json

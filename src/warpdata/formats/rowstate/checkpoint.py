@@ -7,10 +7,10 @@ from pathlib import Path
 
 import numpy as np
 
-from warpdata.bytekit.append_file import SealedHeader
 from warpdata.bytekit.checksum import crc32c
-from warpdata.bytekit.commit import commit_file
-from warpdata.bytekit.ranges import FileRangeReader
+from warpdata.bytekit.io.append_file import SealedHeader
+from warpdata.bytekit.io.commit import commit_file
+from warpdata.bytekit.io.ranges import FileRangeReader
 from warpdata.bytekit.view import byte_view
 from warpdata.errors import BadMagicError, ChecksumError, CorruptLayoutError
 from warpdata.formats.rowstate import layout

@@ -11,9 +11,9 @@ import numpy as np
 import numpy.typing as npt
 
 from warpdata.bytekit.align import align_up, padding
-from warpdata.bytekit.append_file import SealedHeader, records
 from warpdata.bytekit.checksum import crc32c
-from warpdata.bytekit.ranges import RangeReader
+from warpdata.bytekit.io.append_file import SealedHeader, records
+from warpdata.bytekit.io.ranges import RangeReader
 from warpdata.bytekit.view import byte_view
 from warpdata.errors import BadMagicError, ChecksumError
 from warpdata.formats.rowstate import layout

@@ -17,7 +17,7 @@ from warpdata.formats.rvf.reader import open_snapshot, read_segment
 from warpdata.formats.rvf.snapshot import Snapshot
 
 if TYPE_CHECKING:
-    from warpdata.bytekit.ranges import RangeReader
+    from warpdata.bytekit.io.ranges import RangeReader
 
 Ids = NDArray[np.uint64]
 _PLAIN = {layout.DTYPE_IDS[name] for name in ("f32", "f16", "bf16", "i8", "u8", "i4", "binary")}

@@ -22,7 +22,7 @@ from warpdata.formats.rvf.snapshot import Snapshot
 from warpdata.formats.rvf.tail import TailReader, check_tail, is_length_damaged, manifest_candidates
 
 if TYPE_CHECKING:
-    from warpdata.bytekit.ranges import RangeReader
+    from warpdata.bytekit.io.ranges import RangeReader
 
 _MANIFEST_FLAGS = Flag.SNAPSHOT | Flag.CHECKPOINT | Flag.SEALED
 _TORN_SECTOR_BYTES = 512

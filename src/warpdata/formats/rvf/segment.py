@@ -24,7 +24,7 @@ from warpdata.formats.rvf.layout import Flag, SegmentHeader, SegmentType
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
-    from warpdata.bytekit.ranges import RangeReader
+    from warpdata.bytekit.io.ranges import RangeReader
 
 UNSET_HASH = bytes(16)
 _CRC_MASK = 0xFFFFFFFF

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from warpdata.bytekit.checksum import shake256
-from warpdata.bytekit.commit import commit_file
+from warpdata.bytekit.io.commit import commit_file
 from warpdata.bytekit.jsontext import dump_json, parse_json_object
 from warpdata.errors import BlobNotFoundError, CorruptLayoutError, MissingExtraError, nearest
 from warpdata.formats.rvf import layout, segment

@@ -13,7 +13,7 @@ from warpdata.formats.rvf.payloads.runtime import decode_runtime_manifest
 from warpdata.formats.rvf.snapshot import Snapshot
 
 if TYPE_CHECKING:
-    from warpdata.bytekit.ranges import Range, RangeReader
+    from warpdata.bytekit.io.ranges import Range, RangeReader
 
 _FIRST_CHUNK_BYTES = 64 << 10
 _MAX_CHUNK_BYTES = 8 << 20

@@ -29,7 +29,7 @@ from warpdata.formats.rvf.segment import SignatureFooter
 from warpdata.formats.rvf.snapshot import Snapshot
 
 if TYPE_CHECKING:
-    from warpdata.bytekit.ranges import RangeReader
+    from warpdata.bytekit.io.ranges import RangeReader
 
 
 def verify_file(reader: RangeReader, snapshot: Snapshot, keys: Sequence[PublicKey] = ()) -> list[FileFinding]:

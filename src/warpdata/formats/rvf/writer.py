@@ -8,9 +8,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from warpdata.bytekit import system
 from warpdata.bytekit.align import align_up, padding
-from warpdata.bytekit.commit import map_os_errors
+from warpdata.bytekit.io.commit import map_os_errors
+from warpdata.bytekit.process import system
 from warpdata.bytekit.view import byte_view
 from warpdata.formats.rvf import layout, manifest, segment
 from warpdata.formats.rvf.layout import DirectoryEntry, Flag, OverlayChain, SegmentHeader, SegmentType, Tag

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from warpdata.bytekit.checksum import crc32c, xxh3_128
 from warpdata.bytekit.codec import decode, encode
-from warpdata.bytekit.ranges import RangeReader
+from warpdata.bytekit.io.ranges import RangeReader
 from warpdata.errors import BadMagicError, ChecksumError, CorruptLayoutError, LimitExceededError
 from warpdata.formats.tarshard import layout
 from warpdata.formats.tarshard.layout import BucketHead, IndexHead, MemberEntry, NameFence

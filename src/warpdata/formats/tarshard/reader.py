@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from warpdata.bytekit.align import align_up
-from warpdata.bytekit.ranges import RangeReader
+from warpdata.bytekit.io.ranges import RangeReader
 from warpdata.errors import (
     BadMagicError,
     ChecksumError,

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from warpdata.bytekit.align import padding
 from warpdata.bytekit.checksum import crc32c
 from warpdata.bytekit.codec import encode_zstd_frame
-from warpdata.bytekit.commit import commit_file
+from warpdata.bytekit.io.commit import commit_file
 from warpdata.bytekit.view import byte_view
 from warpdata.errors import CorruptLayoutError
 from warpdata.formats.tarshard import layout

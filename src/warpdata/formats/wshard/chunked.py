@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, SupportsIndex
 
-from warpdata.bytekit.commit import (
+from warpdata.bytekit.io.commit import (
     TEMP_MARK,
     NewFile,
     commit_file,
@@ -19,7 +19,7 @@ from warpdata.bytekit.commit import (
     map_os_errors,
     writable_path,
 )
-from warpdata.bytekit.filenames import folded, keep_apart
+from warpdata.bytekit.io.filenames import folded, keep_apart
 from warpdata.bytekit.jsontext import dump_json
 from warpdata.errors import (
     ConflictError,

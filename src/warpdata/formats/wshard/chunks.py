@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from warpdata.bytekit.checksum import RunningSha256
-from warpdata.bytekit.commit import commit_file
-from warpdata.bytekit.folders import FolderReader
+from warpdata.bytekit.io.commit import commit_file
+from warpdata.bytekit.io.folders import FolderReader
+from warpdata.bytekit.io.ranges import FileRangeReader, RangeReader, check_regular, open_source
 from warpdata.bytekit.jsontext import dump_json
-from warpdata.bytekit.ranges import FileRangeReader, RangeReader, check_regular, open_source
 from warpdata.errors import BlobNotFoundError, ChecksumError, CorruptLayoutError, StoreError
 from warpdata.formats.wshard import layout
 from warpdata.formats.wshard.channel import Channel

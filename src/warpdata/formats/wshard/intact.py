@@ -8,8 +8,8 @@ from typing import Any
 
 from warpdata.bytekit.align import align_up
 from warpdata.bytekit.checksum import crc32c
+from warpdata.bytekit.io.ranges import Range, RangeReader, check_range
 from warpdata.bytekit.jsontext import dump_json
-from warpdata.bytekit.ranges import Range, RangeReader, check_range
 from warpdata.errors import CorruptLayoutError, TruncatedError, WarpError
 from warpdata.formats.wshard import layout
 from warpdata.formats.wshard.reader import ShardReader

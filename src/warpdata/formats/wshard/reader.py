@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 from warpdata.bytekit.buffers import BUFFERS
 from warpdata.bytekit.checksum import crc32c
 from warpdata.bytekit.codec import decode
+from warpdata.bytekit.io.ranges import LocalRangeReader, Range, RangeReader, open_source, prefetch, resident
 from warpdata.bytekit.jsontext import parse_json_object
-from warpdata.bytekit.kept import KEPT
-from warpdata.bytekit.ranges import LocalRangeReader, Range, RangeReader, open_source, prefetch, resident
+from warpdata.bytekit.process.block_cache import KEPT
 from warpdata.bytekit.seekable import FOOTER_BYTES, SeekTable, seek_table_bytes, unpack_seek_table
 from warpdata.errors import BlobNotFoundError, ChecksumError, CorruptLayoutError, FormatError, nearest
 from warpdata.formats.wshard import layout

@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from warpdata.bytekit.align import align_up
 from warpdata.bytekit.checksum import crc32c
 from warpdata.bytekit.dtype import dtype_named
+from warpdata.bytekit.io.ranges import RangeReader
 from warpdata.bytekit.jsontext import parse_json_object
-from warpdata.bytekit.ranges import RangeReader
 from warpdata.errors import ChecksumError, CorruptLayoutError, WarpError, require_word
 from warpdata.formats.wshard import layout
 from warpdata.formats.wshard.channel import Channel

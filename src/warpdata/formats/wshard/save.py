@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 
 from warpdata._version import __version__
-from warpdata.bytekit.commit import commit_file
 from warpdata.bytekit.dtype import dtype_named
+from warpdata.bytekit.io.commit import commit_file
+from warpdata.bytekit.io.ranges import BytesRangeReader, RangeReader
 from warpdata.bytekit.jsontext import dump_json
-from warpdata.bytekit.ranges import BytesRangeReader, RangeReader
 from warpdata.errors import (
     LimitExceededError,
     SchemaMismatchError,

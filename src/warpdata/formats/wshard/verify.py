@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from warpdata.bytekit.findings import FileFinding
-from warpdata.bytekit.ranges import MmapRangeReader, RangeReader
+from warpdata.bytekit.io.ranges import MmapRangeReader, RangeReader
 from warpdata.errors import BlobNotFoundError, WarpError
 from warpdata.formats.wshard import layout
 from warpdata.formats.wshard.chunks import check_chunk_hash, read_chunk_list, validate_chunk_continuity

@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 from warpdata.bytekit.align import padding
 from warpdata.bytekit.checksum import crc32c
 from warpdata.bytekit.codec import ZSTD_DEFAULT_LEVEL, encode, encode_zstd_stream
-from warpdata.bytekit.commit import NewFile
-from warpdata.bytekit.ranges import RangeReader
+from warpdata.bytekit.io.commit import NewFile
+from warpdata.bytekit.io.ranges import RangeReader
 from warpdata.bytekit.seekable import encode_seekable, seek_table_size
 from warpdata.bytekit.view import byte_view
 from warpdata.errors import LimitExceededError

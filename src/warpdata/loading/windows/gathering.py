@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from warpdata.bytekit.background import ThreadPool
+from warpdata.bytekit.process.threads import ThreadPool
 from warpdata.errors import WarpError
 from warpdata.loading.windows.aligning import Int64s
 from warpdata.loading.windows.batch import Batch, Sample

@@ -14,9 +14,9 @@ from typing import Any, Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from warpdata.bytekit.background import MAX_PARALLEL, ThreadPool
-from warpdata.bytekit.commit import write_file
+from warpdata.bytekit.io.commit import write_file
 from warpdata.bytekit.jsontext import dump_json
+from warpdata.bytekit.process.threads import MAX_PARALLEL, ThreadPool
 from warpdata.corpora.torch_epochs import Place, torch_epochs
 from warpdata.errors import nearest, suggests
 from warpdata.loading.pace import NoLine, PaceLine

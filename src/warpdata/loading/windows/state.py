@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from warpdata.bytekit.io.ranges import FileRangeReader
 from warpdata.bytekit.jsontext import parse_json_object
-from warpdata.bytekit.ranges import FileRangeReader
 from warpdata.errors import CorruptLayoutError, FormatError
 from warpdata.ordering.state import MAX_POSITION, MAX_SEED, checked_integer
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from warpdata.bytekit.commit import write_file
+from warpdata.bytekit.io.commit import write_file
 from warpdata.bytekit.jsontext import dump_json
 from warpdata.episodes.statistics import MAX_CHANNELS, QUANTILES, RELATIVE_ERROR, ValueStatistics
 from warpdata.episodes.summary import recorded_statistics

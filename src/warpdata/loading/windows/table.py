@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from warpdata.bytekit.commit import write_file
+from warpdata.bytekit.io.commit import write_file
 from warpdata.errors import WarpError
 from warpdata.loading.windows.aligning import Int64s
 

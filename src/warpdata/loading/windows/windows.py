@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
 
-from warpdata.bytekit.background import map_in_threads
 from warpdata.bytekit.checksum import sha256_hex
 from warpdata.bytekit.jsontext import dump_json
 from warpdata.bytekit.lazy import cached_property
-from warpdata.bytekit.locks import ThreadLock
+from warpdata.bytekit.process.locks import ThreadLock
+from warpdata.bytekit.process.threads import map_in_threads
 from warpdata.episodes.collection import Episodes
 from warpdata.episodes.local import LocalDataset
 from warpdata.errors import DatasetError, WarpError, nearest, suggests

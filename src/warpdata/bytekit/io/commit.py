@@ -14,10 +14,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING
 
-from warpdata.bytekit import system
-from warpdata.bytekit.background import map_in_threads
-from warpdata.bytekit.forks import OwnProcess
-from warpdata.bytekit.ranges import kind_of_file
+from warpdata.bytekit.io.ranges import kind_of_file
+from warpdata.bytekit.process import system
+from warpdata.bytekit.process.forks import OwnProcess
+from warpdata.bytekit.process.threads import map_in_threads
 from warpdata.bytekit.view import byte_view
 from warpdata.errors import ConflictError, OutOfSpaceError, PermissionError_, StoreError, WriterClosedError
 

@@ -12,8 +12,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
 
-from warpdata.bytekit import system
-from warpdata.bytekit.open_files import Claim, OpenFiles
+from warpdata.bytekit.io.open_files import Claim, OpenFiles
+from warpdata.bytekit.process import system
 from warpdata.bytekit.view import byte_view
 from warpdata.errors import BlobChangedError, BlobNotFoundError, PermissionError_, StoreError, TruncatedError
 

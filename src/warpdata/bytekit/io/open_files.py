@@ -10,8 +10,8 @@ import threading
 import weakref
 from typing import Protocol
 
-from warpdata.bytekit import system
-from warpdata.bytekit.forks import tell_in_child
+from warpdata.bytekit.process import system
+from warpdata.bytekit.process.forks import tell_in_child
 
 MOST_OPEN = 512
 SHARE_OF_ALLOWED = 3, 8

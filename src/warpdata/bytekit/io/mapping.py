@@ -10,11 +10,11 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from warpdata.bytekit import system
 from warpdata.bytekit.align import align_up
-from warpdata.bytekit.append_file import GrowingFile
-from warpdata.bytekit.commit import TEMP_MARK, fsync_folder, map_os_errors, os_error, write_at
-from warpdata.bytekit.locks import FileLock
+from warpdata.bytekit.io.append_file import GrowingFile
+from warpdata.bytekit.io.commit import TEMP_MARK, fsync_folder, map_os_errors, os_error, write_at
+from warpdata.bytekit.process import system
+from warpdata.bytekit.process.locks import FileLock
 from warpdata.errors import JournalInUseError
 
 if TYPE_CHECKING:

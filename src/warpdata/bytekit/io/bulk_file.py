@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from warpdata.bytekit import system
 from warpdata.bytekit.buffers import BUFFERS
+from warpdata.bytekit.process import system
 from warpdata.bytekit.view import byte_view
 
 if TYPE_CHECKING:

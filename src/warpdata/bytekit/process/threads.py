@@ -14,8 +14,8 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from queue import Empty, SimpleQueue
 from typing import Any, Generic, TypeVar
 
-from warpdata.bytekit import system
-from warpdata.bytekit.forks import OwnProcess, tell_in_child
+from warpdata.bytekit.process import system
+from warpdata.bytekit.process.forks import OwnProcess, tell_in_child
 
 T = TypeVar("T")
 A = TypeVar("A")

@@ -14,10 +14,10 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 
-from warpdata.bytekit import system
-from warpdata.bytekit.commit import map_os_errors
-from warpdata.bytekit.forks import tell_in_child, undivided
-from warpdata.bytekit.ranges import check_regular
+from warpdata.bytekit.io.commit import map_os_errors
+from warpdata.bytekit.io.ranges import check_regular
+from warpdata.bytekit.process import system
+from warpdata.bytekit.process.forks import tell_in_child, undivided
 from warpdata.errors import BlobNotFoundError, NoLocksError, UnavailableError
 
 _BUSY = (errno.EAGAIN, errno.EACCES)

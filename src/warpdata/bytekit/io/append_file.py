@@ -11,11 +11,11 @@ from collections.abc import Callable, Iterator
 from struct import Struct
 from typing import TYPE_CHECKING, Generic, TypeVar
 
-from warpdata.bytekit import system
 from warpdata.bytekit.checksum import crc32c
-from warpdata.bytekit.commit import map_os_errors, write_at
-from warpdata.bytekit.forks import tell_in_child
-from warpdata.bytekit.ranges import read_at
+from warpdata.bytekit.io.commit import map_os_errors, write_at
+from warpdata.bytekit.io.ranges import read_at
+from warpdata.bytekit.process import system
+from warpdata.bytekit.process.forks import tell_in_child
 from warpdata.bytekit.view import byte_view
 from warpdata.errors import (
     BadMagicError,
@@ -28,7 +28,7 @@ from warpdata.errors import (
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
-    from warpdata.bytekit.ranges import RangeReader
+    from warpdata.bytekit.io.ranges import RangeReader
 
 Fields = TypeVar("Fields", bound=tuple[object, ...])
 

@@ -7,7 +7,7 @@ import threading
 from collections import OrderedDict, deque
 from collections.abc import Collection, Hashable
 
-from warpdata.bytekit.forks import tell_in_child
+from warpdata.bytekit.process.forks import tell_in_child
 
 DEFAULT_BYTES = 192 << 20
 """Enough for what a shuffle of small images has in play; `wd.keep_decoded` says otherwise."""

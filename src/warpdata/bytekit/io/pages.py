@@ -5,8 +5,8 @@ Every function here is advice: where the system cannot follow it, nothing happen
 
 from __future__ import annotations
 
-from warpdata.bytekit import system
-from warpdata.bytekit.system import PAGE_BYTES
+from warpdata.bytekit.process import system
+from warpdata.bytekit.process.system import PAGE_BYTES
 
 
 def populate(address: int, length: int) -> bool:

@@ -6,7 +6,7 @@ import os
 import secrets
 import unicodedata
 
-from warpdata.bytekit.commit import TEMP_MARK, map_os_errors
+from warpdata.bytekit.io.commit import TEMP_MARK, map_os_errors
 from warpdata.errors import ConflictError
 
 

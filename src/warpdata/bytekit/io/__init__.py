@@ -1,0 +1,1 @@
+"""Files, byte ranges, commits and mappings."""

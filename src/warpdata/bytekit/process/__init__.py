@@ -1,0 +1,1 @@
+"""Threads, forks, locks and what operating systems do differently."""
