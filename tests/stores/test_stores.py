@@ -25,7 +25,7 @@ from warpdata.errors import (
     UnavailableError,
 )
 from warpdata.settings import Settings
-from warpdata.stores.address import StoreOptions, open_store, same_place
+from warpdata.stores.address import StoreOptions, address_in_catalog, open_store
 from warpdata.stores.blobs import BlobAddress, BlobReader, LocalBlobReader
 from warpdata.stores.blobstore import BlobStore
 from warpdata.stores.cache import PageCache
@@ -255,9 +255,16 @@ def test_addresses(tmp_path: Path) -> None:
     ):
         with pytest.raises(ValueError, match=r"store|credentials|settings"):
             open_store(bad)
-    assert same_place("s3://b/x", "s3://b/y/z")
-    assert not same_place("s3://b/x", "s3://c/y")
-    assert not same_place("s3://b/x", "http://b/y")
+    assert address_in_catalog("s3://b/x?region=r", "s3://b/y/z") == "s3://b/y/z?region=r"
+    assert address_in_catalog("https://b/x?sign=1", "https://B:443/y") == "https://B:443/y"
+    for catalog, uri in (
+        ("s3://b/x", "s3://c/y"),
+        ("s3://b/x", "http://b/y"),
+        ("http://b/x", "https://b/x"),
+        ("http://b/x", "http://b:81/x"),
+        ("/folder", "s3://b/x"),
+    ):
+        assert address_in_catalog(catalog, uri) is None
 
 
 def _memory(data: bytes) -> tuple[BlobAddress, MemoryStore]:

@@ -34,6 +34,8 @@ class StoreOptions:
     timeout_s: float = 20.0
     proxies: Proxies = field(default_factory=Proxies, repr=False)
     """Which proxy a web server is asked through."""
+    follow_redirects: bool = True
+    """Whether a web server may redirect to another server."""
 
 
 def open_store(address: str | os.PathLike[str], options: StoreOptions | None = None) -> BlobStore:
@@ -41,7 +43,12 @@ def open_store(address: str | os.PathLike[str], options: StoreOptions | None = N
     options = options or StoreOptions()
     text = os.fspath(address)
     if scheme_of(text) in ("http", "https"):
-        return HttpStore(text, timeout_s=options.timeout_s, proxies=options.proxies)
+        return HttpStore(
+            text,
+            timeout_s=options.timeout_s,
+            proxies=options.proxies,
+            follow_redirects=options.follow_redirects,
+        )
     parts = split_address(text if "://" in text else "")
     if parts.scheme in OBJECT_SCHEMES:
         where = _object_address(parts, options)
@@ -75,10 +82,24 @@ def scheme_of(address: str) -> str:
     return scheme.lower() if mark else ""
 
 
-def same_place(address: str, uri: str) -> bool:
-    """Whether a URI stays within the scheme and host (or bucket) of an address."""
-    here, there = split_address(address), split_address(uri)
-    return (here.scheme, here.netloc) == (there.scheme, there.netloc)
+def address_in_catalog(catalog: str, uri: str) -> str | None:
+    """Address of a manifest's uri if it is on the server, and in the bucket, of its catalog; None elsewhere.
+
+    A manifest names a bucket but never its server: the endpoint and the region are those of the catalog.
+    """
+    here, there = split_address(catalog), split_address(uri)
+    if here.scheme in OBJECT_SCHEMES and (here.scheme, here.netloc) == (there.scheme, there.netloc):
+        return urllib.parse.urlunsplit(there._replace(query=here.query))
+    return uri if here.scheme in ("http", "https") and _origin(here) == _origin(there) else None
+
+
+def _origin(parts: urllib.parse.SplitResult) -> tuple[str, str, int]:
+    """Scheme, host and port of a web server."""
+    try:
+        port = parts.port or {"http": 80, "https": 443}.get(parts.scheme, 0)
+    except ValueError:
+        port = -1
+    return parts.scheme, parts.hostname or "", port
 
 
 def place_of(address: str, options: StoreOptions) -> str:

@@ -62,6 +62,7 @@ _EMPTY = re.compile(r"bytes \*/0")
 _FORBIDDEN = "Ask for access to this path; where the address was signed, it may have expired: get a new one."
 _UNLISTED = "Name what you want, or ask the folder or object store behind this address: that can be listed."
 _READ_ONLY = "Publish to a folder or an object store; an http catalog is read only."
+_REDIRECTED = "Pass allow_foreign_uris=True if you trust the publisher of this dataset."
 _NO_RANGES = (
     "Serve it with a program that answers ranges (nginx, a bucket); `python -m http.server` does not."
 )
@@ -94,6 +95,7 @@ class HttpStore:
         sign: Signer | None = None,
         explain: Explainer | None = None,
         proxies: Proxies | None = None,
+        follow_redirects: bool = True,
     ) -> None:
         parts = web_address(url)
         if parts.username or parts.password:
@@ -103,6 +105,7 @@ class HttpStore:
         self._base = parts
         self._sign = sign or _unsigned
         self._explain = explain
+        self._follow_redirects = follow_redirects
         self._threads = ThreadPool(concurrency, "warp-http")
         self._client = WebClient(
             timeout_s=timeout_s, within_s=_PATIENCE * timeout_s, connections=concurrency, proxies=proxies
@@ -238,6 +241,9 @@ class HttpStore:
             onward = redirected(answer, url, name)
             if onward is None:
                 return answer, url
+            if not self._follow_redirects and host_of(onward) != host_of(self._base):
+                fact = f"{host_of(url)} redirects to another server: {host_of(onward)}"
+                raise StoreError(fact, path=name, hint=_REDIRECTED)
             url = onward
         raise StoreError(f"the server redirects more than {_REDIRECTS} times", path=name)
 
