@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from warpdata.convert.receipt import How, Note, noted
 from warpdata.convert.rows import grid_times, rate_of
-from warpdata.episodes.content_sums import ContentSum, sum_of
+from warpdata.episodes.forms.content_sums import ContentSum, sum_of
 from warpdata.errors import NoStepsError, nearest
 from warpdata.timeline.episode import Episode
 from warpdata.timeline.sampling import Align

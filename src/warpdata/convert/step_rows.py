@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from warpdata.convert.aligning import acted_steps
 from warpdata.convert.importing import OnError, Progress
 from warpdata.convert.receipt import ConversionReceipt, Note, note_of
-from warpdata.episodes.collection import Episodes
-from warpdata.episodes.encoded import encoded_run
+from warpdata.episodes.collection.episodes import Episodes
+from warpdata.episodes.sources.encoded import encoded_run
 from warpdata.errors import WarpError
 from warpdata.timeline.episode import Episode
 from warpdata.timeline.meta import SignalMeta

@@ -14,7 +14,7 @@ from warpdata.convert.hdf5.layouts import FileLayout, Layout, NextObs, Options, 
 from warpdata.convert.mapping import FileMapping
 from warpdata.convert.place import Place
 from warpdata.convert.stepped import Parts, SteppedEpisodes
-from warpdata.episodes.collection import Episodes
+from warpdata.episodes.collection.episodes import Episodes
 from warpdata.errors import BlobNotFoundError
 
 SUFFIXES = (".hdf5", ".h5", ".hdf")

@@ -22,7 +22,7 @@ from warpdata.convert.receipt import RECEIPT_FILE, ConversionReceipt, Note, note
 from warpdata.convert.step_rows import StepColumn, counted, source_id, step_columns, usable, without_last
 from warpdata.convert.zarr import codecs
 from warpdata.convert.zarr.reading import ENDS, OWN
-from warpdata.episodes.collection import Episodes
+from warpdata.episodes.collection.episodes import Episodes
 from warpdata.errors import CorruptLayoutError, SchemaMismatchError
 from warpdata.timeline.episode import Episode
 
