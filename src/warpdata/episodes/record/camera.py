@@ -197,6 +197,7 @@ class CameraRecorder:
     def __init__(
         self,
         name: str,
+        stream: int,
         shape: FrameShape,
         open_video: Callable[[], VideoFile],
         frames: FrameJournals,
@@ -204,6 +205,7 @@ class CameraRecorder:
         note_stream: Callable[[Stream], None],
     ) -> None:
         self.name = name
+        self.stream = stream
         self.video: VideoFile | None = None
         """None until the background has opened it."""
         self.count = 0
@@ -214,7 +216,7 @@ class CameraRecorder:
         self._encoded = 0
         self._newest: tuple[FrameJournal | None, int] | None = None
         self._frames = frames
-        self._last = BEGIN
+        self.last_ts_ns = BEGIN
         self._shape = shape.shape
         self._dtype = np.dtype(shape.dtype)
         self._lock = threading.Lock()
@@ -225,8 +227,8 @@ class CameraRecorder:
 
     def checked(self, data: Any, ts_ns: int) -> NDArray[Any]:
         """The frame as `append` takes it, or what it would raise; nothing is recorded."""
-        if ts_ns <= self._last:
-            raise refused(self.name, ts_ns, self._last)
+        if ts_ns <= self.last_ts_ns:
+            raise refused(self.name, ts_ns, self.last_ts_ns)
         return self._checked(data)
 
     def append(self, data: Any, ts_ns: Any) -> None:
@@ -238,12 +240,12 @@ class CameraRecorder:
         with self._lock:
             if ts_ns is None:
                 ts_ns = self._frames.now()
-            if ts_ns <= self._last:
-                raise refused(self.name, ts_ns, self._last)
+            if ts_ns <= self.last_ts_ns:
+                raise refused(self.name, ts_ns, self.last_ts_ns)
             self._hand_over()
             self._jobs.room()
             self._newest = self._frames.append(self.count, ts_ns, pixels)
-            self._last = ts_ns
+            self.last_ts_ns = ts_ns
             self.count += 1
             self._hand_over()
             self._frames.sync()
@@ -267,7 +269,7 @@ class CameraRecorder:
         """Hand over the rest; whoever appends after this is refused."""
         with self._lock:
             self._hand_over()
-            self._last = CLOSED
+            self.last_ts_ns = CLOSED
 
     def complete(self) -> None:
         """Encode the tail and write the ends of the files."""
@@ -295,14 +297,14 @@ class CameraRecorder:
         """Stop encoding and let go of everything; files stay as they are."""
         self._jobs.cancel()  # first: an `append` that waits for room holds the lock
         with self._lock:
-            self._last = CLOSED
+            self.last_ts_ns = CLOSED
         if self.video is not None:
             self.video.close()
         self._frames.close()
 
     def _hand_over(self) -> None:
         if self._handed < self.count and self._newest is not None:
-            (journal, place), number, ts_ns = self._newest, self.count, self._last
+            (journal, place), number, ts_ns = self._newest, self.count, self.last_ts_ns
             self._jobs.submit(lambda: self._encode(number, journal, place, ts_ns))
             self._handed = number
 

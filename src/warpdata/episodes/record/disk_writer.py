@@ -122,6 +122,7 @@ class DiskEpisodeWriter(EpisodeWriter):
         if signal_name in self._row_signals:
             with self._lock:  # between the records of a row nothing else is added to its signals
                 self._append(signal_name, data, ts_ns)
+                self._recording.end_row(self._signals[signal_name].last_ts_ns)
         else:
             self._append(signal_name, data, ts_ns)
 
@@ -145,13 +146,20 @@ class DiskEpisodeWriter(EpisodeWriter):
             try:
                 for name, data in row:
                     signal = self._signals.get(name) or self._add(name, data, ts_ns)
-                    self._row_signals.add(name)
+                    if name not in self._row_signals:
+                        self._recording.in_rows(name)
+                        self._row_signals.add(name)
                     checked.append((signal, signal.checked(data, ts_ns)))
             except (WarpError, TypeError, ValueError):
                 self._dropped(*(name for name, _ in row))
                 raise
-            for signal, value in checked:
-                signal.append(value, ts_ns)
+            try:
+                for signal, value in checked:
+                    signal.append(value, ts_ns)
+                self._recording.end_row(ts_ns)
+            except Exception as error:  # such as a full disk: no row may follow a part of one
+                self._recording.fail(error)
+                raise
 
     def _dropped(self, *names: str) -> None:
         """Count values that were refused while the recording goes on."""

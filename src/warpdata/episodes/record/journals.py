@@ -28,6 +28,9 @@ FRAMES_KIND = "episode-frames"
 CONTROL_STREAM = 0
 """Records of this stream are JSON: signals as they appear, static items, journals begun and released."""
 
+ROW_STREAM = 0xFFFF
+"""An empty record of this stream follows the records of each row: with it the row is whole."""
+
 REVISION = 2
 """How the folder of a recording is used; 1 where no journal says it. From 2 on marks stay as long as the folder."""
 
@@ -58,7 +61,7 @@ class SignalsJournal:
         """The time of a record that came without one; called while the signal is locked, so that times increase."""
         self.lock = threading.Lock()
         self.syncs_every_record = durability.every_record
-        self._facts = 0
+        self._facts = self._rows = 0
         self.writer = JournalWriter(
             folder / SIGNALS_JOURNAL,
             {**descriptor, "kind": KIND, "journal": SIGNALS_JOURNAL, "owner": owner()},
@@ -72,6 +75,14 @@ class SignalsJournal:
             self.threads.check()
             self.writer.append(CONTROL_STREAM, self._facts, 1, 0, dump_json(dict(fact)))
             self._facts += 1
+            if self.syncs_every_record:
+                self.writer.sync()
+
+    def end_row(self, ts_ns: int) -> None:
+        """Note that the row of this time is whole."""
+        with self.lock:
+            self.writer.append(ROW_STREAM, self._rows, 1, ts_ns)
+            self._rows += 1
             if self.syncs_every_record:
                 self.writer.sync()
 

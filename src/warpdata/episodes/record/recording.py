@@ -160,6 +160,18 @@ class Recording:
         """Journal a fact about the recording itself."""
         self._journal.note(fact)
 
+    def in_rows(self, name: str) -> None:
+        """Note that a signal gets its records by rows, before its first one."""
+        self.note({"in_rows": self.signals[name].stream})
+
+    def end_row(self, ts_ns: int) -> None:
+        """Note that the row of this time is whole."""
+        self._journal.end_row(ts_ns)
+
+    def fail(self, error: BaseException) -> None:
+        """Refuse every later record: finishing fails too, and salvage keeps what is whole."""
+        self._threads.failed(error)
+
     def counts(self) -> dict[str, int]:
         """How many records each signal has so far."""
         return {name: each.count for name, each in dict(self.signals).items()}
@@ -286,7 +298,7 @@ class Recording:
         jobs = self._expected.pop(name, None) or self._threads.camera_jobs(_SOME_FRAMES)
         jobs.limit = max(_SOME_FRAMES, QUEUE_BYTES // shape.nbytes)
         return CameraRecorder(
-            name, shape,
+            name, stream, shape,
             lambda: VideoFile(self.folder / str(stream), shape, options, description=description),
             frames, jobs,
             lambda found: self.note({"video": {"stream": stream, **found.to_json()}}),

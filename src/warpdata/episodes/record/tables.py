@@ -241,8 +241,8 @@ class TableRecorder(ABC):
         self.count = 0
         self._first = 0
         """The number of the first record that was not handed over."""
-        self._last = BEGIN
-        self._stream = stream
+        self.last_ts_ns = BEGIN
+        self.stream = stream
         self._journal = journal
         self._threads = journal.threads
         self._writer = journal.writer
@@ -253,7 +253,7 @@ class TableRecorder(ABC):
         """Whoever appends after this is refused."""
         with self._journal.lock:
             self.file.gives_way = False
-            self._last = CLOSED
+            self.last_ts_ns = CLOSED
 
     def complete(self) -> None:
         """Write the rest and the end of the file."""
@@ -292,7 +292,7 @@ class TableRecorder(ABC):
     def cancel(self) -> None:
         """Refuse whoever appends after this, and let go of the file."""
         with self._journal.lock:
-            self._last = CLOSED
+            self.last_ts_ns = CLOSED
         self.file.let_go()
 
     def flush(self) -> None:
@@ -339,8 +339,8 @@ class NumberRecorder(TableRecorder):
 
     def checked(self, data: Any, ts_ns: int) -> NDArray[Any]:
         """The value as `append` takes it, or what it would raise; nothing is recorded."""
-        if ts_ns <= self._last:
-            raise refused(self.name, ts_ns, self._last)
+        if ts_ns <= self.last_ts_ns:
+            raise refused(self.name, ts_ns, self.last_ts_ns)
         if type(data) is not np.ndarray or data.dtype != self._dtype or data.shape != self._shape:
             return self._converted(data)
         return data
@@ -356,8 +356,8 @@ class NumberRecorder(TableRecorder):
                 self._threads.check()
             if ts_ns is None:
                 ts_ns = self._journal.now()
-            if ts_ns <= self._last:
-                raise refused(self.name, ts_ns, self._last)
+            if ts_ns <= self.last_ts_ns:
+                raise refused(self.name, ts_ns, self.last_ts_ns)
             row = self.count - self._first
             if row == self._rows:
                 self.flush()
@@ -366,7 +366,7 @@ class NumberRecorder(TableRecorder):
             self._stamps[row] = ts_ns
             self._values[row] = data
             self._writer.append_step(self._record, self.count, ts_ns)
-            self._last = ts_ns
+            self.last_ts_ns = ts_ns
             self.count += 1
             if self._syncs:
                 self._writer.sync()
@@ -404,8 +404,8 @@ class EventRecorder(TableRecorder):
 
     def checked(self, data: Any, ts_ns: int) -> Any:
         """The value as `append` takes it, or what it would raise; nothing is recorded."""
-        if ts_ns <= self._last:
-            raise refused(self.name, ts_ns, self._last)
+        if ts_ns <= self.last_ts_ns:
+            raise refused(self.name, ts_ns, self.last_ts_ns)
         as_event(data, self._kind, self.name)
         return data
 
@@ -419,16 +419,16 @@ class EventRecorder(TableRecorder):
                 self._threads.check()
             if ts_ns is None:
                 ts_ns = self._journal.now()
-            if ts_ns <= self._last:
-                raise refused(self.name, ts_ns, self._last)
+            if ts_ns <= self.last_ts_ns:
+                raise refused(self.name, ts_ns, self.last_ts_ns)
             row = self.count - self._first
             if row == _EVENTS_PER_BLOCK or self._held_bytes >= _MAX_BLOCK_BYTES:
                 self.flush()
                 row = 0
             self._held_bytes += len(packed)
             self._records[row:] = [(ts_ns, data if self._kind == "text" else packed)]
-            self._writer.append(self._stream, self.count, 1, ts_ns, packed)
-            self._last = ts_ns
+            self._writer.append(self.stream, self.count, 1, ts_ns, packed)
+            self.last_ts_ns = ts_ns
             self.count += 1
             if self._syncs:
                 self._writer.sync()

@@ -44,8 +44,9 @@ class RecordingThreads:
         self._ended = Wakeup()
         self._helper = Workers("warp-record-helper", 1)
         self._encoders = Workers("warp-record-encoder", usable_cores())
-        # The first queue is served first: windows must be there before they are needed.
+        # Served first: windows must be there before they are needed.
         self.chores = self._helper.queue(_UNBOUNDED, on_failure=self.failed)
+        self.chores.is_urgent = True
         """Short jobs that cannot wait, in order."""
         self._helper.start()
         self._syncer: threading.Thread | None = None
@@ -171,16 +172,19 @@ class Workers:
                 self._wakeup.wait(wait_s)
 
     def _claim(self) -> tuple[JobQueue | None, float | None]:
-        """The first queue with a job that is due, else how long to wait at most."""
-        now, soonest = time.monotonic(), None
+        """The queue whose job is due for longest, else how long to wait at most."""
+        now, first, soonest = time.monotonic(), None, None
         for queue in tuple(self._queues):
             due_s = None if queue.is_taken else queue.due_in_s(now)
-            if due_s is not None and due_s <= 0:
-                queue.is_taken = True
-                return queue, None
-            if due_s is not None:
-                soonest = due_s if soonest is None else min(soonest, due_s)
-        return None, soonest
+            if due_s is not None and (soonest is None or due_s < soonest):
+                first, soonest = queue, due_s
+            if due_s is not None and due_s <= 0 and queue.is_urgent:
+                first, soonest = queue, due_s
+                break
+        if first is None or soonest is None or soonest > 0:
+            return None, soonest
+        first.is_taken = True
+        return first, None
 
 
 class JobQueue:
@@ -212,6 +216,8 @@ class JobQueue:
         """How many jobs may wait, the running one included."""
         self._delay_s = delay_s
         self._on_failure = on_failure
+        self.is_urgent = False
+        """Whether its jobs come before those of all other queues."""
         self._room, self._empty = Wakeup(), Wakeup()
         self._closing = False
         self._is_cancelled = False
@@ -267,9 +273,10 @@ class JobQueue:
         """When the first job may run: a burst is left alone until it is over or the queue is half full."""
         if not self.jobs:
             return None
+        due_s = self.jobs[0][1] + self._delay_s - now
         if self._closing or self._is_cancelled or len(self.jobs) * 2 >= self.limit:
-            return 0.0
-        return self.jobs[0][1] + self._delay_s - now
+            return min(due_s, 0.0)
+        return due_s
 
     def run_first(self) -> None:
         """A job that fails is the last one run; those behind it are dropped, and the failure is kept."""

@@ -309,7 +309,8 @@ class _Salvage:
         main = found.journals[0].scan if found.journals else None
         return LossReceipt.of_records(
             source, source if self.is_episode or self.made else None, Path(source).name, signals, why,
-            steps_lost=self.lost, bytes_dropped=sum(each.size_bytes for each in found.unreadable),
+            steps_lost=self.lost, rows_dropped=found.rows_dropped,
+            bytes_dropped=sum(each.size_bytes for each in found.unreadable),
             damage=[each.to_json() for each in found.unreadable],
             last_crc32c=f"{main.last_crc32c:08x}" if main is not None and len(main.records) else None,
             kept_aside=None if self.aside is None else str(self.aside),

@@ -52,6 +52,8 @@ class LossReceipt(Receipt):
     steps_lost: int = 0
     time_kept_s: float = 0.0
     """From the first record that was kept to the last."""
+    rows_dropped: int = 0
+    """Rows that were being recorded when the recorder died: never acknowledged, and not whole."""
     channels: dict[str, int] = field(default_factory=dict)
     bytes_dropped: int = 0
     why: str
@@ -127,6 +129,8 @@ class LossReceipt(Receipt):
         if not self.steps_lost and not self.bytes_dropped:
             lost = "something is lost, nothing says how much: "
         yield f"  {'' if self.is_complete else lost}{self.why}"
+        if self.rows_dropped:
+            yield f"  {self.rows_dropped} row that was being recorded was dropped, because it is not whole"
         for each in self.damage:
             yield f"  unreadable: {each.get('file', self.source)}: {each['why']}"
         if self.kept_aside is not None:

@@ -9,10 +9,18 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from warpdata.bytekit.io.commit import TEMP_MARK
 from warpdata.bytekit.jsontext import parse_json_object
 from warpdata.bytekit.process.locks import is_locked
-from warpdata.episodes.record.journals import CONTROL_STREAM, FRAMES_KIND, KIND, SIGNALS_JOURNAL
+from warpdata.episodes.record.journals import (
+    CONTROL_STREAM,
+    FRAMES_KIND,
+    KIND,
+    ROW_STREAM,
+    SIGNALS_JOURNAL,
+)
 from warpdata.episodes.salvage.work_folder import files_by_name, files_of
 from warpdata.errors import BlobNotFoundError, CorruptLayoutError, FormatError, WarpError
 from warpdata.formats.episodedir import layout
@@ -23,22 +31,19 @@ from warpdata.formats.journal.layout import END_MARK_FLAG, HEADER_BYTES
 from warpdata.formats.journal.reader import JournalReader, Records, Scan, is_live
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class OpenJournal:
     """One journal of a recording with everything that can be read from it."""
 
     reader: JournalReader
     scan: Scan
+    records: Records
+    """The records that are whole."""
 
     @property
     def name(self) -> str:
         """The name of the file."""
         return os.path.basename(self.reader.name)
-
-    @property
-    def records(self) -> Records:
-        """The records that are whole."""
-        return self.scan.records
 
 
 class Unreadable(NamedTuple):
@@ -68,6 +73,10 @@ class UnfinishedRecording:
     static: dict[str, Any] = field(default_factory=dict)
     journals: list[OpenJournal] = field(default_factory=list)
     unreadable: list[Unreadable] = field(default_factory=list)
+    in_rows: set[int] = field(default_factory=set)
+    """Streams whose records come in rows."""
+    rows_dropped: int = 0
+    """Rows that were being recorded and are not whole."""
     given_back: dict[str, int] = field(default_factory=dict)
     """Up to where the frames of a journal are encoded and read as zeros; later ones follow there, or did."""
 
@@ -134,7 +143,8 @@ def open_recording(work: Path) -> UnfinishedRecording:
     for name in sorted([*names, *begun], key=lambda each: each != SIGNALS_JOURNAL):
         try:
             reader = JournalReader.open(work / name, lenient=True)
-            journal = OpenJournal(reader, reader.scan(_released(reader, name, found)))
+            scan = reader.scan(_released(reader, name, found))
+            journal = OpenJournal(reader, scan, scan.records)
         except (
             BlobNotFoundError,
             FileNotFoundError,
@@ -149,7 +159,25 @@ def open_recording(work: Path) -> UnfinishedRecording:
     _identify(found)
     found.unreadable += [Unreadable(name, "is missing") for name in sorted(expected - set(names))]
     found.unreadable += _undescribed(found)
+    _drop_torn_row(found)
     return found
+
+
+def _drop_torn_row(found: UnfinishedRecording) -> None:
+    """Leave out the records of the last row if its recorder died before it was whole."""
+    rows = [
+        journal.records.select(np.isin(journal.records.stream, list(found.in_rows)))
+        for journal in found.journals
+    ]
+    last = max((int(each.ts_ns[-1]) for each in rows if len(each)), default=None)
+    ends = [journal.records.of_stream(ROW_STREAM).ts_ns for journal in found.journals]
+    if last is None or any((each == last).any() for each in ends):
+        return
+    found.rows_dropped = 1
+    for journal in found.journals:
+        records = journal.records
+        is_torn = np.isin(records.stream, list(found.in_rows)) & (records.ts_ns == last)
+        journal.records = records.select(~is_torn)
 
 
 def _released(reader: JournalReader, name: str, found: UnfinishedRecording) -> int | None:
@@ -261,6 +289,8 @@ def _read_facts(journal: OpenJournal, found: UnfinishedRecording) -> set[str]:
                 found.signals[int(fact["signal"]["stream"])] = dict(fact["signal"])
             if "journal" in fact:
                 begun[str(fact["journal"])] = None
+            if "in_rows" in fact:
+                found.in_rows.add(int(fact["in_rows"]))
             begun.pop(str(fact.get("released")), None)
             if "given_back" in fact:
                 gone = fact["given_back"]
@@ -278,7 +308,7 @@ def _read_facts(journal: OpenJournal, found: UnfinishedRecording) -> set[str]:
 
 def _undescribed(found: UnfinishedRecording) -> Iterator[Unreadable]:
     """Records of signals whose description is lost."""
-    known = {CONTROL_STREAM, *found.signals}
+    known = {CONTROL_STREAM, ROW_STREAM, *found.signals}
     for journal in found.journals:
         streams, sizes = journal.records.stream, journal.records.payload_bytes
         for stream in sorted(set(streams.tolist()) - known):
