@@ -179,8 +179,6 @@ ODD_FACTS: list[tuple[tuple[str, ...], Any]] = [
     (("signals", "state"), "x"),
     (("signals", "state", "count"), "many"),
     (("signals", "state", "count"), [1]),
-    (("signals", "state", "groups"), ["x"]),
-    (("signals", "state", "groups"), 5),
     (("signals", "state", "shape"), [7]),
     (("meta",), 5),
     (("version",), 99),

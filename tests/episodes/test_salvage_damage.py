@@ -375,9 +375,9 @@ def test_one_that_cannot_be_salvaged_does_not_stop_the_others(crashed: Path, tmp
 def test_an_older_file_of_the_same_name_is_kept(tmp_path: Path) -> None:
     """A single signal is recorded over an older one: salvage finishes it, and keeps what it replaces."""
     for make, names in (
-        (lambda: wd.SimpleSignalWriter(tmp_path / "s.parquet"), ["s.parquet"]),
+        (lambda: wd.SimpleSignalWriter(tmp_path / "s.parquet", overwrite=True), ["s.parquet"]),
         (
-            lambda: wd.VideoSignalWriter(tmp_path / "c.mp4", tmp_path / "c.frames.parquet"),
+            lambda: wd.VideoSignalWriter(tmp_path / "c.mp4", tmp_path / "c.frames.parquet", overwrite=True),
             ["c.mp4", "c.frames.parquet"],
         ),
     ):

@@ -128,7 +128,7 @@ def step_columns(episode: Episode, steps: Steps | None = None) -> tuple[Steps, d
 
 def _comes_later(signal: Signal, steps: Steps) -> bool:
     """Whether what an action led to stands with the observation after it."""
-    return steps.outcome == "next" and signal.meta.role in _OUTCOMES
+    return steps.comes_later(signal)
 
 
 def _exact_rows(signal: Signal, steps: Steps) -> int | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Literal, get_args
@@ -23,7 +23,9 @@ OUTCOMES: tuple[Outcome, ...] = get_args(Outcome)
 Times = NDArray[np.int64]
 
 STEPS = "steps"
-"""What the clock of everything recorded by step is called."""
+"""The clock of everything recorded by step."""
+OUTCOME_CLOCK = "outcomes"
+"""The clock of what an action led to: reward, flags, and the infos of an environment."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +54,47 @@ class StepClock:
     def to_json(self) -> dict[str, str]:
         """The clock as metadata states it."""
         return {"clock": self.name, "outcome": self.outcome}
+
+
+class LazySignals(Mapping[str, Signal]):
+    """Signals that are opened on first use. Opening one twice, in two threads, is harmless: one result is kept.
+
+    `names` is called once, when a name is first needed.
+    """
+
+    def __init__(self, names: Callable[[], Iterable[str]], open_signal: Callable[[str], Signal]) -> None:
+        self._list_names = names
+        self._open = open_signal
+        self._names: dict[str, None] | None = None
+        self.opened: dict[str, Any] = {}
+        """The signals that were opened so far."""
+
+    def __getitem__(self, name: str) -> Signal:
+        signal = self.opened.get(name)
+        if signal is None:
+            if name not in self._known():
+                raise KeyError(name)
+            signal = self.opened.setdefault(name, self._open(name))
+        return signal  # type: ignore[no-any-return]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._known())
+
+    def __len__(self) -> int:
+        return len(self._known())
+
+    def __contains__(self, name: object) -> bool:
+        return name in self.opened or name in self._known()
+
+    def _known(self) -> dict[str, None]:
+        if self._names is None:
+            self._names = dict.fromkeys(self._list_names())
+        return self._names
+
+
+def change_signals(signals: Mapping[str, Signal], change: Callable[[str, Signal], Signal]) -> LazySignals:
+    """The signals of an episode, each changed when it is first used."""
+    return LazySignals(lambda: signals, lambda name: change(name, signals[name]))
 
 
 class EpisodeSource(ABC):
@@ -228,7 +271,7 @@ class WindowSource(SourceAround):
     def __init__(self, inner: EpisodeSource, start_ns: int | None, stop_ns: int | None) -> None:
         super().__init__(inner)
         self._bounds = (start_ns, stop_ns)
-        self._signals = ChangedSignals(inner.signals, partial(_windowed, self._bounds))
+        self._signals = change_signals(inner.signals, partial(_windowed, self._bounds))
 
     @property
     def signals(self) -> Mapping[str, Signal]:
@@ -253,7 +296,7 @@ class SampledSource(SourceAround):
     def __init__(self, inner: EpisodeSource, times: Times) -> None:
         super().__init__(inner)
         self._times = times
-        self._signals = ChangedSignals(inner.signals, partial(_sampled, times))
+        self._signals = change_signals(inner.signals, partial(_sampled, times))
 
     @property
     def signals(self) -> Mapping[str, Signal]:
@@ -267,30 +310,6 @@ class SampledSource(SourceAround):
 
     def __reduce__(self) -> tuple[Any, ...]:
         return (SampledSource, (self.inner, self._times))
-
-
-class ChangedSignals(Mapping[str, Signal]):
-    """The signals of an episode, each changed when it is first asked for."""
-
-    def __init__(self, signals: Mapping[str, Signal], change: Callable[[str, Signal], Signal]) -> None:
-        self._source = signals
-        self._change = change
-        self._made: dict[str, Signal] = {}
-
-    def __getitem__(self, name: str) -> Signal:
-        found = self._made.get(name)
-        if found is None:
-            found = self._made[name] = self._change(name, self._source[name])
-        return found
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._source)
-
-    def __len__(self) -> int:
-        return len(self._source)
-
-    def __contains__(self, name: object) -> bool:
-        return name in self._source
 
 
 def _windowed(bounds: tuple[int | None, int | None], _: str, signal: Signal) -> Signal:

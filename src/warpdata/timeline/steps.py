@@ -25,7 +25,7 @@ from warpdata.timeline.sampling import (
     check_max_age,
 )
 from warpdata.timeline.signal import Signal
-from warpdata.timeline.source import Outcome
+from warpdata.timeline.source import OUTCOME_CLOCK, Outcome
 from warpdata.timeline.times import INT64_MAX, frozen, ns_between
 
 _OUTCOMES: tuple[Role, ...] = ("reward", "terminated", "truncated")
@@ -218,12 +218,19 @@ class Steps:
     def _aligned(self, signal: Signal, align: Align) -> StepSignal:
         if signal.meta.clock == self.clock and len(signal) == self.length:
             return StepSignal(signal, self._times)  # the rows are the records
-        if signal.meta.role in _OUTCOMES and self.outcome == "next":
+        if self.comes_later(signal):
             return StepSignal(signal, self._times, self._following(signal))
         if signal.meta.role in _OUTCOMES and signal.meta.clock == self.clock:
             return StepSignal(signal, self._times, self._at_their_steps(signal))
         check_align(align, signal.meta)
         return StepSignal(signal, self._times, align=align, max_age_ns=self._max_age_ns)
+
+    def comes_later(self, signal: Signal) -> bool:
+        """Whether row k shows the record after step k: outcomes that were recorded with the next observation."""
+        meta = signal.meta
+        return self.outcome == "next" and (
+            meta.role in _OUTCOMES or (meta.role == "other" and meta.clock == OUTCOME_CLOCK)
+        )
 
     def _following(self, signal: Signal) -> Alignment:
         """The first record after each step and not after the next one."""

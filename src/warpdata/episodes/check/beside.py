@@ -33,6 +33,7 @@ SET_RULES = {
     "dead-channel": "a channel hardly moves where it moves in the others",
     "swapped-channels": "two channels look like each other's in all other episodes",
     "time-shift": "what a camera shows moves earlier or later than the state, unlike in the others",
+    "odd-view": "a camera shows something else than in the others: covered, exchanged, turned or in other colours",
     "near-duplicate": "two episodes are nearly the same recording",
 }
 """Rule id -> what it says; all are warnings."""
@@ -63,7 +64,8 @@ _JERK_FACTOR = 3.0
 _RETURN_SHARE, _RETURN_GAP = 0.25, 4.0
 _STATE_SHARE = 0.25
 _GRAINS = 4
-_DEAD_SHARE, _LITTLE_SHARE = 0.02, 0.15
+_DEAD_SHARE, _LITTLE_SHARE = 0.06, 0.15
+_VIEW_FACTOR = 2.5
 _STUCK_SHARE = 0.3
 _SWAP_FAR, _LEAST_SPREAD = 2.0, 0.05
 """So many times as far as any usual course from its own kind; courses that are repeated exactly still have a spread."""
@@ -185,6 +187,7 @@ class _Alike:
         yield from self._final_states(cut, known)
         yield from (each for each in self._jerks() if each.episode not in cut)
         yield from self._shifts()
+        yield from self._views()
 
     def usual_constants(self) -> Iterator[tuple[str, str, int]]:
         """Episode, signal and channel that never changes there, and neither in several others, though it can."""
@@ -326,6 +329,27 @@ class _Alike:
                 if is_clear and abs(late) >= max(_LAG_FRAMES * sight.pause_s, spread):
                     text = f"shows what happens {abs(late):.2f} s {'late' if late > 0 else 'early'}"
                     yield self._found("time-shift", at, name, text, seconds=late)
+
+    def _views(self) -> Iterator[SetFinding]:
+        """Cameras whose mean picture is far from the mean picture of the others."""
+        cameras: dict[tuple[str, int], list[int]] = defaultdict(list)
+        for at, member in enumerate(self._members):
+            for name, sight in member.sights.items():
+                cameras[name, sight.views.shape[1]].append(at)
+        for (name, _), chosen in sorted(cameras.items()):
+            if len(chosen) < MIN_EPISODES:
+                continue
+            means = np.stack(
+                [self._members[at].sights[name].views.mean(0, dtype=np.float64) for at in chosen]
+            )
+            away = np.sqrt(((means - np.median(means, axis=0)) ** 2).mean(1))
+            floor = max(float(np.median(away)), 1.0)
+            for position in _alone(np.log(away + floor), least=np.log(_VIEW_FACTOR)):
+                if away[position] > floor:
+                    text = (
+                        f"differs from the others by {away[position]:.0f} of 255, they by about {floor:.0f}"
+                    )
+                    yield self._found("odd-view", chosen[position], name, text, away=away[position])
 
     def copies(self) -> Iterator[SetFinding]:
         """Episodes that are nearly the same recording as one before them."""

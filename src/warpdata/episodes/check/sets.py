@@ -80,7 +80,7 @@ def check_each(
     for _, member in checked:
         if member is not None:
             beside.add(member)
-    findings = without_usual((each for one, _ in checked for each in one), beside)
+    findings = without_usual((each for one, _ in checked for each in one), beside, len(ids))
     return Report(len(ids), [*findings, *set_findings(beside)])
 
 

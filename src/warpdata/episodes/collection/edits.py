@@ -13,7 +13,7 @@ from warpdata.bytekit.checksum import sha256_hex
 from warpdata.bytekit.jsontext import dump_json
 from warpdata.episodes.collection.listing import episode_path
 from warpdata.episodes.sources.disk_episode import DirectorySource
-from warpdata.errors import ConflictError, CorruptLayoutError, RecordingError, StoreError
+from warpdata.errors import ConflictError, CorruptLayoutError, RecordingError, StoreError, TimeRangeError
 from warpdata.formats.episodedir.documents import Folder, plain_static, restored_static
 from warpdata.formats.episodedir.edit_log import append_edit, read_log
 from warpdata.formats.episodedir.names import check_name
@@ -21,7 +21,7 @@ from warpdata.timeline.episode import Episode
 from warpdata.timeline.memory import JoinedSignal, ShiftedSignal
 from warpdata.timeline.readonly import ReadOnlyDict
 from warpdata.timeline.signal import Signal, window
-from warpdata.timeline.source import EpisodeSource
+from warpdata.timeline.source import EpisodeSource, LazySignals
 from warpdata.timeline.times import as_int
 
 _OF_FILES = ("signals", "static_file")
@@ -202,6 +202,8 @@ class Edits:
         full = {"seq": len(self.log) + 1, "ts_ns": time.time_ns(), **edit}
         after = self._fold([*self.log, full], numbers)
         self._check_joins(after, before)
+        if edit["op"] in ("trim", "split"):
+            self._check_records(after, before, edit)
         if edit["op"] in ("set_static", "concat"):
             self._check_names(after, before)
         changed = {entry.id for entry in before} ^ {entry.id for entry in after}
@@ -236,6 +238,22 @@ class Edits:
                 episode = self._open(entry)
                 for name in episode.signals:
                     _ = episode[name]
+
+    def _check_records(
+        self, after: list[EpisodeEntry], before: list[EpisodeEntry], edit: Mapping[str, Any]
+    ) -> None:
+        """An episode that is cut must keep a record."""
+        for entry in after:
+            if entry in before or any(len(signal) for signal in self._open(entry).signals.values()):
+                continue
+            whole = next(each for each in before if each.id == edit["episode"])
+            filled = [signal for signal in self._open(whole).signals.values() if len(signal)]
+            first_ns = min((signal.first_ts_ns for signal in filled), default=None)
+            last_ns = max((signal.last_ts_ns for signal in filled), default=None)
+            raise TimeRangeError(
+                f"{edit['op']} leaves no record in episode {entry.id!r}: its times are {first_ns} to {last_ns}",
+                path=str(self.root),
+            )
 
     def _check_names(self, after: list[EpisodeEntry], before: list[EpisodeEntry]) -> None:
         """A name is a signal or a static item, never both."""
@@ -381,7 +399,18 @@ class EditedSource(EpisodeSource):
     def __init__(self, entry: EpisodeEntry, parts: Sequence[EpisodeSource]) -> None:
         self.entry = entry
         self._parts = list(parts)
-        self._signals = _EditedSignals(entry.parts, self._parts)
+        self._signals = LazySignals(self._signal_names, self._open_signal)
+
+    def _signal_names(self) -> Iterator[str]:
+        return (name for part in self._parts for name in part.signals)
+
+    def _open_signal(self, name: str) -> Signal:
+        signals = [
+            _cut_signal(source.signals[name], part)
+            for source, part in zip(self._parts, self.entry.parts, strict=True)
+            if name in source.signals
+        ]
+        return signals[0] if len(signals) == 1 else JoinedSignal(signals)
 
     @property
     def id(self) -> str:
@@ -451,35 +480,6 @@ class EditedSource(EpisodeSource):
 
     def __reduce__(self) -> tuple[Any, ...]:
         return (EditedSource, (self.entry, self._parts))
-
-
-class _EditedSignals(Mapping[str, Signal]):
-    def __init__(self, windows: Sequence[RecordingPart], parts: Sequence[EpisodeSource]) -> None:
-        self._windows = windows
-        self._parts = parts
-        self._made: dict[str, Signal] = {}
-        self._names = list(dict.fromkeys(name for part in parts for name in part.signals))
-
-    def __getitem__(self, name: str) -> Signal:
-        if name not in self._made:
-            signals = [
-                _cut_signal(episode.signals[name], part)
-                for episode, part in zip(self._parts, self._windows, strict=True)
-                if name in episode.signals
-            ]
-            if not signals:
-                raise KeyError(name)
-            self._made[name] = signals[0] if len(signals) == 1 else JoinedSignal(signals)
-        return self._made[name]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._names)
-
-    def __len__(self) -> int:
-        return len(self._names)
-
-    def __contains__(self, name: object) -> bool:
-        return name in self._names
 
 
 def _cut_signal(signal: Signal, part: RecordingPart) -> Signal:

@@ -22,9 +22,11 @@ from warpdata.episodes.collection.listing import episode_name, episode_path, lis
 from warpdata.episodes.record.clock import RecordingClock
 from warpdata.episodes.record.disk_writer import DiskEpisodeWriter
 from warpdata.episodes.record.durability import Durability
+from warpdata.episodes.record.journals import remove_left
 from warpdata.episodes.salvage.unfinished import Unfinished, unfinished_at
 from warpdata.episodes.sources.disk_episode import DirectorySource
 from warpdata.errors import ConflictError, StoreError, require_kind, suggests
+from warpdata.formats.episodedir import layout
 from warpdata.formats.episodedir.documents import Folder, read_set_metadata
 from warpdata.formats.episodedir.images import VideoOptions
 from warpdata.timeline.episode import Episode
@@ -228,7 +230,9 @@ class LocalDataset(Episodes):
         return (_reopened_dataset, (self._local,))
 
     def __repr__(self) -> str:
-        return f"<LocalDataset {self.root}: {len(self)} episodes>"
+        unfinished = len(self._local.unfinished_numbers)
+        more = f", {unfinished} unfinished (`warp salvage {self.root}`)" if unfinished else ""
+        return f"<LocalDataset {self.root}: {len(self)} episodes{more}>"
 
 
 class LocalDatasetWriter:
@@ -258,6 +262,8 @@ class LocalDatasetWriter:
         `wait`: wait until the beginning survives power loss. `clock`: for records that come without a time.
         """
         number = self._next()
+        if number:  # a recorder that was killed as it removed its journals left them
+            remove_left(episode_path(self.root, number - 1) / layout.RECORDING_FOLDER)
         while True:
             try:
                 return DiskEpisodeWriter(

@@ -70,11 +70,15 @@ def copying_to_directory(
     meta_of: MetaOf,
     *,
     video: VideoOptions | None = None,
+    reencode: bool = False,
     writing: WrittenLater | None = None,
+    durable: bool = False,
+    overwrite: bool = False,
 ) -> Steps[None]:
-    """Write an episode as a new directory, which appears whole or not at all; power may still take it.
+    """Write an episode as a new directory, which appears whole or not at all; power loss may take it unless `durable`.
 
-    Frames that are not encoded become lossless video, unless `video` says how to encode them. Every value is read once.
+    Frames that are not encoded become lossless video, unless `video` says how to encode them; `reencode` encodes
+    those of every camera again. Every value is read once.
     `writing` waits for the disk while the next signal is read; all of its work is done at the end.
     """
     signals = dict(episode.signals)
@@ -84,8 +88,8 @@ def copying_to_directory(
     if not os.path.isdir(parent):
         with map_os_errors(directory):
             os.makedirs(parent, exist_ok=True)
-    with commit_folder(directory, durable=False) as folder:
-        copying = _Copying(folder, video, writing)
+    with commit_folder(directory, durable=durable, replace=overwrite) as folder:
+        copying = _Copying(folder, video, writing, reencode=reencode)
         try:
             for _ in copying.steps(signals, is_small=is_small):
                 yield is_small
@@ -93,10 +97,28 @@ def copying_to_directory(
             copying.wait()
         about, sums = copying.found()
         meta = meta_of(sums)
+        stated = meta.get("signals")
+        if isinstance(stated, Mapping):  # such as how often a camera froze while it was recorded
+            about = {name: {**stated.get(name, {}), **facts} for name, facts in about.items()}
         yield is_small
         static = {check_name(name): plain_static(name, value) for name, value in episode.static.items()}
         for path, data in last_documents(folder, meta, static, about, None).items():
             put_file(path, data)
+
+
+def write_directory(
+    episode: Episode, directory: Path, *, reencode: bool = False, overwrite: bool = False
+) -> None:
+    """Write an episode as an episode directory, with its identity and metadata."""
+    meta = dict(episode.meta)
+    if reencode:  # what was measured on the old frames
+        meta.pop("signals", None)
+    video = VideoOptions() if reencode else None
+    writing = copying_to_directory(
+        episode, directory, lambda _: meta, video=video, reencode=reencode, durable=True, overwrite=overwrite
+    )
+    for _ in writing:
+        pass
 
 
 class WrittenLater:
@@ -150,8 +172,11 @@ _CLOCKS = SharedClocks()
 class _Copying:
     """The signals of an episode on their way into a folder; small ones of as many records are written together."""
 
-    def __init__(self, folder: Path, video: VideoOptions | None, writing: WrittenLater | None) -> None:
+    def __init__(
+        self, folder: Path, video: VideoOptions | None, writing: WrittenLater | None, *, reencode: bool
+    ) -> None:
         self._folder = folder
+        self._reencode = reencode
         self._inside = f"{folder}{os.sep}"
         self._video = video
         self._writing = writing
@@ -217,7 +242,7 @@ class _Copying:
     def _add(self, name: str, signal: Signal) -> None:
         """Copy one signal, now or together with others."""
         if signal.meta.kind == "image":
-            if _is_raw_camera(signal):
+            if _is_raw_camera(signal) or (self._reencode and holds_frames(signal)):
                 self._raw.append(self._raw_camera(name, signal))
                 return
             if len(signal) and self._camera(name, signal):

@@ -15,6 +15,7 @@ from warpdata.episodes.record.recorder import Recorder, nested, plain_part
 from warpdata.errors import MissingExtraError, RecordingError, suggests
 from warpdata.formats.episodedir.images import VideoOptions
 from warpdata.timeline.meta import Role
+from warpdata.timeline.source import OUTCOME_CLOCK
 
 try:
     import gymnasium
@@ -134,9 +135,9 @@ class _Environment:
         self._step += 1
         now = self._now()
         self._seen(observation, frame, now)
-        self._append("reward", float(reward), now, "reward", "outcomes")
-        self._append("terminated", bool(terminated), now, "terminated", "outcomes")
-        self._append("truncated", bool(truncated), now, "truncated", "outcomes")
+        self._append("reward", float(reward), now, "reward", OUTCOME_CLOCK)
+        self._append("terminated", bool(terminated), now, "terminated", OUTCOME_CLOCK)
+        self._append("truncated", bool(truncated), now, "truncated", OUTCOME_CLOCK)
         self._informed(info, now)
         if terminated or truncated:
             self.has_ended = True
@@ -182,7 +183,7 @@ class _Environment:
         for key, value in info.items() if self._info else ():
             for name, leaf in nested(f"info/{plain_part(key)}", value):
                 try:
-                    self._append(name, leaf, now, "other", None)
+                    self._append(name, leaf, now, "other", OUTCOME_CLOCK)
                 except (TypeError, ValueError):
                     self._left_out.add(name)
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Self, get_args
 
 import numpy as np
 
-from warpdata.bytekit.io.commit import writable_path
+from warpdata.bytekit.io.commit import remove_temps_of, writable_path
 from warpdata.bytekit.process.forks import tell_in_child
 from warpdata.episodes.collection.local import LocalDatasetWriter
 from warpdata.episodes.forms.packed import pack_episode
@@ -20,6 +20,7 @@ from warpdata.episodes.provenance import environment
 from warpdata.episodes.record.clock import Clock, RecordingClock
 from warpdata.episodes.record.disk_writer import RECORDING_SUFFIX, DiskEpisodeWriter
 from warpdata.episodes.record.durability import Durability
+from warpdata.episodes.record.journals import remove_left
 from warpdata.episodes.record.stream_writer import check_no_file
 from warpdata.episodes.record.values import Hints
 from warpdata.errors import (
@@ -233,6 +234,7 @@ class Recorder:
     def _check_target(self) -> None:
         if not self._is_file:
             return
+        remove_left(self._work)
         if self._work.exists():
             raise ConflictError(
                 "a recording is under way here, or was never finished", path=self._work,
@@ -264,9 +266,13 @@ class Recorder:
         if self._step_clock is not None or self._outcome != "same":
             meta["steps"] = StepClock(self._step_clock or STEPS, self._outcome).to_json()
         if self._is_file:
-            return DiskEpisodeWriter(
+            writer = DiskEpisodeWriter(
                 self._work, video=self._video, durability=self._durability, meta=meta, wait=False, clock=clock
             )
+            remove_temps_of(
+                self.target
+            )  # of one that was killed as it packed; nobody else packs while this one is
+            return writer
         root = LocalDatasetWriter(self.target, video=self._video, durability=self._durability)
         return root.new_episode(meta=meta, wait=False, clock=clock)
 

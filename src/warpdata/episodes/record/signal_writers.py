@@ -16,6 +16,7 @@ from warpdata.bytekit.io.commit import map_os_errors
 from warpdata.bytekit.process.forks import tell_in_child
 from warpdata.episodes.record.durability import Durability
 from warpdata.episodes.record.interrupts import finish_despite_interrupt, interrupts_wait
+from warpdata.episodes.record.journals import remove_left
 from warpdata.episodes.record.recording import Recording, SignalRecorder
 from warpdata.episodes.record.stream_writer import check_no_file
 from warpdata.episodes.record.tables import write_empty
@@ -125,6 +126,7 @@ class _JournaledWriter(SignalWriter):
                 if self._recording is None:
                     with map_os_errors(self.path):
                         self.path.parent.mkdir(parents=True, exist_ok=True)
+                    remove_left(work_folder(self.path))
                     facts = facts_of(self.path, self._frames_file)
                     self._recording = Recording(work_folder(self.path), facts, self._durability)
                 name = self.path.stem

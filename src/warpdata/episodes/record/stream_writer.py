@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from warpdata.bytekit.arrays import as_array
 from warpdata.bytekit.dtype import dtype_of
-from warpdata.bytekit.io.commit import map_os_errors, writable_path
+from warpdata.bytekit.io.commit import map_os_errors, remove_temps_of, writable_path
 from warpdata.bytekit.process.forks import tell_in_child
 from warpdata.episodes.record.durability import Durability, owner
 from warpdata.episodes.record.step_channels import TEXT_SIZE_BYTES, absent
@@ -150,6 +150,7 @@ class WShardStreamWriter:
             self._journal = JournalWriter(
                 self.partial_path, self._descriptor, max_record_bytes=self._layout.payload_bytes
             )
+        remove_temps_of(self.path)  # of one that was killed as it finished; the journal keeps others away
         self._threads = RecordingThreads(self._durability)
         self._threads.keep(self._journal)
         self._state = "recording"

@@ -66,7 +66,10 @@ def salvage_root(root: str | os.PathLike[str]) -> list[LossReceipt]:
 
     One that cannot be salvaged stays as it is, does not stop the others, and has a receipt that says so.
     """
-    folders = [episode_path(Path(root), number) for number in list_episodes(Path(root)).unfinished]
+    listing = list_episodes(Path(root))
+    for number in listing.finished:  # a recorder that was killed as it removed its journals left them
+        remove_left(episode_path(Path(root), number) / layout.RECORDING_FOLDER)
+    folders = [episode_path(Path(root), number) for number in listing.unfinished]
     work = [folder / layout.RECORDING_FOLDER for folder in folders] + work_folders_in(Path(root))
     receipts = []
     for each in work:
@@ -75,11 +78,16 @@ def salvage_root(root: str | os.PathLike[str]) -> list[LossReceipt]:
 
 
 def one_of_many(salvage: Callable[[Path], LossReceipt], path: Path) -> list[LossReceipt]:
-    """No receipt if somebody is at work there or has just finished, one that says why if it cannot be salvaged."""
+    """No receipt if it was just finished; one with the reason if it is being recorded or cannot be salvaged."""
     try:
         return [salvage(path)]
-    except (JournalInUseError, BlobNotFoundError):
+    except BlobNotFoundError:
         return []
+    except JournalInUseError:
+        source, why = locked_folder(path), "being recorded by a running process: left alone"
+        return [LossReceipt(source=str(source), episode_id=source.name, why=why, is_live=True)]
+    except (OutOfSpaceError, PermissionError_):
+        raise  # nothing is wrong with the recording: it is finished once there is room
     except WarpError as error:
         source, damage = locked_folder(path), [{"file": path.name, "why": str(error)}]
         return [LossReceipt(source=str(source), episode_id=source.name, why=str(error), damage=damage)]

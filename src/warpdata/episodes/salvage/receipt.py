@@ -54,6 +54,8 @@ class LossReceipt(Receipt):
     """From the first record that was kept to the last."""
     rows_dropped: int = 0
     """Rows that were being recorded when the recorder died: never acknowledged, and not whole."""
+    is_live: bool = False
+    """Whether a running process records it: nothing was changed."""
     channels: dict[str, int] = field(default_factory=dict)
     bytes_dropped: int = 0
     why: str
@@ -100,6 +102,25 @@ class LossReceipt(Receipt):
         except TypeError:
             return None
 
+    parts: list[LossReceipt] = field(default_factory=list)
+    """The receipts of all recordings of a folder."""
+
+    @classmethod
+    def of_folder(cls, folder: str, parts: list[LossReceipt]) -> Self:
+        """One receipt for all recordings of a folder."""
+        return cls(
+            source=folder,
+            episode_id=folder,
+            why=f"{len(parts)} unfinished recordings" if parts else "nothing to salvage",
+            steps_kept=sum(each.steps_kept for each in parts),
+            steps_lost=sum(each.steps_lost for each in parts),
+            rows_dropped=sum(each.rows_dropped for each in parts),
+            bytes_dropped=sum(each.bytes_dropped for each in parts),
+            time_kept_s=sum(each.time_kept_s for each in parts),
+            damage=[damage for each in parts for damage in each.damage],
+            parts=parts,
+        )
+
     @property
     def is_complete(self) -> bool:
         """Whether nothing that was written is missing or damaged."""
@@ -121,6 +142,13 @@ class LossReceipt(Receipt):
 
     def lines(self) -> Iterator[str]:
         """The receipt for a person."""
+        if self.parts:
+            for part in self.parts:
+                yield from part.lines()
+            return
+        if self.is_live or self.why == "nothing to salvage":
+            yield f"{self.source}: {self.why}"
+            return
         yield f"{self.source} → {self.output or 'unchanged'}"
         yield f"  episode {self.episode_id!r}: {self.steps_kept} {self._what} kept, {self.time_kept_s:.3f} s"
         for name, count in self.channels.items():

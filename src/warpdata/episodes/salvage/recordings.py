@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Mapping, Sequence
+import shutil
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -13,8 +14,9 @@ from typing import Any
 import numpy as np
 
 from warpdata.bytekit.findings import FileFinding
-from warpdata.bytekit.io.commit import fsync_folder, map_os_errors, second_name
+from warpdata.bytekit.io.commit import fsync_folder, map_os_errors, remove_temps_of, second_name
 from warpdata.bytekit.io.ranges import FileRangeReader, MmapRangeReader
+from warpdata.episodes.collection.local import holds_recordings
 from warpdata.episodes.forms.packed import directory_of, pack_episode
 from warpdata.episodes.record.disk_writer import RECORDING_SUFFIX
 from warpdata.episodes.record.journals import remove_folder, remove_left
@@ -84,7 +86,10 @@ def salvage(
     flush_interval: int = 64,
     progress: Callable[[int, int], None] | None = None,
 ) -> LossReceipt:
-    """Finish an interrupted recording: a `.partial`, its final path, an episode directory, a signal file."""
+    """Finish an interrupted recording: a `.partial`, its final path, an episode directory, a signal file.
+
+    A root or a folder of recordings gives one receipt, with those of its recordings in `parts`.
+    """
     path = _by_name(path)
     work = recording_of(path)
     if work is not None:
@@ -101,7 +106,7 @@ def salvage(
     if os.path.isdir(path):
         if output is not None:
             raise ValueError("what was recorded into a directory is finished there: it takes no output")
-        return salvage_episode(path)
+        return _salvage_directory(Path(path), overwrite=overwrite)
     source = _find(os.fspath(path))
     target = os.fspath(output) if output is not None else source.removesuffix(PARTIAL)
     with FileRangeReader(source) as reader:
@@ -119,6 +124,12 @@ def salvage(
     return _from_foreign_file(source, target, overwrite=overwrite)
 
 
+def _salvage_directory(folder: Path, *, overwrite: bool) -> LossReceipt:
+    if is_unfinished(folder) or not has_recordings(folder):
+        return salvage_episode(folder)
+    return LossReceipt.of_folder(str(folder), salvage_folder(folder, overwrite=overwrite))
+
+
 def salvage_folder(path: str | os.PathLike[str], *, overwrite: bool = False) -> list[LossReceipt]:
     """Finish whatever was left unfinished at a folder or in it: one recording, or all of a root or a folder of shards.
 
@@ -128,11 +139,40 @@ def salvage_folder(path: str | os.PathLike[str], *, overwrite: bool = False) -> 
     work = recording_of(path)
     if is_unfinished(path) or Path(path) in work_folders_in(Path(path).parent) or (work and work.is_dir()):
         return [salvage(path, overwrite=overwrite)]
-    receipts = salvage_root(path)
-    left = [each for each in Path(path).glob(f"*{SHARD}{RECORDING_SUFFIX}") if each.is_dir()]
-    for each in sorted([*left, *Path(path).glob(f"*{SHARD}{PARTIAL}"), *unfinished_cuts(Path(path))]):
-        receipts += one_of_many(lambda one: salvage(one, overwrite=overwrite), each)
+    receipts = []
+    for folder in _folders_below(Path(path)):
+        receipts += salvage_root(folder)
+        for done in (*folder.glob(f"*{RECORDING_SUFFIX}-done"), *folder.glob(f".*{RECORDING_SUFFIX}-done")):
+            shutil.rmtree(
+                done, ignore_errors=True
+            )  # of a recorder that was killed as it removed its journals
+        left = [each for each in folder.glob(f"*{SHARD}{RECORDING_SUFFIX}") if each.is_dir()]
+        for each in sorted([*left, *folder.glob(f"*{SHARD}{PARTIAL}"), *unfinished_cuts(folder)]):
+            receipts += one_of_many(lambda one: salvage(one, overwrite=overwrite), each)
     return receipts
+
+
+def _folders_below(folder: Path) -> Iterator[Path]:
+    """A folder and those below it, but for what belongs to a recording: blocks of a root, episodes, hidden ones."""
+    yield folder
+    with os.scandir(folder) as entries:
+        names = sorted(entry.name for entry in entries if entry.is_dir(follow_symlinks=False))
+    for name in names:
+        is_block = len(name) == layout.DIGITS and name.isdigit()
+        is_recording = name.startswith(".") or name.endswith(RECORDING_SUFFIX)
+        if not is_block and not is_recording and not (folder / name / layout.META_FILE).exists():
+            yield from _folders_below(folder / name)
+
+
+def has_recordings(folder: Path) -> bool:
+    """Whether a folder, or one below it, is a root or holds an unfinished recording."""
+    return any(
+        holds_recordings(each)
+        or work_folders_in(each)
+        or any(each.glob(f"*{SHARD}{PARTIAL}"))
+        or any(each.glob(f"*{SHARD}{RECORDING_SUFFIX}"))
+        for each in _folders_below(folder)
+    )
 
 
 def _by_name(path: str | os.PathLike[str]) -> str | os.PathLike[str]:
@@ -165,6 +205,7 @@ def _into_one_file(work: Path, target: Path, *, overwrite: bool) -> LossReceipt:
     if not receipt.steps_kept:
         return receipt  # nothing could be read: all of it stays where it is
     pack_episode(work, target, episode_id=target.stem, overwrite=overwrite)
+    remove_temps_of(target)
     for unread in sorted(work.glob(f"{layout.RECORDING_FOLDER}{DAMAGED}*")):
         aside = free_name(target.with_name(work.name), DAMAGED)
         with map_os_errors(aside):
@@ -254,6 +295,7 @@ def _from_journal(
     compat = "strict" if journal.descriptor.get("compat") == "strict" else "default"
     how = _compression(source, journal.descriptor)
     save_wshard(episode, target, how, compat=compat, progress=progress)
+    remove_temps_of(target)  # of a recorder or salvage that was killed as it wrote the file
     return _let_go(_receipt(source, target, episode, scan))
 
 

@@ -195,12 +195,12 @@ def _unnamed(work: Path) -> Iterator[Path]:
 
 
 def _has_head(path: Path) -> bool:
-    """Whether a journal without a name holds anything: before its header is whole, it does not."""
+    """Whether a journal without a name holds anything: it does not while its header is not written."""
     try:
-        JournalReader.open(path)
-    except WarpError:
+        with path.open("rb") as file:
+            return any(file.read(HEADER_BYTES))
+    except OSError:
         return False
-    return True
 
 
 def counts(found: UnfinishedRecording) -> dict[str, int]:

@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from warpdata.bytekit.lazy import cached_property
 from warpdata.errors import CorruptLayoutError
 from warpdata.formats.wshard.block_rows import BlockRows
 from warpdata.formats.wshard.channel import ArrayRows, Channel
 from warpdata.formats.wshard.chunked import ChunkedEpisodeReader
 from warpdata.formats.wshard.chunks import ChunkList
 from warpdata.formats.wshard.episode import WShardEpisode
-from warpdata.formats.wshard.known_heads import Head
 from warpdata.formats.wshard.load import load_wshard
 from warpdata.formats.wshard.residual import is_sign_bits
 from warpdata.formats.wshard.schema import ChannelRows
@@ -25,7 +25,7 @@ from warpdata.timeline.memory import ClockedSignal
 from warpdata.timeline.meta import SignalMeta, SignalRole, as_kind, guess_role, numeric_kind
 from warpdata.timeline.readonly import ReadOnlyDict
 from warpdata.timeline.signal import MappedRows, Signal
-from warpdata.timeline.source import STEPS, EpisodeSource, StepClock
+from warpdata.timeline.source import STEPS, EpisodeSource, LazySignals, StepClock
 from warpdata.timeline.times import frozen
 
 __all__ = ["ChannelSignal", "ShardSource", "WShardEpisode", "load_wshard"]
@@ -149,13 +149,20 @@ class ShardSource(EpisodeSource):
         chunks: ChunkList | None = None,
         path: str | None = None,
         size_bytes: int = 0,
-        known_head: Head | None = None,
     ) -> None:
         self.tensors = tensors
         self._path = path
         self._size_bytes = size_bytes
         self.chunks = chunks
-        self._signals = ChannelSignals(tensors, chunks, known_head)
+        self._signals = LazySignals(lambda: self._channels, self._open_signal)
+
+    @cached_property
+    def _channels(self) -> dict[str, NamedChannel]:
+        return _named_channels(self.tensors)
+
+    def _open_signal(self, name: str) -> Signal:
+        named = self._channels[name]
+        return ChannelSignal(self.tensors, named.of(self.tensors), name, named.role, self.chunks)
 
     @classmethod
     def of_chunks(cls, chunks: ChunkList) -> ShardSource:
@@ -210,44 +217,6 @@ class ShardSource(EpisodeSource):
         if self.chunks is not None:
             return (ShardSource.of_chunks, (self.chunks,))
         return (_shard_again, (self.tensors, self._path, self._size_bytes))
-
-
-class ChannelSignals(Mapping[str, Signal]):
-    """The channels of an episode by step, each as a signal with its role; reward and flags by their own names."""
-
-    def __init__(
-        self, tensors: WShardEpisode, chunks: ChunkList | None = None, known_head: Head | None = None
-    ) -> None:
-        self._tensors = tensors
-        self._chunks = chunks
-        self._known_head = known_head
-        self._named = None if known_head is None else known_head.signals
-        self._made: dict[str, Signal] = {}
-
-    @property
-    def _channels(self) -> dict[str, NamedChannel]:
-        if self._named is None:
-            self._named = _named_channels(self._tensors)
-            if self._known_head is not None:
-                self._known_head.signals = self._named
-        return self._named
-
-    def __getitem__(self, name: str) -> Signal:
-        made = self._made.get(name)
-        if made is None:
-            found = self._channels[name]
-            made = ChannelSignal(self._tensors, found.of(self._tensors), name, found.role, self._chunks)
-            self._made[name] = made
-        return made
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._channels)
-
-    def __len__(self) -> int:
-        return len(self._channels)
-
-    def __contains__(self, name: object) -> bool:
-        return name in self._channels
 
 
 class NamedChannel(NamedTuple):
