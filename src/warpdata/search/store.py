@@ -308,18 +308,20 @@ class VectorStore:
             return self._added(vectors, ids, metadata, np.zeros(0, np.uint64))
 
     def replace(
-        self, ids: ArrayLike, vectors: ArrayLike, metadata: checked_input.Metadata | None = None
-    ) -> Ids:
+        self, ids: ArrayLike, vectors: ArrayLike, metadata: checked_input.Metadata | None = None,
+        notes: Mapping[str, Any] | None = None,
+    ) -> Ids:  # fmt: skip
         """Delete vectors and add others under new ids, in one commit: all of it happens, or nothing.
 
-        Ids that are not there are ignored. Returns the new ids.
+        Ids that are not there are ignored. `notes` are set for the file as a whole. Returns the new ids.
         """
         with self._turn():
-            return self._added(vectors, None, metadata, self._present(ids))
+            return self._added(vectors, None, metadata, self._present(ids), notes)
 
     def _added(
-        self, vectors: ArrayLike, ids: ArrayLike | None, metadata: checked_input.Metadata | None, gone: _Keys
-    ) -> Ids:
+        self, vectors: ArrayLike, ids: ArrayLike | None, metadata: checked_input.Metadata | None, gone: _Keys,
+        notes: Mapping[str, Any] | None = None,
+    ) -> Ids:  # fmt: skip
         """Add vectors in one commit with the deletion of `gone`, live ids that are not among the new ones."""
         appender = self._writer()
         matrix = checked_input.checked_matrix(vectors, self.dim)
@@ -333,6 +335,8 @@ class VectorStore:
         segments = [delete_segment(gone, self._next_epoch)] if len(gone) else []
         segments += row_segments(keys, matrix, self.dtype)
         change = self._metadata_change(appender, keys, rows)
+        if change is not None and notes and self.notes | dict(notes) != self.notes:
+            change = replace(change, file_fields={**change.file_fields, **notes})
         segments += [] if change is None else [meta_segment(change)]
         state = appender.state.after_delete(gone) if len(gone) else appender.state
         self._commit(appender, segments, state.after_add(keys, len(known)))
