@@ -297,7 +297,7 @@ def test_episodes_with_other_signals_are_told(tmp_path: Path) -> None:
     root = record(tmp_path / "root", 1)
     with wd.record(root) as rec:
         rec.step({"joints": np.zeros(5, np.float32)}, {"torque": np.zeros(1)}, ts_ns=0)
-    with pytest.raises(DatasetError, match="embedded from a, joints, .* from joints") as error:
+    with pytest.raises(DatasetError, match=r"embedded from a, joints, .* from joints") as error:
         wd.embed(root, "state")
     assert "signals=" in str(error.value.hint)
 
