@@ -302,15 +302,10 @@ class Shown:
             text = os.fspath(thing)
             base, inside = divided_address(text)
             if inside is not None:
-                found = open_address(base, catalog=self._catalog)
                 self.address = base
-                episodes = (
-                    open_episodes(base, catalog=self._catalog)
-                    if as_published(found) is None
-                    else found.episodes
-                )
-                self.selected = episodes.open(inside).id  # says what there is, if it is not there
-                thing = found
+                # An unknown id is an error that lists the ids.
+                self.selected = open_episodes(base, catalog=self._catalog).open(inside).id
+                thing = open_address(base, catalog=self._catalog)
             else:
                 thing = open_address(text, catalog=self._catalog)
         if isinstance(thing, Episode | Episodes):
