@@ -21,6 +21,7 @@ from warpdata.bytekit.io.commit import (
 )
 from warpdata.bytekit.io.filenames import folded, keep_apart
 from warpdata.bytekit.jsontext import dump_json
+from warpdata.bytekit.reopen import NoPickle
 from warpdata.errors import (
     ConflictError,
     CorruptLayoutError,
@@ -58,7 +59,7 @@ from warpdata.formats.wshard.slicing import join_episodes, slice_episode
 from warpdata.formats.wshard.writer import ShardWriter
 
 
-class ChunkedEpisodeWriter:
+class ChunkedEpisodeWriter(NoPickle):
     """Writes the chunks of one episode into a folder; `finalize_manifest` ties them together.
 
     Where chunks of this episode are in the folder already, they stay as they are until `finalize_manifest` puts all new
