@@ -29,7 +29,7 @@ ADAPTERS: dict[str, set[str]] = {
     "boto3": {"stores/awskeys.py"},
     "isal": {"formats/episodedir/picture_decoder.py"},
     "matplotlib": {"timeline/figures.py"},
-    "obstore": {"stores/objects.py", "stores/awskeys.py"},
+    "obstore": {"stores/objects.py"},
     "polars": {"sql/frames.py"},
     "pqcrypto": {"formats/rvf/signing.py"},
     "pyarrow": {
