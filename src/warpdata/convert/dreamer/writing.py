@@ -20,7 +20,7 @@ from warpdata.convert.npz_file import write_npz
 from warpdata.convert.plain_names import under_own_names
 from warpdata.convert.receipt import RECEIPT_FILE, ConversionReceipt, Note, note_of
 from warpdata.convert.step_rows import StepColumn, episode_notes, step_columns, usable
-from warpdata.episodes.collection import Episodes
+from warpdata.episodes.collection.episodes import Episodes
 from warpdata.errors import CorruptLayoutError, SchemaMismatchError
 from warpdata.timeline.episode import Episode
 

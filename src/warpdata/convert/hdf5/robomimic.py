@@ -22,7 +22,7 @@ from warpdata.convert.kept_values import packed, unpacked
 from warpdata.convert.plain_names import under_own_names
 from warpdata.convert.receipt import ConversionReceipt, Note, called
 from warpdata.convert.step_rows import StepColumn, episode_notes, source_id, step_columns, without_last
-from warpdata.episodes.collection import Episodes
+from warpdata.episodes.collection.episodes import Episodes
 from warpdata.errors import CorruptLayoutError
 from warpdata.timeline.episode import Episode
 

@@ -13,7 +13,7 @@ from warpdata.convert.mcap.records import McapLog
 from warpdata.convert.messages.episode import MessageSource, Reading
 from warpdata.convert.messages.topic import TimeKind
 from warpdata.convert.place import Place
-from warpdata.episodes.collection import Episodes, EpisodesSource
+from warpdata.episodes.collection.episodes import Episodes, EpisodesSource
 from warpdata.errors import BlobNotFoundError
 from warpdata.timeline.episode import Episode
 

@@ -28,8 +28,8 @@ from warpdata.convert.messages.restored import RestoredTopic
 from warpdata.convert.plain_names import under_own_names
 from warpdata.convert.receipt import RECEIPT_FILE, ConversionReceipt, Note, note_of
 from warpdata.convert.step_rows import source_id
-from warpdata.episodes.collection import Episodes
-from warpdata.episodes.encoded import EncodedRun, encoded_run
+from warpdata.episodes.collection.episodes import Episodes
+from warpdata.episodes.sources.encoded import EncodedRun, encoded_run
 from warpdata.errors import CorruptLayoutError, SchemaMismatchError
 from warpdata.timeline.episode import Episode
 from warpdata.timeline.signal import Signal

@@ -18,7 +18,7 @@ from warpdata.convert.messages.topic import (
     Topic,
 )
 from warpdata.convert.plain_names import plain_name
-from warpdata.episodes.encoded import encoded_run
+from warpdata.episodes.sources.encoded import encoded_run
 from warpdata.errors import WarpError
 from warpdata.timeline.episode import Episode
 from warpdata.timeline.signal import Signal

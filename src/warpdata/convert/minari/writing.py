@@ -31,8 +31,8 @@ from warpdata.convert.minari.spaces import (
 from warpdata.convert.plain_names import under_own_names
 from warpdata.convert.receipt import RECEIPT_FILE, ConversionReceipt, Note, called, note_of
 from warpdata.convert.step_rows import StepColumn, counted, episode_notes, step_columns, usable
-from warpdata.episodes.collection import Episodes
-from warpdata.episodes.encoded import encoded_run
+from warpdata.episodes.collection.episodes import Episodes
+from warpdata.episodes.sources.encoded import encoded_run
 from warpdata.errors import CorruptLayoutError, SchemaMismatchError, require_word
 from warpdata.timeline.episode import Episode
 from warpdata.timeline.meta import Role

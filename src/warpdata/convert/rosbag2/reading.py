@@ -13,7 +13,7 @@ from warpdata.convert.messages.topic import TimeKind
 from warpdata.convert.place import Place
 from warpdata.convert.rosbag2.database import SQLITE_MAGIC, BagLog, is_database
 from warpdata.convert.rosbag2.metadata import parse_metadata
-from warpdata.episodes.collection import Episodes, EpisodesSource
+from warpdata.episodes.collection.episodes import Episodes, EpisodesSource
 from warpdata.errors import BlobNotFoundError, CorruptLayoutError
 from warpdata.timeline.episode import Episode
 

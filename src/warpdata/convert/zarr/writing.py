@@ -31,7 +31,7 @@ from warpdata.convert.step_rows import (
 )
 from warpdata.convert.zarr import codecs
 from warpdata.convert.zarr.reading import ENDS
-from warpdata.episodes.collection import Episodes
+from warpdata.episodes.collection.episodes import Episodes
 from warpdata.errors import CorruptLayoutError, SchemaMismatchError
 from warpdata.timeline.episode import Episode
 
