@@ -351,13 +351,16 @@ def _check_camera(episode: Episode, place: _Place, signal: Signal, *, deep: bool
         repeated = sum(last - first for first, last in runs)
     seconds = (signal.last_ts_ns - signal.first_ts_ns) / 1e9
     rate = (len(signal) - 1) / seconds if seconds else 0.0
-    if repeated >= _REPEATED_SHARE * len(signal) and longest <= _REPEATED_RUN:
-        text = f"{repeated} of {len(signal)} images repeat the one before"
-        yield place.found("repeated-frames", text, repeated=repeated)
     least = max(2.0, _FROZEN_S * rate)
-    if longest < least:
+    if longest < least and repeated < _REPEATED_SHARE * len(signal):
         return
-    for first, last in runs or _equal_runs(signal):
+    runs = runs or _equal_runs(signal)
+    short = [last - first for first, last in runs if last - first <= _REPEATED_RUN]
+    moving = len(signal) - sum(last - first for first, last in runs if last - first > _REPEATED_RUN)
+    if len(short) >= _REPEATED_RUN and sum(short) >= _REPEATED_SHARE * moving:
+        text = f"{sum(short)} of {moving} images repeat the one before"
+        yield place.found("repeated-frames", text, repeated=sum(short))
+    for first, last in runs:
         span = (int(signal.timestamps[first]), int(signal.timestamps[last]))
         if last - first >= least and any(_moves(other, span) for _, other in _others(episode, place.signal)):
             yield place.found(
