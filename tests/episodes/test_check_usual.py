@@ -21,7 +21,7 @@ def picture(position: float, *, above: bool = False) -> np.ndarray:
         image[:] = (200, 200, 190)
         image[:, :8] = (40, 160, 60)
     at = int(4 + 20 * position)
-    image[10:18, at : at + 4] = (230, 40, 40)
+    image[10:18, at : at + 4] = (230, 40, int(250 * min(max(position, 0), 1)))
     return image
 
 
