@@ -329,9 +329,9 @@ def test_an_empty_endpoint_is_none(variable: str, monkeypatch: pytest.MonkeyPatc
     settings = Settings.from_env({variable: "", "AWS_REGION": "eu-west-1"})
     store = open_store(
         "s3://bucket/x",
-        StoreOptions(settings.s3_endpoint, settings.s3_region, secrets={"skip_signature": True}),
+        StoreOptions(settings.s3_endpoint, settings.s3_region),
     )
-    assert store._store.config["endpoint"] == "https://s3.eu-west-1.amazonaws.com"  # type: ignore[attr-defined]
+    assert store._host == "https://s3.eu-west-1.amazonaws.com"  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize("query", ["endpoint=nonsense", "endpoint=http://me:pw@h", "region=a%0Ab"])

@@ -26,7 +26,7 @@ from warpdata.errors import (
 )
 from warpdata.formats.manifest.model import BlobRef
 from warpdata.formats.manifest.parts import PartSource
-from warpdata.settings import Settings, aws_keys
+from warpdata.settings import Settings, aws_keys, aws_role
 from warpdata.stores.address import (
     StoreOptions,
     address_in_catalog,
@@ -114,6 +114,7 @@ def access_options(settings: Settings, **changes: object) -> AccessOptions:
         settings.aws_profile,
         AwsFiles(settings.aws_credentials_file, settings.aws_config_file),
         find_secrets=aws_keys,
+        find_role=aws_role,
         proxies=Proxies(settings.proxies, settings.no_proxy),
     )
     said = {
