@@ -282,7 +282,7 @@ def test_files_that_are_no_bag_are_told(
 
 
 def test_a_folder_without_a_bag_is_told(tmp_path: Path) -> None:
-    with pytest.raises(BlobNotFoundError, match="folder has no bag"):
+    with pytest.raises(BlobNotFoundError, match="folder has no recording"):
         rosbag2.read(tmp_path)
 
 

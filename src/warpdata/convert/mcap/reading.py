@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from functools import partial
 from pathlib import PurePosixPath
 from typing import Any
 
-from warpdata.bytekit.lazy import cached_property
 from warpdata.convert.mcap.layout import MAGIC
 from warpdata.convert.mcap.records import McapLog
-from warpdata.convert.messages.episode import MessageSource, Reading
+from warpdata.convert.messages.episode import Reading, Recordings
 from warpdata.convert.messages.topic import TimeKind
 from warpdata.convert.place import Place
-from warpdata.episodes.collection import Episodes, EpisodesSource
-from warpdata.errors import BlobNotFoundError
-from warpdata.timeline.episode import Episode
+from warpdata.episodes.collection import Episodes
 
 METADATA_FILE = "metadata.yaml"
 _NUMBERED = re.compile(r"(.+)_(\d+)\.mcap")
@@ -44,42 +42,12 @@ def read(
     other times are signals. The fields of the topics in `actions` are actions; `topics` limits what is read.
     `recover` reads what is left of damaged files.
     """
-    return Episodes(McapEpisodes(Place.of(source), Reading.of(time, actions, topics), recover))
+    reading = Reading.of(time, actions, topics)
+    return Episodes(Recordings(Place.of(source), reading, _group_files, partial(_open_log, recover)))
 
 
-class McapEpisodes(EpisodesSource):
-    """The recordings below a place."""
-
-    def __init__(self, place: Place, reading: Reading, recover: bool) -> None:
-        self._place, self._reading, self._recover = place, reading, recover
-        if not place.is_file and not _list_files(place):
-            raise BlobNotFoundError("folder has no MCAP file", path=place.name)
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return (McapEpisodes, (self._place, self._reading, self._recover))
-
-    @property
-    def name(self) -> str:
-        """Path or URL of the file or folder."""
-        return self._place.name
-
-    @cached_property
-    def _recordings(self) -> dict[str, list[str]]:
-        """Files of every recording by its id."""
-        if self._place.is_file:
-            return {PurePosixPath(self._place.name).stem: [""]}
-        return _group_files(self._place)
-
-    @property
-    def ids(self) -> Sequence[str]:
-        """Names of files and bags."""
-        return list(self._recordings)
-
-    def open(self, position: int) -> Episode:
-        """The recording at a position."""
-        name = self.ids[position]
-        log = McapLog(self._place, self._recordings[name], self._recover)
-        return Episode(MessageSource(name, log, self._reading))
+def _open_log(recover: bool, place: Place, files: list[str]) -> McapLog:
+    return McapLog(place, files, recover)
 
 
 def _list_files(place: Place) -> list[str]:

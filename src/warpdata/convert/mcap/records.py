@@ -92,9 +92,6 @@ class McapLog(MessageLog):
         self._cache: OrderedDict[int, NDArray[np.uint8]] = OrderedDict()
         self._readers: dict[int, RangeReader] = {}
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        return (McapLog, (self._place, self._files, self._recover))
-
     @property
     def name(self) -> str:
         """The file, or the folder of several."""

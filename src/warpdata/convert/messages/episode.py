@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import PurePosixPath
 from typing import Any, get_args
 
 import numpy as np
 
 from warpdata.bytekit.jsontext import parse_json_object
 from warpdata.bytekit.lazy import cached_property
+from warpdata.bytekit.reopen import Reopens
 from warpdata.convert.kept_values import packed, unpacked
 from warpdata.convert.messages.log import MessageLog
 from warpdata.convert.messages.own import OWN, open_own_topic
 from warpdata.convert.messages.topic import MakeSignal, TimeKind, Topic
+from warpdata.convert.place import Place
 from warpdata.convert.plain_names import plain_name
-from warpdata.errors import WarpError, nearest
+from warpdata.episodes.collection import EpisodesSource
+from warpdata.errors import BlobNotFoundError, WarpError, nearest
+from warpdata.timeline.episode import Episode
+from warpdata.timeline.lazy_signals import LazySignals
 from warpdata.timeline.memory import ArraySignal
 from warpdata.timeline.meta import OBJECT, Role, SignalMeta
 from warpdata.timeline.readonly import ReadOnlyDict
@@ -25,6 +31,11 @@ from warpdata.timeline.source import EpisodeSource
 KEPT = "messages"
 """Key in the metadata of an episode: channels, schemas and other records of the recording."""
 ATTACHMENTS = "message.attachments"
+
+FindRecordings = Callable[[Place], Mapping[str, list[str]]]
+"""Finds the files of every recording in a folder by its id."""
+OpenLog = Callable[[Place, list[str]], MessageLog]
+"""Opens the files of one recording; a name is empty if the place itself is the file."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,14 +57,39 @@ class Reading:
         raise ValueError(f"unknown time {time!r} (choose from {', '.join(known)}).{nearest(time, known)}")
 
 
-class MessageSource(EpisodeSource):
+class Recordings(Reopens, EpisodesSource):
+    """Recordings below a place, one episode each."""
+
+    def __init__(self, place: Place, reading: Reading, find: FindRecordings, open_log: OpenLog) -> None:
+        self._place, self._reading, self._open_log = place, reading, open_log
+        self._recordings = (
+            {PurePosixPath(place.name).name.partition(".")[0]: [""]} if place.is_file else find(place)
+        )
+        if not self._recordings:
+            raise BlobNotFoundError("folder has no recording of this format", path=place.name)
+
+    @property
+    def name(self) -> str:
+        """Path or URL of the file or folder."""
+        return self._place.name
+
+    @property
+    def ids(self) -> Sequence[str]:
+        """Names of files and bags."""
+        return list(self._recordings)
+
+    def open(self, position: int) -> Episode:
+        """The recording at a position."""
+        name = self.ids[position]
+        log = self._open_log(self._place, self._recordings[name])
+        return Episode(MessageSource(name, log, self._reading))
+
+
+class MessageSource(Reopens, EpisodeSource):
     """One recording."""
 
     def __init__(self, id: str, log: MessageLog, reading: Reading) -> None:  # noqa: A002 - the word of the model
         self._id, self._log, self._reading = id, log, reading
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return (MessageSource, (self._id, self._log, self._reading))
 
     @property
     def id(self) -> str:
@@ -119,7 +155,7 @@ class MessageSource(EpisodeSource):
                     makers[_free_name(f"{topic.base}/{plain_name(field)}", makers)] = make
         if self._log.attachments:
             makers[_free_name(ATTACHMENTS, makers)] = self._make_attachments
-        return _Signals(makers)
+        return LazySignals(lambda: makers, lambda name: makers[name](name))
 
     @cached_property
     def static(self) -> Mapping[str, Any]:
@@ -205,25 +241,3 @@ def _free_name(name: str, taken: Container[str]) -> str:
     while chosen in taken:
         chosen, number = f"{name}.{number}", number + 1
     return chosen
-
-
-class _Signals(Mapping[str, Signal]):
-    """Signals that are made on first use."""
-
-    def __init__(self, makers: Mapping[str, Callable[[str], Signal]]) -> None:
-        self._makers = makers
-        self._made: dict[str, Signal] = {}
-
-    def __getitem__(self, name: str) -> Signal:
-        if name not in self._made:
-            self._made[name] = self._makers[name](name)
-        return self._made[name]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._makers)
-
-    def __len__(self) -> int:
-        return len(self._makers)
-
-
-__all__ = ["ATTACHMENTS", "KEPT", "MessageSource", "Reading"]

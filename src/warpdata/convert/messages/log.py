@@ -10,6 +10,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from warpdata.bytekit.reopen import Reopens
+
 Ints = NDArray[np.int64]
 
 MAX_MESSAGE_BYTES = 1 << 30
@@ -77,7 +79,7 @@ class Attachment:
     data: bytes
 
 
-class MessageLog(ABC):
+class MessageLog(Reopens, ABC):
     """One recording: its channels, and the stamps and messages of each by channel number. Logs pickle."""
 
     @property

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from warpdata.bytekit.io.folders import buffered
 from warpdata.bytekit.io.ranges import RangeReader
 from warpdata.bytekit.lazy import cached_property
+from warpdata.bytekit.reopen import Reopens
 from warpdata.convert.messages.cdr import CdrDecoder
 from warpdata.convert.messages.columns import FieldSummary, Values, list_lengths, summarize, to_array
 from warpdata.convert.messages.definitions import parse_definition
@@ -84,7 +85,7 @@ def open_decoder(channel: LogChannel, path: str) -> Decoder:
     )
 
 
-class Topic:
+class Topic(Reopens):
     """The messages of one channel; fields are found by decoding all messages once, on first use."""
 
     def __init__(
@@ -104,10 +105,6 @@ class Topic:
         """Why the messages cannot be decoded."""
         self._clock, self._time, self._role = clock, time, role
         self._last_block: tuple[int, int, dict[str, Values]] | None = None
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        make = partial(Topic, clock=self._clock, time=self._time, role=self._role)
-        return (make, (self.log, self.number, self.base))
 
     def __len__(self) -> int:
         return len(self.log.stamps(self.number))
@@ -386,16 +383,13 @@ class Topic:
         return RowsSignal(self.read_times, meta, self.read_frames, len(self))
 
 
-class TopicPictures(StillsSignal):
+class TopicPictures(Reopens, StillsSignal):
     """A camera with JPEG or PNG pictures in its messages."""
 
     def __init__(self, topic: Topic, name: str, role: Role, clock: str | None) -> None:
         super().__init__(name, role=role, clock=clock)
         self._topic = topic
         self._still = topic.payload.still if topic.payload is not None else None
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return (TopicPictures, (self._topic, self.name, self._role, self._clock_name))
 
     @property
     def place(self) -> str:

@@ -51,9 +51,6 @@ class BagLog(MessageLog):
         self._place, self._files, self._stated, self._name = place, list(files), stated, name
         self._connections: dict[int, sqlite3.Connection] = {}
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        return (BagLog, (self._place, self._files, self._stated, self._name))
-
     @property
     def name(self) -> str:
         """The folder of the bag, or its one file."""

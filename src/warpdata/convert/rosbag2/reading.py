@@ -7,15 +7,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import PurePosixPath
 from typing import Any
 
-from warpdata.bytekit.lazy import cached_property
 from warpdata.convert.mcap import reading as mcap
-from warpdata.convert.messages.episode import MessageSource, Reading
+from warpdata.convert.messages.episode import Reading, Recordings
 from warpdata.convert.messages.topic import TimeKind
 from warpdata.convert.place import Place
 from warpdata.convert.rosbag2.database import SQLITE_MAGIC, BagLog
-from warpdata.episodes.collection import Episodes, EpisodesSource
+from warpdata.episodes.collection import Episodes
 from warpdata.errors import BlobNotFoundError, CorruptLayoutError, MissingExtraError
-from warpdata.timeline.episode import Episode
 
 _MAX_METADATA_BYTES = 64 << 20
 _SUFFIXES = (".db3", ".db3.zstd")
@@ -45,63 +43,31 @@ def read(
     place = Place.of(source)
     if not matches(place) and mcap.matches(place):
         return mcap.read(place, time=time, actions=actions, topics=topics, recover=recover)
-    return Episodes(BagEpisodes(place, Reading.of(time, actions, topics)))
+    return Episodes(Recordings(place, Reading.of(time, actions, topics), _list_bags, _open_log))
 
 
-class BagEpisodes(EpisodesSource):
-    """The bags below a place."""
+def _open_log(place: Place, files: list[str]) -> BagLog:
+    """One bag, with its files in the order of metadata.yaml."""
+    folder = files[0].rpartition("/")[0]
+    metadata_file = f"{folder}/{mcap.METADATA_FILE}".lstrip("/")
+    stated: Mapping[str, Any] = {}
+    if not place.is_file and place.exists(metadata_file):
+        raw = place.read(metadata_file, max_bytes=_MAX_METADATA_BYTES)
+        stated = parse_metadata(raw, f"{place.name}/{metadata_file}")
+        files = _order_files(stated.get("relative_file_paths"), files, place.name)
+    return BagLog(place, files, stated, f"{place.name}/{folder}".rstrip("/"))
 
-    def __init__(self, place: Place, reading: Reading) -> None:
-        self._place, self._reading = place, reading
-        if not place.is_file and not _list_bags(place):
-            raise BlobNotFoundError("folder has no bag", path=place.name)
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        return (BagEpisodes, (self._place, self._reading))
-
-    @property
-    def name(self) -> str:
-        """Path or URL of the bag or folder."""
-        return self._place.name
-
-    @cached_property
-    def _bags(self) -> dict[str, list[str]]:
-        if self._place.is_file:
-            return {PurePosixPath(self._place.name).name.partition(".")[0]: [""]}
-        return _list_bags(self._place)
-
-    @property
-    def ids(self) -> Sequence[str]:
-        """Names of the bags."""
-        return list(self._bags)
-
-    def open(self, position: int) -> Episode:
-        """The bag at a position."""
-        name = self.ids[position]
-        files = self._bags[name]
-        folder = files[0].rpartition("/")[0]
-        metadata_file = f"{folder}/{mcap.METADATA_FILE}".lstrip("/")
-        stated: Mapping[str, Any] = {}
-        if not self._place.is_file and self._place.exists(metadata_file):
-            raw = self._place.read(metadata_file, max_bytes=_MAX_METADATA_BYTES)
-            stated = parse_metadata(raw, f"{self._place.name}/{metadata_file}")
-            files = self._order_files(folder, stated.get("relative_file_paths"), files)
-        path = f"{self._place.name}/{folder}".rstrip("/")
-        return Episode(MessageSource(name, BagLog(self._place, files, stated, path), self._reading))
-
-    def _order_files(self, folder: str, listed: Any, files: Sequence[str]) -> list[str]:
-        """Files in the order of the metadata; a missing one is an error."""
-        if not isinstance(listed, list) or not all(isinstance(path, str) for path in listed) or not listed:
-            return list(files)
-        ordered = []
-        for path in listed:
-            name = PurePosixPath(path).name  # old bags list them relative to the folder above
-            candidates = [f"{folder}/{name}{suffix}".lstrip("/") for suffix in ("", ".zstd")]
-            present = [each for each in candidates if each in files]
-            if not present:
-                raise BlobNotFoundError(f"file of the bag is missing: {name}", path=self._place.name)
-            ordered.append(present[0])
-        return ordered
+def _order_files(listed: Any, files: Sequence[str], path: str) -> list[str]:
+    """Files in the order of the metadata; a missing one is an error."""
+    if not isinstance(listed, list) or not all(isinstance(name, str) for name in listed) or not listed:
+        return list(files)
+    by_name = {PurePosixPath(file).name.removesuffix(".zstd"): file for file in files}
+    names = [PurePosixPath(name).name.removesuffix(".zstd") for name in listed]  # old bags list "folder/file"
+    for name in names:
+        if name not in by_name:
+            raise BlobNotFoundError(f"file of the bag is missing: {name}", path=path)
+    return [by_name[name] for name in names]
 
 
 def parse_metadata(raw: bytes, path: str) -> dict[str, Any]:
