@@ -57,6 +57,8 @@ def _list_files(place: Place) -> list[str]:
 
 def _group_files(place: Place) -> dict[str, list[str]]:
     """Files by recording: those of a bag, or numbered after their folder, are one recording."""
+    if place.is_file:
+        return {PurePosixPath(place.name).stem: [""]}
     groups: dict[str, list[tuple[int, str]]] = {}
     for name in _list_files(place):
         folder, _, file = name.rpartition("/")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import zlib
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -28,6 +28,7 @@ from warpdata.convert.messages.log import (
     MessageLog,
     Payloads,
     Stamps,
+    name_path,
 )
 from warpdata.convert.place import Place
 from warpdata.errors import (
@@ -37,7 +38,6 @@ from warpdata.errors import (
     FormatError,
     LimitExceededError,
     TruncatedError,
-    WarpError,
 )
 
 MAX_CHUNK_BYTES = 1 << 28
@@ -59,7 +59,6 @@ class _Part(NamedTuple):
     stored: int
     size: int
     compression: str
-    crc: int
 
 
 _MESSAGES = np.dtype(
@@ -109,7 +108,8 @@ class McapLog(MessageLog):
     def _contents(self) -> _Contents:
         contents = _Contents()
         for file in range(len(self._files)):
-            _Scan(self._open(file), self._path(file), file, contents).run(recover=self._recover)
+            with name_path(self._path(file)):
+                _Scan(self._open(file), file, contents, self._path(file) if self._recover else None).run()
         return contents
 
     @cached_property
@@ -200,8 +200,9 @@ class McapLog(MessageLog):
             self._cache.move_to_end(number)
             return records
         part = self._contents.parts[number]
-        stored = self._open(part.file).read(part.offset, part.offset + part.stored)
-        records = np.frombuffer(_decompress(part, stored, self._path(part.file)), np.uint8)
+        with name_path(self._path(part.file)):
+            stored = self._open(part.file).read(part.offset, part.offset + part.stored)
+            records = np.frombuffer(_decompress(part, stored), np.uint8)
         self._cache[number] = records
         total = sum(each.nbytes for each in self._cache.values())
         while total > _CACHE_BYTES and len(self._cache) > 1:
@@ -209,35 +210,52 @@ class McapLog(MessageLog):
         return records
 
 
-def _decompress(part: _Part, stored: memoryview, path: str) -> bytes | memoryview:
+def _decompress(part: _Part, stored: memoryview) -> bytes | memoryview:
     """Records of a chunk; sizes are checked before anything is allocated."""
     if part.size > MAX_CHUNK_BYTES:
-        raise LimitExceededError(f"chunk of {part.size} bytes (limit {MAX_CHUNK_BYTES})", path=path)
-    try:
-        if part.compression == "zstd":
-            return decode_bytes("zstd", stored, part.size) if part.size else b""
-        if part.compression == "lz4":
-            return decode_lz4_frame(stored, part.size)
-    except WarpError as error:
-        raise type(error)(error.message, path=path, hint=error.hint) from None
+        raise LimitExceededError(f"chunk of {part.size} bytes (limit {MAX_CHUNK_BYTES})")
+    if part.compression == "zstd":
+        return decode_bytes("zstd", stored, part.size) if part.size else b""
+    if part.compression == "lz4":
+        return decode_lz4_frame(stored, part.size)
     if part.compression:
-        raise FormatError(f"unknown chunk compression {part.compression!r} (known: zstd, lz4)", path=path)
+        raise FormatError(f"unknown chunk compression {part.compression!r} (known: zstd, lz4)")
     if len(stored) != part.size:
-        raise CorruptLayoutError(f"chunk size mismatch: expected {part.size}, got {len(stored)}", path=path)
+        raise CorruptLayoutError(f"chunk size mismatch: expected {part.size}, got {len(stored)}")
     return stored
+
+
+def _split_records(data: memoryview, where: str) -> Iterator[tuple[int, int, int]]:
+    """Opcode, start and end of every record, the start without opcode and length."""
+    at, unpack, head = 0, layout.RECORD.unpack_from, layout.RECORD.size
+    while at + head <= len(data):
+        opcode, length = unpack(data, at)
+        start, at = at + head, at + head + length
+        if at > len(data):
+            raise CorruptLayoutError(f"record of {length} bytes exceeds its {where}")
+        yield opcode, start, at
+    if at != len(data):
+        raise CorruptLayoutError(f"{where} ends inside a record")
+
+
+def _check_crc(what: str, expected: int, actual: int) -> None:
+    if expected and expected != actual:
+        raise ChecksumError(
+            f"CRC mismatch of the {what}: expected {expected:08x}, got {actual:08x}", hint=_RECOVER
+        )
 
 
 class _Fields:
     """Reads the fields of a record one after the other."""
 
-    def __init__(self, data: memoryview, path: str) -> None:
-        self._data, self._path, self.at = data, path, 0
+    def __init__(self, data: memoryview) -> None:
+        self._data, self.at = data, 0
 
     def take(self, size: int) -> memoryview:
         """The next bytes."""
         end = self.at + size
         if end > len(self._data):
-            raise CorruptLayoutError("record ends before its last field", path=self._path)
+            raise CorruptLayoutError("record ends before its last field")
         taken, self.at = self._data[self.at : end], end
         return taken
 
@@ -250,29 +268,24 @@ class _Fields:
         try:
             return str(self.take(self.number(4)), "utf-8")
         except UnicodeDecodeError:
-            raise CorruptLayoutError("string of a record is not UTF-8", path=self._path) from None
+            raise CorruptLayoutError("string of a record is not UTF-8") from None
 
     def pairs(self) -> dict[str, str]:
         """The next map of strings."""
-        size = self.number(4)
-        end = self.at + size
+        inner = _Fields(self.take(self.number(4)))
         pairs: dict[str, str] = {}
-        while self.at < end:
-            key = self.text()
-            pairs[key] = self.text()
-        if self.at != end:
-            raise CorruptLayoutError(
-                f"map size mismatch: expected {size}, got {size + self.at - end}", path=self._path
-            )
+        while inner.at < len(inner._data):
+            key = inner.text()
+            pairs[key] = inner.text()
         return pairs
 
 
 class _Scan:
     """One pass over one file."""
 
-    def __init__(self, reader: RangeReader, path: str, file: int, contents: _Contents) -> None:
-        self._reader, self._path, self._file, self._out = reader, path, file, contents
-        self._recover = False
+    def __init__(self, reader: RangeReader, file: int, contents: _Contents, recovered: str | None) -> None:
+        """`recovered` is the path if damage is noted instead of raised."""
+        self._reader, self._file, self._out, self._recovered = reader, file, contents, recovered
         self._schemas: dict[int, tuple[str, str, bytes]] = {}
         self._channels: dict[int, LogChannel] = {}
         self._indexes = np.full(1 << 16, -1, np.int32)
@@ -282,14 +295,14 @@ class _Scan:
         self._expected_count: int | None = None
         self._count = 0
         self._run = bytearray()
+        """Consecutive messages outside of chunks."""
         self._run_start = 0
         self._window = (0, memoryview(b""))
 
-    def run(self, *, recover: bool) -> None:
-        """Read all records. Damage is an error; with `recover` it is noted and what can be read is kept."""
+    def run(self) -> None:
+        """Read all records, or what can be read of them."""
         if bytes(self._reader.read(0, min(8, self._reader.size))) != layout.MAGIC:
-            raise BadMagicError("not an MCAP file", path=self._path)
-        self._recover = recover
+            raise BadMagicError("not an MCAP file")
         for stage in (self._read_end, self._read_data, self._close_run, self._check_counts):
             try:
                 stage()
@@ -297,13 +310,11 @@ class _Scan:
                 self._note_damage(error)
 
     def _note_damage(self, error: FormatError) -> None:
-        if not self._recover or isinstance(error, LimitExceededError):
+        if self._recovered is None or isinstance(error, LimitExceededError):
             raise error
-        if error.message not in self._out.damage:
-            self._out.damage.append(error.message)
-
-    def _corrupted(self, problem: str) -> CorruptLayoutError:
-        return CorruptLayoutError(problem, path=self._path)
+        message = f"{error.message}: {self._recovered}"
+        if message not in self._out.damage:
+            self._out.damage.append(message)
 
     def _read_end(self) -> None:
         """Footer and summary: channels without messages and the number of messages."""
@@ -311,47 +322,24 @@ class _Scan:
         begin = size - len(layout.MAGIC) - body - layout.RECORD.size
         tail = bytes(self._reader.read(begin, size)) if begin >= len(layout.MAGIC) else b""
         if not tail.endswith(layout.MAGIC) or layout.RECORD.unpack_from(tail) != (layout.FOOTER, body):
-            raise TruncatedError(
-                "file has no footer: the recorder was stopped or the file is cut",
-                path=self._path,
-                hint=_RECOVER,
-            )
+            raise TruncatedError("file has no footer: it is cut, or its recorder was stopped", hint=_RECOVER)
         start, offsets, crc = layout.FOOTER_BODY.unpack_from(tail, layout.RECORD.size)
         if (start and not 8 <= start <= begin) or (offsets and not start <= offsets <= begin):
-            raise self._corrupted("summary is outside of the file")
+            raise CorruptLayoutError("summary is outside of the file")
         if not start:
             return
         self._summary_start = start
         if begin - start > _MAX_SUMMARY_BYTES:
-            raise LimitExceededError(
-                f"summary of {begin - start} bytes (limit {_MAX_SUMMARY_BYTES})", path=self._path
-            )
-        summary = self._reader.read(start, size - len(layout.MAGIC) - 4)
-        self._check_crc("summary", crc, zlib.crc32(summary))
-        at, data = 0, memoryview(summary)[: begin - start]
-        while at < len(data):
-            opcode, content, at = self._next_record(data, at, "summary")
+            raise LimitExceededError(f"summary of {begin - start} bytes (limit {_MAX_SUMMARY_BYTES})")
+        summary = memoryview(self._reader.read(start, size - len(layout.MAGIC) - 4))
+        _check_crc("summary", crc, zlib.crc32(summary))
+        for opcode, low, high in _split_records(summary[: begin - start], "summary"):
             if opcode == layout.STATISTICS:
-                self._expected_count = _Fields(content, self._path).number(8)
+                self._expected_count = _Fields(summary[low:high]).number(8)
             elif opcode == layout.SCHEMA:
-                self._add_schema(content)
+                self._add_schema(summary[low:high])
             elif opcode == layout.CHANNEL:
-                self._summary_channels.append(content)
-
-    def _check_crc(self, what: str, expected: int, actual: int) -> None:
-        if expected and expected != actual:
-            message = f"CRC mismatch of the {what}: expected {expected:08x}, got {actual:08x}"
-            raise ChecksumError(message, path=self._path, hint=_RECOVER)
-
-    def _next_record(self, data: memoryview, at: int, where: str) -> tuple[int, memoryview, int]:
-        """Opcode and body of the record at an offset, and the offset of the next one."""
-        begin = at + layout.RECORD.size
-        if begin > len(data):
-            raise self._corrupted(f"{where} ends inside a record")
-        opcode, length = layout.RECORD.unpack_from(data, at)
-        if length > len(data) - begin:
-            raise self._corrupted(f"record of {length} bytes exceeds its {where}")
-        return opcode, data[begin : begin + length], begin + length
+                self._summary_channels.append(summary[low:high])
 
     def _read(self, start: int, end: int) -> memoryview:
         """Bytes of the file, with read-ahead."""
@@ -364,51 +352,37 @@ class _Scan:
 
     def _read_data(self) -> None:
         """All records of the data section."""
-        at, size = len(layout.MAGIC), self._reader.size
-        crc = zlib.crc32(layout.MAGIC)
+        at, size, crc = len(layout.MAGIC), self._reader.size, zlib.crc32(layout.MAGIC)
         while at + layout.RECORD.size <= size:
             begin = at + layout.RECORD.size
             head = self._read(at, begin)
             opcode, length = layout.RECORD.unpack(head)
-            if opcode != layout.MESSAGE:
-                self._close_run()
-            if opcode in (layout.DATA_END, layout.FOOTER):
-                self._end_data(opcode, at, length, crc)
-                return
             if length > size - begin:
-                message = f"record of {length} bytes at {at} exceeds the file of {size} bytes"
-                raise TruncatedError(message, path=self._path, hint=_RECOVER)
+                raise TruncatedError(f"record of {length} bytes at {at} exceeds the file", hint=_RECOVER)
             if length > MAX_MESSAGE_BYTES:
-                raise LimitExceededError(
-                    f"record of {length} bytes (limit {MAX_MESSAGE_BYTES})", path=self._path
-                )
+                raise LimitExceededError(f"record of {length} bytes (limit {MAX_MESSAGE_BYTES})")
             body = self._read(begin, begin + length)
-            crc = zlib.crc32(body, zlib.crc32(head, crc))
             if opcode == layout.MESSAGE:
                 self._add_loose_message(at, head, body)
             else:
+                self._close_run()
                 self._add_record(opcode, body, begin)
+            if opcode in (layout.DATA_END, layout.FOOTER):
+                if opcode == layout.DATA_END:
+                    _check_crc("data", _Fields(body).number(4), crc)
+                if self._summary_start and begin + length != self._summary_start:
+                    raise CorruptLayoutError("data does not end where the summary starts")
+                return
+            crc = zlib.crc32(body, zlib.crc32(head, crc))
             at = begin + length
-        raise TruncatedError(
-            "file has no end of data: the recorder was stopped", path=self._path, hint=_RECOVER
-        )
-
-    def _end_data(self, opcode: int, at: int, length: int, crc: int) -> None:
-        begin = at + layout.RECORD.size
-        if opcode == layout.DATA_END:
-            if length != 4 or begin + length > self._reader.size:
-                raise self._corrupted("corrupted end of data")
-            self._check_crc("data", int.from_bytes(self._read(begin, begin + 4), "little"), crc)
-        if self._summary_start and at != self._summary_start - layout.RECORD.size - 4:
-            raise self._corrupted("data does not end where the summary starts")
+        raise TruncatedError("file has no end of data: its recorder was stopped", hint=_RECOVER)
 
     def _check_counts(self) -> None:
         for body in self._summary_channels:  # channels without messages are declared only there
             self._add_channel(body)
         if self._expected_count is not None and self._expected_count != self._count:
-            raise self._corrupted(
-                f"message count mismatch: expected {self._expected_count}, got {self._count}"
-            )
+            expected, count = self._expected_count, self._count
+            raise CorruptLayoutError(f"message count mismatch: expected {expected}, got {count}")
 
     def _add_record(self, opcode: int, body: memoryview, offset: int) -> None:
         if opcode == layout.SCHEMA:
@@ -420,42 +394,41 @@ class _Scan:
         elif opcode == layout.ATTACHMENT:
             self._add_attachment(body)
         elif opcode == layout.METADATA:
-            fields = _Fields(body, self._path)
+            fields = _Fields(body)
             self._out.metadata.append({"name": fields.text(), "metadata": fields.pairs()})
         elif opcode == layout.HEADER:
-            fields = _Fields(body, self._path)
+            fields = _Fields(body)
             header = {"profile": fields.text(), "library": fields.text()}
             self._out.header = self._out.header or header
 
     def _add_schema(self, body: memoryview) -> None:
-        fields = _Fields(body, self._path)
+        fields = _Fields(body)
         number, name, encoding = fields.number(2), fields.text(), fields.text()
         schema = (name, encoding, bytes(fields.take(fields.number(4))))
         if self._schemas.setdefault(number, schema) != schema:
-            raise self._corrupted(f"several schemas with number {number}")
+            raise CorruptLayoutError(f"several schemas with number {number}")
 
     def _add_channel(self, body: memoryview) -> None:
-        fields = _Fields(body, self._path)
+        fields = _Fields(body)
         number, schema, topic, encoding = fields.number(2), fields.number(2), fields.text(), fields.text()
         if schema and schema not in self._schemas:
-            raise self._corrupted(f"unknown schema {schema} of topic {topic!r}")
+            raise CorruptLayoutError(f"unknown schema {schema} of topic {topic!r}")
         channel = LogChannel(topic, *self._schemas.get(schema, ("", "", b"")), encoding, fields.pairs())
         if self._channels.setdefault(number, channel) != channel:
-            raise self._corrupted(f"several channels with number {number}")
+            raise CorruptLayoutError(f"several channels with number {number}")
         self._indexes[number] = self._out.channels.setdefault(channel, len(self._out.channels))
 
     def _add_attachment(self, body: memoryview) -> None:
-        fields = _Fields(body, self._path)
+        fields = _Fields(body)
         log_ns, create_ns, name, media_type = fields.number(8), fields.number(8), fields.text(), fields.text()
         data = bytes(fields.take(fields.number(8)))
         actual = zlib.crc32(body[: fields.at])
-        self._check_crc(f"attachment {name!r}", fields.number(4), actual)
+        _check_crc(f"attachment {name!r}", fields.number(4), actual)
         if max(log_ns, create_ns) >= _MAX_TIME:
-            raise self._corrupted(f"timestamp out of range in attachment {name!r}")
+            raise CorruptLayoutError(f"timestamp out of range in attachment {name!r}")
         self._out.attachments.append(Attachment(name, media_type, log_ns, create_ns, data))
 
     def _add_loose_message(self, at: int, head: memoryview, body: memoryview) -> None:
-        """A message outside of chunks; consecutive ones are one part."""
         if not self._run:
             self._run_start = at
         self._run += head
@@ -465,49 +438,45 @@ class _Scan:
 
     def _close_run(self) -> None:
         if self._run:
-            data, self._run = bytes(self._run), bytearray()
-            self._add_part(_Part(self._file, self._run_start, len(data), len(data), "", 0), data)
+            data, self._run = memoryview(bytes(self._run)), bytearray()
+            self._add_part(_Part(self._file, self._run_start, len(data), len(data), ""), data)
 
     def _add_chunk(self, body: memoryview, offset: int) -> None:
-        fields = _Fields(body, self._path)
+        fields = _Fields(body)
         _, _, size, crc = layout.CHUNK_HEAD.unpack(fields.take(layout.CHUNK_HEAD.size))
         compression, stored = fields.text(), fields.number(8)
-        part = _Part(self._file, offset + fields.at, stored, size, compression, crc)
+        part = _Part(self._file, offset + fields.at, stored, size, compression)
         data = fields.take(stored)
         try:
-            records = _decompress(part, data, self._path)
-            self._check_crc(f"chunk at {part.offset}", crc, zlib.crc32(records))
+            records = memoryview(_decompress(part, data))
+            _check_crc(f"chunk at {part.offset}", crc, zlib.crc32(records))
             self._add_part(part, records)
         except FormatError as error:
             self._note_damage(error)
 
-    def _add_part(self, part: _Part, records: bytes | memoryview) -> None:
+    def _add_part(self, part: _Part, records: memoryview) -> None:
         """Find the messages of a part; nothing of a damaged part is kept."""
-        view = memoryview(records)
         offsets: list[int] = []
-        at, size, unpack = 0, len(view), layout.RECORD.unpack_from
-        while at + layout.RECORD.size <= size:
-            opcode, length = unpack(view, at)
-            end = at + layout.RECORD.size + length
-            if opcode == layout.MESSAGE and length >= layout.MESSAGE_FIXED_BYTES and end <= size:
-                offsets.append(at)
-            elif opcode in (layout.SCHEMA, layout.CHANNEL) and end <= size:
-                self._add_record(opcode, view[at + layout.RECORD.size : end], 0)
-            elif end > size or opcode in (layout.MESSAGE, layout.CHUNK):
-                raise self._corrupted(f"invalid record with opcode {opcode} and {length} bytes in a chunk")
-            at = end
-        if at != size:
-            raise self._corrupted("chunk ends inside a record")
+        for opcode, start, end in _split_records(records, "chunk"):
+            if opcode == layout.MESSAGE and end - start >= layout.MESSAGE_FIXED_BYTES:
+                offsets.append(start)
+            elif opcode in (layout.SCHEMA, layout.CHANNEL):
+                self._add_record(opcode, records[start:end], 0)
+            elif opcode in (layout.MESSAGE, layout.CHUNK):
+                raise CorruptLayoutError(
+                    f"invalid record with opcode {opcode} and {end - start} bytes in a chunk"
+                )
         starts = np.array(offsets, np.int64)
-        raw = np.frombuffer(view, np.uint8)[starts[:, None] + np.arange(layout.MESSAGE_HEAD.itemsize)]
-        heads = raw.reshape(-1).view(layout.MESSAGE_HEAD)
+        raw = np.frombuffer(records, np.uint8)
+        heads = raw[(starts - layout.RECORD.size)[:, None] + np.arange(layout.MESSAGE_HEAD.itemsize)]
+        heads = heads.reshape(-1).view(layout.MESSAGE_HEAD)
         channels = self._indexes[heads["channel"]]
         if (channels < 0).any():
-            raise self._corrupted(f"message of unknown channel {heads['channel'][channels < 0][0]}")
+            raise CorruptLayoutError(f"message of unknown channel {heads['channel'][channels < 0][0]}")
         messages = np.empty(len(starts), _MESSAGES)
         messages["channel"], messages["part"] = channels, len(self._out.parts)
-        messages["start"] = starts + layout.MESSAGE_HEAD.itemsize
-        messages["size"] = heads["length"].astype(np.int64) - layout.MESSAGE_FIXED_BYTES
+        messages["start"] = starts + layout.MESSAGE_FIXED_BYTES
+        messages["size"] = heads["length"] - layout.MESSAGE_FIXED_BYTES
         for name in ("log", "publish", "sequence"):
             messages[name] = heads[name]
         self._out.messages.append(messages)

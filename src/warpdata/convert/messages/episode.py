@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import PurePosixPath
 from typing import Any, get_args
 
 import numpy as np
@@ -33,9 +32,9 @@ KEPT = "messages"
 ATTACHMENTS = "message.attachments"
 
 FindRecordings = Callable[[Place], Mapping[str, list[str]]]
-"""Finds the files of every recording in a folder by its id."""
+"""Files of every recording by its id; one empty name if the place itself is the file."""
 OpenLog = Callable[[Place, list[str]], MessageLog]
-"""Opens the files of one recording; a name is empty if the place itself is the file."""
+"""Opens the files of one recording."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,9 +61,7 @@ class Recordings(Reopens, EpisodesSource):
 
     def __init__(self, place: Place, reading: Reading, find: FindRecordings, open_log: OpenLog) -> None:
         self._place, self._reading, self._open_log = place, reading, open_log
-        self._recordings = (
-            {PurePosixPath(place.name).name.partition(".")[0]: [""]} if place.is_file else find(place)
-        )
+        self._recordings = find(place)
         if not self._recordings:
             raise BlobNotFoundError("folder has no recording of this format", path=place.name)
 

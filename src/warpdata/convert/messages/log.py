@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -11,11 +12,23 @@ import numpy as np
 from numpy.typing import NDArray
 
 from warpdata.bytekit.reopen import Reopens
+from warpdata.errors import WarpError
 
 Ints = NDArray[np.int64]
 
 MAX_MESSAGE_BYTES = 1 << 30
 """Limit for one message; larger sizes are refused before anything is allocated."""
+
+
+@contextlib.contextmanager
+def name_path(path: str) -> Iterator[None]:
+    """Add the path to errors that do not name one."""
+    try:
+        yield
+    except WarpError as error:
+        if error.path is not None:
+            raise
+        raise type(error)(error.message, path=path, hint=error.hint) from None
 
 
 @dataclass(frozen=True)

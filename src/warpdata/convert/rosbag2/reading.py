@@ -92,6 +92,8 @@ def parse_metadata(raw: bytes, path: str) -> dict[str, Any]:
 
 def _list_bags(place: Place) -> dict[str, list[str]]:
     """SQLite files by the folder that holds them."""
+    if place.is_file:
+        return {PurePosixPath(place.name).name.partition(".")[0]: [""]}
     bags: dict[str, list[str]] = {}
     for name in place.near():
         if name.endswith(_SUFFIXES):
