@@ -336,6 +336,8 @@ def test_a_set_of_another_format_and_a_folder_of_sets_are_called_so(tmp_path: Pa
     with pytest.raises(BadMagicError, match="a folder of sets") as told:
         wd.import_episodes(tmp_path / "sets", tmp_path / "target")
     assert f"{source} (lerobot)" in str(told.value.hint)
+    with pytest.raises(BadMagicError, match="a folder of sets"):
+        wd.open(tmp_path / "sets")
     (tmp_path / "file").write_bytes(b"nothing known")
     with pytest.raises(BadMagicError, match=r"not a LeRobot set.*file"):
         wd.import_episodes(tmp_path / "file", tmp_path / "target", format="lerobot")
