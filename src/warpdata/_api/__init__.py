@@ -552,7 +552,10 @@ def open_vectors(
     found = place_and_bytes(source)[1]
     if found is None:
         raise _directory_error(source)
-    return VectorStore.open(found)
+    store = VectorStore.open(found)
+    if isinstance(source, str | os.PathLike):
+        store.reopen_by(open_vectors, source)
+    return store
 
 
 @suggests
