@@ -28,14 +28,6 @@ __all__ = [
     "known_format",
     "other_format",
 ]
-    "FORMATS",
-    "check_no_sets_inside",
-    "check_options",
-    "format_module",
-    "format_of",
-    "known_format",
-    "other_format",
-]
 
 _ASKED = ("lerobot", "minari", "hdf5", "rosbag2", "mcap", "zarr", "rlds", "dreamer", "webdataset")
 """In this order a place is shown to them; npz and parquet fit too much to be guessed."""
