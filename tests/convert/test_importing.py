@@ -99,7 +99,7 @@ def test_a_killed_import_is_continued_to_the_same_result(kind: str, tmp_path: Pa
     assert left
     assert "dataset.json" not in left
     receipt = bring(source, tmp_path / "killed", kind=kind)
-    assert receipt.continued == (8 if kind == "root" else 9)  # small ones are finished eight at a time
+    assert receipt.continued == 9
     assert tree(tmp_path / "killed") == tree(tmp_path / "whole")
     before = {path: path.stat().st_mtime_ns for path in (tmp_path / "killed").rglob("*.mp4")}
     assert bring(source, tmp_path / "killed", kind=kind).continued == 10
