@@ -27,13 +27,13 @@ from warpdata.bytekit.io.ranges import FileRangeReader
 from warpdata.bytekit.png import encode_png
 from warpdata.convert import npz, rlds
 from warpdata.convert.aligning import AlignOptions, aligned
+from warpdata.convert.exporting import step_columns
 from warpdata.convert.importing import import_episodes
 from warpdata.convert.place import Place
 from warpdata.convert.rlds import features as rlds_features
 from warpdata.convert.rlds import records
 from warpdata.convert.rlds.example import Values, build_example, bytes_values, parse_example
 from warpdata.convert.rlds.records import TFRecordFile, packed_record
-from warpdata.convert.step_rows import step_columns
 from warpdata.errors import (
     BadMagicError,
     ChecksumError,
