@@ -184,7 +184,13 @@ def foreign_episodes(
     address: str | os.PathLike[str], name: str | None = None, **options: Any
 ) -> Episodes | None:
     """The episodes of a foreign set; of one whose format is not named, None where no format knows it."""
-    from warpdata.convert.formats import check_options, format_module, format_of, other_format
+    from warpdata.convert.formats import (
+        check_no_sets_inside,
+        check_options,
+        format_module,
+        format_of,
+        other_format,
+    )
     from warpdata.errors import FormatError, StoreError
 
     base, inside = divided_address(address_text(address))
@@ -194,6 +200,7 @@ def foreign_episodes(
     place = place_at(base)
     found = name or format_of(place)
     if found is None:
+        check_no_sets_inside(place)
         return None
     module = format_module(found)
     if not hasattr(module, "read"):
