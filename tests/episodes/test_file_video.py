@@ -20,7 +20,7 @@ from warpdata.bytekit.io.ranges import FileRangeReader
 from warpdata.bytekit.process.block_cache import KEPT
 from warpdata.episodes.check.rules import check_episode
 from warpdata.episodes.forms.content_sums import ContentSum, sum_of
-from warpdata.episodes.forms.directory_copy import MetaOf, copying_to_directory
+from warpdata.episodes.forms.directory_copy import MetaOf, write_directory
 from warpdata.episodes.sources import file_video, stills
 from warpdata.episodes.sources.disk_episode import DiskEpisode
 from warpdata.episodes.sources.encoded import encoded_camera, encoded_frames, encoded_run
@@ -81,7 +81,7 @@ def test_a_cut_shows_the_same_frames_wherever_it_goes(
     far = np.abs(signal.values().astype(int) - np.array(expected).astype(int)).max()
     assert far <= 2
     sums: dict[str, ContentSum] = {}
-    list(copying_to_directory(Episode.of({"top": signal}, id="x"), tmp_path / "episode", noting(sums)))
+    write_directory(Episode.of({"top": signal}, id="x"), tmp_path / "episode", noting(sums))
     again = DiskEpisode(tmp_path / "episode")["top"]
     assert sums == {"top": sum_of(signal)} == {"top": sum_of(again)}
     assert isinstance(again, VideoSignal)
@@ -127,7 +127,7 @@ def test_a_copy_is_the_same_wherever_its_pieces_are_cut(
     path = video_file(tmp_path / "v.mp4", *CODECS[codec])
     for name, signal in (("whole", camera(path)), ("cut", camera(path, 6, 12))):
         sums: dict[str, ContentSum] = {}
-        list(copying_to_directory(Episode.of({"top": signal}, id="x"), tmp_path / name, noting(sums)))
+        write_directory(Episode.of({"top": signal}, id="x"), tmp_path / name, noting(sums))
         again = DiskEpisode(tmp_path / name)["top"]
         assert sums == {"top": sum_of(signal)}
         a, b = encoded_run(signal), encoded_run(again)

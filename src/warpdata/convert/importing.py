@@ -12,7 +12,6 @@ import os
 import re
 import shutil
 from abc import ABC, abstractmethod
-from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -34,9 +33,9 @@ from warpdata.episodes.collection.local import holds_recordings
 from warpdata.episodes.forms.content_sums import ContentSum
 from warpdata.episodes.forms.directory_copy import (
     WrittenLater,
-    copying_to_directory,
     holds_frames,
     is_intact,
+    write_directory,
 )
 from warpdata.episodes.forms.packed import pack_episode
 from warpdata.episodes.sources.encoded import encoded_parts
@@ -326,10 +325,7 @@ class RootTarget(Target):
         if self._writing is None:
             self._writing = WrittenLater()
         directory = episode_path(self.path, position)
-        deque(
-            copying_to_directory(episode, directory, meta_of, video=plan.video, writing=self._writing),
-            maxlen=0,
-        )
+        write_directory(episode, directory, meta_of, video=plan.video, writing=self._writing, durable=False)
         return notes
 
     def close(self) -> None:

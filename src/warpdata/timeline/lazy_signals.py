@@ -14,22 +14,23 @@ class LazySignals(Mapping[str, Signal]):
     def __init__(self, names: Callable[[], Iterable[str]], open_signal: Callable[[str], Signal]) -> None:
         """`names` is called once, when the names are needed; `open_signal` once per signal, with its name."""
         self._read_names, self._open_signal = names, open_signal
-        self._signals: dict[str, Signal] = {}
+        self.opened: dict[str, Signal] = {}
+        """The signals that were opened so far."""
 
     @cached_property
     def _names(self) -> dict[str, None]:
         return dict.fromkeys(self._read_names())
 
     def __getitem__(self, name: str) -> Signal:
-        signal = self._signals.get(name)
+        signal = self.opened.get(name)
         if signal is None:
             if name not in self._names:
                 raise KeyError(name)
-            signal = self._signals.setdefault(name, self._open_signal(name))
+            signal = self.opened.setdefault(name, self._open_signal(name))
         return signal
 
     def __contains__(self, name: object) -> bool:
-        return name in self._names
+        return name in self.opened or name in self._names
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._names)

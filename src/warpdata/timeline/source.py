@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Literal, get_args
@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from warpdata.errors import TimeRangeError, require_kind
+from warpdata.timeline.lazy_signals import LazySignals
 from warpdata.timeline.memory import ArraySignal
 from warpdata.timeline.readonly import ReadOnlyDict
 from warpdata.timeline.signal import Signal, sampled, window
@@ -54,42 +55,6 @@ class StepClock:
     def to_json(self) -> dict[str, str]:
         """The clock as metadata states it."""
         return {"clock": self.name, "outcome": self.outcome}
-
-
-class LazySignals(Mapping[str, Signal]):
-    """Signals that are opened on first use. Opening one twice, in two threads, is harmless: one result is kept.
-
-    `names` is called once, when a name is first needed.
-    """
-
-    def __init__(self, names: Callable[[], Iterable[str]], open_signal: Callable[[str], Signal]) -> None:
-        self._list_names = names
-        self._open = open_signal
-        self._names: dict[str, None] | None = None
-        self.opened: dict[str, Any] = {}
-        """The signals that were opened so far."""
-
-    def __getitem__(self, name: str) -> Signal:
-        signal = self.opened.get(name)
-        if signal is None:
-            if name not in self._known():
-                raise KeyError(name)
-            signal = self.opened.setdefault(name, self._open(name))
-        return signal  # type: ignore[no-any-return]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._known())
-
-    def __len__(self) -> int:
-        return len(self._known())
-
-    def __contains__(self, name: object) -> bool:
-        return name in self.opened or name in self._known()
-
-    def _known(self) -> dict[str, None]:
-        if self._names is None:
-            self._names = dict.fromkeys(self._list_names())
-        return self._names
 
 
 def change_signals(signals: Mapping[str, Signal], change: Callable[[str, Signal], Signal]) -> LazySignals:

@@ -50,9 +50,10 @@ from warpdata.formats.wshard.reader import ShardReader
 from warpdata.formats.wshard.save import save_wshard
 from warpdata.formats.wshard.schema import TensorSpec, Timebase, check_channel_id
 from warpdata.timeline.episode import Episode
+from warpdata.timeline.lazy_signals import LazySignals
 from warpdata.timeline.memory import ArraySignal, ClockedSignal
 from warpdata.timeline.signal import MappedRows, Signal
-from warpdata.timeline.source import LazySignals, StatedSource, StepClock
+from warpdata.timeline.source import StatedSource, StepClock
 from warpdata.timeline.steps import Steps, StepSignal
 from warpdata.timeline.times import frozen
 

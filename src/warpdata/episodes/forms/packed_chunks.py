@@ -19,11 +19,11 @@ from warpdata.formats.wshard.layout import META_EPISODE
 from warpdata.formats.wshard.reader import ShardReader
 from warpdata.formats.wshard.save import save_wshard
 from warpdata.timeline.episode import Episode
+from warpdata.timeline.lazy_signals import LazySignals
 from warpdata.timeline.memory import JoinedSignal
 from warpdata.timeline.signal import Signal, window
 from warpdata.timeline.source import (
     EpisodeSource,
-    LazySignals,
     SourceAround,
     StepClock,
     change_signals,

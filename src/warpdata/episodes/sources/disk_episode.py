@@ -23,9 +23,10 @@ from warpdata.formats.episodedir.documents import FileSum, Folder, read_meta, re
 from warpdata.formats.episodedir.names import files_below, find_signals, signal_file
 from warpdata.formats.episodedir.signal_file import Description, Summary
 from warpdata.timeline.episode import Episode
+from warpdata.timeline.lazy_signals import LazySignals
 from warpdata.timeline.readonly import ReadOnlyDict
 from warpdata.timeline.signal import Signal
-from warpdata.timeline.source import EpisodeSource, LazySignals, StepClock
+from warpdata.timeline.source import EpisodeSource, StepClock
 
 DiskSignal = SimpleSignal | VideoSignal
 
@@ -103,7 +104,8 @@ class DirectorySource(EpisodeSource):
 
     def loaded_bytes(self) -> int:
         """How many bytes of signals this episode keeps in memory."""
-        return sum(each.loaded_bytes for each in list(self._signals.opened.values()))
+        opened = list(self._signals.opened.values())
+        return sum(each.loaded_bytes for each in opened if isinstance(each, SimpleSignal | VideoSignal))
 
     def stored_bytes(self) -> int:
         """Bytes on disk; of an episode in a store, what its metadata says of its signals."""
