@@ -106,5 +106,6 @@ def test_faults_are_named(sound: list[Take], spoil: str, rule: str, signal: str)
         (rule, signal),
         ("odd-view", "above"),
         ("time-shift", "front"),
+        ("repeated-frames", "front"),
         ("outlier-final-state", "joints"),
     }

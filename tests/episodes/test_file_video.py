@@ -188,9 +188,9 @@ def lie_about_keys(_: np.ndarray, keyframe: np.ndarray) -> None:
 @pytest.mark.parametrize(
     ("lie", "words"),
     [
-        (lie_over, "frames lie over each other in the video"),
-        (lie_behind, "frames lie past the end of the video"),
-        (lie_before, "frames lie past the end of the video"),
+        (lie_over, "frames overlap in the video"),
+        (lie_behind, "frames are past the end of the video"),
+        (lie_before, "frames are past the end of the video"),
         (lie_out_of_order, "the video does not begin with a keyframe"),
         (lie_about_keys, "the video does not begin with a keyframe"),
     ],

@@ -263,7 +263,7 @@ def test_without_its_main_journal_a_recording_is_kept_and_said_to_be_lost(
     assert main(["salvage", str(tmp_path / "ep")]) == 3
     said = capsys.readouterr().out
     assert "unreadable: signals.journal" in said
-    assert "lost, nothing says how much: signals.journal: " in said or size
+    assert "an unknown amount is lost: signals.journal: " in said or size
     aside = tmp_path / "ep" / ".recording-damaged"
     assert {path.name for path in aside.glob("frames-*")} == {
         path.name for path in (crashed / ".recording").glob("frames-*")
@@ -529,11 +529,11 @@ def test_whatever_the_journals_say_of_the_recording_is_refused_or_finished(
 @pytest.mark.parametrize(
     ("place", "value", "words"),
     [
-        (("signal", "video"), KeyError, "nothing says how it is encoded"),
-        (("signal", "video"), "h264", "nothing says how it is encoded"),
-        (("signal", "video", "codec"), KeyError, "nothing says how it is encoded"),
-        (("signal", "video", "codec"), "crayon", "nothing says how it is encoded (codec"),
-        (("signal", "video", "gop_size"), "many", "nothing says how it is encoded ("),
+        (("signal", "video"), KeyError, "unknown video encoding"),
+        (("signal", "video"), "h264", "unknown video encoding"),
+        (("signal", "video", "codec"), KeyError, "unknown video encoding"),
+        (("signal", "video", "codec"), "crayon", "unknown video encoding (codec"),
+        (("signal", "video", "gop_size"), "many", "unknown video encoding ("),
         (("signal", "shape"), [5], "no image: u8 (5,)"),
         (("signal", "shape"), [48, 64], "frames of the wrong size"),
     ],

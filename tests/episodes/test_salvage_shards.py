@@ -270,7 +270,7 @@ def test_a_list_that_does_not_hold_is_made_again_from_its_chunks(chunked: Path, 
         assert wd.salvage(target).why == "the list and its chunks are whole: nothing to salvage"
         assert files_in(folder) == again
         shutil.rmtree(folder)
-    assert seen == {"refused", f"the list was written anew from its {-(-STEPS // 30)} chunks"}
+    assert seen == {"refused", f"the list was rewritten from its {-(-STEPS // 30)} chunks"}
 
 
 def test_a_list_is_made_only_of_all_its_chunks(chunked: Path, tmp_path: Path) -> None:

@@ -25,14 +25,14 @@ _LINE = 'fill="none" stroke="currentColor" stroke-width="1"'
 
 def text(value: Any) -> str:
     """A value as escaped text of bounded length."""
-    said = (
+    shown = (
         value
         if isinstance(value, str)
         else f"<{len(value)} bytes>"
         if isinstance(value, bytes)
         else repr(value)
     )
-    return html.escape(said if len(said) <= _MAX_TEXT else said[: _MAX_TEXT - 1] + "…")
+    return html.escape(shown if len(shown) <= _MAX_TEXT else shown[: _MAX_TEXT - 1] + "…")
 
 
 def html_table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
@@ -96,7 +96,7 @@ def signal_card(name: str, signal: Signal) -> str:
 
 
 def signals_card(signals: Mapping[str, Signal]) -> str:
-    """A row per signal; one that is damaged says so."""
+    """A row per signal; a damaged one is marked."""
     rows = []
     for name in list(signals)[:_MAX_SIGNALS]:
         try:

@@ -38,7 +38,7 @@ def plot_episode(episode: Episode, names: Sequence[str] | None = None) -> Any:
 
 
 def _chosen(signals: Mapping[str, Signal], names: Sequence[str] | None) -> dict[str, Signal]:
-    """The signals that can be drawn as lines, or those that were asked for."""
+    """The signals that can be drawn as lines, or the chosen ones."""
     names = [names] if isinstance(names, str) else names
     for name in names or ():
         if name not in signals:

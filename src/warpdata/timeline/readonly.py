@@ -17,7 +17,7 @@ class ReadOnlyDict(dict[str, Any]):
 
     @classmethod
     def owning(cls, items: dict[str, Any]) -> ReadOnlyDict:
-        """One of items that nobody else holds and that do not change themselves."""
+        """One of items that no other object holds and that are immutable."""
         made = cls.__new__(cls)
         dict.update(made, items)
         return made

@@ -46,7 +46,7 @@ class StepClock:
 
     @classmethod
     def from_json(cls, stated: Any) -> StepClock | None:
-        """The clock as metadata states it; None where it says nothing that can be used."""
+        """The clock as metadata states it; None without a usable one."""
         if not isinstance(stated, Mapping) or not isinstance(stated.get("clock"), str):
             return None
         outcome = stated.get("outcome", "same")
@@ -73,7 +73,7 @@ class EpisodeSource(ABC):
     @property
     @abstractmethod
     def signals(self) -> Mapping[str, Signal]:
-        """Name -> signal, each opened when it is first asked for."""
+        """Name -> signal, each opened on first use."""
 
     @property
     @abstractmethod
@@ -95,7 +95,7 @@ class EpisodeSource(ABC):
 
     @property
     def place(self) -> str | None:
-        """Where it lies, for messages."""
+        """Path or URL, for messages."""
         return None
 
     @property
@@ -105,7 +105,7 @@ class EpisodeSource(ABC):
         return None if place is None or place.startswith("<") else place  # bytes in memory have such names
 
     def loaded_bytes(self) -> int:
-        """How many bytes of signals are kept in memory and could be let go."""
+        """How many bytes of signals are kept in memory and could be freed."""
         return 0
 
     def stored_bytes(self) -> int:
@@ -114,7 +114,7 @@ class EpisodeSource(ABC):
 
 
 class StatedSource(EpisodeSource):
-    """A source of which everything is known when it is made; its signals may still be opened when asked for."""
+    """A source of which everything is known when it is made; its signals may still be opened on first use."""
 
     def __init__(
         self,
@@ -206,7 +206,7 @@ class SourceAround(EpisodeSource):
 
     @property
     def place(self) -> str | None:
-        """Where the episode behind it lies."""
+        """Path or URL of the episode behind it."""
         return self.inner.place
 
     @property
@@ -300,5 +300,5 @@ def _times_within(times: Callable[[], Times], bounds: tuple[int | None, int | No
 
 
 def named_error(error: TimeRangeError, name: str) -> TimeRangeError:
-    """An error of a signal that says which one."""
+    """An error of a signal, with its name."""
     return TimeRangeError(f"signal {name!r}: {error.message}", hint=error.hint)

@@ -35,7 +35,7 @@ PREFIXES: dict[str, tuple[str, ...]] = {
     "uncertainty": ("uncert/", "uncertainty/"),
     "residual": ("residual/",),
 }
-"""How older names carry a role; such a name may be asked for with it and without it."""
+"""How older names carry a role; such a name works with it and without it."""
 
 
 class StepTimes:
@@ -53,7 +53,7 @@ class StepTimes:
 
     @property
     def array(self) -> NDArray[np.int64]:
-        """The times, read when they are first asked for."""
+        """The times, read on first use."""
         if self._array is None:
             self._array = frozen(self._read())
         return self._array
@@ -107,7 +107,7 @@ class Steps:
 
     @property
     def predictions(self) -> StepSignals:
-        """What models said the observations would be."""
+        """What models predicted of the observations."""
         return self._of_role("prediction")
 
     @property
@@ -142,7 +142,7 @@ class Steps:
 
     @property
     def rewards(self) -> StepSignal | None:
-        """What the action of the row earned; None where nobody recorded it."""
+        """What the action of the row earned; None where it was not recorded."""
         return self._one("reward")
 
     @property
@@ -174,7 +174,7 @@ class Steps:
         return float(np.sum(rewards.data[rewards.mask], dtype=np.float64))
 
     def __getitem__(self, name: str) -> StepSignal:
-        """One signal on the steps, whatever its role."""
+        """One signal on the steps, of any role."""
         found = self._made.get(name)
         if found is None:
             if name not in self._signals:
@@ -286,7 +286,7 @@ class StepSignals(Mapping[str, "StepSignal"]):
 
 
 class StepSignal:
-    """One signal with one row per step; `[a:b]` reads only those rows, `.mask` says which are valid."""
+    """One signal with one row per step; `[a:b]` reads only those rows, `.mask` marks the valid ones."""
 
     def __init__(
         self,
@@ -335,7 +335,7 @@ class StepSignal:
 
     @property
     def positions(self) -> NDArray[np.int64]:
-        """Which record each row shows; -1 where there is none."""
+        """Which record each row shows; -1 without one."""
         found = self._found()
         return np.arange(len(self), dtype=np.int64) if found is None else frozen(found.positions)
 

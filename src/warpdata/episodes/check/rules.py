@@ -1,4 +1,4 @@
-"""Look for what is wrong with recorded episodes: rules with stable ids, each finding says where."""
+"""Look for what is wrong with recorded episodes: rules with stable ids; each finding has its place."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ RULES: dict[str, tuple[str, str]] = {
     "interrupted": (INFO, "the recording ended by an exception or was salvaged"),
     **{rule: (WARNING, text) for rule, text in SET_RULES.items()},
 }
-"""Rule id -> (severity, what it says). Ids are append-only: programs match on them."""
+"""Rule id -> (severity, description). Ids are append-only: programs match on them."""
 
 _JITTER_SHARE = 0.25
 _FROZEN_S = 0.5
@@ -137,9 +137,10 @@ class Group:
 
     def to_json(self) -> dict[str, Any]:
         """The group for a program."""
+        names = [name for each in self.findings for name in each.details.get("episodes", [each.episode])]
         return {
             "rule": self.rule, "severity": self.severity, "signal": self.signal,
-            "count": len(self.findings), "episodes": [each.episode for each in self.findings],
+            "count": len(names), "episodes": names,
         }  # fmt: skip
 
 
@@ -161,7 +162,7 @@ def merged(reports: Iterable[Report]) -> Report:
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """A signal that is being checked: where findings say they were made, and what the episode states of it."""
+    """A signal that is being checked: the place of its findings, and its entry in the metadata."""
 
     episode: str
     signal: str
@@ -216,7 +217,7 @@ def check_opened(
 ) -> Iterator[Finding]:
     """Everything wrong with an episode of any form, also that it cannot be opened.
 
-    `beside` is told what is remembered of it, to compare it with others.
+    `beside` gets what is remembered of it, to compare it with others.
     """
     try:
         episode = opened()
@@ -258,7 +259,7 @@ def _check_documents(episode: Episode, name: str) -> Iterator[Finding]:
 
 
 def _described(episode: Episode) -> Mapping[str, Any]:
-    """What the metadata says of each signal; nothing where it is damaged or of another writer."""
+    """Signal entries of the metadata; empty if it is damaged or foreign."""
     try:
         found = episode.meta.get("signals")
     except FormatError:
@@ -387,7 +388,7 @@ def _equal_runs(signal: Signal) -> list[tuple[int, int]]:
 
 
 def _others(episode: Episode, camera: str) -> Iterator[tuple[str, Signal]]:
-    """Signals of numbers that tell whether something moves."""
+    """Signals of numbers that show whether something moves."""
     for name in episode.signals:
         try:
             signal = episode.signals[name]
@@ -432,7 +433,7 @@ def _agree(found: dict[str, Any], stated: Any) -> bool:
 
 
 def _column(numbers: Any) -> NDArray[np.float64]:
-    """One number per channel, NaN where there is none; nothing where it is no list of numbers."""
+    """One number per channel, NaN for a missing one; empty if it is not a list of numbers."""
     try:
         return np.array([np.nan if each is None else float(each) for each in numbers])
     except (TypeError, ValueError):

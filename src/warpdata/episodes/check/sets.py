@@ -54,7 +54,7 @@ class CheckTask:
         return findings, members[0] if members else None
 
     def _place(self, position: int) -> int:
-        """Where the episode is by now: a root that is recorded into may have been listed anew with more of them."""
+        """Where the episode is by now: a root that is recorded into may have been listed again with more of them."""
         ids = self.source.ids
         is_there = position < len(ids) and ids[position] == self.ids[position]
         return position if is_there else list(ids).index(self.ids[position])

@@ -26,7 +26,7 @@ from warpdata.timeline.source import EpisodeSource
 from warpdata.timeline.times import as_int
 
 _OF_FILES = ("signals", "static_file")
-"""What the metadata of a recording says of its files, which an edited episode does not have."""
+"""Metadata about the files of a recording, which an edited episode does not have."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -290,7 +290,7 @@ class Edits:
             return self.root
         raise StoreError(
             "a root in a store is read only", path=self.root.name,
-            hint="Edit the recordings where they lie on a disk.",
+            hint="Edit a copy of the root on a local disk.",
         )  # fmt: skip
 
     def _fold(self, log: Sequence[Mapping[str, Any]], numbers: Sequence[int]) -> list[EpisodeEntry]:
@@ -371,7 +371,7 @@ def _cut(
 ) -> tuple[RecordingPart, ...]:
     """The parts inside a window of shown time."""
     if start_ns is not None and end_ns is not None and start_ns >= end_ns:
-        raise ValueError(f"nothing lies between {start_ns} and {end_ns}")
+        raise ValueError(f"the end {end_ns} is not after the start {start_ns}")
     out = []
     for part in parts:
         starts = [each for each in (part.start_ns, _back(start_ns, part)) if each is not None]
@@ -435,7 +435,7 @@ class EditedSource(EpisodeSource):
 
     @property
     def meta(self) -> Mapping[str, Any]:
-        """The metadata of the first recording, and what was edited; what it said of its files is left out."""
+        """The metadata of the first recording, and what was edited; without its file entries."""
         kept = dict(self._parts[0].meta)
         if not self.is_whole:  # other records than the files have
             kept = {key: value for key, value in kept.items() if key not in _OF_FILES}
@@ -445,7 +445,7 @@ class EditedSource(EpisodeSource):
 
     @property
     def place(self) -> str | None:
-        """Where the first recording lies."""
+        """Path of the first recording."""
         return self._parts[0].place
 
     @property
@@ -461,7 +461,7 @@ class EditedSource(EpisodeSource):
 
     @property
     def recording(self) -> EpisodeSource:
-        """The recording behind it as it was made; of several joined ones there is none."""
+        """The recording behind it as it was made; an error for several joined ones."""
         if len(self._parts) > 1:
             raise ValueError(f"episode {self.id!r} is made of {len(self._parts)} recordings")
         return self._parts[0]

@@ -56,7 +56,7 @@ class EpisodesSource(ABC):
         """The episode at a position that is there."""
 
     def facts(self) -> pa.Table:
-        """One row per episode; a source that knows them without opening every episode says so here."""
+        """One row per episode; overridden by sources that know them without opening every episode."""
         return table_of([self._facts_at(position) for position in range(len(self.ids))])
 
     def _facts_at(self, position: int) -> dict[str, Any]:
@@ -76,9 +76,9 @@ class EpisodesSource(ABC):
         return _OPENING
 
     def contents(self) -> list[str]:
-        """What each episode holds, as `content_of` says it: equal in every form one version is stored in.
+        """What each episode holds, as `content_of` gives it: equal in every form one version is stored in.
 
-        From the facts where they say so; an episode that cannot be read is called by its id.
+        From the facts where they have it; an episode that cannot be read is called by its id.
         """
         stated = self.stated_contents()
         unknown = [position for position, each in enumerate(stated) if not each]
@@ -100,7 +100,7 @@ class EpisodesSource(ABC):
             return f"unreadable:{self.ids[position]}"
 
     def lane_contents(self, signals: Collection[str] | None) -> list[str] | None:  # noqa: ARG002
-        """What stands for these signals (None: for any) where they lie beside the episodes and not in `contents`.
+        """The identity of these signals (None: of any) that are stored beside the episodes and not in `contents`.
 
         None where no such signal does.
         """
@@ -121,7 +121,7 @@ class EpisodesSource(ABC):
 
     @property
     def metadata(self) -> Mapping[str, Any]:
-        """What is known of the set as a whole, as JSON values: by foreign format what its files said of it."""
+        """What is known of the set as a whole, as JSON values: by foreign format."""
         return {}
 
     @property
@@ -161,7 +161,7 @@ class Episodes(Sequence[Episode]):
 
     @property
     def source(self) -> EpisodesSource:
-        """Where they come from; nothing that uses episodes needs to ask."""
+        """Where they come from; most callers do not need it."""
         return self._source
 
     @property
@@ -207,7 +207,7 @@ class Episodes(Sequence[Episode]):
         return self._at(self.position(episode_id))
 
     def position(self, episode_id: str | int) -> int:
-        """Where the episode lies that `open` opens."""
+        """Path or URL of the episode that `open` opens."""
         wanted = str(episode_id)
         ids = self.ids
         for candidate in (wanted, wanted.zfill(12) if wanted.isdigit() else wanted):
@@ -281,7 +281,7 @@ class Episodes(Sequence[Episode]):
     def stats(self, signals: Sequence[str] | None = None) -> dict[str, SignalSummary]:
         """Count, mean, std, min, max and quantiles per signal over all episodes.
 
-        From what was recorded where it suffices; `.read` says how many episodes' data had to be read.
+        From what was recorded where it suffices; `.read` counts the episodes whose data had to be read.
         """
         return summaries_of(self, signals)
 
@@ -338,7 +338,7 @@ def _thumbnail(signal: Signal) -> str:
 
 
 class Split(tuple[Episodes, ...]):
-    """The parts of a split in the order they were asked for; each also by its name."""
+    """The parts of a split in the order of the arguments; each also by its name."""
 
     names: tuple[str, ...]
 

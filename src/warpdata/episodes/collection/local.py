@@ -1,4 +1,4 @@
-"""A root of episode directories: read like a list wherever it lies, written by episode on this machine."""
+"""A root of episode directories: read like a list from any store, written by episode on this machine."""
 
 from __future__ import annotations
 
@@ -274,7 +274,7 @@ class LocalDatasetWriter:
                 number += 1
 
     def _next(self) -> int:
-        """One past the highest id any block knows; the exclusive mkdir settles who gets it."""
+        """One past the highest id any block knows; the exclusive mkdir decides between processes."""
         blocks = _numbers(self.root)
         for block in reversed(blocks):
             inside = _numbers(episode_path(self.root, block).parent)
@@ -307,7 +307,7 @@ def _numbers(folder: Path) -> list[int]:
 
 
 def _local(root: str | os.PathLike[str]) -> Path:
-    """A root on this machine; a URL needs to be told how its store is reached."""
+    """A root on this machine; a URL is refused."""
     if isinstance(root, str) and "://" in root:
         raise ValueError(f"{root!r} is a URL: open it with wd.open_recordings({root!r})")
     return Path(os.path.abspath(root))

@@ -112,7 +112,7 @@ class WrittenLater:
     def submit(self, job: Callable[[], None]) -> Future[None]:
         """Ask for a job, once there are not too many."""
         while len(self._ahead) >= _WRITES_AHEAD:
-            self._ahead.popleft().exception()  # whoever asked for it is told
+            self._ahead.popleft().exception()  # its caller gets the error
         future = self._thread.submit(job)
         self._ahead.append(future)
         return future
@@ -186,12 +186,12 @@ class _Copy:
         encode_cameras(self._raw)
 
     def wait(self) -> None:
-        """Until nothing is being written any more, whatever came of it."""
+        """Wait until nothing is being written any more; errors are left to `result`."""
         for each in self._written:
             each.exception()
 
     def result(self) -> tuple[dict[str, dict[str, Any]], dict[str, ContentSum]]:
-        """What meta.json says of every signal, and its sum, in the order of the source."""
+        """The meta.json entry of every signal, and its sum, in the order of the source."""
         with map_os_errors(self._folder):
             for each in self._written:
                 each.result()
@@ -300,7 +300,7 @@ class _Copy:
         return self._last_clock[1]
 
     def _raw_camera(self, name: str, signal: Signal) -> RawCamera:
-        """A camera whose frames are to be encoded; what is said of it is known once they are."""
+        """A camera whose frames are to be encoded; its entry is known once they are."""
         meta = signal.meta
         shape = FrameShape.of_values(meta.shape, meta.dtype)
         fps = self._clock_of(signal.timestamps).rate_hz(30.0)
@@ -333,7 +333,7 @@ def _is_small(signal: Signal) -> bool:
 
 
 def _file(data: Any) -> dict[str, Any]:
-    """What meta.json says of a file."""
+    """The file entry for meta.json."""
     return {"bytes": memoryview(data).nbytes, "crc32c": f"{crc32c(data):08x}"}
 
 
@@ -454,7 +454,7 @@ class _Packets:
         self._hash(start, stop, piece, first, last)
 
     def _hash(self, start: int, stop: int, piece: memoryview, first: int, last: int) -> None:
-        """Add the packets [first, last), as far as they lie in the piece, in as large parts as lie together."""
+        """Add the packets [first, last), as far as they are in the piece, in contiguous parts."""
         if first == last:
             return
         cuts = self._gaps[bisect_right(self._gaps, first) : bisect_left(self._gaps, last)]
@@ -483,7 +483,7 @@ class RawCamera:
 
 
 def encode_cameras(cameras: Sequence[RawCamera]) -> None:
-    """Encode all frames of all cameras; where one fails, what is open is let go of and the reason is raised."""
+    """Encode all frames of all cameras; where one fails, open files are closed and the reason is raised."""
     together = usable_cores()  # an encoder takes as much memory as many frames
     for first in range(0, len(cameras), together):
         _encode_together(cameras[first : first + together])
@@ -516,7 +516,7 @@ def _encode_together(cameras: Sequence[RawCamera]) -> None:
 
 
 def _hand_over(camera: RawCamera, file: VideoFile, queue: JobQueue) -> bool:
-    """Give the next block to the encoder; where there is none it is drained, at the same time as the others."""
+    """Give the next block to the encoder; after the last it is drained, at the same time as the others."""
     block = next(camera.blocks, None)
     queue.submit(file.drain if block is None else partial(_encode, file, *block))
     return block is not None

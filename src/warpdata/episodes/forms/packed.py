@@ -1,7 +1,7 @@
 """A recording as one `.wshard` and back, losing nothing: rows of steps where other programs look for them.
 
 Signals on the step clock are rows of T under `signal/`, `action/`, `reward`, `done`, `omen/`; signals with another
-clock, events and cameras lie under names that other programs ignore. `meta/directory` says where everything is.
+clock, events and cameras have names that other programs ignore. `meta/directory` lists the place of everything.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ def pack_episode(
     opened = _beneath(episode) if raw else shown(episode)
     target = Path(output)
     if target.exists() and not overwrite:
-        raise ConflictError("the file exists already", path=target, hint="Choose another, or say overwrite.")
+        raise ConflictError("target exists", path=target, hint="Choose another path, or pass overwrite=True.")
     target.parent.mkdir(parents=True, exist_ok=True)
     with contextlib.ExitStack() as scratch:
         if reencode:
@@ -273,7 +273,7 @@ def is_packed(shard: ShardReader) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _Stored:
-    """Where a signal lies in a shard."""
+    """The blocks of a signal in a shard."""
 
     description: Description
     video: str | None = None
@@ -306,12 +306,12 @@ class PackedSource(StatedSource):
             super().__init__(name, signals, static, meta, StepClock.from_json(about.get("steps")))
         except (KeyError, TypeError, AttributeError, ValueError):
             raise CorruptLayoutError(
-                "what it says of the recording is damaged", block=DIRECTORY_BLOCK, path=shard.path
+                "the description of the recording is damaged", block=DIRECTORY_BLOCK, path=shard.path
             ) from None
 
     @property
     def place(self) -> str | None:
-        """Where the shard lies."""
+        """Path or URL of the shard."""
         return self.shard.path
 
     def stored_bytes(self) -> int:
@@ -520,7 +520,7 @@ class ShardVideo(VideoSignal):
 
     @property
     def shard(self) -> ShardReader:
-        """Where the video lies."""
+        """The shard of the video."""
         return self._shard
 
     def index_bytes(self) -> RangeReader:

@@ -186,7 +186,7 @@ class _ChunkOf(SourceAround):
 
 
 class PackedChunks(EpisodeSource):
-    """The packed chunks of a recording as one episode; a chunk is opened when a signal is first asked for."""
+    """The packed chunks of a recording as one episode; a chunk is opened on first use of a signal."""
 
     def __init__(self, chunks: ChunkList) -> None:
         validate_chunk_continuity(chunks, check_channels=False)
@@ -242,7 +242,7 @@ class PackedChunks(EpisodeSource):
 
     @property
     def place(self) -> str | None:
-        """The chunk list, or where the first chunk lies."""
+        """Path of the chunk list, or of the first chunk."""
         return self._first.place if self.chunks.path is None else os.fspath(self.chunks.path)
 
     def stored_bytes(self) -> int:

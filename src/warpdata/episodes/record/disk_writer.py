@@ -37,7 +37,7 @@ _WRITER = "warpdata.DiskEpisodeWriter"
 
 
 class DiskEpisodeWriter(EpisodeWriter):
-    """Writes one episode into a new directory; whatever `append` acknowledged survives a crash.
+    """Writes one episode into a new directory; every acknowledged record survives a crash.
 
     The writer of the document, over the same `Recording` as `wd.record`, which adds steps, roles and one-file targets.
     """
@@ -279,7 +279,7 @@ class DiskEpisodeWriter(EpisodeWriter):
             if self._closed == "closed":
                 return
             self._check_open()
-            self._signals = {}  # whoever appends from now on is refused
+            self._signals = {}  # later appends are refused
             self._closed = "being closed"
             try:
                 if store is None:
@@ -296,7 +296,7 @@ class DiskEpisodeWriter(EpisodeWriter):
             self._on_close(self)
 
     def _names(self, folder: Path, interrupted: str | None) -> tuple[Targets, Path, Documents]:
-        """Which files the episode consists of in a folder, that folder, and what its documents say."""
+        """The files of the episode in a folder, that folder, and the contents of its documents."""
 
         def targets(name: str, suffix: str) -> tuple[Path, Path]:
             return signal_file(folder, name, suffix), signal_file(folder, name, layout.FRAMES_SUFFIX)

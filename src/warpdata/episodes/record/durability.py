@@ -1,4 +1,4 @@
-"""How much of a recording power loss may take, and who is recording."""
+"""How much of a recording power loss may take, and the owner of a journal."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _PERIOD = re.compile(r"(\d+(?:\.\d+)?)(ms|s)")
 
 @dataclass(frozen=True, slots=True)
 class Durability:
-    """What power loss may take: the last period, no record, or whatever the kernel has not written."""
+    """What power loss may take: the last period, no record, or everything the kernel has not written."""
 
     every_record: bool = False
     period_s: float | None = None
@@ -38,5 +38,5 @@ class Durability:
 
 
 def owner() -> dict[str, Any]:
-    """Who is recording: written into a journal for whoever finds it."""
+    """The recording process, as its journal names it."""
     return {"pid": process_id(), "host": socket.gethostname(), "started_ns": time.time_ns()}

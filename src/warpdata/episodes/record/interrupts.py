@@ -49,7 +49,7 @@ def finish_despite_interrupt(finish: Callable[[], None], is_begun: Callable[[], 
 
 
 class Wakeup:
-    """Set by anybody, waited for by a thread; a wakeup that nobody waits for ends the next wait at once.
+    """Set by any thread, waited for by one; if no thread waits, the next wait ends at once.
 
     Events and conditions of the standard library are Python code: KeyboardInterrupt inside them can leave their
     lock held for ever. This is one lock of the interpreter, which is taken and given whole.
@@ -67,5 +67,5 @@ class Wakeup:
             self._asleep.release()
 
     def wait(self, timeout_s: float | None = None) -> bool:
-        """Whether somebody set it before the time was over."""
+        """Whether it was set before the timeout."""
         return self._asleep.acquire(timeout=-1 if timeout_s is None else timeout_s)

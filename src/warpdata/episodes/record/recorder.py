@@ -51,10 +51,10 @@ class Recorder:
 
     Use it with `with`, as `wd.record(target, …)`. Any thread may append. Nothing is on disk before the first record.
 
-    `clock` says what times mean: `monotonic` and `wall` are read where a call gives no `ts_ns`, `simulated` times are
-    always given. `step_clock` names the signal whose records are the steps (default: what `step` records, or the
-    clock the actions share); `outcome="next"` says that rewards and flags come with the next observation.
-    `durability` is what power loss may take: `"100ms"` (or another period), nothing with `"record"`, whatever the
+    `clock`: `monotonic` and `wall` are read where a call gives no `ts_ns`, `simulated` times are always given.
+    `step_clock` names the signal whose records are the steps (default: what `step` records, or the
+    clock the actions share); `outcome="next"`: rewards and flags come with the next observation.
+    `durability` is what power loss may take: `"100ms"` (or another period), nothing with `"record"`, everything the
     kernel has not written with `"none"`. `compression` and `compat` are those of `save_wshard`, for one file.
     """
 
@@ -79,7 +79,7 @@ class Recorder:
             raise TypeError(f"step_clock is the name of a signal or clock, not {type(step_clock).__name__}")
         Durability.parse(durability)
         check_choice(compression)
-        environment(os.getcwd())  # asked now, because the first record must not wait for it
+        environment(os.getcwd())  # now, because the first record must not wait for it
         self.target = Path(os.path.abspath(target))
         self._clock: Clock = clock
         self._outcome: Outcome = outcome
@@ -108,7 +108,7 @@ class Recorder:
 
     @property
     def path(self) -> Path | None:
-        """Where the episode lies, or will lie; None in a root before the first record."""
+        """Path of the episode; None in a root before the first record."""
         if self._is_file:
             return self.target
         return None if self._writer is None else self._writer.path
@@ -271,7 +271,7 @@ class Recorder:
             )
             remove_temps_of(
                 self.target
-            )  # of one that was killed as it packed; nobody else packs while this one is
+            )  # of one that was killed as it packed; no other process packs meanwhile
             return writer
         root = LocalDatasetWriter(self.target, video=self._video, durability=self._durability)
         return root.new_episode(meta=meta, wait=False, clock=clock)
@@ -338,11 +338,11 @@ class Recorder:
 
 
 record = Recorder
-"""The same, as one says it: `with wd.record(target) as rec`."""
+"""The verb for `with wd.record(target) as rec`."""
 
 
 def leaves(name: str, value: Any) -> Iterator[tuple[str, Any]]:
-    """The parts of an observation or action by signal name; None and empty arrays have nothing to say."""
+    """The parts of an observation or action by signal name; without None and empty arrays."""
     if isinstance(value, Mapping):
         for key, inner in value.items():
             yield from nested(plain_name(key), inner)

@@ -1,4 +1,4 @@
-"""What a caller says about the channels of a stream, checked before anything is recorded."""
+"""Channel declarations of a stream, checked before anything is recorded."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _MISSPELT = 0.85
 
 @dataclass(frozen=True, slots=True)
 class StepField:
-    """One channel or flag of a step: where it lies in the payload, what it is, and where it goes in the episode."""
+    """One channel or flag of a step: its place in the payload, what it is, and where it goes in the episode."""
 
     id: str
     lane: str
@@ -37,13 +37,13 @@ class StepField:
     compression: str | None = None
     about: dict[str, Any] = field(default_factory=dict)
     path: str = ""
-    """Its name within the lane: that of the channel, or `<of>/<model>` and the like for what models say."""
+    """Its name within the lane: that of the channel, or `<of>/<model>` and the like for what models predict."""
     encoding: str | None = None
     """`text` or `json`: then the field is a length and room for that many bytes."""
 
     @property
     def is_bits(self) -> bool:
-        """Whether it takes signs, of which the bits are stored: by its type, or by its name where it says none."""
+        """Whether it takes signs, of which the bits are stored: by its type, or by its name where there is no type."""
         subject, _, kind = self.path.rpartition("/")
         if self.about.get("of") is not None:
             kind = self.about.get("type", "")
@@ -51,7 +51,7 @@ class StepField:
 
 
 def channel_fields(channels: Sequence[Mapping[str, Any]]) -> list[StepField]:
-    """The fields of a step, not yet placed; ValueError or TypeError says what is wrong with which channel."""
+    """The fields of a step, not yet placed; ValueError or TypeError names the wrong channel."""
     if isinstance(channels, Mapping | str) or not all(isinstance(each, Mapping) for each in channels):
         raise TypeError("channels is a list of dicts with 'id', 'dtype' and 'shape'")
     for index, each in enumerate(channels):
@@ -117,9 +117,7 @@ def _path(each: Mapping[str, Any], lane: str) -> str:
     channel_id, of, model, kind = each["id"], each.get("of"), each.get("model"), each.get("type")
     if lane in ("signal", "action") or of is None:
         if lane not in ("signal", "action") and (model is not None or kind is not None):
-            raise ValueError(
-                f"channel {channel_id!r} says nothing of what it is: give 'of', the id of a channel"
-            )
+            raise ValueError(f"channel {channel_id!r} has no 'of': expected the id of a channel")
         return str(channel_id)
     needed = {"omen": ("model",), "uncert": ("model", "type"), "residual": ()}[lane]
     for key in needed:
@@ -133,7 +131,7 @@ def _path(each: Mapping[str, Any], lane: str) -> str:
 
 def _tensor(each: Mapping[str, Any], channel_id: str) -> TensorSpec:
     shape = each.get("shape", ())
-    # A string is one of the thirteen names, not whatever numpy takes a word for.
+    # A string is one of the thirteen names, not every word that numpy accepts.
     dtype = dtype_named(each["dtype"]) if isinstance(each["dtype"], str) else dtype_of(each["dtype"])
     if isinstance(shape, str) or not isinstance(shape, Sequence):
         raise TypeError(f"the shape of {channel_id!r} is a list such as [7], not {shape!r}")

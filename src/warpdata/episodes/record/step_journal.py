@@ -81,9 +81,9 @@ class StepLayout:
             if any(
                 not 0 <= each.offset <= size - each.tensor.row_bytes for each in [*channels, *flags.values()]
             ):
-                raise ValueError("a field lies outside the record")
+                raise ValueError("a field is outside the record")
             if any(each.lane not in LANES for each in channels):
-                raise ValueError("a channel lies in no lane")
+                raise ValueError("a channel has no lane")
             if flags["given"].tensor != TensorSpec(dtype_named("u8"), ()):
                 raise ValueError("what was given with a step is no byte")
         except (KeyError, TypeError, ValueError, AttributeError) as error:
@@ -91,9 +91,9 @@ class StepLayout:
         return cls(channels, flags, size)
 
     def flag(self, name: str, path: str) -> StepField:
-        """Where a flag lies that steps were given with."""
+        """The offset of a flag in the record."""
         if name not in self.flags:
-            raise CorruptLayoutError(f"the journal does not say where {name!r} lies", path=path)
+            raise CorruptLayoutError(f"the journal has no offset for {name!r}", path=path)
         return self.flags[name]
 
     def compression(self) -> dict[str, str]:

@@ -31,14 +31,14 @@ class RecordingThreads:
     """All threads of a recording, however many signals, journals and cameras it has.
 
     One helper writes tables and prepares journals, one syncer brings journals to the disk (if they are to be synced
-    at times) and tells how the recording is doing, and as many encoders as there are cameras, but never more than
+    at times) and writes the status of the recording, and as many encoders as there are cameras, but never more than
     cores.
     """
 
-    def __init__(self, durability: Durability, tell: Job | None = None) -> None:
-        """`tell` is called twice a second while the recording goes on."""
+    def __init__(self, durability: Durability, report: Job | None = None) -> None:
+        """`report` is called twice a second while the recording goes on."""
         self.failure: BaseException | None = None
-        """What went wrong in the background and concerns the whole recording: whoever appends next must hear of it."""
+        """An error in the background that concerns the whole recording: raised by the next append."""
         self._syncs: dict[JournalWriter, Job] = {}
         self._period_s = durability.period_s
         self._ended = Wakeup()
@@ -50,8 +50,8 @@ class RecordingThreads:
         """Short jobs that cannot wait, in order."""
         self._helper.start()
         self._syncer: threading.Thread | None = None
-        self._tell = tell
-        if self._period_s is not None or tell is not None:
+        self._report = report
+        if self._period_s is not None or report is not None:
             self._syncer = start_thread(self._sync, "warp-record-syncer")
 
     def table_jobs(self, limit: int, delay_s: float) -> JobQueue:
@@ -71,7 +71,7 @@ class RecordingThreads:
         journal.on_advance()
 
     def forget(self, journal: JournalWriter) -> None:
-        """The journal is no longer needed; whoever works on it just now holds its lock."""
+        """Stop preparing and syncing a journal; a thread that works on it now holds its lock."""
         journal.on_advance = None
         self._syncs.pop(journal, None)
 
@@ -100,8 +100,8 @@ class RecordingThreads:
         self._encoders.close()
 
     def _sync(self) -> None:
-        periods = [each for each in (self._period_s, STATUS_S if self._tell else None) if each is not None]
-        synced = told = time.monotonic()
+        periods = [each for each in (self._period_s, STATUS_S if self._report else None) if each is not None]
+        synced = reported = time.monotonic()
         while not self._ended.wait(min(periods)):
             now = time.monotonic()
             if self._period_s is not None and now - synced >= self._period_s * _ALMOST:
@@ -112,9 +112,9 @@ class RecordingThreads:
                     except StoreError as error:
                         self.failed(error)
                         return
-            if self._tell is not None and now - told >= STATUS_S * _ALMOST:
-                told = now
-                self._tell()
+            if self._report is not None and now - reported >= STATUS_S * _ALMOST:
+                reported = now
+                self._report()
 
 
 class Workers:

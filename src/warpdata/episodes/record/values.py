@@ -29,7 +29,7 @@ _KNOWN = ", ".join(DTYPE_NAMES)
 
 @dataclass(frozen=True, slots=True)
 class Hints:
-    """What the caller said about a signal before its first value."""
+    """What was declared of a signal before its first value."""
 
     kind: str | None = None
     units: str | None = None
@@ -55,7 +55,7 @@ class Hints:
         model: str | None = None,
         clock: str | None = None,
     ) -> Hints:
-        """Hints from whatever a caller passed, checked."""
+        """Hints from the arguments of a call, checked."""
         for what, text in (("units", units), ("of", of), ("model", model), ("clock", clock)):
             if text is not None and not isinstance(text, str):
                 raise TypeError(f"{what}: a string, not {type(text).__name__}")
@@ -71,7 +71,7 @@ class Hints:
         )  # fmt: skip
 
     def describe(self, name: str, kind: str, dtype: str, shape: tuple[int, ...]) -> Description:
-        """The description of a signal of this name; a role that nobody stated goes by the name."""
+        """The description of a signal of this name; without a declared role, it is guessed from the name."""
         names = None if kind in ("text", "bytes") else self.names
         if self.role is None:
             guess = guess_role(name, kind)

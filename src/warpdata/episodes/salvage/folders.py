@@ -1,4 +1,4 @@
-"""Finish the episodes and single signals a crash left, say exactly what was lost, and remove nothing unread."""
+"""Finishing episodes and single signals that a crash left; nothing unread is removed."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ DAMAGED = "-damaged"
 _BACKUP = ".bak"
 _MAX_FILE_BYTES = 1 << 36
 _MOMENT_S = 0.2
-"""Whoever only asks whether somebody is at work holds the lock for a moment himself."""
+"""A process that only checks the lock holds it for a moment."""
 
 
 def is_unfinished(path: str | os.PathLike[str]) -> bool:
@@ -64,7 +64,7 @@ def is_unfinished(path: str | os.PathLike[str]) -> bool:
 def salvage_root(root: str | os.PathLike[str]) -> list[LossReceipt]:
     """Salvage every unfinished recording in a root whose recorder is gone; live ones are left alone.
 
-    One that cannot be salvaged stays as it is, does not stop the others, and has a receipt that says so.
+    One that cannot be salvaged stays as it is, does not stop the others, and has a receipt with the reason.
     """
     listing = list_episodes(Path(root))
     for number in listing.finished:  # a recorder that was killed as it removed its journals left them
@@ -94,7 +94,7 @@ def one_of_many(salvage: Callable[[Path], LossReceipt], path: Path) -> list[Loss
 
 
 def salvage_signal(path: str | os.PathLike[str]) -> LossReceipt | None:
-    """Finish the recording of a single signal, named by the file it was to make; None if there is none."""
+    """Finish the recording of a single signal, named by the file it was to make; None without one."""
     work = Path(path)
     if work not in work_folders_in(work.parent):
         work = work_folder(work)
@@ -153,7 +153,7 @@ def _salvage_held(work: Path) -> LossReceipt:
 
 
 def finish_recording(work: Path) -> LossReceipt:
-    """Finish the recording whose journals are in this folder, for who keeps everybody else away."""
+    """Finish the recording whose journals are in this folder, for a caller that holds its lock."""
     if not work.is_dir():
         raise BlobNotFoundError("nothing to salvage here: it was finished just now", path=work)
     return _Salvage(work).run()
@@ -298,7 +298,7 @@ class _Salvage:
         try:
             suffix = suffix_for(about["video"]["codec"])
         except (KeyError, TypeError):
-            raise CorruptLayoutError("nothing says how it is encoded", path=self.work) from None
+            raise CorruptLayoutError("unknown video encoding", path=self.work) from None
         targets = Targets(
             self._target(name, suffix), self._target(name, layout.FRAMES_SUFFIX), not self.is_episode
         )
@@ -333,7 +333,7 @@ def _blocks(
 
 
 def _table_that_covers(path: Path, rows: JournaledRows, description: Description) -> dict[str, Any] | None:
-    """What meta.json says of a finished signal file that holds every record the journal has; None if it does not.
+    """The meta.json entry of a finished signal file that holds every record of the journal; None if it does not.
 
     A recorder that died while it finished leaves both; the file may have what a damaged journal has lost.
     """

@@ -65,7 +65,7 @@ def _signal(found: UnfinishedRecording, stream: int, about: dict[str, Any]) -> S
         is_object = description.kind in ("text", "bytes")
         blocks = list(rows.events(description.kind) if is_object else rows.numbers(description))
     except (WarpError, KeyError, TypeError, ValueError):
-        return None  # damaged: a salvage says what it is
+        return None  # damaged: salvage reports it
     meta = signal_meta(description, name)
     if not blocks:
         return ArraySignal(np.empty(0, np.int64), np.empty((0, *meta.shape), meta.dtype), meta)

@@ -1,4 +1,4 @@
-"""Receipts: what became of data on its way. The one of a salvage says what it kept, what it could not, and why."""
+"""Receipts: what became of data on its way. That of a salvage lists what was kept, what was lost, and why."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Receipt(ABC):
 
 @dataclass(frozen=True, slots=True, repr=False, kw_only=True)
 class LossReceipt(Receipt):
-    """What came out of a salvage; `is_complete` says whether everything that was written is there."""
+    """What came out of a salvage; `is_complete`: everything that was written is there."""
 
     source: str
     output: str | None = None
@@ -62,7 +62,7 @@ class LossReceipt(Receipt):
     damage: list[dict[str, Any]] = field(default_factory=list)
     last_crc32c: str | None = None
     kept_aside: str | None = None
-    """Where the original lies, if not all of it could be read or another file took its place."""
+    """Path of the original, if not all of it could be read or another file took its place."""
 
     @classmethod
     def of_steps(cls, source: str, output: str | None, episode: WShardEpisode, why: str, **more: Any) -> Self:
@@ -84,7 +84,7 @@ class LossReceipt(Receipt):
         why: str,
         **more: Any,
     ) -> Self:
-        """The receipt of a recording in time, from what meta.json says of each signal."""
+        """The receipt of a recording in time, from the meta.json entry of each signal."""
         spans = [(each["first_ts_ns"], each["last_ts_ns"]) for each in signals.values() if each["count"]]
         first_ns, last_ns = min((a for a, _ in spans), default=0), max((b for _, b in spans), default=0)
         kept = {name: about["count"] for name, about in signals.items()}
@@ -95,7 +95,7 @@ class LossReceipt(Receipt):
 
     @classmethod
     def from_json(cls, stated: Mapping[str, Any]) -> Self | None:
-        """The receipt that `to_json` told; None if this is none."""
+        """The receipt from its JSON; None if it is not one."""
         names = {each.name for each in fields(cls)}
         try:
             return cls(**{name: value for name, value in stated.items() if name in names})
@@ -155,7 +155,7 @@ class LossReceipt(Receipt):
             yield f"    {name}: {count}"
         lost = f"{self.steps_lost} {self._what} and {self.bytes_dropped} bytes lost: "
         if not self.steps_lost and not self.bytes_dropped:
-            lost = "something is lost, nothing says how much: "
+            lost = "an unknown amount is lost: "
         yield f"  {'' if self.is_complete else lost}{self.why}"
         if self.rows_dropped:
             yield f"  {self.rows_dropped} row that was being recorded was dropped, because it is not whole"

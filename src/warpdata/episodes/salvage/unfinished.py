@@ -60,7 +60,7 @@ class Unreadable(NamedTuple):
 
 @dataclass(slots=True)
 class UnfinishedRecording:
-    """What the journals of a recording say: its signals, its static items, and where the records are."""
+    """The contents of the journals of a recording: its signals, its static items, and where the records are."""
 
     work: Path
     """The folder of the journals: inside an episode, or beside the file of a single signal."""
@@ -122,7 +122,7 @@ def is_recorded(work: Path) -> bool:
 
 
 def locked_folder(work: Path) -> Path:
-    """The folder whose lock says that somebody is at work: one that is there before anything is recorded."""
+    """The folder whose lock a recorder or salvage holds: it is there before anything is recorded."""
     return work.parent if work.name == layout.RECORDING_FOLDER else work
 
 
@@ -139,7 +139,7 @@ def open_recording(work: Path) -> UnfinishedRecording:
     ]  # first: they may get their names meanwhile
     names = sorted(path.name for path in work.glob("*.journal"))
     expected = {SIGNALS_JOURNAL} if _has_begun(work) else set()
-    # The main journal first: it says what the others hold.
+    # The main journal first: it describes the others.
     for name in sorted([*names, *begun], key=lambda each: each != SIGNALS_JOURNAL):
         try:
             reader = JournalReader.open(work / name, lenient=True)
@@ -181,7 +181,7 @@ def _drop_torn_row(found: UnfinishedRecording) -> None:
 
 
 def _released(reader: JournalReader, name: str, found: UnfinishedRecording) -> int | None:
-    """Up to where a journal was given back: recorders that mark its end said so before, in the main journal."""
+    """The offset up to which the space of a journal was freed, as the main journal states it."""
     if reader.descriptor.get("kind") == KIND:
         return 0
     is_told = any(each.reader.descriptor.get("kind") == KIND for each in found.journals)
@@ -272,7 +272,7 @@ def _identify(found: UnfinishedRecording) -> None:
 
 
 def _meta_beside(folder: Path) -> dict[str, Any]:
-    """meta.json is written when the recording begins, so it knows what the journal said."""
+    """meta.json is written when the recording begins, so it has the metadata of the journal."""
     with contextlib.suppress(FormatError):
         return read_meta(folder) or {"schema_version": layout.SCHEMA_VERSION}
     return {"schema_version": layout.SCHEMA_VERSION}
@@ -313,5 +313,5 @@ def _undescribed(found: UnfinishedRecording) -> Iterator[Unreadable]:
         streams, sizes = journal.records.stream, journal.records.payload_bytes
         for stream in sorted(set(streams.tolist()) - known):
             chosen = streams == stream
-            why = f"nothing says what the {int(chosen.sum())} records of stream {stream} are"
+            why = f"the description of {int(chosen.sum())} records of stream {stream} is lost"
             yield Unreadable(journal.name, why, int(sizes[chosen].sum()))

@@ -1,4 +1,4 @@
-"""Open an episode directory: names and metadata at once, signals when they are asked for."""
+"""Open an episode directory: names and metadata at once, signals on first use."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class DirectorySource(EpisodeSource):
     def __init__(self, directory: str | os.PathLike[str] | FolderReader) -> None:
         if not isinstance(directory, str | os.PathLike | FolderReader):
             raise TypeError(f"an episode is an Episode or a path, not {type(directory).__name__}")
-        # Absolute: files are opened when they are asked for, and the process may have gone elsewhere by then.
+        # Absolute: files are opened on first use, and the working directory may differ by then.
         self.folder: Folder = (
             Path(os.path.abspath(directory)) if isinstance(directory, str | os.PathLike) else directory
         )
@@ -60,7 +60,7 @@ class DirectorySource(EpisodeSource):
 
     @property
     def place(self) -> str | None:
-        """Where the directory lies."""
+        """Path or URL of the directory."""
         return str(self.path)
 
     @property
@@ -91,11 +91,11 @@ class DirectorySource(EpisodeSource):
         return os.path.basename(str(self.path).partition("?")[0].rstrip("/"))
 
     def described(self) -> Mapping[str, Any]:
-        """What meta.json says of each signal; nothing where it is damaged or of another writer."""
+        """Signal entries of meta.json; empty if the file is damaged or foreign."""
         return self.stated() or {}
 
     def stated(self) -> Mapping[str, Any] | None:
-        """What meta.json says of all signals, maybe that there are none; None where it says nothing of them."""
+        """Signal entries of meta.json, maybe empty; None without any."""
         try:
             found = self.meta.get("signals")
         except FormatError:
@@ -108,7 +108,7 @@ class DirectorySource(EpisodeSource):
         return sum(each.loaded_bytes for each in opened if isinstance(each, SimpleSignal | VideoSignal))
 
     def stored_bytes(self) -> int:
-        """Bytes on disk; of an episode in a store, what its metadata says of its signals."""
+        """Bytes on disk; of an episode in a store, by its metadata."""
         if isinstance(self.folder, Path):
             return _bytes_below(str(self.folder))
         signals = [each for each in self.described().values() if isinstance(each, dict)]
@@ -198,7 +198,7 @@ def file_sum(stated: Any, path: str) -> FileSum:
     try:
         return FileSum(int(stated["bytes"]), int(stated["crc32c"], 16))
     except (KeyError, TypeError, ValueError):
-        raise CorruptLayoutError("what meta.json says of a file is damaged", path=path) from None
+        raise CorruptLayoutError("the file entry in meta.json is damaged", path=path) from None
 
 
 def _suffixes(described: Mapping[str, Any]) -> dict[str, str]:
@@ -219,4 +219,4 @@ def _summary(about: dict[str, Any], path: str) -> tuple[Summary, FileSum]:
         )
         return made, file_sum(about["file"], path)
     except (KeyError, TypeError, ValueError):
-        raise ChecksumError("what meta.json says of a signal is damaged", path=path) from None
+        raise ChecksumError("the signal entry in meta.json is damaged", path=path) from None

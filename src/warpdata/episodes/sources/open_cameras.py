@@ -14,7 +14,7 @@ from warpdata.bytekit.process.forks import tell_in_child
 from warpdata.formats.episodedir.frame_reader import FrameReader
 
 MOST_OPEN = min(128, max(2, system.allowed_descriptors() // 8))
-"""Decoders, and files, that may be open while nobody uses them: as many as a shuffle has blocks of images in play.
+"""Decoders, and files, that may stay open unused: as many as a shuffle has blocks of images in play.
 
 Where the system allows few descriptors, fewer: other files, caches and connections need theirs.
 """

@@ -33,7 +33,7 @@ __all__ = ["ChannelSignal", "ShardSource", "WShardEpisode", "load_wshard"]
 
 
 class ChannelSignal(ClockedSignal):
-    """A channel of a shard, or of its chunks, as a signal; reads only the rows it is asked for."""
+    """A channel of a shard, or of its chunks, as a signal; reads only the rows it needs."""
 
     def __init__(
         self,
@@ -190,7 +190,7 @@ class ShardSource(EpisodeSource):
 
     @property
     def meta(self) -> Mapping[str, Any]:
-        """What the shard says of the episode."""
+        """The metadata of the shard."""
         tensors = self.tensors
         stated = {"id": tensors.id, "env_id": tensors.env_id, "length": tensors.length, **tensors.about}
         return ReadOnlyDict(stated)
@@ -221,7 +221,7 @@ class ShardSource(EpisodeSource):
 
 
 class NamedChannel(NamedTuple):
-    """Where the channel of a signal lies in the tensors: a field, and a key where the field holds several."""
+    """The place of the channel of a signal in the tensors: a field, and a key where the field holds several."""
 
     field: str
     key: str | None
