@@ -23,7 +23,7 @@ from tests.episodes.nursery import run_small
 from tests.sweeps import SOAK
 from tests.waiting import LIMIT_S, until
 from warpdata.bytekit.io import mapping
-from warpdata.episodes.record.interrupts import Wakeup
+from warpdata.episodes.record.threads import Wakeup
 from warpdata.episodes.salvage.folders import salvage_root
 from warpdata.episodes.statistics import ValueStatistics
 from warpdata.errors import (

@@ -46,7 +46,7 @@ from warpdata.formats.episodedir.documents import read_meta
 from warpdata.formats.episodedir.images import VideoOptions
 from warpdata.formats.wshard.reader import ShardReader
 from warpdata.timeline.episode import Episode
-from warpdata.timeline.readonly import PLAIN_TYPES, ReadOnlyDict
+from warpdata.timeline.lazy_signals import PLAIN_TYPES, ReadOnlyDict
 from warpdata.timeline.signal import Signal
 from warpdata.timeline.source import SourceAround
 

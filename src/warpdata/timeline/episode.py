@@ -9,8 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from warpdata.errors import NoStepsError, TimeRangeError, nearest
-from warpdata.timeline.cards import items_card, signals_card, titled
-from warpdata.timeline.figures import plot_episode
+from warpdata.timeline.cards import items_card, plot_episode, signals_card, titled
 from warpdata.timeline.meta import Role
 from warpdata.timeline.sampling import Align, Before, Samples, sample_signals
 from warpdata.timeline.signal import Signal, positive_step, value_at

@@ -12,9 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from warpdata.errors import TimeRangeError, require_kind
-from warpdata.timeline.lazy_signals import LazySignals
+from warpdata.timeline.lazy_signals import LazySignals, ReadOnlyDict
 from warpdata.timeline.memory import ArraySignal
-from warpdata.timeline.readonly import ReadOnlyDict
 from warpdata.timeline.signal import Signal, sampled, window
 from warpdata.timeline.times import INT64_MAX, INT64_MIN
 

@@ -147,7 +147,7 @@ def _shards(folder: str, inside: str | None, *, full: bool) -> list[FileFinding]
 
 def _shard(path: str, *, full: bool) -> list[FileFinding]:
     from warpdata._api import located
-    from warpdata.episodes.check.shards import unplayable_cameras
+    from warpdata.episodes.check.sets import unplayable_cameras
     from warpdata.formats.wshard.verify import verify_shard
 
     where = located(path)

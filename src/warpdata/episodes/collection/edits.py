@@ -18,9 +18,8 @@ from warpdata.formats.episodedir.documents import Folder, plain_static, restored
 from warpdata.formats.episodedir.edit_log import append_edit, read_log
 from warpdata.formats.episodedir.names import check_name
 from warpdata.timeline.episode import Episode
-from warpdata.timeline.lazy_signals import LazySignals
+from warpdata.timeline.lazy_signals import LazySignals, ReadOnlyDict
 from warpdata.timeline.memory import JoinedSignal, ShiftedSignal
-from warpdata.timeline.readonly import ReadOnlyDict
 from warpdata.timeline.signal import Signal, window
 from warpdata.timeline.source import EpisodeSource
 from warpdata.timeline.times import as_int

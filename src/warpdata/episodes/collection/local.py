@@ -16,13 +16,12 @@ from warpdata.bytekit.io.folders import FolderReader, SubFolder
 from warpdata.bytekit.process.locks import ThreadLock
 from warpdata.episodes.collection.edits import EditedSource, Edits, EpisodeEntry
 from warpdata.episodes.collection.episodes import Episodes, EpisodesSource
-from warpdata.episodes.collection.facts import facts_table, joined_tables
-from warpdata.episodes.collection.facts_cache import recorded_facts
+from warpdata.episodes.collection.facts import facts_table, joined_tables, recorded_facts
 from warpdata.episodes.collection.listing import episode_name, episode_path, list_episodes, list_folder
 from warpdata.episodes.record.clock import RecordingClock
 from warpdata.episodes.record.disk_writer import DiskEpisodeWriter
-from warpdata.episodes.record.durability import Durability
 from warpdata.episodes.record.journals import remove_left
+from warpdata.episodes.record.threads import Durability
 from warpdata.episodes.salvage.unfinished import Unfinished, unfinished_at
 from warpdata.episodes.sources.disk_episode import DirectorySource
 from warpdata.errors import ConflictError, StoreError, require_kind, suggests

@@ -15,9 +15,8 @@ from warpdata.bytekit.process.forks import tell_in_child
 from warpdata.bytekit.process.locks import make_locked_folder
 from warpdata.episodes.provenance import first_meta
 from warpdata.episodes.record.clock import RecordingClock
-from warpdata.episodes.record.durability import Durability
-from warpdata.episodes.record.interrupts import finish_despite_interrupt, interrupts_wait
 from warpdata.episodes.record.recording import Documents, Recording, SignalRecorder, Targets
+from warpdata.episodes.record.threads import Durability, finish_despite_interrupt, interrupts_wait
 from warpdata.episodes.record.values import Hints, as_timestamp
 from warpdata.errors import ConflictError, RecordingError, WarpError, WriterClosedError, suggests
 from warpdata.formats.episodedir import layout

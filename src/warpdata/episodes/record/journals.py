@@ -14,9 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from warpdata.bytekit.io.commit import fsync_folder, map_os_errors
 from warpdata.bytekit.jsontext import dump_json
-from warpdata.episodes.record.durability import Durability, owner
-from warpdata.episodes.record.interrupts import interrupts_wait
-from warpdata.episodes.record.threads import RecordingThreads
+from warpdata.episodes.record.threads import Durability, RecordingThreads, interrupts_wait, owner
 from warpdata.formats.journal.layout import MAX_RECORD_BYTES
 from warpdata.formats.journal.writer import JournalWriter
 

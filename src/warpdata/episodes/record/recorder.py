@@ -19,9 +19,9 @@ from warpdata.episodes.forms.packed import pack_episode
 from warpdata.episodes.provenance import environment
 from warpdata.episodes.record.clock import Clock, RecordingClock
 from warpdata.episodes.record.disk_writer import RECORDING_SUFFIX, DiskEpisodeWriter
-from warpdata.episodes.record.durability import Durability
 from warpdata.episodes.record.journals import remove_left
 from warpdata.episodes.record.stream_writer import check_no_file
+from warpdata.episodes.record.threads import Durability
 from warpdata.episodes.record.values import Hints
 from warpdata.errors import (
     ConflictError,

@@ -21,7 +21,6 @@ from warpdata.bytekit.io.commit import (
 from warpdata.bytekit.jsontext import dump_json
 from warpdata.bytekit.process.locks import FileLock, make_locked_folder
 from warpdata.episodes.record.camera import QUEUE_BYTES, CameraRecorder, VideoFile
-from warpdata.episodes.record.durability import Durability
 from warpdata.episodes.record.journals import REVISION, FrameJournals, SignalsJournal, remove_folder
 from warpdata.episodes.record.tables import (
     EventRecorder,
@@ -30,7 +29,7 @@ from warpdata.episodes.record.tables import (
     TableRecorder,
     count_together,
 )
-from warpdata.episodes.record.threads import JobQueue, RecordingThreads
+from warpdata.episodes.record.threads import Durability, JobQueue, RecordingThreads
 from warpdata.episodes.record.values import Hints, as_timestamp, describe
 from warpdata.episodes.salvage.status import SignalStatus, remove_status, write_status
 from warpdata.episodes.statistics import SharedClocks

@@ -14,12 +14,11 @@ import numpy as np
 
 from warpdata.bytekit.io.commit import map_os_errors
 from warpdata.bytekit.process.forks import tell_in_child
-from warpdata.episodes.record.durability import Durability
-from warpdata.episodes.record.interrupts import finish_despite_interrupt, interrupts_wait
 from warpdata.episodes.record.journals import remove_left
 from warpdata.episodes.record.recording import Recording, SignalRecorder
 from warpdata.episodes.record.stream_writer import check_no_file
 from warpdata.episodes.record.tables import write_empty
+from warpdata.episodes.record.threads import Durability, finish_despite_interrupt, interrupts_wait
 from warpdata.episodes.record.values import Hints, as_numbers
 from warpdata.episodes.salvage.work_folder import facts_of, work_folder
 from warpdata.errors import SchemaMismatchError, WriterClosedError

@@ -16,19 +16,19 @@ from warpdata.bytekit.arrays import as_array
 from warpdata.bytekit.dtype import dtype_of
 from warpdata.bytekit.io.commit import map_os_errors, remove_temps_of, writable_path
 from warpdata.bytekit.process.forks import tell_in_child
-from warpdata.episodes.record.durability import Durability, owner
-from warpdata.episodes.record.step_channels import TEXT_SIZE_BYTES, absent
 from warpdata.episodes.record.step_journal import (
     GIVEN_DONE,
     GIVEN_REWARD,
     GIVEN_TIME,
     GIVEN_TRUNCATED,
     KIND,
+    TEXT_SIZE_BYTES,
     StepLayout,
     StepRun,
+    absent,
     step_episode,
 )
-from warpdata.episodes.record.threads import RecordingThreads
+from warpdata.episodes.record.threads import Durability, RecordingThreads, owner
 from warpdata.episodes.record.values import as_declared
 from warpdata.errors import (
     ConflictError,

@@ -16,8 +16,7 @@ from warpdata.bytekit.io.commit import write_file
 from warpdata.bytekit.io.folders import RangeFile
 from warpdata.bytekit.io.ranges import FileRangeReader, MmapRangeReader, PartRangeReader
 from warpdata.episodes.record.camera import VideoFile
-from warpdata.episodes.salvage.rows import JournaledRows
-from warpdata.episodes.salvage.unfinished import UnfinishedRecording, Unreadable, marks_of
+from warpdata.episodes.salvage.unfinished import JournaledRows, UnfinishedRecording, Unreadable, marks_of
 from warpdata.episodes.statistics import ClockStatistics
 from warpdata.errors import CorruptLayoutError, FormatError, WarpError
 from warpdata.formats.episodedir import boxes, layout

@@ -21,9 +21,9 @@ from warpdata.episodes.record.journals import remove_folder, remove_left
 from warpdata.episodes.record.tables import TableFile
 from warpdata.episodes.salvage.cameras import CameraSalvage, Targets, good_packets
 from warpdata.episodes.salvage.receipt import LossReceipt
-from warpdata.episodes.salvage.rows import JournaledRows
 from warpdata.episodes.salvage.status import remove_status
 from warpdata.episodes.salvage.unfinished import (
+    JournaledRows,
     UnfinishedRecording,
     Unreadable,
     has_live_journal,

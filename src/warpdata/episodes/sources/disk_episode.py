@@ -23,8 +23,7 @@ from warpdata.formats.episodedir.documents import FileSum, Folder, read_meta, re
 from warpdata.formats.episodedir.names import files_below, find_signals, signal_file
 from warpdata.formats.episodedir.signal_file import Description, Summary
 from warpdata.timeline.episode import Episode
-from warpdata.timeline.lazy_signals import LazySignals
-from warpdata.timeline.readonly import ReadOnlyDict
+from warpdata.timeline.lazy_signals import LazySignals, ReadOnlyDict
 from warpdata.timeline.signal import Signal
 from warpdata.timeline.source import EpisodeSource, StepClock
 

@@ -21,10 +21,9 @@ from warpdata.formats.wshard.load import load_wshard
 from warpdata.formats.wshard.residual import is_sign_bits
 from warpdata.formats.wshard.schema import ChannelRows
 from warpdata.formats.wshard.text import is_text
-from warpdata.timeline.lazy_signals import LazySignals
+from warpdata.timeline.lazy_signals import LazySignals, ReadOnlyDict
 from warpdata.timeline.memory import ClockedSignal
 from warpdata.timeline.meta import SignalMeta, SignalRole, as_kind, guess_role, numeric_kind
-from warpdata.timeline.readonly import ReadOnlyDict
 from warpdata.timeline.signal import MappedRows, Signal
 from warpdata.timeline.source import STEPS, EpisodeSource, StepClock
 from warpdata.timeline.times import frozen

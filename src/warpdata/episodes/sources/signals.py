@@ -14,8 +14,7 @@ from warpdata.bytekit.dtype import dtype_named
 from warpdata.bytekit.io.folders import FolderReader, buffered
 from warpdata.bytekit.io.ranges import FileRangeReader, RangeReader
 from warpdata.episodes.salvage.work_folder import check_not_unfinished
-from warpdata.episodes.sources.kept_frames import FrameStretches
-from warpdata.episodes.sources.open_cameras import CAMERAS
+from warpdata.episodes.sources.open_cameras import CAMERAS, FrameStretches
 from warpdata.errors import CorruptLayoutError, TruncatedError
 from warpdata.formats.episodedir.documents import FileSum
 from warpdata.formats.episodedir.frame_index import FrameIndex, read_frame_index
