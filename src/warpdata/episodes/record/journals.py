@@ -256,4 +256,6 @@ def _remove_files(folder: Path) -> None:
 
 def remove_left(folder: Path) -> None:
     """Remove what a crash left of a recording folder that was being taken away."""
-    shutil.rmtree(folder.with_name(f"{folder.name}-done"), ignore_errors=True)
+    left = folder.with_name(f"{folder.name}-done")
+    if left.is_dir():
+        shutil.rmtree(left, ignore_errors=True)

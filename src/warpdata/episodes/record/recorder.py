@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-import threading
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, get_args
@@ -13,13 +12,13 @@ from typing import TYPE_CHECKING, Any, Self, get_args
 import numpy as np
 
 from warpdata.bytekit.io.commit import remove_temps_of, writable_path
-from warpdata.bytekit.process.forks import tell_in_child
 from warpdata.episodes.collection.local import LocalDatasetWriter
 from warpdata.episodes.forms.packed import pack_episode
 from warpdata.episodes.provenance import environment
 from warpdata.episodes.record.clock import Clock, RecordingClock
 from warpdata.episodes.record.disk_writer import RECORDING_SUFFIX, DiskEpisodeWriter
 from warpdata.episodes.record.journals import remove_left
+from warpdata.episodes.record.recording import RecordingWriter
 from warpdata.episodes.record.stream_writer import check_no_file
 from warpdata.episodes.record.threads import Durability
 from warpdata.episodes.record.values import Hints
@@ -27,7 +26,6 @@ from warpdata.errors import (
     ConflictError,
     RecordingError,
     WarpError,
-    WriterClosedError,
     require_word,
     suggests,
 )
@@ -46,7 +44,7 @@ SHARD_SUFFIX = ".wshard"
 _STRANGE = re.compile(r"[^A-Za-z0-9_.-]")
 
 
-class Recorder:
+class Recorder(RecordingWriter):
     """Records one episode: into one file where `target` ends in `.wshard`, else as a new episode of a root.
 
     Use it with `with`, as `wd.record(target, …)`. Any thread may append. Nothing is on disk before the first record.
@@ -73,6 +71,7 @@ class Recorder:
         compat: str = "default",
         overwrite: bool = False,
     ) -> None:
+        super().__init__()
         require_word("clock", clock, get_args(Clock))
         require_word("outcome", outcome, OUTCOMES)
         if step_clock is not None and not isinstance(step_clock, str):
@@ -93,21 +92,19 @@ class Recorder:
         self._declared: dict[str, dict[str, Any]] = {}
         self._roles: dict[str, Role] = {}
         self._writer: DiskEpisodeWriter | None = None
-        self._lock = threading.RLock()
-        self._closed: str | None = None
         self._is_new = not self._is_file and not self.target.exists()
         self._check_target()
         self.mark(**dict(static or {}))
-        tell_in_child(self)
 
-    def in_child(self) -> None:
-        """In a forked child: what was begun goes on in the process that began it; what was not is each one's own."""
-        self._lock = threading.RLock()
-        if self._writer is not None:
-            self._closed = "recorded by another process"
+    def _leave_to_parent(self) -> None:
+        """In a forked child: a recorder that has not begun is the child's own."""
+        reason = self._closed
+        super()._leave_to_parent()
+        if self._writer is None:
+            self._closed = reason
 
     @property
-    def path(self) -> Path | None:
+    def path(self) -> Path | None:  # type: ignore[override]
         """Path of the episode; None in a root before the first record."""
         if self._is_file:
             return self.target
@@ -206,7 +203,7 @@ class Recorder:
 
     def close(self) -> None:
         """Finish the episode; an episode without records leaves nothing behind."""
-        self._close(None)
+        self._close_once(lambda: self._finish(None))
 
     def __enter__(self) -> Self:
         return self
@@ -215,7 +212,7 @@ class Recorder:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if self._closed is None:
-            self._close(None if kind is None else f"{kind.__name__}: {error}")
+            self._close_once(lambda: self._finish(None if kind is None else f"{kind.__name__}: {error}"))
 
     def __repr__(self) -> str:
         return f"<Recorder {self.path or self.target}: {self._closed or 'recording'}>"
@@ -243,10 +240,6 @@ class Recorder:
         if not self._overwrite:
             check_no_file(self.target)
         writable_path(self.target)
-
-    def _check_open(self) -> None:
-        if self._closed is not None:
-            raise WriterClosedError(f"the episode is {self._closed}", path=self.path or self.target)
 
     def _begin(self) -> DiskEpisodeWriter:
         with self._lock:
@@ -319,22 +312,13 @@ class Recorder:
             for folder in (writer.path.parent, self.target) if self._is_new else ():
                 folder.rmdir()
 
-    def _close(self, interrupted: str | None) -> None:
-        with self._lock:
-            if self._closed == "closed":
-                return
-            self._check_open()
-            if self._writer is None or not any(self._writer.counts().values()):
-                if self._writer is not None:
-                    self._remove(self._writer)  # every record was refused: there is no episode
-                self._closed = "closed"
-                return
-            try:
-                self._writer.finish(interrupted, self._pack if self._is_file else None)
-            except BaseException:
-                self._closed = "broken: closing it failed; `warp salvage` finishes it"
-                raise
-            self._closed = "closed"
+    def _finish(self, interrupted: str | None) -> None:
+        if self._writer is None:
+            return
+        if any(self._writer.counts().values()):
+            self._writer.finish(interrupted, self._pack if self._is_file else None)
+        else:
+            self._remove(self._writer)  # every record was refused: there is no episode
 
 
 record = Recorder

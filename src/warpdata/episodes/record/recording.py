@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import threading
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,9 @@ from warpdata.bytekit.io.commit import (
     start_writing,
 )
 from warpdata.bytekit.jsontext import dump_json
+from warpdata.bytekit.process.forks import run_in_child
 from warpdata.bytekit.process.locks import FileLock, make_locked_folder
+from warpdata.bytekit.reopen import NoPickle
 from warpdata.episodes.record.camera import QUEUE_BYTES, CameraRecorder, VideoFile
 from warpdata.episodes.record.journals import REVISION, FrameJournals, SignalsJournal, remove_folder
 from warpdata.episodes.record.tables import (
@@ -29,11 +32,11 @@ from warpdata.episodes.record.tables import (
     TableRecorder,
     count_together,
 )
-from warpdata.episodes.record.threads import Durability, JobQueue, RecordingThreads
+from warpdata.episodes.record.threads import Durability, JobQueue, RecordingThreads, finish_despite_interrupt
 from warpdata.episodes.record.values import Hints, as_timestamp, describe
 from warpdata.episodes.salvage.status import SignalStatus, remove_status, write_status
 from warpdata.episodes.statistics import SharedClocks
-from warpdata.errors import JournalInUseError
+from warpdata.errors import JournalInUseError, WriterClosedError
 from warpdata.formats.episodedir import layout
 from warpdata.formats.episodedir.images import FrameShape, VideoOptions, choose_codec
 from warpdata.formats.episodedir.signal_file import Description
@@ -50,6 +53,40 @@ _SOME_FRAMES = 2
 """That may wait for their encoder, however large they are."""
 _TABLE_BLOCKS = 64
 _TABLE_DELAY_S = 0.5
+
+
+class RecordingWriter(NoPickle):
+    """What all writers share: a lock, one notion of closed, finishing once, and refusal in forked children."""
+
+    path: Path | None
+
+    def __init__(self) -> None:
+        self._lock = threading.RLock()
+        self._closed: str | None = None
+        """The reason why no more records are taken."""
+        run_in_child(self._leave_to_parent)
+
+    def _leave_to_parent(self) -> None:
+        """In a forked child: the recording continues in the process that began it."""
+        self._lock, self._closed = threading.RLock(), "recorded by another process"
+
+    def _check_open(self) -> None:
+        if self._closed is not None:
+            raise WriterClosedError(f"the recording is {self._closed}", path=self.path)
+
+    def _close_once(self, finish: Callable[[], None]) -> None:
+        """Run `finish`, with Ctrl-C held back; if it fails, the rest is left to salvage. Later calls do nothing."""
+
+        def close() -> None:
+            with self._lock:
+                if self._closed == "closed":
+                    return
+                self._check_open()
+                self._closed = "broken: closing it failed; `warp salvage` finishes it"
+                finish()
+                self._closed = "closed"
+
+        finish_despite_interrupt(close, lambda: self._closed is not None)
 
 
 class Recording:
