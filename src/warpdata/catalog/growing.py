@@ -5,9 +5,10 @@ Publishing so costs what is added, not what is there; and whoever is overtaken b
 
 from __future__ import annotations
 
+import itertools
 import random
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from warpdata.catalog.alike_tags import keep_tags_apart
 from warpdata.catalog.artifact_contents import EPISODES_TABLE
 from warpdata.catalog.artifacts import Artifact
 from warpdata.catalog.dataset import Dataset, opened_version
+from warpdata.catalog.fitting import fit_batch, joined_schema
 from warpdata.catalog.names import DatasetName, check_tag
 from warpdata.catalog.packing import digested
 from warpdata.catalog.pointer import read_pointer
@@ -209,15 +211,44 @@ def grown_table(
     digests: Sequence[FileDigest],
     uploads: list[Upload],
 ) -> TablePart:
-    """A table of a version with more files behind those it has."""
+    """A table of a version with more files of the same schema behind those it has."""
     held = base.manifest.tables[name]
-    if not facts[0].schema.remove_metadata().equals(schema_from_base64(held.schema_ipc)):
-        hint = "Convert the files to the schema of the table, or add another table."
-        raise DatasetError(
-            f"the new rows of table {name!r} have another schema", path=facts[0].path, hint=hint
-        )
     tail = [_with_guide(f, d, uploads) for f, d in zip(facts, digests, strict=True)]
     return _with_tail(name, base, len(held.shards), tail, uploads)
+
+
+def fits_table(name: str, base: Dataset, facts: Sequence[ParquetFacts]) -> bool:
+    """Whether files have exactly the schema of a table, so that they can join it as they are."""
+    held = schema_from_base64(base.manifest.tables[name].schema_ipc)
+    return bool(facts[0].schema.remove_metadata().equals(held))
+
+
+def cast_table(
+    name: str,
+    base: Dataset,
+    batches: Iterable[pa.RecordBatch],
+    staging: Path,
+    uploads: list[Upload],
+    *,
+    add_columns: bool,
+) -> TablePart:
+    """A table and rows of another schema, cast without loss; with new columns all rows are written again."""
+    held = base.manifest.tables[name]
+    batches = iter(batches)
+    first = next(batches)
+    own = schema_from_base64(held.schema_ipc)
+    schema = joined_schema(name, own, first.schema.remove_metadata(), add_columns=add_columns)
+    rows = (fit_batch(name, batch, schema) for batch in itertools.chain([first], batches))
+    if not schema.equals(own):
+        older = (batch for table in base.table(name).row_groups() for batch in table.to_batches())
+        rows = itertools.chain((fit_batch(name, batch, schema) for batch in older), rows)
+    facts, shards = _written(pa.RecordBatchReader.from_batches(schema, rows), staging, uploads)
+    if schema.equals(own):
+        return _with_tail(name, base, len(held.shards), shards, uploads)
+    stored = facts[0].schema.remove_metadata()
+    return TablePart(
+        _packed_tail((), 0, shards, uploads), tuple(schema_fields(stored)), schema_to_base64(stored)
+    )
 
 
 def grown_episodes(
@@ -229,7 +260,7 @@ def grown_episodes(
     fitted = _fitted(new, schema)
     if fitted is None:  # columns nobody had before: every row gets them
         whole = joined_tables([base.table(EPISODES_TABLE).rows_together(), new])
-        facts, shards = _written(whole, staging, uploads)
+        facts, shards = _written(whole.to_reader(), staging, uploads)
         found = facts[0].schema.remove_metadata()
         fresh = _packed_tail((), 0, shards, uploads)
         return TablePart(fresh, tuple(schema_fields(found)), schema_to_base64(found))
@@ -239,7 +270,7 @@ def grown_episodes(
         count += held.shards[kept].row_count
     files = base.table(EPISODES_TABLE).files
     older = [_rows_of(files.file(number)) for number in range(kept, len(held.shards))]
-    _, shards = _written(pa.concat_tables([*older, fitted]), staging, uploads)
+    _, shards = _written(pa.concat_tables([*older, fitted]).to_reader(), staging, uploads)
     return _with_tail(EPISODES_TABLE, base, kept, shards, uploads)
 
 
@@ -282,9 +313,8 @@ def _fitted(table: pa.Table, schema: pa.Schema) -> pa.Table | None:
 
 
 def _written(
-    table: pa.Table, staging: Path, uploads: list[Upload]
+    reader: pa.RecordBatchReader, staging: Path, uploads: list[Upload]
 ) -> tuple[list[ParquetFacts], list[TableShard]]:
-    reader = pa.RecordBatchReader.from_batches(table.schema, table.to_batches())
     paths = list(write_shards(reader, staging, ParquetOptions()))
     digests = digested(paths)
     facts = [parquet_facts(path) for path in paths]

@@ -161,16 +161,19 @@ def column_values(path: Path, column: str) -> Iterator[Any]:
 def _rewritten(paths: Sequence[Path], table: str) -> pa.RecordBatchReader:
     """The rows of parquet files, to be written again with row groups sized for range reads, and page checksums."""
 
-    def batches() -> Iterator[pa.RecordBatch]:
-        for path in paths:
-            try:
-                with pq.ParquetFile(path) as file:
-                    yield from file.iter_batches(_batch_rows(file.metadata))
-            except ARROW_ERRORS as error:
-                raise CorruptLayoutError(f"it cannot be read ({error})", path=path) from None
-
     schema = same_schema([parquet_facts(path) for path in paths], table)
-    return pa.RecordBatchReader.from_batches(schema, batches())
+    batches = (batch for path in paths for batch in file_batches(path) if batch.num_rows)
+    return pa.RecordBatchReader.from_batches(schema, batches)
+
+
+def file_batches(path: Path) -> Iterator[pa.RecordBatch]:
+    """The rows of a parquet file in batches; an empty one if it has none."""
+    try:
+        with pq.ParquetFile(path) as file:
+            yield from file.schema_arrow.remove_metadata().empty_table().to_batches()
+            yield from file.iter_batches(_batch_rows(file.metadata))
+    except ARROW_ERRORS as error:
+        raise CorruptLayoutError(f"it cannot be read ({error})", path=path) from None
 
 
 def _batch_rows(metadata: Any) -> int:
