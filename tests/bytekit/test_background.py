@@ -12,36 +12,34 @@ import pytest
 
 from tests.waiting import LIMIT_S
 from warpdata.bytekit.process.threads import (
-    OrderedWorker,
-    OrderedWorkers,
+    OrderedQueue,
     QueueThread,
     SharedWork,
     TaskThread,
     ThreadPool,
+    call_with_timeout,
     map_in_threads,
+    read_ahead,
 )
 
-Ordered = OrderedWorker[int] | OrderedWorkers[int]
-ORDERED: list[Callable[[], Ordered]] = [partial(OrderedWorker, "test"), partial(OrderedWorkers, "test", 3)]
 
-
-@pytest.mark.parametrize("make", ORDERED, ids=["one", "three"])
-def test_results_come_in_order_and_errors_in_their_turn(make: Callable[[], Ordered]) -> None:
-    worker = make()
+@pytest.mark.parametrize("threads", [1, 3])
+def test_results_come_in_order_and_errors_in_their_turn(threads: int) -> None:
+    worker: OrderedQueue[tuple[int, int]] = OrderedQueue("test", threads)
     for value in range(5):
-        worker.submit(partial(divmod, 10, value))  # type: ignore[arg-type]
+        worker.submit(partial(divmod, 10, value))
     with pytest.raises(ZeroDivisionError):
         worker.take()
     assert [worker.take() for _ in range(4)] == [(10, 0), (5, 0), (3, 1), (2, 2)]
-    with pytest.raises(RuntimeError, match="no job"):
+    with pytest.raises(RuntimeError, match="no job is queued"):
         worker.take()
     worker.close()
     worker.close()
     assert not worker.is_alive
 
 
-def test_ordered_workers_do_several_jobs_at_a_time() -> None:
-    workers: OrderedWorkers[int] = OrderedWorkers("test", 2)
+def test_an_ordered_queue_does_several_jobs_at_a_time() -> None:
+    workers: OrderedQueue[int] = OrderedQueue("test", 2)
     both = threading.Barrier(2, timeout=LIMIT_S)
     for _ in range(2):
         workers.submit(both.wait)
@@ -49,9 +47,9 @@ def test_ordered_workers_do_several_jobs_at_a_time() -> None:
     workers.close()
 
 
-@pytest.mark.parametrize("make", ORDERED, ids=["one", "three"])
-def test_a_forked_child_does_again_what_was_not_taken(make: Callable[[], Ordered]) -> None:
-    worker = make()
+@pytest.mark.parametrize("threads", [1, 3])
+def test_a_forked_child_does_again_what_was_not_taken(threads: int) -> None:
+    worker: OrderedQueue[int] = OrderedQueue("test", threads)
     for value in range(1, 4):
         worker.submit(partial(pow, value, 2))
     assert worker.take() == 1
@@ -67,6 +65,32 @@ def test_a_forked_child_does_again_what_was_not_taken(make: Callable[[], Ordered
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
     assert [worker.take(), worker.take()] == [4, 9]
     worker.close()
+
+
+def test_read_ahead_is_bounded_ordered_and_stops_with_its_consumer() -> None:
+    started: list[int] = []
+
+    def square(value: int) -> int:
+        started.append(value)
+        return value * value
+
+    results = read_ahead(square, range(100), depth=3)
+    assert [next(results) for _ in range(4)] == [0, 1, 4, 9]
+    assert len(started) <= 7
+    results.close()  # type: ignore[attr-defined]
+    assert list(read_ahead(square, [5, 6], depth=10, threads=2)) == [25, 36]
+    with pytest.raises(ZeroDivisionError):
+        list(read_ahead(lambda x: 1 // x, [1, 0, 2], depth=1))
+
+
+def test_a_call_that_cannot_be_interrupted_times_out() -> None:
+    assert call_with_timeout(lambda: 3, LIMIT_S, "answer") == 3
+    with pytest.raises(ZeroDivisionError):
+        call_with_timeout(lambda: 1 // 0, LIMIT_S, "divide")
+    release = threading.Event()
+    with pytest.raises(TimeoutError, match="sleep timed out"):
+        call_with_timeout(lambda: release.wait(LIMIT_S), 0.01, "sleep")
+    release.set()
 
 
 def test_shared_work_is_done_once_by_whoever_comes_first() -> None:

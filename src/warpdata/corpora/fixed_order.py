@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from warpdata.bytekit.process.system import has_idle_core
-from warpdata.bytekit.process.threads import OrderedWorkers, SharedWork
+from warpdata.bytekit.process.threads import OrderedQueue, SharedWork
 from warpdata.corpora.batch import Rows
 from warpdata.corpora.decode_ahead import AHEAD_BATCHES, MAX_BYTES, MIN_BYTES, DecodeAhead
 from warpdata.corpora.shards import ShardSet
@@ -85,7 +85,7 @@ class FixedOrderReader:
         self._split_rows = max(1, SPLIT_BYTES // max(1, self._row_bytes))
         self._share_rows = max(1, SHARE_BYTES // max(1, self._row_bytes))
         self._group_rows = max(1, GROUP_BYTES // max(1, self._row_bytes))
-        self._ahead: OrderedWorkers[Rows] | None = None
+        self._ahead: OrderedQueue[Rows] | None = None
         self._second: SharedWork | None = None
         self._is_idle = True
         self._groups = 0
@@ -290,9 +290,9 @@ class FixedOrderReader:
             self._next = next(self._plan, None)
         return span
 
-    def _worker(self) -> OrderedWorkers[Rows]:
+    def _worker(self) -> OrderedQueue[Rows]:
         if self._ahead is None or not self._ahead.is_alive:
-            self._ahead = OrderedWorkers("warpdata-read-ahead", self._readers)
+            self._ahead = OrderedQueue("warpdata-read-ahead", self._readers)
         return self._ahead
 
     def _plan_from(self, shard: int, row: int) -> None:

@@ -7,10 +7,12 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
+from queue import SimpleQueue
 
 import numpy as np
 
-from warpdata.bytekit.process.threads import OrderedWorkers
+from warpdata.bytekit.process.forks import PerProcess
+from warpdata.bytekit.process.threads import OrderedQueue
 from warpdata.corpora.batch import Rows
 from warpdata.corpora.decode import raw_dtype
 from warpdata.corpora.runs import RunReader
@@ -61,12 +63,12 @@ class WindowPool:
         self._width = shards.width
         self._dtype = raw_dtype(shards.dtype)
         self._bases: list[int] = shards.first_rows().tolist()
-        self._workers: OrderedWorkers[Rows] = OrderedWorkers("warpdata-shuffle", len(readers))
+        self._idle = PerProcess(lambda: _queue_of(readers))
+        self._workers: OrderedQueue[Rows] = OrderedQueue("warpdata-shuffle", len(readers))
         self._ahead = max(len(readers), int(AHEAD_SHARE * order.shape.sections))
         self._free: list[Rows] = []
         self._asked: deque[_Asked] = deque()
         self._filling: deque[_Asked] = deque()
-        self._begun = 0
 
     @property
     def is_hungry(self) -> bool:
@@ -103,10 +105,9 @@ class WindowPool:
     def _pump(self) -> None:
         """Keep every reader busy, a bounded number of windows ahead."""
         while self._asked and len(self._filling) < self._ahead:
-            asked, reader = self._asked.popleft(), self._readers[self._begun % len(self._readers)]
-            self._workers.submit(partial(_fill, reader, asked.spans, self._buffer()))
+            asked = self._asked.popleft()
+            self._workers.submit(partial(_fill, self._idle, asked.spans, self._buffer()))
             self._filling.append(asked)
-            self._begun += 1
 
     def _buffer(self) -> Rows:
         """A free buffer; new ones come several at a time, because large arrays get large pages."""
@@ -125,12 +126,24 @@ class WindowPool:
         return spans
 
 
-def _fill(reader: RunReader, spans: list[RowSpan], buffer: Rows) -> Rows:
-    done = 0
-    for span in spans:
-        reader.hint(span)
-    for span in spans:
-        count = span.end - span.start
-        reader.read(span, buffer[done : done + count])
-        done += count
+def _queue_of(readers: Sequence[RunReader]) -> SimpleQueue[RunReader]:
+    queue: SimpleQueue[RunReader] = SimpleQueue()
+    for reader in readers:
+        queue.put(reader)
+    return queue
+
+
+def _fill(idle_readers: PerProcess[SimpleQueue[RunReader]], spans: list[RowSpan], buffer: Rows) -> Rows:
+    """Fill a buffer through a reader that no other thread uses; there are as many readers as threads."""
+    idle, done = idle_readers(), 0
+    reader = idle.get()
+    try:
+        for span in spans:
+            reader.hint(span)
+        for span in spans:
+            count = span.end - span.start
+            reader.read(span, buffer[done : done + count])
+            done += count
+    finally:
+        idle.put(reader)
     return buffer

@@ -670,6 +670,8 @@ def _open_file(path: str) -> tuple[int, int]:
         raise PermissionError_("this file may not be read", path=path) from None
     except OSError as error:
         raise StoreError(f"cannot open ({error.strerror})", path=path) from None
+    except ValueError:
+        raise ValueError(f"invalid path {path!r:.80}: it contains a NUL byte") from None
     return fd, _regular_size(fd, path)
 
 

@@ -1,8 +1,7 @@
-"""What a forked child inherits. The one place that knows about forks: whoever holds what a child must not use is
-told in the child, before anything else runs there.
+"""Behaviour in forked children. The one place that registers fork hooks.
 
-A reader begins anew with what it needs, so it works in the child. A writer lets go, so it refuses there: what it writes
-stays with the process that began it.
+Readers work in a child: what they cannot share (threads, locks, connections, decoders) is a `PerProcess` value, made
+again there. Writers refuse in a child (`OwnProcess`): their file stays with the process that opened it.
 """
 
 from __future__ import annotations
@@ -13,85 +12,46 @@ import os
 import threading
 import time
 import weakref
-from collections.abc import Iterator
-from typing import Any, Protocol
+from collections.abc import Callable, Iterator
+from typing import Any, Generic, Protocol, TypeVar
 
+T = TypeVar("T")
 
-class Inherited(Protocol):
-    """Something that holds threads, locks between threads, connections, decoders or files open for writing."""
-
-    def in_child(self) -> None:
-        """Renew it, or let go of it, without waiting for a lock: whoever held one has stayed behind."""
-
-
-_told: weakref.WeakSet[Inherited] = weakref.WeakSet()
 _generation = 0
 _forking = threading.RLock()
 _PAUSE_S, _PAUSES = 0.001, 2_000
 
 
-def tell_in_child(thing: Inherited) -> None:
-    """Call `thing.in_child()` in every child that is forked from now on, as long as `thing` lives."""
-    _told.add(thing)
+class PerProcess(Generic[T]):
+    """A value that every process makes for itself on first use: call it to get the value.
 
-
-@contextlib.contextmanager
-def undivided() -> Iterator[None]:
-    """No child is forked meanwhile: what is opened here is told of before a child can have it unknown to us."""
-    with _forking:
-        yield
-
-
-def generation() -> int:
-    """How many forks lie between the first process and this one: what was noted in a parent differs in its children."""
-    return _generation
-
-
-def process_id() -> int:
-    """The number of this process, to be named in files; to tell processes apart there is `generation`."""
-    return os.getpid()
-
-
-def _tell_all() -> None:
-    global _generation
-    _generation += 1
-    for thing in list(_told):
-        # One that fails is used by nobody yet; the others must be told all the same.
-        with contextlib.suppress(Exception):
-            thing.in_child()
-
-
-def _in_child() -> None:
-    _forking.release()
-    _tell_all()
-
-
-def _before() -> None:
-    """Let imports of other threads end: a child has their locks, and nobody who would let go of them.
-
-    A thread that imports may itself wait for what the forking one holds, so not for ever.
+    The factory may run in two threads at once; all of them get the same result.
     """
-    for _ in range(_PAUSES):
-        _forking.acquire()
-        if not _is_importing_elsewhere():
-            return
-        _forking.release()
-        time.sleep(_PAUSE_S)
-    _forking.acquire()
 
+    __slots__ = ("_factory", "_values")
 
-def _is_importing_elsewhere() -> bool:
-    """Whether another thread is in the middle of an import; Python has no public word for it."""
-    references = list(getattr(importlib._bootstrap, "_module_locks", {}).values())
-    owners = {getattr(reference(), "owner", None) for reference in references}
-    return bool(owners - {None, threading.get_ident()})
+    def __init__(self, factory: Callable[[], T]) -> None:
+        self._factory = factory
+        self._values: dict[int, T] = {}
 
+    def __call__(self) -> T:
+        try:
+            return self._values[_generation]
+        except KeyError:
+            for older in [key for key in self._values if key != _generation]:
+                self._values.pop(older, None)
+            return self._values.setdefault(_generation, self._factory())
 
-os.register_at_fork(before=_before, after_in_parent=_forking.release, after_in_child=_in_child)
+    def reset(self) -> T | None:
+        """Drop the value, so that the next call makes another; returns it if this process has made one."""
+        return self._values.pop(_generation, None)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (PerProcess, (self._factory,))
 
 
 class OwnProcess:
-    """Whether this process is the one that made this, and not a child of it."""
+    """True in the process that made it, false in its forked children."""
 
     __slots__ = ("_made",)
 
@@ -103,3 +63,80 @@ class OwnProcess:
 
     def __reduce__(self) -> tuple[Any, ...]:
         return (OwnProcess, ())
+
+
+_hooks: weakref.WeakKeyDictionary[Any, str] = weakref.WeakKeyDictionary()
+"""The name of the method that runs in forked children, by the object it belongs to."""
+
+
+def run_in_child(method: Callable[[], None]) -> None:
+    """Call a bound method, one per object, in every child forked from now on, as long as its object lives.
+
+    For descriptors that a child must close at once, such as those of locked files. The method must not wait for a lock:
+    the thread that holds it does not exist in the child.
+    """
+    _hooks[method.__self__] = method.__name__  # type: ignore[attr-defined]
+
+
+class Inherited(Protocol):
+    """An object with a method to run in forked children."""
+
+    def in_child(self) -> None:
+        """Renew or close what a child must not share."""
+
+
+def tell_in_child(thing: Inherited) -> None:
+    """Call `thing.in_child()` in every child; prefer `PerProcess` and `run_in_child`."""
+    run_in_child(thing.in_child)
+
+
+@contextlib.contextmanager
+def undivided() -> Iterator[None]:
+    """Keep other threads from forking, so that a file is opened and registered as one step."""
+    with _forking:
+        yield
+
+
+def generation() -> int:
+    """The number of forks between the first process and this one."""
+    return _generation
+
+
+def process_id() -> int:
+    """The id of this process, for use in files; to tell processes apart use `generation`."""
+    return os.getpid()
+
+
+def _before_fork() -> None:
+    """Wait until no other thread is importing: a child would inherit the import lock without its holder.
+
+    The importing thread may itself wait for the forking one, so the wait is limited.
+    """
+    for _ in range(_PAUSES):
+        _forking.acquire()
+        if not _is_importing_elsewhere():
+            return
+        _forking.release()
+        time.sleep(_PAUSE_S)
+    _forking.acquire()
+
+
+def _is_importing_elsewhere() -> bool:
+    """Whether another thread is in the middle of an import; Python has no public call for it."""
+    references = list(getattr(importlib._bootstrap, "_module_locks", {}).values())
+    owners = {getattr(reference(), "owner", None) for reference in references}
+    return bool(owners - {None, threading.get_ident()})
+
+
+def _after_fork_in_child() -> None:
+    global _generation
+    _forking.release()
+    _generation += 1
+    for holder, name in list(_hooks.items()):
+        with contextlib.suppress(Exception):  # the other hooks must run all the same
+            getattr(holder, name)()
+
+
+os.register_at_fork(
+    before=_before_fork, after_in_parent=_forking.release, after_in_child=_after_fork_in_child
+)

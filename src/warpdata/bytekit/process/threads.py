@@ -1,7 +1,6 @@
-"""Work in the background: the one place that starts threads.
+"""Background work. The one place that starts threads: a pool, an ordered queue and read-ahead.
 
-A forked child has none of its parent's threads: what is offered here begins anew there once something is asked of it,
-or says that it is gone.
+A forked child has none of its parent's threads: pools and queues start again there on first use.
 """
 
 from __future__ import annotations
@@ -9,79 +8,145 @@ from __future__ import annotations
 import sys
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
 from queue import Empty, SimpleQueue
 from typing import Any, Generic, TypeVar
 
 from warpdata.bytekit.process import system
-from warpdata.bytekit.process.forks import OwnProcess, tell_in_child
+from warpdata.bytekit.process.forks import OwnProcess, PerProcess
 
 T = TypeVar("T")
 A = TypeVar("A")
 
 MOST_AT_ONCE = max(2, system.allowed_descriptors() // 16)
-"""Threads that wait for files or servers at the same time: each has a few descriptors of what the system allows."""
+"""Threads that wait for files or servers at the same time: each needs a few of the allowed descriptors."""
 MAX_PARALLEL = min(16, MOST_AT_ONCE)
 
 
 def start_thread(target: Callable[..., object], name: str, *args: Any) -> threading.Thread:
-    """A thread that runs `target(*args)` and keeps no program from ending."""
+    """Start a daemon thread that runs `target(*args)`."""
     thread = threading.Thread(target=target, args=args, name=name, daemon=True)
     thread.start()
     return thread
 
 
-def ended_within(call: Callable[[], T], timeout_s: float | None, name: str) -> T:
-    """What a call gives that nothing can interrupt, or TimeoutError; its thread then ends whenever the call does."""
-    results: SimpleQueue[T | _Failure] = SimpleQueue()
-    start_thread(lambda: results.put(_result(call)), name)
+def call_with_timeout(call: Callable[[], T], timeout_s: float | None, name: str) -> T:
+    """Run a call that cannot be interrupted; TimeoutError after `timeout_s`, while its thread runs on."""
+    results: SimpleQueue[Callable[[], T]] = SimpleQueue()
+    start_thread(lambda: results.put(_outcome(call)), name)
     try:
-        result = results.get(timeout=timeout_s)
+        outcome = results.get(timeout=timeout_s)
     except Empty:
         raise TimeoutError(f"{name} timed out") from None
-    if isinstance(result, _Failure):
-        raise result.error
-    return result
+    return outcome()
+
+
+def _outcome(call: Callable[[], T]) -> Callable[[], T]:
+    """Run a call now; the returned function returns its result or raises its error."""
+    future: Future[T] = Future()
+    try:
+        future.set_result(call())
+    except BaseException as error:  # noqa: BLE001 - raised again by the returned function
+        future.set_exception(error)
+    return future.result
+
+
+ended_within = call_with_timeout
 
 
 class ThreadPool:
-    """At most so many threads, started as they are needed; calls begin in the order they were asked for.
+    """A bounded number of threads, started on demand; calls start in the order of submission.
 
-    One that was closed starts afresh when something is asked of it again.
+    A closed pool starts again on the next call.
     """
 
     def __init__(self, workers: int, name: str) -> None:
-        self._workers = min(workers, MOST_AT_ONCE)
-        self._name = name
-        self.in_child()
-        tell_in_child(self)
-
-    def in_child(self) -> None:
-        """Begin anew."""
-        self._threads = ThreadPoolExecutor(self._workers, self._name)
+        count = min(workers, MOST_AT_ONCE)
+        self._threads = PerProcess(lambda: ThreadPoolExecutor(count, name))
 
     def submit(self, call: Callable[..., T], *args: Any) -> Future[T]:
-        """Ask for `call(*args)`."""
-        return self._threads.submit(call, *args)
+        """Queue `call(*args)`."""
+        return self._threads().submit(call, *args)
 
     def map(self, call: Callable[[A], T], tasks: Sequence[A]) -> list[T]:
-        """The results of `call` for each task, in order; raises what the first of them that failed did."""
-        return list(self._threads.map(call, tasks))
+        """Return the results of `call` for all tasks, in order; raises the first error."""
+        return list(self._threads().map(call, tasks))
 
     def close(self, *, wait: bool = False) -> None:
-        """Begin nothing more of what was asked for; what is under way ends by itself."""
-        threads = self._threads
-        self.in_child()
-        threads.shutdown(wait=wait, cancel_futures=True)
+        """Cancel what is queued; running calls finish."""
+        threads = self._threads.reset()
+        if threads is not None:
+            threads.shutdown(wait=wait, cancel_futures=True)
 
 
 def map_in_threads(call: Callable[[A], T], tasks: Sequence[A], workers: int = MAX_PARALLEL) -> list[T]:
-    """The results of `call` for each task, in order; the first error is raised after the others end."""
+    """Return the results of `call` for all tasks, in order; the first error is raised after the others end."""
     if len(tasks) <= 1 or workers <= 1:
         return [call(task) for task in tasks]
     with ThreadPoolExecutor(min(workers, len(tasks), MOST_AT_ONCE), "warp-map") as threads:
         return list(threads.map(call, tasks))
+
+
+class OrderedQueue(Generic[T]):
+    """Jobs done by background threads; `take` returns their results in the order of submission.
+
+    In a forked child the jobs whose results were not taken run again.
+    """
+
+    def __init__(self, name: str, threads: int = 1) -> None:
+        self._pool = ThreadPool(threads, name)
+        self._jobs: deque[Callable[[], T]] = deque()
+        self._futures = PerProcess(lambda: deque(self._pool.submit(job) for job in self._jobs))
+        self._is_closed = False
+
+    @property
+    def pending(self) -> int:
+        """The number of results not taken yet."""
+        return len(self._jobs)
+
+    @property
+    def is_alive(self) -> bool:
+        """False once closed, and at the end of the interpreter, when threads no longer run."""
+        return not self._is_closed and not sys.is_finalizing()
+
+    def submit(self, job: Callable[[], T]) -> None:
+        """Queue a job."""
+        futures = self._futures()
+        self._jobs.append(job)
+        futures.append(self._pool.submit(job))
+
+    def take(self) -> T:
+        """Wait for the oldest job; return its result or raise its error."""
+        if not self._jobs:
+            raise RuntimeError("no job is queued")
+        future = self._futures().popleft()
+        self._jobs.popleft()
+        return future.result()
+
+    def close(self) -> None:
+        """Drop what is queued and wait for what is running."""
+        self._is_closed = True
+        self._jobs.clear()
+        self._futures.reset()
+        self._pool.close(wait=True)
+
+
+def read_ahead(
+    call: Callable[[A], T], tasks: Iterable[A], *, depth: int, threads: int = 1, name: str = "warp-read-ahead"
+) -> Iterator[T]:
+    """Yield the results of `call` for all tasks in order, computed up to `depth` tasks ahead of the consumer."""
+    queue: OrderedQueue[T] = OrderedQueue(name, threads)
+    try:
+        for task in tasks:
+            queue.submit(partial(call, task))
+            if queue.pending > depth:
+                yield queue.take()
+        while queue.pending:
+            yield queue.take()
+    finally:
+        queue.close()
 
 
 class QueueThread(Generic[T]):
@@ -118,113 +183,6 @@ def _serve(items: SimpleQueue[tuple[T] | None], handle: Callable[[T], object]) -
     while (item := items.get()) is not None:
         handle(*item)
         del item
-
-
-class _Failure:
-    def __init__(self, error: BaseException) -> None:
-        self.error = error
-
-
-class OrderedWorker(Generic[T]):
-    """Work ahead of the reader in one thread; results come back strictly in order. Close it when done.
-
-    In a forked child the jobs whose results were not taken are done again.
-    """
-
-    def __init__(self, name: str) -> None:
-        self._name = name
-        self._waiting: deque[Callable[[], T]] = deque()
-        self._is_closed = False
-        self._thread: QueueThread[Callable[[], T]] | None = None
-        self._begun()
-        tell_in_child(self)
-
-    def in_child(self) -> None:
-        """Begin again, once something is asked for."""
-        self._thread = None
-
-    @property
-    def pending(self) -> int:
-        """How many results are still to be taken."""
-        return len(self._waiting)
-
-    def submit(self, job: Callable[[], T]) -> None:
-        """Queue a job; its result is taken by `take`, after those queued before."""
-        thread = self._begun()
-        self._waiting.append(job)
-        thread.put(job)
-
-    def take(self) -> T:
-        """The result of the oldest job, or what it raised."""
-        if not self._waiting:
-            raise RuntimeError("no job is waiting")
-        self._begun()
-        result = self._results.get()
-        self._waiting.popleft()
-        if isinstance(result, _Failure):
-            raise result.error
-        return result
-
-    @property
-    def is_alive(self) -> bool:
-        """False once closed, and at the end of the interpreter, when no thread ever runs again."""
-        return not self._is_closed and not sys.is_finalizing()
-
-    def close(self) -> None:
-        """Drop what is queued and stop the thread."""
-        if not self.is_alive:
-            return
-        self._is_closed = True
-        self._waiting.clear()
-        if self._thread is not None:
-            self._thread.drop()
-            self._thread.close()
-
-    def _begun(self) -> QueueThread[Callable[[], T]]:
-        """The thread, with all jobs that wait; it does not hold the worker, which may go first."""
-        if self._thread is None:
-            self._results: SimpleQueue[T | _Failure] = SimpleQueue()
-            results = self._results
-            self._thread = QueueThread(lambda job: results.put(_result(job)), self._name)
-            for job in self._waiting:
-                self._thread.put(job)
-        return self._thread
-
-
-class OrderedWorkers(Generic[T]):
-    """Like one `OrderedWorker`, with several jobs at a time: each thread does every so many-th one."""
-
-    def __init__(self, name: str, threads: int) -> None:
-        self._workers: list[OrderedWorker[T]] = [OrderedWorker(name) for _ in range(threads)]
-        self._submitted = self._taken = 0
-
-    @property
-    def is_alive(self) -> bool:
-        """False once closed, and at the end of the interpreter."""
-        return self._workers[0].is_alive
-
-    def submit(self, job: Callable[[], T]) -> None:
-        """Queue a job; its result is taken by `take`, after those queued before."""
-        self._workers[self._submitted % len(self._workers)].submit(job)
-        self._submitted += 1
-
-    def take(self) -> T:
-        """The result of the oldest job, or what it raised."""
-        worker = self._workers[self._taken % len(self._workers)]
-        self._taken += 1
-        return worker.take()
-
-    def close(self) -> None:
-        """Drop what is queued and stop the threads."""
-        for worker in self._workers:
-            worker.close()
-
-
-def _result(job: Callable[[], T]) -> T | _Failure:
-    try:
-        return job()
-    except BaseException as error:  # noqa: BLE001 - it is raised again where the result is taken
-        return _Failure(error)
 
 
 class SharedWork:
