@@ -184,7 +184,11 @@ class DatasetBuilder:
     def add_table(
         self, name: str, source: Any, *, optimize: bool = False, options: ParquetOptions | None = None
     ) -> DatasetBuilder:
-        """A table from parquet files, a pattern, a folder, Arrow data, or a pandas or polars frame."""
+        """A table from parquet files, a pattern, a folder, Arrow data, or a pandas or polars frame.
+
+        Types stay as they are, but for those that parquet lacks: `date64` becomes `date32`, `timestamp[s]` becomes
+        `timestamp[ms]`, `time32[s]` becomes `time32[ms]`, and views inside lists become plain text or bytes.
+        """
         self._new_part(name)
         options = ParquetOptions() if options is None else options
         require_kind("options", options, ParquetOptions, "a ParquetOptions")
@@ -423,6 +427,10 @@ class DatasetBuilder:
         """
         self._check_ours()
         require_kind("message", message, str, "a text")
+        try:
+            message.encode()
+        except UnicodeEncodeError:
+            raise ValueError(f"message is not valid Unicode: {message!r}") from None
         options = PublishOptions(
             set_latest, (tags,) if isinstance(tags, str) else tuple(tags), message,
             None if sign_key is None else Path(sign_key), retries, expect_latest,

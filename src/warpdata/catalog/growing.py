@@ -6,8 +6,6 @@ Publishing so costs what is added, not what is there; and whoever is overtaken b
 from __future__ import annotations
 
 import itertools
-import random
-import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -25,12 +23,11 @@ from warpdata.catalog.fitting import fit_batch, joined_schema
 from warpdata.catalog.names import DatasetName, check_tag
 from warpdata.catalog.packing import digested
 from warpdata.catalog.pointer import read_pointer
-from warpdata.catalog.publish import Published, PublishOptions, publish_after, with_early
+from warpdata.catalog.publish import Published, PublishOptions, pause, publish_after, with_early
 from warpdata.catalog.recordings import episodes_table
 from warpdata.catalog.rowgroups import schema_fields, schema_from_base64, schema_to_base64
 from warpdata.catalog.sources import ParquetFacts, ParquetOptions, parquet_facts, write_shards
 from warpdata.catalog.transfer import Upload, send, upload_bytes, upload_file
-from warpdata.catalog.turns import turn
 from warpdata.episodes.facts import joined_tables
 from warpdata.errors import ConflictError, DatasetError, PointerMovedError
 from warpdata.formats.gamsae import layout as corpus_layout
@@ -57,8 +54,6 @@ _CLOSED_BYTES = 1 << 20
 _ABSORB_ROWS = 4
 """A smaller one before the new rows is written anew with them while it has at most so many times as many rows."""
 
-_PAUSE_S = 0.5
-
 Build = Callable[["Dataset | None"], "tuple[Manifest, list[Upload]]"]
 """The version that goes on from another one, or the first one, and the blobs that may be new."""
 
@@ -68,7 +63,7 @@ def publish_grown(
 ) -> Published:
     """Publish what goes on from the newest version; when that is overtaken, go on from the newer one.
 
-    `early` are the blobs that are needed in any case: they are sent before it is our turn.
+    `early` are the blobs that are needed in any case: they are sent first.
     """
     for tag in options.tags:
         check_tag(tag)
@@ -79,21 +74,17 @@ def publish_grown(
     sent = send(store, early, progress=options.progress, workers=options.workers).uploads
     for attempt in range(options.retries + 1):
         try:
-            with turn(store, name.turn_key):
-                seen = read_pointer(store, name.latest_key)
-                base = (
-                    None
-                    if seen.pointer is None
-                    else opened_version(access, catalog, name, seen.pointer.version)
-                )
-                manifest, uploads = build(base)
-                bases = () if base is None else (name.version_key(base.version),)
-                given = replace(options, retries=0, bases=bases)
-                return with_early(publish_after(store, name, seen, manifest, uploads, given), sent)
+            seen = read_pointer(store, name.latest_key)
+            newest = None if seen.pointer is None else seen.pointer.version
+            base = None if newest is None else opened_version(access, catalog, name, newest)
+            manifest, uploads = build(base)
+            bases = () if base is None else (name.version_key(base.version),)
+            given = replace(options, retries=0, bases=bases)
+            return with_early(publish_after(store, name, seen, manifest, uploads, given), sent)
         except PointerMovedError:
             if attempt == options.retries:
                 raise
-            time.sleep(random.uniform(0, _PAUSE_S * min(attempt + 1, 8)))
+            pause(attempt)
     raise AssertionError("the last attempt returns or raises")
 
 

@@ -6,7 +6,7 @@ import contextlib
 import glob
 import itertools
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from warpdata.bytekit.io.commit import map_os_errors
 from warpdata.bytekit.io.ranges import FileRangeReader, RangeReader, check_regular
 from warpdata.catalog.rowgroups import parse_footer, read_tail
 from warpdata.catalog.rowsources import (
@@ -193,18 +194,44 @@ def write_shards(reader: pa.RecordBatchReader, staging: Path, options: ParquetOp
         group = pa.Table.from_batches([], reader.schema)
     for number in itertools.count():
         path = staging / f"shard-{number:06d}.parquet"
-        with pq.ParquetWriter(
-            path, schema, compression=options.compression, write_page_checksum=True,
-            write_page_index=False, store_schema=True,
-        ) as writer:  # fmt: skip
+        with _open_writer(path, schema, options) as write:
             while group is not None:
-                writer.write_table(_stored(group, schema), row_group_size=options.row_group_rows)
+                write(_stored(group, schema))
                 group = next(groups, None)
                 if path.stat().st_size >= options.shard_bytes:
                     break
         yield path
         if group is None:
             return
+
+
+@contextlib.contextmanager
+def _open_writer(
+    path: Path, schema: pa.Schema, options: ParquetOptions
+) -> Iterator[Callable[[pa.Table], None]]:
+    """A function that writes row groups to a new parquet file; a full disk is an OutOfSpaceError."""
+
+    def write(group: pa.Table) -> None:
+        with map_os_errors(path):
+            writer.write_table(group, row_group_size=options.row_group_rows)
+
+    with map_os_errors(path):
+        writer = pq.ParquetWriter(
+            path,
+            schema,
+            compression=options.compression,
+            write_page_checksum=True,
+            write_page_index=False,
+            store_schema=True,
+        )
+    try:
+        yield write
+    except BaseException:
+        with contextlib.suppress(OSError):
+            writer.close()
+        raise
+    with map_os_errors(path):
+        writer.close()
 
 
 def _stored(group: pa.Table, schema: pa.Schema) -> pa.Table:
