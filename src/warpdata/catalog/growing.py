@@ -6,7 +6,7 @@ Publishing so costs what is added, not what is there; and whoever is overtaken b
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -229,7 +229,7 @@ def cast_table(
     first = next(batches)
     own = schema_from_base64(held.schema_ipc)
     schema = joined_schema(name, own, first.schema.remove_metadata(), add_columns=add_columns)
-    rows = (fit_batch(name, batch, schema) for batch in itertools.chain([first], batches))
+    rows: Iterator[Any] = (fit_batch(name, batch, schema) for batch in itertools.chain([first], batches))
     if not schema.equals(own):
         older = (batch for table in base.table(name).row_groups() for batch in table.to_batches())
         rows = itertools.chain((fit_batch(name, batch, schema) for batch in older), rows)

@@ -211,6 +211,7 @@ class ShuffledStream:
                 raise ValueError(f"the states of the ranks are not of one step: they stand at {rows}")
             return places.pop()
         place = self._checked_place(state)
+        assert isinstance(state, Mapping)
         size, world = (state.get(name) for name in ("batch_size", "world"))
         if world != 1 and size != self._request.batch_size and place[1] > 0:
             raise ValueError(
