@@ -45,8 +45,10 @@ def write_chunks(
     """
     for given in (steps, count):
         require_kind("the size of a chunk", given, (SupportsIndex, type(None)), "a whole number")
-    if (steps is None) == (count is None) or min(x for x in (steps, count) if x is not None) < 1:
-        raise ValueError("say how many steps a chunk has, or how many chunks there are")
+    if (steps is None) == (count is None):
+        raise ValueError("expected either steps per chunk or a number of chunks")
+    if (size := steps if steps is not None else count) is not None and size < 1:
+        raise ValueError(f"{'count' if steps is None else 'steps'} must be at least 1, got {size}")
     require_kind("what is cut", episode, Episode, "an episode (wd.open_episode gives one)")
     source = innermost(episode.source)
     if isinstance(source, ShardSource):

@@ -233,12 +233,14 @@ class Shown:
 
     @property
     def has_moments(self) -> bool:
-        """Whether a vector index of these episodes is here."""
+        """Whether a vector index of these episodes exists; one may be made while the viewer runs."""
+        if self._open_moments is None:
+            self._open_moments = find_moments(self._thing, self._folder(), None)
         return self._open_moments is not None
 
     def moments(self) -> Moments:
         """The vector index, opened when it is first asked."""
-        if self._open_moments is None:
+        if not self.has_moments or self._open_moments is None:
             raise NoMoments("there is no vector index of these episodes: make one with wd.TrajectoryIngestor")
         with self._lock:
             if self._moments is None:

@@ -157,6 +157,8 @@ def writable_path(path: str | os.PathLike[str]) -> str:
             mode = os.stat(target).st_mode
         except FileNotFoundError:
             return os.path.realpath(target)
+        except ValueError:
+            raise ValueError(f"invalid path {target!r:.80}: it contains a NUL byte") from None
         if not stat.S_ISREG(mode):
             raise StoreError(
                 f"{kind_of_file(mode)} is there, not a file", path=path, hint="Write to another path."

@@ -165,9 +165,12 @@ def _print_shard(report: dict[str, Any], console: Console) -> None:
     console.print(console.fitted(heading).replace(report["path"], console.paint(report["path"], "bold"), 1))
     if episode := report.get("episode"):
         time = episode["timebase"]
+        rate = (
+            time["type"] if time["type"] == "timestamps_ns" else f"{time['type']} at {time['tick_hz']:g} Hz"
+        )
         about = (
             f"episode {episode['id']!r}  env {episode['env_id']!r}  {episode['length']} steps  "
-            f"{time['type']} at {time['tick_hz']:g} Hz  lanes: {', '.join(episode['lanes'])}"
+            f"{rate}  lanes: {', '.join(episode['lanes'])}"
         )
         console.print(console.fitted(about))
     if listed := report.get("chunk_list"):
