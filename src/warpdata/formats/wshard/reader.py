@@ -12,7 +12,15 @@ from numpy.typing import NDArray
 from warpdata.bytekit.buffers import BUFFERS
 from warpdata.bytekit.checksum import crc32c
 from warpdata.bytekit.codec import decode
-from warpdata.bytekit.io.ranges import LocalRangeReader, Range, RangeReader, open_source, prefetch, resident
+from warpdata.bytekit.io.ranges import (
+    LocalRangeReader,
+    Range,
+    RangeReader,
+    check_not_truncated,
+    open_source,
+    prefetch,
+    resident,
+)
 from warpdata.bytekit.jsontext import parse_json_object
 from warpdata.bytekit.process.block_cache import KEPT
 from warpdata.bytekit.seekable import FOOTER_BYTES, SeekTable, seek_table_bytes, unpack_seek_table
@@ -231,6 +239,10 @@ class ShardReader:
         if not self._is_local:
             return resident(self._reader, block.data_offset, block.data_offset + block.disk_size)
         return self._stored(block, 0, block.disk_size)
+
+    def check_not_truncated(self) -> None:
+        """Raise TruncatedError if the mapped file was cut; for users of `mapped` bytes, before they touch them."""
+        check_not_truncated(self._reader)
 
     def small_view(self, name: str) -> memoryview | None:
         """All bytes of a small block, decompressed and verified; None of a larger one."""
