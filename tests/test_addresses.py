@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import numpy as np
 import pytest
 
 import warpdata as wd
+from tests.conftest import ROOT
 from warpdata.cli.main import main as warp
 from warpdata.errors import WarpError
 
@@ -45,6 +47,91 @@ def test_whatever_is_there(here: Path) -> None:
     assert wd.open("corpus").total_rows == wd.open(here / "corpus").total_rows == 10
     assert len(wd.open("v.rvf")) == 2
     assert wd.open(f"file://{here}/root").ids == wd.open("root").ids
+
+
+@pytest.mark.parametrize("address", ["root#1", "shards#ep_1", "shards/ep_1.wshard", "lab/count@v1#1", "file"])
+def test_python_packs_what_an_address_names(here: Path, address: str) -> None:
+    address = f"file://{here}/root#1" if address == "file" else address
+    packed = wd.pack_episode(address, here / "packed.wshard")
+    assert wd.open_episode(packed)["number"] == 1
+    unpacked = wd.unpack_episode(packed, here / "unpacked")
+    assert wd.open_episode(unpacked)["number"] == 1
+    with pytest.raises(KeyError, match="no episode '9'"):
+        wd.pack_episode("root#9", here / "other.wshard")
+
+
+def test_a_packed_episode_is_unpacked_by_its_address(here: Path) -> None:
+    for number, address in enumerate(["shards#ep_2", "lab/count#2"]):
+        assert wd.open_episode(wd.unpack_episode(address, here / f"out_{number}"))["number"] == 2
+    with pytest.raises(ValueError, match="not a packed recording: root#1"):
+        wd.unpack_episode("root#1", here / "none")
+
+
+@pytest.mark.parametrize("address", ["root", "shards", "lab/count"])
+def test_sql_over_the_episodes_of_an_address(here: Path, address: str) -> None:
+    episodes = wd.open_episodes(address)
+    rows = (
+        episodes.where("number > 0").sql("select number, length from episodes order by number desc").arrow()
+    )
+    assert rows.to_pylist() == [{"number": 2, "length": 4}, {"number": 1, "length": 4}]
+
+
+def test_edits_are_left_out_on_request(here: Path) -> None:
+    wd.open_recordings("root").edits.drop(0)
+    wd.open_recordings("root").edits.set_static(1, "task", "other")
+    assert [len(wd.open_episodes("root", edited=edited)) for edited in (True, False)] == [2, 3]
+    for address in ("root#1", "root/000000000000/000000000001"):
+        assert wd.open_episode(address)["task"] == "other"
+        assert wd.open_episode(address, edited=False)["task"] == "count"
+        raw = wd.pack_episode(address, here / "raw.wshard", raw=True, overwrite=True)
+        assert wd.open_episode(raw)["task"] == "count"
+
+
+@pytest.mark.parametrize("command", ["check", "verify", "show", "inspect", "replay", "query"])
+@pytest.mark.parametrize("name", ["README.md", "notes"])
+def test_a_file_of_another_kind_is_an_error_and_not_damage(
+    here: Path, capsys: pytest.CaptureFixture[str], command: str, name: str
+) -> None:
+    (here / "README.md").write_text("# hello")
+    (here / "notes").mkdir()
+    (here / "notes" / "README.md").write_text("# hello")
+    more = ["select 1"] if command == "query" else []
+    assert warp([command, name, *more]) == 1
+    shown = "".join(capsys.readouterr())
+    assert "damaged" not in shown
+    assert "bad_magic" in shown
+
+
+@pytest.mark.parametrize("name", ["v.rvf", "corpus"])
+def test_a_check_of_something_without_episodes_names_the_right_command(
+    here: Path, capsys: pytest.CaptureFixture[str], name: str
+) -> None:
+    assert warp(["check", name]) == 2
+    assert "use `warp verify`" in capsys.readouterr().err
+
+
+def test_type_checkers_know_what_is_opened(tmp_path: Path) -> None:
+    """Each `open_*` has its own type, also behind `import warpdata as wd`; `wd.open` has those that it may return."""
+    from mypy import api
+
+    calls = {
+        "open_episode": "Episode",
+        "open_episodes": "Episodes",
+        "open_recordings": "LocalDataset",
+        "open_dataset": "Dataset",
+        "open_corpus": "FixedOrderSource",
+        "open_vectors": "VectorStore",
+        "pack_episode": "Path",
+        "open": "Episode | Episodes | Dataset | FixedOrderSource | VectorStore",
+    }
+    code = [f"reveal_type(wd.{name}('x'{', chr(120)' * (name == 'pack_episode')}))" for name in calls]
+    (tmp_path / "program.py").write_text("\n".join(["import warpdata as wd", *code]))
+    config = str(ROOT / "pyproject.toml")
+    shown, errors, _ = api.run(
+        [f"--config-file={config}", "--cache-dir", str(tmp_path), str(tmp_path / "program.py")]
+    )
+    types = [re.sub(r"[\w.]+\.", "", line) for line in re.findall(r'Revealed type is "(.*)"', shown)]
+    assert types == list(calls.values()), shown + errors
 
 
 def test_what_is_not_there_is_said(here: Path) -> None:

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from warpdata._api import open_episodes as open_episodes
     from warpdata._api import open_recordings as open_recordings
     from warpdata._api import open_vectors as open_vectors
+    from warpdata._api import pack_episode as pack_episode
+    from warpdata._api import unpack_episode as unpack_episode
     from warpdata._api.checking import check_dataset as check_dataset
     from warpdata._api.embedding import embed as embed
     from warpdata._api.importing import export_episodes as export_episodes
@@ -50,8 +52,6 @@ if TYPE_CHECKING:
     from warpdata.episodes.gym import RecordEpisodes as RecordEpisodes
     from warpdata.episodes.local import LocalDataset as LocalDataset
     from warpdata.episodes.local import LocalDatasetWriter as LocalDatasetWriter
-    from warpdata.episodes.packed import pack_episode as pack_episode
-    from warpdata.episodes.packed import unpack_episode as unpack_episode
     from warpdata.episodes.receipt import LossReceipt as LossReceipt
     from warpdata.episodes.record import Recorder as Recorder
     from warpdata.episodes.record import record as record
@@ -165,11 +165,11 @@ _HOMES: dict[str, str] = {
     "open_episodes": "warpdata._api",
     "open_recordings": "warpdata._api",
     "open_vectors": "warpdata._api",
-    "pack_episode": "warpdata.episodes.packed",
+    "pack_episode": "warpdata._api",
     "record": "warpdata.episodes.record",
     "salvage": "warpdata.episodes.salvage",
     "save_wshard": "warpdata.formats.wshard.save",
-    "unpack_episode": "warpdata.episodes.packed",
+    "unpack_episode": "warpdata._api",
     "view": "warpdata.viewer.server",
 }
 """What a newcomer needs: name -> the module it lives in; nothing is imported until the name is asked for."""

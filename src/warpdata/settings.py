@@ -123,6 +123,19 @@ def aws_keys() -> dict[str, str]:
     return found
 
 
+def aws_role() -> dict[str, str]:
+    """The variables of the environment that describe the AWS role of this machine."""
+    names = (
+        "AWS_CONTAINER_",
+        "AWS_WEB_IDENTITY_",
+        "AWS_ROLE_",
+        "AWS_EC2_",
+        "AWS_REGION",
+        "AWS_DEFAULT_REGION",
+    )
+    return {k: v for k, v in os.environ.items() if k.startswith(names) or k == "AWS_ENDPOINT_URL_STS"}
+
+
 def _refuse(name: str, value: str, allowed: str, hint: str = "") -> SettingsError:
     """The error for a variable: its name, what it says, and what it may say."""
     return SettingsError(

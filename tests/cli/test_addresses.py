@@ -73,6 +73,7 @@ def test_one_episode(here: Path, capsys: pytest.CaptureFixture[str], words: list
     assert row["bytes"] > 500
     found = out(capsys, "inspect", *words)
     assert "blocks" in found or "signals" in found
+    assert out(capsys, "query", address, "select number from episodes") == [{"number": 1}]
 
 
 @pytest.mark.parametrize("words", MANY, ids=" ".join)
@@ -87,6 +88,8 @@ def test_many_episodes(here: Path, capsys: pytest.CaptureFixture[str], words: li
     assert out(capsys, "check", *words)["episodes"] == 3
     assert out(capsys, "verify", *words)[0]["status"] == "ok"
     assert out(capsys, "inspect", *words)
+    rows = out(capsys, "query", *words, "select max(number) as most from episodes where success is null")
+    assert rows == [{"most": 2}]
 
 
 def test_the_catalog_may_be_named(

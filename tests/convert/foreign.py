@@ -89,5 +89,5 @@ def hdf5_content(path: Path) -> dict[str, Any]:
     with h5py.File(path) as file:
         add("/", file)
         file.visititems(add)
-    found.pop("/@warpdata", None)
+    found.pop("warpdata", None)
     return found

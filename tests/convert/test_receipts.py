@@ -32,7 +32,7 @@ def in_folder(target: Path) -> Any:
 
 def in_hdf5(target: Path) -> Any:
     with h5py.File(target) as file:
-        return json.loads(file.attrs["warpdata"])
+        return json.loads(file["warpdata"][()])
 
 
 def in_mcap(target: Path) -> Any:
@@ -82,6 +82,7 @@ def rlds_set(folder: Path) -> Path:
         for each in made_episodes(2, camera=False)
     ])  # fmt: skip
     rlds.write(plain, folder, name="made")
+    (folder / "warpdata.json").unlink()
     return folder
 
 

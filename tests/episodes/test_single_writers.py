@@ -31,11 +31,11 @@ def image(number: int) -> np.ndarray[Any, Any]:
 
 
 def simple(folder: Path) -> wd.SimpleSignalWriter:
-    return wd.SimpleSignalWriter(folder / "state.parquet", units="rad", names=("a", "b", "c"))
+    return wd.SimpleSignalWriter(folder / "state.parquet", units="rad", overwrite=True, names=("a", "b", "c"))
 
 
 def video(folder: Path) -> wd.VideoSignalWriter:
-    return wd.VideoSignalWriter(folder / "cam.mp4", folder / "cam.frames.parquet")
+    return wd.VideoSignalWriter(folder / "cam.mp4", folder / "cam.frames.parquet", overwrite=True)
 
 
 def fill(writer: wd.SignalWriter, *, is_video: bool) -> None:

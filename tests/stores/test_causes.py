@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import http.server
+import json
 import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
-import obstore
 import pytest
-from obstore.exceptions import GenericError
 
 from tests.catalog.test_faults import in_fork
 from tests.servers import BUCKET, KEY, SECRET, S3Server, free_port, s3_store, serving, unique
@@ -24,6 +24,7 @@ from warpdata.errors import (
     StoreError,
     UnavailableError,
 )
+from warpdata.stores import awskeys
 from warpdata.stores.address import StoreOptions, open_store
 from warpdata.stores.blobstore import BlobStore
 
@@ -59,7 +60,7 @@ class TestRealServer:
         assert "WRONG-77" not in said
 
     def test_an_unknown_key(self, s3_server: S3Server, ask: Callable[[BlobStore], Any]) -> None:
-        with pytest.raises(AuthenticationError, match="access key id is not known") as caught:
+        with pytest.raises(AuthenticationError, match="unknown access key id") as caught:
             ask(opened(s3_server.endpoint, key="NOBODY-5"))
         assert s3_server.endpoint in str(caught.value)
         assert "AWS_ACCESS_KEY_ID" in caught.value.hint
@@ -197,20 +198,93 @@ print(said())
     assert "too many files open" in done.stdout
 
 
-@pytest.mark.parametrize("status", ["403 Forbidden", "404 Not Found"])
-def test_a_machine_that_gives_no_keys_is_not_taken_for_the_store(
-    status: str, monkeypatch: pytest.MonkeyPatch
+class _Roles(http.server.BaseHTTPRequestHandler):
+    """Services that give keys to machines: of EC2 instances, of containers, and of web identities."""
+
+    def do_GET(self) -> None:
+        self.server.requests.append((self.command, self.path, dict(self.headers)))
+        until = "2999-01-01T00:00:00Z"
+        keys = {"AccessKeyId": KEY, "SecretAccessKey": SECRET, "Token": "", "Expiration": until}
+        fields = "".join(f"<{name}>{value}</{name}>" for name, value in {**keys, "SessionToken": ""}.items())
+        bodies = {
+            "/latest/api/token": "secret-token",
+            "/latest/meta-data/iam/security-credentials/": "the-role\n",
+            "/latest/meta-data/iam/security-credentials/the-role": json.dumps(keys),
+            "/container": json.dumps(keys),
+            "/": f"<R xmlns='x'><Credentials>{fields}</Credentials></R>",
+        }
+        body = bodies[self.path.partition("?")[0]].encode() if self.server.status == 200 else b""
+        self.send_response(self.server.status)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    do_PUT = do_GET  # noqa: N815 - the name of the library
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@pytest.fixture
+def roles(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    with serving(_Roles) as server:
+        server.status, server.requests = 200, []
+        monkeypatch.setattr(awskeys, "_EC2", f"{server.url}/latest")
+        monkeypatch.setattr(awskeys, "_ECS", server.url)
+        yield server
+
+
+ROLES = {
+    "instance": {},
+    "container": {"AWS_CONTAINER_CREDENTIALS_RELATIVE_URI": "/container"},
+    "pod": {
+        "AWS_CONTAINER_CREDENTIALS_FULL_URI": "{url}/container",
+        "AWS_CONTAINER_AUTHORIZATION_TOKEN": "T",
+    },
+    "web identity": {
+        "AWS_WEB_IDENTITY_TOKEN_FILE": "{file}",
+        "AWS_ROLE_ARN": "arn",
+        "AWS_ENDPOINT_URL_STS": "{url}",
+    },
+}
+
+
+@pytest.mark.parametrize("kind", list(ROLES))
+def test_the_keys_of_the_role_of_a_machine(
+    kind: str, roles: Any, s3_server: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Where the service for keys is shut off it forbids, where the machine has no role it finds nothing."""
-    text = f"Error performing PUT http://169.254.169.254/latest/api/token - non-2xx status code: {status}"
+    (tmp_path / "token").write_text("a-token\n")
+    env = {k: v.format(url=roles.url, file=tmp_path / "token") for k, v in ROLES[kind].items()}
+    monkeypatch.setenv("HOME", str(tmp_path))
+    address = f"s3://{BUCKET}/{unique('role')}?endpoint={s3_server.endpoint}"
+    store = open_store(address, StoreOptions(find_role=lambda: env))
+    store.put_if_absent("a", b"x")
+    assert store.head("a").size == 1
+    requests = {"instance": 3}.get(kind, 1)
+    assert len(roles.requests) == requests, "the keys are used again"
+    if kind == "instance":
+        assert [method for method, _, _ in roles.requests] == ["PUT", "GET", "GET"]
+        assert {k.lower() for k in roles.requests[2][2]} >= {"x-aws-ec2-metadata-token"}
+    if kind == "pod":
+        assert roles.requests[0][2]["Authorization"] == "T"
+    if kind == "web identity":
+        assert "WebIdentityToken=a-token&" in f"{roles.requests[0][1]}&"
 
-    def refused(*_: object, **__: object) -> None:
-        raise GenericError(text)
 
+@pytest.mark.parametrize("status", [403, 404, 500])
+def test_a_machine_without_a_role(
+    status: int, roles: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    roles.status = status
+    monkeypatch.setenv("HOME", str(tmp_path))
     store = open_store("s3://tst/x?endpoint=http://127.0.0.1:1", StoreOptions())
-    monkeypatch.setattr(obstore, "get", refused)
     with pytest.raises(AuthenticationError, match="AWS credentials not found"):
         store.get("a", max_bytes=10)
+    store = open_store("s3://tst/x", StoreOptions(find_role=lambda: {"AWS_EC2_METADATA_DISABLED": "true"}))
+    requests = len(roles.requests)
+    with pytest.raises(AuthenticationError, match="AWS credentials not found"):
+        store.get("a", max_bytes=10)
+    assert len(roles.requests) == requests
 
 
 @pytest.mark.parametrize("address", ["s3://", "s3:///path", "gs://", "az://?endpoint=http://h"])

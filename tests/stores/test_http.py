@@ -135,19 +135,12 @@ class TestSignedAddresses:
 class TestRedirects:
     def test_to_another_host_without_credentials(self, web: Any, cdn: Any) -> None:
         web.script = lambda request: (302, {"Location": f"{cdn.url}/edge/x?token=t%2F1"})
-        store = HttpStore(f"{web.url}/a?sig=s", sign=lambda *_: {"Authorization": "secret"})
+        store = HttpStore(f"{web.url}/a?sig=s")
         assert [bytes(v) for v in store.get_ranges("x", [(5, 25)])] == [DATA[5:25]]
         (_, path, headers) = cdn.asked[0]
         assert path == "/edge/x?token=t%2F1", "the address of the redirect, and nothing else"
         assert headers["Range"] == "bytes=5-24"
-        assert "Authorization" not in headers
-        assert web.asked[0][2]["Authorization"] == "secret"
-
-    def test_within_the_host_with_credentials(self, web: Any) -> None:
-        web.script = lambda r: (307, {"Location": "../other/x"}) if r.path.startswith("/a/") else None
-        store = HttpStore(f"{web.url}/a", sign=lambda _, path: {"Authorization": path})
-        assert bytes(store.get("x", max_bytes=1 << 20).data) == DATA
-        assert web.asked[-1][1] == web.asked[-1][2]["Authorization"] == "/other/x"
+        assert "sig=s" not in str(headers)
 
     def test_circles_end(self, web: Any) -> None:
         web.script = lambda _: (302, {"Location": f"{web.url}/again"})
@@ -330,7 +323,7 @@ def test_a_part_that_nobody_asked_for_is_not_the_whole(
 @pytest.mark.parametrize("length", ["-5", "abc", "9" * 5000])
 def test_a_length_that_is_none(web: Any, length: str) -> None:
     web.script = lambda request: (200, {"Content-Length": length}, b"")
-    with pytest.raises(StoreError, match="a length that is none"):
+    with pytest.raises(StoreError, match="invalid Content-Length"):
         HttpStore(web.url).head("x")
 
 
@@ -352,10 +345,10 @@ class _NoParts(http.server.BaseHTTPRequestHandler):
 def test_a_server_without_parts_is_told_from_a_large_blob(address: str, part: tuple[int, int]) -> None:
     with serving(_NoParts) as server:
         store = open_store(f"{server.url}{address}")
-        with pytest.raises(StoreError, match="does not answer range requests"):
+        with pytest.raises(StoreError, match="does not support range requests"):
             store.get_ranges("x", [part])
         if "?" in address:  # of which the size is asked by the first byte
-            with pytest.raises(StoreError, match="does not answer range requests"):
+            with pytest.raises(StoreError, match="does not support range requests"):
                 store.head("x")
 
 
@@ -502,7 +495,7 @@ def test_a_server_without_ranges_is_called_so(tmp_path: Path, size: int, query: 
     (tmp_path / "a.wshard").write_bytes(b"SHRD" + bytes(size))
     with (
         serving(lambda *args: _Simple(*args, directory=str(tmp_path))) as server,
-        pytest.raises(StoreError, match="does not answer range requests") as raised,
+        pytest.raises(StoreError, match="does not support range requests") as raised,
     ):
         wd.load_wshard(f"{server.url}/a.wshard{query}")
     assert "http.server" in raised.value.hint

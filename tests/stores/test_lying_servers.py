@@ -26,7 +26,7 @@ from warpdata.errors import (
 )
 from warpdata.stores.address import StoreOptions, open_store
 from warpdata.stores.blobstore import BlobInfo, BlobStore
-from warpdata.stores.causes import connection_cause
+from warpdata.stores.webclient import connection_cause
 
 DATA = bytes(range(256)) * 4
 SPANS = [(10, 20), (30, 40)]
@@ -169,18 +169,16 @@ def test_what_is_read_is_right_or_an_error_of_ours(script: str, form: str, ask: 
 
 
 CAUSES = [
-    ("whole", "s3", "ranges", StoreError, "does not answer range requests"),
-    ("whole", "http", "ranges", StoreError, "does not answer range requests"),
-    ("another range", "s3", "ranges", StoreError, "another range than asked"),
-    ("another range", "http", "ranges", StoreError, "another range than asked"),
-    ("odd range", "s3", "ranges", StoreError, "which range it answered"),
-    ("no range", "s3", "ranges", StoreError, "which range it answered"),
+    ("whole", "s3", "ranges", StoreError, "does not support range requests"),
+    ("whole", "http", "ranges", StoreError, "does not support range requests"),
+    ("another range", "s3", "ranges", StoreError, "another range than requested"),
+    ("another range", "http", "ranges", StoreError, "another range than requested"),
+    ("odd range", "s3", "ranges", StoreError, "another range than requested"),
+    ("no range", "s3", "ranges", StoreError, "another range than requested"),
     ("unchanged", "s3", "get", StoreError, "answered 304"),
     ("unchanged", "http", "get", StoreError, "answered 304"),
-    ("no length", "s3", "get", StoreError, "header of its answer"),
-    ("odd time", "s3", "head", StoreError, "header of its answer"),
     ("two lengths", "http", "get", UnavailableError, "no HTTP"),
-    ("cut", "s3", "get", UnavailableError, "broke the connection off"),
+    ("cut", "s3", "get", UnavailableError, "broke the connection off|was cut"),
     ("cut", "http", "get", UnavailableError, "broke the connection off|was cut"),
     ("endless", "http", "get", LimitExceededError, "bytes allowed"),
     ("too long", "http", "get", UnavailableError, "broke the connection off|was cut"),
@@ -265,10 +263,10 @@ def test_a_refusal_of_google_has_its_class_in_every_way_of_asking(
             "412 Precondition Failed",
             "same",
             BlobChangedError,
-            "it was replaced since it was opened: gs://tst/x/a",
+            "the blob was replaced since it was opened: gs://tst/x/a",
         ),
-        ("416 Range Not Satisfiable", "ranges", TruncatedError, "a range lies past the end of the blob"),
-        ("416 Range Not Satisfiable", "same", TruncatedError, "a range lies past the end of the blob"),
+        ("416 Range Not Satisfiable", "ranges", TruncatedError, "a range is past the end of the blob"),
+        ("416 Range Not Satisfiable", "same", TruncatedError, "a range is past the end of the blob"),
         ("404 Not Found", "same", BlobNotFoundError, "no such blob: gs://tst/x/a"),
     ],
 )

@@ -10,6 +10,7 @@ from warpdata.errors import BadMagicError, BlobNotFoundError, StoreError, requir
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence
+    from pathlib import Path
 
     from warpdata.bytekit.io.ranges import RangeReader
     from warpdata.catalog.access import AccessKeywords
@@ -37,11 +38,13 @@ def open_episode(
     source: str | os.PathLike[str] | RangeReader | bytes | BinaryIO | ChunkList,
     *,
     catalog: str | os.PathLike[str] | None = None,
+    edited: bool = True,
 ) -> Episode:
     """Open an episode: a directory, a shard or a chunk list, by path or URL; reads lazily.
 
     `#id` goes inside a root, a folder of shards or a published dataset: `robot_data#3`, `lab/reacher@v1#3`. A shard
-    may also be bytes, a file opened in binary mode or a RangeReader. `catalog`: where datasets are looked for.
+    may also be bytes, a file opened in binary mode or a RangeReader. `catalog` is where datasets are looked up.
+    `edited=False` opens a recording without the edits of its root.
     """
     opening = _opening()
     if isinstance(source, opening.ChunkList):
@@ -50,12 +53,12 @@ def open_episode(
     if isinstance(source, str):
         source, inside = divided_address(source)
         if inside is not None:
-            return open_episodes(source, catalog=catalog).open(inside)
+            return open_episodes(source, catalog=catalog, edited=edited).open(inside)
         if is_published(source):
             raise _one_of_many(source, open_episodes(source, catalog=catalog))
     place, found = place_and_bytes(source)
     if found is None and place is not None:
-        return _directory(place)
+        return _open_directory(place, edited=edited)
     try:
         episode: Episode = opening.episode_of_shard(opening.ShardReader.open(found), place)
         return episode
@@ -66,7 +69,7 @@ def open_episode(
         several = open_episodes(found)
         if len(several):
             raise _one_of_many(found, several)
-    return _directory(found)
+    return _open_directory(found, edited=edited)
 
 
 @functools.cache
@@ -86,12 +89,13 @@ def _one_of_many(address: str, episodes: Episodes) -> Exception:
 @suggests
 def open(  # noqa: A001 - the one way in
     address: str | os.PathLike[str], *, catalog: str | os.PathLike[str] | None = None
-) -> Any:
-    """Open whatever is there: an Episode, Episodes, a Dataset, a corpus or a vector store.
+) -> Episode | Episodes | Dataset | FixedOrderSource | VectorStore:
+    """Open what an address names: an Episode, Episodes, a Dataset, a corpus or a vector store.
 
-    An address is a path, a URL, or `workspace/name[@version]` of a published dataset; `#id` goes to one episode inside.
-    A set of a foreign format (LeRobot, …) opens as Episodes where it lies, read-only; nothing is converted. `catalog`:
-    where published datasets are looked for.
+    An address is a path, a URL, or `workspace/name[@version]` of a published dataset; `#id` selects one episode inside.
+    A set of a foreign format (LeRobot, …) opens as Episodes in place, read-only; nothing is converted. `catalog` is
+    where published datasets are looked up. Where the kind is known, `open_episode`, `open_episodes`, `open_dataset`,
+    `open_corpus` and `open_vectors` have that type for editors and type checkers.
     """
     text = address_text(address)
     base, inside = divided_address(text)
@@ -144,18 +148,22 @@ def address_kind(address: str | os.PathLike[str]) -> str:
 
 @suggests
 def open_episodes(
-    address: str | os.PathLike[str], *, catalog: str | os.PathLike[str] | None = None
+    address: str | os.PathLike[str],
+    *,
+    catalog: str | os.PathLike[str] | None = None,
+    edited: bool = True,
 ) -> Episodes:
-    """The episodes of a root of recordings, a folder of shards, a published dataset or a foreign set.
+    """Open the episodes of a root of recordings, a folder of shards, a published dataset or a foreign set.
 
-    By path, URL or name; the address of one episode gives that one. `catalog`: where published datasets are looked for.
+    By path, URL or name; the address of one episode gives that one. `catalog` is where published datasets are looked
+    up. `edited=False` shows recordings without the edits of their root.
     """
     from warpdata.episodes.collection import Episodes
     from warpdata.episodes.shard_folder import ShardFolderSource
 
     text = address_text(address)
     if divided_address(text)[1] is not None:
-        return Episodes.of([open_episode(text, catalog=catalog)])
+        return Episodes.of([open_episode(text, catalog=catalog, edited=edited)])
     try:
         kind = address_kind(text)
     except (BadMagicError, BlobNotFoundError):
@@ -166,12 +174,10 @@ def open_episodes(
     if kind == "dataset":
         return dataset(text, catalog=catalog).episodes
     if kind == "recordings":
-        return open_recordings(text)
-    return (
-        Episodes(ShardFolderSource(folder_at(text)))
-        if kind == "shards"
-        else Episodes.of([open_episode(text)])
-    )
+        return open_recordings(text, edited=edited)
+    if kind == "shards":
+        return Episodes(ShardFolderSource(folder_at(text)))
+    return Episodes.of([open_episode(text, edited=edited)])
 
 
 def foreign_episodes(
@@ -234,12 +240,12 @@ def is_published(address: str) -> bool:
     return is_dataset_name(address)
 
 
-def _directory(folder: Any) -> Episode:
-    """An episode directory as the edits of the root around it show it."""
+def _open_directory(folder: Any, *, edited: bool) -> Episode:
+    """Open an episode directory, with the edits of the root around it unless told otherwise."""
     from warpdata.episodes.disk_episode import DiskEpisode
     from warpdata.episodes.edits import shown
 
-    return shown(folder) if isinstance(folder, str | os.PathLike) else DiskEpisode(folder)
+    return shown(folder) if edited and isinstance(folder, str | os.PathLike) else DiskEpisode(folder)
 
 
 @suggests
@@ -424,6 +430,64 @@ def load_wshard(
 
 
 @suggests
+def pack_episode(
+    episode: Episode | str | os.PathLike[str],
+    output: str | os.PathLike[str],
+    compression: CompressionChoice = None,
+    *,
+    compat: str = "default",
+    raw: bool = False,
+    reencode: bool = False,
+    episode_id: str | None = None,
+    overwrite: bool = False,
+    catalog: str | os.PathLike[str] | None = None,
+) -> Path:
+    """Write an episode, or the one at an address, as one `.wshard`; cameras keep their encoded bytes.
+
+    `raw` packs the recording without the edits of its root. Cameras of different encoders that were joined become one
+    video only with `reencode`, which changes pixels.
+    """
+    from warpdata.episodes import packed
+
+    if isinstance(episode, str | os.PathLike):
+        episode = open_episode(address_text(episode), catalog=catalog, edited=not raw)
+    return packed.pack_episode(
+        episode,
+        output,
+        compression,
+        compat=compat,
+        raw=raw,
+        reencode=reencode,
+        episode_id=episode_id,
+        overwrite=overwrite,
+    )
+
+
+@suggests
+def unpack_episode(
+    episode: str | os.PathLike[str],
+    directory: str | os.PathLike[str],
+    *,
+    overwrite: bool = False,
+    catalog: str | os.PathLike[str] | None = None,
+) -> Path:
+    """Write the packed recording at an address as a directory again: values, times, metadata and video.
+
+    `overwrite` replaces an episode directory, and nothing else.
+    """
+    from warpdata.episodes.packed import PackedSource
+    from warpdata.episodes.packed import unpack_episode as unpack
+    from warpdata.timeline.source import innermost
+
+    source = innermost(open_episode(address_text(episode), catalog=catalog).source)
+    if not isinstance(source, PackedSource):
+        raise ValueError(
+            f"not a packed recording: {episode}; use `warp chunk` to cut shards by step, `warp join` to join chunks"
+        )
+    return unpack(source.shard, directory, overwrite=overwrite)
+
+
+@suggests
 def chunk_episode(
     episode: Episode | WShardEpisode | str | os.PathLike[str],
     folder: str | os.PathLike[str],
@@ -481,7 +545,10 @@ def open_vectors(
     found = place_and_bytes(source)[1]
     if found is None:
         raise _directory_error(source)
-    return VectorStore.open(found)
+    store = VectorStore.open(found)
+    if isinstance(source, str | os.PathLike):
+        store.reopen_by(open_vectors, source)
+    return store
 
 
 @suggests

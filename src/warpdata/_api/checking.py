@@ -15,7 +15,6 @@ from warpdata._api import (
     is_root,
     open_episode,
     open_episodes,
-    open_recordings,
     place_and_bytes,
     runner_for,
 )
@@ -65,22 +64,28 @@ def check_dataset(
         )
     elif inside is None and is_root(base):
         found = check_root(folder_at(base), progress=progress, deep=deep, raw=raw, runner=runner)
-    elif inside is not None and raw and address_kind(base) == "recordings":
-        found = _check_one(lambda: open_recordings(base, edited=False).open(inside), inside, deep=deep)
     else:
         name = inside or os.path.basename(base.partition("?")[0].rstrip("/"))
-        found = _check_one(lambda: open_episode(text, catalog=catalog), name, deep=deep)
+        found = _check_one(lambda: open_episode(text, catalog=catalog, edited=not raw), name, deep=deep)
         if inside is None and not found.is_damaged:
             found = _with_blocks(found, place_and_bytes(base)[1], name)
     return found.without(mute)
 
 
 def _foreign_set(address: str) -> Episodes | None:
-    """The episodes of another program, as far as an address names some; None where it holds something of ours."""
+    """Episodes of a foreign format at an address; None for our own formats, also if damaged."""
+    base = divided_address(address)[0]
     try:
-        address_kind(divided_address(address)[0])
-    except (BadMagicError, BlobNotFoundError):
-        return foreign_episodes(address)
+        kind = address_kind(base)
+    except (BadMagicError, BlobNotFoundError) as error:
+        episodes = foreign_episodes(address)
+        if episodes is None and isinstance(error, BadMagicError) and ".wshard" not in base:
+            raise
+        return episodes
+    if kind in ("corpus", "rows", "vectors"):
+        raise ValueError(
+            f"no episodes at this address: expected recordings, got {kind}: {base}; use `warp verify`"
+        )
     return None
 
 

@@ -6,7 +6,7 @@ import contextlib
 import os
 import urllib.parse
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TypedDict
 
@@ -26,8 +26,15 @@ from warpdata.errors import (
 )
 from warpdata.formats.manifest.model import BlobRef
 from warpdata.formats.manifest.parts import PartSource
-from warpdata.settings import Settings, aws_keys
-from warpdata.stores.address import StoreOptions, is_remote, open_store, place_of, plain_address, same_place
+from warpdata.settings import Settings, aws_keys, aws_role
+from warpdata.stores.address import (
+    StoreOptions,
+    address_in_catalog,
+    is_remote,
+    open_store,
+    place_of,
+    plain_address,
+)
 from warpdata.stores.awskeys import AwsFiles
 from warpdata.stores.blobs import AnyBlobReader, BlobAddress, BlobReader, LocalBlobReader, PageSums
 from warpdata.stores.blobstore import BlobStore
@@ -107,6 +114,7 @@ def access_options(settings: Settings, **changes: object) -> AccessOptions:
         settings.aws_profile,
         AwsFiles(settings.aws_credentials_file, settings.aws_config_file),
         find_secrets=aws_keys,
+        find_role=aws_role,
         proxies=Proxies(settings.proxies, settings.no_proxy),
     )
     said = {
@@ -181,9 +189,10 @@ class Access:
             and self.options.prefetch not in ("off", "0", "none")
         )
 
-    def store_of(self, address: str) -> BlobStore:
+    def store_of(self, address: str, *, follow_redirects: bool = True) -> BlobStore:
         """An open store, retried and counted."""
-        return ReliableStore(open_store(address, self.options.store), self.meter, self._policy)
+        options = replace(self.options.store, follow_redirects=follow_redirects)
+        return ReliableStore(open_store(address, options), self.meter, self._policy)
 
     def reader(
         self, catalog: Catalog, blob: BlobRef, label: str, sums: PageSums | None = None
@@ -265,21 +274,23 @@ class Access:
         return BlobReader(address, store, self.cache, sums)
 
     def place(self, catalog: Catalog, blob: BlobRef) -> tuple[BlobStore | None, str]:
-        """The store and the name of a blob: the catalog's own blob area unless its address says otherwise."""
+        """The store and the key of a blob: the blob area of its catalog unless the manifest has a uri for it."""
         if not blob.is_elsewhere:
             return catalog.store, blob.key
         assert blob.uri is not None
-        if not same_place(catalog.address, blob.uri) and not self.options.allow_foreign_uris:
+        folder, _, key = blob.uri.rpartition("/")
+        own = address_in_catalog(catalog.given, folder)
+        if own is None and not self.options.allow_foreign_uris:
             hint = "Pass allow_foreign_uris=True if you trust the publisher of this dataset."
             raise DatasetError(
                 "the manifest points outside its catalog", path=plain_address(blob.uri), hint=hint
             )
         if self.is_offline and is_remote(blob.uri):
             return None, blob.key
-        folder, _, key = blob.uri.rpartition("/")
-        if folder not in self._foreign:
-            self._foreign[folder] = self.store_of(folder)
-        return self._foreign[folder], urllib.parse.unquote(key)
+        address = own or folder
+        if address not in self._foreign:
+            self._foreign[address] = self.store_of(address, follow_redirects=own is None)
+        return self._foreign[address], urllib.parse.unquote(key)
 
 
 def writable_catalog(access: Access) -> Catalog:

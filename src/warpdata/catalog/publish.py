@@ -23,7 +23,7 @@ from warpdata.catalog.signing import sign_version
 from warpdata.catalog.transfer import Progress, Sent, Upload, put_in_place, send
 from warpdata.catalog.turns import turn
 from warpdata.errors import BlobNotFoundError, ConflictError, ManifestCorruptedError, PointerMovedError
-from warpdata.formats.manifest.fields import check_portable
+from warpdata.formats.manifest.fields import check_uri
 from warpdata.formats.manifest.layout import MAX_MANIFEST_BYTES
 from warpdata.formats.manifest.model import ArtifactPart, LongList, Manifest, TablePart
 from warpdata.formats.manifest.reader import parse_manifest
@@ -355,5 +355,5 @@ def _with_notes(manifest: Manifest, seen: PointerState, options: PublishOptions)
         if not isinstance(part.shards, LongList):  # which has no addresses
             for blob in part.blobs():
                 if blob.uri is not None:
-                    check_portable(blob.uri)
+                    check_uri(blob.uri)
     return replace(manifest, metadata=notes)

@@ -145,6 +145,8 @@ class ConversionReceipt(Receipt):
     signals: dict[str, SignalReceipt] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
     """What concerns no single signal."""
+    episode_notes: dict[str, dict[str, Any]] = field(default_factory=dict)
+    """Of an export: step times and static items of the episodes, by the id under which they are read again."""
 
     @classmethod
     def of_export(
@@ -208,7 +210,8 @@ class ConversionReceipt(Receipt):
 
     def document(self) -> bytes:
         """What an exported set keeps of it."""
-        return dump_json({"writer": f"warpdata {__version__}", "receipt": self.to_keep()})
+        found = {"writer": f"warpdata {__version__}", "receipt": self.to_keep()}
+        return dump_json({**found, **({"episodes": self.episode_notes} if self.episode_notes else {})})
 
     def lines(self) -> Iterator[str]:
         """The receipt for a person."""

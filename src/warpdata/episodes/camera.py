@@ -230,11 +230,14 @@ class CameraRecorder:
         return self._checked(data)
 
     def append(self, data: Any, ts_ns: Any) -> None:
-        """Record a copy of a frame; when this returns it survives a crash."""
+        """Record a copy of a frame, without `ts_ns` at the time of the clock; then it survives a crash."""
         frame = self._checked(data)
-        ts_ns = as_timestamp(ts_ns)
+        if ts_ns is not None:
+            ts_ns = as_timestamp(ts_ns)
         pixels = frame.data
         with self._lock:
+            if ts_ns is None:
+                ts_ns = self._frames.now()
             if ts_ns <= self._last:
                 raise refused(self.name, ts_ns, self._last)
             self._hand_over()

@@ -23,7 +23,7 @@ from warpdata.episodes.facts import facts_of, joined_tables, table_of
 from warpdata.episodes.summary import SignalSummary, summaries_of
 from warpdata.errors import BlobNotFoundError, FormatError, WarpError, nearest
 from warpdata.ordering.splitmix import splitmix64, stream_key
-from warpdata.sql.engine import matching_rows
+from warpdata.sql.engine import SqlResult, arrow_source, matching_rows, run_sql
 from warpdata.timeline.cards import html_table, picture_html, text, titled
 from warpdata.timeline.episode import Episode
 from warpdata.timeline.pictures import as_pixels, is_camera, limits_of, shrunk
@@ -272,6 +272,11 @@ class Episodes(Sequence[Episode]):
         """Where in this sequence the episodes are that satisfy a SQL condition, in order."""
 
         return matching_rows(self.facts, condition)
+
+    def sql(self, query: str) -> SqlResult:
+        """Run a SELECT over the table `episodes`: `select task, count(*) from episodes group by task`."""
+        facts = self.facts
+        return run_sql(query, {"episodes": arrow_source(list(facts.schema), lambda *_: iter([facts]))})
 
     def stats(self, signals: Sequence[str] | None = None) -> dict[str, SignalSummary]:
         """Count, mean, std, min, max and quantiles per signal over all episodes.

@@ -13,6 +13,7 @@ from warpdata.bytekit.io.commit import fsync_folder, make_folders, map_os_errors
 from warpdata.bytekit.io.filenames import keep_apart
 from warpdata.bytekit.process.forks import tell_in_child
 from warpdata.bytekit.process.locks import make_locked_folder
+from warpdata.episodes.clock import RecordingClock
 from warpdata.episodes.durability import Durability
 from warpdata.episodes.interrupts import finish_despite_interrupt, interrupts_wait
 from warpdata.episodes.provenance import first_meta
@@ -53,13 +54,19 @@ class DiskEpisodeWriter(EpisodeWriter):
         meta: Mapping[str, Any] | None = None,
         on_close: Callable[[DiskEpisodeWriter], None] | None = None,
         wait: bool = True,
+        clock: RecordingClock | None = None,
     ) -> None:
-        """`wait` says whether to wait until the beginning survives power loss; the next call tells if it does not."""
+        """`wait`: wait until the beginning survives power loss. `clock`: for records that come without a time."""
+        self._clock = clock
         self._durability = Durability.parse(durability)
         self._video = video or VideoOptions()
         self._on_close = on_close
         self.path = Path(os.path.abspath(directory))
         self._meta = {**first_meta(_WRITER, created_ts_ns, uid), **(meta or {})}
+        if clock is not None:
+            self._meta["clock"] = clock.facts()
+        self._row_signals: set[str] = set()
+        """Signals that get their records by rows."""
         self._static: dict[str, Any] = {}
         self._taken: dict[str, str] = {}
         self._declared: dict[str, tuple[Hints, VideoOptions]] = {}
@@ -88,7 +95,8 @@ class DiskEpisodeWriter(EpisodeWriter):
             work = self.path / layout.RECORDING_FOLDER
             try:
                 facts = {"episode": {"meta": self._meta}}
-                self._recording = Recording(work, facts, self._durability, self._begun, lock)
+                now = None if self._clock is None else self._clock.now
+                self._recording = Recording(work, facts, self._durability, self._begun, lock, now)
                 if wait:
                     self._recording.wait_until_begun()
             except BaseException:
@@ -106,8 +114,18 @@ class DiskEpisodeWriter(EpisodeWriter):
         """The identity of the episode."""
         return str(self._meta["uid"])
 
-    def append(self, signal_name: str, data: Any, ts_ns: int) -> None:
-        """Add a copy of `data` to a signal at `ts_ns`; when this returns, the record survives a crash."""
+    def append(self, signal_name: str, data: Any, ts_ns: int | None = None) -> None:
+        """Add a copy of `data` to a signal at `ts_ns`; when this returns, the record survives a crash.
+
+        Without `ts_ns` the clock of the recording is read. Any thread may call it.
+        """
+        if signal_name in self._row_signals:
+            with self._lock:  # between the records of a row nothing else is added to its signals
+                self._append(signal_name, data, ts_ns)
+        else:
+            self._append(signal_name, data, ts_ns)
+
+    def _append(self, signal_name: str, data: Any, ts_ns: int | None) -> None:
         signal = self._signals.get(signal_name)
         try:
             if signal is None:
@@ -117,26 +135,31 @@ class DiskEpisodeWriter(EpisodeWriter):
             self._dropped(signal_name)
             raise
 
-    def append_row(self, row: Sequence[tuple[str, Any]], ts_ns: int) -> None:
+    def append_row(self, row: Sequence[tuple[str, Any]], ts_ns: int | None = None) -> None:
         """Add a value to each of several signals at one time: all of them, or none where one is refused."""
-        ts_ns = as_timestamp(ts_ns)
-        known, checked = self._signals, []
-        try:
-            for name, data in row:
-                signal = known.get(name) or self._add(name, data, ts_ns)
-                checked.append((signal, signal.checked(data, ts_ns)))
-        except (WarpError, TypeError, ValueError):
-            self._dropped(*(name for name, _ in row))
-            raise
-        for signal, value in checked:
-            signal.append(value, ts_ns)
+        with self._lock:
+            if ts_ns is None and self._clock is not None:
+                ts_ns = self._clock.now()
+            ts_ns = as_timestamp(ts_ns)
+            checked = []
+            try:
+                for name, data in row:
+                    signal = self._signals.get(name) or self._add(name, data, ts_ns)
+                    self._row_signals.add(name)
+                    checked.append((signal, signal.checked(data, ts_ns)))
+            except (WarpError, TypeError, ValueError):
+                self._dropped(*(name for name, _ in row))
+                raise
+            for signal, value in checked:
+                signal.append(value, ts_ns)
 
     def _dropped(self, *names: str) -> None:
         """Count values that were refused while the recording goes on."""
-        if self._closed is None:
-            dropped = self._recording.dropped
-            for name in names:
-                dropped[name] = dropped.get(name, 0) + 1
+        with self._lock:
+            if self._closed is None:
+                dropped = self._recording.dropped
+                for name in names:
+                    dropped[name] = dropped.get(name, 0) + 1
 
     def set_static(self, name: str, data: Any) -> None:
         """Set an item that does not change in time, once; a signal of that name is an error."""
@@ -271,7 +294,8 @@ class DiskEpisodeWriter(EpisodeWriter):
             return signal_file(folder, name, suffix), signal_file(folder, name, layout.FRAMES_SUFFIX)
 
         def documents(signals: dict[str, Any]) -> dict[Path, bytes]:
-            return last_documents(folder, self._meta, self._static, signals, interrupted)
+            meta = self._meta if self._clock is None else {**self._meta, "clock": self._clock.last_facts()}
+            return last_documents(folder, meta, self._static, signals, interrupted)
 
         return targets, folder, documents
 

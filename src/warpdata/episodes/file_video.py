@@ -24,6 +24,7 @@ from warpdata.formats.episodedir.sample_table import same_stream, sample_table
 from warpdata.formats.episodedir.signal_file import Description
 from warpdata.formats.episodedir.video import Probe, list_packets
 from warpdata.timeline.meta import Role
+from warpdata.timeline.times import frozen
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,6 +175,17 @@ class FileVideo(VideoSignal):
     def first(self) -> int:
         """The number of the first frame in the file."""
         return self._first if isinstance(self._first, int) else self._first()
+
+    @cached_property
+    def _shown_ts_ns(self) -> NDArray[np.int64]:
+        """The times of the frames; known without the video, whose frames are compared with them when it is read."""
+        return frozen(self._times())
+
+    def _clock(self) -> NDArray[np.int64]:
+        return self._shown_ts_ns
+
+    def __len__(self) -> int:
+        return len(self._shown_ts_ns)
 
     def count_frames(self) -> tuple[int, int]:
         """The same number twice: its index is made of the file, whose other frames belong to other episodes."""

@@ -8,7 +8,7 @@ import shutil
 import threading
 import time
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -46,9 +46,16 @@ class SignalsJournal:
     """The journal of all numbers and events of a recording, of what is said of it, and of the first raw frames."""
 
     def __init__(
-        self, folder: Path, descriptor: Mapping[str, Any], durability: Durability, threads: RecordingThreads
+        self,
+        folder: Path,
+        descriptor: Mapping[str, Any],
+        durability: Durability,
+        threads: RecordingThreads,
+        now: Callable[[], int] | None = None,
     ) -> None:
         self.threads = threads
+        self.now = now or _no_clock
+        """The time of a record that came without one; called while the signal is locked, so that times increase."""
         self.lock = threading.Lock()
         self.syncs_every_record = durability.every_record
         self._facts = 0
@@ -72,6 +79,10 @@ class SignalsJournal:
         """Let go of the journal, which stays on disk."""
         self.threads.forget(self.writer)
         self.writer.close(durable=durable)
+
+
+def _no_clock() -> int:
+    raise TypeError("ts_ns is missing: this recording has no clock")
 
 
 class FrameJournal:
@@ -135,6 +146,7 @@ class FrameJournals:
         self._descriptor = {**descriptor, "kind": FRAMES_KIND, "stream": stream}
         self._frame_bytes = frame_bytes
         self._signals = signals
+        self.now = signals.now
         self._size = max(SEGMENT_BYTES, SEGMENT_FRAMES * frame_bytes)
         self._made = 0
         self._row: deque[FrameJournal] = deque()

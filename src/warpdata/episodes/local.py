@@ -14,6 +14,7 @@ import pyarrow as pa
 from warpdata.bytekit.arrow_arrays import to_arrow
 from warpdata.bytekit.io.folders import FolderReader, SubFolder
 from warpdata.bytekit.process.locks import ThreadLock
+from warpdata.episodes.clock import RecordingClock
 from warpdata.episodes.collection import Episodes, EpisodesSource
 from warpdata.episodes.disk_episode import DirectorySource
 from warpdata.episodes.disk_writer import DiskEpisodeWriter
@@ -245,17 +246,23 @@ class LocalDatasetWriter:
         Durability.parse(durability)
         self.durability = durability
 
-    def new_episode(self, *, meta: Mapping[str, Any] | None = None, wait: bool = True) -> DiskEpisodeWriter:
+    def new_episode(
+        self,
+        *,
+        meta: Mapping[str, Any] | None = None,
+        wait: bool = True,
+        clock: RecordingClock | None = None,
+    ) -> DiskEpisodeWriter:
         """Claim the next free id and return the writer of its episode; `meta` adds to its metadata.
 
-        `wait` says whether to wait until the beginning survives power loss.
+        `wait`: wait until the beginning survives power loss. `clock`: for records that come without a time.
         """
         number = self._next()
         while True:
             try:
                 return DiskEpisodeWriter(
                     episode_path(self.root, number), video=self.video, durability=self.durability, meta=meta,
-                    wait=wait,
+                    wait=wait, clock=clock,
                 )  # fmt: skip
             except ConflictError:
                 number += 1

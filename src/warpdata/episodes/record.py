@@ -6,20 +6,21 @@ import contextlib
 import os
 import re
 import threading
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Self, get_args
+from typing import TYPE_CHECKING, Any, Self, get_args
 
 import numpy as np
 
 from warpdata.bytekit.io.commit import writable_path
 from warpdata.bytekit.process.forks import tell_in_child
+from warpdata.episodes.clock import Clock, RecordingClock
 from warpdata.episodes.disk_writer import RECORDING_SUFFIX, DiskEpisodeWriter
 from warpdata.episodes.durability import Durability
 from warpdata.episodes.local import LocalDatasetWriter
 from warpdata.episodes.packed import pack_episode
 from warpdata.episodes.provenance import environment
+from warpdata.episodes.stream_writer import check_no_file
 from warpdata.episodes.values import Hints
 from warpdata.errors import (
     ConflictError,
@@ -39,8 +40,6 @@ from warpdata.timeline.source import OUTCOMES, STEPS, Outcome, StepClock
 
 if TYPE_CHECKING:
     from types import TracebackType
-
-Clock = Literal["monotonic", "wall", "simulated"]
 
 SHARD_SUFFIX = ".wshard"
 _STRANGE = re.compile(r"[^A-Za-z0-9_.-]")
@@ -118,8 +117,7 @@ class Recorder:
 
         Times of one signal increase; without `ts_ns` the clock is read.
         """
-        now = self._now() if ts_ns is None else ts_ns
-        (self._writer or self._begin()).append(signal, value, now)
+        (self._writer or self._begin()).append(signal, value, ts_ns)
 
     def step(
         self,
@@ -146,10 +144,9 @@ class Recorder:
         if not row:
             raise ValueError("a step needs observations, actions, or what they led to")
         with self._lock:
-            now = self._now() if ts_ns is None else ts_ns
             for name, _, role in row:
                 self._take_role(name, role)  # type: ignore[arg-type]
-            (self._writer or self._begin()).append_row([(name, value) for name, value, _ in row], now)
+            (self._writer or self._begin()).append_row([(name, value) for name, value, _ in row], ts_ns)
 
     def declare(
         self,
@@ -241,20 +238,13 @@ class Recorder:
                 "a recording is under way here, or was never finished", path=self._work,
                 hint=f"Wait for its recorder; if it was killed, run `warp salvage {self.target}`.",
             )  # fmt: skip
-        if self.target.exists() and not self._overwrite:
-            raise ConflictError(
-                "the file exists already", path=self.target, hint="Choose another, or say overwrite=True."
-            )
+        if not self._overwrite:
+            check_no_file(self.target)
         writable_path(self.target)
 
     def _check_open(self) -> None:
         if self._closed is not None:
             raise WriterClosedError(f"the episode is {self._closed}", path=self.path or self.target)
-
-    def _now(self) -> int:
-        if self._clock == "simulated":
-            raise ValueError("simulated time is given with every record: pass ts_ns=")
-        return time.time_ns() if self._clock == "wall" else time.monotonic_ns()
 
     def _begin(self) -> DiskEpisodeWriter:
         with self._lock:
@@ -269,20 +259,16 @@ class Recorder:
             return self._writer
 
     def _new_writer(self) -> DiskEpisodeWriter:
-        meta: dict[str, Any] = {"clock": self._clock_facts()}
+        meta: dict[str, Any] = {}
+        clock = RecordingClock(self._clock)
         if self._step_clock is not None or self._outcome != "same":
             meta["steps"] = StepClock(self._step_clock or STEPS, self._outcome).to_json()
         if self._is_file:
             return DiskEpisodeWriter(
-                self._work, video=self._video, durability=self._durability, meta=meta, wait=False
+                self._work, video=self._video, durability=self._durability, meta=meta, wait=False, clock=clock
             )
         root = LocalDatasetWriter(self.target, video=self._video, durability=self._durability)
-        return root.new_episode(meta=meta, wait=False)
-
-    def _clock_facts(self) -> dict[str, Any]:
-        """What the times mean: the clock, and what to add to get the time of day."""
-        offset = {"monotonic": time.time_ns() - time.monotonic_ns(), "wall": 0, "simulated": None}
-        return {"name": self._clock, "wall_offset_ns": offset[self._clock]}
+        return root.new_episode(meta=meta, wait=False, clock=clock)
 
     def _take_role(self, name: str, role: Role) -> None:
         known = self._roles.get(name)

@@ -61,8 +61,12 @@ class Recording:
         durability: Durability,
         on_begun: Callable[[], None] | None = None,
         lock: FileLock | None = None,
+        now: Callable[[], int] | None = None,
     ) -> None:
-        """`lock` is that of the episode the folder is in; a folder by itself is locked as it is made."""
+        """`lock` is that of the episode the folder is in; a folder by itself is locked as it is made.
+
+        `now` reads the clock for records that come without a time.
+        """
         self.folder = folder
         self.signals: dict[str, SignalRecorder] = {}
         self.dropped: dict[str, int] = {}
@@ -85,7 +89,7 @@ class Recording:
         self._threads = RecordingThreads(durability, self._tell)
         try:
             facts = {**facts, "revision": REVISION}
-            self._journal = SignalsJournal(folder, facts, durability, self._threads)
+            self._journal = SignalsJournal(folder, facts, durability, self._threads, now)
             self._tables = self._threads.table_jobs(_TABLE_BLOCKS, _TABLE_DELAY_S)
             self._threads.chores.submit(self._begin)
             if durability.every_record:
@@ -128,7 +132,8 @@ class Recording:
 
     def add(self, name: str, data: Any, ts_ns: Any, hints: Hints, options: VideoOptions) -> SignalRecorder:
         """The recorder of a new signal, made from its first value; that value is not recorded yet."""
-        as_timestamp(ts_ns)
+        if ts_ns is not None:
+            as_timestamp(ts_ns)
         description = describe(name, data, hints)
         # A stream that could not be made is never tried again under the same number: its files may exist.
         self._streams += 1

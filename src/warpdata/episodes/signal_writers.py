@@ -17,6 +17,7 @@ from warpdata.bytekit.process.forks import tell_in_child
 from warpdata.episodes.durability import Durability
 from warpdata.episodes.interrupts import finish_despite_interrupt, interrupts_wait
 from warpdata.episodes.recording import Recording, SignalRecorder
+from warpdata.episodes.stream_writer import check_no_file
 from warpdata.episodes.tables import write_empty
 from warpdata.episodes.values import Hints, as_numbers
 from warpdata.episodes.work_folder import facts_of, work_folder
@@ -34,8 +35,11 @@ _BROKEN = "broken: closing it failed; `warp salvage` finishes it"
 class _JournaledWriter(SignalWriter):
     """One signal with a recording of its own, made by the first record and gone when the files are done."""
 
-    def __init__(self, path: str | os.PathLike[str], hints: Hints, durability: str) -> None:
+    def __init__(
+        self, path: str | os.PathLike[str], hints: Hints, durability: str, *, overwrite: bool
+    ) -> None:
         self.path = Path(os.path.abspath(path))
+        self._overwrite = overwrite
         self._hints = hints
         self._durability = Durability.parse(durability)
         self._options = VideoOptions()
@@ -68,10 +72,12 @@ class _JournaledWriter(SignalWriter):
             self._closed = _BROKEN
             if self._recording is None or self._signal is None or not self._signal.count:
                 self._drop_recording()
+                self._check_targets()
                 self._write_nothing()
             else:
                 self._signal = None
                 try:
+                    self._check_targets()
                     self._recording.finish(self._targets, self.path.parent, lambda _: {})
                 except BaseException:
                     self._recording.let_go()
@@ -105,6 +111,11 @@ class _JournaledWriter(SignalWriter):
 
     def _targets(self, _name: str, _suffix: str) -> tuple[Path, Path]:
         return self.path, self._frames_file or self.path
+
+    def _check_targets(self) -> None:
+        if not self._overwrite:
+            for path in filter(None, (self.path, self._frames_file)):
+                check_no_file(path)
 
     def _open(self, data: Any, ts_ns: Any) -> SignalRecorder:
         with interrupts_wait(), self._lock:
@@ -143,9 +154,11 @@ class SimpleSignalWriter(_JournaledWriter):
         units: str | None = None,
         names: Sequence[str] | None = None,
         durability: str = "100ms",
+        overwrite: bool = False,
     ) -> None:
         # Values that would be images in an episode are tensors here: the file is a table.
-        super().__init__(path, Hints.of_caller(units=units, names=names), durability)
+        super().__init__(path, Hints.of_caller(units=units, names=names), durability, overwrite=overwrite)
+        self._check_targets()
 
     def _check_first(self, data: Any) -> None:
         if isinstance(data, str | bytes | bytearray | memoryview):
@@ -179,9 +192,11 @@ class VideoSignalWriter(_JournaledWriter):
         quality: int | None = None,
         preset: str | None = None,
         durability: str = "100ms",
+        overwrite: bool = False,
     ) -> None:
-        super().__init__(path, Hints("image"), durability)
+        super().__init__(path, Hints("image"), durability, overwrite=overwrite)
         self.frames_path = Path(os.path.abspath(frames_path))
+        self._check_targets()
         self._options = VideoOptions(codec, gop_size, fps, quality, preset)
 
     @property

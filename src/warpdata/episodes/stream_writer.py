@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 import os
+import threading
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -30,6 +31,7 @@ from warpdata.episodes.step_journal import (
 from warpdata.episodes.threads import RecordingThreads
 from warpdata.episodes.values import as_declared
 from warpdata.errors import (
+    ConflictError,
     JournalInUseError,
     RecordingError,
     SchemaMismatchError,
@@ -74,7 +76,10 @@ class WShardStreamWriter:
         reward_dtype: str = "f32",
         durability: str = "100ms",
         compat: str = "default",
+        overwrite: bool = False,
     ) -> None:
+        self._overwrite = overwrite
+        self._lock = threading.RLock()
         self.path = os.path.abspath(path)
         self.partial_path = self.path + ".partial"
         self.steps = 0
@@ -98,6 +103,7 @@ class WShardStreamWriter:
                 hint="Declare smaller shapes, or record the large channel with a recorder of its own.",
             )
         plan_shard(step_episode(self.partial_path, self._descriptor, [], 0), self.path)
+        self._check_target()
         self._journal: JournalWriter | None = None
         self._threads: RecordingThreads | None = None
         self._state = "new"
@@ -107,6 +113,7 @@ class WShardStreamWriter:
 
     def in_child(self) -> None:
         """In a forked child: the recording goes on in the process that began it."""
+        self._lock = threading.RLock()
         if self._state == "recording":
             self._state = "recorded by another process"
 
@@ -115,6 +122,7 @@ class WShardStreamWriter:
         if self._state != "new":
             raise WriterClosedError(f"the episode is {self._state}", path=self.path)
         check_free(self.partial_path)
+        self._check_target()
         writable_path(self.path)
         self._record = StepRecord(0, self._layout.payload_bytes)
         self._slots = [
@@ -155,7 +163,18 @@ class WShardStreamWriter:
         truncated: bool | None = None,
         timestamp_ns: int | None = None,
     ) -> None:
-        """Record one step; when this returns, it survives the death of this process."""
+        """Record one step; when this returns, it survives the death of this process. Any thread may call it."""
+        with self._lock:  # the row is collected in one buffer
+            self._write(values, reward, done, truncated, timestamp_ns)
+
+    def _write(
+        self,
+        values: Mapping[str, Any],
+        reward: float | None,
+        done: bool | None,
+        truncated: bool | None,
+        timestamp_ns: int | None,
+    ) -> None:
         if self._state != "recording":
             raise self._not_recording()
         threads: RecordingThreads = self._threads  # type: ignore[assignment]
@@ -183,11 +202,16 @@ class WShardStreamWriter:
 
     def end_episode(self) -> None:
         """Turn the journal into the finished file: contiguous blocks, checksums, fsync, atomic rename."""
+        with self._lock:
+            self._end()
+
+    def _end(self) -> None:
         if self._state != "recording":
             raise self._not_recording()
         with self._released() as journal:
             self._state = "unfinished"
             try:
+                self._check_target()
                 runs = [StepRun(journal.records_offset, self.steps)]
                 episode = step_episode(self.partial_path, self._descriptor, runs, self._record.size)
                 save_wshard(episode, self.path, self._layout.compression(), compat=self._descriptor["compat"])
@@ -199,17 +223,19 @@ class WShardStreamWriter:
 
     def abort(self) -> None:
         """Delete the journal and everything recorded in it."""
-        if self._state in ("recording", "unfinished"):
-            holding = self._released() if self._state == "recording" else contextlib.nullcontext()
-            with holding, map_os_errors(self.partial_path):
-                os.unlink(self.partial_path)
-        self._state = "aborted"
+        with self._lock:
+            if self._state in ("recording", "unfinished"):
+                holding = self._released() if self._state == "recording" else contextlib.nullcontext()
+                with holding, map_os_errors(self.partial_path):
+                    os.unlink(self.partial_path)
+            self._state = "aborted"
 
     def close(self) -> None:
         """Let go of the journal without finishing the episode; it can be salvaged later."""
-        if self._state == "recording":
-            with self._released():
-                self._state = "unfinished"
+        with self._lock:
+            if self._state == "recording":
+                with self._released():
+                    self._state = "unfinished"
 
     def __repr__(self) -> str:
         return f"<WShardStreamWriter {self.path}: {self.steps} steps, {self._state}>"
@@ -266,6 +292,10 @@ class WShardStreamWriter:
             raise TimestampOrderError(f"{ts_ns} is not increasing after {self._last_ts_ns}", path=self.path)
         return ts_ns
 
+    def _check_target(self) -> None:
+        if not self._overwrite:
+            check_no_file(self.path)
+
     @contextlib.contextmanager
     def _released(self) -> Iterator[JournalWriter]:
         """Stop the threads and close the journal; what was written stays in it, and nobody salvages it meanwhile."""
@@ -293,6 +323,14 @@ class WShardStreamWriter:
         unknown = sorted(map(str, set(values) - set(known)))
         fact = f"no channel has the id {', '.join(map(repr, unknown))}.{nearest(unknown[0], known)}"
         return SchemaMismatchError(fact, path=self.path, hint="Use the ids the channels were declared with.")
+
+
+def check_no_file(path: str | os.PathLike[str]) -> None:
+    """Raise ConflictError if a file is at the path that a recording is to have."""
+    if os.path.lexists(path) and not os.path.isdir(path):
+        raise ConflictError(
+            "target exists", path=path, hint="Choose another path, or pass overwrite=True to replace it."
+        )
 
 
 def check_free(partial_path: str) -> None:
@@ -324,7 +362,7 @@ def owner_of(partial_path: str) -> str:
 
 def with_salvage_hint(error: WarpError, partial_path: str) -> WarpError:
     """The same error, with the way to the data that is still in the journal."""
-    error.hint = f"Everything recorded is kept: make room, then run `warp salvage {partial_path}`."
+    error.hint = f"Everything recorded is kept: make room for it, then run `warp salvage {partial_path}`."
     return error
 
 

@@ -346,14 +346,16 @@ class NumberRecorder(TableRecorder):
         return data
 
     def append(self, data: Any, ts_ns: Any) -> None:
-        """Record a copy of `data`; when this returns it survives a crash."""
+        """Record a copy of `data`, without `ts_ns` at the time of the clock; then it survives a crash."""
         if type(data) is not np.ndarray or data.dtype != self._dtype or data.shape != self._shape:
             data = self._converted(data)
-        if type(ts_ns) is not int or ts_ns.bit_length() > 63:
+        if ts_ns is not None and (type(ts_ns) is not int or ts_ns.bit_length() > 63):
             ts_ns = as_timestamp(ts_ns)
         with self._journal.lock:
             if self._threads.failure is not None:
                 self._threads.check()
+            if ts_ns is None:
+                ts_ns = self._journal.now()
             if ts_ns <= self._last:
                 raise refused(self.name, ts_ns, self._last)
             row = self.count - self._first
@@ -408,12 +410,15 @@ class EventRecorder(TableRecorder):
         return data
 
     def append(self, data: Any, ts_ns: Any) -> None:
-        """Record a copy of `data`; when this returns it survives a crash."""
+        """Record a copy of `data`, without `ts_ns` at the time of the clock; then it survives a crash."""
         packed = as_event(data, self._kind, self.name)
-        ts_ns = as_timestamp(ts_ns)
+        if ts_ns is not None:
+            ts_ns = as_timestamp(ts_ns)
         with self._journal.lock:
             if self._threads.failure is not None:
                 self._threads.check()
+            if ts_ns is None:
+                ts_ns = self._journal.now()
             if ts_ns <= self._last:
                 raise refused(self.name, ts_ns, self._last)
             row = self.count - self._first

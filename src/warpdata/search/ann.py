@@ -44,22 +44,25 @@ class GraphShape:
 
 @dataclass(frozen=True, slots=True)
 class Entries:
-    """Where walks may begin: rows spread over the graph; `weights @ query + squares` ranks them."""
+    """Where walks may begin: rows spread over the graph; `weights @ (query - centre) + squares` ranks them."""
 
     rows: NDArray[np.int32]
     vectors: Floats
+    centre: Floats
     weights: Floats
     squares: Floats
 
     @classmethod
     def of(cls, rows: Ints, vectors: Floats) -> Entries:
         """Entries at these rows, whose vectors are given."""
-        squares = np.einsum("ij,ij->i", vectors, vectors)
-        return cls(rows.astype(np.int32), vectors, np.float32(-2) * vectors, squares)
+        centre = vectors.mean(axis=0)
+        moved = vectors - centre
+        squares = np.einsum("ij,ij->i", moved, moved)
+        return cls(rows.astype(np.int32), vectors, centre, np.float32(-2) * moved, squares)
 
     def nearest(self, queries: Floats) -> tuple[NDArray[np.int32], Floats]:
         """The entry of each query and its precise distance."""
-        scores = queries @ self.weights.T
+        scores = (queries - self.centre) @ self.weights.T
         scores += self.squares
         at = scores.argmin(axis=1)
         away = self.vectors[at] - queries
@@ -422,9 +425,10 @@ def cluster(vectors: Floats, count: int, *, seed: int = 1, rounds: int = 10) -> 
         vectors.shape[1], count, niter=rounds, seed=seed, verbose=False,
         min_points_per_centroid=1, max_points_per_centroid=sample,
     )  # fmt: skip
+    centre = chosen.mean(axis=0)
+    chosen = chosen - centre
     kmeans.train(chosen, init_centroids=_spread_seeds(chosen, count, rng) if count <= _MAX_SPREAD else None)
-    found: Floats = np.array(kmeans.centroids, np.float32)
-    return found
+    return np.asarray(kmeans.centroids + centre, np.float32)
 
 
 def _spread_seeds(vectors: Floats, count: int, rng: np.random.Generator) -> Floats:
@@ -478,8 +482,10 @@ def nearest_centroids(vectors: Floats, centroids: Floats, count: int) -> Ints:
     """The nearest centroids of each vector, nearest first."""
     library = _faiss()
     index = library.IndexFlatL2(centroids.shape[1])
-    index.add(np.ascontiguousarray(centroids, np.float32))
-    _, found = index.search(vectors, min(count, len(centroids)))
+    # faiss compares batches by |a|^2 - 2ab: far from the origin that loses every digit of near distances.
+    centre = centroids.mean(axis=0)
+    index.add(np.ascontiguousarray(centroids - centre, np.float32))
+    _, found = index.search(np.ascontiguousarray(vectors - centre, np.float32), min(count, len(centroids)))
     return np.asarray(found, np.int64)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -50,10 +51,8 @@ class Cells:
 
     def order(self, query: Floats, metric: str) -> Ints:
         """The cells from the nearest centroid to the farthest."""
-        rows, _ = nearest(query[None], self.centroids, len(self.centroids), "ip" if metric == "ip" else "l2")
-        rank = np.empty(len(self.centroids), np.int64)
-        rank[rows[0]] = np.arange(len(self.centroids))
-        return np.argsort(rank[self.centroid_of_cell], kind="stable")
+        away = -(self.centroids @ query) if metric == "ip" else _squares(self.centroids - query)
+        return np.argsort(away[self.centroid_of_cell], kind="stable")
 
     def enough(self, order: Ints, ef: int, sizes: Ints | None = None) -> int:
         """How many of the cells in this order a search of effort `ef` looks into: a share of all rows.
@@ -136,14 +135,15 @@ class MemorySearch:
 
     def search(
         self, queries: Floats, k: int, ef: int, allowed: Mask | None = None, exact: bool = False
-    ) -> tuple[Ints, Floats]:
-        """The nearest rows of prepared queries and their distances; `allowed` is a mask of rows."""
+    ) -> tuple[Ints, NDArray[Any]]:
+        """The nearest rows of queries and their distances; `allowed` is a mask of rows."""
         self.refresh()
         live = self.rows.live if allowed is None else self.rows.live & allowed
         split = self.rows.indexed
         parts = [self._search_base(queries, k, ef, live[:split], allowed is not None, exact)]
         if len(self._tail):
-            rows, distances = nearest(queries, self._tail, k, self.metric, live[split:])
+            units = self._tail if self.metric == "cosine" else None
+            rows, distances = nearest(queries, self.rows.tail_vectors, k, self.metric, live[split:], units)
             parts.append((np.where(rows < 0, -1, rows + split), distances))
         found, distances = merge_nearest(parts, k)
         return found, distances
@@ -182,7 +182,7 @@ class MemorySearch:
         assert self.graph is not None
         if self._copies is not None and live is not None:
             bits = np.packbits(self._copies.reachable(live), bitorder="little")
-        rows, scores = self.graph.search(queries, k, ef * self._effort, bits)
+        rows, scores = self.graph.search(prepared(queries, self.metric), k, ef * self._effort, bits)
         distances = self._distances(scores)
         if self.metric == "cosine":
             distances[~queries.any(axis=1)] = 1  # no direction is like none
@@ -209,20 +209,25 @@ class MemorySearch:
 
     def _search_base(
         self, queries: Floats, k: int, ef: int, live: Mask, filtered: bool, exact: bool
-    ) -> tuple[Ints, Floats]:
+    ) -> tuple[Ints, NDArray[Any]]:
         everything = not filtered and self._base_bits is None
         exact = exact or not is_ordinary(queries)
         if exact or (self.graph is None and self.cells is None):
-            return nearest(queries, self._base, k, self.metric, None if everything else live)
+            return self._compare_all(queries, k, None if everything else live)
         share = float(live.mean()) if filtered and len(live) else self._live_share
         if share * len(live) <= max(self._prefilter_share(ef) * len(live), 2 * k):
-            return nearest(queries, self._base, k, self.metric, live)
+            return self._compare_all(queries, k, live)
         if self.graph is None:
             return self._search_cells(queries, k, ef, None if everything else live)
         if everything:
             return self.plain_search(queries, k, ef)
         bits = np.packbits(live, bitorder="little") if filtered else self._base_bits
         return self._search_allowed(queries, k, _widened_effort(ef, share), live, bits)
+
+    def _compare_all(self, queries: Floats, k: int, live: Mask | None) -> tuple[Ints, NDArray[Any]]:
+        """Exact search among the indexed rows."""
+        units = self._base if self.metric == "cosine" else None
+        return nearest(queries, self.rows.base_vectors, k, self.metric, live, units)
 
     def _prefilter_share(self, ef: int) -> float:
         """Below which share of allowed rows comparing with each of them is better than a walk.
@@ -235,27 +240,27 @@ class MemorySearch:
 
     def _search_allowed(
         self, queries: Floats, k: int, ef: int, live: Mask, bits: NDArray[np.uint8] | None
-    ) -> tuple[Ints, Floats]:
+    ) -> tuple[Ints, NDArray[Any]]:
         """The graph, with only some of its nodes as results."""
         rows, distances = self._walk(queries, k, ef, live, bits)
         short = np.flatnonzero((rows < 0).any(axis=1))
         if len(short):
             # The walk met too few allowed nodes; the exact answer is always right.
-            rows[short], distances[short] = nearest(queries[short], self._base, k, self.metric, live)
+            rows[short], distances[short] = self._compare_all(queries[short], k, live)
         return rows, distances
 
-    def _search_cells(self, queries: Floats, k: int, ef: int, live: Mask | None) -> tuple[Ints, Floats]:
+    def _search_cells(self, queries: Floats, k: int, ef: int, live: Mask | None) -> tuple[Ints, NDArray[Any]]:
         rows = np.full((len(queries), k), -1, np.int64)
-        distances = np.full((len(queries), k), np.inf, np.float32)
+        distances = np.full((len(queries), k), np.inf)
         for number, query in enumerate(queries):
             found, away = self._probe(query, k, ef, live)
             rows[number, : len(found)], distances[number, : len(found)] = found, away
         return rows, distances
 
-    def _probe(self, query: Floats, k: int, ef: int, live: Mask | None) -> tuple[Ints, Floats]:
+    def _probe(self, query: Floats, k: int, ef: int, live: Mask | None) -> tuple[Ints, NDArray[Any]]:
         """Exact search in the nearest cells; in more of them until k rows are found or none is left."""
         assert self.cells is not None
-        order = self.cells.order(query, self.metric)
+        order = self.cells.order(prepared(query[None], self.metric)[0], self.metric)
         count = self.cells.enough(order, ef)
         while True:
             chosen = order[:count]
@@ -267,7 +272,7 @@ class MemorySearch:
             count *= 2
         if self.counts_hits:
             self.hits.append(rows[:1])
-        found, away = nearest(query[None], self._base[rows], k, self.metric)
+        found, away = nearest(query[None], self.rows.base_vectors[rows], k, self.metric)
         return rows[found[0]], away[0]
 
 

@@ -46,8 +46,8 @@ class PartialReader:
 
     def search(
         self, queries: Floats, k: int, ef: int, allowed: Allowed | None = None
-    ) -> tuple[Ints, Floats] | None:
-        """Ids and distances of the nearest live vectors of prepared queries; None if parts cannot tell them."""
+    ) -> tuple[Ints, NDArray[np.float64]] | None:
+        """Ids and distances of the nearest live vectors of queries; None if everything must be read."""
         self.served += len(queries)
         return self._probe().search(queries, k, ef, allowed)
 

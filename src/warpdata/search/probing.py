@@ -17,6 +17,7 @@ from warpdata.search.metric import merge_nearest, nearest, prepared
 from warpdata.search.rows import RowData
 
 Floats = NDArray[np.float32]
+Doubles = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
 MAX_PROBE_SHARE = 0.25
@@ -81,14 +82,14 @@ class Prober:
 
     def search(
         self, queries: Floats, k: int, ef: int, allowed: Allowed | None = None
-    ) -> tuple[Ints, Floats] | None:
-        """Ids and distances of the nearest live vectors of prepared queries; None if cells cannot tell them.
+    ) -> tuple[Ints, Doubles] | None:
+        """Ids and distances of the nearest live vectors of queries; None if everything must be read.
 
         Cells were measured with vectors like those stored. The neighbours of a query far from all of them
         are scattered over many cells, and only a search in everything finds them.
         """
         ids = np.full((len(queries), k), -1, np.int64)
-        distances = np.full((len(queries), k), np.inf, np.float32)
+        distances = np.full((len(queries), k), np.inf)
         for number, query in enumerate(queries):
             self.queries += 1
             answer = self._one(query, k, ef) if allowed is None else self._filtered(query, k, ef, allowed)
@@ -104,12 +105,12 @@ class Prober:
             return True
         if self._metric == "ip" or len(vectors) <= _NEIGHBORS:
             return False
-        squares = np.einsum("ij,ij->i", vectors, vectors)
-        away = squares - 2 * (vectors @ query) + query @ query
+        moved = prepared(vectors, self._metric) - prepared(query[None], self._metric)
+        away = np.einsum("ij,ij->i", moved, moved)
         hits = np.argpartition(away, _NEIGHBORS)[:_NEIGHBORS]
-        apart = squares[hits, None] + squares - 2 * (vectors[hits] @ vectors.T)
+        apart = away[hits, None] + away - 2 * (moved[hits] @ moved.T)
         apart.partition(_NEIGHBORS, axis=1)
-        rounding = _ROUNDING * float(squares.max())
+        rounding = _ROUNDING * float(away[hits].max())
         return bool(away[hits].min() <= _APART * np.median(apart[:, _NEIGHBORS]) + rounding)
 
     def _chosen(self, query: Floats, ef: int, allowed: Allowed) -> Ints:
@@ -117,11 +118,11 @@ class Prober:
 
         The largest inner products lie anywhere: there every cell with an allowed row is looked into.
         """
-        order = self.cells.order(query, self._metric)
+        order = self.cells.order(prepared(query[None], self._metric)[0], self._metric)
         order = order[allowed.in_cells[order] > 0]
         return order if self._metric == "ip" else order[: self.cells.enough(order, ef, allowed.in_cells)]
 
-    def _filtered(self, query: Floats, k: int, ef: int, allowed: Allowed) -> tuple[Ints, Floats] | None:
+    def _filtered(self, query: Floats, k: int, ef: int, allowed: Allowed) -> tuple[Ints, Doubles] | None:
         chosen = self._chosen(query, ef, allowed)
         ids, vectors = self._gather(chosen)
         if len(chosen) < (allowed.in_cells > 0).sum() and not self._is_inside(query, vectors, chosen):
@@ -137,8 +138,8 @@ class Prober:
         base = np.where(rows < 0, -1, ids[rows] if len(ids) else rows)
         return _merged([(base, away), self._tail_part(query, k, live)], k)
 
-    def _one(self, query: Floats, k: int, ef: int) -> tuple[Ints, Floats] | None:
-        order = self.cells.order(query, self._metric)
+    def _one(self, query: Floats, k: int, ef: int) -> tuple[Ints, Doubles] | None:
+        order = self.cells.order(prepared(query[None], self._metric)[0], self._metric)
         count = self.cells.enough(order, ef)
         chosen = self._by_codes(query, order, count, k) if self._has_codes else order[:count]
         while True:
@@ -192,10 +193,9 @@ class Prober:
             raise CorruptLayoutError("layer B does not fit the partitions", path=self._content.reader.name)
         return lists.layer_counts, lists.starts, lists.sizes, lists.neighbors
 
-    def _tail_part(self, query: Floats, k: int, live: NDArray[np.bool_]) -> tuple[Ints, Floats]:
+    def _tail_part(self, query: Floats, k: int, live: NDArray[np.bool_]) -> tuple[Ints, Doubles]:
         tail = self._tail
-        vectors = prepared(tail.tail_vectors, self._metric)
-        rows, away = nearest(query[None], vectors, k, self._metric, live)
+        rows, away = nearest(query[None], tail.tail_vectors, k, self._metric, live)
         return np.where(rows < 0, -1, tail.tail_ids[rows] if len(tail) else rows), away
 
     def _gather(self, cells: Ints) -> tuple[Ints, Floats]:
@@ -214,7 +214,7 @@ class Prober:
             rows = int(self.cells.starts[cell]) + np.flatnonzero(alive)
             vectors = block.vectors if alive.all() else block.vectors[alive]
             ids = block.ids[alive].astype(np.int64)
-            self._loaded[cell] = _Cell(rows, ids, prepared(vectors, self._metric))
+            self._loaded[cell] = _Cell(rows, ids, vectors)
 
     def _place(self, cell: int) -> Place:
         part = self._partitions[cell]
@@ -250,7 +250,7 @@ class Prober:
         for cell, block in zip(missing, self._blocks.read(places, quant.code_bytes), strict=True):
             self._check_size(cell, len(block.ids))
             decoded = quantise.decode(quant, np.ascontiguousarray(block.rows))
-            self._codes[cell] = prepared(decoded, self._metric)
+            self._codes[cell] = decoded
 
     def _hot_cells(self, query: Floats) -> Ints:
         """Cells that hot vectors near the query live in, nearest first."""
@@ -275,7 +275,7 @@ class Prober:
         return vectors, np.minimum(first_cell, len(self._partitions) - 1)
 
 
-def _merged(parts: list[tuple[Ints, Floats]], k: int) -> tuple[Ints, Floats]:
+def _merged(parts: list[tuple[Ints, Doubles]], k: int) -> tuple[Ints, Doubles]:
     """The k nearest of what was found in cells and tail."""
     found, distances = merge_nearest(parts, k)
     good = found[0] >= 0

@@ -189,8 +189,7 @@ class Searcher:
         if not exact and self._is_partial_query(len(matrix)):
             found = self._from_parts(matrix, k, ef, filter_)
             if found is not None:
-                ids, distances = found
-                return (ids[0], distances[0]) if is_one else (ids, distances)
+                return _shaped(*found, is_one)
         memory = self.warm()
         allowed = None if filter_ is None else self._mask(filter_)
         possible = (
@@ -203,7 +202,7 @@ class Searcher:
         return self._answer(memory, rows, distances, is_one)
 
     def _answer(
-        self, memory: MemorySearch, rows: Ints, distances: Floats, is_one: bool
+        self, memory: MemorySearch, rows: Ints, distances: NDArray[Any], is_one: bool
     ) -> tuple[Ints, Floats]:
         table = memory.rows
         ids = table.base_ids[rows] if len(table) == table.indexed else table.ids[rows]
@@ -212,12 +211,12 @@ class Searcher:
             ids[missing], distances[missing] = -1, np.inf
         if memory.has_many_hits:
             self._count(memory.drain_hits())
-        return (ids[0], distances[0]) if is_one else (ids, distances)
+        return _shaped(ids, distances, is_one)
 
     def _queries(self, queries: ArrayLike) -> tuple[Floats, bool]:
         array = as_array(queries)
         matrix = checked_input.checked_matrix(array, self._content.dim, "queries")
-        return prepared(matrix, self._content.profile.metric), array.ndim == 1
+        return matrix, array.ndim == 1
 
     def _is_partial_query(self, count: int) -> bool:
         return self._is_unloaded and self.live_count > 0 and self._partial.takes(count)
@@ -226,7 +225,7 @@ class Searcher:
     def _is_unloaded(self) -> bool:
         return self._memory is None and self._rows is None
 
-    def _from_parts(self, matrix: Floats, k: int, ef: int, filter_: Any) -> tuple[Ints, Floats] | None:
+    def _from_parts(self, matrix: Floats, k: int, ef: int, filter_: Any) -> tuple[Ints, NDArray[Any]] | None:
         """The answer out of a few partitions; None if everything should be loaded."""
         if filter_ is None:
             count = min(k, self.live_count)
@@ -448,6 +447,13 @@ def _checked_effort(k: int, ef: int) -> tuple[int, int]:
     if k < 1 or ef < 1:
         raise ValueError(f"k and ef are at least 1, not {k} and {ef}")
     return k, ef
+
+
+def _shaped(ids: Ints, distances: NDArray[Any], is_one: bool) -> tuple[Ints, Floats]:
+    """Results as callers get them: distances in f32, one row for one query."""
+    with np.errstate(over="ignore"):
+        away = distances.astype(np.float32, copy=False)
+    return (ids[0], away[0]) if is_one else (ids, away)
 
 
 def _nothing(count: int, is_one: bool, k: int = 0) -> tuple[Ints, Floats]:

@@ -8,11 +8,12 @@ import urllib.parse
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from warpdata.stores.awskeys import AwsFiles, AwsProfile, read_profile
+from warpdata.stores.awskeys import AwsFiles, AwsProfile, S3Keys, keys_of, read_profile, role_keys
 from warpdata.stores.blobstore import BlobStore
 from warpdata.stores.http import HttpStore
 from warpdata.stores.local import LocalStore
 from warpdata.stores.objects import ObjectAddress, ObjectStore
+from warpdata.stores.s3 import S3Store
 from warpdata.stores.webclient import Proxies, web_address
 
 OBJECT_SCHEMES = ("s3", "gs", "az")
@@ -29,11 +30,15 @@ class StoreOptions:
     aws_files: AwsFiles = field(default_factory=AwsFiles)
     secrets: Mapping[str, str] = field(default_factory=dict, repr=False)
     find_secrets: Callable[[], Mapping[str, str]] = field(default=dict, repr=False)
-    """Where the keys of s3 are when none are given; a function, so that options can travel without them."""
+    """Reads the keys of s3 from the environment; a function, so that pickled options do not hold them."""
+    find_role: Callable[[], Mapping[str, str]] = field(default=dict, repr=False)
+    """Reads the variables that describe the AWS role of this machine."""
     is_conditional: bool = True
     timeout_s: float = 20.0
     proxies: Proxies = field(default_factory=Proxies, repr=False)
     """Which proxy a web server is asked through."""
+    follow_redirects: bool = True
+    """Whether a web server may redirect to another server."""
 
 
 def open_store(address: str | os.PathLike[str], options: StoreOptions | None = None) -> BlobStore:
@@ -41,14 +46,15 @@ def open_store(address: str | os.PathLike[str], options: StoreOptions | None = N
     options = options or StoreOptions()
     text = os.fspath(address)
     if scheme_of(text) in ("http", "https"):
-        return HttpStore(text, timeout_s=options.timeout_s, proxies=options.proxies)
+        return HttpStore(
+            text,
+            timeout_s=options.timeout_s,
+            proxies=options.proxies,
+            follow_redirects=options.follow_redirects,
+        )
     parts = split_address(text if "://" in text else "")
     if parts.scheme in OBJECT_SCHEMES:
-        where = _object_address(parts, options)
-        is_conditional = options.is_conditional and "conditional=off" not in parts.query.split("&")
-        return ObjectStore(
-            where, is_conditional=is_conditional, timeout_s=options.timeout_s, proxies=options.proxies
-        )
+        return _open_object_store(parts, options)
     if parts.scheme == "file":
         return LocalStore(urllib.parse.unquote(parts.path))
     if "://" in text:
@@ -75,10 +81,24 @@ def scheme_of(address: str) -> str:
     return scheme.lower() if mark else ""
 
 
-def same_place(address: str, uri: str) -> bool:
-    """Whether a URI stays within the scheme and host (or bucket) of an address."""
-    here, there = split_address(address), split_address(uri)
-    return (here.scheme, here.netloc) == (there.scheme, there.netloc)
+def address_in_catalog(catalog: str, uri: str) -> str | None:
+    """Address of a manifest's uri if it is on the server, and in the bucket, of its catalog; None elsewhere.
+
+    A manifest names a bucket but never its server: the endpoint and the region are those of the catalog.
+    """
+    here, there = split_address(catalog), split_address(uri)
+    if here.scheme in OBJECT_SCHEMES and (here.scheme, here.netloc) == (there.scheme, there.netloc):
+        return urllib.parse.urlunsplit(there._replace(query=here.query))
+    return uri if here.scheme in ("http", "https") and _origin(here) == _origin(there) else None
+
+
+def _origin(parts: urllib.parse.SplitResult) -> tuple[str, str, int]:
+    """Scheme, host and port of a web server."""
+    try:
+        port = parts.port or {"http": 80, "https": 443}.get(parts.scheme, 0)
+    except ValueError:
+        port = -1
+    return parts.scheme, parts.hostname or "", port
 
 
 def place_of(address: str, options: StoreOptions) -> str:
@@ -102,7 +122,7 @@ def _endpoint(parts: urllib.parse.SplitResult, options: StoreOptions) -> str | N
     return options.s3_endpoint if named is None and parts.scheme == "s3" else named
 
 
-def _object_address(parts: urllib.parse.SplitResult, options: StoreOptions) -> ObjectAddress:
+def _open_object_store(parts: urllib.parse.SplitResult, options: StoreOptions) -> BlobStore:
     if parts.username or parts.password:
         raise ValueError("credentials do not belong in a URL")
     if not parts.netloc:
@@ -110,26 +130,37 @@ def _object_address(parts: urllib.parse.SplitResult, options: StoreOptions) -> O
     query = dict(urllib.parse.parse_qsl(parts.query))
     if unknown := set(query) - {"endpoint", "region", "conditional"}:
         raise ValueError(f"unknown settings in the address: {', '.join(sorted(unknown))}")
-    profile = _profile(options) if parts.scheme == "s3" else AwsProfile(options.secrets)
-    region = query.get("region", options.s3_region) or profile.region
-    if region and not _REGION.fullmatch(region):
-        raise ValueError(f"not the name of a region: {region!r}; one is us-east-1")
     if "endpoint" in query and web_address(query["endpoint"]).username:
         raise ValueError("credentials do not belong in a URL")
-    return ObjectAddress(
-        scheme=parts.scheme,
-        bucket=parts.netloc,
-        prefix=parts.path.strip("/"),
-        endpoint=_endpoint(parts, options),
+    bucket, prefix, endpoint = parts.netloc, parts.path.strip("/"), _endpoint(parts, options)
+    is_conditional = options.is_conditional and query.get("conditional") != "off"
+    if parts.scheme != "s3":
+        address = ObjectAddress(parts.scheme, bucket, prefix, endpoint, options.secrets)
+        return ObjectStore(address, is_conditional=is_conditional, timeout_s=options.timeout_s)
+    keys, profile_region = _s3_keys(options)
+    region = query.get("region", options.s3_region) or profile_region
+    if region and not _REGION.fullmatch(region):
+        raise ValueError(f"not the name of a region: {region!r}; one is us-east-1")
+    return S3Store(
+        bucket,
+        prefix,
+        keys,
+        endpoint=endpoint,
         region=region,
-        secrets=profile.secrets,
-        find_secrets=options.find_secrets,
-        keys=profile.source,
+        is_conditional=is_conditional,
+        timeout_s=options.timeout_s,
+        proxies=options.proxies,
     )
 
 
-def _profile(options: StoreOptions) -> AwsProfile:
-    """The keys of s3: those that are given, those of the environment, or those of a profile."""
-    if options.secrets or (options.aws_profile is None and options.find_secrets()):
-        return AwsProfile(options.secrets)
-    return read_profile(options.aws_profile, options.aws_files) or AwsProfile({})
+def _s3_keys(options: StoreOptions) -> tuple[Callable[[], S3Keys], str | None]:
+    """The source of keys, and a region: explicit keys, the environment, a profile, or the role of the machine."""
+    role = role_keys(options.find_role)
+    if given := keys_of(options.secrets):
+        return (lambda: given), None
+    if options.aws_profile is None and options.find_secrets():
+        return (lambda: keys_of(options.find_secrets()) or role()), None
+    profile = read_profile(options.aws_profile, options.aws_files) or AwsProfile({})
+    if lasting := keys_of(profile.secrets):
+        return (lambda: lasting), profile.region
+    return profile.source or role, profile.region

@@ -18,9 +18,9 @@ from warpdata.errors import (
     UnavailableError,
 )
 from warpdata.stores.reliable import RetryPolicy
-from warpdata.stores.webclient import PASSING, Answer, Proxies, WebClient, retry_after_s, web_address
+from warpdata.stores.webclient import PASSING, Proxies, Response, WebClient, retry_after_s, web_address
 
-_MAX_ANSWER_BYTES = 64 << 20
+_MAX_RESPONSE_BYTES = 64 << 20
 _MAX_REASON_CHARS = 200
 _ERRORS: dict[int, type[StoreError]] = {
     401: AuthenticationError, 403: PermissionError_, 404: BlobNotFoundError, 409: ConflictError,
@@ -67,12 +67,12 @@ class JsonService:
         name = f"{self.address}{path}"
         headers = {"Content-Type": "application/json", "Accept": "application/json", **self._headers}
         url = self._parts._replace(path=self._parts.path.rstrip("/") + path, query="", fragment="")
-        answer = self._client.ask("POST", url, headers, name, max_bytes=_MAX_ANSWER_BYTES, body=data)
+        answer = self._client.request("POST", url, headers, name, max_bytes=_MAX_RESPONSE_BYTES, body=data)
         _check_status(answer, name)
         return _parsed(answer.body, name)
 
 
-def _check_status(answer: Answer, name: str) -> None:
+def _check_status(answer: Response, name: str) -> None:
     if answer.status // 100 == 2:
         return
     said = answer.body.decode("utf-8", "replace").strip()[:_MAX_REASON_CHARS]
@@ -88,6 +88,6 @@ def _parsed(body: bytes, name: str) -> dict[str, Any]:
     if not body.strip():
         return {}
     try:
-        return parse_json_object(body, max_bytes=_MAX_ANSWER_BYTES)
+        return parse_json_object(body, max_bytes=_MAX_RESPONSE_BYTES)
     except FormatError as error:
         raise StoreError(f"the answer is not a JSON object ({error.message})", path=name) from None

@@ -24,7 +24,6 @@ from warpdata.errors import (
     StoreError,
     UnavailableError,
 )
-from warpdata.stores.causes import connection_cause
 
 if TYPE_CHECKING:
     import urllib3
@@ -42,6 +41,35 @@ _CERTIFICATE = (
 
 _CONNECT_S = 10.0
 _MAX_REASON_BYTES = 1 << 16
+
+_CONNECTIONS = (
+    ("name lookup timed out", "no name server answered in time"),
+    ("dns error", "its name is not known"),
+    ("name resolution", "its name is not known"),
+    ("getaddrinfo", "its name is not known"),
+    ("name or service not known", "its name is not known"),
+    ("connection refused", "nothing listens there"),
+    ("too many open files", "this process has too many files open"),
+    ("certificate", "its certificate is not trusted"),
+    ("network is unreachable", "the network is not reachable"),
+    ("no route to host", "the network is not reachable"),
+    ("connection reset", "it broke the connection off"),
+    ("remotedisconnected", "it broke the connection off"),
+    ("incompletemessage", "it broke the connection off"),
+    ("incomplete message", "it broke the connection off"),
+    ("badstatusline", "what it answers is no HTTP"),
+    ("linetoolong", "what it answers is no HTTP"),
+    ("got more than", "what it answers is no HTTP"),
+    ("parse(", "what it answers is no HTTP"),
+    ("invalidheader", "what it answers is no HTTP"),
+    ("locationparseerror", "no host can have this name"),
+    ("toomanyredirects", "it redirects in a circle"),
+    ("incompletebody", "it broke the connection off"),
+    ("incompleteread", "it broke the connection off"),
+    ("timed out", "it did not answer in time"),
+    ("timedout", "it did not answer in time"),
+)
+"""What the libraries write -> what it means; the first that is found counts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,8 +100,8 @@ def _covers(entry: str, url: urllib.parse.SplitResult) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
-    """What a server said."""
+class Response:
+    """The response of a server."""
 
     status: int
     headers: Mapping[str, str]
@@ -108,7 +136,7 @@ class WebClient:
         for manager in managers.values():
             manager.clear()
 
-    def ask(
+    def request(
         self,
         method: str,
         url: urllib.parse.SplitResult,
@@ -117,7 +145,7 @@ class WebClient:
         *,
         max_bytes: int,
         body: bytes | None = None,
-    ) -> Answer:
+    ) -> Response:
         """One request to one host, answered in bounded time; where it redirects to is not followed.
 
         Of an answer that refuses only the beginning is read. `name` is what errors call it.
@@ -144,7 +172,7 @@ class WebClient:
             raise _broken_off(f"the answer of {host_of(url)} came too slowly", name, pieces) from None
         if answer.status == _PROXY_ASKS and (proxy := self._proxies.of(url)):
             raise _proxy_refuses(answer.status, url, proxy, name)
-        return Answer(answer.status, {k.lower(): v for k, v in answer.headers.items()}, found)
+        return Response(answer.status, {k.lower(): v for k, v in answer.headers.items()}, found)
 
     def _manager(self, url: urllib.parse.SplitResult) -> urllib3.PoolManager:
         proxy = self._proxies.of(url)
@@ -316,6 +344,12 @@ def _proxy_refuses(status: int, url: urllib.parse.SplitResult, proxy: str, name:
     )
 
 
+def connection_cause(text: str) -> str:
+    """Why a connection failed, by what the library says of it: plain words, or nothing."""
+    lower = text.lower()
+    return next((meaning for word, meaning in _CONNECTIONS if word in lower), "")
+
+
 def host_of(url: urllib.parse.SplitResult) -> str:
     """The server of an address, without anything secret."""
     return f"{url.scheme}://{url.netloc}"
@@ -350,7 +384,9 @@ def _broken_off(fact: str, name: str, pieces: list[bytes]) -> UnavailableError:
     return error
 
 
-def redirected(answer: Answer, url: urllib.parse.SplitResult, name: str) -> urllib.parse.SplitResult | None:
+def redirect_target(
+    answer: Response, url: urllib.parse.SplitResult, name: str
+) -> urllib.parse.SplitResult | None:
     """Where a redirect leads: another host is fine, another kind of address or an open line is not."""
     target = answer.headers.get("location")
     if answer.status not in (301, 302, 303, 307, 308) or not target:

@@ -233,12 +233,14 @@ class Shown:
 
     @property
     def has_moments(self) -> bool:
-        """Whether a vector index of these episodes is here."""
+        """Whether a vector index of these episodes exists; one may be made while the viewer runs."""
+        if self._open_moments is None:
+            self._open_moments = find_moments(self._thing, self._folder(), None)
         return self._open_moments is not None
 
     def moments(self) -> Moments:
         """The vector index, opened when it is first asked."""
-        if self._open_moments is None:
+        if not self.has_moments or self._open_moments is None:
             raise NoMoments("there is no vector index of these episodes: make one with wd.TrajectoryIngestor")
         with self._lock:
             if self._moments is None:
@@ -302,15 +304,10 @@ class Shown:
             text = os.fspath(thing)
             base, inside = divided_address(text)
             if inside is not None:
-                found = open_address(base, catalog=self._catalog)
                 self.address = base
-                episodes = (
-                    open_episodes(base, catalog=self._catalog)
-                    if as_published(found) is None
-                    else found.episodes
-                )
-                self.selected = episodes.open(inside).id  # says what there is, if it is not there
-                thing = found
+                # An unknown id is an error that lists the ids.
+                self.selected = open_episodes(base, catalog=self._catalog).open(inside).id
+                thing = open_address(base, catalog=self._catalog)
             else:
                 thing = open_address(text, catalog=self._catalog)
         if isinstance(thing, Episode | Episodes):

@@ -15,12 +15,23 @@ T = TypeVar("T")
 _UNSAFE = re.compile(r"[\x00-\x1f\\]|(?:\A|/)\.{0,2}(?:/|\Z)")
 """A control character or backslash, or a step that is empty, `.` or `..`."""
 _LOCAL_PATH = re.compile(r"(?i)^(file:|/|~|[a-z]:[\\/]|\\\\)")
+_SETTINGS = re.compile(r"[?#\\\s\x00-\x1f\x7f]|://[^/]*@")
+"""A query or fragment, a character that parsers of addresses read differently, or a user name."""
 
 
-def check_portable(uri: str) -> str:
-    """The address itself unless it names a place on one machine only."""
+def check_uri(uri: str) -> str:
+    """Return the uri of a blob; ManifestCorruptedError if it names a local path or how to reach a server.
+
+    Readers add their own credentials to a request, so a manifest must not choose the server of a bucket.
+    """
     if _LOCAL_PATH.match(uri) or ".." in uri.split("/"):
         raise ManifestCorruptedError(f"a local path has no place in a manifest: {uri}")
+    if match := _SETTINGS.search(uri):
+        raise ManifestCorruptedError(
+            f"invalid uri in a manifest: {uri[: match.start()]!r} is followed by a query, a fragment, a user name"
+            " or a forbidden character",
+            hint="Publish blobs under plain addresses; percent-encode special characters of a path.",
+        )
     return uri
 
 
@@ -32,7 +43,7 @@ def is_safe_member(name: str) -> bool:
 def blob_of(raw: Any) -> BlobRef:
     """A blob by hash and size."""
     raw = of_type(raw, dict, "a blob")
-    uri = check_portable(of_type(raw["uri"], str, "an address")) if raw.get("uri") else None
+    uri = check_uri(of_type(raw["uri"], str, "an address")) if raw.get("uri") else None
     name = of_type(raw["name"], str, "the name of a shard") if "name" in raw else None
     if name is not None and not is_safe_member(name):
         raise ManifestCorruptedError(f"the name of a shard is not a safe relative path: {name!r}")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -110,6 +110,22 @@ class Batch(Sample):
             None if each is None else change(each) for each in alone
         )
         return Batch(values, mask, age_ns, sample_id, ts_ns, episode, self.position, repeated, source)
+
+    @classmethod
+    def joined(cls, parts: Sequence[Batch], order: Any) -> Batch:
+        """Several batches as one, with the samples in another order."""
+
+        def join(arrays: Iterable[Any]) -> Any:
+            return np.concatenate(list(arrays))[order]
+
+        return cls(
+            {name: join(part[name] for part in parts) for name in parts[0]},
+            {name: join(part.mask[name] for part in parts) for name in parts[0]},
+            {name: join(part.age_ns[name] for part in parts) for name in parts[0]},
+            join(part.sample_id for part in parts),
+            join(part.ts_ns for part in parts),
+            join(part.episode for part in parts),
+        )
 
     def to(self, *where: Any, **options: Any) -> Batch:
         """The same with every tensor on a device, as Lightning and accelerate ask for it: masks go along."""

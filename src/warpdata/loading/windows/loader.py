@@ -18,7 +18,8 @@ from warpdata.bytekit.io.commit import write_file
 from warpdata.bytekit.jsontext import dump_json
 from warpdata.bytekit.process.threads import MAX_PARALLEL, ThreadPool
 from warpdata.corpora.torch_epochs import Place, torch_epochs
-from warpdata.errors import nearest, suggests
+from warpdata.corpora.torch_passes import EpochSetter
+from warpdata.errors import SchemaMismatchError, nearest, suggests
 from warpdata.loading.pace import NoLine, PaceLine
 from warpdata.loading.ranks import auto_rank, rank_and_world
 from warpdata.loading.windows.batch import Batch
@@ -155,6 +156,11 @@ class Loader:
     def set_epoch(self, epoch: int) -> None:
         """Go to the beginning of an epoch."""
         self._epoch, self._position = LoaderState(self.seed, epoch, 0, "", "").epoch, 0
+
+    @property
+    def sampler(self) -> EpochSetter:
+        """Where trainers look for `set_epoch`: they call it before every epoch."""
+        return EpochSetter(self)
 
     def steps(self, epoch: int, position: int, worker: int = 0, workers: int = 1) -> Iterator[Step]:
         """The steps of this rank from a position of an epoch on; of several workers each gives every n-th."""
@@ -308,60 +314,59 @@ class Loader:
         fetchers.map(lambda task: task[0].prefetch(task[1]), tasks)
 
     def read(self, step: Step, together: Together = None) -> Batch:
-        """The batch of a step, read, transformed and normalised."""
+        """Read the batch of a step: gather, transform and normalise the samples of each source, then join them."""
         chosen = step.chosen
-        batch = self._gathered(chosen, together)
+        numbers = np.unique(chosen.source).tolist() or [0]
+        parts = [self._source_batch(number, chosen[chosen.source == number], together) for number in numbers]
+        batch = parts[0]
+        if len(parts) > 1:
+            self._check_alike(parts, numbers)
+            places = np.argsort(np.concatenate([np.flatnonzero(chosen.source == n) for n in numbers]))
+            batch = Batch.joined(parts, places)
+        if isinstance(self.windows, Mixture):
+            batch.source = chosen.source
         batch.position, batch.repeated = step.position, step.repeated if self.tail == "pad" else None
-        self._transform_fields(batch, chosen)
-        for name in self.normalization.ways:
-            batch[name] = self.normalization.apply(name, batch[name])
-        if self._course.sources[0].edges == "zero" and self.normalization.ways:
-            hide_with_zeros(batch)
         if self._transform is not None:
             self._transform_samples(batch, chosen)
         return batch
 
-    def _gathered(self, chosen: Chosen, together: Together) -> Batch:
-        """One batch of samples, of one source or from several."""
-        sources = self._course.sources
-        if len(sources) == 1 or not len(chosen):
-            return gather(sources[0], chosen.sample, together)
-        parts, places = [], []
-        for number, source in enumerate(sources):
-            here = np.flatnonzero(chosen.source == number)
-            if len(here):
-                parts.append(gather(source, chosen.sample[here], together))
-                places.append(here)
-        order = np.argsort(np.concatenate(places), kind="stable")
+    def _source_batch(self, number: int, chosen: Chosen, together: Together) -> Batch:
+        """Samples of one source with its own transforms and edges, normalised."""
+        source = self._course.sources[number]
+        batch = gather(source, chosen.sample, together)
+        is_changed = bool(self.normalization.ways)
+        for name, field in source.fields.items():
+            if field.transform is not None and len(chosen):
+                is_changed = True
+                rows = [
+                    np.asarray(field.transform(value, self.rng(epoch, sample, number)))
+                    for value, epoch, sample in zip(
+                        batch[name], chosen.epoch.tolist(), chosen.sample.tolist(), strict=True
+                    )
+                ]
+                batch[name] = np.stack(rows)
+        for name in self.normalization.ways:
+            batch[name] = self.normalization.apply(name, batch[name])
+        if source.edges == "zero" and is_changed:
+            hide_with_zeros(batch)
+        return batch
 
-        def joined(pick: Callable[[Batch], Any]) -> Any:
-            return np.concatenate([pick(part) for part in parts])[order]
-
-        names = list(parts[0])
-        return Batch(
-            {name: joined(lambda part, name=name: part[name]) for name in names},  # type: ignore[misc]
-            {name: joined(lambda part, name=name: part.mask[name]) for name in names},  # type: ignore[misc]
-            {name: joined(lambda part, name=name: part.age_ns[name]) for name in names},  # type: ignore[misc]
-            chosen.sample,
-            joined(lambda part: part.ts_ns),
-            joined(lambda part: part.episode),
-            source=chosen.source,
-        )
+    def _check_alike(self, parts: list[Batch], numbers: list[int]) -> None:
+        """Raise unless the fields of all sources have one type and shape after their transforms."""
+        first, names = parts[0], self._course.names
+        for number, part in zip(numbers[1:], parts[1:], strict=True):
+            for name, values in part.items():
+                known = first[name]
+                if (values.dtype, values.shape[1:]) != (known.dtype, known.shape[1:]):
+                    raise SchemaMismatchError(
+                        f"field {name!r} is {values.dtype}{list(values.shape[1:])} in source {names[number]!r}, "
+                        f"but {known.dtype}{list(known.shape[1:])} in source {names[numbers[0]]!r}",
+                        hint="Make the transforms of all sources return one type and shape.",
+                    )
 
     def rng(self, epoch: int, sample_id: int, source: int = 0) -> np.random.Generator:
         """The numbers that transforms of a sample get in an epoch: always the same ones."""
         return sample_rng(self.seed, epoch, sample_id, source)
-
-    def _transform_fields(self, batch: Batch, chosen: Chosen) -> None:
-        for name, field in self._course.sources[0].fields.items():
-            if field.transform is not None and len(chosen):
-                rows = [
-                    np.asarray(field.transform(value, self.rng(int(epoch), int(sample), int(source))))
-                    for value, epoch, sample, source in zip(
-                        batch[name], chosen.epoch, chosen.sample, chosen.source, strict=True
-                    )
-                ]
-                batch[name] = np.stack(rows)
 
     def _transform_samples(self, batch: Batch, chosen: Chosen) -> None:
         assert self._transform is not None

@@ -42,22 +42,9 @@ class Mixture:
         length: int | None = None,
         schedule: Mapping[int, Mapping[str, float]] | None = None,
     ) -> None:
-        if not isinstance(sources, Mapping):
-            raise TypeError(f"sources are {{name: (wd.Windows, weight)}}, not {sources!r}")
-        if not sources:
-            raise ValueError("a mixture has at least one source")
+        _check_sources(sources)
         self.names = [str(name) for name in sources]
-        for name, given in sources.items():
-            is_pair = isinstance(given, tuple | list) and len(given) == 2
-            if not is_pair or not isinstance(given[0], Windows):
-                raise TypeError(f"source {name!r} is (wd.Windows, weight), not {given!r}")
         self.sources = [windows for windows, _ in sources.values()]
-        for name, windows in zip(self.names, self.sources, strict=True):
-            if windows.follow:
-                raise ValueError(
-                    f"source {name!r} grows (follow=True), and a mixture has fixed quotas: "
-                    "open its root without follow"
-                )
         self.weights = [float(weight) for _, weight in sources.values()]
         self.schedule = self._checked_schedule(schedule or {})
         self._check_fields()
@@ -114,10 +101,12 @@ class Mixture:
         groups: dict[float, list[int]] = {}
         for row, each in enumerate(given):
             groups.setdefault(each, []).append(row)
-        parts = {each: windows.over(rows) for each, rows in groups.items() if each > 0}
-        return cls(
-            {f"x{each:g}": (part, each * len(part)) for each, part in parts.items() if len(part)}, **options
-        )
+        parts: dict[str, tuple[Windows, float]] = {}
+        for each, rows in groups.items():
+            part = windows.over(rows)
+            if each > 0 and len(part):
+                parts[f"x{each!r}".removesuffix(".0")] = (part, each * len(part))
+        return cls(parts, **options)
 
     @classmethod
     def by_sample(
@@ -134,7 +123,8 @@ class Mixture:
             part = windows.holding(f"{before}coalesce(({condition}), false)")
             before += f"not coalesce(({condition}), false) and "
             if weight and len(part):
-                parts[condition if condition != "true" else "rest"] = (part, _weight(weight) * len(part))
+                name = condition if condition in weights else "rest" if "rest" not in parts else "the rest"
+                parts[name] = (part, _weight(weight) * len(part))
         return cls(parts, **options)
 
     def of_sources(self, sources: Sequence[Windows]) -> Mixture:
@@ -227,6 +217,25 @@ class Mixture:
             f"{name}: {weight:g}" for name, weight in zip(self.names, self.weights, strict=True)
         )
         return f"<Mixture {listed}>"
+
+
+def _check_sources(sources: Any) -> None:
+    """Raise unless sources are {name: (windows, weight)} with different names, and none of them grows."""
+    if not isinstance(sources, Mapping):
+        raise TypeError(f"sources are {{name: (wd.Windows, weight)}}, not {sources!r}")
+    if not sources:
+        raise ValueError("a mixture has at least one source")
+    names: set[str] = set()
+    for name, pair in sources.items():
+        if not isinstance(pair, tuple | list) or len(pair) != 2 or not isinstance(pair[0], Windows):
+            raise TypeError(f"source {name!r} is (wd.Windows, weight), not {pair!r}")
+        if pair[0].follow:
+            raise ValueError(
+                f"source {name!r} grows (follow=True), and a mixture has fixed quotas: open its root without follow"
+            )
+        if str(name) in names:
+            raise ValueError(f"duplicate source name: {str(name)!r}")
+        names.add(str(name))
 
 
 def _weight(value: Any) -> float:

@@ -413,6 +413,7 @@ var state = {
   listOpen: true,
   drawer: null,
   theme: "auto",
+  isDark: false,
   help: false,
   hidden: /* @__PURE__ */ new Set(),
   plotOrder: [],
@@ -424,8 +425,13 @@ var state = {
   momentsOf: null
 };
 var listeners = /* @__PURE__ */ new Set();
+var systemDark = matchMedia("(prefers-color-scheme: dark)");
+systemDark.addEventListener("change", () => set({}));
 function set(patch) {
   Object.assign(state, patch);
+  state.isDark = state.theme === "auto" ? systemDark.matches : state.theme === "dark";
+  if (state.theme === "auto") delete document.documentElement.dataset.theme;
+  else document.documentElement.dataset.theme = state.theme;
   for (const each of [...listeners]) each();
 }
 function onChange(heard) {
@@ -484,12 +490,18 @@ var Clock = class {
   moved = /* @__PURE__ */ new Set();
   zoomed = /* @__PURE__ */ new Set();
   last = 0;
-  open(start2, stop) {
+  /** Take the bounds of an episode; of one that was trimmed or grew, the cursor stays at its moment. */
+  open(start2, stop, isSame) {
+    const at2 = isSame ? this.at + Number(this.base - start2) : this.at;
     this.base = start2;
     this.length = Math.max(1, Number(stop - start2));
-    this.at = Math.min(Math.max(this.at, 0), this.length);
+    this.at = Math.min(Math.max(at2, 0), this.length);
     this.from = 0;
     this.to = this.length;
+  }
+  /** Everything that shows the time places itself again. */
+  tell() {
+    for (const each of [...this.moved]) each();
   }
   get time() {
     return this.base + BigInt(Math.round(this.at));
@@ -509,7 +521,7 @@ var Clock = class {
       const from = Math.min(Math.max(this.at - width / 10, 0), this.length - width);
       this.show(from, from + width);
     }
-    for (const each of [...this.moved]) each();
+    this.tell();
   }
   show(from, to) {
     const width = Math.min(Math.max(to - from, 1e3), this.length);
@@ -2856,7 +2868,8 @@ function goAt(episodeId, at2) {
   };
   goTo(episodeId);
 }
-function momentsLikeThis() {
+async function momentsLikeThis() {
+  if (!state.dataset?.has_moments) await loadDataset().catch(complain);
   if (!state.dataset?.has_moments) return say("no vector index of these episodes", "Make one with wd.TrajectoryIngestor, beside the root or published with the dataset.");
   if (open.info) set({ drawer: "moments", momentsOf: { episode: open.info.id, at: clock.time } });
 }
@@ -2924,11 +2937,20 @@ async function worstError() {
   worst.next++;
   clock.go(at2);
 }
+async function isHidden(id) {
+  if (!state.where || state.whereError) return false;
+  const where = `(${state.where}
+) and id = '${id.replaceAll("'", "''")}'`;
+  return (await getJson("episodes", { where, sort: "", order: "up", start: 0, count: 1 })).total === 0;
+}
 var isEditing = false;
 async function edit(body, done) {
   if (state.dataset?.refusal) return say("this cannot be edited here", state.dataset.refusal, true);
   isEditing = true;
   try {
+    const edited = body.op === "undrop" ? void 0 : body.episode;
+    if (edited && await isHidden(edited))
+      return say(`not changed: the filter hides ${named(edited)}`, "Choose an episode of the list, or clear the filter.", true);
     const effect = await post("edit", body);
     open.setTrim(null);
     const mine = state.episodeId;
@@ -2937,6 +2959,8 @@ async function edit(body, done) {
     const ids = open.neighbours();
     const at2 = mine ? ids.indexOf(mine) : -1;
     if (gone && !left) goTo(effect.after.find((each) => !each.dropped)?.id ?? ids[at2 + 1] ?? ids[at2 - 1] ?? null);
+    const next = ids[at2 + 1] ?? ids[at2 - 1];
+    if (edited && mine === state.episodeId && next && next !== mine && await isHidden(edited)) goTo(next);
     await loadDataset();
     if (mine === state.episodeId) open.reload();
     say(done);
@@ -2947,12 +2971,12 @@ async function edit(body, done) {
   }
 }
 var current = () => open.info?.id ?? "";
-var drop = () => edit({ op: "drop", episode: current() }, `dropped ${current()}`);
-var undrop = (id) => edit({ op: "undrop", episode: id }, `${id} is back`);
+var drop = () => edit({ op: "drop", episode: current() }, `dropped ${named(current())}`);
+var undrop = (id) => edit({ op: "undrop", episode: id }, `${named(id)} is back`);
 var undo = () => edit({ op: "undo" }, "undone");
 var redo = () => edit({ op: "redo" }, "done again");
-var split = () => edit({ op: "split", episode: current(), at_ns: clock.time.toString() }, "split in two");
-var mark = (name, value) => edit({ op: "mark", episode: current(), name, value }, `${name} is ${JSON.stringify(value)}`);
+var split = () => edit({ op: "split", episode: current(), at_ns: clock.time.toString() }, `${named(current())} is split in two`);
+var mark = (name, value) => edit({ op: "mark", episode: current(), name, value }, `${named(current())}: ${name} is ${JSON.stringify(value)}`);
 function trim() {
   const chosen = open.trim;
   if (!chosen) {
@@ -2962,7 +2986,7 @@ function trim() {
   const absolute = (at2) => (clock.base + BigInt(Math.round(at2))).toString();
   const start2 = chosen.from > 0 ? absolute(chosen.from) : null;
   const end = chosen.to < clock.length ? absolute(chosen.to + 1) : null;
-  return edit({ op: "trim", episode: current(), start_ns: start2, end_ns: end }, "trimmed");
+  return edit({ op: "trim", episode: current(), start_ns: start2, end_ns: end }, `${named(current())} is trimmed`);
 }
 function trimFrom() {
   open.setTrim({ from: clock.at, to: open.trim && open.trim.to > clock.at ? open.trim.to : clock.length });
@@ -2971,9 +2995,7 @@ function trimTo() {
   open.setTrim({ from: open.trim && open.trim.from < clock.at ? open.trim.from : 0, to: clock.at });
 }
 function theme() {
-  const dark = matchMedia("(prefers-color-scheme: dark)").matches;
-  const now = state.theme === "auto" ? dark ? "dark" : "light" : state.theme;
-  set({ theme: now === "dark" ? "light" : "dark" });
+  set({ theme: state.isDark ? "light" : "dark" });
 }
 async function share() {
   try {
@@ -8085,6 +8107,17 @@ function heldAt(times, wanted) {
 function bandsOf(group) {
   return group.uncertainties.map((each) => [each, group.predictions.find((one) => one.model === each.model) ?? group.main]);
 }
+var charts = /* @__PURE__ */ new Map();
+function extentOf(name, self, low2, high2) {
+  const all = charts.get(name) ?? /* @__PURE__ */ new Map();
+  all.set(self, low2 === null || high2 === null ? null : [low2, high2]);
+  charts.set(name, all);
+  const known = [...all.values()].filter((each) => each !== null);
+  return known.length ? [Math.min(...known.map((each) => each[0])), Math.max(...known.map((each) => each[1]))] : [null, null];
+}
+function shareAxis(name, self) {
+  for (const other of charts.get(name)?.keys() ?? []) if (other !== self) other.setData(other.data);
+}
 function rangeOf(signal, low2, high2) {
   if (low2 === null || high2 === null || signal.dtype === "bool") return [-0.1, 1.1];
   if (low2 === high2) return [low2 - (Math.abs(low2) / 2 || 1), low2 + (Math.abs(low2) / 2 || 1)];
@@ -8132,7 +8165,6 @@ function Plot({ info, group, held, gaps: gaps2, onDragTo, onMoveBy }) {
   const [exact, setExact] = d2(true);
   const name = group.main.name;
   const folded = model.hidden.has(name);
-  const theme2 = model.theme;
   _2(() => {
     if (folded || !box.current) return;
     const text = getComputedStyle(document.documentElement);
@@ -8152,7 +8184,7 @@ function Plot({ info, group, held, gaps: gaps2, onDragTo, onMoveBy }) {
         padding: [8, RIGHT2, 0, 0],
         scales: {
           x: { time: false, auto: false, range: () => [clock.from / 1e9, clock.to / 1e9] },
-          y: { range: (_4, low2, high2) => rangeOf(group.main, low2, high2) }
+          y: { range: (self, low2, high2) => rangeOf(group.main, ...extentOf(name, self, low2, high2)) }
         },
         axes: [{ ...axis, size: 4, values: () => [] }, { ...axis, size: LEFT2, space: 20, values: (_4, ticks2) => ticks2.map((each) => short(each)), gap: 6 }],
         cursor: { show: true, x: false, y: false, points: { show: false }, drag: { x: true, y: false, setScale: false } },
@@ -8195,6 +8227,7 @@ function Plot({ info, group, held, gaps: gaps2, onDragTo, onMoveBy }) {
         const parts = await Promise.all(all.map((each) => pointsOf(info2, each, host.clientWidth - LEFT2 - RIGHT2, mine)));
         if (mine.aborted) return;
         made.setData(joined(group2, new Map(all.map((each, i4) => [each.number, parts[i4]]))));
+        shareAxis(name, made);
         host.dataset.points = String(parts.reduce((sum2, each) => sum2 + each.times.length, 0));
         setExact(parts.every((each) => each.exact));
         setFailure("");
@@ -8232,10 +8265,12 @@ function Plot({ info, group, held, gaps: gaps2, onDragTo, onMoveBy }) {
       zoomed();
       detach();
       watch.disconnect();
+      charts.get(name)?.delete(made);
+      shareAxis(name, made);
       made.destroy();
       chart.current = null;
     };
-  }, [info.id, keyOf(group.main), group.predictions.length, group.uncertainties.length, folded, theme2]);
+  }, [info.id, keyOf(group.main), group.predictions.length, group.uncertainties.length, folded, model.isDark]);
   y2(() => {
     if (loaded.current !== info) reload.current();
   }, [info]);
@@ -8260,6 +8295,7 @@ function Plot({ info, group, held, gaps: gaps2, onDragTo, onMoveBy }) {
       class: "plot",
       "data-testid": "plot",
       "data-signal": name,
+      "data-episode": info.id,
       "aria-label": `Plot of ${name}`,
       onDragOver: (event) => event.preventDefault(),
       onDrop: (event) => onDragTo(event.dataTransfer?.getData("text/plain") ?? "", name),
@@ -8446,8 +8482,9 @@ function Moments() {
               " s"
             ] }),
             /* @__PURE__ */ u3("span", { class: "dim", children: [
-              "similarity ",
-              each.score.toFixed(4)
+              found.measure,
+              " ",
+              short(each.score, 4)
             ] })
           ] })
         ]
@@ -8580,6 +8617,10 @@ function Statistics() {
     /* @__PURE__ */ u3("section", { children: [
       /* @__PURE__ */ u3("h3", { children: "Health" }),
       /* @__PURE__ */ u3("p", { class: "dim", children: checks ? `${checks.checked} of ${checks.total} checked, ${Object.keys(checks.worst).length} with findings` : "" }),
+      Boolean(checks?.usual.length) && /* @__PURE__ */ u3("p", { class: "dim", children: [
+        "In every episode: ",
+        checks.usual.join(", ")
+      ] }),
       checks && !checks.wanted && /* @__PURE__ */ u3("button", { onClick: () => void post("check", {}).catch(complain), children: "Check all" })
     ] })
   ] });
@@ -8858,7 +8899,7 @@ function Ruler({ marks, findings, trim: trim2 }) {
       stops.forEach((stop) => stop());
       watch.disconnect();
     };
-  }, [marks, findings, trim2, model.theme]);
+  }, [marks, findings, trim2, model.isDark]);
   function scrub(event) {
     const target = event.currentTarget;
     if (event.target.dataset.handle) return;
@@ -9001,7 +9042,7 @@ function EpisodePage() {
     const follows = opened3.current.startsWith(`${info.id} `) && info.is_unfinished && clock.at >= clock.length;
     const isOther = !opened3.current.startsWith(`${info.id} `);
     opened3.current = key;
-    clock.open(BigInt(info.start_ns), BigInt(info.stop_ns));
+    clock.open(BigInt(info.start_ns), BigInt(info.stop_ns), !isOther);
     if (isOther) clock.at = info.is_unfinished ? clock.length : firstSight2(info);
     clock.wanted?.();
     clock.wanted = null;
@@ -9009,6 +9050,7 @@ function EpisodePage() {
   }
   y2(() => set({}), [info]);
   y2(() => setTrim(null), [key]);
+  y2(() => clock.tell(), [key]);
   y2(() => void (marks && marksCame()), [marks]);
   if (failure) return /* @__PURE__ */ u3("main", { class: "centre", children: /* @__PURE__ */ u3("div", { class: "blank", children: [
     /* @__PURE__ */ u3("p", { class: "failure", role: "alert", children: failure }),
@@ -9055,7 +9097,7 @@ var lengthOf = (info) => spoken(Number(BigInt(info.stop_ns) - BigInt(info.start_
 function EpisodeBar({ info, trim: trim2 }) {
   const { dataset, otherId } = useModel();
   const refusal = info.is_unfinished ? "the recording goes on" : dataset?.refusal;
-  const button = (label, key, run, off2 = false) => /* @__PURE__ */ u3("button", { disabled: Boolean(refusal) || off2, title: refusal ?? `${label} (${key})`, onClick: () => run(), children: label });
+  const button = (label, key, run, off2 = false, isOn) => /* @__PURE__ */ u3("button", { disabled: Boolean(refusal) || off2, "aria-pressed": isOn, title: refusal ?? `${label} (${key})`, onClick: () => run(), children: label });
   return /* @__PURE__ */ u3("header", { class: "episode-bar", children: [
     /* @__PURE__ */ u3("h1", { title: info.id, children: named(info.id) }),
     /* @__PURE__ */ u3("span", { class: "dim cut", title: taskOf(info), children: taskOf(info) }),
@@ -9074,8 +9116,8 @@ function EpisodeBar({ info, trim: trim2 }) {
     /* @__PURE__ */ u3("span", { class: "buttons", role: "group", "aria-label": "Edit", children: [
       button("Trim", "x", trim, !trim2),
       button("Split", "s", split),
-      button("✓ success", "y", () => mark("success", true)),
-      button("✗ failure", "n", () => mark("success", false)),
+      button("✓ success", "y", () => mark("success", true), false, info.static.success === true),
+      button("✗ failure", "n", () => mark("success", false), false, info.static.success === false),
       button("Drop", "d", drop),
       button("Undo", "u", undo),
       button("Redo", "r", redo)
@@ -9499,11 +9541,6 @@ function Top() {
 }
 function App() {
   const model = useModel();
-  y2(() => {
-    const root = document.documentElement;
-    if (model.theme === "auto") delete root.dataset.theme;
-    else root.dataset.theme = model.theme;
-  }, [model.theme]);
   if (model.fatal)
     return /* @__PURE__ */ u3("div", { class: "blank", children: [
       /* @__PURE__ */ u3("h1", { children: "The viewer is not open" }),
@@ -9541,7 +9578,11 @@ window.warpdata = {
 };
 async function askChecks() {
   const checks = await getJson("checks", {});
-  if (JSON.stringify(checks) !== JSON.stringify(state.checks)) set({ checks });
+  if (JSON.stringify(checks) === JSON.stringify(state.checks)) return checks;
+  const info = open.info;
+  const isStale = info && (!info.findings || checks.worst[info.id] !== state.checks?.worst[info.id]);
+  set({ checks });
+  if (isStale) open.reload();
   return checks;
 }
 async function watchChecks() {

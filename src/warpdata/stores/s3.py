@@ -1,0 +1,388 @@
+"""The client of S3 servers: signed requests over the web client, conditional puts, uploads in parts, listings."""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import hashlib
+import hmac
+import re
+import urllib.parse
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from types import MappingProxyType
+from typing import TYPE_CHECKING
+from xml.etree import ElementTree
+from xml.sax.saxutils import escape
+
+from warpdata.errors import (
+    AuthenticationError,
+    BlobChangedError,
+    BlobNotFoundError,
+    BucketNotFoundError,
+    ConflictError,
+    PermissionError_,
+    StoreError,
+    TruncatedError,
+    UnavailableError,
+)
+from warpdata.stores.awskeys import S3Keys
+from warpdata.stores.blobstore import BlobInfo, Chunks, check_key
+from warpdata.stores.digest import FileDigest, checked_chunks
+from warpdata.stores.http import HttpStore, raise_for_status
+from warpdata.stores.webclient import Proxies, Response, host_of
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+DEFAULT_REGION = "us-east-1"
+_PART_BYTES = 8 << 20
+_MAX_PARTS = 9_000
+_PARTS_TOGETHER = 4
+_MAX_LISTING_BYTES = 16 << 20
+
+_CODE = re.compile(r"<Code>\s*([A-Za-z0-9.]{1,80})\s*</Code>")
+_REGION = re.compile(r"<Region>\s*([a-z0-9-]{1,40})\s*</Region>|expecting '([a-z0-9-]{1,40})'")
+_WRONG_REGION = (
+    "PermanentRedirect",
+    "TemporaryRedirect",
+    "AuthorizationHeaderMalformed",
+    "IllegalLocationConstraintException",
+)
+_PASSING_CODES = {"InternalError", "SlowDown", "ServiceUnavailable", "RequestTimeout"}
+_KEYS = "Check AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY (or the profile named by AWS_PROFILE)"
+_NEW_TOKEN = "Get new temporary credentials (for SSO: `aws sso login`), then run this again."
+_CLOCK = "Set the clock of this machine by network time, then run this again."
+_REFUSALS: Mapping[str, tuple[type[StoreError], str, str]] = {
+    "SignatureDoesNotMatch": (
+        AuthenticationError,
+        "the secret key does not belong to this access key id",
+        f"{_KEYS}: the secret is wrong.",
+    ),
+    "InvalidAccessKeyId": (
+        AuthenticationError,
+        "unknown access key id",
+        f"{_KEYS}, and that the endpoint is the one they were made for.",
+    ),
+    "ExpiredToken": (AuthenticationError, "the session token has expired", _NEW_TOKEN),
+    "TokenRefreshRequired": (AuthenticationError, "the session token has expired", _NEW_TOKEN),
+    "InvalidToken": (
+        AuthenticationError,
+        "the session token is not valid",
+        f"{_NEW_TOKEN} Unset AWS_SESSION_TOKEN if the keys are permanent ones.",
+    ),
+    "RequestTimeTooSkewed": (AuthenticationError, "the clock of this machine is wrong", _CLOCK),
+    "RequestExpired": (AuthenticationError, "the clock of this machine is wrong", _CLOCK),
+    "AccessDenied": (
+        PermissionError_,
+        "the credentials are valid, but may not do this",
+        "Request access to this path from the owner of the bucket, or use other credentials. Without permission to"
+        " list, a missing name is reported like this too.",
+    ),
+    "AllAccessDisabled": (PermissionError_, "all access to the bucket is disabled", "Contact its owner."),
+    "AccountProblem": (PermissionError_, "the account is suspended", "Contact the owner of the account."),
+    "NoSuchBucket": (
+        BucketNotFoundError,
+        "there is no such bucket",
+        "Check the name of the bucket and the endpoint (AWS_ENDPOINT_URL), or create the bucket.",
+    ),
+    "InvalidBucketName": (
+        BucketNotFoundError,
+        "invalid bucket name",
+        "Check the name of the bucket: small letters, digits, dots and hyphens.",
+    ),
+}
+
+
+def s3_host(endpoint: str | None, region: str | None) -> str:
+    """The server of a region, unless an endpoint names another one."""
+    return (endpoint or f"https://s3.{region or DEFAULT_REGION}.amazonaws.com").rstrip("/")
+
+
+def sign_request(
+    keys: S3Keys, region: str, method: str, url: urllib.parse.SplitResult, body: bytes, now: datetime
+) -> dict[str, str]:
+    """Headers that authorize a request, by AWS signature version 4."""
+    stamp, payload = now.strftime("%Y%m%dT%H%M%SZ"), hashlib.sha256(body).hexdigest()
+    headers = {"host": url.netloc, "x-amz-content-sha256": payload, "x-amz-date": stamp}
+    if keys.session_token:
+        headers["x-amz-security-token"] = keys.session_token
+    names = ";".join(sorted(headers))
+    lines = "".join(f"{name}:{headers[name]}\n" for name in sorted(headers))
+    path = urllib.parse.quote(urllib.parse.unquote(url.path))
+    request = f"{method}\n{path}\n{url.query}\n{lines}\n{names}\n{payload}"
+    scope = f"{stamp[:8]}/{region}/s3/aws4_request"
+    digest = hashlib.sha256(request.encode()).hexdigest()
+    key = f"AWS4{keys.secret_access_key}".encode()
+    for part in (stamp[:8], region, "s3", "aws4_request"):
+        key = hmac.digest(key, part.encode(), "sha256")
+    text = f"AWS4-HMAC-SHA256\n{stamp}\n{scope}\n{digest}"
+    signature = hmac.digest(key, text.encode(), "sha256").hex()
+    headers["authorization"] = (
+        f"AWS4-HMAC-SHA256 Credential={keys.access_key_id}/{scope}, SignedHeaders={names}, Signature={signature}"
+    )
+    del headers["host"]
+    return headers
+
+
+class S3Store(HttpStore):
+    """Blobs of a bucket below a prefix; requests go to the endpoint only, redirects are not followed."""
+
+    _head_fallbacks = (301, 307, 400, 403)
+
+    def __init__(
+        self,
+        bucket: str,
+        prefix: str,
+        keys: Callable[[], S3Keys],
+        *,
+        endpoint: str | None = None,
+        region: str | None = None,
+        is_conditional: bool = True,
+        timeout_s: float = 20.0,
+        proxies: Proxies | None = None,
+    ) -> None:
+        self.region = region or DEFAULT_REGION
+        self._host = s3_host(endpoint, region)
+        self._keys = keys
+        self._prefix = f"{prefix}/" if prefix else ""
+        self._has_bucket = False
+        super().__init__(
+            f"{self._host}/{bucket}",
+            timeout_s=timeout_s,
+            address=f"s3://{bucket}/{prefix}".rstrip("/"),
+            proxies=proxies,
+        )
+        self.is_conditional = is_conditional
+
+    def head(self, key: str) -> BlobInfo:
+        """Size and tag of a blob, or BlobNotFoundError."""
+        try:
+            return super().head(key)
+        except BlobNotFoundError:
+            if self._has_bucket:
+                raise
+        try:  # a response to HEAD has no body that could name a missing bucket
+            return self._head_by_get(key)
+        except BlobNotFoundError:
+            self._has_bucket = True
+            raise
+
+    def put_if_absent(self, key: str, data: Buffer) -> BlobInfo:
+        """Store a small blob under an unused name, or ConflictError."""
+        return self.compare_and_swap(key, data, None)
+
+    def compare_and_swap(self, key: str, data: Buffer, etag: str | None) -> BlobInfo:
+        """Replace the blob whose tag is `etag` (None: it must be absent), or ConflictError."""
+        condition = {"If-None-Match": "*"} if etag is None else {"If-Match": etag}
+        if not self.is_conditional:
+            condition = {}
+            try:
+                current = self.head(key).etag
+            except BlobNotFoundError:
+                current = None
+            if current != etag:
+                raise ConflictError("the blob is not as expected", path=self._name(key))
+        body = bytes(data)
+        try:
+            response = self._call("PUT", key, body=body, headers=condition)
+        except (BlobNotFoundError, BlobChangedError):
+            raise ConflictError("the blob is not as expected", path=self._name(key)) from None
+        return BlobInfo(key, len(body), response.headers.get("etag"), 0.0)
+
+    def put_file(self, key: str, path: Path, digest: FileDigest) -> None:
+        """Upload a file; if a byte of it changed, the upload is aborted and nothing appears."""
+        self.put_stream(key, lambda: checked_chunks(path, digest), digest.size)
+
+    def put_stream(self, key: str, chunks: Chunks, size: int) -> None:
+        """Upload bytes, large ones in parts; an error of `chunks` aborts the upload and nothing appears."""
+        part_bytes = max(_PART_BYTES, -(-size // _MAX_PARTS))
+        parts = _parts(chunks(), part_bytes, size, self._name(key))
+        if size <= part_bytes:
+            self._call("PUT", key, body=b"".join(parts))
+            return
+        started = self._call("POST", key, query={"uploads": ""})
+        upload = {"uploadId": _parse_xml(started.body, self._name(key)).findtext("UploadId", "")}
+        try:
+            tags = self._upload_parts(key, parts, upload)
+            rows = "".join(
+                f"<Part><PartNumber>{number}</PartNumber><ETag>{escape(tag)}</ETag></Part>"
+                for number, tag in enumerate(tags, start=1)
+            )
+            body = f"<CompleteMultipartUpload>{rows}</CompleteMultipartUpload>".encode()
+            response = self._call("POST", key, query=upload, body=body)
+            self._check_text(response, key)  # a failure may come with status 200
+        except BaseException:
+            with contextlib.suppress(StoreError):  # the first error counts; servers expire unfinished uploads
+                self._call("DELETE", key, query=upload, statuses=(200, 204, 404))
+            raise
+
+    def _upload_parts(self, key: str, parts: Iterator[bytes], upload: Mapping[str, str]) -> list[str]:
+        def put(numbered: tuple[int, bytes]) -> str:
+            number, body = numbered
+            query = {"partNumber": str(number), **upload}
+            return self._call("PUT", key, query=query, body=body).headers.get("etag", "")
+
+        tags: list[str] = []
+        batch: list[tuple[int, bytes]] = []
+        for number, part in enumerate(parts, start=1):
+            batch.append((number, part))
+            if len(batch) == _PARTS_TOGETHER:
+                tags += self._threads.map(put, batch)
+                batch.clear()
+        return tags + self._threads.map(put, batch)
+
+    def list(self, prefix: str) -> Iterator[BlobInfo]:
+        """Every blob whose name begins with `prefix`, in the order of names."""
+        blobs: list[BlobInfo] = []
+        for page in self._pages(prefix, {}):
+            for entry in page.iter("Contents"):
+                key = urllib.parse.unquote_plus(entry.findtext("Key", ""))[len(self._prefix) :]
+                modified = datetime.fromisoformat(entry.findtext("LastModified", "1970-01-01T00:00:00Z"))
+                size = int(entry.findtext("Size", "0"))
+                blobs.append(BlobInfo(key, size, entry.findtext("ETag"), modified.timestamp()))
+        return iter(sorted(blobs, key=lambda blob: blob.key))
+
+    def folders(self, prefix: str) -> Sequence[str]:
+        """The names directly below `prefix` that have blobs below them, in order."""
+        names = [
+            urllib.parse.unquote_plus(entry.findtext("Prefix", "")).rstrip("/").rpartition("/")[2]
+            for page in self._pages(prefix, {"delimiter": "/"})
+            for entry in page.iter("CommonPrefixes")
+        ]
+        return sorted(names)
+
+    def _pages(self, prefix: str, query: Mapping[str, str]) -> Iterator[ElementTree.Element]:
+        """The pages of a listing, without namespaces."""
+        asked = {"list-type": "2", "encoding-type": "url", "prefix": f"{self._prefix}{prefix}", **query}
+        while True:
+            response = self._call("GET", None, query=asked, max_bytes=_MAX_LISTING_BYTES, name=prefix)
+            page = _parse_xml(response.body, self._name(prefix))
+            yield page
+            token = page.findtext("NextContinuationToken")
+            if page.findtext("IsTruncated") != "true" or not token:
+                return
+            asked["continuation-token"] = token
+
+    def delete(self, key: str) -> None:
+        """Remove a blob; nothing happens when it is absent."""
+        self._call("DELETE", key, statuses={200, 204, 404})
+
+    def delete_all(self, keys: Sequence[str]) -> None:
+        """Remove up to a thousand blobs in one request."""
+        if not keys:
+            return
+        rows = "".join(f"<Object><Key>{escape(self._prefix + check_key(key))}</Key></Object>" for key in keys)
+        body = f"<Delete><Quiet>true</Quiet>{rows}</Delete>".encode()
+        checksum = base64.b64encode(hashlib.md5(body, usedforsecurity=False).digest()).decode()
+        headers = {"Content-MD5": checksum}
+        response = self._call("POST", None, query={"delete": ""}, body=body, headers=headers, name=keys[0])
+        self._check_text(response, keys[0])
+
+    def _call(
+        self,
+        method: str,
+        key: str | None,
+        *,
+        query: Mapping[str, str] | None = None,
+        body: bytes = b"",
+        headers: Mapping[str, str] | None = None,
+        statuses: Collection[int] = (200, 204),
+        max_bytes: int = 1 << 20,
+        name: str | None = None,
+    ) -> Response:
+        """Send a request about a blob, or about the bucket if there is no `key`; `name` stands in errors."""
+        response, url = self._send(method, key, headers or {}, max_bytes, query or {}, body)
+        self._check_status(response, name or key or "", statuses, url)
+        return response
+
+    def _send(
+        self,
+        method: str,
+        key: str | None,
+        headers: Mapping[str, str],
+        max_bytes: int,
+        query: Mapping[str, str] = MappingProxyType({}),
+        body: bytes = b"",
+    ) -> tuple[Response, urllib.parse.SplitResult]:
+        """Send a signed request; redirects are not followed, so that no other server receives the signature."""
+        path = self._base.path
+        if key is not None:
+            path += f"/{urllib.parse.quote(self._prefix + check_key(key))}"
+        pairs = [f"{name}={urllib.parse.quote(value, safe='-_.~')}" for name, value in sorted(query.items())]
+        url = self._base._replace(path=path, query="&".join(pairs))
+        signature = sign_request(self._keys(), self.region, method, url, body, datetime.now(UTC))
+        sent = body if method in ("PUT", "POST") else None
+        response = self._client.request(
+            method, url, {**headers, **signature}, self._name(key or ""), max_bytes=max_bytes, body=sent
+        )
+        return response, url
+
+    def _check_status(
+        self, response: Response, key: str, statuses: Collection[int], url: urllib.parse.SplitResult
+    ) -> None:
+        if response.status in statuses:
+            return
+        self._check_refusal(response, self._name(key))
+        if response.status in (301, 307):
+            raise self._wrong_region("", "", self._name(key))
+        raise_for_status(response, self._name(key), host_of(url))
+
+    def _check_refusal(self, response: Response, name: str) -> None:
+        """Raise the error that a response names, if any; its other text is not shown, it may hold secrets."""
+        text = response.body.decode("utf-8", "replace")
+        code = match[1] if (match := _CODE.search(text)) else ""
+        regions = _REGION.search(text)
+        region = (regions[1] or regions[2]) if regions else response.headers.get("x-amz-bucket-region", "")
+        if code in _WRONG_REGION or (not code and region and region != self.region):
+            raise self._wrong_region(code, region, name)
+        if code in _REFUSALS:
+            kind, fact, hint = _REFUSALS[code]
+            raise kind(f"{fact} ({code} from {self._host})", path=name, hint=hint)
+
+    def _check_text(self, response: Response, key: str) -> None:
+        """Raise the error in the text of a response with status 200."""
+        name = self._name(key)
+        codes = set(_CODE.findall(response.body.decode("utf-8", "replace"))) - {"NoSuchKey"}
+        if not codes:
+            return
+        self._check_refusal(response, name)
+        kind = UnavailableError if codes & _PASSING_CODES else StoreError
+        raise kind(f"{self._host} answered {', '.join(sorted(codes))}", path=name)
+
+    def _wrong_region(self, code: str, region: str, name: str) -> StoreError:
+        place = f"region {region!r}" if region else "another region"
+        source = f"{code} from {self._host}" if code else self._host
+        hint = f"Set AWS_REGION={region or '<the region of the bucket>'}, or add ?region= to the address."
+        return StoreError(
+            f"the bucket is in {place}, not in {self.region!r} ({source})", path=name, hint=hint
+        )
+
+
+def _parts(chunks: Iterator[Buffer], part_bytes: int, size: int, name: str) -> Iterator[bytes]:
+    """Chunks as parts of `part_bytes`, which must be `size` bytes together."""
+    buffer, total = bytearray(), 0
+    for chunk in chunks:
+        buffer += chunk
+        total += memoryview(chunk).nbytes
+        while len(buffer) >= part_bytes and total <= size:
+            yield bytes(buffer[:part_bytes])
+            del buffer[:part_bytes]
+    if total != size:
+        raise TruncatedError(f"expected {size} bytes to upload, got {total}", path=name)
+    if buffer:
+        yield bytes(buffer)
+
+
+def _parse_xml(data: bytes, name: str) -> ElementTree.Element:
+    """The root element, with names of tags without their namespace."""
+    try:
+        root = ElementTree.fromstring(data)
+    except ElementTree.ParseError:
+        raise StoreError(
+            "the response is not XML", path=name, hint="Check that the endpoint is an object store."
+        ) from None
+    for element in root.iter():
+        element.tag = element.tag.rpartition("}")[2]
+    return root
