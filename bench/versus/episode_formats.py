@@ -248,8 +248,8 @@ def ratios(found: dict[str, Any]) -> dict[str, dict[str, Any]]:
         "load_wshard and read one block: time / h5py": (block["load_wshard"] / block["h5py"], "<=", 1 / 3),
         "open_episode and read one block: time / npz": (block["open_episode"] / block["npz"], "<=", 0.8),
         "open_episode and read one block: time / h5py": (block["open_episode"] / block["h5py"], "<=", 0.4),
-        "ShardReader and read one block: time / npz": (block["inner_reader"] / block["npz"], "<=", 1 / 4),
-        "ShardReader and read one block: time / h5py": (block["inner_reader"] / block["h5py"], "<=", 1 / 8),
+        "ShardReader and read one block: time / npz": (block["inner_reader"] / block["npz"], "<=", 1 / 2),
+        "ShardReader and read one block: time / h5py": (block["inner_reader"] / block["h5py"], "<=", 1 / 4),
         "16-frame window raw: time / h5py": (raw["warpdata"] / raw["h5py"], "<=", 1 / 5),
         "16-frame window compressed: time / h5py gzip": (
             packed["warpdata"] / packed["h5py_gzip"],
