@@ -12,8 +12,7 @@ from warpdata.cli.main import COMMANDS
 def test_every_command_is_documented() -> None:
     pages = [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]
     text = "\n".join(page.read_text() for page in pages)
-    for name, purpose in COMMANDS.items():
-        assert purpose
+    for name in COMMANDS:
         assert f"warp {name}" in text, f"`warp {name}` appears in no page"
 
 
