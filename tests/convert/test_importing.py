@@ -27,9 +27,9 @@ from warpdata.convert.formats import format_module, format_of
 from warpdata.convert.importing import import_episodes
 from warpdata.convert.place import Place, check_inside
 from warpdata.convert.rows import grid_times, rate_of
-from warpdata.episodes.collection import Episodes, EpisodesSource
-from warpdata.episodes.directory_copy import WrittenLater
-from warpdata.episodes.packed import pack_episode
+from warpdata.episodes.collection.episodes import Episodes, EpisodesSource
+from warpdata.episodes.forms.directory_copy import WrittenLater
+from warpdata.episodes.forms.packed import pack_episode
 from warpdata.errors import BadMagicError, ConflictError, CorruptLayoutError, FormatError, WarpError
 from warpdata.formats.episodedir.images import VideoOptions
 from warpdata.timeline.episode import Episode

@@ -31,6 +31,7 @@ from warpdata.errors import (
     SchemaMismatchError,
     WriterClosedError,
 )
+from warpdata.formats.gamsae.corpus_json import load_corpus
 from warpdata.formats.gamsae.verify import verify_folder
 
 COLUMNS = {"token_id": "i64", "position": "i32"}
@@ -223,6 +224,29 @@ def test_values_that_do_not_fit_a_column_are_refused(tmp_path: Path, kind: str, 
             writer.append([[1.0]], small=np.array([bad]))
         writer.append([[1.0]], small=np.array([good]))
         assert writer.total_rows == 1
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize(
+    ("dtype", "largest", "beyond"), [("f16", 65504, 70_000), ("f32", 1e38, 1e39), ("bf16", 3e38, 1e39)]
+)
+def test_rows_beyond_the_range_of_their_type_are_refused(tmp_path: Path, dtype: str, largest, beyond) -> None:
+    with CorpusWriter(tmp_path / "c", 2, dtype=dtype) as writer:
+        with pytest.raises(SchemaMismatchError, match=f"is out of range for {dtype}"):
+            writer.append(np.array([[1.0, 2.0], [3.0, beyond]]))
+        writer.append(np.array([[largest, np.inf]]))
+        assert writer.total_rows == 1
+
+
+def test_a_reopened_harvest_keeps_its_options(tmp_path: Path) -> None:
+    with CorpusWriter(tmp_path / "c", 4, shard_bytes=160, sync_appends=True) as writer:
+        writer.append(np.ones((4, 4)))
+    for changes in ({}, {"shard_bytes": 320, "sync_appends": False}, {}):
+        with CorpusWriter.reopen(tmp_path / "c", **changes) as writer:
+            assert writer._sync_appends == (writer._shard_rows == 10)
+            writer.append(np.ones((40, 4)))
+    rows = [shard.n_rows for shard in load_corpus(tmp_path / "c").shards]
+    assert rows == [4, *[10] * 4, *[20] * 4]
 
 
 def test_a_full_disk_leaves_what_was_acknowledged(tmp_path: Path) -> None:

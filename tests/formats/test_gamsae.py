@@ -131,9 +131,13 @@ def test_a_wide_corpus_bounds_its_batches_by_the_window(tmp_path: Path) -> None:
     st.sampled_from(sorted(STORED)),
 )  # fmt: skip
 def test_round_trip(values: np.ndarray, dtype: str) -> None:
-    packed = encode_shard_bytes(values, dtype=dtype)
     with np.errstate(over="ignore", invalid="ignore"):
         wanted = values.astype(STORED[dtype]).astype(np.float64)
+    if dtype != "f32" and (np.isfinite(values) & ~np.isfinite(wanted)).any():
+        with pytest.raises(SchemaMismatchError, match=f"out of range for {dtype}"):
+            encode_shard_bytes(values, dtype=dtype)
+        return
+    packed = encode_shard_bytes(values, dtype=dtype)
     with StoreShardSource.open([BytesRangeReader(packed)]) as source:
         rows = np.concatenate([batch.rows for batch in source])
     np.testing.assert_array_equal(rows, wanted)

@@ -954,3 +954,36 @@ def test_the_middle_of_a_billion_samples_is_found_at_once() -> None:
     found = order.row_ids(5 * 10**8, 5 * 10**8 + 64)
     assert len(set(found.tolist())) == 64
     assert order.rows_at(np.array([5 * 10**8 + 3]))[0] == found[3]
+
+
+@pytest.mark.parametrize("kind", ["numpy", "torch", "torch with workers"])
+@pytest.mark.parametrize("steps", [2, 3, 4, 6])
+def test_a_trainer_that_sets_epochs_through_the_sampler_resumes_exactly(kind, steps) -> None:
+    """What Lightning does: a state is loaded only within an epoch, `sampler.set_epoch` is called before each."""
+    if kind != "numpy":
+        pytest.importorskip("torch")
+
+    def make():
+        loader = wd.Loader(windows_of(memory_episodes([20])), 8, seed=3, threads=0)
+        workers = 2 if kind.endswith("workers") else 0
+        return loader if kind == "numpy" else loader.to_torch().loader(num_workers=workers)
+
+    def train(loader, first_epoch: int, first_batch: int, most: int) -> list[list[int]]:
+        seen: list[list[int]] = []
+        for epoch in range(first_epoch, 3):
+            loader.sampler.set_epoch(epoch)
+            batches = iter(loader)
+            for _ in range(first_batch if epoch == first_epoch else 0, 3):
+                if len(seen) == most:
+                    return seen
+                seen.append(next(batches).sample_id.tolist())
+        return seen
+
+    whole = train(make(), 0, 0, 9)
+    assert len(whole) == 9
+    first, second = make(), make()
+    seen = train(first, 0, 0, steps)
+    epoch, batch = divmod(steps, 3)
+    if batch:
+        second.load_state_dict(first.state_dict())
+    assert seen + train(second, epoch, batch, 9) == whole

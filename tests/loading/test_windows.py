@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from typing import Any
 
@@ -11,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import warpdata as wd
+from tests.conftest import SHARED_GOLDEN
 from tests.loading.windows_reference import samples_of
 from tests.sweeps import enough_examples
 from warpdata.errors import CorruptLayoutError, DatasetError, SchemaMismatchError
@@ -329,10 +331,6 @@ def test_images_are_cut_and_scaled_the_same_in_any_batch() -> None:
     for i in range(6):
         np.testing.assert_array_equal(windows[i]["small"], batch["small"][i])
     assert abs(float(batch["small"].mean()) - float(images.mean())) < 2
-    constant = np.full((1, 9, 11, 3), 77, np.uint8)
-    from warpdata.loading.windows.images import scaled
-
-    assert (scaled(constant, (4, 23)) == 77).all()
     with pytest.raises(ValueError, match="does not fit"):
         wd.Windows(episodes, {"x": wd.Field("cam", crop=(30, 2))}, anchor="cam")
 
@@ -543,3 +541,82 @@ def test_a_damaged_episode_is_noted_once_and_has_no_samples() -> None:
     assert list(windows.unreadable) == ["second"]
     with pytest.raises(DatasetError, match="episode 'second' cannot be read: its blocks overlap"):
         list(wd.Loader(windows, 1, threads=0))
+
+
+def test_a_misspelt_anchor_is_refused_at_once() -> None:
+    with pytest.raises(KeyError, match=r"no episode has a signal 'actoin'.*Did you mean 'action'"):
+        wd.Windows(one(action=([0, 10], [1.0, 2.0])), {"x": "action"}, anchor="actoin")
+
+
+@pytest.mark.parametrize("condition", ["extra > 3", "extra[1] > 3", "EXTRA > 3", "word = 'go'", "note = 'a'"])
+def test_what_one_episode_lacks_is_null_in_conditions(condition) -> None:
+    values = np.array([[2.0], [4.0]]) if "[1]" in condition else np.array([2.0, 4.0])
+    both = wd.Episodes.of(
+        [
+            wd.Episode.of({"a": wd.ArraySignal([0, 10], [1.0, 2.0])}, id="bare"),
+            wd.Episode.of(
+                {"a": wd.ArraySignal([0, 10], [1.0, 2.0]), "extra": wd.ArraySignal([0, 10], values)},
+                {"word": "go", "note": "b"},
+                id="full",
+            ),
+        ]
+    )
+    windows = wd.Windows(both, {"x": "a"}, anchor="a", where=condition)
+    expected = {"word = 'go'": [1, 1], "note = 'a'": []}.get(condition, [1])
+    assert windows.batch(np.arange(len(windows))).episode.tolist() == expected
+    is_null = wd.Windows(both, {"x": "a"}, anchor="a", where="extra is null")
+    assert is_null.batch([0, 1]).episode.tolist() == [0, 0]
+    mixture = wd.Mixture.by_sample(wd.Windows(both, {"x": "a"}, anchor="a"), {condition: 2.0})
+    assert sum(map(len, mixture.sources)) == 4
+    with pytest.raises(DatasetError, match="extr"):
+        len(wd.Windows(both, {"x": "a"}, anchor="a", where="extr > 3"))
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "uint16", "float32", "int16"])
+@pytest.mark.parametrize("channels", [(), (1,), (3,), (4,)])
+def test_scaling_is_near_the_average_of_what_a_pixel_covers(dtype, channels) -> None:
+    images = np.random.default_rng(0).integers(0, 200, (2, 12, 18, *channels)).astype(dtype)
+    episodes = wd.Episodes.of([wd.Episode.of({"cam": wd.ArraySignal([0, 10], images)}, id="i")])
+    batch = wd.Windows(episodes, {"x": wd.Field("cam", size=(4, 6))}, anchor="cam").batch([0, 1])
+    assert (batch["x"].dtype, batch["x"].shape) == (np.dtype(dtype), (2, 4, 6, *channels))
+    flat = np.full((1, 12, 18, *channels), 77, dtype)
+    plain = wd.Episodes.of([wd.Episode.of({"cam": wd.ArraySignal([0], flat)}, id="i")])
+    for size in ((4, 6), (30, 40)):
+        scaled = wd.Windows(plain, {"x": wd.Field("cam", size=size)}, anchor="cam").batch([0])["x"]
+        assert (scaled == 77).all()
+    means = images.reshape(2, 4, 3, 6, 3, *channels).mean((2, 4))
+    assert np.abs(batch["x"].astype(float) - means).mean() < 25
+
+
+def test_the_memory_of_scaling_is_that_of_a_frame() -> None:
+    import tracemalloc
+
+    images = np.zeros((16, 240, 320, 3), np.uint8)
+    episodes = wd.Episodes.of([wd.Episode.of({"cam": wd.ArraySignal(np.arange(16), images)}, id="i")])
+    windows = wd.Windows(episodes, {"x": wd.Field("cam", size=(112, 112))}, anchor="cam")
+    tracemalloc.start()
+    windows.batch(np.arange(16))
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 3 * images.nbytes
+
+
+def test_windows_over_numbers_need_no_video(tmp_path) -> None:
+    source = SHARED_GOLDEN / "foreign" / "lerobot" / "v30_061_video_h264"
+    if not source.is_dir():
+        pytest.skip("the foreign golden files are not here")
+    shutil.copytree(source, tmp_path / "set")
+    fields = {"state": wd.Field("observation.state", past=2), "action": wd.Field("action", horizon=4)}
+    grid = {"state": wd.Field("observation.state", past_s=0.1, future_s=0.1, rate_hz=20)}
+
+    def batches():
+        episodes = wd.open(tmp_path / "set")
+        anchored = wd.Windows(episodes, fields, anchor="action", where="action[1] > 0")
+        return [
+            b["state"] for w in (anchored, wd.Windows(episodes, grid, rate_hz=10)) for b in wd.Loader(w, 9)
+        ]
+
+    wanted = batches()
+    shutil.rmtree(tmp_path / "set" / "videos")
+    for found, expected in zip(batches(), wanted, strict=True):
+        np.testing.assert_array_equal(found, expected)

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from warpdata.catalog.access import Access
     from warpdata.catalog.dataset import Dataset
     from warpdata.catalog.table import Table
-    from warpdata.episodes.collection import Episodes
+    from warpdata.episodes.collection.episodes import Episodes
     from warpdata.timeline.episode import Episode
 
 FORMS = "a path, a URL or ws/name[@version], with #ID inside"

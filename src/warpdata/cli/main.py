@@ -101,7 +101,7 @@ GROUPS: dict[str, dict[str, Command]] = {
     },
     "Upkeep": {
         "doctor": Command("upkeep", "check the installation and credentials", "warp doctor"),
-        "cache": Command("upkeep", "show or shrink the cache", "warp cache gc --limit 50GB"),
+        "cache": Command("upkeep", "show, shrink or clear the cache", "warp cache gc --limit 50GB"),
         "repair": Command(
             "upkeep", "replace damaged blobs of a dataset", "warp repair lab/arm --from backup"
         ),

@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
-from warpdata.episodes.collection import Episodes
-from warpdata.episodes.directory_copy import Steps
-from warpdata.episodes.jobs import in_order, runner_of
+from warpdata.episodes.collection.episodes import Episodes
+from warpdata.episodes.collection.jobs import in_order, runner_of
+from warpdata.episodes.forms.directory_copy import Steps
 from warpdata.errors import FormatError, WarpError, nearest
 from warpdata.timeline.episode import Episode
 

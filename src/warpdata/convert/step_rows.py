@@ -9,11 +9,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from warpdata.convert.aligning import acted_steps
+from warpdata.convert.aligning import OUTCOMES, AlignOptions, steps_with
 from warpdata.convert.importing import OnError, Progress
 from warpdata.convert.receipt import ConversionReceipt, Note, note_of
-from warpdata.episodes.collection import Episodes
-from warpdata.episodes.encoded import encoded_run
+from warpdata.convert.rows import EXACT_NS
+from warpdata.convert.set_notes import EpisodeNotes
+from warpdata.episodes.collection.episodes import Episodes
+from warpdata.episodes.sources.encoded import encoded_run
 from warpdata.errors import WarpError
 from warpdata.timeline.episode import Episode
 from warpdata.timeline.meta import SignalMeta
@@ -22,7 +24,6 @@ from warpdata.timeline.steps import Steps
 
 _BLOCK_BYTES = 4 << 20
 _LOSSLESS = ("ffv1", "png")
-_OUTCOMES = ("reward", "terminated", "truncated")
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +36,8 @@ class StepColumn:
     count: int
     is_exact: bool
     """Whether its rows are its records."""
+    end_ns: int = 0
+    """Time that the set keeps for the row after the last step."""
 
     @property
     def meta(self) -> SignalMeta:
@@ -67,6 +70,9 @@ class StepColumn:
             shown = self.steps[self.name]
             age = int(shown.age_ns.max(initial=0))
             return note_of(self.signal, "resampled", "the record that holds at each step", max_age_ns=age)
+        if self.has_more and (moved := abs(int(self.signal.timestamps[-1]) - self.end_ns)) > EXACT_NS:
+            why = "the observation after the last step is moved in time"
+            return note_of(self.signal, "resampled", why, max_error_ns=moved)
         run = encoded_run(self.signal) if decoded else None
         if run is not None and run.stream.codec in _LOSSLESS:
             return note_of(self.signal, "kept", f"the same pixels, which were {run.stream.codec}")
@@ -75,7 +81,9 @@ class StepColumn:
         return note_of(self.signal)
 
 
-def usable(episodes: Episodes, on_error: OnError, receipt: ConversionReceipt) -> Episodes:
+def usable(
+    episodes: Episodes, on_error: OnError, receipt: ConversionReceipt, options: AlignOptions
+) -> Episodes:
     """The episodes to write: all, or with `skip` those that can be read to the end; the receipt names the others."""
     if on_error not in ("stop", "skip"):
         raise ValueError(f"on_error is 'stop' or 'skip', not {on_error!r}")
@@ -84,7 +92,7 @@ def usable(episodes: Episodes, on_error: OnError, receipt: ConversionReceipt) ->
     good = []
     for position, name in enumerate(episodes.ids):
         try:
-            for column in step_columns(episodes[position])[1].values():
+            for column in step_columns(episodes[position], options)[1].values():
                 for _ in column.blocks():
                     pass
         except WarpError as error:
@@ -109,26 +117,53 @@ def source_id(episode: Episode) -> str:
     return found if isinstance(found, str) else episode.id
 
 
-def step_columns(episode: Episode, steps: Steps | None = None) -> tuple[Steps, dict[str, StepColumn]]:
-    """The signals of an episode by its steps, or by those that are given; empty ones are left out.
+def step_columns(episode: Episode, options: AlignOptions) -> tuple[Steps, dict[str, StepColumn]]:
+    """The signals of an episode by its steps, or by those that the options choose; empty ones are left out.
 
     Where the last row of the source is an observation only, it is no step: actions have a row more than steps then.
     """
-    steps = acted_steps(episode) if steps is None else steps
-    found = {}
-    for name, signal in episode.signals.items():
-        if not len(signal):
-            continue
-        count = None if _comes_later(signal, steps) else _exact_rows(signal, steps)
-        found[name] = StepColumn(
-            name, signal, steps, len(steps) if count is None else count, count is not None
+    steps = steps_with(episode, options)
+    counts = {
+        name: None if _comes_later(signal, steps) else _exact_rows(signal, steps)
+        for name, signal in episode.signals.items()
+        if len(signal)
+    }
+    end_ns = _end_ns(episode, steps, counts)
+    columns = {
+        name: StepColumn(
+            name,
+            episode.signals[name],
+            steps,
+            len(steps) if count is None else count,
+            count is not None,
+            end_ns,
         )
-    return steps, found
+        for name, count in counts.items()
+    }
+    return steps, columns
+
+
+def _end_ns(episode: Episode, steps: Steps, counts: Mapping[str, int | None]) -> int:
+    """Time of the row after the last step: of the first observation that has one."""
+    later = [name for name, count in counts.items() if count is not None and count > len(steps)]
+    later.sort(key=lambda name: episode.signals[name].meta.role != "observation")
+    return int(episode.signals[later[0]].timestamps[len(steps)]) if later else 0
+
+
+def episode_notes(
+    episode: Episode, columns: Mapping[str, StepColumn], steps: Steps, rows: int, options: AlignOptions
+) -> dict[str, Any]:
+    """Times and static items of an episode that has `rows` rows in the target, for the document of the set."""
+    times = steps.times_ns
+    if any(column.has_more for column in columns.values()):
+        times = np.append(times, next(column.end_ns for column in columns.values() if column.has_more))
+    is_assumed = episode.meta.get("fps_from") == "assumed" and not options.to_json()
+    return EpisodeNotes.of(episode, rows, times, is_assumed=is_assumed).to_json()
 
 
 def _comes_later(signal: Signal, steps: Steps) -> bool:
     """Whether what an action led to stands with the observation after it."""
-    return steps.outcome == "next" and signal.meta.role in _OUTCOMES
+    return steps.outcome == "next" and signal.meta.role in OUTCOMES
 
 
 def _exact_rows(signal: Signal, steps: Steps) -> int | None:

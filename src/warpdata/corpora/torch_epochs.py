@@ -133,6 +133,11 @@ class TorchEpochs:
         """A DataLoader (its options are `options`) whose `state_dict` is after the batch handed over last."""
         return StatefulLoader(self, options)
 
+    @property
+    def epoch(self) -> int:
+        """The epoch of the batch given last, or of the next one."""
+        return (self._now or self._next_start())[-2]
+
     def set_epoch(self, epoch: int) -> None:
         """Iterate from the beginning of an epoch next; without it every iteration is the next epoch."""
         *seed, _, _ = self._passes.start

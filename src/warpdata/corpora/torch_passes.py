@@ -105,6 +105,29 @@ class Passes:
         return _WORDS + self._n_start + int(info.id) % _SLOTS
 
 
+class Epochs(Protocol):
+    """Something that is read epoch after epoch."""
+
+    @property
+    def epoch(self) -> int:
+        """The epoch of the next batch, or of the last one if nothing was read since."""
+
+    def set_epoch(self, epoch: int) -> None:
+        """Go to the beginning of an epoch."""
+
+
+class EpochSetter:
+    """`set_epoch` as trainers call it: the epoch that is being read goes on, any other begins."""
+
+    def __init__(self, epochs: Any) -> None:
+        self._epochs: Epochs = epochs
+
+    def set_epoch(self, epoch: int) -> None:
+        """Go to the beginning of an epoch, unless a state put the reader into the midst of it."""
+        if self._epochs.epoch != epoch:
+            self._epochs.set_epoch(epoch)
+
+
 class Noting(Protocol):
     """A dataset that learns from a loader which batch was handed over."""
 
@@ -144,6 +167,11 @@ class StatefulLoader:
             self.dataset.note(tag)
             yield batch
         self.dataset.note_end()
+
+    @property
+    def sampler(self) -> EpochSetter | None:
+        """Where trainers look for `set_epoch`, which they call before every epoch; None if all epochs are alike."""
+        return EpochSetter(self.dataset) if hasattr(self.dataset, "set_epoch") else None
 
     def state_dict(self) -> dict[str, Any]:
         """Where the loader is, after the batch it handed over last."""

@@ -101,6 +101,7 @@ class CorpusWriter:
         record = CorpusRecord(
             width, chosen.dtype, layout.rows_per_run(row_bytes), is_complete=False,
             columns=dict(chosen.columns), provenance=dict(chosen.provenance),
+            harvest={"shard_bytes": operator.index(chosen.shard_bytes), "sync_appends": bool(chosen.sync_appends)},
         )  # fmt: skip
         with map_os_errors(path):
             path.mkdir(parents=True, exist_ok=True)
@@ -108,7 +109,7 @@ class CorpusWriter:
         try:
             _require_no_corpus(path)
             save_corpus(path, record)
-            self._start(path, lock, record, chosen.shard_bytes, chosen.sync_appends)
+            self._start(path, lock, record)
         except BaseException:
             lock.release()
             raise
@@ -118,11 +119,15 @@ class CorpusWriter:
         cls,
         folder: str | os.PathLike[str],
         *,
-        shard_bytes: int = DEFAULT_SHARD_BYTES,
-        sync_appends: bool = False,
+        shard_bytes: int | None = None,
+        sync_appends: bool | None = None,
     ) -> Self:
-        """Go on with a corpus, finished or killed: every acknowledged row is there, and nothing else."""
-        _check_shard_bytes(shard_bytes)
+        """Go on with a corpus, finished or killed: every acknowledged row is there, and nothing else.
+
+        `shard_bytes` and `sync_appends` are those it was begun with unless given.
+        """
+        if shard_bytes is not None:
+            _check_shard_bytes(shard_bytes)
         path = Path(folder).absolute()
         if not (path / layout.CORPUS_JSON).is_file():
             raise BlobNotFoundError("no corpus.json here: nothing to go on with", path=path)
@@ -131,25 +136,31 @@ class CorpusWriter:
         try:
             record = load_corpus(path)
             assert record is not None
-            writer._start(path, lock, replace(record, is_complete=False), shard_bytes, sync_appends)
+            options = {"shard_bytes": DEFAULT_SHARD_BYTES, "sync_appends": False, **record.harvest}
+            if shard_bytes is not None:
+                options["shard_bytes"] = operator.index(shard_bytes)
+            if sync_appends is not None:
+                options["sync_appends"] = bool(sync_appends)
+            writer._start(path, lock, replace(record, is_complete=False, harvest=options))
         except BaseException:
             lock.release()
             raise
         return writer
 
-    def _start(
-        self, folder: Path, lock: FileLock, record: CorpusRecord, shard_bytes: int, sync_appends: bool
-    ) -> None:
+    def _start(self, folder: Path, lock: FileLock, record: CorpusRecord) -> None:
         if not record.width:
             raise CorruptLayoutError("rows without columns cannot be appended to", path=folder)
         self.folder = folder
         self._lock = lock
         self._record = record
         self._dtype = stored_dtype(record.dtype)
+        shard_bytes = record.harvest["shard_bytes"]
+        if not isinstance(shard_bytes, int):
+            raise CorruptLayoutError(f"shard_bytes is an integer, not {shard_bytes!r}", path=folder)
         self._shard_rows = max(1, shard_bytes // (record.width * self._dtype.itemsize))
         side_bytes = sum(dtype_named(kind).itemsize for kind in record.columns.values())
         self._frame_rows = layout.MAX_JOURNAL_FRAME_BYTES // max(1, side_bytes)
-        self._sync_appends = sync_appends
+        self._sync_appends = bool(record.harvest["sync_appends"])
         stored = record.statistics
         width = record.width
         self._statistics = RowStatistics.from_dict(stored, width) if stored else RowStatistics(width)

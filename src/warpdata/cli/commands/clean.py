@@ -22,8 +22,8 @@ from warpdata.cli.console import Output, add_json_flag
 
 if TYPE_CHECKING:
     from warpdata.cli.console import Console
-    from warpdata.episodes.check import Group
-    from warpdata.episodes.edits import Edits, Effect, EpisodeEntry, RecordingPart
+    from warpdata.episodes.check.rules import Group
+    from warpdata.episodes.collection.edits import Edits, Effect, EpisodeEntry, RecordingPart
 
 _SHOWN = 3
 """Findings of one rule and signal that are printed one by one; more are counted."""
@@ -48,7 +48,7 @@ def add_check(parser: argparse.ArgumentParser) -> None:
 def run_check(args: argparse.Namespace, console: Console) -> int | Output:
     """Print every finding with its rule and severity; exit code 3 if data is damaged."""
     from warpdata._api.checking import check_dataset
-    from warpdata.episodes.check import RULES
+    from warpdata.episodes.check.rules import RULES
 
     if args.rules:
         rows = [{"rule": rule, "severity": s, "says": text} for rule, (s, text) in RULES.items()]
@@ -202,7 +202,7 @@ def _apply(edits: Edits, args: argparse.Namespace) -> Effect:
         return edits.concat(args.episodes, gap_ns=args.gap, dry_run=dry)
     if args.verb == "undo":
         return edits.undo(args.seq, dry_run=dry)
-    from warpdata.episodes.local import LocalDataset
+    from warpdata.episodes.collection.local import LocalDataset
 
     first_ts_ns = LocalDataset(edits.root).open(args.episode).first_ts_ns
 

@@ -88,7 +88,7 @@ def add_chunk(parser: argparse.ArgumentParser) -> None:
 def run_chunk(args: argparse.Namespace, console: Console) -> Output:
     """Write the chunks and their chunk list."""
     from warpdata._api import chunk_episode, divided_address
-    from warpdata.episodes.check import is_directory
+    from warpdata.episodes.check.rules import is_directory
     from warpdata.formats.wshard.chunks import list_name
 
     episode = open_one(args)
@@ -117,8 +117,8 @@ def add_join(parser: argparse.ArgumentParser) -> None:
 
 def run_join(args: argparse.Namespace, console: Console) -> Output:
     """Check every chunk against its SHA-256, then write them as one episode."""
-    from warpdata.episodes.opening import chunks_of
-    from warpdata.episodes.packed_chunks import join_chunks
+    from warpdata.episodes.forms.packed_chunks import join_chunks
+    from warpdata.episodes.sources.opening import chunks_of
     from warpdata.formats.wshard.chunks import validate_chunk_continuity
 
     episode = open_one(args)

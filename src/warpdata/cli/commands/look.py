@@ -14,7 +14,7 @@ from warpdata.cli.console import Output, add_json_flag, human_bytes, table
 
 if TYPE_CHECKING:
     from warpdata.cli.console import Console
-    from warpdata.episodes.collection import Episodes
+    from warpdata.episodes.collection.episodes import Episodes
     from warpdata.formats.wshard.reader import ShardReader
     from warpdata.timeline.episode import Episode
     from warpdata.timeline.signal import Signal
@@ -36,7 +36,7 @@ def run_show(args: argparse.Namespace, console: Console) -> Output:
     """List episodes, or show the signals, static items and cameras of one."""
     from warpdata._api import open as open_address
     from warpdata.catalog.dataset import Dataset
-    from warpdata.episodes.collection import Episodes
+    from warpdata.episodes.collection.episodes import Episodes
     from warpdata.timeline.episode import Episode
 
     with naming_errors():
@@ -172,7 +172,7 @@ def add_episodes(parser: argparse.ArgumentParser) -> None:
 def run_episodes(args: argparse.Namespace, _: Console) -> Output:
     """One line per episode; exit code 3 if one cannot be read."""
     from warpdata.cli.terminal import human_time
-    from warpdata.episodes.local import LocalDataset
+    from warpdata.episodes.collection.local import LocalDataset
 
     episodes = open_many(args, edited=not args.raw)
     chosen = episodes if args.where is None else episodes.where(args.where)
@@ -218,7 +218,7 @@ def _published_row(facts: dict[str, Any]) -> dict[str, Any]:
 
 
 def _opened_row(episodes: Episodes, position: int, name: str) -> dict[str, Any]:
-    from warpdata.episodes.facts import flags_of
+    from warpdata.episodes.collection.facts import flags_of
     from warpdata.errors import WarpError
 
     row: dict[str, Any] = {"id": name, "duration_ns": None, "signals": [], "bytes": 0, "flags": []}
@@ -277,7 +277,7 @@ def run_inspect(args: argparse.Namespace, console: Console) -> Output:
 
 def _inspect_episode(args: argparse.Namespace, console: Console) -> Output:
     """The blocks of the shard of an episode, or its signals if it has none."""
-    from warpdata.episodes.packed import PackedSource
+    from warpdata.episodes.forms.packed import PackedSource
     from warpdata.timeline.source import innermost
 
     source = innermost(open_one(args).source)
@@ -301,9 +301,10 @@ def _inspect_shard(source: Any, console: Console) -> Output:
     lines = [f"{value['path']}  {value['kind']}, {size}, {count} blocks, {mark}"]
     if episode := value.get("episode"):
         time = episode["timebase"]
+        rate = "" if time["type"] == "timestamps_ns" else f" at {time['tick_hz']:g} Hz"
         lines.append(
             f"episode {episode['id']!r}  env {episode['env_id']!r}  {episode['length']} steps  "
-            f"{time['type']} at {time['tick_hz']:g} Hz  lanes: {', '.join(episode['lanes'])}"
+            f"{time['type']}{rate}  lanes: {', '.join(episode['lanes'])}"
         )
     report = Output(
         value,

@@ -52,8 +52,8 @@ def run_record(args: argparse.Namespace, console: Console) -> Output:
     if args.seconds is not None and not 0 < args.seconds < math.inf:
         raise ValueError("--duration must be positive")
     from warpdata._api import open_episode
+    from warpdata.episodes.collection.local import LocalDatasetWriter
     from warpdata.episodes.demo_arm import demo_records, describe_demo
-    from warpdata.episodes.local import LocalDatasetWriter
 
     writer = LocalDatasetWriter(args.root).new_episode()
     start_ns, began = time.time_ns(), time.monotonic()
@@ -108,8 +108,8 @@ def run_salvage(args: argparse.Namespace, console: Console) -> int:
 def _salvage(path: str, args: argparse.Namespace, console: Console) -> list[dict[str, Any]]:
     """One receipt, or one per unfinished episode of a root."""
     from warpdata._api import divided_address
-    from warpdata.episodes.listing import episode_path
-    from warpdata.episodes.salvage import salvage, salvage_folder
+    from warpdata.episodes.collection.listing import episode_path
+    from warpdata.episodes.salvage.recordings import salvage, salvage_folder
 
     root, inside = divided_address(path)
     if inside is not None and inside.isdigit() and os.path.isdir(root):
@@ -141,7 +141,7 @@ def add_replay(parser: argparse.ArgumentParser) -> None:
 
 def run_replay(args: argparse.Namespace, console: Console) -> Output:
     """Play, redrawing the table in a terminal; elsewhere only its last state is printed."""
-    from warpdata.episodes.replay import replay
+    from warpdata.episodes.collection.replay import replay
 
     live = _LiveTable(console)
     episode = cut_episode(open_one(args), args.start, args.end)

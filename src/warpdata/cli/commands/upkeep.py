@@ -134,7 +134,7 @@ def _shard_folder_findings(folder: str, inside: str | None, *, full: bool) -> li
     """Findings of every shard of a local folder, or of that of one episode; a chunk list stands for its chunks."""
     from warpdata._api import open_episodes
     from warpdata.bytekit.findings import FileFinding
-    from warpdata.episodes.shard_folder import shards_in
+    from warpdata.episodes.collection.shard_folder import shards_in
     from warpdata.errors import WarpError
 
     findings: list[FileFinding] = []
@@ -150,7 +150,7 @@ def _shard_folder_findings(folder: str, inside: str | None, *, full: bool) -> li
 
 def _shard_findings(path: str, *, full: bool) -> list[FileFinding]:
     from warpdata._api import located
-    from warpdata.episodes.check_shards import unplayable_cameras
+    from warpdata.episodes.check.shards import unplayable_cameras
     from warpdata.formats.wshard.verify import verify_shard
 
     source = located(path)
@@ -274,7 +274,9 @@ def run_gc_remote(args: argparse.Namespace, _: Console) -> Output:
 
 def add_cache(parser: argparse.ArgumentParser) -> None:
     """Arguments of `warp cache`."""
-    parser.add_argument("action", choices=("stats", "gc"))
+    parser.add_argument("action", choices=("stats", "gc", "clear"))
+    address = "clear: the URL of a file, or a dataset; everything by default"
+    parser.add_argument("address", nargs="?", help=address)
     limit = (
         "gc: bytes that may stay, such as 500GB or 200MB; a bare number is GB (default WARP_CACHE_SIZE_GB)"
     )
@@ -283,12 +285,14 @@ def add_cache(parser: argparse.ArgumentParser) -> None:
 
 
 def run_cache(args: argparse.Namespace, _: Console) -> Output:
-    """Show or shrink the cache."""
+    """Show, shrink or clear the cache."""
     from warpdata.catalog.names import parse_size
     from warpdata.settings import Settings
     from warpdata.stores.cache import PageCache
 
     settings = Settings.from_env()
+    if args.address is not None and args.action != "clear":
+        raise ValueError(f"`warp cache {args.action}` takes no address")
     cache = PageCache(os.path.expanduser(settings.cache_dir), settings.cache_bytes)
     lines, freed = [], {}
     if args.action == "gc":
@@ -296,6 +300,9 @@ def run_cache(args: argparse.Namespace, _: Console) -> Output:
         if limit is not None and limit.strip().replace(".", "", 1).isdigit():
             limit = f"{limit}GB"
         freed = {"freed_bytes": cache.gc(None if limit is None else parse_size(limit))}
+    elif args.action == "clear":
+        freed = {"freed_bytes": cache.remove(None if args.address is None else _cache_names(args.address))}
+    if freed:
         lines.append(f"freed {human_bytes(freed['freed_bytes'])}")
     stats = cache.stats()
     cache.close()
@@ -306,6 +313,18 @@ def run_cache(args: argparse.Namespace, _: Console) -> Output:
         f"files   {stats.files}",
     ]
     return Output(asdict(stats) | freed, lines)
+
+
+def _cache_names(address: str) -> set[str]:
+    """Names in the cache of the file at a URL, or of every blob of a dataset."""
+    from warpdata._api import dataset, store_folder
+
+    if "://" not in address:
+        with dataset(address) as opened:
+            return set(opened.manifest.blobs())
+    folder, _, name = address.rpartition("/")
+    cache_name = store_folder(folder).file(name).address.cache_name
+    return {cache_name} if cache_name else set()
 
 
 def add_doctor(parser: argparse.ArgumentParser) -> None:

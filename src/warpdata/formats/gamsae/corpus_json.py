@@ -52,6 +52,8 @@ class CorpusRecord:
     columns: Mapping[str, str] = field(default_factory=dict)
     provenance: Mapping[str, Any] = field(default_factory=dict)
     statistics: Mapping[str, Any] | None = None
+    harvest: Mapping[str, Any] = field(default_factory=dict)
+    """Options of the writer (`shard_bytes`, `sync_appends`), which apply again when it is reopened."""
 
     @property
     def total_rows(self) -> int:
@@ -75,6 +77,8 @@ def pack_corpus(record: CorpusRecord) -> bytes:
         "statistics": None if record.statistics is None else dict(record.statistics),
         "shards": [_pack_shard(shard) for shard in record.shards],
     }
+    if record.harvest:
+        body["harvest"] = dict(record.harvest)
     return dump_json({**body, "crc32c": f"{crc32c(dump_json(body)):08x}"})
 
 
@@ -129,6 +133,7 @@ def _record(body: dict[str, Any]) -> CorpusRecord:
         columns={str(key): dtype_named(value).name for key, value in body["columns"].items()},
         provenance=dict(body["provenance"]),
         statistics=None if body["statistics"] is None else dict(body["statistics"]),
+        harvest=dict(body.get("harvest", {})),
     )
     if record.width * dtype_named(record.dtype).itemsize > layout.MAX_ROW_BYTES:
         raise LimitExceededError(f"rows of {record.width} columns")

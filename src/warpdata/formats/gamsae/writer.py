@@ -31,8 +31,11 @@ def pack_header(n_rows: int, width: int, dtype: str = "f32") -> bytes:
     return layout.SHARD_HEADER.pack(*layout.ShardHeader(layout.SHARD_MAGIC, n_rows, width, tag, 0))
 
 
-def encode_rows(rows: npt.ArrayLike, dtype: DType) -> Rows:
-    """The rows as a C-contiguous matrix of the stored type, rounded to nearest even."""
+def encode_rows(rows: npt.ArrayLike, dtype: DType, *, may_overflow: bool = False) -> Rows:
+    """The rows as a C-contiguous matrix of the stored type, rounded to nearest even.
+
+    A finite value beyond the range of the type is an error, unless `may_overflow` makes it infinite.
+    """
     try:
         matrix: Rows = as_array(rows)
     except ValueError as error:
@@ -42,12 +45,20 @@ def encode_rows(rows: npt.ArrayLike, dtype: DType) -> Rows:
     if matrix.dtype.kind not in "fiu" and matrix.dtype != dtype_named("bf16").dtype:
         raise SchemaMismatchError(f"rows must be numbers, not {matrix.dtype}")
     with np.errstate(over="ignore", invalid="ignore"):
-        return np.ascontiguousarray(matrix, dtype=dtype.dtype)
+        encoded: Rows = np.ascontiguousarray(matrix, dtype=dtype.dtype)
+    if not may_overflow and matrix.dtype != encoded.dtype and not np.isfinite(encoded).all():
+        overflow = np.isfinite(matrix) & ~np.isfinite(encoded)
+        if overflow.any():
+            raise SchemaMismatchError(
+                f"value {matrix[overflow][0]} is out of range for {dtype.name}",
+                hint="Store the rows as f32 or bf16, or clip them first.",
+            )
+    return encoded
 
 
 def encode_shard_bytes(rows: npt.ArrayLike, *, dtype: str = "f32") -> bytes:
     """A whole shard that holds the matrix `rows`, downcast to `dtype`."""
-    matrix = encode_rows(rows, dtype_named(dtype))
+    matrix = encode_rows(rows, dtype_named(dtype), may_overflow=dtype == "f32")
     return pack_header(len(matrix), matrix.shape[1], dtype) + bytes(byte_view(matrix))
 
 

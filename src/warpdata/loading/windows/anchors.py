@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from warpdata.episodes.facts import column_table
+from warpdata.episodes.collection.facts import column_table
 from warpdata.errors import DatasetError, nearest
 from warpdata.ordering.state import checked_integer
 from warpdata.sql.engine import matching_rows, parse_condition
+from warpdata.sql.sqltext import folded
 from warpdata.timeline.episode import Episode, same_clock
 from warpdata.timeline.meta import ROLES
 from warpdata.timeline.sampling import align_signal, aligned_values
@@ -90,16 +91,25 @@ class Anchors:
         )
 
 
-def matching_anchors(episode: Episode, times: NDArray[np.int64], condition: str) -> NDArray[np.int64]:
-    """Which of these anchors satisfy a SQL condition over signals (the value held there) and static items.
+def matching_anchors(
+    episode: Episode,
+    times: NDArray[np.int64],
+    condition: str,
+    other_names: Callable[[], Iterable[str]] = tuple,
+) -> NDArray[np.int64]:
+    """Anchors that satisfy a SQL condition over signals (the value held there) and static items.
 
-    A signal without a value yet is null. Signals of several numbers are lists; `ts_ns` is the time of the anchor.
+    A signal without a value yet is null, and so is a name that only other episodes have (`other_names`). Signals of
+    several numbers are lists; `ts_ns` is the time of the anchor.
     """
     known, parsed = [*episode.keys, "ts_ns"], parse_condition(condition)
+    if not {folded(name) for name in parsed.names} <= {folded(name) for name in known}:
+        absent = [name for name in other_names() if name not in known]
+        known += parsed.columns_of(absent)
     wanted = set(parsed.columns_of(known))
     columns: dict[str, Any] = {}
-    for name in episode.keys:
-        if name not in wanted:
+    for name in known:
+        if name not in wanted or name not in episode.keys:
             columns[name] = None
         elif name in episode.signals:
             signal = episode.signals[name]

@@ -1,4 +1,4 @@
-"""Images cut and scaled: whole numbers throughout, so the same pixels on every machine and in any batch."""
+"""Cropping and scaling of images. An adapter of Pillow."""
 
 from __future__ import annotations
 
@@ -8,12 +8,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-_BITS = 14
-"""Weights are whole numbers of 2^-14."""
+from warpdata.errors import MissingExtraError
 
 
-def cut_box(shape: tuple[int, ...], crop: tuple[int, ...], name: str) -> tuple[slice, slice]:
-    """The rows and columns a crop keeps of images of this shape, or ValueError."""
+def crop_box(shape: tuple[int, ...], crop: tuple[int, ...], name: str) -> tuple[slice, slice]:
+    """The rows and columns that a crop keeps of images of this shape, or ValueError."""
     height, width = shape[0], shape[1]
     if len(crop) == 2:
         top, left = (height - crop[0]) // 2, (width - crop[1]) // 2
@@ -24,46 +23,49 @@ def cut_box(shape: tuple[int, ...], crop: tuple[int, ...], name: str) -> tuple[s
     return slice(top, top + crop[-2]), slice(left, left + crop[-1])
 
 
-def scaled(images: NDArray[Any], size: tuple[int, int]) -> NDArray[Any]:
-    """Images [n, height, width, …] at another size; what shrinks is averaged over all it covers."""
+def scale_images(images: NDArray[Any], size: tuple[int, int]) -> NDArray[Any]:
+    """Images [n, height, width, …] at another size, one at a time: bilinear, averaging what shrinks.
+
+    Pillow scales 8-bit images of 1, 3 or 4 channels. Other arrays (depth, masks, features) are scaled by numpy with the
+    same weights in double precision.
+    """
     if images.shape[1:3] == size:
         return images
-    return _scaled_axis(_scaled_axis(images, 1, size[0]), 2, size[1])
+    out = np.empty((len(images), *size, *images.shape[3:]), images.dtype)
+    is_picture = images.dtype == np.uint8 and images.shape[3:] in ((), (1,), (3,), (4,))
+    scale = _scale_picture if is_picture else _scale_array
+    for place, image in enumerate(images):
+        out[place] = scale(image, size)
+    return out
 
 
-def _scaled_axis(images: NDArray[Any], axis: int, count: int) -> NDArray[Any]:
-    if images.shape[axis] == count:
-        return images
-    places, weights = _taps(images.shape[axis], count)
-    whole = images.dtype.kind in "ui"
-    shape = [1] * images.ndim
-    shape[axis] = count
-    total: Any = 0
-    for tap in range(places.shape[1]):
-        weight = weights[:, tap].reshape(shape)
-        part = np.take(images, places[:, tap], axis=axis)
-        total = total + (
-            part.astype(np.int64) * weight if whole else part.astype(np.float64) * (weight / (1 << _BITS))
-        )
-    if not whole:
-        return np.asarray(total).astype(images.dtype)
-    limits = np.iinfo(images.dtype)
-    rounded = np.asarray((total + (1 << (_BITS - 1))) >> _BITS)
-    return np.asarray(np.clip(rounded, limits.min, limits.max), images.dtype)
+def _scale_picture(image: NDArray[Any], size: tuple[int, int]) -> NDArray[Any]:
+    try:
+        from PIL import Image  # noqa: PLC0415
+    except ImportError:
+        raise MissingExtraError.for_extra("Pillow", "image") from None
+    channels = image.shape[2:]
+    plane = image[:, :, 0] if channels == (1,) else image
+    mode = {(): "L", (1,): "L", (3,): "RGB", (4,): "CMYK"}[channels]  # RGBA would be weighted by alpha
+    picture = Image.frombytes(mode, (image.shape[1], image.shape[0]), plane.tobytes())
+    scaled = picture.resize((size[1], size[0]), Image.Resampling.BILINEAR)
+    return np.asarray(scaled).reshape(*size, *channels)
+
+
+def _scale_array(image: NDArray[Any], size: tuple[int, int]) -> NDArray[Any]:
+    rows = np.tensordot(_weights(image.shape[0], size[0]), image.astype(np.float64), 1)
+    found = np.moveaxis(np.tensordot(_weights(image.shape[1], size[1]), rows, (1, 1)), 0, 1)
+    if image.dtype.kind in "ui":
+        limits = np.iinfo(image.dtype)
+        return np.clip(np.floor(found + 0.5), limits.min, limits.max)
+    return found
 
 
 @lru_cache(maxsize=32)
-def _taps(size: int, count: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """For each pixel of the result the pixels it is made of and their weights, which add up to 2^14."""
+def _weights(size: int, count: int) -> NDArray[np.float64]:
+    """How much each of `size` pixels adds to each of `count` pixels: a triangle around the pixel's middle."""
     scale = size / count
     reach = max(scale, 1.0)
-    middle = (np.arange(count) + 0.5) * scale - 0.5
-    width = int(np.ceil(reach)) * 2 + 1
-    places = np.floor(middle).astype(np.int64)[:, None] + np.arange(-(width // 2), width // 2 + 1)
-    weights = np.maximum(0.0, 1.0 - np.abs(places - middle[:, None]) / reach)
-    weights[(places < 0) | (places >= size)] = 0.0
-    weights /= weights.sum(axis=1, keepdims=True)
-    whole = np.round(weights * (1 << _BITS)).astype(np.int64)
-    # What rounding left over goes to the heaviest pixel.
-    whole[np.arange(count), whole.argmax(axis=1)] += (1 << _BITS) - whole.sum(axis=1)
-    return np.clip(places, 0, size - 1), whole
+    middle = (np.arange(count)[:, None] + 0.5) * scale - 0.5
+    weights = np.maximum(0.0, 1.0 - np.abs(np.arange(size) - middle) / reach)
+    return np.asarray(weights / weights.sum(axis=1, keepdims=True))

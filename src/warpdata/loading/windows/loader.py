@@ -18,6 +18,7 @@ from warpdata.bytekit.io.commit import write_file
 from warpdata.bytekit.jsontext import dump_json
 from warpdata.bytekit.process.threads import MAX_PARALLEL, ThreadPool
 from warpdata.corpora.torch_epochs import Place, torch_epochs
+from warpdata.corpora.torch_passes import EpochSetter
 from warpdata.errors import SchemaMismatchError, nearest, suggests
 from warpdata.loading.pace import NoLine, PaceLine
 from warpdata.loading.ranks import auto_rank, rank_and_world
@@ -155,6 +156,11 @@ class Loader:
     def set_epoch(self, epoch: int) -> None:
         """Go to the beginning of an epoch."""
         self._epoch, self._position = LoaderState(self.seed, epoch, 0, "", "").epoch, 0
+
+    @property
+    def sampler(self) -> EpochSetter:
+        """Where trainers look for `set_epoch`: they call it before every epoch."""
+        return EpochSetter(self)
 
     def steps(self, epoch: int, position: int, worker: int = 0, workers: int = 1) -> Iterator[Step]:
         """The steps of this rank from a position of an epoch on; of several workers each gives every n-th."""

@@ -9,15 +9,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from warpdata.bytekit.buffers import BUFFERS
+from warpdata.bytekit.lazy import cached_property
 from warpdata.errors import BlobNotFoundError, FormatError, WarpError
 from warpdata.loading.windows.aligning import Aligned, Bools, Clock, Int64s, align_rows
 from warpdata.loading.windows.anchors import Anchors
-from warpdata.loading.windows.field import Field
-from warpdata.loading.windows.images import cut_box, scaled
+from warpdata.loading.windows.field import Field, FieldRows
+from warpdata.loading.windows.images import crop_box, scale_images
 from warpdata.loading.windows.schema import FieldSchema, check_same, find_schema, signal_named
 from warpdata.timeline.episode import Episode
 from warpdata.timeline.sampling import blank_values, mixed_values
 from warpdata.timeline.signal import MappedRows, Signal
+from warpdata.timeline.times import INT64_MAX
 
 DAMAGE = (FormatError, BlobNotFoundError)
 """What makes an episode unreadable: bytes that are wrong or missing. A connection that fails is no damage."""
@@ -132,7 +134,6 @@ class OpenEpisode:
         self.times = anchors.times(
             episode, {name: each for name, each in gated.items() if each is not None and len(each)}
         )
-        end_ns = episode.last_ts_ns if any(map(len, episode.signals.values())) else 0
         self.fields: dict[str, SignalReader | StaticReader] = {}
         self.same_rows: dict[str, str] = {}
         """Fields whose masks and ages are those of an earlier field, which they name: same clock, same rows."""
@@ -152,7 +153,7 @@ class OpenEpisode:
             if key in tables:
                 self.same_rows[name] = tables[key][0]
             else:
-                tables[key] = (name, RowTable(field, clock, self.times, end_ns, limit))
+                tables[key] = (name, RowTable(field, clock, self.times, episode, limit))
             self.fields[name] = SignalReader(own or known, signal, tables[key][1])
 
     def _clock(self, signal: Signal, schema: FieldSchema) -> Clock:
@@ -260,12 +261,12 @@ class RowTable:
     """Which records answer at each anchor; fields of one episode with the same clock and rows share one."""
 
     def __init__(
-        self, field: Field, clock: Clock, times: Int64s, end_ns: int, max_age_ns: int | None
+        self, field: Field, clock: Clock, times: Int64s, episode: Episode, max_age_ns: int | None
     ) -> None:
         self._field = field
         self._clock = clock
         self._times = times
-        self._end_ns = end_ns
+        self._episode = episode
         self._max_age_ns = max_age_ns
         self._runs: Runs | None = None
         self._is_small = len(times) * field.rows.count <= _TABLE_ROWS
@@ -280,23 +281,32 @@ class RowTable:
         field = self._field
         return align_rows(field.rows, field.align, self._clock, times, self._end_ns, self._max_age_ns)
 
+    @cached_property
+    def _end_ns(self) -> int:
+        """The last record of the episode; finding it may open signals that no field names."""
+        episode = self._episode
+        return episode.last_ts_ns if any(map(len, episode.signals.values())) else 0
+
     def runs(self) -> Runs | None:
         """The alignment at all anchors, kept; None where there are too many of them."""
         if self._runs is None and self._is_small:
-            self._runs = Runs(self.at(self._times))
+            self._runs = Runs(self._at_anchors(self._times, self._field.rows, self._max_age_ns))
         return self._runs
 
     def inside(self, anchors: Int64s) -> Bools:
-        """At which anchors no row lies beyond an edge; the outermost rows say it for all of them."""
-        field, times = self._field, self._times[anchors]
-        found = align_rows(field.rows.outermost, field.align, self._clock, times, self._end_ns, None)
+        """At which anchors no row is beyond an edge; the outermost rows decide for all of them."""
+        found = self._at_anchors(self._times[anchors], self._field.rows.outermost, None)
         return np.asarray(found.inside.all(axis=1))
+
+    def _at_anchors(self, times: Int64s, rows: FieldRows, max_age_ns: int | None) -> Aligned:
+        end_ns = self._end_ns if max(rows.offsets_ns, default=0) > 0 else INT64_MAX
+        return align_rows(rows, self._field.align, self._clock, times, end_ns, max_age_ns)
 
     def aligned(self, anchors: Int64s) -> Aligned:
         """The alignment at anchors by number."""
         runs = self.runs()
         if runs is None:
-            return self.at(self._times[anchors])
+            return self._at_anchors(self._times[anchors], self._field.rows, self._max_age_ns)
         table = runs.table
         return Aligned(
             table.positions[anchors], table.inside[anchors], table.mask[anchors], table.age_ns[anchors],
@@ -497,11 +507,11 @@ class SignalReader:
         """Values as the field wants them: cut, scaled, of another type."""
         field, schema = self.schema.field, self.schema
         if field.crop is not None:
-            rows, columns = cut_box(schema.stored_shape, field.crop, schema.name)
+            rows, columns = crop_box(schema.stored_shape, field.crop, schema.name)
             values = values[:, :, rows, columns]
         if field.size is not None:
             flat = values.reshape(-1, *values.shape[2:])
-            values = scaled(flat, field.size).reshape(*values.shape[:2], *schema.shape)
+            values = scale_images(flat, field.size).reshape(*values.shape[:2], *schema.shape)
         return values.astype(schema.dtype, copy=False)
 
 

@@ -11,7 +11,7 @@ import numpy as np
 from warpdata.bytekit.lazy import cached_property
 from warpdata.errors import SchemaMismatchError, nearest
 from warpdata.loading.windows.field import Field
-from warpdata.loading.windows.images import cut_box
+from warpdata.loading.windows.images import crop_box
 from warpdata.timeline.episode import Episode
 from warpdata.timeline.meta import OBJECT, SignalMeta
 from warpdata.timeline.sampling import check_align
@@ -40,7 +40,7 @@ class FieldSchema:
         """The shape of one row that is delivered, before any transform."""
         shape = self.stored_shape
         if self.field.crop is not None:
-            rows, columns = cut_box(shape, self.field.crop, self.name)
+            rows, columns = crop_box(shape, self.field.crop, self.name)
             shape = (rows.stop - rows.start, columns.stop - columns.start, *shape[2:])
         return shape if self.field.size is None else (*self.field.size, *shape[2:])
 

@@ -6,6 +6,7 @@ import operator
 import warnings
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from copy import copy
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal, get_args
@@ -17,8 +18,8 @@ from warpdata.bytekit.jsontext import dump_json
 from warpdata.bytekit.lazy import cached_property
 from warpdata.bytekit.process.locks import ThreadLock
 from warpdata.bytekit.process.threads import map_in_threads
-from warpdata.episodes.collection import Episodes
-from warpdata.episodes.local import LocalDataset
+from warpdata.episodes.collection.episodes import Episodes
+from warpdata.episodes.collection.local import LocalDataset
 from warpdata.errors import DatasetError, WarpError, nearest, suggests
 from warpdata.loading.windows.aligning import Int64s
 from warpdata.loading.windows.anchors import Anchors, matching_anchors
@@ -27,12 +28,13 @@ from warpdata.loading.windows.field import Field, _seconds
 from warpdata.loading.windows.gathering import first_sample, gather, gather_at, read_one
 from warpdata.loading.windows.growing_root import GrowingRoot
 from warpdata.loading.windows.open_episode import DAMAGE, OpenEpisode, Quick, SampleGroup, SignalReader
-from warpdata.loading.windows.schema import FieldSchema, find_schema, unknown_signal
+from warpdata.loading.windows.schema import FieldSchema, find_schema, signal_named, unknown_signal
 from warpdata.loading.windows.statistics import FieldStatistics, window_statistics
 from warpdata.loading.windows.table import SampleTable, keep_table, kept_table
 from warpdata.loading.windows.torch import teach_collate
 from warpdata.settings import Settings
 from warpdata.timeline.episode import Episode
+from warpdata.timeline.meta import ROLES
 from warpdata.timeline.times import as_int, as_int_array, is_many
 
 if TYPE_CHECKING:
@@ -102,7 +104,9 @@ class Windows:
         self._next: dict[int, int] = {}
         """With follow: episodes all of whose samples are known, and the first anchor that is not yet a sample."""
         self._begin()
-        _ = self.schema  # a name that is not there is an error now
+        _ = self.schema  # unknown names are refused here
+        if not follow:
+            self._check_anchor()
 
     def _begin(self) -> None:
         self._lock = ThreadLock()
@@ -217,23 +221,32 @@ class Windows:
     @cached_property
     def table(self) -> SampleTable:
         """Which sample is which anchor of which episode; counted when it is first needed."""
-        found = self._grown() if self.follow else self._counted(range(len(self.episodes)))
-        if not len(found) and not self.follow:
-            self._check_anchor()
-        return found
+        return self._grown() if self.follow else self._counted(range(len(self.episodes)))
 
     def _check_anchor(self) -> None:
-        """Where there are no samples: raise if that is because the anchor is misspelt."""
+        """Raise if the anchor is neither a role nor a signal of any episode."""
+        if self.anchors.signal is None or self.anchors.signal in ROLES:
+            return
         names: dict[str, None] = {}
-        for position, name in enumerate(self.ids):
-            if self.anchors.signal is None or name in self.unreadable:
-                continue
-            episode = self.episodes[position]
-            if self.anchors.name_in(episode) is not None:
-                return
-            names |= dict.fromkeys(episode.signals)
-        if self.anchors.signal is not None and names:
+        for position in range(len(self.episodes)):
+            try:
+                episode = self.episodes[position]
+                if self.anchors.name_in(episode) is not None:
+                    return
+                names |= dict.fromkeys(episode.signals)
+            except DAMAGE as error:
+                self._note(position, error)
+        if names:
             raise self.anchors.unknown(list(names))
+
+    @cached_property
+    def _names(self) -> set[str]:
+        """Signals and static items of all readable episodes."""
+        names: set[str] = set()
+        for position in range(len(self.episodes)):
+            with suppress(*DAMAGE):
+                names.update(self.episodes[position].keys)
+        return names
 
     def _counted(self, episodes: range) -> SampleTable:
         counts = self._counts_from_facts(episodes)
@@ -340,7 +353,8 @@ class Windows:
         elif self.edges == "error":
             self._refuse_outside(found, anchors)
         if self.where is not None and len(anchors):
-            anchors = anchors[matching_anchors(found.episode, found.times[anchors], self.where)]
+            times = found.times[anchors]
+            anchors = anchors[matching_anchors(found.episode, times, self.where, lambda: self._names)]
         return anchors
 
     def _refuse_outside(self, found: OpenEpisode, anchors: Int64s) -> None:
@@ -408,10 +422,11 @@ class Windows:
         return episode % len(self.episodes)
 
     def is_remote(self) -> bool:
-        """Whether reading waits for a network; asked of the first episode."""
+        """Whether reading waits for a network, judged by the fields of the first episode."""
         if not len(self.episodes):
             return False
-        return any(signal._is_far() for signal in self.episodes[0].signals.values())
+        signals = (signal_named(self.episodes[0], field.signal) for field in self.fields.values())
+        return any(signal is not None and signal._is_far() for signal in signals)
 
     def is_near(self, group: SampleGroup) -> bool:
         """Whether an episode is open and nothing of it has to be fetched."""

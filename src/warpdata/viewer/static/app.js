@@ -792,6 +792,8 @@ var MAX_ENTRIES = 1e7;
 var MAX_STRING_TABLE_BYTES = 1e8;
 var MAX_NAME_BYTES = 4096;
 var MAX_BLOCK_BYTES = 64 * 2 ** 30;
+var MAX_EXPANDED_BYTES = 2 ** 30;
+var MAX_LARGE_RATIO = 256;
 var PIECES_FROM_BYTES = 1 << 20;
 var PIECE_BYTES = 256 << 10;
 var FRAME_BYTES = 64 << 10;
@@ -814,11 +816,11 @@ function isObject(value) {
   return typeof value === "object" && value !== null && !Array.isArray(value);
 }
 function parseJson(data) {
-  if (data.length > MAX_JSON_BYTES) throw new LimitExceededError(`${data.length} bytes of JSON are too many`);
-  const text = utf8(data, "not valid JSON (not UTF-8)").replace(/^\ufeff/, "");
+  if (data.length > MAX_JSON_BYTES) throw new LimitExceededError(`too large: ${data.length} bytes of JSON`);
+  const text = utf8(data, "invalid JSON (not UTF-8)").replace(/^\ufeff/, "");
   let at2 = 0;
   const fail = (what) => {
-    corrupt(`not valid JSON (${what} at character ${at2})`);
+    corrupt(`invalid JSON (${what} at ${at2})`);
   };
   const match = (pattern) => {
     pattern.lastIndex = at2;
@@ -1603,8 +1605,7 @@ var Decompress = /* @__PURE__ */ (function() {
 })();
 
 // ../packages/wshard/src/codec.ts
-var ZSTD_MAX_RATIO = 2 ** 15;
-var LZ4_MAX_RATIO = 255;
+var MAX_RATIO = { zstd: 2 ** 15, lz4: 255 };
 var MAX_WINDOW_BYTES = 1 << 25;
 var MAX_ZSTD_BLOCK = 128 << 10;
 var ZSTD_MAGIC = 4247762216;
@@ -1612,6 +1613,16 @@ function decode(codec, data, rawSize) {
   if (codec === "zstd") return decodeZstd(data, rawSize);
   if (codec === "lz4") return decodeLz4(data, rawSize);
   return data;
+}
+function allocate(codec, stored, rawSize) {
+  const largest = Math.max(MAX_EXPANDED_BYTES, stored * MAX_LARGE_RATIO);
+  if (rawSize <= stored * MAX_RATIO[codec] && rawSize <= largest) {
+    try {
+      return new Uint8Array(rawSize);
+    } catch {
+    }
+  }
+  throw new LimitExceededError(`too large: ${stored} ${codec} bytes expand to ${rawSize}`);
 }
 function damaged(why) {
   corrupt(`damaged zstd frame (${why})`);
@@ -1682,23 +1693,20 @@ function fill2(data, frame, out) {
   if (frame.hasChecksum) {
     const stored = viewOf(data).getUint32(data.length - 4, true);
     if (Number(xxh64(out.subarray(0, written2)) & 0xffffffffn) !== stored) {
-      damaged("its content does not match its checksum");
+      damaged("checksum mismatch");
     }
   }
   return written2;
 }
 function decodeZstd(data, rawSize) {
-  if (rawSize > data.length * ZSTD_MAX_RATIO) {
-    throw new LimitExceededError(`${data.length} zstd bytes cannot hold ${rawSize} bytes`);
-  }
+  const out = allocate("zstd", data.length, rawSize);
   const first = readFrame(data, 0);
   if ((first.size ?? 0) > rawSize) {
-    throw new LimitExceededError(`a zstd frame of ${first.size} bytes is too large for ${rawSize}`);
+    throw new LimitExceededError(`expected ${rawSize} bytes, got ${first.size}`);
   }
   if (first.size === rawSize && first.end !== data.length) {
     damaged("more bytes than the frame has");
   }
-  const out = new Uint8Array(rawSize);
   let filled = 0;
   for (let at2 = 0; at2 < data.length; ) {
     const frame = at2 ? readFrame(data, at2) : first;
@@ -1711,11 +1719,11 @@ function decodeZstd(data, rawSize) {
     }
     at2 = frame.end;
   }
-  if (filled !== rawSize) corrupt(`zstd frames do not hold the ${rawSize} bytes announced`);
+  if (filled !== rawSize) corrupt(`expected ${rawSize} bytes, got ${filled}`);
   return out;
 }
 function decodeFrames(data, ends, sizes) {
-  const out = new Uint8Array(sum(sizes));
+  const out = allocate("zstd", data.length, sum(sizes));
   let start2 = 0;
   let filled = 0;
   for (const [index, end] of ends.entries()) {
@@ -1723,7 +1731,7 @@ function decodeFrames(data, ends, sizes) {
     const frame = readFrame(part, 0);
     const size = sizes[index];
     if (!frame.hasChecksum || frame.size !== size || frame.end !== part.length) {
-      corrupt(`no zstd frame of ${size} bytes with a checksum`);
+      corrupt(`expected a frame of ${size} bytes with a checksum`);
     }
     filled += fill2(part, frame, out.subarray(filled));
     start2 = end;
@@ -1731,10 +1739,7 @@ function decodeFrames(data, ends, sizes) {
   return out;
 }
 function decodeLz4(data, rawSize) {
-  if (rawSize > data.length * LZ4_MAX_RATIO) {
-    throw new LimitExceededError(`${data.length} LZ4 bytes cannot hold ${rawSize} bytes`);
-  }
-  const out = new Uint8Array(rawSize);
+  const out = allocate("lz4", data.length, rawSize);
   const size = data.length;
   let at2 = 0;
   let filled = 0;
@@ -1762,14 +1767,14 @@ function decodeLz4(data, rawSize) {
     for (const end = filled + match; filled < end; filled++) out[filled] = out[filled - offset];
     if (at2 === size) bad();
   }
-  if (filled !== rawSize) corrupt(`LZ4 block holds ${filled} bytes, not ${rawSize}`);
+  if (filled !== rawSize) corrupt(`expected ${rawSize} bytes, got ${filled}`);
   return out;
 }
 
 // ../packages/wshard/src/seekable.ts
 var FOOTER_BYTES = 9;
 function seekTableBytes(footer) {
-  const missing = () => corrupt("no seek table at the end of a seekable block");
+  const missing = () => corrupt("no seek table");
   if (footer.length < FOOTER_BYTES) missing();
   const fields = viewOf(footer);
   const count = fields.getUint32(0, true);
@@ -1777,7 +1782,7 @@ function seekTableBytes(footer) {
   if (fields.getUint32(5, true) !== SEEK_TABLE_MAGIC || descriptor & 124) {
     missing();
   }
-  if (count > MAX_FRAMES) corrupt(`a seek table of ${count} frames is too large`);
+  if (count > MAX_FRAMES) corrupt(`too large: seek table of ${count} frames`);
   return 8 + count * (descriptor & 128 ? 12 : 8) + FOOTER_BYTES;
 }
 function unpackSeekTable(table, diskSize, rawSize) {
@@ -1821,9 +1826,9 @@ function ascii(data, start2, end) {
 }
 function unpackHeader(start2, size) {
   const magic = ascii(start2, 0, 4);
-  if (!MAGIC.startsWith(magic)) throw new BadMagicError("not a shard: it does not begin with SHRD");
+  if (!MAGIC.startsWith(magic)) throw new BadMagicError("not a shard: expected SHRD");
   if (start2.length < HEADER_BYTES) {
-    throw new TruncatedError(`a file of ${size} bytes is too short for a shard`);
+    throw new TruncatedError(`too short for a shard: ${size} bytes`);
   }
   const view = viewOf(start2);
   const version = view.getUint8(4);
@@ -1840,17 +1845,17 @@ function unpackHeader(start2, size) {
   }
   const namesOffset = u64(view, 16);
   if (namesOffset !== HEADER_BYTES + ENTRY_BYTES * entryCount) {
-    corrupt("the names do not follow the block table", void 0, SALVAGE);
+    corrupt("invalid offset of names", void 0, SALVAGE);
   }
   const dataOffset = u64(view, 24);
   if (dataOffset < namesOffset) corrupt("the data begins before the names");
   if (dataOffset - namesOffset > MAX_STRING_TABLE_BYTES) {
-    throw new LimitExceededError(`${dataOffset - namesOffset} bytes of names are too many`);
+    throw new LimitExceededError(`too large: ${dataOffset - namesOffset} bytes of names`);
   }
   const total = u64(view, 40);
   if (total !== size) {
     const kind = size < total ? TruncatedError : CorruptLayoutError;
-    throw new kind(`the file has ${size} bytes, its header says ${total}`);
+    throw new kind(`expected a file of ${total} bytes, got ${size}`);
   }
   if (dataOffset > size) throw new TruncatedError("the file ends inside its block table");
   const codecs = ["none", "zstd", "lz4"];
@@ -1883,7 +1888,7 @@ function checkMark(head, end) {
     corrupt("the mark of the checksum is damaged");
   }
   if (tableCrc32c(head.subarray(0, end)) !== stored) {
-    throw new ChecksumError("header, block table or names were changed");
+    throw new ChecksumError("checksum mismatch");
   }
   return true;
 }
@@ -1894,7 +1899,7 @@ function unpackEntry(view, at2, names, byDefault, isTrusted) {
   const nameOffset = view.getUint32(at2 + 8, true);
   const nameBytes = view.getUint16(at2 + 12, true);
   const raw = names.subarray(nameOffset, nameOffset + nameBytes);
-  if (raw.length !== nameBytes) corrupt("the name of a block lies outside the names");
+  if (raw.length !== nameBytes) corrupt("a block name outside the names");
   const name = checkedName(raw);
   if (!isTrusted) {
     const hash = view.getBigUint64(at2, true);
@@ -1903,7 +1908,7 @@ function unpackEntry(view, at2, names, byDefault, isTrusted) {
   const diskSize = u64(view, at2 + 24);
   const rawSize = u64(view, at2 + 32);
   if (Math.max(diskSize, rawSize) > MAX_BLOCK_BYTES) {
-    throw new LimitExceededError(`${Math.max(diskSize, rawSize)} bytes are too many`, name);
+    throw new LimitExceededError(`too large: ${Math.max(diskSize, rawSize)} bytes`, name);
   }
   const flags = view.getUint16(at2 + 14, true);
   const codec = codecOf(flags, byDefault, diskSize === rawSize, name);
@@ -2026,7 +2031,7 @@ var Shard = class _Shard {
   }
   /** Remember that a block was held against its checksum, which must be this one. */
   #settle(block, checksum) {
-    if (checksum !== block.crc32c) throw new ChecksumError("its bytes do not match their checksum", block.name);
+    if (checksum !== block.crc32c) throw new ChecksumError("checksum mismatch", block.name);
     this.#verified.add(block.name);
   }
   #keep(name, size, reading) {
@@ -2089,7 +2094,7 @@ var Shard = class _Shard {
     for (let index = first; index < last; index++) {
       const piece = data.subarray(index * size - low2, (index + 1) * size - low2);
       if (crc32c(piece) !== pieces2.checksums[index]) {
-        throw new ChecksumError(`piece ${index} does not match its checksum`, block.name);
+        throw new ChecksumError("checksum mismatch", block.name);
       }
       pieces2.isChecked[index] = 1;
     }
@@ -2123,7 +2128,7 @@ var Shard = class _Shard {
     const guess = Math.min(size, 8 << 10);
     const tail = await this.#stored(block, size - guess, size);
     const length = about(block.name, () => seekTableBytes(tail.subarray(Math.max(0, guess - FOOTER_BYTES))));
-    if (length > size) corrupt("its seek table is larger than the block", block.name);
+    if (length > size) corrupt("damaged seek table", block.name);
     const table = length <= guess ? tail.subarray(guess - length) : await this.#stored(block, size - length, size);
     return about(block.name, () => unpackSeekTable(table, size, block.rawSize));
   }
@@ -2154,6 +2159,8 @@ function unpackPieces(data) {
 
 // ../packages/wshard/src/source.ts
 var HEAD_BYTES2 = 64 << 10;
+var RETRIES = 3;
+var FIRST_DELAY_MS = 100;
 var RANGE = /^bytes (\d+)-(\d+)\/(\d+)$/;
 function fromUrl(url, options = {}) {
   const address2 = String(url);
@@ -2162,48 +2169,57 @@ function fromUrl(url, options = {}) {
   let total;
   let opening;
   const request = async (start2, end) => {
-    let reply;
-    try {
-      reply = await get(address2, {
-        headers: {
-          ...options.headers,
-          // A compressed answer would have other offsets; browsers say this themselves.
-          "Accept-Encoding": "identity",
-          Range: `bytes=${start2}-${end - 1}`
-        },
-        ...options.signal && { signal: options.signal }
-      });
-    } catch (error) {
-      if (options.signal?.aborted) throw error;
-      throw new UnavailableError(`${address2} cannot be reached (${error.message})`, void 0, CORS);
+    for (let attempt = 0; ; attempt++) {
+      let isFinal = false;
+      try {
+        const reply = await get(address2, {
+          headers: {
+            ...options.headers,
+            // A compressed answer would have other offsets; browsers say this themselves.
+            "Accept-Encoding": "identity",
+            Range: `bytes=${start2}-${end - 1}`
+          },
+          ...options.signal && { signal: options.signal }
+        });
+        isFinal = reply.status !== 429 && reply.status < 500;
+        const size = await checkReply(reply, start2, end);
+        isFinal = false;
+        const data = new Uint8Array(await reply.arrayBuffer());
+        if (data.length === size) return data;
+        throw new TruncatedError(`${address2} ended in the middle of an answer`);
+      } catch (error) {
+        if (isFinal || attempt >= (options.retries ?? RETRIES) || options.signal?.aborted) {
+          if (options.signal?.aborted || error instanceof WShardError) throw error;
+          throw new UnavailableError(`${address2} cannot be read (${error.message})`, void 0, CORS);
+        }
+      }
+      await new Promise((resolve) => setTimeout(resolve, FIRST_DELAY_MS * 2 ** attempt));
     }
-    if (reply.status === 404) throw new NotFoundError(`nothing at ${address2}`);
-    if (reply.status === 416) {
-      total ??= Number(reply.headers.get("Content-Range")?.split("/")[1] ?? 0);
-      if (total === 0) return new Uint8Array(0);
+  };
+  const checkReply = async (reply, start2, end) => {
+    const { status, headers, body } = reply;
+    const refuse = async (error) => {
+      await body?.cancel();
+      throw error;
+    };
+    if (status === 404) return refuse(new NotFoundError(`nothing at ${address2}`));
+    if (status === 416) {
+      total ??= Number(headers.get("Content-Range")?.split("/")[1] ?? 0);
+      if (total === 0) return (await reply.arrayBuffer()).byteLength;
     }
-    const range = RANGE.exec(reply.headers.get("Content-Range") ?? "") ?? [];
+    const range = RANGE.exec(headers.get("Content-Range") ?? "") ?? [];
     const [first, last, size] = range.slice(1).map(Number);
     const isAsked = first === start2 && last === Math.min(end, size) - 1;
-    const encoding = reply.headers.get("Content-Encoding");
-    if (reply.status !== 206 || !isAsked || encoding && encoding !== "identity") {
-      await reply.body?.cancel();
-      throw new UnavailableError(
-        `${address2} answered ${reply.status} without the range that was asked for`,
-        void 0,
-        CORS
-      );
+    if (status !== 206 || !isAsked || (headers.get("Content-Encoding") ?? "identity") !== "identity") {
+      return refuse(new UnavailableError(`${address2} answered ${status} without the range`, void 0, CORS));
     }
-    const found = reply.headers.get("ETag") ?? reply.headers.get("Last-Modified");
+    const found = headers.get("ETag") ?? headers.get("Last-Modified");
     if (total !== void 0 && (size !== total || found !== tag)) {
-      await reply.body?.cancel();
-      throw new ChangedError(`${address2} changed while it was read`, void 0, "Open it again.");
+      return refuse(new ChangedError(`${address2} changed while it was read`, void 0, "Open it again."));
     }
     tag = found;
     total = size;
-    const data = new Uint8Array(await reply.arrayBuffer());
-    if (data.length !== last - first + 1) throw new TruncatedError(`${address2} ended in the middle of an answer`);
-    return data;
+    return last - first + 1;
   };
   const head = async () => {
     opening ??= request(0, options.headBytes ?? HEAD_BYTES2);
@@ -2231,7 +2247,7 @@ function fromUrl(url, options = {}) {
     }
   };
 }
-var CORS = "The server must answer range requests; from another site it must also allow them (CORS) and expose Content-Range and ETag.";
+var CORS = "The server must answer range requests; for pages of other sites it must allow CORS and expose Content-Range and ETag.";
 function exactly(data, start2, end) {
   if (data.length !== end - start2) throw new TruncatedError(`${data.length} of ${end - start2} bytes at ${start2}`);
   return data;
