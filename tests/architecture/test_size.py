@@ -47,7 +47,7 @@ BUDGETS: dict[str, tuple[int, int, int]] = {
 }
 """Package -> non-blank lines, functions and classes, unusual words in docstrings, comments and messages."""
 
-DOCS_WORDS = 180
+DOCS_WORDS = 177
 """Unusual words in README.md, ARCHITECTURE.md, CONTRIBUTING.md and docs/."""
 
 FORMAT_SKIPS = 634
