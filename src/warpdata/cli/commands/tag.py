@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Arguments of `warp tag`."""
-    from warpdata.cli.commands._dataset import add_dataset_arguments
+    from warpdata.cli.arguments import add_dataset_arguments
 
     add_dataset_arguments(parser)
     parser.add_argument("tag", nargs="?", help="the tag to set on this version; without it tags are listed")
@@ -24,7 +24,7 @@ def run(args: argparse.Namespace, console: Console) -> int:
     """List, set or delete tags."""
     from warpdata.catalog.history import delete_tag, list_tags, set_tag
     from warpdata.catalog.names import parse_name
-    from warpdata.cli.commands._dataset import open_access
+    from warpdata.cli.arguments import open_access
 
     access = open_access(args)
     name = parse_name(args.dataset)

@@ -1,9 +1,13 @@
-"""Pictures in a terminal: by the protocols of kitty, iTerm and sixel, as blocks of two pixels everywhere else."""
+"""Pictures, sparklines and durations as text for a terminal.
+
+Pictures use the protocols of kitty, iTerm and sixel, and blocks of two pixels everywhere else.
+"""
 
 from __future__ import annotations
 
 import base64
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,11 +18,11 @@ Pixels = NDArray[np.uint8]
 
 _KITTY_PIECE = 4096
 _LEVELS = 6
-"""Sixel has a palette: this many steps per colour."""
+"""Steps per colour of the sixel palette."""
 
 
 def picture_lines(pixels: Pixels, protocol: str, columns: int) -> str:
-    """A picture as a terminal shows it, at most this many columns wide."""
+    """A picture for a terminal, at most this many columns wide."""
     return _PROTOCOLS.get(protocol, _blocks)(pixels, columns)
 
 
@@ -39,14 +43,14 @@ def _iterm(pixels: Pixels, columns: int) -> str:
 
 def _sixel(pixels: Pixels, columns: int) -> str:
     """Six rows of pixels at a time, each colour of a palette in a pass of its own."""
-    colour = _resized(_coloured(pixels), columns * 8)
+    colour = _resize(_to_rgb(pixels), columns * 8)
     steps = (colour.astype(np.int64) * (_LEVELS - 1) + 127) // 255
     index = (steps[:, :, 0] * _LEVELS + steps[:, :, 1]) * _LEVELS + steps[:, :, 2]
     out = [f'\x1bPq"1;1;{index.shape[1]};{index.shape[0]}']
     for number in np.unique(index).tolist():
         red, green, blue = (number // _LEVELS**2, number // _LEVELS % _LEVELS, number % _LEVELS)
         out.append(
-            f"#{number};2;" + ";".join(str(each * 100 // (_LEVELS - 1)) for each in (red, green, blue))
+            f"#{number};2;" + ";".join(str(level * 100 // (_LEVELS - 1)) for level in (red, green, blue))
         )
     for top in range(0, len(index), 6):
         band = index[top : top + 6]
@@ -72,8 +76,8 @@ def _run_lengths(bits: list[int]) -> str:
 
 
 def _blocks(pixels: Pixels, columns: int) -> str:
-    """Half blocks: the upper pixel is the colour of the letter, the lower one that of the ground behind it."""
-    colour = _resized(_coloured(pixels), columns)
+    """Half blocks: the upper pixel is the foreground colour, the lower one the background."""
+    colour = _resize(_to_rgb(pixels), columns)
     if len(colour) % 2:
         colour = np.concatenate([colour, colour[-1:]])
     lines = []
@@ -86,11 +90,11 @@ def _blocks(pixels: Pixels, columns: int) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _coloured(pixels: Pixels) -> Pixels:
+def _to_rgb(pixels: Pixels) -> Pixels:
     return pixels if pixels.ndim == 3 else np.repeat(pixels[:, :, None], 3, axis=2)
 
 
-def _resized(pixels: Pixels, width: int) -> Pixels:
+def _resize(pixels: Pixels, width: int) -> Pixels:
     """Pixels picked for this width; the height follows."""
     width = min(width, pixels.shape[1])
     height = max(1, round(pixels.shape[0] * width / pixels.shape[1]))
@@ -100,5 +104,40 @@ def _resized(pixels: Pixels, width: int) -> Pixels:
 
 
 _PROTOCOLS: dict[str, Callable[[Pixels, int], str]] = {
-    "kitty": _kitty, "iterm": _iterm, "sixel": _sixel, "blocks": _blocks,
-}  # fmt: skip
+    "kitty": _kitty,
+    "iterm": _iterm,
+    "sixel": _sixel,
+    "blocks": _blocks,
+}
+
+_BARS = "▁▂▃▄▅▆▇█"
+
+
+def sparkline(values: Sequence[float], width: int = 24) -> str:
+    """Numbers as at most `width` bars; a value that is not finite is a gap."""
+    if not values:
+        return ""
+    step = max(1.0, len(values) / width)
+    picked = [values[int(i * step)] for i in range(min(width, len(values)))]
+    finite = [value for value in picked if math.isfinite(value)]
+    if not finite:
+        return "·" * len(picked)
+    low, span = min(finite), max(finite) - min(finite)
+    bars = [
+        "·" if not math.isfinite(value) else _BARS[int((value - low) / span * 7.999)] if span else _BARS[0]
+        for value in picked
+    ]
+    return "".join(bars)
+
+
+def human_time(duration_ns: int | None) -> str:
+    """A duration in a readable unit."""
+    if duration_ns is None:
+        return "-"
+    seconds = duration_ns / 1e9
+    if seconds < 1:
+        return f"{seconds * 1e3:.1f} ms"
+    if seconds < 120:
+        return f"{seconds:.2f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    return f"{minutes // 60}:{minutes % 60:02d}:{rest:02d}"
