@@ -32,8 +32,8 @@ from bench.versus import converting_peers
 from warpdata.convert import hdf5, lerobot, mcap, rlds
 from warpdata.convert.importing import import_episodes
 from warpdata.convert.rows import grid_times
-from warpdata.episodes.collection import Episodes
-from warpdata.episodes.stills import StillsSignal
+from warpdata.episodes.collection.episodes import Episodes
+from warpdata.episodes.sources.stills import StillsSignal
 from warpdata.formats.episodedir.images import VideoOptions
 from warpdata.timeline.episode import Episode
 from warpdata.timeline.memory import ArraySignal

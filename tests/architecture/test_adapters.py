@@ -25,7 +25,7 @@ ADAPTERS: dict[str, set[str]] = {
     "h5py": {"convert/hdf5/file.py"},
     "numcodecs": {"convert/zarr/codecs.py"},
     "imagecodecs": {"convert/zarr/codecs.py"},
-    "gymnasium": {"episodes/gym.py"},
+    "gymnasium": {"episodes/record/gym.py"},
     "boto3": {"stores/awskeys.py"},
     "isal": {"formats/episodedir/picture_decoder.py"},
     "matplotlib": {"timeline/figures.py"},
@@ -54,16 +54,17 @@ ADAPTERS: dict[str, set[str]] = {
         "convert/minari/arrow.py",
         "convert/parquet.py",
         "corpora/side_table.py",
-        "episodes/collection.py",
-        "episodes/facts.py",
-        "episodes/facts_cache.py",
-        "episodes/local.py",
+        "episodes/collection/episodes.py",
+        "episodes/collection/facts.py",
+        "episodes/collection/facts_cache.py",
+        "episodes/collection/local.py",
         "formats/episodedir/arrow.py",
         "loading/arrays.py",
         "loading/batch.py",
         "ray/planning.py",
         "ray/rows.py",
         "search/columns.py",
+        "search/conditions.py",
     },
     "tornado": {"viewer/server.py"},
     "urllib3": {"stores/webclient.py"},
@@ -182,11 +183,12 @@ def test_threads_are_started_in_one_place(path: Path) -> None:
 
 LATE = {
     "timeline/episode.py", "formats/wshard/episode.py",  # the two views of an episode offer each other
-    "episodes/opening.py",  # a shard by step needs no parquet library
-    "episodes/collection.py",  # conditions load pyarrow.dataset, and with it pandas where that is installed
+    "episodes/sources/opening.py",  # a shard by step needs no parquet library
+    "episodes/collection/episodes.py",  # conditions load pyarrow.dataset, and with it pandas where that is installed
     "stores/webclient.py",  # urllib3 opens a socket when it is loaded, which local mode must not
     "catalog/refs.py", "catalog/artifact_contents.py",  # what was pickled opens its dataset again
     "catalog/rowfilter.py", "catalog/rowgroups.py",  # pyarrow's datasets load pandas: only for SQL
+    "search/searching.py",  # conditions load the SQL engine
     "catalog/dataset.py",  # a dataset publishes a lane about itself, and publishing opens datasets
 }  # fmt: skip
 

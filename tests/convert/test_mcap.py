@@ -21,9 +21,9 @@ from warpdata.convert.importing import import_episodes
 from warpdata.convert.mcap.layout import MAGIC
 from warpdata.convert.messages.log import LogChannel
 from warpdata.convert.place import Place
-from warpdata.episodes.collection import Episodes
-from warpdata.episodes.encoded import encoded_frames
-from warpdata.episodes.jobs import runner_of
+from warpdata.episodes.collection.episodes import Episodes
+from warpdata.episodes.collection.jobs import runner_of
+from warpdata.episodes.sources.encoded import encoded_frames
 from warpdata.errors import (
     BadMagicError,
     ChecksumError,

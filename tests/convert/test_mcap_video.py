@@ -19,7 +19,7 @@ from warpdata.convert.importing import import_episodes
 from warpdata.convert.messages import encoding
 from warpdata.convert.messages.log import LogChannel
 from warpdata.convert.messages.packets import add_start_codes, split_packet, split_units
-from warpdata.episodes.encoded import encoded_run
+from warpdata.episodes.sources.encoded import encoded_run
 from warpdata.formats.episodedir.images import VideoOptions
 
 CAMERA = "observation.images.top"

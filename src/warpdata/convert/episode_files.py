@@ -10,10 +10,10 @@ from pathlib import Path
 
 from warpdata.bytekit.io.commit import commit_folder
 from warpdata.convert.each_episode import OnError, Progress, check_on_error, exported
+from warpdata.convert.exporting import source_id
 from warpdata.convert.plain_names import under_own_names
 from warpdata.convert.receipt import RECEIPT_FILE, ConversionReceipt, Note
-from warpdata.convert.step_rows import source_id
-from warpdata.episodes.collection import Episodes
+from warpdata.episodes.collection.episodes import Episodes
 from warpdata.timeline.episode import Episode
 
 WriteFile = Callable[[Episode, Path, ConversionReceipt | None], dict[str, Note]]

@@ -16,11 +16,11 @@ from numpy.typing import NDArray
 from warpdata.bytekit.io.commit import commit_file
 from warpdata.convert.each_episode import Progress
 from warpdata.convert.episode_files import write_episode_files
+from warpdata.convert.exporting import source_id
 from warpdata.convert.place import Place
 from warpdata.convert.receipt import ConversionReceipt, Note, note_of
-from warpdata.convert.step_rows import source_id
-from warpdata.episodes.collection import Episodes
-from warpdata.episodes.encoded import EncodedRun, encoded_run
+from warpdata.episodes.collection.episodes import Episodes
+from warpdata.episodes.sources.encoded import EncodedRun, encoded_run
 from warpdata.errors import FormatError, MissingExtraError
 from warpdata.timeline.episode import Episode
 from warpdata.timeline.signal import Signal

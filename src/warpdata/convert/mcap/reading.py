@@ -13,7 +13,7 @@ from warpdata.convert.mcap.records import McapLog
 from warpdata.convert.messages.episode import Reading, Recordings
 from warpdata.convert.messages.topic import TimeKind
 from warpdata.convert.place import Place
-from warpdata.episodes.collection import Episodes
+from warpdata.episodes.collection.episodes import Episodes
 
 METADATA_FILE = "metadata.yaml"
 _NUMBERED = re.compile(r"(.+)_(\d+)\.mcap")

@@ -19,6 +19,7 @@ from warpdata._version import __version__
 from warpdata.bytekit.io.commit import commit_file
 from warpdata.convert.each_episode import OnError, Progress
 from warpdata.convert.episode_files import write_episode_files
+from warpdata.convert.exporting import source_id
 from warpdata.convert.kept_values import packed, unpacked
 from warpdata.convert.messages.encoding import SignalTopic
 from warpdata.convert.messages.episode import ATTACHMENTS, KEPT
@@ -26,8 +27,7 @@ from warpdata.convert.messages.log import Attachment, LogChannel
 from warpdata.convert.messages.own import OWN, RECEIPT
 from warpdata.convert.messages.restored import RestoredTopic, restore_topic
 from warpdata.convert.receipt import ConversionReceipt, Note, note_of
-from warpdata.convert.step_rows import source_id
-from warpdata.episodes.collection import Episodes
+from warpdata.episodes.collection.episodes import Episodes
 from warpdata.errors import (
     CorruptLayoutError,
     LimitExceededError,

@@ -14,7 +14,7 @@ from warpdata.convert.messages.log import LogChannel
 from warpdata.convert.messages.own import OWN
 from warpdata.convert.messages.packets import stored_config, to_stream_packet
 from warpdata.convert.receipt import Note, note_of
-from warpdata.episodes.encoded import EncodedRun, encoded_run
+from warpdata.episodes.sources.encoded import EncodedRun, encoded_run
 from warpdata.timeline.meta import SignalMeta
 from warpdata.timeline.signal import Signal
 

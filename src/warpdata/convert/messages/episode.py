@@ -18,7 +18,7 @@ from warpdata.convert.messages.own import OWN, open_own_topic
 from warpdata.convert.messages.topic import TimeKind, Topic
 from warpdata.convert.place import Place
 from warpdata.convert.plain_names import plain_name
-from warpdata.episodes.collection import EpisodesSource
+from warpdata.episodes.collection.episodes import EpisodesSource
 from warpdata.errors import BlobNotFoundError, WarpError, nearest
 from warpdata.timeline.episode import Episode
 from warpdata.timeline.lazy_signals import LazySignals

@@ -11,7 +11,7 @@ from warpdata.convert.messages.log import Ints, LogChannel, MessageLog, Payloads
 from warpdata.convert.messages.payload import Payload, needs_content
 from warpdata.convert.messages.topic import BYTES, ENVELOPE, LOG_TIMES, PUBLISH_TIMES, SEQUENCE, Topic
 from warpdata.convert.plain_names import plain_name
-from warpdata.episodes.encoded import encoded_run
+from warpdata.episodes.sources.encoded import encoded_run
 from warpdata.errors import WarpError
 from warpdata.timeline.episode import Episode
 from warpdata.timeline.signal import Signal

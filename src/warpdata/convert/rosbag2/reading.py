@@ -14,7 +14,7 @@ from warpdata.convert.messages.log import MessageLog
 from warpdata.convert.messages.topic import TimeKind
 from warpdata.convert.place import Place
 from warpdata.convert.rosbag2.database import SQLITE_MAGIC, BagLog
-from warpdata.episodes.collection import Episodes
+from warpdata.episodes.collection.episodes import Episodes
 from warpdata.errors import BlobNotFoundError, CorruptLayoutError, MissingExtraError
 
 _MAX_METADATA_BYTES = 64 << 20
