@@ -20,7 +20,6 @@ from warpdata.errors import CorruptLayoutError, FormatError, LimitExceededError
 from warpdata.formats.rvf import layout
 from warpdata.formats.rvf.layout import SegmentType, Tag
 from warpdata.formats.rvf.payloads import layout as records
-from warpdata.formats.rvf.payloads.hot import decode_hot, encode_hot
 from warpdata.formats.rvf.payloads.ids import IdDirectory, decode_id_directory, encode_id_directory
 from warpdata.formats.rvf.payloads.journal import DeleteRange, UpdateField, encode_journal
 from warpdata.formats.rvf.payloads.layout import EntryPoint
@@ -250,12 +249,6 @@ def entry(node: int, layer: int = 0) -> Forge:
     return lambda parts: parts.layer_a(entry_points=(EntryPoint(node, layer),))
 
 
-def hot_of_half(parts: Parts) -> None:
-    part = parts.one(SegmentType.HOT)
-    found = decode_hot(part.payload)
-    part.payload = encode_hot(replace(found, vectors=found.vectors[:, : DIM // 2]))
-
-
 def deleted(start: int, end: int) -> Forge:
     def forge(parts: Parts) -> None:
         parts.add(SegmentType.JOURNAL, encode_journal([DeleteRange(start, end)], 9))
@@ -390,8 +383,6 @@ FORGERIES: dict[str, tuple[Forge, Use, type[FormatError], str]] = {
     "centroids of fewer dimensions": (
         lambda p: p.layer_a(centroids=np.zeros((20, DIM // 2), np.float16)), first, CORRUPT, "the centroids do not fit",
     ),
-    "hot vectors of fewer dimensions": (hot_of_half, second, CORRUPT, "the hot vectors do not fit the store"),
-    "layer B of another graph": (graph_of_fewer(1), second, CORRUPT, "layer B does not fit the partitions"),
     # partitions
     "a partition in no segment": (partition(2, segment_ref=99), first, CORRUPT, "a block of a segment that does not"),
     "a partition in no block": (partition(2, block_ref=99), first, CORRUPT, "a block that does not exist"),

@@ -461,10 +461,6 @@ class VectorStore(Reopens):
         dimension, a batch gives one row per query; where a query of a batch has fewer results than the others, ids are
         -1 and distances infinite.
         """
-        if where is None and not exact:
-            found = self._searcher.quick(queries, k, ef)
-            if found is not None:
-                return found
         with self._turn():
             self._check_open()
             return self._searcher.search(queries, k, ef, where, exact)
