@@ -24,7 +24,6 @@ from warpdata.formats.rvf.payloads.ids import IdDirectory, decode_id_directory, 
 from warpdata.formats.rvf.payloads.journal import DeleteRange, UpdateField, encode_journal
 from warpdata.formats.rvf.payloads.layout import EntryPoint
 from warpdata.formats.rvf.payloads.meta import MetaPayload, decode_meta, encode_meta, pack_value, type_of
-from warpdata.formats.rvf.payloads.overlay import Edge, Overlay, encode_overlay
 from warpdata.formats.rvf.payloads.quant import ResidualQuant, ScalarQuant, decode_quant, encode_quant
 from warpdata.formats.rvf.payloads.vec import VecBlock, encode_vec
 from warpdata.search.store import VectorStore
@@ -292,30 +291,12 @@ def updated(name: str, value: Any) -> Forge:
     return forge
 
 
-def overlays(*epochs: tuple[int, int]) -> Forge:
-    """A chain of overlays of the graph, each with its epoch and that of the one it is laid over."""
-
-    def forge(parts: Parts) -> None:
-        below = parts.index(2).number
-        for epoch, before in epochs:
-            overlay = Overlay(epoch, before, below, (Edge("reweight", 0, 1, 0.5),))
-            below = parts.add(SegmentType.OVERLAY, encode_overlay(overlay)).number
-
-    return forge
-
-
 def profile(**fields: Any) -> Forge:
     return lambda parts: parts.profile(**fields)
 
 
 CORRUPT, LIMIT = CorruptLayoutError, LimitExceededError
 Use = Callable[[VectorStore], None]
-
-
-def two_overlays(parts: Parts) -> None:
-    """Both say that they come right behind the graph."""
-    for epoch in (2, 3):
-        overlays((epoch, 1))(parts)
 
 
 def no_restart_points(parts: Parts) -> None:
@@ -420,10 +401,7 @@ FORGERIES: dict[str, tuple[Forge, Use, type[FormatError], str]] = {
     "a graph without width": (graph(2, m=0), warm, CORRUPT, "a node of the graph has no layer"),
     "a node without a layer": (node_without_layers, warm, CORRUPT, "a node of the graph has no layer"),
     "a neighbour below": (neighbour_below, warm, CORRUPT, "a neighbour of the graph is not on its level"),
-    "an overlay out of turn": (overlays((2, 1), (9, 8)), warm, CORRUPT, "does not follow the one before"),
-    "two overlays of one graph": (two_overlays, warm, CORRUPT, "two overlays change the same graph"),
     "no restart points": (no_restart_points, warm, CORRUPT, "restart points do not cover the nodes"),
-    "too many overlays": (overlays(*((n + 1, n) for n in range(1, 10))), warm, LIMIT, "a chain of 9 overlays"),
     # the profile and the metadata
     "a profile that is no JSON": (
         lambda p: p.record(Tag.PROFILE_CONFIG, lambda _: b"{"), one, CORRUPT, "not valid JSON",

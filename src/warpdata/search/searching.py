@@ -15,7 +15,7 @@ from warpdata.errors import CorruptLayoutError
 from warpdata.formats.rvf.layout import SegmentType
 from warpdata.formats.rvf.payloads import layout as records
 from warpdata.formats.rvf.payloads import vec
-from warpdata.formats.rvf.payloads.graph import Adjacency, GraphPayload
+from warpdata.formats.rvf.payloads.graph import GraphPayload
 from warpdata.formats.rvf.payloads.journal import DeleteRange, UpdateField
 from warpdata.formats.rvf.payloads.meta import MetaPayload
 from warpdata.formats.rvf.payloads.sketch import AccessSketch
@@ -28,7 +28,6 @@ from warpdata.search.copies import Copies
 from warpdata.search.in_memory import MemorySearch
 from warpdata.search.metadata import MetadataTable
 from warpdata.search.metric import prepared
-from warpdata.search.overlays import overlaid, overlays_of
 from warpdata.search.partial_reads import PartialReader
 from warpdata.search.rows import RowData
 
@@ -173,7 +172,6 @@ class Searcher:
 
     def _search_parts(self, matrix: Floats, k: int, ef: int, where: Any) -> tuple[Ints, NDArray[Any]] | None:
         """The answer out of a few partitions; None if everything should be loaded."""
-        self._content.check_comparable()
         if self._rows is not None or self.live_count == 0 or not self._partial.takes(len(matrix)):
             return None
         choose = None if where is None else lambda ids: self._chosen(where, ids.astype(np.int64))
@@ -199,7 +197,6 @@ class Searcher:
     def warm(self) -> MemorySearch:
         """Everything in memory, loaded once."""
         if self._memory is None:
-            self._content.check_comparable()
             self._memory = self._load_memory()
             self._partial = PartialReader(self._content, self._probed, self._partial.served)
         return self._memory
@@ -245,8 +242,7 @@ class Searcher:
         graph, copies = None, None
         if payload is not None and kind == "hnsw" and self._fits(payload, rows):
             copies = self._copies(rows)
-            adjacency = self._with_overlays(payload)
-            adjacency = adjacency if copies is None else copies.unlinked(adjacency)
+            adjacency = payload.adjacency if copies is None else copies.unlinked(payload.adjacency)
             vectors = prepared(rows.base_vectors, metric)
             # Unit vectors are as far apart as they differ in direction, and distances tell near ones apart better.
             walked = "l2" if metric == "cosine" and vectors[vectors[:, 0] == 0].any(axis=1).all() else metric
@@ -263,12 +259,6 @@ class Searcher:
         if int(cells.ends[-1]) != count:
             raise CorruptLayoutError("the partitions do not fit their vectors", path=content.reader.name)
         return cells
-
-    def _with_overlays(self, payload: GraphPayload) -> Adjacency:
-        """The graph with what was changed since it was written."""
-        entry = self._content.layers.get(2)
-        chain = [] if entry is None else overlays_of(self._content, entry.segment_id)
-        return overlaid(payload.adjacency, chain, 2 * payload.header.m, self._content.reader.name)
 
     def _copies(self, rows: RowData) -> Copies | None:
         """Who is equal to whom, where the graph was built of distinct vectors; the links of copies do otherwise."""
