@@ -83,10 +83,11 @@ def test_a_file_of_another_program_does_not_lose_its_index_and_history_silently(
 ) -> None:
     store.build_index("hnsw", m=6, ef_construction=50)
     store.export(tmp_path / "r.rvf", dialect="runtime")
-    for dialect in ("wire", "runtime"):
-        with VectorStore.open(tmp_path / "r.rvf") as foreign:
-            receipt = foreign.export(tmp_path / f"{dialect}.rvf", dialect=dialect)
-        assert (receipt.kept, receipt.dropped) == (("metadata", "other segments"), ("index",))
+    with VectorStore.open(tmp_path / "r.rvf") as foreign:
+        wire = foreign.export(tmp_path / "wire.rvf")
+        theirs = foreign.export(tmp_path / "runtime.rvf", dialect="runtime")
+    assert (wire.kept, wire.dropped) == (("metadata", "other segments"), ("index",))
+    assert (theirs.kept, theirs.dropped) == (("metadata",), ("index", "other segments"))
     with VectorStore.open(tmp_path / "wire.rvf") as ours:
         assert ours.export(tmp_path / "again.rvf").dropped == ()
         assert ours.verify() == []
