@@ -29,9 +29,9 @@ def run(args: argparse.Namespace, console: Console) -> int:
     access = open_access(args)
     name = parse_name(args.dataset)
     try:
-        if args.tag and args.delete:
+        if args.tag is not None and args.delete:
             delete_tag(access.catalogs[0], name, args.tag)
-        elif args.tag:
+        elif args.tag is not None:
             set_tag(access, access.catalogs[0], name, args.tag)
         tags = list_tags(access.catalogs[0], name)
     finally:
