@@ -4,69 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from functools import cache
-from typing import Any, NamedTuple, Protocol
+from typing import Any
 
 from warpdata.corpora.torch_passes import Passes, StatefulLoader, imported_torch, worker_info
+from warpdata.ordering.epochs import EpochStream, LeftOut, Place
 from warpdata.ordering.state import MAX_EPOCH, checked_integer
 
-Place = tuple[int, ...]
-"""Where a source stands: the epoch, and how much of it all ranks together are past; before them a seed, where states
-may bring another one."""
-Tag = tuple[Place, tuple[tuple[str, str], ...]]
+Tag = tuple[Place, LeftOut]
 
 
-class EpochStep(Protocol):
-    """One batch of an epoch."""
-
-    @property
-    def after(self) -> int:
-        """Where the epoch stands once all ranks have the batch."""
-
-    @property
-    def settled(self) -> int:
-        """Where it stands once every worker has given as many batches."""
-
-    @property
-    def left_out(self) -> tuple[tuple[str, str], ...]:
-        """What the batch was cut without because it is damaged, and why."""
-
-
-class PlainStep(NamedTuple):
-    """A step of data that is read whole or not at all."""
-
-    after: int
-    settled: int
-    left_out: tuple[tuple[str, str], ...] = ()
-
-
-class EpochSource(Protocol):
-    """What is read: batches from any position of any epoch on, and states that name such a position."""
-
-    @property
-    def place(self) -> Place:
-        """Where it goes on."""
-
-    @property
-    def total(self) -> int:
-        """Where an epoch ends."""
-
-    def steps_left(self, position: int) -> int:
-        """How many batches an epoch has from a position on."""
-
-    def tensor_steps(self, place: Place, worker: int, workers: int) -> Iterator[tuple[EpochStep, Any]]:
-        """Batches of tensors from a place on; of several workers each gives every n-th."""
-
-    def note(self, left_out: tuple[tuple[str, str], ...]) -> None:
-        """A batch is handed over that another process read: count what it was cut without."""
-
-    def state_at(self, place: Place, *, is_worker: bool = False) -> dict[str, Any]:
-        """The state at a place; `is_worker`: of one of several workers, which ends where its epoch does."""
-
-    def checked_state(self, state: Mapping[str, Any]) -> Place:
-        """Where a state of this source stands, or ValueError that names what differs."""
-
-
-def torch_epochs(source: EpochSource) -> Any:
+def torch_epochs(source: EpochStream) -> Any:
     """An IterableDataset over the batches of a source; use its `loader()`, or DataLoader(dataset, batch_size=None)."""
     return as_iterable_dataset(TorchEpochs)(source)
 
@@ -84,9 +31,9 @@ class TorchEpochs:
     `set_epoch` says which epoch comes next. Workers, ranks and seeds of torch do not change the order.
     """
 
-    _asked_instead = "iterate dataset.loader(num_workers=…) and ask it, or use torchdata's StatefulDataLoader"
+    _hint = "iterate dataset.loader(num_workers=…) and ask it, or use torchdata's StatefulDataLoader"
 
-    def __init__(self, source: EpochSource) -> None:
+    def __init__(self, source: EpochStream) -> None:
         self._source = source
         self._passes = Passes(source.place)
         self._own: Place | None = None
@@ -103,17 +50,16 @@ class TorchEpochs:
         info = worker_info()
         worker, workers = (0, 1) if info is None else (info.id, info.num_workers)
         for step, batch in self._source.tensor_steps(first, worker, workers):
-            self._now = (*first[:-1], step.after if info is None else step.settled)
-            yield ((*first[:-1], step.after), step.left_out), batch
-        self._now = None if info is None else (*first[:-1], self._source.total)
+            self._now = (first[0], step.after if info is None else step.settled)
+            yield ((first[0], step.after), step.left_out), batch
+        self._now = None if info is None else (first[0], self._source.total)
 
     def _begin(self) -> Place:
         """Begin a pass: where it starts."""
         first = self._next_start()
         number = self._passes.begin()
         if self._own is not None:  # the passes after this one follow from here
-            *seed, epoch, _ = first
-            self._passes.move_start((*seed, epoch - number, 0))
+            self._passes.move_start((first[0] - number, 0))
         self._own, self._now = None, None
         return first
 
@@ -122,8 +68,8 @@ class TorchEpochs:
         if self._own is not None:
             return self._own
         number = self._passes.number()
-        *seed, epoch, position = self._passes.start
-        return (*seed, (epoch + number) % (1 << 64), 0 if number else position)
+        epoch, position = self._passes.start
+        return ((epoch + number) % (1 << 64), 0 if number else position)
 
     def __len__(self) -> int:
         """Steps of a whole epoch, also where the next iteration gives the rest of one: trainers count from there."""
@@ -136,20 +82,17 @@ class TorchEpochs:
     @property
     def epoch(self) -> int:
         """The epoch of the batch given last, or of the next one."""
-        return (self._now or self._next_start())[-2]
+        return (self._now or self._next_start())[0]
 
     def set_epoch(self, epoch: int) -> None:
         """Iterate from the beginning of an epoch next; without it every iteration is the next epoch."""
-        *seed, _, _ = self._passes.start
-        self._restart((*seed, checked_integer("epoch", epoch, MAX_EPOCH), 0))
+        self._restart((checked_integer("epoch", epoch, MAX_EPOCH), 0))
 
     def state_dict(self) -> dict[str, Any]:
         """Where the dataset is: after the batch given last, or at the beginning of the next epoch."""
         info = worker_info()
         if info is None and self._now is None and self._passes.is_with_workers:
-            raise RuntimeError(
-                f"DataLoader workers read this data, and only they know how far: {self._asked_instead}"
-            )
+            raise RuntimeError(f"DataLoader workers read this data, and only they know how far: {self._hint}")
         state = self._source.state_at(self._now or self._next_start(), is_worker=info is not None)
         return state if info is None else {**state, "worker": info.id, "workers": info.num_workers}
 
@@ -196,7 +139,7 @@ class TorchEpochs:
         return next(each for each in cls.__mro__[1:] if issubclass(each, TorchEpochs))
 
 
-def _restored(kind: Any, source: EpochSource, passes: Passes) -> Any:
+def _restored(kind: Any, source: EpochStream, passes: Passes) -> Any:
     dataset = as_iterable_dataset(kind)(source)
     dataset._passes = passes
     return dataset

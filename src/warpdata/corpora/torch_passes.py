@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, Protocol
 
 from warpdata.errors import MissingExtraError
+from warpdata.ordering.epochs import EpochSetter
 from warpdata.ordering.splitmix import stream_key
 
 _KEY_BITS = 43
@@ -103,29 +104,6 @@ class Passes:
 
     def _slot(self, info: Any) -> int:
         return _WORDS + self._n_start + int(info.id) % _SLOTS
-
-
-class Epochs(Protocol):
-    """Something that is read epoch after epoch."""
-
-    @property
-    def epoch(self) -> int:
-        """The epoch of the next batch, or of the last one if nothing was read since."""
-
-    def set_epoch(self, epoch: int) -> None:
-        """Go to the beginning of an epoch."""
-
-
-class EpochSetter:
-    """`set_epoch` as trainers call it: the epoch that is being read goes on, any other begins."""
-
-    def __init__(self, epochs: Any) -> None:
-        self._epochs: Epochs = epochs
-
-    def set_epoch(self, epoch: int) -> None:
-        """Go to the beginning of an epoch, unless a state put the reader into the midst of it."""
-        if self._epochs.epoch != epoch:
-            self._epochs.set_epoch(epoch)
 
 
 class Noting(Protocol):

@@ -10,13 +10,14 @@ import numpy as np
 
 from warpdata.catalog.refarray import bound_dict, python_values
 from warpdata.catalog.table import StreamRequest, Table
-from warpdata.corpora.torch_epochs import Place, PlainStep, torch_epochs
+from warpdata.corpora.torch_epochs import torch_epochs
 from warpdata.corpora.torch_passes import Passes, StatefulLoader, imported_torch, worker_info
 from warpdata.loading.arrays import ColumnValues, check_nulls, mask_of, numbers_of
 from warpdata.loading.ranks import known_rank
 from warpdata.loading.share import ReaderProgress
 from warpdata.loading.shuffled import ShuffledStream
 from warpdata.loading.stream import TableStream
+from warpdata.ordering.epochs import Place, Step
 
 Tag = tuple[int, int, int, int]
 """Which reader of how many gave a batch, the rows that are done after it, and those it gave."""
@@ -158,16 +159,11 @@ class ShuffledTensors(ShuffledStream):
         super().__init__(table, request)
         self._nulls = nulls
 
-    def tensor_steps(
-        self, place: Place, worker: int, workers: int
-    ) -> Iterator[tuple[PlainStep, dict[str, Any]]]:
+    def tensor_steps(self, place: Place, worker: int, workers: int) -> Iterator[tuple[Step, dict[str, Any]]]:
         """Batches of tensors; of several workers each gives every n-th."""
         epoch, position = place
         for step, batch in self.read_steps(epoch, position, worker, workers):
             yield step, tensors_of(self._table, batch, self._nulls)
-
-    def note(self, left_out: tuple[tuple[str, str], ...]) -> None:
-        """Nothing is left out of a table."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         request = replace(self._request, shard=known_rank(self._request.shard))

@@ -13,14 +13,11 @@ from warpdata.loading.windows.mixture import Mixture
 from warpdata.loading.windows.open_episode import DAMAGE, OpenEpisode, SignalReader
 from warpdata.loading.windows.order import Chosen
 from warpdata.loading.windows.windows import Windows
+from warpdata.ordering.epochs import LeftOut
 from warpdata.timeline.memory import JoinedSignal, ShiftedSignal
 from warpdata.timeline.signal import Signal, SignalView
 
 _STEP_BYTES = 16 << 20
-
-
-LeftOut = tuple[tuple[str, str], ...]
-"""Episodes that are left out, each with the reason."""
 
 
 class Verdicts:

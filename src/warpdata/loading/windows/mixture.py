@@ -15,13 +15,12 @@ from warpdata.bytekit.jsontext import dump_json
 from warpdata.episodes.statistics import ValueStatistics
 from warpdata.errors import SchemaMismatchError, nearest, require_kind, suggests
 from warpdata.loading.windows.order import Chosen, PlainCourse, Shuffle
-from warpdata.loading.windows.state import MAX_EPOCH
 from warpdata.loading.windows.statistics import FieldStatistics, finished, running_statistics
 from warpdata.loading.windows.windows import Windows
 from warpdata.ordering.mixture import SCHEDULE_VERSION, WeightSchedule, mixture_shares
 from warpdata.ordering.quality import ShuffleQuality
 from warpdata.ordering.splitmix import stream_key
-from warpdata.ordering.state import MAX_POSITION, checked_integer
+from warpdata.ordering.state import MAX_EPOCH, MAX_POSITION, checked_integer
 
 _WHOLE = 1 << 30
 
