@@ -64,7 +64,7 @@ def test_single_appends_stay_linear(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(
     any(find_spec(name) is None for name in ("hnswlib", "usearch", "lancedb")),
-    reason="the peers come with the extra bench-vectors",
+    reason="the peers come with the extra bench",
 )
 def test_the_comparison_runs() -> None:
     script = Path(__file__).parent / "versus" / "vector_search.py"

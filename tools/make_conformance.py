@@ -31,6 +31,7 @@ from warpdata.formats.wshard.table import table_crc32c
 
 TESTS = Path(__file__).resolve().parent.parent / "tests"
 STEPS = 4
+FLAGS_SEEKABLE = layout.ENTRY_FLAGS["zstd"] | layout.ENTRY_SEEKABLE
 
 
 class File:
@@ -552,6 +553,39 @@ def _refused_tables() -> Iterable[tuple[str, Callable[[], bytes]]]:
     yield "name_twice", odd_name(b"done")
 
 
+def expanding(flags: int) -> Callable[[], bytes]:
+    """A file of 33 KB whose block is one zstd frame of run-length blocks: a little more than 1 GiB of zeros."""
+    rows, row_bytes = (layout.MAX_EXPANDED_BYTES >> 17) + 1, 128 << 10
+    is_seekable = flags == FLAGS_SEEKABLE
+    blocks = [row_bytes << 3 | 1 << 1] * (rows - 1) + [row_bytes << 3 | 1 << 1 | 1]
+    frame = b"".join(
+        [
+            b"\x28\xb5\x2f\xfd",
+            bytes(
+                [0xE4 if is_seekable else 0xE0]
+            ),  # one segment, 8 bytes of content size; 4: a checksum follows
+            (rows * row_bytes).to_bytes(8, "little"),
+            *(block.to_bytes(3, "little") + b"\0" for block in blocks),
+            bytes(4) if is_seekable else b"",
+        ]
+    )
+    table = pack_seek_table([(len(frame), rows * row_bytes)]) if is_seekable else b""
+    file = with_blocks(
+        meta__episode={"episode_id": "e", "length_T": rows},
+        meta__channels={"channels": [{**X, "dtype": "u8", "shape": [row_bytes]}]},
+        signal__x=(b"", frame + table, flags),
+        reward=None,
+        done=None,
+    )
+
+    def claim(name: str, entry: dict[str, Any]) -> None:
+        if name == "signal/x":
+            entry["raw"] = rows * row_bytes
+
+    file.entry = claim
+    return file.build
+
+
 def _refused_blocks() -> Iterable[tuple[str, Callable[[], bytes]]]:
     zstd, lz4 = encode("zstd", WAVE), encode("lz4", WAVE)
     seekable = many(WAVE, 64 * 640)[1]
@@ -575,6 +609,8 @@ def _refused_blocks() -> Iterable[tuple[str, Callable[[], bytes]]]:
         stored(flipped(zstandard.ZstdCompressor(write_checksum=True).compress(WAVE), -2), 3),
     )
     yield "zstd_bomb", stored(b"\0" * 4, 3)
+    yield "zstd_expands", expanding(layout.ENTRY_FLAGS["zstd"])
+    yield "seekable_expands", expanding(FLAGS_SEEKABLE)
     yield "zstd_empty", stored(b"", 3)
     yield "zstd_wrong_content", stored(encode("zstd", bytes(len(WAVE))), 3)
     yield "lz4_cut", stored(lz4[:-1], 5)
@@ -814,6 +850,18 @@ def chunk_lists(folder: Path) -> None:
     listed("chunks_numbers", [5])
     listed("id_number", episode_id=5)
     listed("other_channels", changed(uri="other.wshard", sha256=other_sum))
+    differences: dict[str, dict[str, Any]] = {
+        "rate": {"timebase": {"type": "ticks", "tick_hz": 50}},
+        "env_id": {"env_id": "Other-v0"},
+        "episode_id": {"episode_id": "other"},
+        "metadata": {"metadata": {"operator": "b"}},
+        "episode_key": {"site": "b"},
+    }
+    for name, difference in differences.items():
+        data = episode_meta(chunk_index=1, total_chunks=2, **difference).build()
+        (wrong / f"chunk_other_{name}.wshard").write_bytes(data)
+        sha256 = hashlib.sha256(data).hexdigest()
+        listed(f"other_{name}", changed(uri=f"chunk_other_{name}.wshard", sha256=sha256))
     (wrong / "no_list.wshard").write_bytes(File({"meta/other": {}}, role=4).build())
 
 
@@ -822,6 +870,7 @@ def constants() -> dict[str, Any]:
     names = [
         "VERSION", "TABLE_OFFSET", "ENTRY_BYTES", "ROLE_CHUNK_LIST", "ROLE_EPISODE", "HEADER_FLAGS", "ALIGNMENT",
         "MAX_ENTRIES", "MAX_STRING_TABLE_BYTES", "MAX_NAME_BYTES", "MAX_BLOCK_BYTES", "PIECES_FROM_BYTES",
+        "MAX_EXPANDED_BYTES", "MAX_LARGE_RATIO",
         "PIECE_BYTES", "FRAME_BYTES", "MIN_COMPRESSED_BYTES",
     ]  # fmt: skip
     found: dict[str, Any] = {name: getattr(layout, name) for name in names}

@@ -166,7 +166,8 @@ type joiner struct {
 	list   *ChunkList
 	lock   sync.Mutex
 	opened map[int]*Episode
-	forms  string
+	// profile of the first chunk that was opened.
+	profile string
 }
 
 func (j *joiner) chunk(index int) (*Episode, error) {
@@ -191,12 +192,15 @@ func (j *joiner) chunk(index int) (*Episode, error) {
 	if chunk.Length != entry.Length || (chunk.Chunk != nil && chunk.Chunk.Index != entry.Index) {
 		return nil, corrupt("", "%s is not chunk %d of its list", entry.URI, entry.Index)
 	}
-	forms := formsOf(chunk)
-	if j.forms == "" {
-		j.forms = forms
+	profile, err := profileOf(chunk)
+	if err != nil {
+		return nil, err
 	}
-	if forms != j.forms {
-		return nil, corrupt("", "%s has other channels than another chunk of its list", entry.URI)
+	if j.profile == "" {
+		j.profile = profile
+	}
+	if profile != j.profile {
+		return nil, corrupt("", "%s does not continue the other chunks of its list", entry.URI)
 	}
 	j.opened[index] = chunk
 	return chunk, nil

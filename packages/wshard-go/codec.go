@@ -139,9 +139,18 @@ func fill(data, out []byte) ([]byte, error) {
 	return filled, nil
 }
 
+// checkExpansion refuses a claimed size beyond the limits of the format, before memory is allocated for it.
+func checkExpansion(codec string, stored int, rawSize, maxRatio int64) error {
+	size := int64(stored)
+	if rawSize > size*maxRatio || rawSize > max(maxExpandedBytes, size*maxLargeRatio) {
+		return fail(LimitExceeded, "", "%d %s bytes expand to %d, which is above the limit", size, codec, rawSize)
+	}
+	return nil
+}
+
 func decodeZstd(data []byte, rawSize int64) ([]byte, error) {
-	if rawSize > int64(len(data))*zstdMaxRatio {
-		return nil, fail(LimitExceeded, "", "%d zstd bytes cannot hold %d bytes", len(data), rawSize)
+	if err := checkExpansion("zstd", len(data), rawSize, zstdMaxRatio); err != nil {
+		return nil, err
 	}
 	first, err := readFrame(data)
 	if err != nil {
@@ -184,8 +193,8 @@ func decodeFrames(data []byte, ends, sizes []int64) ([]byte, error) {
 	for _, size := range sizes {
 		total += size
 	}
-	if total > int64(len(data))*zstdMaxRatio {
-		return nil, fail(LimitExceeded, "", "%d zstd bytes cannot hold %d bytes", len(data), total)
+	if err := checkExpansion("zstd", len(data), total, zstdMaxRatio); err != nil {
+		return nil, err
 	}
 	out := make([]byte, 0, total)
 	for i, end := range ends {
@@ -213,8 +222,8 @@ func decodeFrames(data []byte, ends, sizes []int64) ([]byte, error) {
 }
 
 func decodeLz4(data []byte, rawSize int64) ([]byte, error) {
-	if rawSize > int64(len(data))*lz4MaxRatio {
-		return nil, fail(LimitExceeded, "", "%d LZ4 bytes cannot hold %d bytes", len(data), rawSize)
+	if err := checkExpansion("lz4", len(data), rawSize, lz4MaxRatio); err != nil {
+		return nil, err
 	}
 	damaged := corrupt("", "damaged LZ4 block")
 	out := make([]byte, rawSize)

@@ -802,20 +802,25 @@ func fitsOwnBlock(name, dtype string) bool {
 	return dtype == "bool" || dtype == "u8"
 }
 
-// formsOf is what must be the same in every chunk of an episode.
-func formsOf(episode *Episode) string {
-	forms := []string{}
+// profileOf gives everything that must be the same in all chunks of an episode, as one text.
+func profileOf(episode *Episode) (string, error) {
+	channels := []string{}
 	for _, each := range episode.Channels {
 		shape := each.Shape()
 		if each.Lane == each.Name {
 			shape = nil // rewards and flags have one value per step
 		}
-		said, _ := dumpJSON([]any{each.Name, each.DType(), append([]int64{}, shape...), each.Clock != nil})
-		forms = append(forms, string(said))
+		text, err := dumpJSON([]any{each.Name, each.DType(), append([]int64{}, shape...), each.Clock != nil})
+		if err != nil {
+			return "", err
+		}
+		channels = append(channels, string(text))
 	}
-	sort.Strings(forms)
-	if episode.Clock != nil {
-		forms = append(forms, "timestamps_ns")
+	sort.Strings(channels)
+	var rate any = "times"
+	if episode.Clock == nil {
+		rate = episode.Timebase.TickHz
 	}
-	return strings.Join(forms, ",")
+	text, err := dumpJSON([]any{episode.ID, episode.EnvID, rate, channels, episode.Metadata, episode.Models, episode.About})
+	return string(text), err
 }

@@ -28,6 +28,9 @@ const (
 	maxStringTableBytes = 100_000_000
 	maxNameBytes        = 4096
 	maxBlockBytes       = 64 << 30
+	// A compressed block of more than maxExpandedBytes may expand by at most maxLargeRatio.
+	maxExpandedBytes    = 1 << 30
+	maxLargeRatio       = 256
 	piecesFromBytes     = 1 << 20
 	pieceBytes          = 256 << 10
 	frameBytes          = 64 << 10

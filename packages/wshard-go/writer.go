@@ -478,7 +478,9 @@ func encodeShard(tensors []*tensor, options WriteOptions) ([]byte, error) {
 	for _, each := range tensors {
 		each.stored, each.flags = each.raw, flagsRaw
 		if options.Compression == "zstd" && !each.isPlain && len(each.raw) >= minCompressedBytes {
-			if packed := encoder.EncodeAll(each.raw, nil); len(packed) < len(each.raw) {
+			packed := encoder.EncodeAll(each.raw, nil)
+			isWithinLimits := len(each.raw) <= max(maxExpandedBytes, len(packed)*maxLargeRatio)
+			if len(packed) < len(each.raw) && isWithinLimits {
 				each.stored, each.flags = packed, flagsZstd
 			}
 		}

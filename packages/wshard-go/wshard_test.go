@@ -83,7 +83,8 @@ func TestNumbersOfTheFormat(t *testing.T) {
 	mine := map[string]any{"VERSION": version, "TABLE_OFFSET": headerBytes, "ENTRY_BYTES": entryBytes,
 		"ROLE_CHUNK_LIST": RoleChunkList, "ROLE_EPISODE": RoleEpisode, "HEADER_FLAGS": headerFlags, "ALIGNMENT": alignment,
 		"MAX_ENTRIES": maxEntries, "MAX_STRING_TABLE_BYTES": maxStringTableBytes, "MAX_NAME_BYTES": maxNameBytes,
-		"MAX_BLOCK_BYTES": maxBlockBytes, "PIECES_FROM_BYTES": piecesFromBytes, "PIECE_BYTES": pieceBytes,
+		"MAX_BLOCK_BYTES": maxBlockBytes,
+		"MAX_EXPANDED_BYTES": maxExpandedBytes, "MAX_LARGE_RATIO": maxLargeRatio, "PIECES_FROM_BYTES": piecesFromBytes, "PIECE_BYTES": pieceBytes,
 		"FRAME_BYTES": frameBytes, "MIN_COMPRESSED_BYTES": minCompressedBytes, "DTYPES": sizes, "MARK": mark, "MAGIC": magic}
 	for name, want := range readSuite(t).Layout {
 		got := mine[name]

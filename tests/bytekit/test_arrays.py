@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import warpdata as wd
-from warpdata.search.observation import as_observation
+from warpdata.search.observation import Channels
 
 ENTRIES: dict[str, Callable[[Path, Any], Any]] = {}
 """By name: puts a matrix of 4 x 3 in somewhere and gives what comes out again."""
@@ -58,7 +58,7 @@ def vectors(folder: Path, rows: Any) -> Any:
 
 @entry
 def query(folder: Path, rows: Any) -> Any:
-    return as_observation({"x": rows})["x"]
+    return Channels().query({"x": rows})["x"]
 
 
 @entry

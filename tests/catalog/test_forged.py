@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 import warpdata as wd
@@ -21,6 +22,7 @@ from warpdata.catalog.access import Access, Catalog, access_options
 from warpdata.catalog.copying import copy_dataset
 from warpdata.catalog.mending import mend_version
 from warpdata.catalog.names import parse_name
+from warpdata.catalog.rowgroups import schema_fields, schema_to_base64
 from warpdata.errors import (
     BlobNotFoundError,
     ConflictError,
@@ -228,3 +230,67 @@ def test_what_joins_a_version_points_at_parts_that_are_there(
             return
         with pytest.raises(DatasetError, match=f"names no part of this version.*Did you mean {meant!r}"):
             builder.publish()
+
+
+def forge(catalog: Path, change: Callable[[dict[str, Any]], None]) -> str:
+    """Publish five rows, and then a manifest of the same shard that `change` changed."""
+    version = publish(catalog, 1, 2, 3, 4, 5)
+    folder = catalog / "datasets/ws/x"
+    raw = json.loads((folder / f"versions/{version}.json").read_text())
+    change(raw)
+    raw["stats"]["total_rows"] = sum(s["row_count"] for s in raw["tables"]["main"]["shards"])
+    raw["version_hash"] = version_hash(raw)
+    (folder / f"versions/{raw['version_hash']}.json").write_text(json.dumps(raw))
+    pointer = {"version": raw["version_hash"], "sequence": 2, "previous": version}
+    (folder / "latest.json").write_text(json.dumps(pointer))
+    return str(raw["version_hash"])
+
+
+READS: dict[str, Callable[[wd.Dataset], object]] = {
+    "head": lambda ds: ds.table().head(2),
+    "take": lambda ds: ds.table().take([0]),
+    "batches": lambda ds: list(ds.table().batches(2)),
+    "padded": lambda ds: next(iter(ds.table().batches(2, rank=1, world=2, tail="pad"))),
+    "shuffled": lambda ds: next(iter(ds.table().batches(2, shuffle=True))),
+    "fully shuffled": lambda ds: next(iter(ds.table().batches(2, shuffle="full"))),
+    "sql": lambda ds: ds.sql("select count(a) from main").arrow(),
+    "filter": lambda ds: ds.table().filter("a is not null").count(),
+}
+
+
+@pytest.mark.parametrize("read", list(READS))
+@pytest.mark.parametrize("rows", [4, 6, (1 << 53) - 1])
+def test_another_number_of_rows_than_the_shard_has(tmp_path: Path, rows: int, read: str) -> None:
+    forge(tmp_path, lambda raw: raw["tables"]["main"]["shards"][0].update(row_count=rows))
+    with (
+        wd.dataset("ws/x", catalog=tmp_path) as ds,
+        pytest.raises(ManifestCorruptedError, match=rf"row_count mismatch: the manifest has {rows} rows"),
+    ):
+        READS[read](ds)
+
+
+@pytest.mark.parametrize("read", list(READS))
+@pytest.mark.parametrize(
+    ("schema", "words"),
+    [
+        (pa.schema([("a", pa.string())]), "schema mismatch in column 'a'"),
+        (pa.schema([("a", pa.int64()), ("b", pa.int8())]), "schema mismatch: the manifest has columns"),
+    ],
+)
+def test_another_schema_than_the_shard_has(tmp_path: Path, schema: pa.Schema, words: str, read: str) -> None:
+    def change(raw: dict[str, Any]) -> None:
+        raw["tables"]["main"]["schema"] = {"fields": schema_fields(schema), "ipc": schema_to_base64(schema)}
+
+    forge(tmp_path, change)
+    with (
+        wd.dataset("ws/x", catalog=tmp_path) as ds,
+        pytest.raises(ManifestCorruptedError, match=words),
+    ):
+        READS[read](ds)
+
+
+def test_verify_compares_footers_with_the_manifest(tmp_path: Path) -> None:
+    forge(tmp_path, lambda raw: raw["tables"]["main"]["shards"][0].update(row_count=6))
+    with wd.dataset("ws/x", catalog=tmp_path) as ds:
+        (problem,) = ds.verify()
+    assert "row_count mismatch" in problem

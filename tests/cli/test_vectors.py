@@ -149,3 +149,26 @@ def test_inspect_and_verify_know_vector_files(tmp_path: Path, capsys: pytest.Cap
     content[4500 + 200] ^= 1
     Path(path).write_bytes(content)
     assert main(["verify", path]) == 3
+
+
+@pytest.mark.parametrize("where", ["rows", "end", "cut"])
+def test_damage_has_its_own_exit_code(warp: Any, tmp_path: Path, where: str) -> None:
+    np.save(tmp_path / "x.npy", rows())
+    warp("create", "v.rvf", "--dim", "4")
+    warp("add", "v.rvf", "x.npy")
+    place = warp("info", "v.rvf", "--json")["segment_list"][0]["offset"]
+    data = bytearray((tmp_path / "v.rvf").read_bytes())
+    if where == "cut":
+        del data[: len(data) // 2]
+    else:
+        at = len(data) - 60 if where == "end" else place + 200
+        data[at : at + 8] = b"\xff" * 8
+        if where == "end":
+            data[: len(data) // 2] = bytes(len(data) // 2)
+    (tmp_path / "v.rvf").write_bytes(data)
+    assert "damaged" in warp("verify", "v.rvf", code=3)
+
+
+def test_another_file_is_no_damaged_vector_file(warp: Any, tmp_path: Path) -> None:
+    (tmp_path / "README.md").write_text("# hello" * 500)
+    assert "no committed manifest" in warp("verify", "README.md", code=1)

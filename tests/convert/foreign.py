@@ -16,7 +16,7 @@ import pytest
 import warpdata as wd
 from tests.conftest import SHARED_GOLDEN, shared_golden
 from warpdata.convert.importing import import_episodes
-from warpdata.episodes.collection import Episodes
+from warpdata.episodes.collection.episodes import Episodes
 
 
 def sample(*parts: str) -> Path:
@@ -89,5 +89,5 @@ def hdf5_content(path: Path) -> dict[str, Any]:
     with h5py.File(path) as file:
         add("/", file)
         file.visititems(add)
-    found.pop("/@warpdata", None)
+    found.pop("warpdata", None)
     return found

@@ -21,7 +21,7 @@ from warpdata.convert import hdf5, mcap, npz, rlds, webdataset
 from warpdata.convert.rlds import records
 from warpdata.convert.rlds.example import Values, build_example
 from warpdata.convert.rlds.records import packed_record
-from warpdata.episodes.collection import Episodes
+from warpdata.episodes.collection.episodes import Episodes
 from warpdata.timeline.episode import Episode
 from warpdata.timeline.source import STEPS, StepClock
 
@@ -32,7 +32,7 @@ def in_folder(target: Path) -> Any:
 
 def in_hdf5(target: Path) -> Any:
     with h5py.File(target) as file:
-        return json.loads(file.attrs["warpdata"])
+        return json.loads(file["warpdata"][()])
 
 
 def in_mcap(target: Path) -> Any:
@@ -82,6 +82,7 @@ def rlds_set(folder: Path) -> Path:
         for each in made_episodes(2, camera=False)
     ])  # fmt: skip
     rlds.write(plain, folder, name="made")
+    (folder / "warpdata.json").unlink()
     return folder
 
 

@@ -24,15 +24,16 @@ import warpdata as wd
 from tests.conftest import SHARED_GOLDEN
 from tests.sweeps import enough_examples
 from warpdata.bytekit.io.ranges import FileRangeReader
+from warpdata.bytekit.png import encode_png
 from warpdata.convert import npz, rlds
 from warpdata.convert.aligning import AlignOptions, aligned
+from warpdata.convert.exporting import step_columns
 from warpdata.convert.importing import import_episodes
 from warpdata.convert.place import Place
 from warpdata.convert.rlds import features as rlds_features
 from warpdata.convert.rlds import records
 from warpdata.convert.rlds.example import Values, build_example, bytes_values, parse_example
 from warpdata.convert.rlds.records import TFRecordFile, packed_record
-from warpdata.convert.step_rows import step_columns
 from warpdata.errors import (
     BadMagicError,
     ChecksumError,
@@ -363,7 +364,11 @@ def test_whether_the_last_action_counts_is_kept(tmp_path: Path, final: bool) -> 
             assert episode.meta.get("last_row") == ("observation" if final else None)
             assert len(episode["action"]) == 5 + number + final  # no value is dropped
             steps = 5 + number
-            assert len(step_columns(episode)[0]) == len(aligned(episode, AlignOptions(), 10.0)) == steps
+            assert (
+                len(step_columns(episode, AlignOptions())[0])
+                == len(aligned(episode, AlignOptions(), 10.0))
+                == steps
+            )
     rlds.write(wd.open(tmp_path / "in"), tmp_path / "again")
     for a, b in zip(examples(tmp_path / "out"), examples(tmp_path / "again"), strict=True):
         assert same_lists(a, b)
@@ -375,7 +380,7 @@ def test_a_user_may_say_that_the_last_action_means_nothing(tmp_path: Path) -> No
     assert "last_row" not in plain[0].meta
     assert pickle.loads(pickle.dumps(said))[0].meta["last_row"] == "observation"
     assert np.array_equal(plain[0]["action"].values(), said[0]["action"].values())
-    assert len(step_columns(said[0])[0]) == len(plain[0].steps) - 1
+    assert len(step_columns(said[0], AlignOptions())[0]) == len(plain[0].steps) - 1
     rlds.write(said, tmp_path / "out")
     for a, b in zip(examples(SYNTH), examples(tmp_path / "out"), strict=True):
         assert same_lists(a, b)
@@ -627,7 +632,7 @@ def test_a_set_without_steps_or_files_is_told(tmp_path: Path) -> None:
     with pytest.raises(BadMagicError, match=r"neither a dataset_info\.json nor any TFRecord file"):
         rlds.read(tmp_path / "empty")
     (tmp_path / "a.tfrecord").write_bytes(packed_record(b""))
-    with pytest.raises(CorruptLayoutError, match="there is no list of steps"):
+    with pytest.raises(BadMagicError, match="TFRecords of single values, not of episodes"):
         rlds.read(tmp_path / "a.tfrecord")[0]
 
 
@@ -667,3 +672,15 @@ def test_what_the_next_episode_has_otherwise_is_told(
     with pytest.raises(SchemaMismatchError, match=words):
         rlds.write(npz.read(tmp_path), tmp_path / "out")
     assert not (tmp_path / "out").exists()
+
+
+def test_bare_records_have_as_many_steps_as_pictures(tmp_path: Path) -> None:
+    picture = encode_png(np.zeros((8, 8, 3), np.uint8))
+    record = build_example({
+        "observation/image": bytes_values([picture] * 4),
+        "action": Values("floats", numbers=np.arange(8, dtype=np.float32)),
+    })  # fmt: skip
+    (tmp_path / "bare.tfrecord").write_bytes(packed_record(record))
+    episode = rlds.read(tmp_path / "bare.tfrecord")[0]
+    assert episode["observation/image"].values().shape == (4, 8, 8, 3)
+    assert episode["action"].values().shape == (4, 2)

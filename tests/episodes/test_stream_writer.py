@@ -264,7 +264,7 @@ def test_recording_over_an_old_file_keeps_it_until_the_end(tmp_path: Path) -> No
     path = tmp_path / "a.wshard"
     record(path, 2).end_episode()
     old = path.read_bytes()
-    writer = record(path, 3)
+    writer = record(path, 3, overwrite=True)
     assert path.read_bytes() == old
     writer.close()
     with pytest.raises(ConflictError):
@@ -314,7 +314,7 @@ def test_a_full_disk_is_an_error_and_the_journal_is_kept(tmp_path: Path) -> None
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
         resource.setrlimit(resource.RLIMIT_FSIZE, (9 << 20, 9 << 20))
         channels = [{"id": "big", "dtype": "u8", "shape": [100_000]}]
-        writer = wd.WShardStreamWriter(path, "e", channels)
+        writer = wd.WShardStreamWriter(path, "e", channels, overwrite=True)
         writer.begin_episode()
         try:
             for index in range(1000):

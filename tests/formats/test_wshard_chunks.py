@@ -18,9 +18,10 @@ from hypothesis import strategies as st
 import warpdata as wd
 from tests.formats import episodes
 from tests.sweeps import enough_examples
+from warpdata.bytekit.checksum import crc32c
 from warpdata.bytekit.io.commit import commit_file
 from warpdata.bytekit.jsontext import dump_json
-from warpdata.episodes.salvage import salvage_folder
+from warpdata.episodes.salvage.recordings import salvage_folder
 from warpdata.errors import (
     BlobNotFoundError,
     ChecksumError,
@@ -30,7 +31,8 @@ from warpdata.errors import (
     SchemaMismatchError,
 )
 from warpdata.formats.wshard import ShardReader, ShardWriter, layout
-from warpdata.formats.wshard.chunks import file_sha256
+from warpdata.formats.wshard.chunks import file_sha256, write_chunk_list
+from warpdata.formats.wshard.verify import verify_shard
 
 
 def write_list(path: Path, meta: object, block: str = layout.META_CHUNK_LIST) -> Path:
@@ -237,11 +239,49 @@ def with_a_clock(steps: int) -> wd.WShardEpisode:
     return other
 
 
-@pytest.mark.parametrize("other", [without_state, without_reward, with_more, with_a_clock])
-def test_chunks_must_have_the_same_channels(tmp_path: Path, other: Callable[[int], wd.WShardEpisode]) -> None:
+def at_another_rate(steps: int) -> wd.WShardEpisode:
+    return replace(episodes.simple(steps), timebase={"tick_hz": 51})
+
+
+def of_another_id(steps: int) -> wd.WShardEpisode:
+    return replace(episodes.simple(steps), id="other")
+
+
+def of_another_environment(steps: int) -> wd.WShardEpisode:
+    return replace(episodes.simple(steps), env_id="Other-v0")
+
+
+def with_other_metadata(steps: int) -> wd.WShardEpisode:
+    return replace(episodes.simple(steps), metadata={"operator": "somebody else"})
+
+
+def with_other_models(steps: int) -> wd.WShardEpisode:
+    return replace(episodes.simple(steps), models=[{"id": "other"}])
+
+
+def with_other_keys(steps: int) -> wd.WShardEpisode:
+    return replace(episodes.simple(steps), about={"site": "elsewhere"})
+
+
+OTHERS = [
+    without_state,
+    without_reward,
+    with_more,
+    with_a_clock,
+    at_another_rate,
+    of_another_id,
+    of_another_environment,
+    with_other_metadata,
+    with_other_models,
+    with_other_keys,
+]
+
+
+@pytest.mark.parametrize("other", OTHERS)
+def test_chunks_must_continue_each_other(tmp_path: Path, other: Callable[[int], wd.WShardEpisode]) -> None:
     writer = wd.ChunkedEpisodeWriter(tmp_path / "refused", "e", chunk_size_t=5)
     writer.write_chunk(episodes.simple(5))
-    with pytest.raises(SchemaMismatchError, match="this chunk has"):
+    with pytest.raises(SchemaMismatchError, match=r"chunk 1 does not continue .*: expected .*, got "):
         writer.write_chunk(other(5))
     # A list that another program made of such chunks is refused too, as soon as both are seen.
     listed = wd.chunk_episode(episodes.simple(10), tmp_path, 5)
@@ -249,10 +289,63 @@ def test_chunks_must_have_the_same_channels(tmp_path: Path, other: Callable[[int
     chunk = replace(other(5), chunk_index=1, total_chunks=2, timestep_range=(5, 10))
     wd.save_wshard(chunk, second)
     mixed = replace(listed, chunks=(listed.chunks[0], replace(listed.chunks[1], sha256=file_sha256(second))))
-    with pytest.raises(CorruptLayoutError, match="chunk 1 has"):
+    with pytest.raises(CorruptLayoutError, match=r"chunk 1 does not continue chunk 0: .*expected .*, got "):
         wd.validate_chunk_continuity(mixed)
-    with pytest.raises(CorruptLayoutError, match="another chunk"):
+    with pytest.raises(CorruptLayoutError, match="does not continue the other chunks"):
         wd.open_episode(mixed).tensors.actions["ctrl"][4:6]
+
+
+def timed(start: int, *, own_clock: bool) -> wd.WShardEpisode:
+    """Five steps from `start` ns on, with those times for the steps or for one channel."""
+    episode = wd.WShardEpisode(
+        "ep", length=5, timestamps_ns=np.arange(5) * 10 + (start if not own_clock else 0)
+    )
+    times = np.arange(3) * 10 + start
+    episode.observations["x"] = (
+        wd.Channel("x", np.zeros(3), timestamps_ns=times) if own_clock else np.zeros(5)
+    )
+    if own_clock:
+        episode.timestamps_ns = None
+    return episode
+
+
+@pytest.mark.parametrize("own_clock", [False, True])
+@pytest.mark.parametrize("start", [-1000, 0, 20])
+def test_times_go_on_from_chunk_to_chunk(tmp_path: Path, start: int, own_clock: bool) -> None:
+    first, other = timed(0, own_clock=own_clock), timed(start, own_clock=own_clock)
+    writer = wd.ChunkedEpisodeWriter(tmp_path / "refused", "ep", 5)
+    writer.write_chunk(first)
+    with pytest.raises(SchemaMismatchError, match="chunk 1 starts before chunk 0 ends"):
+        writer.write_chunk(other)
+    late = wd.ChunkedEpisodeWriter(tmp_path / "late", "ep", 5)
+    late.write_chunk(replace(other, chunk_index=2))
+    late.write_chunk(replace(first, chunk_index=0))
+    good = wd.ChunkedEpisodeWriter(tmp_path / "good", "ep", 5)
+    good.write_chunk(first)
+    good.write_chunk(timed(1000, own_clock=own_clock))
+    listed = good.finalize_manifest()
+    wd.validate_chunk_continuity(listed)
+    second = tmp_path / "good" / "ep_chunk_0001.wshard"
+    wd.save_wshard(replace(other, chunk_index=1, total_chunks=2, timestep_range=(5, 10)), second)
+    entries = (listed.chunks[0], replace(listed.chunks[1], sha256=file_sha256(second)))
+    mixed = write_chunk_list(replace(listed, chunks=entries), listed)
+    with pytest.raises(CorruptLayoutError, match="chunk 1 starts before chunk 0 ends"):
+        wd.validate_chunk_continuity(mixed)
+    assert [finding.code for finding in verify_shard(mixed)] == ["corrupt_layout"]
+
+
+def test_an_episode_whose_times_go_back_is_cut_and_joined(tmp_path: Path) -> None:
+    path = tmp_path / "foreign.wshard"
+    times = np.array([0, 10, 20, 5, 15, 25], np.int64)
+    wd.save_wshard(wd.WShardEpisode("ep", length=6, timestamps_ns=np.arange(6)), path)
+    data = path.read_bytes().replace(np.arange(6).tobytes(), times.tobytes())
+    data = data.replace(*(crc32c(each).to_bytes(4, "little") for each in (np.arange(6), times)))
+    path.write_bytes(data[:48] + bytes(8) + data[56:])  # as other programs write it: without a table checksum
+    foreign = wd.load_wshard(path)
+    listed = wd.chunk_episode(foreign, tmp_path / "chunks", 3)
+    wd.validate_chunk_continuity(listed)
+    assert wd.ChunkedEpisodeReader(listed.path).episode().timestamps_ns.tolist() == times.tolist()
+    wd.validate_chunk_continuity(wd.ChunkedEpisodeReader(listed.path).manifest)
 
 
 @pytest.mark.parametrize(("before", "after"), [(3, 7), (7, 3), (5, 5), (4, 20)])

@@ -170,9 +170,7 @@ def test_what_does_not_fit_is_refused_and_nothing_is_written(
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize(
-    "bad", [np.zeros(3, ">f4"), np.zeros(3, complex), np.array([b"a"]), np.float32(3), None]
-)
+@pytest.mark.parametrize("bad", [np.zeros(3, complex), np.array([b"a"]), np.float32(3), None])
 def test_channels_of_other_types_are_refused(bad: object) -> None:
     with pytest.raises(SchemaMismatchError):
         wd.Channel("x", bad)

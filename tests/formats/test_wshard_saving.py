@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+import pickle
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -112,7 +114,7 @@ def own_clock(episode: wd.WShardEpisode) -> None:
 
 
 REFUSED: dict[str, tuple[Callable[[wd.WShardEpisode], None], str]] = {
-    "inclusive range": (setting("timestep_range", (0, 2), chunk_index=0), "does not hold 3 steps"),
+    "inclusive range": (setting("timestep_range", (0, 2), chunk_index=0), "expected 3 steps"),
     "range of no chunk": (setting("timestep_range", (0, 3)), "no chunk_index"),
     "negative chunk": (setting("chunk_index", -1), "chunk_index is -1"),
     "length in about": (setting("about", {"length_T": 9}), "'length_T'"),
@@ -266,3 +268,75 @@ def test_a_channel_of_one_episode_in_another_keeps_its_name(tmp_path: Path) -> N
     assert loaded == first
     assert second.observations["camera"].name == "camera"
     assert second.observations["camera"].data.tolist() == [0, 1, 2]
+
+
+def test_tuples_in_metadata_equal_the_lists_that_json_has(tmp_path: Path) -> None:
+    episode = wd.WShardEpisode("a", length=1, metadata={"size": (640, {"a": (1, 2)})}, about={"tags": ("x",)})
+    episode.observations["x"] = wd.Channel("x", np.zeros(1), limits=(0, 1))
+    wd.save_wshard(episode, tmp_path / "a.wshard")
+    assert wd.load_wshard(tmp_path / "a.wshard") == episode
+
+
+@pytest.mark.parametrize("compression", [None, "zstd", "zstd-seekable"])
+def test_an_open_file_gets_the_bytes_of_a_file(tmp_path: Path, compression: str | None) -> None:
+    episode, stream = episodes.simple(20), io.BytesIO()
+    wd.save_wshard(episode, stream, compression)
+    wd.save_wshard(episode, tmp_path / "a.wshard", compression)
+    assert stream.getvalue() == (tmp_path / "a.wshard").read_bytes()
+    assert wd.load_wshard(stream) == episode
+    with open(tmp_path / "b.wshard", "wb") as file:
+        wd.save_wshard(episode, file, compression)
+    assert wd.load_wshard(tmp_path / "b.wshard") == episode
+
+
+@pytest.mark.parametrize("target", [5, None, io.StringIO()])
+def test_a_target_that_is_no_file_is_refused(target: Any) -> None:
+    with pytest.raises(TypeError, match="expected a path or a binary file, got"):
+        wd.save_wshard(episodes.simple(2), target)
+
+
+def test_a_wrong_step_range_is_named_as_it_was_given(tmp_path: Path) -> None:
+    episode = wd.WShardEpisode("a", length=10, chunk_index=0, timestep_range=(0, 9))
+    with pytest.raises(SchemaMismatchError, match=r"timestep_range: expected 10 steps, got \(0, 9\)"):
+        wd.save_wshard(episode, tmp_path / "a.wshard")
+
+
+@pytest.mark.parametrize("dtype", [">f8", ">f4", ">i8", ">i2", ">u4"])
+def test_big_endian_arrays_are_stored(tmp_path: Path, dtype: str) -> None:
+    values = np.array([1, 2, 300], dtype)
+    episode = wd.WShardEpisode("a", length=3, rewards=values, timestamps_ns=np.array([1, 2, 3], ">i8"))
+    episode.observations["x"] = wd.Channel("x", values, timestamps_ns=np.array([1, 2, 3], ">i8"))
+    wd.save_wshard(episode, tmp_path / "a.wshard")
+    loaded = wd.load_wshard(tmp_path / "a.wshard")
+    assert loaded == episode
+    assert loaded.observations["x"].data.tolist() == values.tolist()
+    assert loaded.observations["x"].data.dtype == np.dtype(dtype).newbyteorder("<")
+
+
+@pytest.mark.filterwarnings("error")
+def test_values_too_large_for_their_type_become_infinite_without_a_warning(tmp_path: Path) -> None:
+    large = np.array([3e38, -3e38, 3e38], np.float32)
+    assert np.isinf(wd.error_residual(large, -large)).all()
+    wd.compute_error_residual(np.array([1e308, 0, 0]), np.array([-1e308, 0, 1]))
+    wd.sign2nddiff(np.array([1e308, -1e308, 1e308]))
+    steps, scales = wd.quantize_delta(large.astype(np.float64), np.zeros(3))
+    wd.reconstruct_from_omen_and_delta(large, steps, scales)
+    wd.save_wshard(wd.WShardEpisode("a", length=1, rewards=np.array([1e300])), tmp_path / "a.wshard")
+    assert wd.load_wshard(tmp_path / "a.wshard").rewards.data.tolist() == [1e300]
+
+
+def test_a_path_with_a_nul_byte_is_refused_in_words(tmp_path: Path) -> None:
+    path = f"{tmp_path}/a\0b.wshard"
+    calls: list[Callable[[], object]] = [
+        lambda: wd.load_wshard(path),
+        lambda: wd.open_episode(path),
+        lambda: wd.save_wshard(episodes.simple(1), path),
+    ]
+    for call in calls:
+        with pytest.raises(ValueError, match="contains a NUL byte"):
+            call()
+
+
+def test_a_writer_is_not_pickled(tmp_path: Path) -> None:
+    with pytest.raises(TypeError, match="ChunkedEpisodeWriter cannot be pickled"):
+        pickle.dumps(wd.ChunkedEpisodeWriter(tmp_path, "e"))

@@ -15,6 +15,7 @@ from warpdata.errors import ConflictError, DatasetError
 from warpdata.search import embedding
 from warpdata.search.bulk import write_vectors
 from warpdata.search.embedders import BUILT_IN
+from warpdata.search.observation import Observation
 from warpdata.search.store import VectorStore
 
 STEP_NS = 20_000_000
@@ -140,7 +141,7 @@ def test_frames_of_every_camera(tmp_path: Path) -> None:
     mine = [(v, r) for v, r in zip(vectors, rows, strict=True) if r["episode_id"] == episode.id]
     assert [row["ts_ns"] for _, row in mine] == episode["camera"].timestamps.tolist()
     assert {(row["camera"], row["frame"]) for _, row in mine} == {("camera", k) for k in range(len(mine))}
-    one = BUILT_IN["pixels"]({"camera": episode["camera"][3][0]})  # type: ignore[arg-type]
+    one = BUILT_IN["pixels"](Observation({"camera": episode["camera"][3][0]}))
     np.testing.assert_allclose(mine[3][0], one, rtol=1e-5, atol=1e-4)
     assert one[-1] == pytest.approx(episode["camera"][3][0].mean(), rel=1e-3)
     with wd.TrajectoryRetriever(made.path, embedder="pixels") as retriever:
@@ -296,7 +297,7 @@ def test_episodes_with_other_signals_are_told(tmp_path: Path) -> None:
     root = record(tmp_path / "root", 1)
     with wd.record(root) as rec:
         rec.step({"joints": np.zeros(5, np.float32)}, {"torque": np.zeros(1)}, ts_ns=0)
-    with pytest.raises(DatasetError, match=r"have 4 numbers.*have 5") as error:
+    with pytest.raises(DatasetError, match=r"embedded from a, joints, .* from joints") as error:
         wd.embed(root, "state")
     assert "signals=" in str(error.value.hint)
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import os
+import pickle
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -321,3 +323,36 @@ def test_what_cannot_be_opened_leaves_no_descriptor(tmp_path: Path) -> None:
             kept.append(refused.value)  # its traceback knows everything that was made on the way
     assert len(os.listdir("/proc/self/fd")) <= before
     reader.close()
+
+
+def test_a_reader_travels_to_other_processes(tmp_path: Path) -> None:
+    path = tmp_path / "s.rvf"
+    with VectorStore.create(path, dim=2) as store:
+        store.add([[0.0, 1.0], [1.0, 0.0]], metadata={"n": [1, 2]})
+        with pytest.raises(TypeError, match="open for writing"):
+            pickle.dumps(store)
+        store.add([[5.0, 5.0]])
+    for opened in (VectorStore.open(path), wd.open_vectors(path)):
+        with opened, pickle.loads(pickle.dumps(opened)) as again, opened.at(2) as earlier:
+            assert again.search([1.0, 0.1], 1)[0].tolist() == [1]
+            assert again.metadata([1]) == [{"n": 2}]
+            with pickle.loads(pickle.dumps(earlier)) as old:
+                assert (len(again), len(old)) == (3, 2)
+
+
+def test_a_dropped_writer_gives_its_lock_back(tmp_path: Path) -> None:
+    path = tmp_path / "s.rvf"
+    gc.disable()
+    try:
+        for number in range(3):
+            store = VectorStore.create(path, dim=2) if number == 0 else VectorStore.open(path, mode="a")
+            store.add([[number, 1.0]], metadata={"n": [number]})
+            store.search([1.0, 2.0], filter=[0])
+            with pytest.raises(ValueError, match="dimensions"):
+                store.add([[1.0, 2.0, 3.0]])
+            if number == 1:
+                store.build_index()
+            del store
+    finally:
+        gc.enable()
+    assert not path.with_name("s.rvf.lock").exists()

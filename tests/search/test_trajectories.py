@@ -22,7 +22,7 @@ from warpdata.errors import (
     UnavailableError,
 )
 from warpdata.search import trajectories
-from warpdata.search.observation import Observation, as_observation
+from warpdata.search.observation import Channels, Observation
 from warpdata.stores.jsonservice import JsonService
 from warpdata.stores.reliable import RetryPolicy
 
@@ -227,7 +227,7 @@ def test_files_of_the_first_release_are_asked_too(tmp_path: Path) -> None:
         found = retriever.search_similar_episodes([0.0, 1.0, 0.1], min_length=10)
         assert [each.episode_id for each in found] == ["e1", "e2"]
         assert (found[0].step, found[0].metadata["length_T"]) == (1, 10)
-        assert retriever.search_similar_timesteps([0.0, 1.0, 0.1]) == []
+        assert retriever.search_similar_timesteps([0.0, 1.0, 0.1], top_k=1)[0].step == 1
 
 
 # -- the wire --------------------------------------------------------------------------------------------
@@ -454,9 +454,9 @@ def test_observations_are_arrays_with_names() -> None:
     with pytest.raises(KeyError, match="Did you mean 'joint'"):
         Observation({"joint": np.ones(1)})["jiont"]
     with pytest.raises(ValueError, match="no observations"):
-        as_observation({})
+        Channels().query({})
     with pytest.raises(ValueError, match="array of numbers"):
-        as_observation("text")
+        Channels().query("text")
 
 
 def test_a_service_is_asked_through_a_proxy(server: Server) -> None:
@@ -474,3 +474,95 @@ def test_a_redirect_of_a_service_is_not_followed(server: Server) -> None:
     server.failures = [(307, b"over there", {"Location": "http://127.0.0.1:9/x"})]
     with pytest.raises(StoreError, match="answered 307"):
         service(server).post("/x", {})
+
+
+# -- channels --------------------------------------------------------------------------------------------
+
+
+def record_channels(folder: Path, number: int, *, swapped: bool = False) -> Path:
+    random = np.random.default_rng(number)
+    channels = {"arm": random.normal(size=(12, 3)), "base": random.normal(size=(12, 2))}
+    episode = wd.WShardEpisode(id=f"ep_{number}", env_id="A", length=12)
+    for name in sorted(channels, reverse=swapped):
+        episode.observations[name] = channels[name].astype(np.float32)
+    path = folder / f"ep_{number}.wshard"
+    wd.save_wshard(episode, path)
+    return path
+
+
+def everything(observation: Any) -> np.ndarray:
+    return np.concatenate(observation.values())
+
+
+def first(observation: Any) -> np.ndarray:
+    return np.asarray(observation)
+
+
+@pytest.mark.parametrize("embedder", ["state", everything, first], ids=["state", "values", "first"])
+def test_recorded_moments_find_themselves_in_any_order_of_channels(tmp_path: Path, embedder: Any) -> None:
+    paths = [record_channels(tmp_path, number, swapped=number % 2 == 1) for number in range(6)]
+    with wd.TrajectoryIngestor(tmp_path / "t.rvf", embedder=embedder, metric="l2") as ingestor:
+        for path in paths:
+            ingestor.ingest_episode(path)
+    with wd.TrajectoryRetriever(tmp_path / "t.rvf", embedder=embedder) as retriever:
+        for number, path in enumerate(paths):
+            episode = wd.open_episode(path)
+            moment = episode.steps.row(5)["observations"]
+            for names in (sorted(moment), sorted(moment, reverse=True)):
+                asked = {name: moment[name] for name in names}
+                found = retriever.search_similar_episodes(asked, top_k=1)[0]
+                assert (found.episode_id, found.step) == (f"ep_{number}", 5)
+            found = retriever.search_similar_episodes(episode.steps.row(5), top_k=1)[0]
+            assert (found.episode_id, found.step) == (f"ep_{number}", 5)
+        with pytest.raises(ValueError, match="unknown channel 'amr'"):
+            retriever.search_similar_episodes({"amr": np.ones(3), "base": np.ones(2)})
+        with pytest.raises(ValueError, match="missing channel 'arm'"):
+            retriever.search_similar_timesteps({"base": np.ones(2)})
+
+
+@pytest.mark.parametrize("embedder", ["state", everything], ids=["state", "values"])
+def test_channels_of_embedded_sets_are_matched_by_name(tmp_path: Path, embedder: Any) -> None:
+    for number in range(4):
+        record_channels(tmp_path, number)
+    wd.embed(tmp_path, embedder, output=tmp_path / "e.rvf", metric="l2")
+    with wd.TrajectoryRetriever(tmp_path / "e.rvf", embedder=embedder) as retriever:
+        row = wd.open_episode(tmp_path / "ep_2.wshard").steps.row(7)
+        swapped = dict(reversed(row["observations"].items()))
+        assert retriever.search_similar_episodes(swapped, top_k=1)[0].episode_id == "ep_2"
+        assert retriever.search_similar_timesteps(row, top_k=1)[0].step == 7
+        with pytest.raises(ValueError, match="missing channel 'base'"):
+            retriever.search_similar_episodes({"arm": np.ones(3)})
+    report = wd.embed(tmp_path, embedder, output=tmp_path / "e.rvf", metric="l2")
+    assert (report.computed, report.reused) == (0, 4)
+
+
+def test_an_episode_without_a_channel_is_refused(tmp_path: Path) -> None:
+    with wd.TrajectoryIngestor(tmp_path / "t.rvf", embedder="state") as ingestor:
+        ingestor.ingest_episode(record_channels(tmp_path, 1))
+        other = wd.WShardEpisode(id="other", env_id="A", length=4)
+        other.observations["leg"] = np.ones((4, 5), np.float32)
+        wd.save_wshard(other, tmp_path / "other.wshard")
+        with pytest.raises(ValueError, match="channel mismatch: expected arm, base, got leg"):
+            ingestor.ingest_episode(tmp_path / "other.wshard")
+
+
+def test_an_index_of_whole_episodes_has_no_timesteps(tmp_path: Path) -> None:
+    with wd.TrajectoryIngestor(tmp_path / "t.rvf", embedder="state") as ingestor:
+        ingestor.ingest_episode(record_channels(tmp_path, 1), max_steps=1)
+    with (
+        wd.TrajectoryRetriever(tmp_path / "t.rvf", embedder="state") as retriever,
+        pytest.raises(ValueError, match="no windows"),
+    ):
+        retriever.search_similar_timesteps({"arm": np.ones(3), "base": np.ones(2)})
+
+
+def test_a_server_without_channels_refuses_what_depends_on_their_order(
+    server: Server, tmp_path: Path
+) -> None:
+    with wd.TrajectoryIngestor(server.url, embedder=first) as ingestor:
+        ingestor.ingest_episode(record_channels(tmp_path, 1))
+    with (
+        wd.TrajectoryRetriever(server.url, embedder=first) as retriever,
+        pytest.raises(ValueError, match="first channel"),
+    ):
+        retriever.search_similar_episodes({"arm": np.ones(3), "base": np.ones(2)})

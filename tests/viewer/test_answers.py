@@ -588,3 +588,20 @@ def test_a_store_that_does_not_answer_is_no_fault_of_the_question(
     monkeypatch.setattr(Answers, "episode", fail)
     found = client.get("episode", episode=FIRST)
     assert (found.status, found.json()["error"]) == (502, "no answer")
+
+
+def test_a_warning_of_every_episode_flags_none_of_them(tmp_path: Path) -> None:
+    """Episodes without actions: the rule is named once for the set; what only one of them has flags that one."""
+    for number in range(4):
+        with wd.record(tmp_path / "root", clock="simulated") as rec:
+            for k in range(40):
+                late = number == 2 and k >= 30
+                rec.append("state", np.array([np.sin(k), np.cos(k)]), k * 10_000_000 + late * 1_000_000_000)
+    with wd.view(tmp_path / "root", open_browser=False) as viewer:
+        client = client_of(viewer)
+        client.post("check", {})
+        until(lambda: client.get("checks").json()["checked"] == 4)
+        until(lambda: list(client.get("checks").json()["worst"]) == ["000000000002"])
+        assert client.get("checks").json()["usual"] == ["no-actions"]
+        rules = [each["rule"] for each in client.get("episode", episode="000000000000").json()["findings"]]
+        assert "no-actions" in rules

@@ -27,7 +27,7 @@ from tests.viewer.conftest import client_of
 from tests.viewer.samples import STEPS, numbered_frame, tensor_shard
 from tests.waiting import LIMIT_S
 from warpdata.bytekit.io.ranges import FileRangeReader
-from warpdata.episodes.file_video import FileVideo, SourceVideo
+from warpdata.episodes.sources.file_video import FileVideo, SourceVideo
 
 UI = ROOT / "viewer-ui"
 CHROMIUM = ("/usr/bin/chromium", "/usr/bin/chromium-browser", "/usr/bin/google-chrome")
@@ -102,7 +102,7 @@ def viewer(recorded: Path) -> Iterator[wd.Viewer]:
         yield running
 
 
-@pytest.mark.parametrize("scenario", ["open", "filter", "scrub", "keyboard", "looks"])
+@pytest.mark.parametrize("scenario", ["open", "filter", "scrub", "keyboard", "looks", "theme"])
 def test_look(browser: Browser, viewer: wd.Viewer, scenario: str) -> None:
     browser.play(scenario, viewer)
 
@@ -114,6 +114,35 @@ def test_edit_and_undo_in_two_browsers(browser: Browser, root: Path) -> None:
     assert ops == ["drop", "undo", "drop", "undo", "trim", "undo", "drop", "undrop"]
     assert len(wd.open_recordings(root)) == 3
     assert wd.open_recordings(root)[0].steps.length == STEPS
+
+
+def test_cursors_agree_after_a_trim_and_its_undo(browser: Browser, root: Path) -> None:
+    with wd.view(root, open_browser=False) as running:
+        browser.play("trimmed", running)
+
+
+def test_marks_name_and_show_their_episode(browser: Browser, root: Path) -> None:
+    with wd.view(root, open_browser=False) as running:
+        browser.play("marks", running)
+    marked = [each["episode"] for each in wd.open_recordings(root).edits.log if each["op"] == "set_static"]
+    assert marked == ["000000000000"] * 2
+
+
+def test_compared_plots_share_their_axes(browser: Browser, tmp_path: Path) -> None:
+    episodes = wd.Episodes.of(
+        [
+            wd.Episode.of({"x": wd.ArraySignal([0, 10**9], [0.0, high])}, id=name)
+            for name, high in (("low", 1.0), ("high", 70.0))
+        ]
+    )
+    with wd.view(episodes, open_browser=False) as running:
+        browser.play("compared", running)
+
+
+def test_findings_of_the_open_episode_follow_its_edits(browser: Browser, tmp_path: Path) -> None:
+    with_gap(tmp_path / "root", 30)
+    with wd.view(tmp_path / "root", open_browser=False) as running:
+        browser.play("findings", running)
 
 
 def test_a_second_browser_follows_the_edits_of_a_draft(
@@ -209,6 +238,13 @@ def test_moments_like_this(browser: Browser, root: Path) -> None:
         ingestor.ingest_episodes(wd.open_recordings(root))
     with wd.view(root, open_browser=False) as running:
         browser.play("moments", running)
+
+
+def test_an_index_that_is_made_while_the_viewer_runs(browser: Browser, root: Path) -> None:
+    with wd.view(root, open_browser=False) as running, browser.playing("moments", running, late=True) as told:
+        assert next(told) == {"seen": True}
+        wd.embed(root, "state", metric="l2", output=root / "late.rvf")
+        assert next(told) == {"failed": None}
 
 
 def test_raw_tensors_are_painted_and_edits_refused(browser: Browser, tmp_path: Path) -> None:

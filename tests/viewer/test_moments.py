@@ -68,10 +68,10 @@ def test_the_nearest_moments_of_all_episodes_by_a_slow_reference(asked: Client) 
         number, when = int(each["episode"]), int(each["at_ns"])
         assert each["since_start_ns"] == when - number * 10**12
         away = float(((joints(number, (when - number * 10**12) // STEP_NS) - wanted) ** 2).sum())
-        assert each["score"] == pytest.approx(-away, abs=1e-5)
+        assert each["score"] == pytest.approx(away, abs=1e-5)
     assert len(found["moments"]) == 8
     nearest = [each["score"] for each in found["moments"]]
-    assert nearest == sorted(nearest, reverse=True)
+    assert nearest == sorted(nearest)
     assert {(each["episode"], each["at_ns"]) for each in found["moments"]} <= best | {
         (f"{n:012d}", str(n * 10**12 + k * STEP_NS)) for _, n, k in every[:40]
     }
@@ -93,7 +93,7 @@ def test_steps_chosen_at_a_rate_keep_their_times(circles: Path, tmp_path: Path) 
         step = (when - number * 10**12) // STEP_NS
         assert (when - number * 10**12) % 100_000_000 == 0
         assert each["score"] == pytest.approx(
-            -float(((joints(number, step) - joints(0, 0)) ** 2).sum()), abs=1e-4
+            float(((joints(number, step) - joints(0, 0)) ** 2).sum()), abs=1e-4
         )
 
 

@@ -1,6 +1,6 @@
 // What a person can do, once for buttons, menus and keys.
 import { clock } from "./clock";
-import { type DatasetInfo, type EpisodeInfo, type Marks, say, set, state } from "./model";
+import { type DatasetInfo, type EpisodeInfo, type Marks, named, say, set, state } from "./model";
 import { getJson, post, Refused } from "./wire";
 
 /** What is open now; pages register what keys need to know of them. */
@@ -63,8 +63,9 @@ export function goAt(episodeId: string, at: bigint): void {
   goTo(episodeId);
 }
 
-/** Ask for moments like the one at the cursor. */
-export function momentsLikeThis(): void {
+/** Ask for moments like the one at the cursor; an index may have been made since the page was opened. */
+export async function momentsLikeThis(): Promise<void> {
+  if (!state.dataset?.has_moments) await loadDataset().catch(complain);
   if (!state.dataset?.has_moments) return say("no vector index of these episodes", "Make one with wd.TrajectoryIngestor, beside the root or published with the dataset.");
   if (open.info) set({ drawer: "moments", momentsOf: { episode: open.info.id, at: clock.time } });
 }
@@ -146,12 +147,22 @@ export async function worstError(): Promise<void> {
   clock.go(at);
 }
 
-/** Whether an edit of this page is on its way: it says itself what it changed. */
+/** Whether the filter of the list hides an episode. */
+async function isHidden(id: string): Promise<boolean> {
+  if (!state.where || state.whereError) return false;
+  const where = `(${state.where}\n) and id = '${id.replaceAll("'", "''")}'`;
+  return (await getJson<{ total: number }>("episodes", { where, sort: "", order: "up", start: 0, count: 1 })).total === 0;
+}
+
+/** Whether an edit of this page is on its way: the page shows its effect itself. */
 export let isEditing = false;
 export async function edit(body: Record<string, unknown>, done: string): Promise<void> {
   if (state.dataset?.refusal) return say("this cannot be edited here", state.dataset.refusal, true);
   isEditing = true;
   try {
+    const edited = body.op === "undrop" ? undefined : (body.episode as string | undefined);
+    if (edited && (await isHidden(edited)))
+      return say(`not changed: the filter hides ${named(edited)}`, "Choose an episode of the list, or clear the filter.", true);
     const effect = await post<{ before: { id: string }[]; after: { id: string; dropped: boolean }[] }>("edit", body);
     open.setTrim(null);
     const mine = state.episodeId;
@@ -160,6 +171,9 @@ export async function edit(body: Record<string, unknown>, done: string): Promise
     const ids = open.neighbours();
     const at = mine ? ids.indexOf(mine) : -1;
     if (gone && !left) goTo(effect.after.find((each) => !each.dropped)?.id ?? ids[at + 1] ?? ids[at - 1] ?? null);
+    // Who labels a filtered list goes on with the next episode when the filter hides this one.
+    const next = ids[at + 1] ?? ids[at - 1];
+    if (edited && mine === state.episodeId && next && next !== mine && (await isHidden(edited))) goTo(next);
     await loadDataset();
     if (mine === state.episodeId) open.reload();
     say(done);
@@ -171,14 +185,14 @@ export async function edit(body: Record<string, unknown>, done: string): Promise
 }
 
 const current = (): string => open.info?.id ?? "";
-export const drop = (): Promise<void> => edit({ op: "drop", episode: current() }, `dropped ${current()}`);
-export const undrop = (id: string): Promise<void> => edit({ op: "undrop", episode: id }, `${id} is back`);
+export const drop = (): Promise<void> => edit({ op: "drop", episode: current() }, `dropped ${named(current())}`);
+export const undrop = (id: string): Promise<void> => edit({ op: "undrop", episode: id }, `${named(id)} is back`);
 export const undo = (): Promise<void> => edit({ op: "undo" }, "undone");
 export const redo = (): Promise<void> => edit({ op: "redo" }, "done again");
 export const split = (): Promise<void> =>
-  edit({ op: "split", episode: current(), at_ns: clock.time.toString() }, "split in two");
+  edit({ op: "split", episode: current(), at_ns: clock.time.toString() }, `${named(current())} is split in two`);
 export const mark = (name: string, value: unknown): Promise<void> =>
-  edit({ op: "mark", episode: current(), name, value }, `${name} is ${JSON.stringify(value)}`);
+  edit({ op: "mark", episode: current(), name, value }, `${named(current())}: ${name} is ${JSON.stringify(value)}`);
 export function trim(): Promise<void> {
   const chosen = open.trim;
   if (!chosen) {
@@ -189,7 +203,7 @@ export function trim(): Promise<void> {
   const start = chosen.from > 0 ? absolute(chosen.from) : null;
   // The end is the first moment that is not shown any more.
   const end = chosen.to < clock.length ? absolute(chosen.to + 1) : null;
-  return edit({ op: "trim", episode: current(), start_ns: start, end_ns: end }, "trimmed");
+  return edit({ op: "trim", episode: current(), start_ns: start, end_ns: end }, `${named(current())} is trimmed`);
 }
 export function trimFrom(): void {
   open.setTrim({ from: clock.at, to: open.trim && open.trim.to > clock.at ? open.trim.to : clock.length });
@@ -199,9 +213,7 @@ export function trimTo(): void {
 }
 
 export function theme(): void {
-  const dark = matchMedia("(prefers-color-scheme: dark)").matches;
-  const now = state.theme === "auto" ? (dark ? "dark" : "light") : state.theme;
-  set({ theme: now === "dark" ? "light" : "dark" });
+  set({ theme: state.isDark ? "light" : "dark" });
 }
 
 export async function share(): Promise<void> {

@@ -16,12 +16,19 @@ class Clock {
   private readonly zoomed = new Set<Heard>();
   private last = 0;
 
-  open(start: bigint, stop: bigint): void {
+  /** Take the bounds of an episode; of one that was trimmed or grew, the cursor stays at its moment. */
+  open(start: bigint, stop: bigint, isSame: boolean): void {
+    const at = isSame ? this.at + Number(this.base - start) : this.at;
     this.base = start;
     this.length = Math.max(1, Number(stop - start));
-    this.at = Math.min(Math.max(this.at, 0), this.length);
+    this.at = Math.min(Math.max(at, 0), this.length);
     this.from = 0;
     this.to = this.length;
+  }
+
+  /** Everything that shows the time places itself again. */
+  tell(): void {
+    for (const each of [...this.moved]) each();
   }
 
   get time(): bigint {
@@ -45,7 +52,7 @@ class Clock {
       const from = Math.min(Math.max(this.at - width / 10, 0), this.length - width);
       this.show(from, from + width);
     }
-    for (const each of [...this.moved]) each();
+    this.tell();
   }
 
   show(from: number, to: number): void {

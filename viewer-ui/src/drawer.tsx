@@ -35,6 +35,8 @@ export function Drawer() {
 
 interface Found {
   index: string;
+  /** What `score` is: `similarity`, larger is nearer; or `distance`, smaller is nearer. */
+  measure: string;
   moments: { episode: string; at_ns: string; since_start_ns: number; score: number }[];
 }
 
@@ -75,7 +77,7 @@ function Moments() {
               onClick={(event) => (event.shiftKey ? set({ otherId: each.episode }) : actions.goAt(each.episode, BigInt(each.at_ns)))}
             >
               <Thumbnail id={each.episode} at={each.at_ns} version={dataset?.generation ?? 0} />
-              <span class="row-text"><strong>{named(each.episode)} · {seconds(each.since_start_ns)} s</strong><span class="dim">similarity {each.score.toFixed(4)}</span></span>
+              <span class="row-text"><strong>{named(each.episode)} · {seconds(each.since_start_ns)} s</strong><span class="dim">{found.measure} {short(each.score, 4)}</span></span>
             </button>
           </li>
         ))}
@@ -196,6 +198,7 @@ function Statistics() {
       <section>
         <h3>Health</h3>
         <p class="dim">{checks ? `${checks.checked} of ${checks.total} checked, ${Object.keys(checks.worst).length} with findings` : ""}</p>
+        {Boolean(checks?.usual.length) && <p class="dim">In every episode: {checks!.usual.join(", ")}</p>}
         {checks && !checks.wanted && <button onClick={() => void post("check", {}).catch(actions.complain)}>Check all</button>}
       </section>
     </>

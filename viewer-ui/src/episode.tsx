@@ -86,7 +86,7 @@ export function EpisodePage() {
     const follows = opened.current.startsWith(`${info.id} `) && info.is_unfinished && clock.at >= clock.length;
     const isOther = !opened.current.startsWith(`${info.id} `);
     opened.current = key;
-    clock.open(BigInt(info.start_ns), BigInt(info.stop_ns));
+    clock.open(BigInt(info.start_ns), BigInt(info.stop_ns), !isOther);
     if (isOther) clock.at = info.is_unfinished ? clock.length : firstSight(info);
     clock.wanted?.();
     clock.wanted = null;
@@ -95,6 +95,7 @@ export function EpisodePage() {
 
   useEffect(() => set({}), [info]); // what else tells of the open episode is drawn again
   useEffect(() => setTrim(null), [key]);
+  useEffect(() => clock.tell(), [key]);
   useEffect(() => void (marks && actions.marksCame()), [marks]);
 
   if (failure) return <main class="centre"><div class="blank"><p class="failure" role="alert">{failure}</p><p class="dim">Choose another episode in the list.</p></div></main>;
@@ -143,8 +144,8 @@ const lengthOf = (info: EpisodeInfo): string =>
 function EpisodeBar({ info, trim }: { info: EpisodeInfo; trim: { from: number; to: number } | null }) {
   const { dataset, otherId } = useModel();
   const refusal = info.is_unfinished ? "the recording goes on" : dataset?.refusal;
-  const button = (label: string, key: string, run: () => unknown, off = false) => (
-    <button disabled={Boolean(refusal) || off} title={refusal ?? `${label} (${key})`} onClick={() => run()}>{label}</button>
+  const button = (label: string, key: string, run: () => unknown, off = false, isOn?: boolean) => (
+    <button disabled={Boolean(refusal) || off} aria-pressed={isOn} title={refusal ?? `${label} (${key})`} onClick={() => run()}>{label}</button>
   );
   return (
     <header class="episode-bar">
@@ -161,8 +162,8 @@ function EpisodeBar({ info, trim }: { info: EpisodeInfo; trim: { from: number; t
       <span class="buttons" role="group" aria-label="Edit">
         {button("Trim", "x", actions.trim, !trim)}
         {button("Split", "s", actions.split)}
-        {button("✓ success", "y", () => actions.mark("success", true))}
-        {button("✗ failure", "n", () => actions.mark("success", false))}
+        {button("✓ success", "y", () => actions.mark("success", true), false, info.static.success === true)}
+        {button("✗ failure", "n", () => actions.mark("success", false), false, info.static.success === false)}
         {button("Drop", "d", actions.drop)}
         {button("Undo", "u", actions.undo)}
         {button("Redo", "r", actions.redo)}

@@ -53,11 +53,6 @@ function Top() {
 
 function App() {
   const model = useModel();
-  useEffect(() => {
-    const root = document.documentElement;
-    if (model.theme === "auto") delete root.dataset.theme;
-    else root.dataset.theme = model.theme;
-  }, [model.theme]);
   if (model.fatal)
     return <div class="blank"><h1>The viewer is not open</h1><p>{model.fatal.message}</p><p class="dim">{model.fatal.hint}</p></div>;
   return (
@@ -98,7 +93,11 @@ window.warpdata = {
 
 async function askChecks(): Promise<NonNullable<State["checks"]>> {
   const checks = await getJson<NonNullable<State["checks"]>>("checks", {});
-  if (JSON.stringify(checks) !== JSON.stringify(state.checks)) set({ checks });
+  if (JSON.stringify(checks) === JSON.stringify(state.checks)) return checks;
+  const info = actions.open.info;
+  const isStale = info && (!info.findings || checks.worst[info.id] !== state.checks?.worst[info.id]);
+  set({ checks });
+  if (isStale) actions.open.reload();
   return checks;
 }
 

@@ -113,12 +113,14 @@ export interface State {
   listOpen: boolean;
   drawer: Drawer;
   theme: "auto" | "dark" | "light";
+  /** Whether the page is dark now, by choice or as the system is. */
+  isDark: boolean;
   help: boolean;
   hidden: Set<string>;
   plotOrder: string[];
   live: LiveState | null;
   notice: { text: string; hint: string; bad: boolean } | null;
-  checks: { checked: number; total: number; wanted: boolean; worst: Record<string, string>; far: Record<string, string[]> } | null;
+  checks: { checked: number; total: number; wanted: boolean; worst: Record<string, string>; usual: string[]; far: Record<string, string[]> } | null;
   playing: boolean;
   speed: number;
   /** The moment others were asked to be like. */
@@ -138,6 +140,7 @@ export const state: State = {
   listOpen: true,
   drawer: null,
   theme: "auto",
+  isDark: false,
   help: false,
   hidden: new Set(),
   plotOrder: [],
@@ -151,8 +154,15 @@ export const state: State = {
 
 const listeners = new Set<() => void>();
 
+const systemDark = matchMedia("(prefers-color-scheme: dark)");
+systemDark.addEventListener("change", () => set({}));
+
 export function set(patch: Partial<State>): void {
   Object.assign(state, patch);
+  // Before anything is drawn: charts read their colours from the style of the page.
+  state.isDark = state.theme === "auto" ? systemDark.matches : state.theme === "dark";
+  if (state.theme === "auto") delete document.documentElement.dataset.theme;
+  else document.documentElement.dataset.theme = state.theme;
   for (const each of [...listeners]) each();
 }
 

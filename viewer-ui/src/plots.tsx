@@ -142,6 +142,23 @@ function bandsOf(group: Group): [SignalInfo, SignalInfo][] {
   return group.uncertainties.map((each) => [each, group.predictions.find((one) => one.model === each.model) ?? group.main]);
 }
 
+/** Charts of each signal that are on the page now, with the values they show: two episodes side by side have one axis. */
+const charts = new Map<string, Map<uPlot, [number, number] | null>>();
+
+/** The least and the greatest of all charts of a signal. */
+function extentOf(name: string, self: uPlot, low: number | null, high: number | null): [number | null, number | null] {
+  const all = charts.get(name) ?? new Map<uPlot, [number, number] | null>();
+  all.set(self, low === null || high === null ? null : [low, high]);
+  charts.set(name, all);
+  const known = [...all.values()].filter((each) => each !== null);
+  return known.length ? [Math.min(...known.map((each) => each[0])), Math.max(...known.map((each) => each[1]))] : [null, null];
+}
+
+/** Draw the other charts of a signal again: the axis they share may have changed. */
+function shareAxis(name: string, self: uPlot): void {
+  for (const other of charts.get(name)?.keys() ?? []) if (other !== self) other.setData(other.data);
+}
+
 /** What the axis shows: a little more than there is, and something on both sides of what never changes. */
 function rangeOf(signal: SignalInfo, low: number | null, high: number | null): uPlot.Range.MinMax {
   if (low === null || high === null || signal.dtype === "bool") return [-0.1, 1.1];
@@ -201,7 +218,6 @@ export function Plot({ info, group, held, gaps, onDragTo, onMoveBy }: {
   const [exact, setExact] = useState(true);
   const name = group.main.name;
   const folded = model.hidden.has(name);
-  const theme = model.theme;
 
   useLayoutEffect(() => {
     if (folded || !box.current) return;
@@ -217,7 +233,7 @@ export function Plot({ info, group, held, gaps, onDragTo, onMoveBy }: {
         width: host.clientWidth, height: HEIGHT, series, bands, legend: { show: false }, padding: [8, RIGHT, 0, 0],
         scales: {
           x: { time: false, auto: false, range: () => [clock.from / 1e9, clock.to / 1e9] },
-          y: { range: (_: uPlot, low: number | null, high: number | null) => rangeOf(group.main, low, high) },
+          y: { range: (self: uPlot, low: number | null, high: number | null) => rangeOf(group.main, ...extentOf(name, self, low, high)) },
         },
         axes: [{ ...axis, size: 4, values: () => [] }, { ...axis, size: LEFT, space: 20, values: (_, ticks) => ticks.map((each) => short(each)), gap: 6 }],
         cursor: { show: true, x: false, y: false, points: { show: false }, drag: { x: true, y: false, setScale: false } },
@@ -260,6 +276,7 @@ export function Plot({ info, group, held, gaps, onDragTo, onMoveBy }: {
         const parts = await Promise.all(all.map((each) => pointsOf(info, each, host.clientWidth - LEFT - RIGHT, mine)));
         if (mine.aborted) return;
         made.setData(joined(group, new Map(all.map((each, i) => [each.number, parts[i]!]))));
+        shareAxis(name, made);
         host.dataset.points = String(parts.reduce((sum, each) => sum + each.times.length, 0));
         setExact(parts.every((each) => each.exact));
         setFailure("");
@@ -297,10 +314,12 @@ export function Plot({ info, group, held, gaps, onDragTo, onMoveBy }: {
       zoomed();
       detach();
       watch.disconnect();
+      charts.get(name)?.delete(made);
+      shareAxis(name, made);
       made.destroy();
       chart.current = null;
     };
-  }, [info.id, keyOf(group.main), group.predictions.length, group.uncertainties.length, folded, theme]);
+  }, [info.id, keyOf(group.main), group.predictions.length, group.uncertainties.length, folded, model.isDark]);
   useEffect(() => {
     if (loaded.current !== info) reload.current();
   }, [info]);
@@ -325,7 +344,7 @@ export function Plot({ info, group, held, gaps, onDragTo, onMoveBy }: {
   const count = channelsOf(group.main);
   return (
     <section
-      class="plot" data-testid="plot" data-signal={name} aria-label={`Plot of ${name}`}
+      class="plot" data-testid="plot" data-signal={name} data-episode={info.id} aria-label={`Plot of ${name}`}
       onDragOver={(event) => event.preventDefault()}
       onDrop={(event) => onDragTo(event.dataTransfer?.getData("text/plain") ?? "", name)}
     >

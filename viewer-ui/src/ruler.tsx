@@ -141,7 +141,7 @@ export function Ruler({ marks, findings, trim }: {
       stops.forEach((stop) => stop());
       watch.disconnect();
     };
-  }, [marks, findings, trim, model.theme]);
+  }, [marks, findings, trim, model.isDark]);
 
   function scrub(event: PointerEvent): void {
     const target = event.currentTarget as HTMLElement;

@@ -333,11 +333,19 @@ const SCENARIOS = {
     const page = await open();
     await settled(page);
     await page.evaluate(() => (window.warpdata.time_ns = "1760000000800000000"));
-    await page.keyboard.press("m");
+    if (options.late) {
+      await page.keyboard.press("m");
+      await page.waitForFunction(() => document.querySelector("[role=status]")?.textContent.includes("no vector index"));
+      tell({ seen: true });
+    }
+    do {
+      await page.keyboard.press("m");
+      await page.waitForTimeout(300);
+    } while (options.late && !(await page.locator("[data-testid=moment]").count()));
     const found = page.locator('[data-testid=moment]:not([data-episode="000000000000"])').first();
     await found.waitFor();
     const [episode, at] = [await found.getAttribute("data-episode"), await found.getAttribute("data-at-ns")];
-    assert.match(await found.textContent(), /similarity/);
+    assert.match(await found.textContent(), options.late ? /distance \d/ : /similarity/);
     await found.click();
     await page.waitForSelector(`main[data-episode="${episode}"]`);
     await settled(page);
@@ -349,6 +357,139 @@ const SCENARIOS = {
     assert.equal(await page.evaluate(() => window.warpdata.time_text), "1760000000800000000");
     await page.click("text=moments like this");
     await page.waitForSelector("[data-testid=moment]");
+  },
+
+  /** Lines, axes and legends of plots have the colours of the chosen theme, and change with the system's. */
+  async theme() {
+    const page = await open(url, { colorScheme: "light" });
+    await page.waitForSelector("[data-testid=plot] .chart[data-points]");
+    const colours = () =>
+      page.evaluate(() => {
+        const wanted = getComputedStyle(document.documentElement);
+        const shown = new Set();
+        for (const canvas of document.querySelectorAll("[data-testid=plot] canvas")) {
+          const { data } = canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height);
+          for (let i = 0; i < data.length; i += 4) if (data[i + 3] === 255) shown.add(`${data[i]},${data[i + 1]},${data[i + 2]}`);
+        }
+        const rgb = (text) => [1, 3, 5].map((at) => parseInt(text.slice(at, at + 2), 16)).join();
+        const legend = [...document.querySelectorAll("[data-testid=plot] .channel i")].map((each) => each.style.background.match(/\d+/g).join());
+        const lines = Array.from({ length: 8 }, (_, i) => rgb(wanted.getPropertyValue(`--line-${i}`).trim()));
+        return { drawn: lines.some((each) => shown.has(each)), grid: shown.has(rgb(wanted.getPropertyValue("--grid").trim())), legend: legend.every((each) => lines.includes(each)) };
+      });
+    const right = { drawn: true, grid: true, legend: true };
+    const untilRight = async () => {
+      await page.waitForSelector("[data-testid=plot] .chart[data-points]");
+      await page.waitForTimeout(100);
+      assert.deepEqual(await colours(), right);
+    };
+    await untilRight();
+    await page.keyboard.press("t");
+    await page.waitForFunction(() => document.documentElement.dataset.theme === "dark");
+    await untilRight();
+    await page.keyboard.press("t");
+    await untilRight();
+    const other = await open(url, { colorScheme: "light" });
+    await other.emulateMedia({ colorScheme: "dark" });
+    await other.waitForFunction(() => getComputedStyle(document.documentElement).getPropertyValue("--page").trim() === "#14181d");
+    if (options.picture) await other.screenshot({ path: options.picture });
+  },
+
+  /** The cursor of every plot is at the moment of the ruler after a trim and its undo. */
+  async trimmed() {
+    const page = await open();
+    await settled(page);
+    await page.evaluate(() => (window.warpdata.time_ns = "1760000001500000000"));
+    const apart = () =>
+      page.evaluate(() => {
+        const x = (each) => each.getBoundingClientRect().x;
+        const main = document.querySelector("[data-testid=time-cursor]");
+        return Math.max(...[...document.querySelectorAll("[data-testid=plot] .cursor")].map((each) => Math.abs(x(each) - x(main))));
+      });
+    const untilTogether = async (at) => {
+      await settled(page);
+      await page.waitForFunction((wanted) => document.querySelector("[data-testid=time-cursor]").dataset.timeNs === wanted, at);
+      assert.ok((await apart()) < 2, "plots and ruler show the same moment");
+    };
+    await untilTogether("1760000001500000000");
+    await page.evaluate(() => (window.warpdata.time_ns = "1760000000600000000"));
+    await page.keyboard.press("[");
+    await page.evaluate(() => (window.warpdata.time_ns = "1760000001500000000"));
+    await page.keyboard.press("x");
+    await untilShorter(page, 2000);
+    await untilTogether("1760000001500000000");
+    await page.keyboard.press("u");
+    await page.waitForFunction(() => Number(document.querySelector("[data-testid=time-cursor]").getAttribute("aria-valuemax")) > 2300);
+    await untilTogether("1760000001500000000");
+  },
+
+  /** Marks name their episode, show the present state, go on in a filtered list, and spare what the filter hides. */
+  async marks() {
+    const page = await open();
+    await settled(page);
+    const pressed = (text) => page.locator(`.episode-bar button:has-text("${text}")`).getAttribute("aria-pressed");
+    const untilPressed = (text, wanted) =>
+      page.waitForFunction(([name, on]) => [...document.querySelectorAll(".episode-bar button")].find((each) => each.textContent.includes(name)).getAttribute("aria-pressed") === on, [text, wanted]);
+    const opened = (id) => page.waitForSelector(`main[data-episode="${id}"]`);
+    const said = (text) => page.waitForFunction((wanted) => document.querySelector("[role=status]")?.textContent.includes(wanted), text);
+    assert.deepEqual([await pressed("success"), await pressed("failure")], ["true", "false"]);
+    await page.keyboard.press("n");
+    await said("0: success is false");
+    await untilPressed("failure", "true");
+    await page.keyboard.press("u");
+    await untilPressed("success", "true");
+    // A filter that hides the open episode: nothing of it is changed.
+    await page.fill("[data-testid=filter]", "not success");
+    await page.keyboard.press("Enter");
+    await untilRows(page, 1);
+    await page.evaluate(() => document.activeElement.blur());
+    await page.keyboard.press("n");
+    await said("the filter hides 0");
+    // Marked so that the filter hides it: on to the next one of the list.
+    await page.fill("[data-testid=filter]", "success");
+    await page.keyboard.press("Enter");
+    await untilRows(page, 2);
+    await page.evaluate(() => document.activeElement.blur());
+    await page.keyboard.press("n");
+    await opened("000000000002");
+    await said("0: success is false");
+    await untilRows(page, 1);
+    if (options.picture) await page.screenshot({ path: options.picture });
+  },
+
+  /** Two episodes side by side have one axis per signal. */
+  async compared() {
+    const page = await open();
+    await page.waitForSelector("[data-testid=plot] .chart[data-points]");
+    await page.keyboard.press("c");
+    await page.waitForFunction(() => document.querySelectorAll("[data-testid=plot][data-signal=x] .chart[data-points]").length === 2);
+    const picture = (number) =>
+      page.evaluate((at) => {
+        const canvas = document.querySelectorAll("[data-testid=plot][data-signal=x] canvas")[at];
+        const { data } = canvas.getContext("2d").getImageData(0, 0, Math.round(68 * devicePixelRatio), canvas.height);
+        return data.join();
+      }, number);
+    await page.waitForTimeout(200);
+    if (options.picture) await page.screenshot({ path: options.picture });
+    assert.equal(await picture(0), await picture(1), "the labels of the axes differ");
+    const alone = await picture(0);
+    await page.keyboard.press("c");
+    await page.waitForFunction(() => document.querySelectorAll("[data-testid=plot][data-signal=x]").length === 1);
+    await page.waitForTimeout(200);
+    assert.notEqual(await picture(0), alone, "alone, a plot has its own axis again");
+  },
+
+  /** Findings of the open episode follow its edits. */
+  async findings() {
+    const page = await open();
+    await page.waitForSelector(".episode-bar .badge >> text=gap");
+    await page.evaluate(() => (window.warpdata.time_ns = "295000000"));
+    await page.keyboard.press("]");
+    await page.keyboard.press("x");
+    await page.waitForSelector(".episode-bar .badge", { state: "detached" });
+    await page.keyboard.press("u");
+    await page.waitForSelector(".episode-bar .badge >> text=gap");
+    await page.keyboard.press("r");
+    await page.waitForSelector(".episode-bar .badge", { state: "detached" });
   },
 
   async looks() {

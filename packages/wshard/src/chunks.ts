@@ -55,11 +55,11 @@ function listOf(meta: JsonObject): ChunkListData {
     if (each.index !== index) corrupt(`chunk indices are not 0 to ${chunks.length - 1}`);
     const expected = `${position},${position + each.length}`;
     if (each.steps && String(each.steps) !== expected) {
-      corrupt(`chunk ${index} has steps [${each.steps}), [${expected}) was expected`);
+      corrupt(`steps of chunk ${index}: expected [${expected}), got [${each.steps})`);
     }
     position += each.length;
   }
-  if (position !== list.length) corrupt(`the chunks hold ${position} steps, ${list.length} were announced`);
+  if (position !== list.length) corrupt(`total_timesteps: expected ${position}, got ${list.length}`);
   return list;
 }
 
@@ -82,7 +82,7 @@ export function checkUri(uri: string): void {
   const parts = uri.replaceAll("\\", "/").split("/");
   const isOutside = parts.some((part) => part === "" || part === "." || part === "..");
   if (!uri || uri.includes("\0") || parts[0]!.includes(":") || isOutside) {
-    corrupt(`chunk '${uri}' would lie outside the folder`);
+    corrupt(`chunk '${uri}' is outside the folder`);
   }
 }
 
@@ -95,5 +95,5 @@ export async function checkChunk(entry: ChunkEntry | undefined, open: (entry: Ch
   const data = await source.read(0, await source.size());
   const digest = new Uint8Array(await subtle.digest("SHA-256", data as Uint8Array<ArrayBuffer>));
   const found = Array.from(digest, (byte) => byte.toString(16).padStart(2, "0")).join("");
-  if (found !== entry.sha256) throw new ChecksumError(`chunk ${entry.index} does not match its SHA-256`);
+  if (found !== entry.sha256) throw new ChecksumError(`SHA-256 mismatch of chunk ${entry.index}`);
 }

@@ -3,11 +3,11 @@ import { Decompress, decompress } from "fzstd";
 import { sum, viewOf } from "./bytes.js";
 import { xxh64 } from "./checksum.js";
 import { corrupt, FormatError, LimitExceededError } from "./errors.js";
+import { MAX_EXPANDED_BYTES, MAX_LARGE_RATIO } from "./layout.js";
 
 export type Codec = "none" | "zstd" | "lz4";
 
-const ZSTD_MAX_RATIO = 2 ** 15;
-const LZ4_MAX_RATIO = 255;
+const MAX_RATIO = { zstd: 2 ** 15, lz4: 255 };
 const MAX_WINDOW_BYTES = 1 << 25;
 const MAX_ZSTD_BLOCK = 128 << 10;
 const ZSTD_MAGIC = 0xfd2fb528;
@@ -17,6 +17,17 @@ export function decode(codec: Codec, data: Uint8Array, rawSize: number): Uint8Ar
   if (codec === "zstd") return decodeZstd(data, rawSize);
   if (codec === "lz4") return decodeLz4(data, rawSize);
   return data;
+}
+
+/** Memory for what a block expands to; a claim beyond the limits of the format is refused before that. */
+function allocate(codec: "zstd" | "lz4", stored: number, rawSize: number): Uint8Array {
+  const largest = Math.max(MAX_EXPANDED_BYTES, stored * MAX_LARGE_RATIO);
+  if (rawSize <= stored * MAX_RATIO[codec] && rawSize <= largest) {
+    try {
+      return new Uint8Array(rawSize);
+    } catch {} // more than this machine gives
+  }
+  throw new LimitExceededError(`too large: ${stored} ${codec} bytes expand to ${rawSize}`);
 }
 
 function damaged(why: string): never {
@@ -100,24 +111,21 @@ function fill(data: Uint8Array, frame: Frame, out: Uint8Array): number {
   if (frame.hasChecksum) {
     const stored = viewOf(data).getUint32(data.length - 4, true);
     if (Number(xxh64(out.subarray(0, written)) & 0xffffffffn) !== stored) {
-      damaged("its content does not match its checksum");
+      damaged("checksum mismatch");
     }
   }
   return written;
 }
 
 function decodeZstd(data: Uint8Array, rawSize: number): Uint8Array {
-  if (rawSize > data.length * ZSTD_MAX_RATIO) {
-    throw new LimitExceededError(`${data.length} zstd bytes cannot hold ${rawSize} bytes`);
-  }
+  const out = allocate("zstd", data.length, rawSize);
   const first = readFrame(data, 0);
   if ((first.size ?? 0) > rawSize) {
-    throw new LimitExceededError(`a zstd frame of ${first.size} bytes is too large for ${rawSize}`);
+    throw new LimitExceededError(`expected ${rawSize} bytes, got ${first.size}`);
   }
   if (first.size === rawSize && first.end !== data.length) {
     damaged("more bytes than the frame has");
   }
-  const out = new Uint8Array(rawSize);
   let filled = 0;
   for (let at = 0; at < data.length; ) {
     const frame = at ? readFrame(data, at) : first;
@@ -130,13 +138,13 @@ function decodeZstd(data: Uint8Array, rawSize: number): Uint8Array {
     }
     at = frame.end;
   }
-  if (filled !== rawSize) corrupt(`zstd frames do not hold the ${rawSize} bytes announced`);
+  if (filled !== rawSize) corrupt(`expected ${rawSize} bytes, got ${filled}`);
   return out;
 }
 
 /** Neighbouring frames that end at these offsets and must hold exactly these sizes, joined. */
 export function decodeFrames(data: Uint8Array, ends: number[], sizes: number[]): Uint8Array {
-  const out = new Uint8Array(sum(sizes));
+  const out = allocate("zstd", data.length, sum(sizes));
   let start = 0;
   let filled = 0;
   for (const [index, end] of ends.entries()) {
@@ -145,7 +153,7 @@ export function decodeFrames(data: Uint8Array, ends: number[], sizes: number[]):
     const size = sizes[index]!;
     // Nothing but its checksum vouches for a frame that is read alone.
     if (!frame.hasChecksum || frame.size !== size || frame.end !== part.length) {
-      corrupt(`no zstd frame of ${size} bytes with a checksum`);
+      corrupt(`expected a frame of ${size} bytes with a checksum`);
     }
     filled += fill(part, frame, out.subarray(filled));
     start = end;
@@ -154,10 +162,7 @@ export function decodeFrames(data: Uint8Array, ends: number[], sizes: number[]):
 }
 
 function decodeLz4(data: Uint8Array, rawSize: number): Uint8Array {
-  if (rawSize > data.length * LZ4_MAX_RATIO) {
-    throw new LimitExceededError(`${data.length} LZ4 bytes cannot hold ${rawSize} bytes`);
-  }
-  const out = new Uint8Array(rawSize);
+  const out = allocate("lz4", data.length, rawSize);
   const size = data.length;
   let at = 0;
   let filled = 0;
@@ -186,6 +191,6 @@ function decodeLz4(data: Uint8Array, rawSize: number): Uint8Array {
     for (const end = filled + match; filled < end; filled++) out[filled] = out[filled - offset]!;
     if (at === size) bad(); // a block ends with literals
   }
-  if (filled !== rawSize) corrupt(`LZ4 block holds ${filled} bytes, not ${rawSize}`);
+  if (filled !== rawSize) corrupt(`expected ${rawSize} bytes, got ${filled}`);
   return out;
 }

@@ -143,7 +143,7 @@ export class Episode {
     if (this.clock) return typedArray("i64", await this.clock.bytes(0, this.length)) as BigInt64Array;
     const interval = 1e9 / this.timebase.tickHz;
     if (this.length > MAX_TIMES || this.length * interval >= 2 ** 63) {
-      throw new LimitExceededError(`${this.length} steps are too many at once`);
+      throw new LimitExceededError(`too many steps: ${this.length}`);
     }
     return BigInt64Array.from({ length: this.length }, (_, step) => BigInt(roundHalfEven(step * interval)));
   }
@@ -201,7 +201,7 @@ async function fill(episode: Episode, shard: Shard, schema: EpisodeSchema): Prom
     const length = stated ?? (spec.rowBytes ? Math.floor(size / spec.rowBytes) : steps);
     if (length * spec.rowBytes !== size) {
       const shape = [length, ...spec.shape].join(",");
-      corrupt(`has ${size} bytes, ${spec.dtype}[${shape}] needs ${length * spec.rowBytes}`, name);
+      corrupt(`expected ${length * spec.rowBytes} bytes of ${spec.dtype}[${shape}], got ${size}`, name);
     }
     return blockRows(shard, name, spec, length);
   };

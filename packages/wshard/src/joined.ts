@@ -3,6 +3,7 @@ import { sum } from "./bytes.js";
 import { type ChunkEntry, type ChunkListData, checkChunk, readChunkList } from "./chunks.js";
 import { Channel, Episode, type EpisodeOptions, episodeOf } from "./episode.js";
 import { corrupt, NotFoundError } from "./errors.js";
+import { isObject } from "./json.js";
 import * as layout from "./layout.js";
 import { joinedRows, type RowSource } from "./rows.js";
 import { Shard } from "./shard.js";
@@ -22,7 +23,7 @@ async function joinedBits(lengths: number[], opened: (index: number) => Promise<
       const rows = await opened(index);
       const data = await rows.bytes(0, rows.length);
       const size = Math.ceil(length / 8);
-      if (data.length !== size * dims) corrupt(`${data.length} bytes are no residual of ${length} steps`);
+      if (data.length !== size * dims) corrupt(`expected ${size * dims} bytes, got ${data.length}`);
       for (let dim = 0; dim < dims; dim++) {
         for (let step = 0; step < length; step++) {
           const bit = (data[dim * size + (step >> 3)]! >> (step & 7)) & 1;
@@ -56,16 +57,16 @@ async function openChunks(shard: Shard, options: EpisodeOptions): Promise<Episod
   episode.envId = list.envId;
   if (!list.chunks.length) return episode;
   const opening = new Map<number, Promise<Episode>>();
-  let forms: string | undefined;
+  let profile: string | undefined;
   const load = async (index: number): Promise<Episode> => {
     const entry = list.chunks[index]!;
     const chunk = await episodeOf(await Shard.open(sourceOf(entry), options));
     if (chunk.length !== entry.length || (chunk.chunk && chunk.chunk.index !== entry.index)) {
-      corrupt(`${entry.uri} is not chunk ${entry.index} of its list`);
+      corrupt(`${entry.uri} is not chunk ${entry.index}`);
     }
-    const found = formsOf(chunk);
-    forms ??= found;
-    if (found !== forms) corrupt(`${entry.uri} has other channels than another chunk of its list`);
+    const found = profileOf(chunk);
+    profile ??= found;
+    if (found !== profile) corrupt(`${entry.uri} does not continue the other chunks`);
     return chunk;
   };
   const opened = (index: number): Promise<Episode> => {
@@ -78,12 +79,16 @@ async function openChunks(shard: Shard, options: EpisodeOptions): Promise<Episod
   return episode;
 }
 
-/** What must be the same in every chunk of an episode. */
-function formsOf(episode: Episode): string {
-  const forms = [...episode.channels.values()].map((each) =>
+/** Everything that must be the same in all chunks of an episode, as one text. */
+function profileOf(episode: Episode): string {
+  const { id, envId, clock, timebase, metadata, models, about } = episode;
+  const channels = [...episode.channels.values()].map((each) =>
     JSON.stringify([each.name, each.dtype, each.shape, each.clock !== undefined]),
   );
-  return [...forms.sort(), String(episode.clock !== undefined)].join();
+  const rate = clock ? "times" : timebase.tickHz;
+  return JSON.stringify([id, envId, rate, channels.sort(), metadata, models, about], (_, value) =>
+    typeof value === "bigint" ? `${value}n` : isObject(value) ? Object.entries(value).sort() : value,
+  );
 }
 
 /** Packed bits: `<channel>/sign2nddiff`, or `/<model>` behind that, in single bytes. */

@@ -31,12 +31,12 @@ export function isObject(value: unknown): value is JsonObject {
 
 /** One JSON text, strictly: a key twice, NaN, absurd nesting and anything that is not UTF-8 are errors. */
 export function parseJson(data: Uint8Array): Json {
-  if (data.length > MAX_JSON_BYTES) throw new LimitExceededError(`${data.length} bytes of JSON are too many`);
-  const text = utf8(data, "not valid JSON (not UTF-8)").replace(/^\ufeff/, "");
+  if (data.length > MAX_JSON_BYTES) throw new LimitExceededError(`too large: ${data.length} bytes of JSON`);
+  const text = utf8(data, "invalid JSON (not UTF-8)").replace(/^\ufeff/, "");
   let at = 0;
 
   const fail = (what: string): never => {
-    corrupt(`not valid JSON (${what} at character ${at})`);
+    corrupt(`invalid JSON (${what} at ${at})`);
   };
   const match = (pattern: RegExp): RegExpExecArray | null => {
     pattern.lastIndex = at;

@@ -26,6 +26,9 @@ export const MAX_ENTRIES = 10_000_000;
 export const MAX_STRING_TABLE_BYTES = 100_000_000;
 export const MAX_NAME_BYTES = 4096;
 export const MAX_BLOCK_BYTES = 64 * 2 ** 30;
+/** A compressed block of more bytes than this may expand by at most this ratio. */
+export const MAX_EXPANDED_BYTES = 2 ** 30;
+export const MAX_LARGE_RATIO = 256;
 export const PIECES_FROM_BYTES = 1 << 20;
 export const PIECE_BYTES = 256 << 10;
 export const FRAME_BYTES = 64 << 10;

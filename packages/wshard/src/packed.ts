@@ -12,7 +12,7 @@ import type { Shard } from "./shard.js";
 
 const KINDS: readonly string[] = ["scalar", "vector", "tensor", "image", "text", "bytes"];
 const ROLES: readonly string[] = [...Object.values(ROLE_OF_NAME), "observation", "event", "other"];
-const DAMAGED = "what it says of the recording is damaged";
+const DAMAGED = "invalid metadata of the recording";
 const BYTES_TAG = "__bytes_base64__";
 
 /** One signal of a recording: rows of numbers, or the file of a table or a camera. */
@@ -108,7 +108,7 @@ export class Signal {
     const times = typedArray("i64", await this.#shard.read(this.#times)) as BigInt64Array;
     const isOrdered = times.every((each, index) => index === 0 || each > times[index - 1]!);
     if (times.length !== this.length || !isOrdered) {
-      corrupt("its times are not those of its records", this.#times);
+      corrupt("invalid times", this.#times);
     }
     return times;
   }
@@ -132,7 +132,7 @@ export class Signal {
     const { block } = this.#camera();
     if (start === undefined && end === undefined) return this.#shard.read(block);
     const { dataOffset, rawSize, codec } = this.#shard.block(block);
-    if (codec !== "none") corrupt("video in a shard is never compressed again", block);
+    if (codec !== "none") corrupt("compressed video", block);
     const low = start ?? 0;
     const high = end ?? rawSize;
     checkRange(low, high, rawSize, `bytes of block '${block}'`);

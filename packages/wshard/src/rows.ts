@@ -37,7 +37,7 @@ export function textRows(dtype: "text" | "json", data: RowSource, ends: RowSourc
     const last = bounds.at(-1)!;
     const isOrdered = bounds.every((each, index) => each >= (index ? bounds[index - 1]! : 0));
     if (!isOrdered || last > data.length || (end === length && last !== data.length)) {
-      corrupt("the ends of its values are not those of its bytes", block);
+      corrupt("invalid ends", block);
     }
     return bounds;
   };
@@ -80,7 +80,7 @@ export function joinedRows(
       if (first >= end || low <= start || !count) continue;
       parts.push(
         opened(index).then((rows) => {
-          if (rows.length !== count) corrupt(`chunk ${index} does not hold the rows its list promises`);
+          if (rows.length !== count) corrupt(`chunk ${index} has other rows than its list`);
           return read(rows, Math.max(start - first, 0), Math.min(end - first, count));
         }),
       );

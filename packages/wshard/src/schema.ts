@@ -216,7 +216,7 @@ function tensorOf(each: JsonObject, what: string): TensorSpec {
   const sides = shape.map((_, index) => count(shape, index, `shape of '${what}'`));
   if (sides.length > MAX_RANK) corrupt(`'${what}' has ${sides.length} axes`);
   const spec = tensorSpec(text(each, "dtype") || "f32", sides);
-  if (spec.rowBytes > MAX_ROW_BYTES) corrupt(`'${what}' has rows of ${spec.rowBytes} bytes`);
+  if (spec.rowBytes > MAX_ROW_BYTES) corrupt(`too large: rows of ${spec.rowBytes} bytes in '${what}'`);
   return spec;
 }
 
@@ -233,7 +233,7 @@ export function text(source: JsonObject, ...keys: string[]): string {
 export function count(holder: JsonObject | Json[], key: string | number, what = key): number {
   const value = (holder as JsonObject)[key];
   if (typeof value !== "number" || value < 0 || value >= MAX_COUNT || isFraction(holder, key)) {
-    corrupt(`${what} is ${String(value)}, a count was expected`);
+    corrupt(`${what}: expected a count, got ${String(value)}`);
   }
   return value;
 }
@@ -264,14 +264,14 @@ function timebaseOf(...sources: (Json | undefined)[]): Timebase {
   // Existing readers take microseconds for ticks; a rate without timestamps is all such a file has.
   if (type === "timestamps_us") type = "ticks";
   if (type !== "ticks" && type !== "timestamps_ns") {
-    return corrupt(`a timebase is 'ticks' or 'timestamps_ns', not ${String(type)}`);
+    return corrupt(`unknown timebase ${String(type)}`);
   }
   let tickHz = DEFAULT_HZ;
   const rate = given.find((each) => isSaid(each["tick_hz"]));
   const interval = given.find((each) => isSaid(each["dt_ns"]));
   if (rate) tickHz = number(rate["tick_hz"], "tick_hz");
   else if (interval) tickHz = rateOf(number(interval["dt_ns"], "dt_ns"));
-  if (!(tickHz >= MIN_HZ && tickHz <= Number.MAX_VALUE)) corrupt(`tick_hz must be a positive number, not ${tickHz}`);
+  if (!(tickHz >= MIN_HZ && tickHz <= Number.MAX_VALUE)) corrupt(`invalid tick_hz ${tickHz}`);
   return { type, tickHz };
 }
 
@@ -317,7 +317,7 @@ function rangeOf(value: Json | undefined, length: number): [number, number] | un
   const end = count(value, 1, "timestep_range");
   if (end - start + 1 === length) return [start, end + 1];
   if (end - start === length) return [start, end];
-  return corrupt(`timestep_range [${start}, ${end}] does not hold ${length} steps`);
+  return corrupt(`timestep_range: expected ${length} steps, got [${start}, ${end}]`);
 }
 
 /** Dtype and shape of a block no metadata describes, from its name and size; undefined if nothing fits. */

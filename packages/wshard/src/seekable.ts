@@ -13,7 +13,7 @@ export interface SeekTable {
 
 /** The size of the whole seek table, from the last nine bytes of a block. */
 export function seekTableBytes(footer: Uint8Array): number {
-  const missing = () => corrupt("no seek table at the end of a seekable block");
+  const missing = () => corrupt("no seek table");
   if (footer.length < FOOTER_BYTES) missing();
   const fields = viewOf(footer);
   const count = fields.getUint32(0, true);
@@ -21,7 +21,7 @@ export function seekTableBytes(footer: Uint8Array): number {
   if (fields.getUint32(5, true) !== SEEK_TABLE_MAGIC || descriptor & 0x7c) {
     missing();
   }
-  if (count > MAX_FRAMES) corrupt(`a seek table of ${count} frames is too large`);
+  if (count > MAX_FRAMES) corrupt(`too large: seek table of ${count} frames`);
   return 8 + count * (descriptor & 0x80 ? 12 : 8) + FOOTER_BYTES;
 }
 

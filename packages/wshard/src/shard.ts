@@ -110,7 +110,7 @@ export class Shard {
 
   /** Remember that a block was held against its checksum, which must be this one. */
   #settle(block: Block, checksum: number): void {
-    if (checksum !== block.crc32c) throw new ChecksumError("its bytes do not match their checksum", block.name);
+    if (checksum !== block.crc32c) throw new ChecksumError("checksum mismatch", block.name);
     this.#verified.add(block.name);
   }
 
@@ -178,7 +178,7 @@ export class Shard {
     for (let index = first; index < last; index++) {
       const piece = data.subarray(index * size - low, (index + 1) * size - low);
       if (crc32c(piece) !== pieces.checksums[index]) {
-        throw new ChecksumError(`piece ${index} does not match its checksum`, block.name);
+        throw new ChecksumError("checksum mismatch", block.name);
       }
       pieces.isChecked[index] = 1;
     }
@@ -215,7 +215,7 @@ export class Shard {
     const guess = Math.min(size, 8 << 10);
     const tail = await this.#stored(block, size - guess, size);
     const length = about(block.name, () => seekTableBytes(tail.subarray(Math.max(0, guess - FOOTER_BYTES))));
-    if (length > size) corrupt("its seek table is larger than the block", block.name);
+    if (length > size) corrupt("damaged seek table", block.name);
     const table = length <= guess ? tail.subarray(guess - length) : await this.#stored(block, size - length, size);
     return about(block.name, () => unpackSeekTable(table, size, block.rawSize));
   }

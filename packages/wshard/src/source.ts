@@ -1,5 +1,5 @@
 /** Where bytes come from: anything with a size and ranges of bytes. */
-import { ChangedError, NotFoundError, TruncatedError, UnavailableError } from "./errors.js";
+import { ChangedError, NotFoundError, TruncatedError, UnavailableError, WShardError } from "./errors.js";
 
 export interface Source {
   /** Bytes of the whole file. */
@@ -35,9 +35,13 @@ export interface UrlOptions {
   signal?: AbortSignal;
   /** Bytes of the first request, which tells the size and usually holds all metadata. */
   headBytes?: number;
+  /** How often a request is repeated after a network error, a truncated answer, 429 or 5xx; 3 unless given. */
+  retries?: number;
 }
 
 const HEAD_BYTES = 64 << 10;
+const RETRIES = 3;
+const FIRST_DELAY_MS = 100;
 const RANGE = /^bytes (\d+)-(\d+)\/(\d+)$/;
 
 /** A file behind a server that answers range requests. Every answer must be of the same version of the file. */
@@ -49,48 +53,58 @@ export function fromUrl(url: string | URL, options: UrlOptions = {}): Source {
   let opening: Promise<Uint8Array> | undefined;
 
   const request = async (start: number, end: number): Promise<Uint8Array> => {
-    let reply: Response;
-    try {
-      reply = await get(address, {
-        headers: {
-          ...options.headers,
-          // A compressed answer would have other offsets; browsers say this themselves.
-          "Accept-Encoding": "identity",
-          Range: `bytes=${start}-${end - 1}`,
-        },
-        ...(options.signal && { signal: options.signal }),
-      });
-    } catch (error) {
-      if (options.signal?.aborted) throw error;
-      throw new UnavailableError(`${address} cannot be reached (${(error as Error).message})`, undefined, CORS);
+    for (let attempt = 0; ; attempt++) {
+      let isFinal = false; // whether another try cannot help
+      try {
+        const reply = await get(address, {
+          headers: {
+            ...options.headers,
+            // A compressed answer would have other offsets; browsers say this themselves.
+            "Accept-Encoding": "identity",
+            Range: `bytes=${start}-${end - 1}`,
+          },
+          ...(options.signal && { signal: options.signal }),
+        });
+        isFinal = reply.status !== 429 && reply.status < 500;
+        const size = await checkReply(reply, start, end);
+        isFinal = false;
+        const data = new Uint8Array(await reply.arrayBuffer());
+        if (data.length === size) return data;
+        throw new TruncatedError(`${address} ended in the middle of an answer`);
+      } catch (error) {
+        if (isFinal || attempt >= (options.retries ?? RETRIES) || options.signal?.aborted) {
+          if (options.signal?.aborted || error instanceof WShardError) throw error;
+          throw new UnavailableError(`${address} cannot be read (${(error as Error).message})`, undefined, CORS);
+        }
+      }
+      await new Promise((resolve) => setTimeout(resolve, FIRST_DELAY_MS * 2 ** attempt));
     }
-    if (reply.status === 404) throw new NotFoundError(`nothing at ${address}`);
-    if (reply.status === 416) {
-      total ??= Number(reply.headers.get("Content-Range")?.split("/")[1] ?? 0);
-      if (total === 0) return new Uint8Array(0);
+  };
+  /** The size of the body, after checking that it is the range asked for, of the file that was opened. */
+  const checkReply = async (reply: Response, start: number, end: number): Promise<number> => {
+    const { status, headers, body } = reply;
+    const refuse = async (error: Error): Promise<never> => {
+      await body?.cancel();
+      throw error;
+    };
+    if (status === 404) return refuse(new NotFoundError(`nothing at ${address}`));
+    if (status === 416) {
+      total ??= Number(headers.get("Content-Range")?.split("/")[1] ?? 0);
+      if (total === 0) return (await reply.arrayBuffer()).byteLength;
     }
-    const range = RANGE.exec(reply.headers.get("Content-Range") ?? "") ?? [];
+    const range = RANGE.exec(headers.get("Content-Range") ?? "") ?? [];
     const [first, last, size] = range.slice(1).map(Number) as [number, number, number];
     const isAsked = first === start && last === Math.min(end, size) - 1;
-    const encoding = reply.headers.get("Content-Encoding");
-    if (reply.status !== 206 || !isAsked || (encoding && encoding !== "identity")) {
-      await reply.body?.cancel();
-      throw new UnavailableError(
-        `${address} answered ${reply.status} without the range that was asked for`,
-        undefined,
-        CORS,
-      );
+    if (status !== 206 || !isAsked || (headers.get("Content-Encoding") ?? "identity") !== "identity") {
+      return refuse(new UnavailableError(`${address} answered ${status} without the range`, undefined, CORS));
     }
-    const found = reply.headers.get("ETag") ?? reply.headers.get("Last-Modified");
+    const found = headers.get("ETag") ?? headers.get("Last-Modified");
     if (total !== undefined && (size !== total || found !== tag)) {
-      await reply.body?.cancel();
-      throw new ChangedError(`${address} changed while it was read`, undefined, "Open it again.");
+      return refuse(new ChangedError(`${address} changed while it was read`, undefined, "Open it again."));
     }
     tag = found;
     total = size;
-    const data = new Uint8Array(await reply.arrayBuffer());
-    if (data.length !== last - first + 1) throw new TruncatedError(`${address} ended in the middle of an answer`);
-    return data;
+    return last - first + 1;
   };
   const head = async (): Promise<Uint8Array> => {
     opening ??= request(0, options.headBytes ?? HEAD_BYTES);
@@ -122,7 +136,7 @@ export function fromUrl(url: string | URL, options: UrlOptions = {}): Source {
 }
 
 const CORS =
-  "The server must answer range requests; from another site it must also allow them (CORS) and expose Content-Range and ETag.";
+  "The server must answer range requests; for pages of other sites it must allow CORS and expose Content-Range and ETag.";
 
 function exactly(data: Uint8Array, start: number, end: number): Uint8Array {
   if (data.length !== end - start) throw new TruncatedError(`${data.length} of ${end - start} bytes at ${start}`);

@@ -45,9 +45,9 @@ function ascii(data: Uint8Array, start: number, end: number): string {
 /** The header, with everything checked that needs no other byte. `start` is the file's first bytes, 64 or more. */
 export function unpackHeader(start: Uint8Array, size: number): Header {
   const magic = ascii(start, 0, 4);
-  if (!layout.MAGIC.startsWith(magic)) throw new BadMagicError("not a shard: it does not begin with SHRD");
+  if (!layout.MAGIC.startsWith(magic)) throw new BadMagicError("not a shard: expected SHRD");
   if (start.length < layout.HEADER_BYTES) {
-    throw new TruncatedError(`a file of ${size} bytes is too short for a shard`);
+    throw new TruncatedError(`too short for a shard: ${size} bytes`);
   }
   const view = viewOf(start);
   const version = view.getUint8(4);
@@ -64,17 +64,17 @@ export function unpackHeader(start: Uint8Array, size: number): Header {
   }
   const namesOffset = u64(view, 16);
   if (namesOffset !== layout.HEADER_BYTES + layout.ENTRY_BYTES * entryCount) {
-    corrupt("the names do not follow the block table", undefined, SALVAGE);
+    corrupt("invalid offset of names", undefined, SALVAGE);
   }
   const dataOffset = u64(view, 24);
   if (dataOffset < namesOffset) corrupt("the data begins before the names");
   if (dataOffset - namesOffset > layout.MAX_STRING_TABLE_BYTES) {
-    throw new LimitExceededError(`${dataOffset - namesOffset} bytes of names are too many`);
+    throw new LimitExceededError(`too large: ${dataOffset - namesOffset} bytes of names`);
   }
   const total = u64(view, 40);
   if (total !== size) {
     const kind = size < total ? TruncatedError : CorruptLayoutError;
-    throw new kind(`the file has ${size} bytes, its header says ${total}`);
+    throw new kind(`expected a file of ${total} bytes, got ${size}`);
   }
   if (dataOffset > size) throw new TruncatedError("the file ends inside its block table");
   const codecs: Codec[] = ["none", "zstd", "lz4"];
@@ -111,7 +111,7 @@ function checkMark(head: Uint8Array, end: number): boolean {
     corrupt("the mark of the checksum is damaged");
   }
   if (tableCrc32c(head.subarray(0, end)) !== stored) {
-    throw new ChecksumError("header, block table or names were changed");
+    throw new ChecksumError("checksum mismatch");
   }
   return true;
 }
@@ -125,7 +125,7 @@ function unpackEntry(view: DataView, at: number, names: Uint8Array, byDefault: C
   const nameOffset = view.getUint32(at + 8, true);
   const nameBytes = view.getUint16(at + 12, true);
   const raw = names.subarray(nameOffset, nameOffset + nameBytes);
-  if (raw.length !== nameBytes) corrupt("the name of a block lies outside the names");
+  if (raw.length !== nameBytes) corrupt("a block name outside the names");
   const name = checkedName(raw);
   if (!isTrusted) {
     const hash = view.getBigUint64(at, true);
@@ -134,7 +134,7 @@ function unpackEntry(view: DataView, at: number, names: Uint8Array, byDefault: C
   const diskSize = u64(view, at + 24);
   const rawSize = u64(view, at + 32);
   if (Math.max(diskSize, rawSize) > layout.MAX_BLOCK_BYTES) {
-    throw new LimitExceededError(`${Math.max(diskSize, rawSize)} bytes are too many`, name);
+    throw new LimitExceededError(`too large: ${Math.max(diskSize, rawSize)} bytes`, name);
   }
   const flags = view.getUint16(at + 14, true);
   const codec = codecOf(flags, byDefault, diskSize === rawSize, name);

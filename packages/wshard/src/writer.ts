@@ -5,7 +5,7 @@ import { crc32c, xxh64 } from "./checksum.js";
 import { DTYPES, type DType, isDType, type TypedArray, toFloat32 } from "./dtype.js";
 import { type Channel, type Episode, episodeOf, fitsOwnBlock } from "./episode.js";
 import { FormatError, SchemaMismatchError } from "./errors.js";
-import type { Json, JsonObject } from "./json.js";
+import { isFraction, type Json, type JsonObject } from "./json.js";
 import * as layout from "./layout.js";
 import { afterSlash, CHANNEL_KEYS, type ChunkPosition, EPISODE_KEYS, roundHalfEven, type Timebase } from "./schema.js";
 import { Shard } from "./shard.js";
@@ -350,16 +350,28 @@ function numbers(name: string, data: ChannelData["data"]): Tensor {
   return { name, raw, rowBytes: 1, contentType: layout.CONTENT_RAW };
 }
 
-/** JSON text; whole numbers keep their digits, what JSON cannot say is an error. */
-export function dumpJson(value: Json | undefined): string {
+/** JSON text; whole numbers keep their digits, floats stay floats, what JSON cannot say is an error. */
+export function dumpJson(value: Json | undefined, wasFloat = false): string {
   if (typeof value === "bigint") return String(value);
-  if (typeof value === "number" && !Number.isFinite(value)) wrong(`metadata is not JSON: ${value}`);
-  if (Array.isArray(value)) return `[${value.map(dumpJson).join(",")}]`;
+  if (typeof value === "number") return dumpNumber(value, wasFloat);
+  if (Array.isArray(value)) {
+    return `[${value.map((each, index) => dumpJson(each, isFraction(value, index))).join(",")}]`;
+  }
   if (typeof value === "object" && value !== null) {
     const parts = Object.entries(value).filter(([, each]) => each !== undefined);
-    return `{${parts.map(([key, each]) => `${JSON.stringify(key)}:${dumpJson(each)}`).join(",")}}`;
+    const items = parts.map(([key, each]) => `${JSON.stringify(key)}:${dumpJson(each, isFraction(value, key))}`);
+    return `{${items.join(",")}}`;
   }
   return JSON.stringify(value) ?? wrong("metadata is not JSON");
+}
+
+/** A number as JSON; beyond 2^53 it is a float, because whole numbers are BigInts there. */
+function dumpNumber(value: number, wasFloat: boolean): string {
+  if (!Number.isFinite(value)) wrong(`metadata is not JSON: ${value}`);
+  if (Object.is(value, -0)) return "-0.0";
+  const text = JSON.stringify(value);
+  const isFloat = wasFloat || !Number.isSafeInteger(value);
+  return isFloat && /^-?\d+$/.test(text) ? `${text}.0` : text;
 }
 
 interface Stored extends Tensor {
@@ -374,7 +386,8 @@ function encodeShard(tensors: Tensor[], options: WriteOptions, role = layout.ROL
     const { raw } = tensor;
     const isTried = options.compression === "zstd" && !tensor.isMeta && raw.length >= layout.MIN_COMPRESSED_BYTES;
     const packed = isTried ? encodeZstd(raw) : raw;
-    const isPacked = packed.length < raw.length;
+    const isWithinLimits = raw.length <= Math.max(layout.MAX_EXPANDED_BYTES, packed.length * layout.MAX_LARGE_RATIO);
+    const isPacked = packed.length < raw.length && isWithinLimits;
     blocks.push({ ...tensor, stored: isPacked ? packed : raw, flags: isPacked ? layout.FLAGS_ZSTD : layout.FLAGS_RAW });
     if (!isPacked && !tensor.isMeta && raw.length > layout.PIECES_FROM_BYTES) pieces.push(piecesOf(tensor));
   }

@@ -27,6 +27,8 @@ interface Behaviour {
   headers?: Record<string, string>;
   ignoresRanges?: boolean;
   shiftsRanges?: boolean;
+  /** What the next requests get instead: a status, or an answer cut off in the middle. */
+  failures?: (number | "cut")[];
 }
 
 async function serve(files: Record<string, Uint8Array>, how: Behaviour = {}): Promise<[string, string[]]> {
@@ -36,6 +38,8 @@ async function serve(files: Record<string, Uint8Array>, how: Behaviour = {}): Pr
     const range = /bytes=(\d+)-(\d+)/.exec(request.headers.range ?? "");
     asked.push(`${request.url} ${request.headers.range}`);
     if (!data) return reply.writeHead(404).end();
+    const failure = how.failures?.shift();
+    if (typeof failure === "number") return reply.writeHead(failure, { "Retry-After": "0" }).end();
     if (!range || how.ignoresRanges) return reply.writeHead(200).end(data);
     const start = Number(range[1]) + (how.shiftsRanges ? 1 : 0);
     const end = Math.min(Number(range[2]) + 1, data.length);
@@ -44,7 +48,12 @@ async function serve(files: Record<string, Uint8Array>, how: Behaviour = {}): Pr
       "Content-Range": `bytes ${start}-${end - 1}/${data.length}`,
       ...how.headers,
     };
-    return reply.writeHead(206, headers).end(data.subarray(start, end));
+    reply.writeHead(206, { ...headers, "Content-Length": String(end - start) });
+    if (failure === "cut") {
+      reply.write(data.subarray(start, start + 10));
+      return setTimeout(() => reply.destroy(), 20);
+    }
+    return reply.end(data.subarray(start, end));
   });
   await new Promise<void>((resolve) => server.listen(0, "127.0.0.1", resolve));
   closing.push(() => server.close());
@@ -132,6 +141,22 @@ test("servers that do not answer with the range are refused", async () => {
   const [address] = await serve({});
   await expect(openEpisode(fromUrl(`${address}x`))).rejects.toThrow(NotFoundError);
   await expect(openEpisode(fromUrl("http://127.0.0.1:1/x"))).rejects.toThrow(UnavailableError);
+});
+
+test("requests that failed for a moment are repeated, others are not", async () => {
+  const x = golden("golden/wshard/lanes.wshard");
+  const [address, asked] = await serve({ x }, { failures: [429, 503, "cut"] });
+  expect((await openEpisode(fromUrl(`${address}x`))).id).toBe("golden_lanes");
+  expect(asked.length).toBe(4);
+  for (const [failure, error, count] of [
+    ["cut", UnavailableError, 2],
+    [500, UnavailableError, 2],
+    [403, UnavailableError, 1],
+  ] as const) {
+    const [broken, requests] = await serve({ x }, { failures: [failure, failure] });
+    await expect(openEpisode(fromUrl(`${broken}x`, { retries: 1 }))).rejects.toThrow(error);
+    expect(requests.length).toBe(count);
+  }
 });
 
 test("a blob is read like a file", async () => {

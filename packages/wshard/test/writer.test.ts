@@ -1,7 +1,8 @@
 import { expect, test } from "vitest";
 import { decode } from "../src/codec.js";
+import { type JsonObject, parseJson } from "../src/json.js";
 import { type Channel, fromBytes, openEpisode, SchemaMismatchError } from "../src/node.js";
-import { type ChannelData, encodeEpisode, encodeZstd, episodeData } from "../src/writer.js";
+import { type ChannelData, dumpJson, encodeEpisode, encodeZstd, episodeData } from "../src/writer.js";
 
 /** The same numbers in every run. */
 function dice(seed: number): () => number {
@@ -44,6 +45,17 @@ test.each(["none", "zstd"] as const)("every window is the same slice (%s)", asyn
     const [a, b] = [Math.floor(random() * 701), Math.floor(random() * 701)].sort((x, y) => x - y) as [number, number];
     expect(same(await episode.channel("x").bytes(a, b), bytes.subarray(a * 2400, b * 2400))).toBe(true);
   }
+});
+
+test("numbers in metadata are copied as they are", async () => {
+  const text =
+    '{"a":1152921504606846976.0,"b":1152921504606846976,"c":10.0,"d":-0.0,"e":1e300,"f":[2.0,9007199254740993]}';
+  const metadata = parseJson(new TextEncoder().encode(text)) as JsonObject;
+  const copied = await openEpisode(fromBytes(await encodeEpisode({ id: "e", length: 0, channels: [], metadata })));
+  expect(dumpJson(copied.metadata)).toBe(
+    '{"a":1152921504606847000.0,"b":1152921504606846976,"c":10.0,"d":-0.0,"e":1e+300,"f":[2.0,9007199254740993]}',
+  );
+  expect(copied.metadata).toEqual(metadata);
 });
 
 test("texts, JSON values, clocks and flags come back", async () => {

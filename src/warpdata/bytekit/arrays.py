@@ -14,13 +14,14 @@ from warpdata.bytekit.dtype import dtype_named
 def as_array(value: Any) -> NDArray[Any]:
     """`value` as an array, without a copy where possible; ValueError where it is no array.
 
-    Tensors that need a gradient or lie on a device are taken too, and bf16 keeps its bits, though numpy has no bf16.
+    Tensors with a gradient or on a device are accepted, bf16 keeps its bits, and the byte order becomes native.
     """
     masked = sys.modules.get("numpy.ma")  # loading it takes as long as storing a thousand values
     if masked is not None and isinstance(value, masked.MaskedArray):
         raise ValueError("a masked array: what lies under its mask would become values")
     try:
-        return np.asarray(_tensor_values(value) if _is_tensor(value) else value)
+        array = np.asarray(_tensor_values(value) if _is_tensor(value) else value)
+        return array if array.dtype.isnative else array.astype(array.dtype.newbyteorder("="))
     except (TypeError, ValueError, RuntimeError, OverflowError) as error:
         raise ValueError(f"not an array ({error})") from None
 

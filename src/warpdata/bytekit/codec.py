@@ -22,11 +22,11 @@ if TYPE_CHECKING:
 CODEC_NAMES = ("none", "zstd", "lz4")
 
 ZSTD_DEFAULT_LEVEL = 3
-LZ4_MAX_RATIO = 255
-"""No LZ4 block can expand by more than this, so a larger claim is a lie."""
-
-ZSTD_MAX_RATIO = 1 << 15
-"""A zstd block header of 3 bytes and one literal expand to at most 128 KiB: beyond this a claim is a lie."""
+MAX_RATIO = {"lz4": 255, "zstd": 1 << 15}
+"""The most that a codec can expand by; zstd turns 4 bytes of a run-length block into 128 KiB."""
+MAX_EXPANDED_BYTES = 1 << 30
+MAX_LARGE_RATIO = 256
+"""What expands to more than MAX_EXPANDED_BYTES may do so by at most MAX_LARGE_RATIO: no small file takes all memory."""
 
 _BOUNDED_BYTES = 4 << 10
 """So little is decompressed at a time that even what was made to grow fits into memory before it is counted."""
@@ -62,6 +62,15 @@ def decode(codec: str, data: Buffer, raw_size: int) -> bytes:
     raise ValueError(f"unknown codec {codec!r}; use one of {', '.join(CODEC_NAMES)}")
 
 
+def check_expansion(codec: str, disk_size: int, raw_size: int) -> None:
+    """Raise LimitExceededError if a claimed size is impossible or larger than a file of this size may expand to."""
+    largest = min(disk_size * MAX_RATIO[codec], max(MAX_EXPANDED_BYTES, disk_size * MAX_LARGE_RATIO))
+    if raw_size > largest:
+        raise LimitExceededError(
+            f"{disk_size} {codec} bytes expand to {raw_size}, at most {largest} are allowed"
+        )
+
+
 def encode_zstd_stream(
     pieces: Iterable[Buffer], raw_size: int, level: int = ZSTD_DEFAULT_LEVEL
 ) -> Iterator[bytes]:
@@ -87,6 +96,7 @@ def decode_zstd_frames(data: memoryview, ends: Sequence[int], sizes: Sequence[in
 
     Nothing else vouches for a frame that is read alone: it must have a checksum.
     """
+    check_expansion("zstd", data.nbytes, sum(sizes))
     context, announced = _decompressor(), _zstd.frame_content_size
     pieces, start = [], 0
     try:
@@ -142,8 +152,7 @@ def decoded_zstd_pieces(source: BinaryIO, max_bytes: int) -> Iterator[bytes]:
 
 def _zstd_decode(data: memoryview, raw_size: int) -> bytes:
     disk_size = data.nbytes
-    if raw_size > disk_size * ZSTD_MAX_RATIO:
-        raise LimitExceededError(f"{disk_size} zstd bytes cannot hold {raw_size} bytes")
+    check_expansion("zstd", disk_size, raw_size)
     announced = zstd_frame_size(data)
     if announced is not None and announced > raw_size:
         raise LimitExceededError(f"a zstd frame announces {announced} bytes where {raw_size} are allowed")
@@ -179,8 +188,7 @@ def _lz4_encode(data: memoryview, level: int | None) -> bytes:
 
 def _lz4_decode(data: memoryview, raw_size: int) -> bytes:
     disk_size = data.nbytes
-    if raw_size > disk_size * LZ4_MAX_RATIO:
-        raise LimitExceededError(f"{disk_size} LZ4 bytes cannot hold {raw_size} bytes")
+    check_expansion("lz4", disk_size, raw_size)
     try:
         out: bytes = _lz4.decompress(data, uncompressed_size=raw_size)
     except (_lz4.LZ4BlockError, ValueError, OverflowError) as error:
@@ -200,8 +208,7 @@ def encode_lz4_frame(data: Buffer) -> bytes:
 def decode_lz4_frame(data: Buffer, raw_size: int) -> bytes:
     """Decompress an LZ4 frame to exactly `raw_size` bytes, or raise a FormatError without allocating more."""
     view = byte_view(data)
-    if raw_size > view.nbytes * LZ4_MAX_RATIO:
-        raise LimitExceededError(f"{view.nbytes} LZ4 bytes cannot hold {raw_size} bytes")
+    check_expansion("lz4", view.nbytes, raw_size)
     decompressor = _lz4_frame.LZ4FrameDecompressor()
     try:
         out: bytes = decompressor.decompress(view, max_length=raw_size + 1)

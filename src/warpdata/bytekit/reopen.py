@@ -10,6 +10,13 @@ if TYPE_CHECKING:
     from typing import Self
 
 
+class NoPickle:
+    """A writer: what it writes belongs to one process, so pickling or copying it is a TypeError."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        raise TypeError(f"{type(self).__name__} cannot be pickled: it writes files of this process")
+
+
 class Reopens:
     """Pickles as the call that made the object, so that it is opened again where it is unpickled.
 

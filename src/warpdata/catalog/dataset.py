@@ -39,8 +39,8 @@ from warpdata.catalog.table import (
 from warpdata.catalog.warm import WarmReport, verify_blobs, warm_blobs
 from warpdata.corpora.source import SourceKeywords
 from warpdata.corpora.store_source import StoreShardSource
-from warpdata.episodes.collection import Episodes
-from warpdata.episodes.jobs import Runner
+from warpdata.episodes.collection.episodes import Episodes
+from warpdata.episodes.collection.jobs import Runner
 from warpdata.errors import DatasetError, WarpError, nearest, require_kind, require_word
 from warpdata.formats.manifest.model import CORPUS_KIND, EPISODE_KIND, LANE_KIND, VECTOR_KIND, Manifest
 from warpdata.ordering.state import checked_integer
@@ -399,6 +399,8 @@ class Dataset:
     def open_stream(self, table: Table, request: StreamRequest, *, bound: bool = False) -> BatchStream:
         """A stream over a view of a table; `bound` turns bound columns into references."""
         self._check_open()
+        if request.shuffle:
+            table.files.check_dense_shards()
         stream = self._streams.batches(table, request)
         types = table.ref_types() if bound else {}
         return ChangedStream(stream, lambda batch: refarray.bound_batch(batch, types)) if types else stream

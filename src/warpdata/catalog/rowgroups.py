@@ -77,10 +77,12 @@ class ShardFile:
         reader: AnyBlobReader,
         tail: bytes | None = None,
         touched: Callable[[Iterable[AnyBlobReader]], None] = lambda _: None,
+        expected: tuple[int, pa.Schema] | None = None,
     ) -> None:
         self.reader = reader
         self._tail = tail
         self._touched = touched
+        self._expected = expected
         self._lock = ThreadLock()
         self._metadata: pq.FileMetaData | None = None
         self._idle: list[tuple[object, pq.ParquetFile]] = []
@@ -92,8 +94,28 @@ class ShardFile:
         """The footer, parsed once."""
         with self._lock:
             if self._metadata is None:
-                self._metadata = self._read_footer()
+                metadata = self._read_footer()
+                self._compare(metadata)
+                self._metadata = metadata
             return self._metadata
+
+    def _compare(self, metadata: pq.FileMetaData) -> None:
+        """ManifestCorruptedError if the footer has another number of rows, or another schema, than the manifest."""
+        if self._expected is None:
+            return
+        rows, schema = self._expected
+        if metadata.num_rows != rows:
+            fact = f"row_count mismatch: the manifest has {rows} rows, the shard {metadata.num_rows}"
+            raise ManifestCorruptedError(fact, path=self.reader.name)
+        stored = metadata.schema.to_arrow_schema()
+        if stored.equals(schema):
+            return
+        fact = f"schema mismatch: the manifest has columns {schema.names}, the shard {stored.names}"
+        if stored.names == schema.names:
+            name = next((f.name for f, g in zip(schema, stored, strict=True) if not f.equals(g)), "")
+            fields = schema.field(name), stored.field(name)
+            fact = f"schema mismatch in column {name!r}: the manifest has {fields[0]}, the shard {fields[1]}"
+        raise ManifestCorruptedError(fact, path=self.reader.name)
 
     @cached_property
     def group_starts(self) -> list[int]:

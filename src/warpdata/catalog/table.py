@@ -43,6 +43,8 @@ MAX_ROWS = 1_000_000
 _MOST_ROWS = (1 << 63) - 1
 _SHOWN_ROWS = 10
 _AHEAD_BYTES = 256 << 20
+_DENSE_ROWS = 64
+"""Rows per byte of a shard from which its footer is read before an order of all rows is made."""
 
 _ROW_FIELD = pa.field(ROW_NUMBER, pa.int64())
 _NUMBERED = f"{OWN_COLUMNS}numbered__"
@@ -125,6 +127,12 @@ class TableFiles:
         """The row of the table each shard begins with, and the number of all rows."""
         return np.cumsum([0, *(shard.row_count for shard in self.part.shards)], dtype=np.int64)
 
+    def check_dense_shards(self) -> None:
+        """Compare the footers of shards with very many rows per byte: a false number would make a pass endless."""
+        for number, shard in enumerate(self.part.shards):
+            if shard.row_count > _DENSE_ROWS * shard.byte_size:
+                _ = self.file(number).metadata
+
     def first_row(self, shard: int, group: int) -> int:
         """The row of the table a row group begins with."""
         return int(self.shard_starts[shard]) + self.file(shard).group_starts[group]
@@ -142,10 +150,9 @@ class TableFiles:
         dataset, shard = self._dataset, self.part.shards[number]
         label = f"table {self._name!r} shard {number}"
         guide = self.guide(number)
-        if guide is None:
-            return ShardFile(dataset.access.reader(dataset.catalog, shard, label), touched=self._bring_whole)
-        reader = dataset.access.reader(dataset.catalog, shard, label, guide.page_sums)
-        return ShardFile(reader, guide.tail, touched=self._bring_whole)
+        sums, tail = (None, None) if guide is None else (guide.page_sums, guide.tail)
+        reader = dataset.access.reader(dataset.catalog, shard, label, sums)
+        return ShardFile(reader, tail, self._bring_whole, (shard.row_count, self.schema))
 
     def guide(self, number: int) -> ShardGuide | None:
         """What the publisher says of shard `number`: in a guide of its own, or in that of the table."""

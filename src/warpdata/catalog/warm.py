@@ -76,7 +76,22 @@ def verify_blobs(dataset: Dataset, progress: Progress | None = None) -> tuple[in
         done += blob.byte_size
         if progress is not None:
             progress(done, total)
+    if not damaged:
+        damaged = _mismatched_shards(dataset)
     return len({blob.hash for _, blob in blobs}), damaged
+
+
+def _mismatched_shards(dataset: Dataset) -> list[str]:
+    """What is wrong with shards whose footer has other rows or another schema than the manifest."""
+    damaged: list[str] = []
+    for name, part in dataset.manifest.tables.items():
+        files = dataset.table(name).files
+        for number in range(len(part.shards)):
+            try:
+                _ = files.file(number).metadata
+            except (FormatError, StoreError, ManifestCorruptedError) as error:
+                damaged.append(str(error))
+    return damaged
 
 
 def _labelled(dataset: Dataset) -> tuple[list[tuple[str, BlobRef]], list[str]]:

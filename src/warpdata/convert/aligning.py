@@ -13,22 +13,21 @@ from fractions import Fraction
 from typing import Any, Literal, get_args
 
 import numpy as np
-from numpy.typing import NDArray
 
 from warpdata.convert.receipt import How, Note, noted
-from warpdata.convert.rows import grid_times, rate_of
-from warpdata.episodes.content_sums import ContentSum, sum_of
+from warpdata.convert.rows import EXACT_NS, grid_times, measured_rate, rate_of
+from warpdata.episodes.forms.content_sums import ContentSum, sum_of
 from warpdata.errors import NoStepsError, nearest
 from warpdata.timeline.episode import Episode
 from warpdata.timeline.sampling import Align
+from warpdata.timeline.signal import Signal
 from warpdata.timeline.steps import Steps, StepSignal, StepTimes
 
 LAST_ROW = "last_row"
 """In the metadata of an episode: `observation` where the last row of the source has no action of its own."""
 
+OUTCOMES = ("reward", "terminated", "truncated")
 Hold = Literal["hold", "nearest", "linear"]
-_EXACT_NS = 1000
-"""Times this close to the grid are on it: clocks in floats are no better."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,21 +80,29 @@ class AlignedEpisode:
         signal = on_steps.signal
         ages = np.abs(on_steps.age_ns[on_steps.mask])
         age, whys = int(ages.max(initial=0)), [why] if why else []
-        is_kept = is_run(on_steps) and len(signal) == len(self) and not (self.error_ns or age)
+        if self.steps.outcome == "next" and signal.meta.role in OUTCOMES:
+            age = 0  # each record is in the row of the step that led to it
+        is_kept = is_run(on_steps) and not (whys or self.error_ns or age)
+        unchanged: How = "kept" if len(signal) == len(self) else "dropped"
         if not on_steps.mask.all():
             whys.append(f"{int((~on_steps.mask).sum())} rows have no valid value and repeat another")
         if len(signal) > len(self) and is_run(on_steps):
             whys.append(f"{len(signal) - len(self)} records behind the last row are left out")
-        chosen: How = how or ("kept" if is_kept and not whys else "resampled")
+        chosen: How = how or (unchanged if is_kept else "resampled")
         total = sum_of(signal) if found is None else found
         return noted(len(signal), total, chosen, "; ".join(whys), max_age_ns=age, max_error_ns=self.error_ns)
 
 
 def aligned(episode: Episode, options: AlignOptions, fps: float | None = None) -> AlignedEpisode:
     """The rows of an episode; `fps` is the rate its source states, if it does."""
-    steps = _steps(episode, options)
+    steps = steps_with(episode, options)
     times = steps.times_ns
-    chosen = options.rate or (fps if options.clock is None else None) or _measured(times, episode)
+    chosen = options.rate or fps or measured_rate(times)
+    if chosen is None:
+        raise NoStepsError(
+            f"no rate: the episode has {len(times)} steps", path=episode.source.place,
+            hint="Give the rate: rate=… (--rate).",
+        )  # fmt: skip
     grid = grid_times(len(times), chosen, int(times[0]) if len(times) else 0)
     error = int(np.abs(times - grid).max(initial=0))
     if error > 5e8 / chosen:
@@ -103,19 +110,30 @@ def aligned(episode: Episode, options: AlignOptions, fps: float | None = None) -
             f"the steps are not {chosen:g} a second: step {int(np.abs(times - grid).argmax())} is off by "
             f"{error / 1e6:g} ms", path=episode.source.place, hint="Choose one rate: rate=… (--rate).",
         )  # fmt: skip
-    return AlignedEpisode(steps, chosen, 0 if error <= _EXACT_NS else error, steps.final_observations)
+    return AlignedEpisode(steps, chosen, 0 if error <= EXACT_NS else error, steps.final_observations)
 
 
 def acted_steps(episode: Episode) -> Steps:
-    """The steps of an episode in which something was done: all, or all but a last one that only observes."""
+    """The steps of an episode without a last one that only observes, or whose outcome was cut off."""
     steps = episode.steps
-    if episode.meta.get(LAST_ROW) != "observation" or not len(steps):
+    if not len(steps) or not (
+        episode.meta.get(LAST_ROW) == "observation" or _lacks_last_outcome(steps, episode.signals)
+    ):
         return steps
     times = StepTimes.of(steps.times_ns[:-1])
     return Steps(episode.signals, times, clock=steps.clock, outcome=steps.outcome)
 
 
-def _steps(episode: Episode, options: AlignOptions) -> Steps:
+def _lacks_last_outcome(steps: Steps, signals: Mapping[str, Signal]) -> bool:
+    """Whether the rewards or flags that belong to the last step, and to no other, are missing: a trim cut them off."""
+    if steps.outcome != "next":
+        return False
+    masks = [steps[name].mask for name, signal in signals.items() if signal.meta.role in OUTCOMES]
+    return any(len(mask) > 1 and bool(mask[:-1].all()) and not mask[-1] for mask in masks)
+
+
+def steps_with(episode: Episode, options: AlignOptions) -> Steps:
+    """The steps of an episode: its own, or those that the options choose."""
     try:
         return _chosen_steps(episode, options)
     except NoStepsError as error:
@@ -135,16 +153,6 @@ def _chosen_steps(episode: Episode, options: AlignOptions) -> Steps:
     if options.rate is None and clock is None:
         clock = episode.steps.clock
     return episode.steps_at(clock=clock, rate_hz=options.rate, align=how, max_age_ns=options.max_age_ns)
-
-
-def _measured(times: NDArray[np.int64], episode: Episode) -> float:
-    """The rate of evenly spaced times; a whole number where it is nearly one."""
-    if len(times) < 2:
-        raise NoStepsError(
-            f"{len(times)} steps have no rate", path=episode.source.place, hint="Say it: rate=… (--rate)."
-        )
-    rate = 1e9 * (len(times) - 1) / float(times[-1] - times[0])
-    return float(round(rate)) if abs(rate - round(rate)) < 1e-3 * rate and round(rate) else rate
 
 
 def is_run(on_steps: StepSignal) -> bool:

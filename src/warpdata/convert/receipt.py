@@ -10,9 +10,9 @@ from typing import Any, Literal, get_args
 
 from warpdata._version import __version__
 from warpdata.bytekit.jsontext import dump_json
-from warpdata.episodes.collection import Episodes
-from warpdata.episodes.content_sums import ContentSum, sum_of
-from warpdata.episodes.receipt import Receipt
+from warpdata.episodes.collection.episodes import Episodes
+from warpdata.episodes.forms.content_sums import ContentSum, sum_of
+from warpdata.episodes.salvage.receipt import Receipt
 from warpdata.errors import CorruptLayoutError, WarpError
 from warpdata.timeline.signal import Signal
 
@@ -145,6 +145,8 @@ class ConversionReceipt(Receipt):
     signals: dict[str, SignalReceipt] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
     """What concerns no single signal."""
+    episode_notes: dict[str, dict[str, Any]] = field(default_factory=dict)
+    """Of an export: step times and static items of the episodes, by the id under which they are read again."""
 
     @classmethod
     def of_export(
@@ -208,7 +210,8 @@ class ConversionReceipt(Receipt):
 
     def document(self) -> bytes:
         """What an exported set keeps of it."""
-        return dump_json({"writer": f"warpdata {__version__}", "receipt": self.to_keep()})
+        found = {"writer": f"warpdata {__version__}", "receipt": self.to_keep()}
+        return dump_json({**found, **({"episodes": self.episode_notes} if self.episode_notes else {})})
 
     def lines(self) -> Iterator[str]:
         """The receipt for a person."""

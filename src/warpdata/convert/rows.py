@@ -23,6 +23,8 @@ from warpdata.timeline.source import STEPS, StatedSource, StepClock
 from warpdata.timeline.times import frozen
 
 Times = NDArray[np.int64]
+EXACT_NS = 1000
+"""Times this close to a grid are on it: clocks in floats are no better."""
 ReadRows = Callable[[int, int], NDArray[Any]]
 """Rows [start, stop) of one signal; a partial of a function of a module, so that it can be pickled."""
 
@@ -45,6 +47,14 @@ def stated_rate(value: Any) -> float | None:
     except (ValueError, OverflowError):
         return None
     return float(value)
+
+
+def measured_rate(times: Times) -> float | None:
+    """The mean rate of times, a whole number where it is nearly one; None of fewer than two."""
+    if len(times) < 2:
+        return None
+    rate = 1e9 * (len(times) - 1) / float(times[-1] - times[0])
+    return float(round(rate)) if abs(rate - round(rate)) < 1e-3 * rate and round(rate) else rate
 
 
 def grid_times(count: int, fps: float, start_ns: int = 0) -> Times:

@@ -12,10 +12,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from warpdata.bytekit.lazy import cached_property
+from warpdata.convert.place import Place
+from warpdata.convert.receipt import RECEIPT_FILE
 from warpdata.convert.rows import ForeignSource, RowsSignal, grid_times
-from warpdata.episodes.collection import EpisodesSource
-from warpdata.episodes.file_video import FileVideo, SourceVideo
-from warpdata.episodes.stills import StillsSignal
+from warpdata.convert.set_notes import MAX_DOCUMENT_BYTES, EpisodeNotes, parse_notes
+from warpdata.episodes.collection.episodes import EpisodesSource
+from warpdata.episodes.sources.file_video import FileVideo, SourceVideo
+from warpdata.episodes.sources.stills import StillsSignal
 from warpdata.errors import CorruptLayoutError, LimitExceededError
 from warpdata.timeline.episode import Episode
 from warpdata.timeline.meta import OBJECT, Kind, Role, SignalMeta, numeric_kind
@@ -194,6 +197,8 @@ class Parts:
     """Steps per second of such sets, where nobody said it."""
     times: Times | None = None
     """The times of the steps, where the source has them."""
+    start_ns: int = 0
+    """Time of the first step, where the steps are evenly spaced."""
     outcome: Outcome = "same"
     place: str | None = None
 
@@ -205,6 +210,7 @@ class Parts:
 class SteppedEpisodes(EpisodesSource):
     """A foreign set as episodes: subclasses say which there are and what each is made of."""
 
+    _place: Place
     _fps: float | None = None
     """Steps per second, where the caller said it."""
 
@@ -216,9 +222,35 @@ class SteppedEpisodes(EpisodesSource):
         """The episode at a position."""
         return Episode(_source_of(self, position))
 
+    def own_document(self) -> bytes | None:
+        """The document that warpdata writes into sets it exports, where there is one."""
+        if self._place.is_file or not self._place.exists(RECEIPT_FILE):
+            return None
+        return self._place.read(RECEIPT_FILE, max_bytes=MAX_DOCUMENT_BYTES)
+
+    @cached_property
+    def own_notes(self) -> Mapping[str, EpisodeNotes]:
+        """Notes of an exported set by episode id."""
+        return parse_notes(self.own_document())
+
+    def parts_with_notes(self, position: int) -> Parts:
+        """The parts of an episode, completed by what its export noted."""
+        parts = self.parts(position)
+        note = self.own_notes.get(parts.id)
+        return parts if note is None or note.steps != parts.steps else self.with_note(parts, note)
+
+    def with_note(self, parts: Parts, note: EpisodeNotes) -> Parts:
+        """The parts of an episode with the times and static items of a note; a rate that the caller gave counts."""
+        parts = replace(parts, static={**parts.static, **note.static})
+        if self._fps is not None or (note.fps is None and note.times is None):
+            return replace(parts, fps=self._fps or parts.fps, start_ns=note.start_ns)
+        if note.is_assumed and note.fps is not None:
+            return replace(parts, fps=None, usual_fps=note.fps)
+        return replace(parts, fps=note.fps, start_ns=note.start_ns, times=note.times)
+
 
 def _source_of(episodes: SteppedEpisodes, position: int) -> ForeignSource:
-    parts = episodes.parts(position)
+    parts = episodes.parts_with_notes(position)
     place = parts.place or episodes.name
     if parts.steps > MAX_GRID:
         raise LimitExceededError(f"episode {parts.id!r} claims {parts.steps} steps", path=place)
@@ -226,7 +258,7 @@ def _source_of(episodes: SteppedEpisodes, position: int) -> ForeignSource:
     said = "times" if parts.times is not None else "assumed" if parts.fps is None else "source"
     if said == "source" and episodes._fps is not None:
         said = "user"
-    times = partial(step_times, fps=fps, known=parts.times)
+    times = partial(step_times, fps=fps, known=parts.times, start_ns=parts.start_ns)
     meta = {"steps": StepClock(STEPS, parts.outcome).to_json(), "fps": fps, "fps_from": said, **parts.meta}
     return ForeignSource(
         parts.id, _Signals(parts, times, place), parts.static, meta, place=place,
@@ -240,10 +272,10 @@ def _rate_of(times: Times | None) -> float | None:
     return None if times is None or len(times) < 2 else 1e9 / float(np.median(np.diff(times)))
 
 
-def step_times(count: int, *, fps: float, known: Times | None = None) -> Times:
+def step_times(count: int, *, fps: float, known: Times | None = None, start_ns: int = 0) -> Times:
     """The times of `count` steps: those that are known, then one step after the other."""
     if known is None or not len(known):
-        return frozen(grid_times(count, fps))
+        return frozen(grid_times(count, fps, start_ns))
     more = max(0, count - len(known))
     step = int(known[-1] - known[-2]) if len(known) > 1 else round(1e9 / fps)
     return frozen(np.concatenate([known[:count], known[-1] + step * np.arange(1, more + 1, dtype=np.int64)]))

@@ -41,7 +41,8 @@ class BuiltIn:
 
     def __call__(self, observation: Observation) -> Floats:
         """The vector of one moment."""
-        found = {name: each[None] for name, each in observation.items() if self.takes(each.shape)}
+        found = {n: each[None] for n, each in sorted(observation.channels.items()) if self.takes(each.shape)}
+        observation.use(list(found))
         if not found:
             raise ValueError(
                 f"the embedder {self.name!r} finds nothing to look at: {self.wanted} are missing"

@@ -22,9 +22,9 @@ from warpdata.bytekit.checksum import sha256_hex
 from warpdata.bytekit.jsontext import dump_json
 from warpdata.bytekit.lazy import cached_property
 from warpdata.bytekit.process.system import available_bytes
-from warpdata.episodes.code_name import code_name
-from warpdata.episodes.collection import Episodes
-from warpdata.episodes.jobs import Called, Here, Runner
+from warpdata.episodes.collection.code_name import code_name
+from warpdata.episodes.collection.episodes import Episodes
+from warpdata.episodes.collection.jobs import Called, Here, Runner
 from warpdata.errors import ConflictError, DatasetError, NoStepsError, WarpError, nearest
 from warpdata.search import profile
 from warpdata.search.ann import has_faiss
@@ -38,10 +38,10 @@ from warpdata.search.behaviour import (
 )
 from warpdata.search.bulk import Rows, index_vectors, write_own, write_vectors
 from warpdata.search.embedders import BuiltIn, Embedder, embedded, embedder_of
-from warpdata.search.observation import Observation
+from warpdata.search.observation import Channels, Observation
 from warpdata.search.store import VectorStore
 from warpdata.search.trajectory_index import file_row
-from warpdata.search.trajectory_words import EPISODES, TIMESTEPS
+from warpdata.search.trajectory_words import CHANNELS, EPISODES, TIMESTEPS
 from warpdata.timeline.episode import Episode
 from warpdata.timeline.pictures import picture_shape
 from warpdata.timeline.signal import Signal
@@ -70,6 +70,8 @@ class Embedded(NamedTuple):
 
     vectors: Floats
     rows: list[dict[str, Any]]
+    channels: str = ""
+    """Note of the channels that the vectors were made of."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +143,7 @@ class EmbedTask:
         if isinstance(moments, str):
             return moments
         rows = [{**row, "content": self.contents[position]} for row in moments.rows]
-        return Embedded(moments.vectors, rows)
+        return Embedded(moments.vectors, rows, moments.channels)
 
     def _episode(self, position: int) -> Episode:
         """The episode that was there: a root that is recorded into may have been listed anew with more of them."""
@@ -157,6 +159,7 @@ class _Moments:
         self._episode, self._path, self._options = episode, path, options
         self._embedder = embedder
         self._built_in = embedder.given if isinstance(embedder.given, BuiltIn) else None
+        self._channels = Channels()
 
     def all(self) -> Embedded | str:
         """Vectors and what is known of each, or why there are none."""
@@ -170,9 +173,8 @@ class _Moments:
             found.signals = chosen
         if not found.signals:
             return f"it has no {'observations' if self._built_in is None else self._built_in.wanted}"
-        if self._options.per == "step":
-            return self._steps(found)
-        return self._window_means(found)
+        made = self._steps(found) if self._options.per == "step" else self._window_means(found)
+        return made._replace(channels=self._channels.to_text())
 
     def _steps(self, found: Behaviour) -> Embedded:
         most = self._options.most_steps
@@ -256,18 +258,33 @@ class _Moments:
         """The vectors of some moments: one call for all of them, for some, or for each."""
         count = len(next(iter(channels.values())))
         if self._built_in is not None:
+            self._channels = Channels(tuple(channels), tuple(channels))
             return _checked(self._built_in.many(channels), count)
         size = self._options.batch_size
         if size is None:
             rows = [Observation({n: each[at] for n, each in channels.items()}) for at in range(count)]
-            return _same_length([embedded(self._embedder, each) for each in rows])
-        parts = [
-            {name: each[start : start + size] for name, each in channels.items()}
-            for start in range(0, count, size)
-        ]
-        return np.concatenate(
-            [_checked(self._embedder(part), len(next(iter(part.values())))) for part in parts]
-        )
+            vectors = _same_length([embedded(self._embedder, each) for each in rows])
+            for each in rows:
+                self._channels = self._channels.joined(each, self._path)
+            return vectors
+        parts = []
+        for start in range(0, count, size):
+            batch = _Batch({name: each[start : start + size] for name, each in channels.items()})
+            parts.append(_checked(self._embedder(batch), min(size, count - start)))
+            self._channels = Channels(tuple(channels), tuple(batch.used or channels))
+        return np.concatenate(parts)
+
+
+class _Batch(dict[str, NDArray[Any]]):
+    """Arrays by channel, with the names that were read."""
+
+    def __init__(self, arrays: Mapping[str, NDArray[Any]]) -> None:
+        super().__init__(arrays)
+        self.used: dict[str, None] = {}
+
+    def __getitem__(self, name: str) -> NDArray[Any]:
+        self.used[name] = None
+        return super().__getitem__(name)
 
 
 def _blocks(rows: NDArray[np.int64], row_bytes: int) -> Iterator[NDArray[np.int64]]:
@@ -451,8 +468,10 @@ class EmbedRun:
     def write(self, path: Path, *, overwrite: bool) -> tuple[int, int, str | None]:
         """Write the file, in the order of the episodes; how many vectors, of how many numbers, and their index."""
         dims: dict[int, str] = {}
-        given: dict[str, Any] = {"metric": self._job.compared_by, "notes": self._job.notes}
-        count = write_vectors(path, self._batches(dims), overwrite=overwrite, **given)
+        notes = self._job.notes | self._channel_note()
+        count = write_vectors(
+            path, self._batches(dims), overwrite=overwrite, metric=self._job.compared_by, notes=notes
+        )
         kind = self._job.index_kind(count, next(iter(dims)))
         if kind is not None:
             index_vectors(path, kind)
@@ -462,7 +481,31 @@ class EmbedRun:
         """A vector file of one episode, whole or not there: what a run that is stopped leaves behind."""
         self.computed += 1
         self._parts[position] = self._part(position)
-        write_own(self._parts[position], found, metric=self._job.compared_by, notes=self._job.notes)
+        notes = self._job.notes | ({CHANNELS: found.channels} if found.channels else {})
+        rows = (found.vectors, found.rows)
+        write_own(self._parts[position], rows, metric=self._job.compared_by, notes=notes)
+
+    def _channel_note(self) -> dict[str, str]:
+        """The channels of all vectors; an episode that was embedded from others is refused."""
+        texts = {text: id_ for id_, text in self._channel_texts() if text}
+        all_channels = [Channels.parse(text) for text in texts]
+        for other in all_channels[1:]:
+            if set(other.used) != set(all_channels[0].used):
+                first, second = next(iter(texts.values())), texts[other.to_text()]
+                fact = f"{first} was embedded from {', '.join(all_channels[0].used)}"
+                raise DatasetError(
+                    f"channel mismatch: {fact}, {second} from {', '.join(other.used)}",
+                    hint="Name with signals= what all episodes have.",
+                )
+        names = tuple(dict.fromkeys(name for each in all_channels for name in each.names))
+        return {CHANNELS: Channels(names, all_channels[0].used).to_text()} if names else {}
+
+    def _channel_texts(self) -> Iterator[tuple[str, str]]:
+        for position, path in self._parts.items():
+            with VectorStore.open(path) as store:
+                yield self._ids[position], str(store.notes.get(CHANNELS, ""))
+        if self.reused and self._held.channels:
+            yield "an episode embedded before", self._held.channels
 
     def _name(self, position: int) -> tuple[str, str]:
         return self._ids[position], self._contents[position]
@@ -475,7 +518,7 @@ class EmbedRun:
         path = self._part(position)
         try:
             with VectorStore.open(path) as store:
-                return store.notes == self._job.notes and not store.verify()
+                return own_notes(store) == self._job.notes and not store.verify()
         except (WarpError, OSError):
             return False
 
@@ -509,14 +552,21 @@ class EmbedRun:
         return self._held.vectors(self._name(position))
 
 
+def own_notes(store: VectorStore) -> dict[str, Any]:
+    """Notes of a file that identify its job: all but the channels, which are known afterwards."""
+    return {name: value for name, value in store.notes.items() if name != CHANNELS}
+
+
 class _EarlierVectors:
     """The vectors of an earlier file that was made in the same way, by episode and content."""
 
     def __init__(self, store: VectorStore | None, job: EmbedJob) -> None:
         self._store = store
         self._ids: dict[tuple[str, str], list[int]] = {}
-        if store is None or store.notes != job.notes or store.metric != job.compared_by:
+        self.channels = ""
+        if store is None or own_notes(store) != job.notes or store.metric != job.compared_by:
             return
+        self.channels = str(store.notes.get(CHANNELS, ""))
         ids = store.ids.tolist()
         for vector_id, row in zip(ids, store.metadata(ids), strict=True):
             name = (str(row.get("episode_id")), str(row.get("content")))
@@ -545,7 +595,7 @@ def embed_into_file(
     Vectors of `held` that were made in the same way are used again; if they were not, it is only replaced when asked.
     """
     try:
-        if held is not None and held.notes != job.notes and not overwrite:
+        if held is not None and own_notes(held) != job.notes and not overwrite:
             fact = "there is an index of that name already, and it holds other vectors"
             raise ConflictError(fact, path=path, hint="Choose another name, or overwrite it.")
         run = EmbedRun(job, held)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +16,8 @@ from numpy.typing import ArrayLike, NDArray
 from warpdata.bytekit.findings import FileFinding
 from warpdata.bytekit.io.commit import remove_temps_of
 from warpdata.bytekit.io.ranges import FileRangeReader, RangeReader
-from warpdata.bytekit.process.forks import tell_in_child
+from warpdata.bytekit.process.forks import PerProcess
+from warpdata.bytekit.reopen import Reopens
 from warpdata.errors import (
     ConflictError,
     CorruptLayoutError,
@@ -77,7 +79,7 @@ _MAX_HOT_SHARE = 0.05
 _WORTH_KEEPING = 256
 
 
-class VectorStore:
+class VectorStore(Reopens):
     """Vectors in one file, found by similarity. One writer (`mode="a"`), any number of readers (`mode="r"`).
 
     Adding an id that exists replaces its vector and its metadata. Every call that changes the store is
@@ -100,22 +102,17 @@ class VectorStore:
         self._path = path
         self._mode = mode
         self._durable = durable
-        self._mutex = threading.RLock()
-        tell_in_child(self)
+        self._mutex = PerProcess(threading.RLock)
         self._lock: WriterLock | None = None
         self._appender: StoreAppender | None = None
         self._closed = True
         self._attach(reader, snapshot)
         self._closed = False
 
-    def in_child(self) -> None:
-        """In a forked child: a thread that held the store stayed behind."""
-        self._mutex = threading.RLock()
-
     @contextlib.contextmanager
     def _turn(self) -> Iterator[None]:
         """One call at a time; whatever is found damaged is said to be in this file."""
-        with self._mutex, naming(self._reader.name):
+        with self._mutex(), naming(self._reader.name):
             yield
 
     @classmethod
@@ -151,7 +148,7 @@ class VectorStore:
                 raise TypeError(f"a store is opened from a path or a RangeReader, not {source!r:.40}")
             if mode == "a":
                 raise ValueError("only a local path can be opened with mode='a'")
-            return cls(None, source, mode)
+            return cls._reopened_by(cls(None, source, mode), cls.open, source)
         if "://" in os.fspath(source):
             raise ValueError(
                 f"a URL is opened for reading with warpdata.open_vectors({source!r}), and written nowhere"
@@ -159,7 +156,7 @@ class VectorStore:
         # The one name of the file: whoever opens it through a link, or changes the folder later, means the same.
         path = os.path.realpath(source)
         if mode == "r":
-            return cls._of_file(path, mode)
+            return cls._reopened_by(cls._of_file(path, mode), cls.open, path)
         FileRangeReader(path).close()
         lock = WriterLock(path)
         try:
@@ -176,6 +173,16 @@ class VectorStore:
             raise
         return store
 
+    @staticmethod
+    def _reopened_by(store: VectorStore, call: Callable[..., VectorStore], *args: Any) -> VectorStore:
+        store.reopen_by(call, *args)
+        return store
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        if self._mode == "a":
+            raise TypeError("cannot pickle a store open for writing: open it with mode='r'")
+        return super().__reduce__()
+
     @classmethod
     def _of_file(cls, path: str, mode: str, *, durable: bool = True) -> VectorStore:
         reader = FileRangeReader(path)
@@ -189,12 +196,13 @@ class VectorStore:
         self._reader = CountingReader(reader)
         with naming(self._reader.name):
             found = open_snapshot(self._reader) if snapshot is None else snapshot
-            self._content = Content(self._reader, found, self._open_parent)
+            self._content = Content(self._reader, found, self._parents)
             self._searcher = Searcher(self._content, counts_hits=self._mode == "a")
 
-    def _open_parent(self, name: str) -> RangeReader:
-        folder = os.path.dirname(self._path or self._reader.name)
-        return FileRangeReader(os.path.join(folder, os.path.basename(name)))
+    @property
+    def _parents(self) -> Callable[[str], RangeReader]:
+        """Opens files of the same folder; without a reference to the store, which would keep its lock alive."""
+        return functools.partial(_open_beside, os.path.dirname(self._path or self._reader.name))
 
     def _take_lock(self, lock: WriterLock) -> None:
         if self._content.is_runtime or not self._content.has_profile:
@@ -308,18 +316,20 @@ class VectorStore:
             return self._added(vectors, ids, metadata, np.zeros(0, np.uint64))
 
     def replace(
-        self, ids: ArrayLike, vectors: ArrayLike, metadata: checked_input.Metadata | None = None
-    ) -> Ids:
+        self, ids: ArrayLike, vectors: ArrayLike, metadata: checked_input.Metadata | None = None,
+        notes: Mapping[str, Any] | None = None,
+    ) -> Ids:  # fmt: skip
         """Delete vectors and add others under new ids, in one commit: all of it happens, or nothing.
 
-        Ids that are not there are ignored. Returns the new ids.
+        Ids that are not there are ignored. `notes` are set for the file as a whole. Returns the new ids.
         """
         with self._turn():
-            return self._added(vectors, None, metadata, self._present(ids))
+            return self._added(vectors, None, metadata, self._present(ids), notes)
 
     def _added(
-        self, vectors: ArrayLike, ids: ArrayLike | None, metadata: checked_input.Metadata | None, gone: _Keys
-    ) -> Ids:
+        self, vectors: ArrayLike, ids: ArrayLike | None, metadata: checked_input.Metadata | None, gone: _Keys,
+        notes: Mapping[str, Any] | None = None,
+    ) -> Ids:  # fmt: skip
         """Add vectors in one commit with the deletion of `gone`, live ids that are not among the new ones."""
         appender = self._writer()
         matrix = checked_input.checked_matrix(vectors, self.dim)
@@ -333,6 +343,8 @@ class VectorStore:
         segments = [delete_segment(gone, self._next_epoch)] if len(gone) else []
         segments += row_segments(keys, matrix, self.dtype)
         change = self._metadata_change(appender, keys, rows)
+        if change is not None and notes and self.notes | dict(notes) != self.notes:
+            change = replace(change, file_fields={**change.file_fields, **notes})
         segments += [] if change is None else [meta_segment(change)]
         state = appender.state.after_delete(gone) if len(gone) else appender.state
         self._commit(appender, segments, state.after_add(keys, len(known)))
@@ -414,7 +426,7 @@ class VectorStore:
         file = self._reader.inner
         assert isinstance(file, FileRangeReader)
         file.follow()
-        self._content = Content(self._reader, snapshot, self._open_parent)
+        self._content = Content(self._reader, snapshot, self._parents)
         self._searcher.follow(self._content)
 
     # -- ask it --------------------------------------------------------------------------------------
@@ -582,8 +594,10 @@ class VectorStore:
         if isinstance(
             inner, FileRangeReader
         ):  # the file of this state, though another one may have its name by now
-            return VectorStore(self._path, inner.twin(), "r", state)
-        return VectorStore(None, inner, "r", state, owns_reader=False)
+            made = VectorStore(self._path, inner.twin(), "r", state)
+        else:
+            made = VectorStore(None, inner, "r", state, owns_reader=False)
+        return self._reopened_by(made, _open_epoch, self._path or inner, state.epoch)
 
     def epochs(self) -> list[int]:
         """The states that `at` can give, oldest first: those since the file was last written anew."""
@@ -716,6 +730,16 @@ class VectorStore:
                 hint="Open it here with mode='r': one process writes.",
             )  # fmt: skip
         return self._appender
+
+
+def _open_beside(folder: str, name: str) -> RangeReader:
+    return FileRangeReader(os.path.join(folder, os.path.basename(name)))
+
+
+def _open_epoch(source: str | RangeReader, epoch: int) -> VectorStore:
+    """Open a state of a file, as `VectorStore.at` does."""
+    with VectorStore.open(source) as newest:
+        return newest.at(epoch)
 
 
 def _check_key(key: SigningKey) -> None:

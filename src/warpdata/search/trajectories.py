@@ -9,14 +9,14 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
-from warpdata.episodes.collection import Episodes
+from warpdata.episodes.collection.episodes import Episodes
 from warpdata.errors import suggests
 from warpdata.search.behaviour import Behaviour, Source, window_key
 from warpdata.search.checked_input import whole_number
 from warpdata.search.embedders import Embedder, embedded, embedder_of
-from warpdata.search.observation import Observation, as_observation
+from warpdata.search.observation import Channels, Observation
 from warpdata.search.trajectory_index import (
     Condition,
     DeepDataIndex,
@@ -87,6 +87,7 @@ class TrajectoryIngestor:
         timeout_s: float = 30.0, headers: Mapping[str, str] | None = None, proxy: str | None = None,
     ) -> None:  # fmt: skip
         self._embedder = embedder_of(embedder)
+        self._channels = Channels()
         self._index = open_index(
             target, metric=metric, writes=True, timeout_s=timeout_s, headers=headers, proxy=proxy
         )
@@ -113,7 +114,7 @@ class TrajectoryIngestor:
         `rate_hz` or `clock` choose the steps of an episode that was not recorded by step.
         """
         count = self._index.steps_per_episode if max_steps is None else _at_least_one(max_steps, "max_steps")
-        found = Behaviour.of(episode, rate_hz, clock)
+        found = self._behaviour(episode, rate_hz, clock)
         about = {**found.about, "total_reward": found.total_reward}
         if count == 1:
             whole = {**about, **self._when(found, 0)}
@@ -155,7 +156,7 @@ class TrajectoryIngestor:
     ) -> list[str]:
         """Embed the mean of each window of an episode, to its very end; returns the ids of the windows."""
         window_size, stride = _at_least_one(window_size, "window_size"), _at_least_one(stride, "stride")
-        found = Behaviour.of(episode, rate_hz, clock)
+        found = self._behaviour(episode, rate_hz, clock)
         records = []
         for start in range(0, found.length, stride):
             end = min(start + window_size, found.length)
@@ -173,14 +174,23 @@ class TrajectoryIngestor:
             raise ValueError(
                 f"the embedder gave vectors of {' and '.join(map(str, sizes))} numbers for one episode: {file_path}"
             )
-        self._index.insert(collection, file_path, records)
+        self._index.insert(collection, file_path, records, self._channels)
+
+    def _behaviour(self, episode: Source, rate_hz: float | None, clock: str | None) -> Behaviour:
+        """The episode with its channels in the order of the index."""
+        found = Behaviour.of(episode, rate_hz, clock)
+        self._channels = self._index.channels
+        found.signals = self._channels.ordered(found.signals)
+        return found
 
     def _when(self, found: Behaviour, step: int) -> dict[str, int]:
         """The time of a step: who shows it need not choose the same steps again."""
         return {"ts_ns": int(found.times_ns[step])} if self._index.keeps_times else {}
 
     def _record(self, key: str, observation: Observation, metadata: dict[str, Any]) -> EpisodeRecord:
-        return EpisodeRecord(key, embedded(self._embedder, observation), metadata)
+        vector = embedded(self._embedder, observation)
+        self._channels = self._channels.joined(observation, metadata["file_path"])
+        return EpisodeRecord(key, vector, metadata)
 
     def close(self) -> None:
         """Let go of the file; everything added is in it."""
@@ -220,7 +230,7 @@ class TrajectoryRetriever:
         `query_obs` is a dict of channels, one array [D], or several steps [T, D], whose mean is asked for.
         """
         conditions, top_k = _conditions(env_id, min_length, reward_range), _at_least_one(top_k, "top_k")
-        vector = embedded(self._embedder, as_observation(query_obs))
+        vector = self._vector(query_obs)
         wanted = top_k * (1 if self._index.steps_per_episode == 1 else _OVERFETCH)
         while True:
             hits = self._index.search(EPISODES, vector, wanted, conditions)
@@ -233,12 +243,22 @@ class TrajectoryRetriever:
     def search_similar_timesteps(
         self, query_obs: Query, top_k: int = 10, env_id: str | None = None
     ) -> list[EpisodeRef]:
-        """The `top_k` nearest windows that `ingest_timesteps` added, nearest first."""
-        vector = embedded(self._embedder, as_observation(query_obs))
+        """The `top_k` nearest windows, or steps where the index has no windows, nearest first."""
+        vector = self._vector(query_obs)
         hits = self._index.search(
             TIMESTEPS, vector, _at_least_one(top_k, "top_k"), _conditions(env_id, None, None)
         )
         return [_ref(hit) for hit in hits]
+
+    def _vector(self, query: Query) -> NDArray[np.float32]:
+        observation = self._index.channels.query(query)
+        vector = embedded(self._embedder, observation)
+        if not self._index.channels.names and not observation.is_named and len(observation.channels) > 1:
+            raise ValueError(
+                f"the embedder reads the first channel of {', '.join(observation.channels)}, and the index has no"
+                " record of their order: give one channel, or read channels by name in the embedder"
+            )
+        return vector
 
     def close(self) -> None:
         """Let go of the file."""

@@ -14,8 +14,9 @@ from numpy.typing import NDArray
 
 from warpdata.errors import BlobNotFoundError, ConflictError, StoreError
 from warpdata.search.metric import check_metric
+from warpdata.search.observation import Channels
 from warpdata.search.store import VectorStore
-from warpdata.search.trajectory_words import EPISODES, TIMESTEPS, similarity
+from warpdata.search.trajectory_words import CHANNELS, EPISODES, TIMESTEPS, similarity
 from warpdata.stores.jsonservice import JsonService
 from warpdata.stores.webclient import Proxies
 
@@ -50,7 +51,13 @@ class TrajectoryIndex(Protocol):
     keeps_times: bool
     """Whether whole numbers of nanoseconds are kept as they are."""
 
-    def insert(self, collection: str, file_path: str, records: Sequence[EpisodeRecord]) -> None:
+    @property
+    def channels(self) -> Channels:
+        """Channels of the vectors; none where they are not recorded."""
+
+    def insert(
+        self, collection: str, file_path: str, records: Sequence[EpisodeRecord], channels: Channels
+    ) -> None:
         """Add the records of one file to a collection; those it had there before go."""
 
     def search(
@@ -88,13 +95,25 @@ class FileIndex:
         if not writes:
             self._store = VectorStore.open(self._path)
 
-    def insert(self, collection: str, file_path: str, records: Sequence[EpisodeRecord]) -> None:
+    @property
+    def channels(self) -> Channels:
+        """Channels of the vectors, recorded with the first episode."""
+        if self._store is None and self._path.exists():
+            self._store = VectorStore.open(self._path, mode="a" if self._writes else "r")
+        return Channels() if self._store is None else Channels.parse(self._store.notes.get(CHANNELS))
+
+    def insert(
+        self, collection: str, file_path: str, records: Sequence[EpisodeRecord], channels: Channels
+    ) -> None:
         """Add the records of one file to a collection; those it had there before go."""
         store = self._opened(len(records[0].vector))
         known = self._vectors_by_file(store)
         before = known.get((collection, file_path), [])
         rows = [file_row(collection, record.id, record.metadata) for record in records]
-        ids = store.replace(before, np.stack([record.vector for record in records]), metadata=rows)
+        notes = {CHANNELS: channels.to_text()}
+        ids = store.replace(
+            before, np.stack([record.vector for record in records]), metadata=rows, notes=notes
+        )
         known[collection, file_path] = ids.tolist()
 
     def search(
@@ -129,12 +148,22 @@ class FileIndex:
             if mine not in store.fields:
                 return None
             fields.setdefault(mine, {})[operator] = value
-        if "collection" in store.fields:
-            # Files of older releases hold episodes only, and do not say so.
-            fields["collection"] = {"!=": TIMESTEPS} if collection == EPISODES else {"==": collection}
-        elif collection != EPISODES:
-            return None
+        fields |= self._of_collection(store, collection)
         return fields
+
+    def _of_collection(self, store: VectorStore, collection: str) -> dict[str, Any]:
+        """Conditions for the vectors of a collection: windows, or steps where the file has no windows."""
+        is_mixed = "collection" in store.fields
+        if collection == EPISODES:
+            return {"collection": {"!=": TIMESTEPS}} if is_mixed else {}
+        if is_mixed and "window_start" in store.fields:
+            return {"collection": {"==": collection}}
+        if "step" not in store.fields:
+            raise ValueError(
+                f"no windows in {self._path}: its vectors are of whole episodes. Add windows with"
+                " TrajectoryIngestor.ingest_timesteps or wd.embed(..., per='window')"
+            )
+        return {"step": {">=": 0}}
 
     def close(self) -> None:
         """Let go of the file; everything added is in it."""
@@ -187,6 +216,7 @@ class DeepDataIndex:
         proxies = Proxies({"http": proxy, "https": proxy} if proxy else {})
         self._service = JsonService(url, timeout_s=timeout_s, headers=headers, proxies=proxies)
         self._known: set[str] = set()
+        self.channels = Channels()
 
     def ensure(self, collection: str, dim: int) -> None:
         """Make a collection unless it exists."""
@@ -199,7 +229,13 @@ class DeepDataIndex:
             pass  # it exists already
         self._known.add(collection)
 
-    def insert(self, collection: str, file_path: str, records: Sequence[EpisodeRecord]) -> None:  # noqa: ARG002
+    def insert(
+        self,
+        collection: str,
+        file_path: str,  # noqa: ARG002
+        records: Sequence[EpisodeRecord],
+        channels: Channels,  # noqa: ARG002
+    ) -> None:
         """Add records in batches; ids that are known are replaced."""
         dim = len(records[0].vector)
         self.ensure(collection, dim)

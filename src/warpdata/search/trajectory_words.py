@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+CHANNELS = "channels"
+"""The note of a file that names the channels of its vectors."""
 EPISODES, TIMESTEPS = "traj_episodes", "traj_timesteps"
 
 

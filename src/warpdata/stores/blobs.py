@@ -195,6 +195,17 @@ class BlobReader:
         finally:
             file.unpin()
 
+    def drop_cached(self, start: int, end: int) -> bool:
+        """Forget the cached bytes [start, end), so that the next read fetches them; False without a cache."""
+        file = self._pinned(make=False)
+        if file is None:
+            return False
+        try:
+            file.drop(*_pages((start, end)))
+            return not file.is_read_only
+        finally:
+            file.unpin()
+
     def prefetch(self, ranges: Sequence[Range]) -> None:
         """Bring ranges into the cache, if there is one."""
         if self._cache is not None:

@@ -8,7 +8,7 @@ import os
 import threading
 import time
 import weakref
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -180,6 +180,18 @@ class PageCache:
             before = self._scan()
             self._evict(limit_bytes if limit_bytes is not None else self.limit_bytes, before)
             return before - (self._used or 0)
+
+    def remove(self, names: Collection[str] | None = None) -> int:
+        """Remove the pages of blobs by their cache names (None: everything); returns the bytes freed."""
+        with self._exclusive():
+            self._check_writable()
+            before = self._scan()
+            used = before
+            for entry in self._entries():
+                if (names is None or entry.map_path.stem in names) and _remove(entry.map_path):
+                    used -= entry.used_bytes
+            self._write_used(used)
+            return before - used
 
     def close(self) -> None:
         """Close every file; nothing is lost."""

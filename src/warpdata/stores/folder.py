@@ -45,9 +45,13 @@ class StoreFolder:
         """Where pages of its files are kept on this machine, if anywhere."""
         return None if self._open_cache is None else self._open_cache()
 
+    def file(self, name: str) -> StoreFile:
+        """The reader of a file, or BlobNotFoundError."""
+        return StoreFile(self, name, self.store.head(name))
+
     def open(self, name: str) -> RangeReader:
         """The bytes of a file, or BlobNotFoundError; without a cache the last pages stay in memory."""
-        found = StoreFile(self, name, self.store.head(name))
+        found = self.file(name)
         return found if found.is_cached or self.store.is_local else FarRangeReader(found)
 
     def exists(self, name: str) -> bool:

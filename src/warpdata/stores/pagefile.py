@@ -112,12 +112,12 @@ class PageFile:
         self._entries[first : first + len(pieces)] = entries
         self._checked[first : first + len(pieces)] = True
 
-    def drop(self) -> None:
-        """Forget every page, where that can be written down."""
+    def drop(self, first: int = 0, last: int | None = None) -> None:
+        """Forget the pages [first, last), all by default; nothing happens if the cache is read only."""
         if self.is_read_only:
             return
-        self._entries[:] = 0
-        self._checked[:] = False
+        self._entries[first:last] = 0
+        self._checked[first:last] = False
         self._set_whole(0)
 
     @property

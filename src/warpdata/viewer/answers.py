@@ -15,7 +15,7 @@ import numpy as np
 from warpdata.bytekit.io.ranges import RangeReader
 from warpdata.bytekit.jsontext import dump_json
 from warpdata.bytekit.process.locks import ThreadLock
-from warpdata.episodes.encoded import PictureGroup, encoded_camera, picture_group
+from warpdata.episodes.sources.encoded import PictureGroup, encoded_camera, picture_group
 from warpdata.errors import NoStepsError, WarpError
 from warpdata.timeline.episode import Episode
 from warpdata.timeline.memory import ArraySignal
@@ -178,7 +178,7 @@ class Answers:
         listed = snapshot.listed(part)
         worst = self.health.summary(0)["worst"]
         for row in listed:
-            found = self.health.flags(row["id"])
+            found = self.health.flags(self.shown.snapshot, row["id"])
             row["flags"] = None if found is None else sorted({each["rule"] for each in found})
             row["worst"] = worst.get(row["id"])
         live = (
@@ -257,7 +257,8 @@ class Answers:
         return reply_json({
             "id": name, "start_ns": str(start), "stop_ns": str(stop), "signals": signals, "problems": problems,
             "static": dict(episode.static), "meta": _told(episode.meta), "steps": _steps(episode),
-            "findings": self.health.flags(name), "is_unfinished": name in self.shown.snapshot.unfinished,
+            "findings": self.health.flags(self.shown.snapshot, name),
+            "is_unfinished": name in self.shown.snapshot.unfinished,
         })  # fmt: skip
 
     def events(self, ask: Question) -> Reply:
@@ -392,7 +393,7 @@ class Answers:
             }
             for each in found
         ]  # fmt: skip
-        return reply_json({"index": index.name, "moments": listed})
+        return reply_json({"index": index.name, "measure": index.measure, "moments": listed})
 
     def history(self, _: Question) -> Reply:
         """The edit log, newest first, and which edits are undone."""

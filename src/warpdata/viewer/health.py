@@ -7,12 +7,15 @@ from functools import partial
 from typing import Any
 
 from warpdata.bytekit.process.locks import ThreadLock
-from warpdata.episodes.check import Finding, check_opened, new_set, set_findings, without_usual
-from warpdata.episodes.check_set import SetMember
+from warpdata.episodes.check.beside import SetMember
+from warpdata.episodes.check.rules import Finding, check_opened, new_set, set_findings, without_usual
 from warpdata.viewer.shown import ShownEpisodes
 
 UNASKED_EPISODES = 200
 """A set on this machine of at most this many episodes is checked without being asked."""
+
+USUAL_EPISODES = 3
+"""A warning that all of at least this many episodes have is one of the set."""
 
 
 class Health:
@@ -72,22 +75,41 @@ class Health:
             self._is_compared = True
             self.revision += 1
 
-    def flags(self, episode_id: str) -> list[dict[str, Any]] | None:
-        """The findings of one episode; None where it was not checked yet."""
+    def flags(self, snapshot: ShownEpisodes, episode_id: str) -> list[dict[str, Any]] | None:
+        """The findings of one episode; None if it was not checked since its last edit."""
         with self._lock:
-            found = self._found.get(episode_id)
-            return None if found is None else [each.to_json() for each in found]
+            findings, checked = self._found.get(episode_id), self._checked.get(episode_id)
+            if findings is None or checked is None or checked.edits != snapshot.edits_of(episode_id):
+                return None
+            return [finding.to_json() for finding in findings]
 
     def summary(self, total: int) -> dict[str, Any]:
-        """How far the check is, and which episodes have findings of which severity."""
+        """Progress of the check, the worst severity per episode, and warnings that all episodes share.
+
+        A shared warning does not flag episodes: it distinguishes none of them.
+        """
         with self._lock:
-            bad = {name: worst(found) for name, found in self._found.items() if found}
+            usual = self._usual_rules()
+            unusual = {
+                name: [each for each in findings if each.rule not in usual]
+                for name, findings in self._found.items()
+            }
             return {
                 "checked": min(len(self._found), total),
                 "total": total,
                 "wanted": self.is_wanted,
-                "worst": bad,
+                "worst": {name: worst(findings) for name, findings in unusual.items() if findings},
+                "usual": sorted(usual),
             }
+
+    def _usual_rules(self) -> set[str]:
+        """Rules other than damage with findings in every checked episode of a set."""
+        if len(self._found) < USUAL_EPISODES:
+            return set()
+        rules = [
+            {each.rule for each in found if each.severity != "damaged"} for found in self._found.values()
+        ]
+        return set.intersection(*rules)
 
 
 class _Checked:

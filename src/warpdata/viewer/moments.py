@@ -13,7 +13,7 @@ import numpy as np
 from warpdata._api import open_vectors
 from warpdata.errors import NoStepsError
 from warpdata.formats.manifest.model import VECTOR_KIND
-from warpdata.search.trajectory_words import TIMESTEPS, similarity
+from warpdata.search.trajectory_words import TIMESTEPS
 from warpdata.timeline.episode import Episode
 from warpdata.viewer.published import as_published
 
@@ -33,7 +33,7 @@ SUFFIX = ".rvf"
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """One that was found; `score` is a similarity, larger is nearer."""
+    """A similar moment; `score` is what `Moments.measure` names."""
 
     episode: str
     at_ns: int
@@ -54,6 +54,7 @@ class Moments:
     def __init__(self, store: VectorStore, name: str) -> None:
         self._store = store
         self.name = name
+        self.measure = {"cosine": "similarity", "ip": "dot product"}.get(store.metric, "distance")
 
     def like(self, episode: Episode, ts_ns: int, opened: Opened, *, most: int = MOST) -> list[Moment]:
         """What is nearest to the vector of this episode that is nearest to this time; the nearest first."""
@@ -115,7 +116,10 @@ class Moments:
                 continue
             when = _time_of(row, episode)
             if when is not None:
-                yield Moment(name, when, similarity(self._store.metric, float(away)))
+                yield Moment(name, when, self._score(float(away)))
+
+    def _score(self, distance: float) -> float:
+        return {"cosine": 1 - distance, "ip": -distance}.get(self._store.metric, distance)
 
 
 def _knows_path(rows: Any, episode: Episode) -> bool:
@@ -163,6 +167,7 @@ def find_moments(
 
 def _beside(folder: Path) -> Path | None:
     """A vector file in the folder, or beside it under its name or that of the examples."""
+    folder = Path(os.path.abspath(folder))  # "." has no name to replace
     try:
         inside = sorted(folder.glob(f"*{SUFFIX}")) if folder.is_dir() else []
     except OSError:

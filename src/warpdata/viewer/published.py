@@ -10,6 +10,7 @@ if TYPE_CHECKING:
 
 
 def as_published(thing: Any) -> Dataset | None:
-    """The thing itself if it is a published dataset: whoever has one has loaded its module."""
-    module = sys.modules.get("warpdata.catalog.dataset")
-    return thing if module is not None and isinstance(thing, module.Dataset) else None
+    """The thing itself if it is a published dataset; a caller that has one has imported its module."""
+    # Another thread may be importing the module right now.
+    dataset_type: Any = getattr(sys.modules.get("warpdata.catalog.dataset"), "Dataset", None)
+    return thing if dataset_type is not None and isinstance(thing, dataset_type) else None

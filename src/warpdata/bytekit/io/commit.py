@@ -85,6 +85,10 @@ class NewFile:
             raise
         return start
 
+    def tell(self) -> int:
+        """Offset of the next `write`, as libraries ask for it."""
+        return self.position
+
     def write_in_large_pages(self, data: Buffer) -> None:
         """Append as `write` does, but only whole large pages; the rest is held back for the next call, or the end.
 
@@ -157,6 +161,8 @@ def writable_path(path: str | os.PathLike[str]) -> str:
             mode = os.stat(target).st_mode
         except FileNotFoundError:
             return os.path.realpath(target)
+        except ValueError:
+            raise ValueError(f"invalid path {target!r:.80}: it contains a NUL byte") from None
         if not stat.S_ISREG(mode):
             raise StoreError(
                 f"{kind_of_file(mode)} is there, not a file", path=path, hint="Write to another path."

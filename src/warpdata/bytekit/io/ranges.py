@@ -195,6 +195,12 @@ def resident(reader: RangeReader, start: int, end: int) -> memoryview | None:
     return found
 
 
+def drop_cached(reader: RangeReader, start: int, end: int) -> bool:
+    """Forget copies of the bytes [start, end) on this machine; False if there are none and reading again is useless."""
+    drop = getattr(reader, "drop_cached", None)
+    return bool(drop is not None and drop(start, end))
+
+
 def prefetch(reader: RangeReader, ranges: Sequence[Range]) -> None:
     """Bring ranges, all at the same time, to where the next read costs nothing, if there is such a place."""
     ask = getattr(reader, "prefetch", None)
@@ -280,6 +286,12 @@ class FarRangeReader:
         return [
             self.read(*each) if is_near else next(far) for each, is_near in zip(ranges, near, strict=True)
         ]
+
+    def drop_cached(self, start: int, end: int) -> bool:
+        """Forget the pages in memory, and copies of the bytes [start, end) below."""
+        self._pages.clear()
+        drop_cached(self._reader, start, end)
+        return True
 
     def close(self) -> None:
         """Close what it reads from."""
@@ -658,6 +670,8 @@ def _open_file(path: str) -> tuple[int, int]:
         raise PermissionError_("this file may not be read", path=path) from None
     except OSError as error:
         raise StoreError(f"cannot open ({error.strerror})", path=path) from None
+    except ValueError:
+        raise ValueError(f"invalid path {path!r:.80}: it contains a NUL byte") from None
     return fd, _regular_size(fd, path)
 
 

@@ -65,16 +65,17 @@ class OwnProcess:
         return (OwnProcess, ())
 
 
-_hooks: set[weakref.WeakMethod[Callable[[], None]]] = set()
+_hooks: weakref.WeakKeyDictionary[Any, str] = weakref.WeakKeyDictionary()
+"""The name of the method that runs in forked children, by the object it belongs to."""
 
 
 def run_in_child(method: Callable[[], None]) -> None:
-    """Call a bound method in every child forked from now on, as long as its object lives.
+    """Call a bound method, one per object, in every child forked from now on, as long as its object lives.
 
     For descriptors that a child must close at once, such as those of locked files. The method must not wait for a lock:
     the thread that holds it does not exist in the child.
     """
-    _hooks.add(weakref.WeakMethod(method, _hooks.discard))
+    _hooks[method.__self__] = method.__name__  # type: ignore[attr-defined]
 
 
 class Inherited(Protocol):
@@ -131,11 +132,9 @@ def _after_fork_in_child() -> None:
     global _generation
     _forking.release()
     _generation += 1
-    for hook in list(_hooks):
-        method = hook()
-        if method is not None:
-            with contextlib.suppress(Exception):  # the other hooks must run all the same
-                method()
+    for holder, name in list(_hooks.items()):
+        with contextlib.suppress(Exception):  # the other hooks must run all the same
+            getattr(holder, name)()
 
 
 os.register_at_fork(

@@ -54,7 +54,7 @@ def run(args: argparse.Namespace, console: Console) -> int:
 def _episode(args: argparse.Namespace, console: Console) -> int:
     """An episode inside something: the blocks of its shard, or its signals where it is none."""
     from warpdata.cli.commands import show
-    from warpdata.episodes.packed import PackedSource
+    from warpdata.episodes.forms.packed import PackedSource
     from warpdata.timeline.source import innermost
 
     source = innermost(opened_episode(args).source)
@@ -165,9 +165,12 @@ def _print_shard(report: dict[str, Any], console: Console) -> None:
     console.print(console.fitted(heading).replace(report["path"], console.paint(report["path"], "bold"), 1))
     if episode := report.get("episode"):
         time = episode["timebase"]
+        rate = (
+            time["type"] if time["type"] == "timestamps_ns" else f"{time['type']} at {time['tick_hz']:g} Hz"
+        )
         about = (
             f"episode {episode['id']!r}  env {episode['env_id']!r}  {episode['length']} steps  "
-            f"{time['type']} at {time['tick_hz']:g} Hz  lanes: {', '.join(episode['lanes'])}"
+            f"{rate}  lanes: {', '.join(episode['lanes'])}"
         )
         console.print(console.fitted(about))
     if listed := report.get("chunk_list"):

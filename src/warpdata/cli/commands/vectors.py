@@ -267,12 +267,18 @@ def _verify(args: argparse.Namespace, console: Console) -> int:
     from dataclasses import asdict
 
     from warpdata._api import open_vectors
+    from warpdata.bytekit.findings import FileFinding
+    from warpdata.errors import FormatError
     from warpdata.formats.rvf.signing import load_public
 
     keys = [load_public(path) for path in args.key]
-    with open_vectors(args.file) as store:
-        damages = store.verify(keys)
-        count = len(store.segments())
+    try:
+        with open_vectors(args.file) as store:
+            damages, count = store.verify(keys), len(store.segments())
+    except FormatError as error:  # no state of the file can be opened
+        if not str(args.file).lower().endswith(_VECTOR_SUFFIXES):
+            raise
+        damages, count = [FileFinding.of(error, "MANIFEST")], 0
     for damage in damages:
         console.print(f"segment {damage.part}: [{damage.code}] {damage.message}")
     console.print(f"{args.file}: {count} segments, {len(damages)} damaged")

@@ -13,13 +13,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from warpdata.bytekit.io.commit import commit_file, commit_folder
+from warpdata.convert.aligning import AlignOptions, Hold
 from warpdata.convert.dreamer.names import NOBODY, ChunkName, chunk_name, uuid_bytes, uuid_text
+from warpdata.convert.exporting import StepColumn, episode_notes, step_columns, usable
 from warpdata.convert.importing import OnError, Progress
 from warpdata.convert.npz_file import write_npz
 from warpdata.convert.plain_names import under_own_names
 from warpdata.convert.receipt import RECEIPT_FILE, ConversionReceipt, Note, note_of
-from warpdata.convert.step_rows import StepColumn, step_columns, usable
-from warpdata.episodes.collection import Episodes
+from warpdata.episodes.collection.episodes import Episodes
 from warpdata.errors import CorruptLayoutError, SchemaMismatchError
 from warpdata.timeline.episode import Episode
 
@@ -36,6 +37,9 @@ def write(
     *,
     chunk_length: int = 1024,
     final_observation: Literal["repeat", "drop"] = "repeat",
+    rate: float | None = None,
+    clock: str | None = None,
+    align: Hold = "hold",
     on_error: OnError = "stop",
     progress: Progress | None = None,
 ) -> ConversionReceipt:
@@ -44,24 +48,29 @@ def write(
     Chunks of a replay that is written again keep their names and lengths; others have `chunk_length` rows. A row holds
     what was seen, the reward that came with it and the action chosen there: where nothing was seen after the last
     action, the last observation is repeated, or the last step is dropped.
+
+    Steps are those of the episode, or a grid of `rate` per second, or the records of the signal `clock`, aligned by
+    `align`. Their times are kept in `warpdata.json`.
     """
     if chunk_length < 1:
         raise ValueError(f"chunk_length is at least 1, not {chunk_length}")
     if final_observation not in ("repeat", "drop"):
         raise ValueError(f"final_observation is 'repeat' or 'drop', not {final_observation!r}")
     episodes = under_own_names(episodes)
-    receipt = ConversionReceipt.of_export("dreamer", episodes, target)
-    episodes = usable(episodes, on_error, receipt)
-    known = _known_streams(episodes)
+    options = AlignOptions(rate, clock, align)
+    receipt = ConversionReceipt.of_export("dreamer", episodes, target, supplied=options.to_json())
+    episodes = usable(episodes, on_error, receipt, options)
+    known = None if options.to_json() else _known_streams(episodes)
     done = 0
     with commit_folder(target) as folder:
         for number, members in _by_stream(episodes, known):
             stream = _Stream(folder, known[number] if known else None, chunk_length, f"{number}")
-            for episode in members:
-                made = _EpisodeRows(episode, final_observation)
+            for order, episode in enumerate(members):
+                made = _EpisodeRows(episode, final_observation, options)
                 for block in made.blocks():
                     stream.add(block)
                 receipt.add(made.notes)
+                receipt.episode_notes[f"{stream.head}-{order:06d}"] = made.episode_notes()
                 done += 1
                 if progress is not None:
                     progress(done, len(episodes))
@@ -103,15 +112,21 @@ def _by_stream(episodes: Episodes, known: Sequence[Any] | None) -> Iterator[tupl
 class _EpisodeRows:
     """One episode as rows of replay, a block at a time."""
 
-    def __init__(self, episode: Episode, final: str) -> None:
-        self._episode = episode
+    def __init__(self, episode: Episode, final: str, options: AlignOptions) -> None:
+        self._episode, self._options = episode, options
         self.notes: dict[str, Note] = {}
         kept = episode.meta.get("dreamer")
-        self._is_own = isinstance(kept, Mapping) and kept.get("actions") != "led_to"
-        self._steps, self._columns = step_columns(episode)
+        is_replay = isinstance(kept, Mapping) and kept.get("actions") != "led_to"
+        self._is_own = is_replay and not options.to_json()
+        self._steps, self._columns = step_columns(episode, options)
         seen = [column for column in self._columns.values() if column.meta.role == "observation"]
         self._has_last = bool(seen) and all(column.has_more for column in seen)
         self._count = len(self._steps) + (1 if self._has_last or final == "repeat" else 0)
+
+    def episode_notes(self) -> dict[str, Any]:
+        """Times and static items of the episode."""
+        rows = len(self._episode.steps) if self._is_own else self._count
+        return episode_notes(self._episode, self._columns, self._steps, rows, self._options)
 
     def blocks(self) -> Iterator[Row]:
         """The rows, some hundred at a time."""
@@ -218,6 +233,11 @@ class _Stream:
             for each in (number, number + 1)
         ]
         return ChunkName(f"{_FIRST_TIME}{number:06d}", uuids[0], uuids[1], length)
+
+    @property
+    def head(self) -> str:
+        """Id of the first chunk."""
+        return self._name(0, 0).uuid
 
     @property
     def _wanted(self) -> int:

@@ -10,11 +10,20 @@ from typing import Any
 from warpdata.bytekit.jsontext import parse_json_object
 from warpdata.bytekit.lazy import cached_property
 from warpdata.convert.hdf5.file import MAGIC, Hdf5File
-from warpdata.convert.hdf5.layouts import FileLayout, Layout, NextObs, Options, Split, open_layout
+from warpdata.convert.hdf5.layouts import (
+    OWN_DOCUMENT,
+    FileLayout,
+    Layout,
+    NextObs,
+    Options,
+    Split,
+    open_layout,
+)
 from warpdata.convert.mapping import FileMapping
 from warpdata.convert.place import Place
+from warpdata.convert.set_notes import MAX_DOCUMENT_BYTES
 from warpdata.convert.stepped import Parts, SteppedEpisodes
-from warpdata.episodes.collection import Episodes
+from warpdata.episodes.collection.episodes import Episodes
 from warpdata.errors import BlobNotFoundError
 
 SUFFIXES = (".hdf5", ".h5", ".hdf")
@@ -118,6 +127,14 @@ class Hdf5Episodes(SteppedEpisodes):
         at, row = self._numbers[position]
         found = self.files[at][1].parts(row)
         return found if found.id == self.ids[position] else found.renamed(self.ids[position])
+
+    def own_document(self) -> bytes | None:
+        """The document that warpdata writes into its files."""
+        file = self.files[0][1].file
+        if len(self.files) > 1 or not file.has(OWN_DOCUMENT):
+            return None
+        document = file.whole(OWN_DOCUMENT, MAX_DOCUMENT_BYTES)
+        return document if isinstance(document, bytes) else None
 
     @cached_property
     def metadata(self) -> Mapping[str, Any]:

@@ -14,13 +14,15 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from warpdata.convert.aligning import AlignOptions, Hold
 from warpdata.convert.each_episode import OnError, Progress, exported
+from warpdata.convert.exporting import StepColumn, episode_notes, source_id, step_columns, without_last
 from warpdata.convert.hdf5.file import Hdf5Out, writing
+from warpdata.convert.hdf5.layouts import OWN_DOCUMENT
 from warpdata.convert.kept_values import packed, unpacked
 from warpdata.convert.plain_names import under_own_names
 from warpdata.convert.receipt import ConversionReceipt, Note, called
-from warpdata.convert.step_rows import StepColumn, source_id, step_columns, without_last
-from warpdata.episodes.collection import Episodes
+from warpdata.episodes.collection.episodes import Episodes
 from warpdata.errors import CorruptLayoutError
 from warpdata.timeline.episode import Episode
 
@@ -37,6 +39,9 @@ def write(
     next_obs: bool | None = None,
     env_args: str | Mapping[str, Any] | None = None,
     compression: Literal["gzip", "none"] = "gzip",
+    rate: float | None = None,
+    clock: str | None = None,
+    align: Hold = "hold",
     on_error: OnError = "stop",
     jobs: int = 1,
     progress: Progress | None = None,
@@ -46,11 +51,15 @@ def write(
     `next_obs` says whether what followed each observation is written too (by default where it is known); `env_args` are
     the arguments of the environment where the episodes bring none. Images are compressed with gzip, a frame per chunk.
     `jobs` processes read and compress episodes; the file is the same whoever did it.
+
+    Steps are those of the episode, or a grid of `rate` per second, or the records of the signal `clock`, aligned by
+    `align`. Their times are kept in the file.
     """
     if compression not in ("gzip", "none"):
         raise ValueError(f"compression is 'gzip' or 'none', not {compression!r}")
     episodes = under_own_names(episodes)
-    receipt = ConversionReceipt.of_export("hdf5", episodes, target, "robomimic")
+    options = AlignOptions(rate, clock, align)
+    receipt = ConversionReceipt.of_export("hdf5", episodes, target, "robomimic", options.to_json())
     kept = episodes.metadata.get("hdf5")
     kept = kept if isinstance(kept, Mapping) and "files" not in kept else {}
     ids = [source_id(episode) for episode in episodes]
@@ -58,21 +67,22 @@ def write(
     total = 0
     written: list[int] = []
     with writing(target) as out, tempfile.TemporaryDirectory(prefix="warpdata-") as scratch:
-        work = partial(_write_part, Path(scratch), names, next_obs, compression)
+        work = partial(_write_part, Path(scratch), names, next_obs, compression, options)
         out.group("data")
-        for position, (part, steps, notes) in exported(
+        for position, (part, steps, notes, about) in exported(
             episodes, work, jobs=jobs, on_error=on_error, receipt=receipt, progress=progress
         ):
             out.take(part, f"data/{names[position]}")
             part.unlink()
             total += steps
             receipt.add(notes)
+            receipt.episode_notes[names[position]] = about
             written.append(position)
         if len(written) < len(episodes):
             episodes = episodes[written]
             names, ids = ([each[position] for position in written] for each in (names, ids))
         _write_set(out, kept, names, ids, episodes, total, env_args, receipt)
-        out.attribute("/", "warpdata", receipt.document().decode())
+        out.array(OWN_DOCUMENT, receipt.document().decode())
     return receipt
 
 
@@ -81,14 +91,17 @@ def _write_part(
     names: Sequence[str],
     next_obs: bool | None,
     compression: str,
+    options: AlignOptions,
     position: int,
     episode: Episode,
-) -> tuple[Path, int, dict[str, Note]]:
-    """One demo in a file of its own; how many steps it has, and what became of the signals."""
+) -> tuple[Path, int, dict[str, Note], dict[str, Any]]:
+    """One demo in a file of its own; how many steps it has, what became of the signals, and its step times."""
     part = scratch / f"{position}.hdf5"
     with writing(part, durable=False) as out:
-        steps, notes = _Demo(out, f"data/{names[position]}", episode, next_obs, compression).write()
-    return part, steps, notes
+        demo = _Demo(out, f"data/{names[position]}", episode, next_obs, compression, options)
+        notes = demo.write()
+    about = episode_notes(episode, demo.columns, demo.steps, len(demo.steps), options)
+    return part, len(demo.steps), notes, about
 
 
 def _demo_names(ids: Sequence[str]) -> list[str]:
@@ -102,8 +115,9 @@ class _Demo:
     """One episode on its way into the file."""
 
     def __init__(
-        self, out: Hdf5Out, group: str, episode: Episode, next_obs: bool | None, compression: str
-    ) -> None:
+        self, out: Hdf5Out, group: str, episode: Episode, next_obs: bool | None, compression: str,
+        options: AlignOptions,
+    ) -> None:  # fmt: skip
         self._out, self._group, self._episode = out, group, episode
         self._compression = compression
         kept = episode.meta.get("hdf5")
@@ -111,10 +125,11 @@ class _Demo:
         self._is_own = self._kept.get("layout") in _OWN_LAYOUTS
         stated = bool(self._kept.get("next_obs")) if self._is_own else True
         self._next_obs = stated if next_obs is None else next_obs
+        self.steps, self.columns = step_columns(episode, options)
 
-    def write(self) -> tuple[int, dict[str, Note]]:
-        """Write all of it; how many steps, and what became of each signal."""
-        steps, columns = step_columns(self._episode)
+    def write(self) -> dict[str, Note]:
+        """Write all of it; what became of each signal."""
+        steps, columns = self.steps, self.columns
         self._out.group(self._group)
         notes: dict[str, Note] = {}
         actions = [name for name, column in columns.items() if column.meta.role == "action"]
@@ -126,7 +141,7 @@ class _Demo:
         self._attributes(len(steps))
         for path, value in self._kept.get("arrays", {}).items() if self._is_own else ():
             self._out.array(f"{self._group}/{path}", unpacked(value))
-        return len(steps), notes
+        return notes
 
     def _name(self, name: str, column: StepColumn, actions: Sequence[str]) -> str:
         role = column.meta.role

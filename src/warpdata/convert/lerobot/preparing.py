@@ -16,16 +16,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from warpdata.convert.aligning import AlignedEpisode, AlignOptions, aligned, is_run
+from warpdata.convert.kept_values import packed
 from warpdata.convert.lerobot.documents import DEFAULTS, restored_numbers
 from warpdata.convert.lerobot.features import Feature, Features, camera_codec, video_info
 from warpdata.convert.lerobot.reading import FORMAT, TASK
 from warpdata.convert.lerobot.statistics import QUANTILES, FrameCounts, of_rows
 from warpdata.convert.receipt import Note
-from warpdata.episodes.camera import VideoFile
-from warpdata.episodes.content_sums import RowsSum
-from warpdata.episodes.encode_cameras import RawCamera, encode_cameras
-from warpdata.episodes.encoded import EncodedRun, encoded_run
-from warpdata.episodes.signals import VideoSignal
+from warpdata.convert.set_notes import EpisodeNotes
+from warpdata.episodes.forms.content_sums import RowsSum
+from warpdata.episodes.forms.encode_cameras import RawCamera, encode_cameras
+from warpdata.episodes.record.camera import VideoFile
+from warpdata.episodes.sources.encoded import EncodedRun, encoded_run
+from warpdata.episodes.sources.signals import VideoSignal
 from warpdata.errors import SchemaMismatchError
 from warpdata.formats.episodedir.images import STILL_CODECS, FrameShape, VideoOptions
 from warpdata.formats.episodedir.video import encode_png
@@ -33,6 +35,8 @@ from warpdata.timeline.episode import Episode
 from warpdata.timeline.steps import StepSignal
 
 _BLOCK_BYTES = 8 << 20
+_OWN_STATIC = ("fps", "episode_index", "robot_type", TASK)
+"""Static items that LeRobot has a place for."""
 
 
 class Packets:
@@ -114,6 +118,8 @@ class Prepared:
     first: int | None = None
     more: dict[str, Any] = field(default_factory=dict)
     """What the source said of it that we know nothing of."""
+    own: dict[str, Any] = field(default_factory=dict)
+    """Start and static items, which LeRobot has no place for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,6 +194,10 @@ class _Preparing:
     def _tell(self) -> None:
         """Tasks, numbers, and what else the source said."""
         made, episode = self._made, self._episode
+        static = {name: value for name, value in episode.static.items() if name not in _OWN_STATIC}
+        made.own = EpisodeNotes(
+            made.length, start_ns=int(self._rows.steps.times_ns[0]), static=packed(static)
+        ).to_json()
         said = episode.static.get(TASK, self._plan.no_task)
         if TASK in episode.signals:
             made.texts = [str(each) for each in self._rows.steps[TASK].data.tolist()]

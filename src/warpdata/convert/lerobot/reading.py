@@ -14,6 +14,7 @@ from warpdata.bytekit.lazy import cached_property
 from warpdata.convert.lerobot import tables
 from warpdata.convert.lerobot.documents import (
     DEFAULTS,
+    OURS,
     Documents,
     EpisodeRow,
     plain_numbers,
@@ -22,10 +23,11 @@ from warpdata.convert.lerobot.documents import (
 from warpdata.convert.lerobot.tables import ColumnKind, KeptRows
 from warpdata.convert.place import Place
 from warpdata.convert.rows import ForeignSource, grid_times
-from warpdata.episodes.collection import Episodes, EpisodesSource
-from warpdata.episodes.facts import table_of
-from warpdata.episodes.file_video import FileVideo, SourceVideo
-from warpdata.episodes.stills import StillsSignal
+from warpdata.convert.set_notes import MAX_DOCUMENT_BYTES, EpisodeNotes, parse_notes
+from warpdata.episodes.collection.episodes import Episodes, EpisodesSource
+from warpdata.episodes.collection.facts import table_of
+from warpdata.episodes.sources.file_video import FileVideo, SourceVideo
+from warpdata.episodes.sources.stills import StillsSignal
 from warpdata.errors import BlobNotFoundError, CorruptLayoutError, TimestampOrderError, nearest
 from warpdata.timeline.episode import Episode
 from warpdata.timeline.memory import ClockedSignal, check_increasing
@@ -82,15 +84,29 @@ class LeRobotSource(EpisodesSource):
             }
         }
 
+    @cached_property
+    def own_notes(self) -> Mapping[str, EpisodeNotes]:
+        """Notes that warpdata wrote into a set it exported, by episode id."""
+        if not self.place.exists(OURS):
+            return {}
+        return parse_notes(self.place.read(OURS, max_bytes=MAX_DOCUMENT_BYTES))
+
+    def _note(self, position: int) -> EpisodeNotes:
+        """The note of an episode; an empty one where there is none, or of an episode of another length."""
+        length = self.documents.episodes[position].length
+        note = self.own_notes.get(self.ids[position])
+        return note if note is not None and note.steps == length else EpisodeNotes(length)
+
     def open(self, position: int) -> Episode:
         """The episode at a position."""
         return Episode(self._episode(position))
 
     def _episode(self, position: int) -> ForeignSource:
         documents, row = self.documents, self.documents.episodes[position]
-        rows = EpisodeRows(documents, row)
+        note = self._note(position)
+        rows = EpisodeRows(documents, row, note.start_ns)
         signals = _Signals(self, row, rows)
-        static: dict[str, Any] = {"fps": documents.fps, "episode_index": row.number}
+        static: dict[str, Any] = {**note.static, "fps": documents.fps, "episode_index": row.number}
         if documents.info.get("robot_type") is not None:
             static["robot_type"] = documents.info["robot_type"]
         if signals.task is not None:
@@ -116,7 +132,7 @@ class LeRobotSource(EpisodesSource):
             task = row.tasks[0] if row.tasks and len(set(row.tasks)) == 1 else None
             rows.append({
                 "id": self.ids[number], "length": row.length, "task": task, "signals": names,
-                "duration_s": max(0, row.length - 1) / documents.fps, "start_ns": 0,
+                "duration_s": max(0, row.length - 1) / documents.fps, "start_ns": self._note(number).start_ns,
                 "rates": dict.fromkeys(names, float(documents.fps)), "counts": dict.fromkeys(names, row.length),
                 "problems": [], "fps": float(documents.fps), "episode_index": row.number,
                 "robot_type": documents.info.get("robot_type"),
@@ -159,8 +175,10 @@ def _about(documents: Documents, row: EpisodeRow) -> dict[str, Any]:
 class EpisodeRows:
     """The rows of one episode in its data file."""
 
-    def __init__(self, documents: Documents, row: EpisodeRow) -> None:
+    def __init__(self, documents: Documents, row: EpisodeRow, start_ns: int = 0) -> None:
         self.documents = documents
+        self.start_ns = start_ns
+        """Time of the first row; LeRobot counts from 0."""
         self.row = row
         self.path = f"{documents.place.name}/{row.data_file} (episode {row.number})"
         self._ts: NDArray[np.int64] | None = None
@@ -210,7 +228,7 @@ class EpisodeRows:
     def times(self) -> NDArray[np.int64]:
         """The times of the rows: exactly on the grid of the frame rate where `timestamp` says so."""
         if self._ts is None:
-            self._ts = frozen(self._read_times())
+            self._ts = frozen(self._read_times() + self.start_ns)
         return self._ts
 
     def _read_times(self) -> NDArray[np.int64]:
@@ -447,7 +465,7 @@ _NEAR = 0.25
 
 def first_frame(video: SourceVideo, rows: EpisodeRows, start_s: float, name: str) -> int:
     """The frame of a file that the first row of an episode shows; every row must have its frame."""
-    times = rows.times()
+    times = rows.times() - rows.start_ns
     if not len(times):
         return 0
     wanted = start_s + times.astype(np.float64) / 1e9

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from warpdata.bytekit.io.commit import commit_folder, map_os_errors
-from warpdata.convert.aligning import AlignOptions, Hold, exact_rate
+from warpdata.convert.aligning import AlignOptions, Hold, exact_rate, steps_with
 from warpdata.convert.each_episode import OnError, Progress, check_on_error, exported
 from warpdata.convert.lerobot import tables
 from warpdata.convert.lerobot.documents import OURS, file_bytes, restored_numbers
@@ -27,8 +27,8 @@ from warpdata.convert.lerobot.statistics import SetStatistics, of_rows
 from warpdata.convert.place import check_inside
 from warpdata.convert.plain_names import under_own_names
 from warpdata.convert.receipt import ConversionReceipt
-from warpdata.convert.rows import stated_rate
-from warpdata.episodes.collection import Episodes
+from warpdata.convert.rows import measured_rate, stated_rate
+from warpdata.episodes.collection.episodes import Episodes
 from warpdata.errors import ConflictError, SchemaMismatchError, WarpError, nearest
 from warpdata.formats.episodedir.images import VideoOptions
 from warpdata.formats.episodedir.sample_table import is_same_stream
@@ -107,7 +107,7 @@ def write(
         out = _Set(folder, version, episodes, receipt, limits, Path(scratch))
         out.robot_type, out.no_task = robot_type, task
         try:
-            out.choose(names, frames_as, on_error)
+            out.choose(names, frames_as, on_error, alignment)
             work = out.preparing(alignment, video or CODEC)
             each = exported(episodes, work, jobs=jobs, on_error=on_error, receipt=receipt, progress=progress)
             for position, made in each:
@@ -184,7 +184,11 @@ class _Set:
         return found if isinstance(found, int) and found > 0 else 1000
 
     def choose(
-        self, names: Mapping[str, str] | None, frames_as: Literal["video", "image"], on_error: OnError
+        self,
+        names: Mapping[str, str] | None,
+        frames_as: Literal["video", "image"],
+        on_error: OnError,
+        alignment: AlignOptions,
     ) -> None:
         """Decide on features, paths and tasks from the first episode that can be read, and what the source said."""
         stated = self.episodes.metadata.get(FORMAT)
@@ -204,7 +208,8 @@ class _Set:
         fps = self.info.get("fps", first.static.get("fps"))
         if first.meta.get("fps_from") == "user":
             fps = first.meta.get("fps")
-        self.fps = fps if stated_rate(fps) is not None else None
+        self.fps = fps if stated_rate(fps) is not None and alignment.clock is None else None
+        self.fps = alignment.rate or self.fps or self._measured_rate(position, alignment)
         for each in self.features.found:
             if each.name != each.signal:
                 self.receipt.notes.append(f"{each.signal} is called {each.name} there")
@@ -216,6 +221,17 @@ class _Set:
             if each.storing == "video":
                 self.cameras[each.name] = _Camera(Numbers(self.chunks_size))
 
+    def _measured_rate(self, first: int, alignment: AlignOptions) -> float | None:
+        """The rate of the first episode that has one: a single step has none."""
+        for position in range(first, len(self.episodes)):
+            try:
+                rate = measured_rate(steps_with(self.episodes[position], alignment).times_ns)
+            except WarpError:
+                continue
+            if rate is not None:
+                return rate
+        return None
+
     def preparing(self, alignment: AlignOptions, codec: VideoOptions) -> Preparing:
         """How episodes are prepared, by whoever does it."""
         sampled = max(1, min(16, _SAMPLED_FRAMES // len(self.episodes)))
@@ -225,13 +241,7 @@ class _Set:
 
     def add(self, made: Prepared) -> None:
         """Write one episode behind the others."""
-        if self.fps is None or self.receipt.supplied.get("rate") is not None:
-            self.fps = made.fps
-        if made.fps != self.fps:
-            raise SchemaMismatchError(
-                f"episode {made.id} has {made.fps:g} steps a second, the others {self.fps:g}",
-                hint="Choose one rate: rate=… (--rate).",
-            )
+        assert made.fps == self.fps
         texts = self._texts(made)
         defaults = self._defaults(len(self.rows), made.length, texts)
         columns = {each.name: self._column(each, made) for each in self.features.found}
@@ -251,6 +261,7 @@ class _Set:
         self.rows.append(_Row(made.length, tasks, data, self.frames, videos, stats, made.more))
         self.frames += made.length
         self.receipt.add(made.notes)
+        self.receipt.episode_notes[f"{len(self.rows) - 1:012d}"] = made.own
 
     def _column(self, each: Feature, made: Prepared) -> Any:
         """The column of a feature; None of one that is video."""

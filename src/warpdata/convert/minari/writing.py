@@ -14,6 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from warpdata.bytekit.io.commit import commit_folder, write_file
+from warpdata.convert.aligning import AlignOptions, Hold
+from warpdata.convert.exporting import StepColumn, counted, episode_notes, step_columns, usable
 from warpdata.convert.hdf5.file import Hdf5Out, writing
 from warpdata.convert.importing import OnError, Progress
 from warpdata.convert.kept_values import packed, unpacked
@@ -29,9 +31,8 @@ from warpdata.convert.minari.spaces import (
 )
 from warpdata.convert.plain_names import under_own_names
 from warpdata.convert.receipt import RECEIPT_FILE, ConversionReceipt, Note, called, note_of
-from warpdata.convert.step_rows import StepColumn, counted, step_columns, usable
-from warpdata.episodes.collection import Episodes
-from warpdata.episodes.encoded import encoded_run
+from warpdata.episodes.collection.episodes import Episodes
+from warpdata.episodes.sources.encoded import encoded_run
 from warpdata.errors import CorruptLayoutError, SchemaMismatchError, require_word
 from warpdata.timeline.episode import Episode
 from warpdata.timeline.meta import Role
@@ -52,6 +53,9 @@ def write(
     data_format: Literal["hdf5", "arrow", "parquet"] | None = None,
     dataset_id: str | None = None,
     final_observation: Literal["repeat", "drop"] = "repeat",
+    rate: float | None = None,
+    clock: str | None = None,
+    align: Hold = "hold",
     on_error: OnError = "stop",
     progress: Progress | None = None,
 ) -> ConversionReceipt:
@@ -60,6 +64,9 @@ def write(
     `data_format` is that of the source, else HDF5; `dataset_id` the name in Minari's root, by default the last part of
     the target. Minari wants an observation after the last action: where there is none, the last one is repeated, or
     the last step is dropped.
+
+    Steps are those of the episode, or a grid of `rate` per second, or the records of the signal `clock`, aligned by
+    `align`. Their times are kept in `warpdata.json`.
     """
     if data_format is not None:
         require_word("data_format", data_format, FORMATS)
@@ -68,12 +75,13 @@ def write(
     told = dict(unpacked(kept.get("metadata", {}))) if isinstance(kept, Mapping) else {}
     kind = data_format or (told.get("data_format") if told.get("data_format") in FORMATS else None) or "hdf5"
     episodes = under_own_names(episodes)
-    receipt = ConversionReceipt.of_export("minari", episodes, target, MINARI_VERSION)
-    episodes = usable(episodes, on_error, receipt)
+    options = AlignOptions(rate, clock, align)
+    receipt = ConversionReceipt.of_export("minari", episodes, target, MINARI_VERSION, options.to_json())
+    episodes = usable(episodes, on_error, receipt, options)
     with commit_folder(target) as folder:
         data = folder / "data"
         data.mkdir()
-        plan = _Plan.of(episodes, told, final_observation)
+        plan = _Plan.of(episodes, told, final_observation, options)
         total = _fill(data, episodes, plan, str(kind), receipt, progress)
         told |= {
             "total_episodes": len(episodes), "total_steps": total, "data_format": kind,
@@ -111,12 +119,14 @@ def _fill(
             for number, episode in enumerate(counted(episodes, progress)):
                 made = _EpisodeOut(episode, plan)
                 made.to_hdf5(out, number)
+                made.note_in(receipt, number)
                 total += made.steps
                 receipt.add(made.notes)
         return total
     for number, episode in enumerate(counted(episodes, progress)):
         made = _EpisodeOut(episode, plan)
         made.to_table(data, number, kind)
+        made.note_in(receipt, number)
         total += made.steps
         receipt.add(made.notes)
     return total
@@ -134,13 +144,14 @@ class _Plan:
     action_space: str
     jpeg: bool
     final: str
+    options: AlignOptions
 
     @classmethod
-    def of(cls, episodes: Episodes, told: Mapping[str, Any], final: str) -> _Plan:
+    def of(cls, episodes: Episodes, told: Mapping[str, Any], final: str, options: AlignOptions) -> _Plan:
         """From the first episode, and the spaces of the source where they fit."""
         if not len(episodes):
             raise CorruptLayoutError("a Minari dataset has at least one episode")
-        _, columns = step_columns(episodes[0])
+        _, columns = step_columns(episodes[0], options)
         names = _paths(columns)
         spaces = {
             path: space_of(columns[name].meta)
@@ -163,7 +174,7 @@ class _Plan:
         jpeg = all(_jpegs(columns[name]) is not None for name in pictures) and bool(
             told.get("jpeg_encoding", True)
         )
-        return cls(names, spaces, observation, action, jpeg, final)
+        return cls(names, spaces, observation, action, jpeg, final, options)
 
 
 def _fits(space: Mapping[str, Any], column: StepColumn) -> bool:
@@ -225,7 +236,8 @@ class _EpisodeOut:
 
     def __init__(self, episode: Episode, plan: _Plan) -> None:
         self._episode, self._plan = episode, plan
-        steps, self._columns = step_columns(episode)
+        steps, self._columns = step_columns(episode, plan.options)
+        self._step_times = steps
         self.notes: dict[str, Note] = {}
         paths = _paths(self._columns)
         if {name: path for name, path in paths.items() if not path.startswith("infos")} != {
@@ -238,6 +250,12 @@ class _EpisodeOut:
         self.steps = len(steps) - (1 if self._is_short and plan.final == "drop" else 0)
         kept = episode.meta.get("minari")
         self._kept: Mapping[str, Any] = kept if isinstance(kept, Mapping) else {}
+
+    def note_in(self, receipt: ConversionReceipt, number: int) -> None:
+        """Enter the step times and static items into the receipt."""
+        receipt.episode_notes[f"episode_{number}"] = episode_notes(
+            self._episode, self._columns, self._step_times, self.steps, self._plan.options
+        )
 
     def _rows(self, path: str, column: StepColumn) -> tuple[int, int]:
         """How many rows are written, and how many of them are there."""

@@ -16,6 +16,7 @@ from warpdata.bytekit.process.locks import ThreadLock
 from warpdata.convert.aligning import LAST_ROW
 from warpdata.convert.pictures import PictureRows
 from warpdata.convert.place import Place, check_inside
+from warpdata.convert.receipt import RECEIPT_FILE
 from warpdata.convert.rlds.example import Values, parse_example
 from warpdata.convert.rlds.features import (
     RAGGED_LENGTHS,
@@ -29,8 +30,9 @@ from warpdata.convert.rlds.features import (
     rows_of,
 )
 from warpdata.convert.rlds.records import ArrayRecordFile, RecordFile, TFRecordFile, begins_with_record
+from warpdata.convert.set_notes import MAX_DOCUMENT_BYTES
 from warpdata.convert.stepped import EpisodeColumn, Parts, Rows, SteppedEpisodes, positive
-from warpdata.episodes.collection import Episodes
+from warpdata.episodes.collection.episodes import Episodes
 from warpdata.errors import (
     BadMagicError,
     CorruptLayoutError,
@@ -126,6 +128,12 @@ class RldsEpisodes(SteppedEpisodes):
     @cached_property
     def _prefix(self) -> str | None:
         return None if self._place.is_file else _version_below(self._place)
+
+    def own_document(self) -> bytes | None:
+        """The document that warpdata writes beside the description."""
+        name = f"{self._prefix}{RECEIPT_FILE}"
+        is_there = self._prefix is not None and self._place.exists(name)
+        return self._place.read(name, max_bytes=MAX_DOCUMENT_BYTES) if is_there else None
 
     @cached_property
     def info(self) -> dict[str, Any]:
@@ -327,7 +335,11 @@ class Record:
         told = [rows for rows in found.values() if rows]
         if not told:
             if not any(leaf.in_steps for leaf in self.leaves):
-                raise CorruptLayoutError("there is no list of steps", path=self.where)
+                raise BadMagicError(
+                    f"TFRecords of single values, not of episodes: each has {', '.join(sorted(self.lists))}",
+                    path=self.where,
+                    hint="A record of RLDS is an episode, with a value for each step in every feature.",
+                )
             return 0
         steps = found.get(f"{STEPS}/is_first") or told[0]
         for path, rows in found.items():

@@ -16,8 +16,9 @@ from numpy.typing import NDArray
 
 from warpdata.bytekit.io.commit import commit_folder
 from warpdata.bytekit.png import encode_png
-from warpdata.convert.aligning import LAST_ROW, AlignOptions, Hold, aligned
+from warpdata.convert.aligning import LAST_ROW, AlignOptions, Hold
 from warpdata.convert.each_episode import OnError, Progress, exported
+from warpdata.convert.exporting import StepColumn, episode_notes, step_columns
 from warpdata.convert.place import check_inside
 from warpdata.convert.plain_names import under_own_names
 from warpdata.convert.receipt import RECEIPT_FILE, ConversionReceipt, Note, called
@@ -25,12 +26,10 @@ from warpdata.convert.rlds.example import Values, build_example, bytes_values
 from warpdata.convert.rlds.features import RAGGED_LENGTHS, RAGGED_VALUES, STEPS, Leaf, leaves_of
 from warpdata.convert.rlds.reading import EPISODE_METADATA, FEATURES, INFO, TASKS
 from warpdata.convert.rlds.records import MAX_RECORD_BYTES, packed_record
-from warpdata.convert.step_rows import StepColumn, step_columns
-from warpdata.episodes.collection import Episodes
-from warpdata.episodes.encoded import encoded_run
+from warpdata.episodes.collection.episodes import Episodes
+from warpdata.episodes.sources.encoded import encoded_run
 from warpdata.errors import LimitExceededError, SchemaMismatchError, WarpError
 from warpdata.timeline.episode import Episode
-from warpdata.timeline.steps import Steps
 
 SHARD_BYTES = 256 << 20
 _CLASS = "tensorflow_datasets.core.features."
@@ -104,7 +103,7 @@ class _Set:
         """Write every episode, then what TFDS must know."""
         lengths = self._kept_lengths(episodes)
         work = _Records(self._options, self._fields(episodes, on_error))
-        for _, (record, split, notes) in exported(
+        for _, (record, split, notes, about) in exported(
             episodes, work, jobs=jobs, on_error=on_error, receipt=self._receipt, progress=progress
         ):
             files = self._splits.get(split)
@@ -112,6 +111,7 @@ class _Set:
                 check_inside(split, str(self._folder))
                 files = _SplitFiles(self._folder, split, self._shard_bytes, lengths.get(split))
                 self._splits[split] = files
+            self._receipt.episode_notes[f"{split}-{files.episodes:06d}"] = about
             files.add(record)
             self._receipt.add(notes)
         described = []
@@ -148,7 +148,7 @@ class _Set:
         for position in range(len(episodes)):
             try:
                 episode = episodes[position]
-                found = _plan(episode, _columns(episode, self._options)[1])
+                found = _plan(episode, step_columns(episode, self._options)[1])
             except WarpError:
                 if on_error == "stop":
                     raise
@@ -168,12 +168,6 @@ class _Set:
         return found
 
 
-def _columns(episode: Episode, options: AlignOptions) -> tuple[Steps, dict[str, StepColumn]]:
-    """An episode by step, at the rate that was asked for."""
-    chosen = aligned(episode, options).steps if options.to_json() else None
-    return step_columns(episode, chosen)
-
-
 @dataclass(frozen=True, slots=True)
 class _Records:
     """Makes the record of an episode; it travels to other processes."""
@@ -181,9 +175,11 @@ class _Records:
     options: AlignOptions
     fields: Sequence[_Field]
 
-    def __call__(self, _position: int, episode: Episode) -> tuple[bytes, str, dict[str, Note]]:
-        """The record, the split it belongs to, and what became of the signals."""
-        steps, columns = _columns(episode, self.options)
+    def __call__(
+        self, _position: int, episode: Episode
+    ) -> tuple[bytes, str, dict[str, Note], dict[str, Any]]:
+        """The record, the split it belongs to, what became of the signals, and step times with static items."""
+        steps, columns = step_columns(episode, self.options)
         rows = len(steps) + any(column.has_more for column in columns.values())
         notes: dict[str, Note] = {}
         features: dict[str, Values] = {}
@@ -215,7 +211,8 @@ class _Records:
                 f"episode {episode.id!r} takes {len(data)} bytes; one record holds at most {MAX_RECORD_BYTES}",
                 hint="Split it first.",
             )
-        return data, str(episode.static.get("split") or "train"), notes
+        about = episode_notes(episode, columns, steps, rows, self.options)
+        return data, str(episode.static.get("split") or "train"), notes, about
 
 
 def _plan(episode: Episode, columns: Mapping[str, StepColumn]) -> list[_Field]:
@@ -251,6 +248,11 @@ class _SplitFiles:
         self._counts: list[int] = []
         self._size = 0
         self.example_bytes = 0
+
+    @property
+    def episodes(self) -> int:
+        """How many records there are."""
+        return sum(self._counts)
 
     def add(self, data: bytes) -> None:
         """Append a record to the last file, or to a new one."""

@@ -16,15 +16,15 @@ from warpdata.bytekit.dtype import dtype_of
 from warpdata.bytekit.io.ranges import BytesRangeReader, PartRangeReader, RangeReader
 from warpdata.bytekit.jsontext import parse_json
 from warpdata.bytekit.lazy import cached_property
-from warpdata.convert.kept_values import unpacked
 from warpdata.convert.npy import npy_header
 from warpdata.convert.npz_file import NpzFile
 from warpdata.convert.place import Place
 from warpdata.convert.rows import stated_rate
+from warpdata.convert.set_notes import EpisodeNotes
 from warpdata.convert.stepped import EpisodeColumn, MemoryRows, Parts, Rows, SteppedEpisodes, VideoRows
 from warpdata.convert.webdataset.samples import SampleField, Shards, TarSample
-from warpdata.episodes.collection import Episodes
-from warpdata.episodes.file_video import SourceVideo
+from warpdata.episodes.collection.episodes import Episodes
+from warpdata.episodes.sources.file_video import SourceVideo
 from warpdata.errors import (
     BlobNotFoundError,
     CorruptLayoutError,
@@ -145,11 +145,11 @@ class TarEpisodes(SteppedEpisodes):
                 values[:] = listed
                 signal, role = by_field[field]
                 named[signal] = EpisodeColumn(MemoryRows(values, "text"), as_role(role))
-        stated = told.get("steps")
-        count = stated if isinstance(stated, int) and 0 <= stated <= steps else steps
-        named = {signal: _every_step(column, count) for signal, column in named.items()}
-        fps = self._fps or stated_rate(told.get("fps"))
-        return Parts(name, count, named, unpacked(told["static"]), {}, fps, place=place)
+        note = EpisodeNotes.from_json(told)
+        if note is None or not 0 <= note.steps <= steps:
+            raise CorruptLayoutError(f"{OWN_FIELD} is damaged", path=place)
+        named = {signal: _every_step(column, note.steps) for signal, column in named.items()}
+        return self.with_note(Parts(name, note.steps, named, place=place), note)
 
     # A sample per step.
 
@@ -289,11 +289,7 @@ def _open_field(shards: Shards, field: SampleField, name: str) -> RangeReader:
 
 def _own(told: Any) -> Mapping[str, Any] | None:
     """What warpdata wrote of an episode beside it, if it is sound."""
-    if (
-        not isinstance(told, Mapping)
-        or not isinstance(told.get("signals"), Mapping)
-        or not isinstance(told.get("static"), Mapping)
-    ):
+    if not isinstance(told, Mapping) or not isinstance(told.get("signals"), Mapping):
         return None
     known = all(
         isinstance(about, Mapping) and isinstance(about.get("field"), str) and about.get("role") in ROLES

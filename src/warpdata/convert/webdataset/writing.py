@@ -19,15 +19,16 @@ from numpy.typing import NDArray
 from warpdata.bytekit.align import padding
 from warpdata.bytekit.io.commit import NewFile, commit_file, commit_folder
 from warpdata.bytekit.io.ranges import RangeReader
+from warpdata.bytekit.jsontext import dump_json
+from warpdata.convert.aligning import AlignOptions, Hold
 from warpdata.convert.each_episode import OnError, Progress, exported
-from warpdata.convert.kept_values import packed
+from warpdata.convert.exporting import StepColumn, episode_notes, source_id, step_columns
 from warpdata.convert.npz_file import npz_bytes
 from warpdata.convert.plain_names import under_own_names
 from warpdata.convert.receipt import RECEIPT_FILE, ConversionReceipt, Note, note_of
-from warpdata.convert.step_rows import StepColumn, source_id, step_columns
 from warpdata.convert.webdataset.reading import OWN_FIELD, Per
-from warpdata.episodes.collection import Episodes
-from warpdata.episodes.encoded import encoded_camera, encoded_run
+from warpdata.episodes.collection.episodes import Episodes
+from warpdata.episodes.sources.encoded import encoded_camera, encoded_run
 from warpdata.errors import SchemaMismatchError
 from warpdata.formats.tarshard.layout import BLOCK_BYTES
 from warpdata.formats.tarshard.writer import member_header
@@ -45,6 +46,9 @@ def write(
     per: Per | None = None,
     shard_bytes: int = 256 << 20,
     prefix: str = "shard",
+    rate: float | None = None,
+    clock: str | None = None,
+    align: Hold = "hold",
     on_error: OnError = "stop",
     jobs: int = 1,
     progress: Progress | None = None,
@@ -55,20 +59,25 @@ def write(
     episode as its folder. By default as the source was, else per episode. Shards that were WebDataset before keep their
     names and samples; others have about `shard_bytes`. JPEG and PNG pictures and encoded videos are copied. `jobs`
     processes make samples; the shards are the same whoever did it.
+
+    Steps are those of the episode, or a grid of `rate` per second, or the records of the signal `clock`, aligned by
+    `align`. Their times are kept in the samples.
     """
     if per not in (None, "episode", "step"):
         raise ValueError(f"per is 'episode' or 'step', not {per!r}")
     episodes = under_own_names(episodes)
-    receipt = ConversionReceipt.of_export("webdataset", episodes, target)
+    options = AlignOptions(rate, clock, align)
+    receipt = ConversionReceipt.of_export("webdataset", episodes, target, supplied=options.to_json())
     kept = episodes.metadata.get("webdataset")
-    kept = kept if isinstance(kept, Mapping) and per in (None, kept.get("per")) and episodes.is_whole else {}
+    is_kept = isinstance(kept, Mapping) and per in (None, kept.get("per")) and episodes.is_whole
+    kept = kept if isinstance(kept, Mapping) and is_kept and not options.to_json() else {}
     chosen: Per = per or kept.get("per") or "episode"
     with (
         commit_folder(target) as folder,
         tempfile.TemporaryDirectory(prefix="warpdata-") as scratch,
         contextlib.closing(_Shards(folder, kept.get("shards"), shard_bytes, prefix)) as out,
     ):
-        work = partial(_write_part, Path(scratch), chosen, bool(kept))
+        work = partial(_write_part, Path(scratch), chosen, bool(kept), options)
         for _, (part, samples, notes) in exported(
             episodes, work, jobs=jobs, on_error=on_error, receipt=receipt, progress=progress
         ):
@@ -83,10 +92,10 @@ Sample = tuple[int | None, int]
 
 
 def _write_part(
-    scratch: Path, per: Per, is_own: bool, position: int, episode: Episode
+    scratch: Path, per: Per, is_own: bool, options: AlignOptions, position: int, episode: Episode
 ) -> tuple[Path, list[Sample], dict[str, Note]]:
     """The samples of one episode, one after the other in a file of their own."""
-    made = _PerStep(episode, is_own) if per == "step" else _PerEpisode(episode, is_own)
+    made = (_PerStep if per == "step" else _PerEpisode)(episode, is_own, options)
     part = scratch / f"{position}.tar"
     samples: list[Sample] = []
     with open(part, "xb") as out:
@@ -151,12 +160,13 @@ def _pieces(data: bytes | RangeReader) -> Iterator[bytes | memoryview]:
 class _Samples:
     """One episode on its way into samples."""
 
-    def __init__(self, episode: Episode, is_own: bool) -> None:
+    def __init__(self, episode: Episode, is_own: bool, options: AlignOptions) -> None:
+        self._options = options
         kept = episode.meta.get("webdataset")
         self._kept: Mapping[str, Any] = kept if is_own and isinstance(kept, Mapping) else {}
         self._episode = episode
         self._id = re.sub(r"[^A-Za-z0-9_-]", "_", source_id(episode))
-        self._steps, self._columns = step_columns(episode)
+        self._steps, self._columns = step_columns(episode, options)
         self._fields: dict[str, str] = dict(self._kept.get("fields", {}))
         self.notes: dict[str, Note] = {}
 
@@ -178,12 +188,8 @@ class _Samples:
             name: {"field": field, "role": self._episode.signals[name].meta.role}
             for name, field in self._fields.items()
         }  # fmt: skip
-        fps = None if self._episode.meta.get("fps_from") == "assumed" else self._episode.meta.get("fps")
-        found = {
-            "id": source_id(self._episode), "steps": len(self._steps), "fps": fps, "signals": roles,
-            "static": packed(dict(self._episode.static)),
-        }  # fmt: skip
-        return json.dumps(found, allow_nan=False).encode()
+        notes = episode_notes(self._episode, self._columns, self._steps, len(self._steps), self._options)
+        return dump_json({"id": source_id(self._episode), "signals": roles, **notes})
 
 
 class _PerEpisode(_Samples):

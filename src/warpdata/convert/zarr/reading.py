@@ -9,13 +9,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from warpdata.bytekit.lazy import cached_property
-from warpdata.convert.kept_values import packed, unpacked
+from warpdata.convert.kept_values import packed
 from warpdata.convert.mapping import bounds_of
 from warpdata.convert.place import Place
-from warpdata.convert.rows import stated_rate
+from warpdata.convert.receipt import RECEIPT_FILE
+from warpdata.convert.set_notes import MAX_DOCUMENT_BYTES
 from warpdata.convert.stepped import EpisodeColumn, PartRows, Parts, SteppedEpisodes, Times, seconds_as_times
 from warpdata.convert.zarr.store import ZIP_MAGIC, ZarrRows, ZarrStore
-from warpdata.episodes.collection import Episodes
+from warpdata.episodes.collection.episodes import Episodes
 from warpdata.errors import (
     BadMagicError,
     CorruptLayoutError,
@@ -26,9 +27,6 @@ from warpdata.errors import (
 from warpdata.timeline.meta import Role, guess_role
 
 ENDS = "meta/episode_ends"
-OWN = "warpdata"
-"""In the attributes of the root: what a replay buffer has no place for."""
-
 _OTHERS = ("timestamp", "timestamps")
 
 
@@ -97,20 +95,16 @@ class ReplayBuffer(SteppedEpisodes):
                 )
         return bounds_of(ends.astype(np.int64), count, self.name)
 
-    @cached_property
-    def told(self) -> Mapping[str, Any]:
-        """What warpdata wrote of the episodes beside them."""
-        attributes = self._store.json(".zattrs") or {}
-        found = attributes.get(OWN)
-        return found if isinstance(found, Mapping) else {}
+    def own_document(self) -> bytes | None:
+        """The document that warpdata writes into the tree."""
+        return self._store.get(RECEIPT_FILE, MAX_DOCUMENT_BYTES)
 
     @cached_property
     def ids(self) -> Sequence[str]:
-        """Numbers, or the names that were kept."""
+        """The ids that the set had when it was exported, or numbers."""
         count = len(self.bounds) - 1
-        kept = self.told.get("ids")
-        if isinstance(kept, list) and len(kept) == count and len({str(each) for each in kept}) == count:
-            return [str(each) for each in kept]
+        if len(self.own_notes) == count:
+            return list(self.own_notes)
         return [f"episode_{number:06d}" for number in range(count)]
 
     def parts(self, position: int) -> Parts:
@@ -121,12 +115,9 @@ class ReplayBuffer(SteppedEpisodes):
             key: EpisodeColumn(PartRows(rows, start, stop), _role(key))
             for key, rows in self.arrays.items() if 0 not in rows.row_shape
         }  # fmt: skip
-        kept = self.told.get("static")
-        static = kept[position] if isinstance(kept, list) and len(kept) == len(self.ids) else {}
-        fps = stated_rate(self.told.get("fps"))
         return Parts(
-            self.ids[position], stop - start, columns, unpacked(static) if isinstance(static, Mapping) else {},
-            {"zarr": {"number": position}}, self._fps or fps, times=self._step_times(start, stop, place), place=place,
+            self.ids[position], stop - start, columns, {}, {"zarr": {"number": position}}, self._fps,
+            times=self._step_times(start, stop, place), place=place,
         )  # fmt: skip
 
     def _step_times(self, start: int, stop: int, place: str) -> Times | None:
@@ -152,8 +143,6 @@ class ReplayBuffer(SteppedEpisodes):
             key.removesuffix(".zattrs").rstrip("/"): packed(self._store.json(key) or {})
             for key in self._store.documents() if key.endswith(".zattrs")
         }  # fmt: skip
-        own = attributes.get("", {})
-        own.pop(OWN, None)
         stored = {
             key: {name: packed(rows.about.get(name)) for name in ("chunks", "compressor", "fill_value")}
             for key, rows in self.arrays.items()

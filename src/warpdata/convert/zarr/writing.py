@@ -14,15 +14,24 @@ import numpy as np
 from numpy.typing import NDArray
 
 from warpdata.bytekit.io.commit import commit_file, commit_folder
+from warpdata.convert.aligning import AlignOptions, Hold
+from warpdata.convert.exporting import (
+    StepColumn,
+    counted,
+    episode_notes,
+    source_id,
+    step_columns,
+    usable,
+    without_last,
+)
 from warpdata.convert.importing import OnError, Progress
-from warpdata.convert.kept_values import packed, unpacked
+from warpdata.convert.kept_values import unpacked
 from warpdata.convert.place import check_inside
 from warpdata.convert.plain_names import under_own_names
 from warpdata.convert.receipt import RECEIPT_FILE, ConversionReceipt, Note, note_of
-from warpdata.convert.step_rows import StepColumn, counted, source_id, step_columns, usable, without_last
 from warpdata.convert.zarr import codecs
-from warpdata.convert.zarr.reading import ENDS, OWN
-from warpdata.episodes.collection import Episodes
+from warpdata.convert.zarr.reading import ENDS
+from warpdata.episodes.collection.episodes import Episodes
 from warpdata.errors import CorruptLayoutError, SchemaMismatchError
 from warpdata.timeline.episode import Episode
 
@@ -42,6 +51,9 @@ def write(
     target: str | os.PathLike[str],
     *,
     compressor: Compressor = "source",
+    rate: float | None = None,
+    clock: str | None = None,
+    align: Hold = "hold",
     on_error: OnError = "stop",
     progress: Progress | None = None,
 ) -> ConversionReceipt:
@@ -49,18 +61,22 @@ def write(
 
     Every episode has the same signals, one row per step: what was seen after the last step has no place. `compressor`
     is how the source was compressed, where that is lossless and can be done here, or one by name.
+
+    Steps are those of the episode, or a grid of `rate` per second, or the records of the signal `clock`, aligned by
+    `align`. Their times are kept in `warpdata.json`.
     """
     if compressor not in ("source", *_COMPRESSORS):
         raise ValueError(f"compressor is one of source, {', '.join(_COMPRESSORS)}, not {compressor!r}")
     episodes = under_own_names(episodes)
-    receipt = ConversionReceipt.of_export("zarr", episodes, target, "2")
-    episodes = usable(episodes, on_error, receipt)
+    options = AlignOptions(rate, clock, align)
+    receipt = ConversionReceipt.of_export("zarr", episodes, target, "2", options.to_json())
+    episodes = usable(episodes, on_error, receipt, options)
     kept = episodes.metadata.get("zarr")
     kept = kept if isinstance(kept, Mapping) else {}
     with _tree(target) as put:
         for group in ("", "data/", "meta/"):
             put(f"{group}.zgroup", _GROUP)
-        _Buffer(put, kept, compressor, receipt).fill(episodes, progress)
+        _Buffer(put, kept, compressor, options, receipt).fill(episodes, progress)
     return receipt
 
 
@@ -159,33 +175,31 @@ class _Buffer:
     """The arrays of a replay buffer, filled episode by episode."""
 
     def __init__(
-        self, put: Put, kept: Mapping[str, Any], compressor: str, receipt: ConversionReceipt
-    ) -> None:
+        self, put: Put, kept: Mapping[str, Any], compressor: str, options: AlignOptions,
+        receipt: ConversionReceipt,
+    ) -> None:  # fmt: skip
+        self._options = options
         self._put, self._kept, self._compressor, self._receipt = put, kept, compressor, receipt
         self._arrays: dict[str, _Array] = {}
 
     def fill(self, episodes: Episodes, progress: Progress | None) -> None:
         """Write all episodes and what belongs to them."""
         ends: list[int] = []
-        statics: list[Mapping[str, Any]] = []
-        rates = set()
         for episode in counted(episodes, progress):
             steps, notes = self._add(episode)
             ends.append((ends[-1] if ends else 0) + steps)
-            statics.append(episode.static)
-            rates.add(
-                None if episode.meta.get("fps_from") in ("assumed", "times") else episode.meta.get("fps")
-            )
             self._receipt.add(notes)
         for array in self._arrays.values():
             array.finish()
         self._ends(np.array(ends, np.int64))
         for path, value in self._kept.get("arrays", {}).items():
             self._whole(path, np.asarray(unpacked(value)))
-        self._attributes(episodes, statics, rates)
+        for path, value in self._kept.get("attributes", {}).items():
+            self._put(f"{path}/.zattrs".lstrip("/"), json.dumps(unpacked(value), indent=4).encode())
+        self._put(RECEIPT_FILE, self._receipt.document())
 
     def _add(self, episode: Episode) -> tuple[int, dict[str, Note]]:
-        steps, columns = step_columns(episode)
+        steps, columns = step_columns(episode, self._options)
         notes: dict[str, Note] = {}
         usable = {}
         for name, column in columns.items():
@@ -203,6 +217,9 @@ class _Buffer:
             )
         for name, column in usable.items():
             notes[name] = self._column(name, column, episode.id)
+        self._receipt.episode_notes[source_id(episode)] = episode_notes(
+            episode, columns, steps, len(steps), self._options
+        )
         return len(steps), notes
 
     def _column(self, name: str, column: StepColumn, episode_id: str) -> Note:
@@ -249,20 +266,3 @@ class _Buffer:
             key = ".".join(["0"] * array.ndim) or "0"
             self._put(f"{path}/{key}", codecs.encode(config, array if array.ndim else array.reshape(1)))
         put_array_json(self._put, path, array.shape, chunks, array.dtype, config)
-
-    def _attributes(self, episodes: Episodes, statics: list[Mapping[str, Any]], rates: set[Any]) -> None:
-        """Attributes as they were, and under our own name what has no place elsewhere."""
-        found = {path: unpacked(value) for path, value in self._kept.get("attributes", {}).items()}
-        own: dict[str, Any] = {}
-        ids = [source_id(episode) for episode in episodes]
-        if ids != [f"episode_{number:06d}" for number in range(len(ids))]:
-            own["ids"] = ids
-        if any(statics):
-            own["static"] = [packed(dict(each)) for each in statics]
-        if len(rates) == 1 and (rate := next(iter(rates))) is not None:
-            own["fps"] = rate
-        if own:
-            found[""] = {**found.get("", {}), OWN: own}
-        for path, value in found.items():
-            self._put(f"{path}/.zattrs".lstrip("/"), json.dumps(value, indent=4).encode())
-        self._put(RECEIPT_FILE, self._receipt.document())

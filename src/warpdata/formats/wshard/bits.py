@@ -25,7 +25,8 @@ def compute_error_residual(signal: ArrayLike, omen: ArrayLike) -> NDArray[np.int
     truth, guess = np.asarray(signal), np.asarray(omen)
     if truth.shape != guess.shape:
         raise ValueError(f"signal is {list(truth.shape)}, omen {list(guess.shape)}")
-    return sign2nddiff(truth.astype(np.float64) - guess.astype(np.float64))
+    with np.errstate(over="ignore", invalid="ignore"):
+        return sign2nddiff(truth.astype(np.float64) - guess.astype(np.float64))
 
 
 def pack_residual_bits(residuals: ArrayLike) -> bytes:
@@ -112,8 +113,9 @@ def reconstruct_from_omen_and_delta(
     omen: ArrayLike, quantized: ArrayLike, scales: ArrayLike, window_size: int = DELTA_WINDOW
 ) -> NDArray[Any]:
     """The prediction and its quantised difference added up: the truth, to half a step of its window."""
-    delta: NDArray[Any] = np.asarray(omen) + dequantize_delta(quantized, scales, window_size)
-    return delta
+    with np.errstate(over="ignore", invalid="ignore"):
+        truth: NDArray[Any] = np.asarray(omen) + dequantize_delta(quantized, scales, window_size)
+    return truth
 
 
 def _windows(values: NDArray[Any], size: int) -> NDArray[Any]:

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from warpdata.bytekit.arrays import as_array, frozen
 from warpdata.bytekit.dtype import DType, dtype_of
+from warpdata.bytekit.jsontext import plain_json
 from warpdata.bytekit.keys import chosen
 from warpdata.errors import SchemaMismatchError, suggests
 from warpdata.formats.wshard.block_rows import BlockRows
@@ -201,9 +202,8 @@ class Channel:
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Channel):
             return NotImplemented
-        same = (self.name, self.dtype, self.shape, self.about) == (
-            other.name, other.dtype, other.shape, other.about
-        )  # fmt: skip
+        same = (self.name, self.dtype, self.shape) == (other.name, other.dtype, other.shape)
+        same = same and plain_json(self.about) == plain_json(other.about)
         return same and _same_values(self.data, other.data, self.dtype) and _same_clock(self, other)
 
     __hash__ = None  # type: ignore[assignment]

@@ -21,6 +21,7 @@ from warpdata.bytekit.io.commit import (
 )
 from warpdata.bytekit.io.filenames import folded, keep_apart
 from warpdata.bytekit.jsontext import dump_json
+from warpdata.bytekit.reopen import NoPickle
 from warpdata.errors import (
     ConflictError,
     CorruptLayoutError,
@@ -34,14 +35,17 @@ from warpdata.formats.wshard import layout
 from warpdata.formats.wshard.chunks import (
     ChunkEntry,
     ChunkList,
-    channel_forms,
+    ClockSpans,
     check_chunk_hash,
     chunk_name,
+    chunk_profile,
     chunks_in,
+    clock_spans,
     file_sha256,
-    form_difference,
     list_name,
+    profile_mismatch,
     read_chunk_list,
+    time_mismatch,
     validate_chunk_continuity,
     write_chunk_list,
 )
@@ -50,11 +54,12 @@ from warpdata.formats.wshard.episode import WShardEpisode
 from warpdata.formats.wshard.load import load_wshard
 from warpdata.formats.wshard.reader import ShardReader, Verify
 from warpdata.formats.wshard.save import save_wshard
+from warpdata.formats.wshard.schema import ChannelRows
 from warpdata.formats.wshard.slicing import join_episodes, slice_episode
 from warpdata.formats.wshard.writer import ShardWriter
 
 
-class ChunkedEpisodeWriter:
+class ChunkedEpisodeWriter(NoPickle):
     """Writes the chunks of one episode into a folder; `finalize_manifest` ties them together.
 
     Where chunks of this episode are in the folder already, they stay as they are until `finalize_manifest` puts all new
@@ -87,7 +92,9 @@ class ChunkedEpisodeWriter:
         self._compression = compression
         self._compat = check_compat(compat)
         self._chunks: dict[int, ChunkEntry] = {}
-        self._forms: dict[str, Any] = {}
+        self._profile: dict[str, str] = {}
+        self._spans: dict[int, ClockSpans] = {}
+        self._has_unordered_times = False
         self._env_id = ""
         with map_os_errors(self.folder):
             self.folder.mkdir(parents=True, exist_ok=True)
@@ -121,16 +128,17 @@ class ChunkedEpisodeWriter:
             raise SchemaMismatchError(f"chunk {index} has {chunk.length} steps, its range {end - start}")
         total = chunk.total_chunks if self._total_chunks is None else self._total_chunks
         steps = (start, end) if chunk.length else None  # a range that names its last step cannot be empty
+        spans = self._check_continuity(chunk, index)
         placed = copy.copy(chunk)
         placed.id, placed.chunk_index = self.episode_id, index
         placed.total_chunks, placed.timestep_range = total, steps
-        self._check_forms(placed)
         name = chunk_name(self.episode_id, index)
         with map_os_errors(self.folder):
             _target(self.folder, name)
             self._stage.mkdir(exist_ok=True)
         save_wshard(placed, self._stage / name, self._compression, compat=self._compat)
         self._chunks[index] = ChunkEntry(index, name, "", (start, end), chunk.length)
+        self._spans[index] = spans
         self._env_id = self._env_id or chunk.env_id
         return self.folder / name
 
@@ -142,6 +150,8 @@ class ChunkedEpisodeWriter:
             raise RecordingError("chunks were written already", path=self.folder)
         starts = range(0, max(1, episode.length), self.chunk_size_t)  # one empty chunk keeps what is known
         self._total_chunks, self._env_id = len(starts), episode.env_id
+        clocks = [episode.clock_source, *(channel.clock_source for _, channel in episode.lanes())]
+        self._has_unordered_times = not all(_increases(clock) for clock in clocks if clock is not None)
         paths = []
         for start in starts:
             end = min(start + self.chunk_size_t, episode.length)
@@ -156,8 +166,17 @@ class ChunkedEpisodeWriter:
             raise RecordingError("the chunk list was written already", path=self.manifest_path)
         entries = tuple(self._sealed(self._chunks[index]) for index in sorted(self._chunks))
         total = sum(entry.length for entry in entries)
-        listed = ChunkList(self.episode_id, self._env_id, total, entries, self.manifest_path)
+        listed = ChunkList(
+            self.episode_id,
+            self._env_id,
+            total,
+            entries,
+            self.manifest_path,
+            has_unordered_times=self._has_unordered_times,
+        )
         validate_chunk_continuity(listed, check_channels=False)  # each was compared when it was written
+        if not self._has_unordered_times and (mismatch := time_mismatch(self._spans)):
+            raise SchemaMismatchError(mismatch, path=self.folder)
         with map_os_errors(self.folder):
             self._stage.mkdir(exist_ok=True)
         write_chunk_list(listed, self._stage / list_name(self.episode_id))
@@ -173,15 +192,21 @@ class ChunkedEpisodeWriter:
         if self.manifest is None and self._stage != self.folder and not is_moving:
             shutil.rmtree(self._stage, ignore_errors=True)
 
-    def _check_forms(self, chunk: WShardEpisode) -> None:
-        forms = channel_forms(chunk)
+    def _check_continuity(self, chunk: WShardEpisode, index: int) -> ClockSpans:
+        """Raise SchemaMismatchError unless a chunk fits to those written before; returns its first and last times."""
+        profile, spans = chunk_profile(chunk), clock_spans(chunk)
         if not self._chunks:
-            self._forms = forms
-        elif difference := form_difference(self._forms, forms):
+            self._profile = profile
+        mismatch = profile_mismatch(self._profile, profile)
+        if not mismatch and not self._has_unordered_times:
+            neighbours = {at: self._spans[at] for at in (index - 1, index + 1) if at in self._spans}
+            mismatch = time_mismatch({**neighbours, index: spans})
+        if mismatch:
             raise SchemaMismatchError(
-                f"this chunk {difference} the one before it",
-                hint="All chunks of an episode have the same channels.",
+                f"chunk {index} does not continue the chunks before it: {mismatch}",
+                hint="Give all chunks of an episode the same ids, rate, metadata and channels, and increasing times.",
             )
+        return spans
 
     def _range(self, index: int, length: int) -> tuple[int, int]:
         before = self._chunks.get(index - 1)
@@ -200,6 +225,11 @@ class ChunkedEpisodeWriter:
                 with commit_file(path) as out:
                     _restamped(shard, out, {"total_chunks": total})
         return replace(entry, sha256=file_sha256(path))
+
+
+def _increases(clock: ChannelRows) -> bool:
+    times = clock.rows(0, clock.length)
+    return bool((times[1:] > times[:-1]).all())
 
 
 def unfinished_cut(path: str | os.PathLike[str]) -> Path | None:
@@ -301,7 +331,7 @@ class ChunkedEpisodeReader:
         self.manifest = manifest if isinstance(manifest, ChunkList) else read_chunk_list(manifest)
         self._verify = verify
         self._open: dict[int, WShardEpisode] = {}
-        self._forms: dict[str, Any] = {}
+        self._profile: dict[str, str] = {}
         # Chunks are opened, and their channels compared, as they are needed.
         validate_chunk_continuity(self.manifest, check_channels=False)
 
@@ -321,10 +351,12 @@ class ChunkedEpisodeReader:
             chunk = load_wshard(self.manifest.chunk_bytes(entry), verify=self._verify)
             if chunk.length != entry.length or chunk.chunk_index not in (None, entry.chunk_index):
                 raise CorruptLayoutError(f"{entry.uri} is not chunk {entry.chunk_index} of its list")
-            forms = channel_forms(chunk)
-            self._forms = self._forms or forms
-            if difference := form_difference(self._forms, forms):
-                raise CorruptLayoutError(f"{entry.uri} {difference} another chunk of its list")
+            profile = chunk_profile(chunk)
+            self._profile = self._profile or profile
+            if mismatch := profile_mismatch(self._profile, profile):
+                raise CorruptLayoutError(
+                    f"{entry.uri} does not continue the other chunks of its list: {mismatch}"
+                )
             self._open[index] = chunk
         return self._open[index]
 
@@ -365,7 +397,9 @@ def list_again(path: str | os.PathLike[str], stated: ChunkList | None) -> ChunkL
             hint="Bring the chunks together that belong to it, and no others.",
         )  # fmt: skip
     in_order = tuple(sorted(entries, key=lambda entry: entry.chunk_index))
-    listed = ChunkList(*identities.pop(), sum(each.length for each in entries), in_order, where)
+    unordered = stated is not None and stated.has_unordered_times
+    total = sum(each.length for each in entries)
+    listed = ChunkList(*identities.pop(), total, in_order, where, has_unordered_times=unordered)
     validate_chunk_continuity(listed)
     return listed
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -48,7 +49,9 @@ class ChunkList:
     chunks: tuple[ChunkEntry, ...]
     path: Path | None = None
     folder: FolderReader | None = None
-    """Where the chunks lie if not on this machine."""
+    """The folder of the chunks if it is not on this machine."""
+    has_unordered_times: bool = False
+    """True if the episode that was cut into chunks had times that stand still or go back."""
 
     @property
     def total_chunks(self) -> int:
@@ -128,6 +131,7 @@ def read_chunk_list(source: Source | ShardReader, folder: FolderReader | None = 
             tuple(sorted(chunks, key=lambda each: each.chunk_index)),
             Path(shard.path) if folder is None else None,
             folder,
+            meta.get("unordered_times") is True,
         )
     except (KeyError, TypeError, ValueError) as error:
         raise CorruptLayoutError(
@@ -147,6 +151,8 @@ def write_chunk_list(listed: ChunkList, path: str | os.PathLike[str], *, durable
         "total_timesteps": listed.total_timesteps,
         "chunks": [_entry_json(each, listed.total_chunks) for each in listed.chunks],
     }
+    if listed.has_unordered_times:
+        meta["unordered_times"] = True
     with commit_file(path, durable=durable) as out:
         writer = ShardWriter(out, [layout.META_CHUNK_LIST], role=layout.ROLE_CHUNK_LIST)
         writer.add_bytes(layout.META_CHUNK_LIST, dump_json(meta), layout.CONTENT_JSON)
@@ -157,9 +163,11 @@ def write_chunk_list(listed: ChunkList, path: str | os.PathLike[str], *, durable
 def validate_chunk_continuity(
     listed: ChunkList, *, check_files: bool = False, check_channels: bool = True
 ) -> None:
-    """Raise CorruptLayoutError on a gap, a duplicate, a wrong length, or chunks that do not have the same channels.
+    """Raise CorruptLayoutError unless the chunks continue each other.
 
-    Channels are read off the metadata of the chunks, where the list says where they lie; `check_files` hashes them too.
+    Indices, step ranges and lengths are checked on the list. With `check_channels` the chunks of a list with a path are
+    opened: they must have the same ids, rate, metadata and channels, and times that go on from chunk to chunk.
+    `check_files` compares the SHA-256 of every file too.
     """
     indices = [each.chunk_index for each in listed.chunks]
     if sorted(indices) != list(range(len(indices))):
@@ -178,7 +186,7 @@ def validate_chunk_continuity(
         for each in listed.chunks:
             check_chunk_hash(listed, each)
     if check_channels and (listed.path is not None or listed.folder is not None):
-        _check_channels(listed)
+        _check_chunks(listed)
 
 
 def check_chunk_hash(listed: ChunkList, entry: ChunkEntry) -> None:
@@ -205,41 +213,83 @@ def file_sha256(source: Source) -> str:
     return state.hexdigest()
 
 
-def _check_channels(listed: ChunkList) -> None:
-    first: dict[str, Any] | None = None
-    for each in listed.chunks:
-        with ShardReader.open(listed.chunk_bytes(each)) as shard:
-            found = channel_forms(load_wshard(shard))
-        if first is None:
-            first = found
-        elif difference := form_difference(first, found):
-            _fail(listed, f"chunk {each.chunk_index} {difference} chunk 0")
+def _check_chunks(listed: ChunkList) -> None:
+    """Compare the metadata and times of all chunks; only metadata and clocks are read."""
+    first: dict[str, str] | None = None
+    spans: dict[int, ClockSpans] = {}
+    for entry in listed.chunks:
+        with ShardReader.open(listed.chunk_bytes(entry)) as shard:
+            chunk = load_wshard(shard)
+            profile = chunk_profile(chunk)
+            spans[entry.chunk_index] = clock_spans(chunk)
+        first = first or profile
+        if mismatch := profile_mismatch(first, profile):
+            _fail(listed, f"chunk {entry.chunk_index} does not continue chunk 0: {mismatch}")
+    if not listed.has_unordered_times and (mismatch := time_mismatch(spans)):
+        _fail(listed, mismatch)
 
 
-def channel_forms(episode: WShardEpisode) -> dict[str, Any]:
-    """What must be the same in every chunk of an episode: names, dtypes, shapes, and who has a clock of its own."""
-    forms: dict[str, Any] = {
-        name: (str(channel.dtype), channel.row_shape, channel.clock_source is not None)
-        for name, channel in episode.lanes()
+def chunk_profile(chunk: WShardEpisode) -> dict[str, str]:
+    """Everything that must be the same in all chunks of an episode, as text by a name for messages."""
+    rate = f"{chunk.timebase.tick_hz:g} Hz" if chunk.clock_source is None else "timestamps"
+    profile = {"id": chunk.id, "env_id": chunk.env_id, "rate": rate}
+    for name, channel in chunk.lanes():
+        shape = ",".join(map(str, channel.row_shape))
+        clock = " with its own clock" if channel.clock_source is not None else ""
+        profile[f"channel {name!r}"] = f"{channel.dtype}[{shape}]{clock}"
+    flags: dict[str, Channel | None] = {
+        "rewards": chunk.rewards,
+        "terminations": chunk.terminations,
+        "truncations": chunk.truncations,
     }
-    for name in ("rewards", "terminations", "truncations"):
-        flag: Channel | None = getattr(episode, name)
-        if flag is not None:
-            forms[name] = str(flag.dtype)
-    if episode.clock_source is not None:
-        forms["timestamps_ns"] = "i64"
-    return forms
+    profile |= {name: str(flag.dtype) for name, flag in flags.items() if flag is not None}
+    profile |= {f"metadata {key!r}": _json_text(value) for key, value in chunk.metadata.items()}
+    profile |= {f"episode key {key!r}": _json_text(value) for key, value in chunk.about.items()}
+    profile["models"] = _json_text(chunk.models)
+    return profile
 
 
-def form_difference(first: dict[str, Any], other: dict[str, Any]) -> str:
-    """How the channels of a chunk differ from those of another, in words that end in `than` or `of`; or nothing."""
-    for name in sorted(first.keys() | other.keys()):
-        if name not in other:
-            return f"has no {name!r}, other channels than"
-        if name not in first:
-            return f"has {name!r} too, other channels than"
-        if first[name] != other[name]:
-            return f"has another dtype, shape or clock of {name!r} than"
+def _json_text(value: Any) -> str:
+    return json.dumps(value, sort_keys=True, default=repr)
+
+
+def profile_mismatch(expected: dict[str, str], actual: dict[str, str]) -> str:
+    """The first difference between the profiles of two chunks, or an empty text."""
+    for name in [*expected, *(name for name in actual if name not in expected)]:
+        if expected.get(name) != actual.get(name):
+            values = [f"{each.get(name, 'none'):.60}" for each in (expected, actual)]
+            return f"{name}: expected {values[0]}, got {values[1]}"
+    return ""
+
+
+ClockSpans = dict[str, tuple[int, int]]
+"""First and last timestamp by the name of the clock: one of the steps, and one per channel with its own clock."""
+
+
+def clock_spans(chunk: WShardEpisode) -> ClockSpans:
+    """First and last timestamp of every clock of a chunk that has rows."""
+    clocks = {f"the clock of {name!r}": channel.clock_source for name, channel in chunk.lanes()}
+    clocks["timestamps_ns"] = chunk.clock_source
+    spans = {}
+    for name, clock in clocks.items():
+        if clock is not None and clock.length:
+            times = clock.rows(0, clock.length)
+            spans[name] = int(times[0]), int(times[-1])
+    return spans
+
+
+def time_mismatch(spans: Mapping[int, ClockSpans]) -> str:
+    """Where the times of a chunk do not come after those of the chunks before it, or an empty text."""
+    last: dict[str, tuple[int, int]] = {}
+    for index in sorted(spans):
+        for name, (start, end) in spans[index].items():
+            before, latest = last.get(name, (index, start - 1))
+            if start <= latest:
+                return (
+                    f"chunk {index} starts before chunk {before} ends: {name} starts at {start} ns, "
+                    f"expected a time after {latest} ns"
+                )
+            last[name] = index, end
     return ""
 
 

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from warpdata.bytekit.arrays import as_array, frozen
 from warpdata.bytekit.dtype import dtype_named
+from warpdata.bytekit.jsontext import plain_json
 from warpdata.errors import (
     LimitExceededError,
     SchemaMismatchError,
@@ -191,6 +192,8 @@ class WShardEpisode:
         clocks = self.timestamps_ns, other.timestamps_ns
         mine, theirs = self._fields(), other._fields()
         del mine["timestamps_ns"], theirs["timestamps_ns"]
+        for name in ("metadata", "models", "about"):  # compared as JSON, which has no tuples
+            mine[name], theirs[name] = plain_json(mine[name]), plain_json(theirs[name])
         blocks = mine.pop("blocks"), theirs.pop("blocks")
         same_blocks = {k: bytes(v) for k, v in blocks[0].items()} == {
             k: bytes(v) for k, v in blocks[1].items()
@@ -254,7 +257,7 @@ class WShardEpisode:
     @property
     def in_time(self) -> Any:
         """The same episode as signals in time."""
-        from warpdata.episodes.shard_episode import ShardSource  # the two views offer each other
+        from warpdata.episodes.sources.shard_episode import ShardSource  # the two views offer each other
         from warpdata.timeline.episode import Episode
 
         return Episode(ShardSource(self))
@@ -346,6 +349,11 @@ class WShardEpisode:
             raise SchemaMismatchError(
                 "total_chunks and timestep_range belong to a chunk, and this has no chunk_index",
                 hint="Set chunk_index too, or leave the others None.",
+            )
+        if self.timestep_range is not None and self.timestep_range[1] - self.timestep_range[0] != self.length:
+            raise SchemaMismatchError(
+                f"timestep_range: expected {self.length} steps, got {self.timestep_range}",
+                hint="Give the first step and the step after the last one.",
             )
         for block, channel in self.lanes():
             if channel.clock_source is None and not block.startswith("residual/"):

@@ -5,6 +5,9 @@ from __future__ import annotations
 import struct
 from typing import NamedTuple
 
+from warpdata.bytekit.codec import MAX_EXPANDED_BYTES as MAX_EXPANDED_BYTES
+from warpdata.bytekit.codec import MAX_LARGE_RATIO as MAX_LARGE_RATIO
+
 MAGIC = b"SHRD"
 VERSION = 2
 TABLE_OFFSET = 64

@@ -12,7 +12,15 @@ from numpy.typing import NDArray
 from warpdata.bytekit.buffers import BUFFERS
 from warpdata.bytekit.checksum import crc32c
 from warpdata.bytekit.codec import decode
-from warpdata.bytekit.io.ranges import LocalRangeReader, Range, RangeReader, open_source, prefetch, resident
+from warpdata.bytekit.io.ranges import (
+    LocalRangeReader,
+    Range,
+    RangeReader,
+    drop_cached,
+    open_source,
+    prefetch,
+    resident,
+)
 from warpdata.bytekit.jsontext import parse_json_object
 from warpdata.bytekit.process.block_cache import KEPT
 from warpdata.bytekit.seekable import FOOTER_BYTES, SeekTable, seek_table_bytes, unpack_seek_table
@@ -64,9 +72,23 @@ class ShardReader:
         self._verify = _checked_choice(verify)
         self._is_local: bool = getattr(reader, "is_local", False)
         self.path = reader.name
-        first = LOCAL_HEAD_BYTES if self._is_local else HEAD_BYTES
-        size = reader.size
-        self._head = start = reader.read(0, first if first < size else size)
+        self._refetched: set[str] = set()
+        try:
+            self._open_table()
+        except FormatError:
+            if not drop_cached(
+                reader, 0, min(reader.size, HEAD_BYTES)
+            ):  # one damaged response must not stay in a cache
+                raise
+            self._open_table()
+        self._verified: set[str] = set()
+        self._pieces: dict[str, PieceChecksums | None] = {}
+        self._seek_tables: dict[str, SeekTable] = {}
+
+    def _open_table(self) -> None:
+        """Read the head of the file: header, block table and names."""
+        first, size = LOCAL_HEAD_BYTES if self._is_local else HEAD_BYTES, self._reader.size
+        self._head = start = self._reader.read(0, first if first < size else size)
         self.known_head = known_head_of(self.path, start, size) if self._is_local else None
         """The head of this file if it was opened before and is as it was."""
         if self.known_head is not None:
@@ -74,9 +96,6 @@ class ShardReader:
         else:
             header = unpack_header(start, size, self.path)
             self.table = parse_table(header, self._whole_head(header), size, self.path)
-        self._verified: set[str] = set()
-        self._pieces: dict[str, PieceChecksums | None] = {}
-        self._seek_tables: dict[str, SeekTable] = {}
 
     @classmethod
     def open(cls, source: Source, *, verify: Verify = "block") -> ShardReader:
@@ -142,6 +161,27 @@ class ShardReader:
         block = self.block(name)
         if self._owner and (kept := KEPT.get(self._owner, name)) is not None:
             return kept
+        try:
+            return self._view(block)
+        except FormatError:
+            if not self._drop_cached(block):
+                raise
+            return self._view(block)
+
+    def _drop_cached(self, block: Block) -> bool:
+        """Forget cached bytes of a damaged block, once; False if reading it again is useless."""
+        if block.name in self._refetched:
+            return False
+        self._refetched.add(block.name)
+        low, high = block.data_offset, block.data_offset + block.disk_size
+        if not drop_cached(self._reader, low, high):
+            return False
+        self._head = self._head[:low]
+        self._seek_tables.pop(block.name, None)
+        return True
+
+    def _view(self, block: Block) -> memoryview:
+        name = block.name
         if block.is_seekable:
             data = self._frames(block, 0, block.raw_size)
         elif block.codec != "none":
@@ -253,13 +293,27 @@ class ShardReader:
         """Check what holds rows [start, end) of a large raw block, unless it was checked before."""
         if not self._verify or name in self._verified:
             return
-        pieces = self.pieces(name, row_bytes)
-        if pieces is None:
-            self._check_unread(self.block(name))
-        elif not pieces.is_checked(start, end):
-            self._raw_range(self.block(name), row_bytes, start * row_bytes, end * row_bytes)
+        block, pieces = self.block(name), self.pieces(name, row_bytes)
+        if pieces is not None and not pieces.is_checked(start, end):
+            self._range(block, row_bytes, start * row_bytes, end * row_bytes)
+        if pieces is not None:
+            return
+        try:
+            self._check_unread(block)
+        except FormatError:
+            if not self._drop_cached(block):
+                raise
+            self._check_unread(block)
 
     def _range(self, block: Block, row: int, start: int, end: int) -> memoryview:
+        try:
+            return self._read_range(block, row, start, end)
+        except FormatError:
+            if not self._drop_cached(block):
+                raise
+            return self._read_range(block, row, start, end)
+
+    def _read_range(self, block: Block, row: int, start: int, end: int) -> memoryview:
         if block.codec == "none":
             return self._raw_range(block, row, start, end)
         if block.is_seekable:

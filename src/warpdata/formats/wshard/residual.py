@@ -36,8 +36,9 @@ def error_residual(truth: ArrayLike, prediction: ArrayLike) -> NDArray[Any]:
     real, guess = np.asarray(truth), np.asarray(prediction)
     if real.shape != guess.shape:
         raise ValueError(f"truth is {list(real.shape)}, prediction {list(guess.shape)}")
-    error: NDArray[Any] = real.astype(np.float64) - guess.astype(np.float64)
-    return error if real.dtype == np.float64 else error.astype(np.float32)
+    with np.errstate(over="ignore", invalid="ignore"):
+        error: NDArray[Any] = real.astype(np.float64) - guess.astype(np.float64)
+        return error if real.dtype == np.float64 else error.astype(np.float32)
 
 
 def pack_residual(residual: ArrayLike) -> bytes:

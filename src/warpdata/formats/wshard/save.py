@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import io
 import os
+import shutil
+import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 
 from warpdata._version import __version__
 from warpdata.bytekit.dtype import dtype_named
-from warpdata.bytekit.io.commit import commit_file
+from warpdata.bytekit.io.commit import NewFile, commit_file
 from warpdata.bytekit.io.ranges import BytesRangeReader, RangeReader
 from warpdata.bytekit.jsontext import dump_json
 from warpdata.errors import (
@@ -73,7 +76,7 @@ class ShardPlan:
 @suggests
 def save_wshard(
     episode: WShardEpisode,
-    path: str | os.PathLike[str],
+    path: str | os.PathLike[str] | BinaryIO,
     compression: CompressionChoice = None,
     *,
     compat: str = "default",
@@ -82,29 +85,47 @@ def save_wshard(
 ) -> None:
     """Save an episode so that load_wshard gives it back equal; the file appears whole or not at all.
 
+    `path` may be a binary file that is open for writing, such as a BytesIO: it gets the bytes at once, at its position.
     What could not be read back is refused before anything is written. `compat="strict"` writes nothing that one of
     the existing programs cannot read.
     """
     strict = check_compat(compat) == "strict"
-    plan = plan_shard(episode, path)
-    choose = Chooser(compression, [name for name, _ in plan.sizes], strict=strict)
-    with commit_file(path, durable=durable) as out:
-        if choose.is_raw:
-            out.reserve(_expected_bytes(plan.tensors))
-        names = [*plan.meta, *(name for name, _ in plan.sizes)]
-        writer = ShardWriter(out, names, on_rows=_counted(plan.tensors, progress))
-        for name, data in plan.meta.items():
-            writer.add_bytes(name, data, layout.CONTENT_JSON)
-        for name, reader in plan.small.items():
-            writer.add_copy(name, reader, _content_type(name))
-        chosen = {tensor.name: choose(tensor.name, tensor.raw_size) for tensor in plan.tensors}
-        for tensor in plan.tensors:
-            writer.make_room(tensor.name, tensor.rows, chosen[tensor.name])
-        for tensor in plan.tensors:
-            writer.add_rows(tensor.name, tensor.rows, chosen[tensor.name], tensor.content_type)
-        for name, reader in plan.blocks.items():
-            writer.add_copy(name, reader, _content_type(name))
-        writer.finish()
+    if not isinstance(path, str | os.PathLike) and (
+        not hasattr(path, "write") or isinstance(path, io.TextIOBase)
+    ):
+        raise TypeError(f"expected a path or a binary file, got {type(path).__name__}")
+    plan = plan_shard(episode, path if isinstance(path, str | os.PathLike) else "<stream>")
+    choose = Chooser(compression, [block for block, _ in plan.sizes], strict=strict)
+    if isinstance(path, str | os.PathLike):
+        with commit_file(path, durable=durable) as out:
+            _write_plan(plan, out, choose, progress)
+        return
+    with tempfile.TemporaryFile() as file:
+        out = NewFile(file.fileno(), "<stream>")
+        _write_plan(plan, out, choose, progress)
+        out.finish()
+        shutil.copyfileobj(file, path)
+
+
+def _write_plan(
+    plan: ShardPlan, out: NewFile, choose: Chooser, progress: Callable[[int, int], None] | None
+) -> None:
+    if choose.is_raw:
+        out.reserve(_expected_bytes(plan.tensors))
+    names = [*plan.meta, *(name for name, _ in plan.sizes)]
+    writer = ShardWriter(out, names, on_rows=_counted(plan.tensors, progress))
+    for name, data in plan.meta.items():
+        writer.add_bytes(name, data, layout.CONTENT_JSON)
+    for name, reader in plan.small.items():
+        writer.add_copy(name, reader, _content_type(name))
+    chosen = {tensor.name: choose(tensor.name, tensor.raw_size) for tensor in plan.tensors}
+    for tensor in plan.tensors:
+        writer.make_room(tensor.name, tensor.rows, chosen[tensor.name])
+    for tensor in plan.tensors:
+        writer.add_rows(tensor.name, tensor.rows, chosen[tensor.name], tensor.content_type)
+    for name, reader in plan.blocks.items():
+        writer.add_copy(name, reader, _content_type(name))
+    writer.finish()
 
 
 def plan_shard(episode: WShardEpisode, path: str | os.PathLike[str]) -> ShardPlan:

@@ -161,6 +161,9 @@ class ShardWriter:
             self._out.write(data)
             if self._out.position - start >= raw_size:
                 return None
+        disk_size = self._out.position - start
+        if raw_size > max(layout.MAX_EXPANDED_BYTES, disk_size * layout.MAX_LARGE_RATIO):
+            return None  # readers refuse what expands so much
         if how.frames == "seekable":
             self._seek_tables[name] = data  # the table is what such a block ends with
         return _Stored(how.codec, how.frames == "seekable", raw_size, running.value)

@@ -413,6 +413,7 @@ var state = {
   listOpen: true,
   drawer: null,
   theme: "auto",
+  isDark: false,
   help: false,
   hidden: /* @__PURE__ */ new Set(),
   plotOrder: [],
@@ -424,8 +425,13 @@ var state = {
   momentsOf: null
 };
 var listeners = /* @__PURE__ */ new Set();
+var systemDark = matchMedia("(prefers-color-scheme: dark)");
+systemDark.addEventListener("change", () => set({}));
 function set(patch) {
   Object.assign(state, patch);
+  state.isDark = state.theme === "auto" ? systemDark.matches : state.theme === "dark";
+  if (state.theme === "auto") delete document.documentElement.dataset.theme;
+  else document.documentElement.dataset.theme = state.theme;
   for (const each of [...listeners]) each();
 }
 function onChange(heard) {
@@ -484,12 +490,18 @@ var Clock = class {
   moved = /* @__PURE__ */ new Set();
   zoomed = /* @__PURE__ */ new Set();
   last = 0;
-  open(start2, stop) {
+  /** Take the bounds of an episode; of one that was trimmed or grew, the cursor stays at its moment. */
+  open(start2, stop, isSame) {
+    const at2 = isSame ? this.at + Number(this.base - start2) : this.at;
     this.base = start2;
     this.length = Math.max(1, Number(stop - start2));
-    this.at = Math.min(Math.max(this.at, 0), this.length);
+    this.at = Math.min(Math.max(at2, 0), this.length);
     this.from = 0;
     this.to = this.length;
+  }
+  /** Everything that shows the time places itself again. */
+  tell() {
+    for (const each of [...this.moved]) each();
   }
   get time() {
     return this.base + BigInt(Math.round(this.at));
@@ -509,7 +521,7 @@ var Clock = class {
       const from = Math.min(Math.max(this.at - width / 10, 0), this.length - width);
       this.show(from, from + width);
     }
-    for (const each of [...this.moved]) each();
+    this.tell();
   }
   show(from, to) {
     const width = Math.min(Math.max(to - from, 1e3), this.length);
@@ -780,6 +792,8 @@ var MAX_ENTRIES = 1e7;
 var MAX_STRING_TABLE_BYTES = 1e8;
 var MAX_NAME_BYTES = 4096;
 var MAX_BLOCK_BYTES = 64 * 2 ** 30;
+var MAX_EXPANDED_BYTES = 2 ** 30;
+var MAX_LARGE_RATIO = 256;
 var PIECES_FROM_BYTES = 1 << 20;
 var PIECE_BYTES = 256 << 10;
 var FRAME_BYTES = 64 << 10;
@@ -802,11 +816,11 @@ function isObject(value) {
   return typeof value === "object" && value !== null && !Array.isArray(value);
 }
 function parseJson(data) {
-  if (data.length > MAX_JSON_BYTES) throw new LimitExceededError(`${data.length} bytes of JSON are too many`);
-  const text = utf8(data, "not valid JSON (not UTF-8)").replace(/^\ufeff/, "");
+  if (data.length > MAX_JSON_BYTES) throw new LimitExceededError(`too large: ${data.length} bytes of JSON`);
+  const text = utf8(data, "invalid JSON (not UTF-8)").replace(/^\ufeff/, "");
   let at2 = 0;
   const fail = (what) => {
-    corrupt(`not valid JSON (${what} at character ${at2})`);
+    corrupt(`invalid JSON (${what} at ${at2})`);
   };
   const match = (pattern) => {
     pattern.lastIndex = at2;
@@ -1591,8 +1605,7 @@ var Decompress = /* @__PURE__ */ (function() {
 })();
 
 // ../packages/wshard/src/codec.ts
-var ZSTD_MAX_RATIO = 2 ** 15;
-var LZ4_MAX_RATIO = 255;
+var MAX_RATIO = { zstd: 2 ** 15, lz4: 255 };
 var MAX_WINDOW_BYTES = 1 << 25;
 var MAX_ZSTD_BLOCK = 128 << 10;
 var ZSTD_MAGIC = 4247762216;
@@ -1600,6 +1613,16 @@ function decode(codec, data, rawSize) {
   if (codec === "zstd") return decodeZstd(data, rawSize);
   if (codec === "lz4") return decodeLz4(data, rawSize);
   return data;
+}
+function allocate(codec, stored, rawSize) {
+  const largest = Math.max(MAX_EXPANDED_BYTES, stored * MAX_LARGE_RATIO);
+  if (rawSize <= stored * MAX_RATIO[codec] && rawSize <= largest) {
+    try {
+      return new Uint8Array(rawSize);
+    } catch {
+    }
+  }
+  throw new LimitExceededError(`too large: ${stored} ${codec} bytes expand to ${rawSize}`);
 }
 function damaged(why) {
   corrupt(`damaged zstd frame (${why})`);
@@ -1670,23 +1693,20 @@ function fill2(data, frame, out) {
   if (frame.hasChecksum) {
     const stored = viewOf(data).getUint32(data.length - 4, true);
     if (Number(xxh64(out.subarray(0, written2)) & 0xffffffffn) !== stored) {
-      damaged("its content does not match its checksum");
+      damaged("checksum mismatch");
     }
   }
   return written2;
 }
 function decodeZstd(data, rawSize) {
-  if (rawSize > data.length * ZSTD_MAX_RATIO) {
-    throw new LimitExceededError(`${data.length} zstd bytes cannot hold ${rawSize} bytes`);
-  }
+  const out = allocate("zstd", data.length, rawSize);
   const first = readFrame(data, 0);
   if ((first.size ?? 0) > rawSize) {
-    throw new LimitExceededError(`a zstd frame of ${first.size} bytes is too large for ${rawSize}`);
+    throw new LimitExceededError(`expected ${rawSize} bytes, got ${first.size}`);
   }
   if (first.size === rawSize && first.end !== data.length) {
     damaged("more bytes than the frame has");
   }
-  const out = new Uint8Array(rawSize);
   let filled = 0;
   for (let at2 = 0; at2 < data.length; ) {
     const frame = at2 ? readFrame(data, at2) : first;
@@ -1699,11 +1719,11 @@ function decodeZstd(data, rawSize) {
     }
     at2 = frame.end;
   }
-  if (filled !== rawSize) corrupt(`zstd frames do not hold the ${rawSize} bytes announced`);
+  if (filled !== rawSize) corrupt(`expected ${rawSize} bytes, got ${filled}`);
   return out;
 }
 function decodeFrames(data, ends, sizes) {
-  const out = new Uint8Array(sum(sizes));
+  const out = allocate("zstd", data.length, sum(sizes));
   let start2 = 0;
   let filled = 0;
   for (const [index, end] of ends.entries()) {
@@ -1711,7 +1731,7 @@ function decodeFrames(data, ends, sizes) {
     const frame = readFrame(part, 0);
     const size = sizes[index];
     if (!frame.hasChecksum || frame.size !== size || frame.end !== part.length) {
-      corrupt(`no zstd frame of ${size} bytes with a checksum`);
+      corrupt(`expected a frame of ${size} bytes with a checksum`);
     }
     filled += fill2(part, frame, out.subarray(filled));
     start2 = end;
@@ -1719,10 +1739,7 @@ function decodeFrames(data, ends, sizes) {
   return out;
 }
 function decodeLz4(data, rawSize) {
-  if (rawSize > data.length * LZ4_MAX_RATIO) {
-    throw new LimitExceededError(`${data.length} LZ4 bytes cannot hold ${rawSize} bytes`);
-  }
-  const out = new Uint8Array(rawSize);
+  const out = allocate("lz4", data.length, rawSize);
   const size = data.length;
   let at2 = 0;
   let filled = 0;
@@ -1750,14 +1767,14 @@ function decodeLz4(data, rawSize) {
     for (const end = filled + match; filled < end; filled++) out[filled] = out[filled - offset];
     if (at2 === size) bad();
   }
-  if (filled !== rawSize) corrupt(`LZ4 block holds ${filled} bytes, not ${rawSize}`);
+  if (filled !== rawSize) corrupt(`expected ${rawSize} bytes, got ${filled}`);
   return out;
 }
 
 // ../packages/wshard/src/seekable.ts
 var FOOTER_BYTES = 9;
 function seekTableBytes(footer) {
-  const missing = () => corrupt("no seek table at the end of a seekable block");
+  const missing = () => corrupt("no seek table");
   if (footer.length < FOOTER_BYTES) missing();
   const fields = viewOf(footer);
   const count = fields.getUint32(0, true);
@@ -1765,7 +1782,7 @@ function seekTableBytes(footer) {
   if (fields.getUint32(5, true) !== SEEK_TABLE_MAGIC || descriptor & 124) {
     missing();
   }
-  if (count > MAX_FRAMES) corrupt(`a seek table of ${count} frames is too large`);
+  if (count > MAX_FRAMES) corrupt(`too large: seek table of ${count} frames`);
   return 8 + count * (descriptor & 128 ? 12 : 8) + FOOTER_BYTES;
 }
 function unpackSeekTable(table, diskSize, rawSize) {
@@ -1809,9 +1826,9 @@ function ascii(data, start2, end) {
 }
 function unpackHeader(start2, size) {
   const magic = ascii(start2, 0, 4);
-  if (!MAGIC.startsWith(magic)) throw new BadMagicError("not a shard: it does not begin with SHRD");
+  if (!MAGIC.startsWith(magic)) throw new BadMagicError("not a shard: expected SHRD");
   if (start2.length < HEADER_BYTES) {
-    throw new TruncatedError(`a file of ${size} bytes is too short for a shard`);
+    throw new TruncatedError(`too short for a shard: ${size} bytes`);
   }
   const view = viewOf(start2);
   const version = view.getUint8(4);
@@ -1828,17 +1845,17 @@ function unpackHeader(start2, size) {
   }
   const namesOffset = u64(view, 16);
   if (namesOffset !== HEADER_BYTES + ENTRY_BYTES * entryCount) {
-    corrupt("the names do not follow the block table", void 0, SALVAGE);
+    corrupt("invalid offset of names", void 0, SALVAGE);
   }
   const dataOffset = u64(view, 24);
   if (dataOffset < namesOffset) corrupt("the data begins before the names");
   if (dataOffset - namesOffset > MAX_STRING_TABLE_BYTES) {
-    throw new LimitExceededError(`${dataOffset - namesOffset} bytes of names are too many`);
+    throw new LimitExceededError(`too large: ${dataOffset - namesOffset} bytes of names`);
   }
   const total = u64(view, 40);
   if (total !== size) {
     const kind = size < total ? TruncatedError : CorruptLayoutError;
-    throw new kind(`the file has ${size} bytes, its header says ${total}`);
+    throw new kind(`expected a file of ${total} bytes, got ${size}`);
   }
   if (dataOffset > size) throw new TruncatedError("the file ends inside its block table");
   const codecs = ["none", "zstd", "lz4"];
@@ -1871,7 +1888,7 @@ function checkMark(head, end) {
     corrupt("the mark of the checksum is damaged");
   }
   if (tableCrc32c(head.subarray(0, end)) !== stored) {
-    throw new ChecksumError("header, block table or names were changed");
+    throw new ChecksumError("checksum mismatch");
   }
   return true;
 }
@@ -1882,7 +1899,7 @@ function unpackEntry(view, at2, names, byDefault, isTrusted) {
   const nameOffset = view.getUint32(at2 + 8, true);
   const nameBytes = view.getUint16(at2 + 12, true);
   const raw = names.subarray(nameOffset, nameOffset + nameBytes);
-  if (raw.length !== nameBytes) corrupt("the name of a block lies outside the names");
+  if (raw.length !== nameBytes) corrupt("a block name outside the names");
   const name = checkedName(raw);
   if (!isTrusted) {
     const hash = view.getBigUint64(at2, true);
@@ -1891,7 +1908,7 @@ function unpackEntry(view, at2, names, byDefault, isTrusted) {
   const diskSize = u64(view, at2 + 24);
   const rawSize = u64(view, at2 + 32);
   if (Math.max(diskSize, rawSize) > MAX_BLOCK_BYTES) {
-    throw new LimitExceededError(`${Math.max(diskSize, rawSize)} bytes are too many`, name);
+    throw new LimitExceededError(`too large: ${Math.max(diskSize, rawSize)} bytes`, name);
   }
   const flags = view.getUint16(at2 + 14, true);
   const codec = codecOf(flags, byDefault, diskSize === rawSize, name);
@@ -2014,7 +2031,7 @@ var Shard = class _Shard {
   }
   /** Remember that a block was held against its checksum, which must be this one. */
   #settle(block, checksum) {
-    if (checksum !== block.crc32c) throw new ChecksumError("its bytes do not match their checksum", block.name);
+    if (checksum !== block.crc32c) throw new ChecksumError("checksum mismatch", block.name);
     this.#verified.add(block.name);
   }
   #keep(name, size, reading) {
@@ -2077,7 +2094,7 @@ var Shard = class _Shard {
     for (let index = first; index < last; index++) {
       const piece = data.subarray(index * size - low2, (index + 1) * size - low2);
       if (crc32c(piece) !== pieces2.checksums[index]) {
-        throw new ChecksumError(`piece ${index} does not match its checksum`, block.name);
+        throw new ChecksumError("checksum mismatch", block.name);
       }
       pieces2.isChecked[index] = 1;
     }
@@ -2111,7 +2128,7 @@ var Shard = class _Shard {
     const guess = Math.min(size, 8 << 10);
     const tail = await this.#stored(block, size - guess, size);
     const length = about(block.name, () => seekTableBytes(tail.subarray(Math.max(0, guess - FOOTER_BYTES))));
-    if (length > size) corrupt("its seek table is larger than the block", block.name);
+    if (length > size) corrupt("damaged seek table", block.name);
     const table = length <= guess ? tail.subarray(guess - length) : await this.#stored(block, size - length, size);
     return about(block.name, () => unpackSeekTable(table, size, block.rawSize));
   }
@@ -2142,6 +2159,8 @@ function unpackPieces(data) {
 
 // ../packages/wshard/src/source.ts
 var HEAD_BYTES2 = 64 << 10;
+var RETRIES = 3;
+var FIRST_DELAY_MS = 100;
 var RANGE = /^bytes (\d+)-(\d+)\/(\d+)$/;
 function fromUrl(url, options = {}) {
   const address2 = String(url);
@@ -2150,48 +2169,57 @@ function fromUrl(url, options = {}) {
   let total;
   let opening;
   const request = async (start2, end) => {
-    let reply;
-    try {
-      reply = await get(address2, {
-        headers: {
-          ...options.headers,
-          // A compressed answer would have other offsets; browsers say this themselves.
-          "Accept-Encoding": "identity",
-          Range: `bytes=${start2}-${end - 1}`
-        },
-        ...options.signal && { signal: options.signal }
-      });
-    } catch (error) {
-      if (options.signal?.aborted) throw error;
-      throw new UnavailableError(`${address2} cannot be reached (${error.message})`, void 0, CORS);
+    for (let attempt = 0; ; attempt++) {
+      let isFinal = false;
+      try {
+        const reply = await get(address2, {
+          headers: {
+            ...options.headers,
+            // A compressed answer would have other offsets; browsers say this themselves.
+            "Accept-Encoding": "identity",
+            Range: `bytes=${start2}-${end - 1}`
+          },
+          ...options.signal && { signal: options.signal }
+        });
+        isFinal = reply.status !== 429 && reply.status < 500;
+        const size = await checkReply(reply, start2, end);
+        isFinal = false;
+        const data = new Uint8Array(await reply.arrayBuffer());
+        if (data.length === size) return data;
+        throw new TruncatedError(`${address2} ended in the middle of an answer`);
+      } catch (error) {
+        if (isFinal || attempt >= (options.retries ?? RETRIES) || options.signal?.aborted) {
+          if (options.signal?.aborted || error instanceof WShardError) throw error;
+          throw new UnavailableError(`${address2} cannot be read (${error.message})`, void 0, CORS);
+        }
+      }
+      await new Promise((resolve) => setTimeout(resolve, FIRST_DELAY_MS * 2 ** attempt));
     }
-    if (reply.status === 404) throw new NotFoundError(`nothing at ${address2}`);
-    if (reply.status === 416) {
-      total ??= Number(reply.headers.get("Content-Range")?.split("/")[1] ?? 0);
-      if (total === 0) return new Uint8Array(0);
+  };
+  const checkReply = async (reply, start2, end) => {
+    const { status, headers, body } = reply;
+    const refuse = async (error) => {
+      await body?.cancel();
+      throw error;
+    };
+    if (status === 404) return refuse(new NotFoundError(`nothing at ${address2}`));
+    if (status === 416) {
+      total ??= Number(headers.get("Content-Range")?.split("/")[1] ?? 0);
+      if (total === 0) return (await reply.arrayBuffer()).byteLength;
     }
-    const range = RANGE.exec(reply.headers.get("Content-Range") ?? "") ?? [];
+    const range = RANGE.exec(headers.get("Content-Range") ?? "") ?? [];
     const [first, last, size] = range.slice(1).map(Number);
     const isAsked = first === start2 && last === Math.min(end, size) - 1;
-    const encoding = reply.headers.get("Content-Encoding");
-    if (reply.status !== 206 || !isAsked || encoding && encoding !== "identity") {
-      await reply.body?.cancel();
-      throw new UnavailableError(
-        `${address2} answered ${reply.status} without the range that was asked for`,
-        void 0,
-        CORS
-      );
+    if (status !== 206 || !isAsked || (headers.get("Content-Encoding") ?? "identity") !== "identity") {
+      return refuse(new UnavailableError(`${address2} answered ${status} without the range`, void 0, CORS));
     }
-    const found = reply.headers.get("ETag") ?? reply.headers.get("Last-Modified");
+    const found = headers.get("ETag") ?? headers.get("Last-Modified");
     if (total !== void 0 && (size !== total || found !== tag)) {
-      await reply.body?.cancel();
-      throw new ChangedError(`${address2} changed while it was read`, void 0, "Open it again.");
+      return refuse(new ChangedError(`${address2} changed while it was read`, void 0, "Open it again."));
     }
     tag = found;
     total = size;
-    const data = new Uint8Array(await reply.arrayBuffer());
-    if (data.length !== last - first + 1) throw new TruncatedError(`${address2} ended in the middle of an answer`);
-    return data;
+    return last - first + 1;
   };
   const head = async () => {
     opening ??= request(0, options.headBytes ?? HEAD_BYTES2);
@@ -2219,7 +2247,7 @@ function fromUrl(url, options = {}) {
     }
   };
 }
-var CORS = "The server must answer range requests; from another site it must also allow them (CORS) and expose Content-Range and ETag.";
+var CORS = "The server must answer range requests; for pages of other sites it must allow CORS and expose Content-Range and ETag.";
 function exactly(data, start2, end) {
   if (data.length !== end - start2) throw new TruncatedError(`${data.length} of ${end - start2} bytes at ${start2}`);
   return data;
@@ -2840,7 +2868,8 @@ function goAt(episodeId, at2) {
   };
   goTo(episodeId);
 }
-function momentsLikeThis() {
+async function momentsLikeThis() {
+  if (!state.dataset?.has_moments) await loadDataset().catch(complain);
   if (!state.dataset?.has_moments) return say("no vector index of these episodes", "Make one with wd.TrajectoryIngestor, beside the root or published with the dataset.");
   if (open.info) set({ drawer: "moments", momentsOf: { episode: open.info.id, at: clock.time } });
 }
@@ -2908,11 +2937,20 @@ async function worstError() {
   worst.next++;
   clock.go(at2);
 }
+async function isHidden(id) {
+  if (!state.where || state.whereError) return false;
+  const where = `(${state.where}
+) and id = '${id.replaceAll("'", "''")}'`;
+  return (await getJson("episodes", { where, sort: "", order: "up", start: 0, count: 1 })).total === 0;
+}
 var isEditing = false;
 async function edit(body, done) {
   if (state.dataset?.refusal) return say("this cannot be edited here", state.dataset.refusal, true);
   isEditing = true;
   try {
+    const edited = body.op === "undrop" ? void 0 : body.episode;
+    if (edited && await isHidden(edited))
+      return say(`not changed: the filter hides ${named(edited)}`, "Choose an episode of the list, or clear the filter.", true);
     const effect = await post("edit", body);
     open.setTrim(null);
     const mine = state.episodeId;
@@ -2921,6 +2959,8 @@ async function edit(body, done) {
     const ids = open.neighbours();
     const at2 = mine ? ids.indexOf(mine) : -1;
     if (gone && !left) goTo(effect.after.find((each) => !each.dropped)?.id ?? ids[at2 + 1] ?? ids[at2 - 1] ?? null);
+    const next = ids[at2 + 1] ?? ids[at2 - 1];
+    if (edited && mine === state.episodeId && next && next !== mine && await isHidden(edited)) goTo(next);
     await loadDataset();
     if (mine === state.episodeId) open.reload();
     say(done);
@@ -2931,12 +2971,12 @@ async function edit(body, done) {
   }
 }
 var current = () => open.info?.id ?? "";
-var drop = () => edit({ op: "drop", episode: current() }, `dropped ${current()}`);
-var undrop = (id) => edit({ op: "undrop", episode: id }, `${id} is back`);
+var drop = () => edit({ op: "drop", episode: current() }, `dropped ${named(current())}`);
+var undrop = (id) => edit({ op: "undrop", episode: id }, `${named(id)} is back`);
 var undo = () => edit({ op: "undo" }, "undone");
 var redo = () => edit({ op: "redo" }, "done again");
-var split = () => edit({ op: "split", episode: current(), at_ns: clock.time.toString() }, "split in two");
-var mark = (name, value) => edit({ op: "mark", episode: current(), name, value }, `${name} is ${JSON.stringify(value)}`);
+var split = () => edit({ op: "split", episode: current(), at_ns: clock.time.toString() }, `${named(current())} is split in two`);
+var mark = (name, value) => edit({ op: "mark", episode: current(), name, value }, `${named(current())}: ${name} is ${JSON.stringify(value)}`);
 function trim() {
   const chosen = open.trim;
   if (!chosen) {
@@ -2946,7 +2986,7 @@ function trim() {
   const absolute = (at2) => (clock.base + BigInt(Math.round(at2))).toString();
   const start2 = chosen.from > 0 ? absolute(chosen.from) : null;
   const end = chosen.to < clock.length ? absolute(chosen.to + 1) : null;
-  return edit({ op: "trim", episode: current(), start_ns: start2, end_ns: end }, "trimmed");
+  return edit({ op: "trim", episode: current(), start_ns: start2, end_ns: end }, `${named(current())} is trimmed`);
 }
 function trimFrom() {
   open.setTrim({ from: clock.at, to: open.trim && open.trim.to > clock.at ? open.trim.to : clock.length });
@@ -2955,9 +2995,7 @@ function trimTo() {
   open.setTrim({ from: open.trim && open.trim.from < clock.at ? open.trim.from : 0, to: clock.at });
 }
 function theme() {
-  const dark = matchMedia("(prefers-color-scheme: dark)").matches;
-  const now = state.theme === "auto" ? dark ? "dark" : "light" : state.theme;
-  set({ theme: now === "dark" ? "light" : "dark" });
+  set({ theme: state.isDark ? "light" : "dark" });
 }
 async function share() {
   try {
@@ -8069,6 +8107,17 @@ function heldAt(times, wanted) {
 function bandsOf(group) {
   return group.uncertainties.map((each) => [each, group.predictions.find((one) => one.model === each.model) ?? group.main]);
 }
+var charts = /* @__PURE__ */ new Map();
+function extentOf(name, self, low2, high2) {
+  const all = charts.get(name) ?? /* @__PURE__ */ new Map();
+  all.set(self, low2 === null || high2 === null ? null : [low2, high2]);
+  charts.set(name, all);
+  const known = [...all.values()].filter((each) => each !== null);
+  return known.length ? [Math.min(...known.map((each) => each[0])), Math.max(...known.map((each) => each[1]))] : [null, null];
+}
+function shareAxis(name, self) {
+  for (const other of charts.get(name)?.keys() ?? []) if (other !== self) other.setData(other.data);
+}
 function rangeOf(signal, low2, high2) {
   if (low2 === null || high2 === null || signal.dtype === "bool") return [-0.1, 1.1];
   if (low2 === high2) return [low2 - (Math.abs(low2) / 2 || 1), low2 + (Math.abs(low2) / 2 || 1)];
@@ -8116,7 +8165,6 @@ function Plot({ info, group, held, gaps: gaps2, onDragTo, onMoveBy }) {
   const [exact, setExact] = d2(true);
   const name = group.main.name;
   const folded = model.hidden.has(name);
-  const theme2 = model.theme;
   _2(() => {
     if (folded || !box.current) return;
     const text = getComputedStyle(document.documentElement);
@@ -8136,7 +8184,7 @@ function Plot({ info, group, held, gaps: gaps2, onDragTo, onMoveBy }) {
         padding: [8, RIGHT2, 0, 0],
         scales: {
           x: { time: false, auto: false, range: () => [clock.from / 1e9, clock.to / 1e9] },
-          y: { range: (_4, low2, high2) => rangeOf(group.main, low2, high2) }
+          y: { range: (self, low2, high2) => rangeOf(group.main, ...extentOf(name, self, low2, high2)) }
         },
         axes: [{ ...axis, size: 4, values: () => [] }, { ...axis, size: LEFT2, space: 20, values: (_4, ticks2) => ticks2.map((each) => short(each)), gap: 6 }],
         cursor: { show: true, x: false, y: false, points: { show: false }, drag: { x: true, y: false, setScale: false } },
@@ -8179,6 +8227,7 @@ function Plot({ info, group, held, gaps: gaps2, onDragTo, onMoveBy }) {
         const parts = await Promise.all(all.map((each) => pointsOf(info2, each, host.clientWidth - LEFT2 - RIGHT2, mine)));
         if (mine.aborted) return;
         made.setData(joined(group2, new Map(all.map((each, i4) => [each.number, parts[i4]]))));
+        shareAxis(name, made);
         host.dataset.points = String(parts.reduce((sum2, each) => sum2 + each.times.length, 0));
         setExact(parts.every((each) => each.exact));
         setFailure("");
@@ -8216,10 +8265,12 @@ function Plot({ info, group, held, gaps: gaps2, onDragTo, onMoveBy }) {
       zoomed();
       detach();
       watch.disconnect();
+      charts.get(name)?.delete(made);
+      shareAxis(name, made);
       made.destroy();
       chart.current = null;
     };
-  }, [info.id, keyOf(group.main), group.predictions.length, group.uncertainties.length, folded, theme2]);
+  }, [info.id, keyOf(group.main), group.predictions.length, group.uncertainties.length, folded, model.isDark]);
   y2(() => {
     if (loaded.current !== info) reload.current();
   }, [info]);
@@ -8244,6 +8295,7 @@ function Plot({ info, group, held, gaps: gaps2, onDragTo, onMoveBy }) {
       class: "plot",
       "data-testid": "plot",
       "data-signal": name,
+      "data-episode": info.id,
       "aria-label": `Plot of ${name}`,
       onDragOver: (event) => event.preventDefault(),
       onDrop: (event) => onDragTo(event.dataTransfer?.getData("text/plain") ?? "", name),
@@ -8430,8 +8482,9 @@ function Moments() {
               " s"
             ] }),
             /* @__PURE__ */ u3("span", { class: "dim", children: [
-              "similarity ",
-              each.score.toFixed(4)
+              found.measure,
+              " ",
+              short(each.score, 4)
             ] })
           ] })
         ]
@@ -8564,6 +8617,10 @@ function Statistics() {
     /* @__PURE__ */ u3("section", { children: [
       /* @__PURE__ */ u3("h3", { children: "Health" }),
       /* @__PURE__ */ u3("p", { class: "dim", children: checks ? `${checks.checked} of ${checks.total} checked, ${Object.keys(checks.worst).length} with findings` : "" }),
+      Boolean(checks?.usual.length) && /* @__PURE__ */ u3("p", { class: "dim", children: [
+        "In every episode: ",
+        checks.usual.join(", ")
+      ] }),
       checks && !checks.wanted && /* @__PURE__ */ u3("button", { onClick: () => void post("check", {}).catch(complain), children: "Check all" })
     ] })
   ] });
@@ -8842,7 +8899,7 @@ function Ruler({ marks, findings, trim: trim2 }) {
       stops.forEach((stop) => stop());
       watch.disconnect();
     };
-  }, [marks, findings, trim2, model.theme]);
+  }, [marks, findings, trim2, model.isDark]);
   function scrub(event) {
     const target = event.currentTarget;
     if (event.target.dataset.handle) return;
@@ -8985,7 +9042,7 @@ function EpisodePage() {
     const follows = opened3.current.startsWith(`${info.id} `) && info.is_unfinished && clock.at >= clock.length;
     const isOther = !opened3.current.startsWith(`${info.id} `);
     opened3.current = key;
-    clock.open(BigInt(info.start_ns), BigInt(info.stop_ns));
+    clock.open(BigInt(info.start_ns), BigInt(info.stop_ns), !isOther);
     if (isOther) clock.at = info.is_unfinished ? clock.length : firstSight2(info);
     clock.wanted?.();
     clock.wanted = null;
@@ -8993,6 +9050,7 @@ function EpisodePage() {
   }
   y2(() => set({}), [info]);
   y2(() => setTrim(null), [key]);
+  y2(() => clock.tell(), [key]);
   y2(() => void (marks && marksCame()), [marks]);
   if (failure) return /* @__PURE__ */ u3("main", { class: "centre", children: /* @__PURE__ */ u3("div", { class: "blank", children: [
     /* @__PURE__ */ u3("p", { class: "failure", role: "alert", children: failure }),
@@ -9039,7 +9097,7 @@ var lengthOf = (info) => spoken(Number(BigInt(info.stop_ns) - BigInt(info.start_
 function EpisodeBar({ info, trim: trim2 }) {
   const { dataset, otherId } = useModel();
   const refusal = info.is_unfinished ? "the recording goes on" : dataset?.refusal;
-  const button = (label, key, run, off2 = false) => /* @__PURE__ */ u3("button", { disabled: Boolean(refusal) || off2, title: refusal ?? `${label} (${key})`, onClick: () => run(), children: label });
+  const button = (label, key, run, off2 = false, isOn) => /* @__PURE__ */ u3("button", { disabled: Boolean(refusal) || off2, "aria-pressed": isOn, title: refusal ?? `${label} (${key})`, onClick: () => run(), children: label });
   return /* @__PURE__ */ u3("header", { class: "episode-bar", children: [
     /* @__PURE__ */ u3("h1", { title: info.id, children: named(info.id) }),
     /* @__PURE__ */ u3("span", { class: "dim cut", title: taskOf(info), children: taskOf(info) }),
@@ -9058,8 +9116,8 @@ function EpisodeBar({ info, trim: trim2 }) {
     /* @__PURE__ */ u3("span", { class: "buttons", role: "group", "aria-label": "Edit", children: [
       button("Trim", "x", trim, !trim2),
       button("Split", "s", split),
-      button("✓ success", "y", () => mark("success", true)),
-      button("✗ failure", "n", () => mark("success", false)),
+      button("✓ success", "y", () => mark("success", true), false, info.static.success === true),
+      button("✗ failure", "n", () => mark("success", false), false, info.static.success === false),
       button("Drop", "d", drop),
       button("Undo", "u", undo),
       button("Redo", "r", redo)
@@ -9483,11 +9541,6 @@ function Top() {
 }
 function App() {
   const model = useModel();
-  y2(() => {
-    const root = document.documentElement;
-    if (model.theme === "auto") delete root.dataset.theme;
-    else root.dataset.theme = model.theme;
-  }, [model.theme]);
   if (model.fatal)
     return /* @__PURE__ */ u3("div", { class: "blank", children: [
       /* @__PURE__ */ u3("h1", { children: "The viewer is not open" }),
@@ -9525,7 +9578,11 @@ window.warpdata = {
 };
 async function askChecks() {
   const checks = await getJson("checks", {});
-  if (JSON.stringify(checks) !== JSON.stringify(state.checks)) set({ checks });
+  if (JSON.stringify(checks) === JSON.stringify(state.checks)) return checks;
+  const info = open.info;
+  const isStale = info && (!info.findings || checks.worst[info.id] !== state.checks?.worst[info.id]);
+  set({ checks });
+  if (isStale) open.reload();
   return checks;
 }
 async function watchChecks() {
