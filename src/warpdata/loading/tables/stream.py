@@ -12,11 +12,11 @@ from warpdata.catalog.dataset import ReadPlan
 from warpdata.catalog.rowfilter import RowFilter
 from warpdata.catalog.table import StreamRequest, Table
 from warpdata.errors import DatasetError
-from warpdata.loading import fetch
-from warpdata.loading.batch import batches_of, cut_batches, exact_batches, joined, with_positions
 from warpdata.loading.ranks import rank_and_world
-from warpdata.loading.row_ranges import RowRanges, first_rows, remaining, total_rows, whole_table
-from warpdata.loading.share import STATE_FORMAT, ReaderProgress, ReaderSplit, parse_share
+from warpdata.loading.tables import fetch
+from warpdata.loading.tables.batches import batches_of, cut_batches, exact_batches, joined, with_positions
+from warpdata.loading.tables.row_ranges import RowRanges, first_rows, remaining, total_rows, whole_table
+from warpdata.loading.tables.share import STATE_FORMAT, ReaderProgress, ReaderSplit, parse_share
 from warpdata.ordering.state import checked_integer
 from warpdata.ordering.tail import Tail, check_filled, check_tail
 from warpdata.sql.sqltext import OWN_COLUMNS

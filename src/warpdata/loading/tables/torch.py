@@ -12,11 +12,11 @@ from warpdata.catalog.refarray import bound_dict, python_values
 from warpdata.catalog.table import StreamRequest, Table
 from warpdata.corpora.torch_epochs import torch_epochs
 from warpdata.corpora.torch_passes import Passes, StatefulLoader, imported_torch, worker_info
-from warpdata.loading.arrays import ColumnValues, check_nulls, mask_of, numbers_of
 from warpdata.loading.ranks import known_rank
-from warpdata.loading.share import ReaderProgress
-from warpdata.loading.shuffled import ShuffledStream
-from warpdata.loading.stream import TableStream
+from warpdata.loading.tables.arrays import ColumnValues, check_nulls, mask_of, numbers_of
+from warpdata.loading.tables.share import ReaderProgress
+from warpdata.loading.tables.shuffled import ShuffledStream
+from warpdata.loading.tables.stream import TableStream
 from warpdata.ordering.epochs import Place, Step
 
 Tag = tuple[int, int, int, int]

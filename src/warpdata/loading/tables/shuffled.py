@@ -13,10 +13,10 @@ from numpy.typing import NDArray
 from warpdata.bytekit.lazy import cached_property
 from warpdata.catalog.table import BatchStream, StreamRequest, Table
 from warpdata.errors import nearest
-from warpdata.loading import fetch
-from warpdata.loading.batch import batches_of, exact_batches
 from warpdata.loading.ranks import rank_and_world
-from warpdata.loading.stream import MAX_BATCH_ROWS, TableStream, checked_limit
+from warpdata.loading.tables import fetch
+from warpdata.loading.tables.batches import batches_of, exact_batches
+from warpdata.loading.tables.stream import MAX_BATCH_ROWS, TableStream, checked_limit
 from warpdata.ordering.blocks import BlockOrder, BlockShape
 from warpdata.ordering.epochs import EpochStream, Step, rank_slice
 from warpdata.ordering.state import checked_integer

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from warpdata.loading.row_ranges import (
+from warpdata.loading.tables.row_ranges import (
     GroupRows,
     RowRange,
     RowRanges,
