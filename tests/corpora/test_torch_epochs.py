@@ -14,7 +14,7 @@ import pytest
 
 from warpdata.corpora.shuffled import ShuffledRows
 from warpdata.corpora.source import MmapShardSource
-from warpdata.corpora.torch_passes import Passes
+from warpdata.corpora.torch import Passes
 from warpdata.corpora.writer import CorpusWriter
 
 torch = pytest.importorskip("torch")

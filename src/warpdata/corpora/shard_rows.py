@@ -22,8 +22,7 @@ from warpdata.bytekit.process import system
 from warpdata.bytekit.process.forks import PerProcess
 from warpdata.bytekit.process.threads import ThreadPool
 from warpdata.bytekit.view import byte_view
-from warpdata.corpora.batch import Rows
-from warpdata.corpora.decode import decode_rows, raw_dtype
+from warpdata.corpora.batch import Rows, decode_rows, raw_dtype
 from warpdata.corpora.shards import ShardSet
 from warpdata.errors import (
     BlobNotFoundError,

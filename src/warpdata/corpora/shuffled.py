@@ -13,11 +13,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple, SupportsIndex, TypedDict, Unp
 import numpy as np
 
 from warpdata.bytekit.reopen import Reopens
-from warpdata.corpora.batch import RowBatch, Rows
-from warpdata.corpora.decode import decode_rows, output_dtype, raw_dtype
+from warpdata.corpora.batch import RowBatch, Rows, decode_rows, output_dtype, raw_dtype
 from warpdata.corpora.options import options_of
 from warpdata.corpora.shard_rows import RowSpan
-from warpdata.corpora.torch_passes import imported_torch
+from warpdata.corpora.torch import TorchEpochs, as_iterable_dataset, imported_torch
 from warpdata.errors import LimitExceededError, require_kind
 from warpdata.ordering.blocks import BlockOrder, BlockShape
 from warpdata.ordering.epochs import EpochStream, Place, Step, rank_slice
@@ -30,6 +29,7 @@ if TYPE_CHECKING:
     from typing import Self
 
     from warpdata.corpora.source import FixedOrderSource
+
 
 DEFAULT_BLOCK_BYTES = 1 << 20
 DEFAULT_WINDOW_BLOCKS = 64
@@ -360,3 +360,23 @@ class _PoolReader:
     def close(self) -> None:
         """Close the reader of the rows."""
         self._rows.close()
+
+
+def torch_dataset(rows: ShuffledRows) -> Any:
+    """An IterableDataset over the shuffled corpus; use its `loader`, or DataLoader(dataset, batch_size=None)."""
+    return as_iterable_dataset(CorpusDataset)(rows)
+
+
+class CorpusDataset(TorchEpochs):
+    """Batches of tensors in the order of the shuffle, whatever the number of workers."""
+
+    _hint = (
+        "use dataset.state_after(batch), iterate dataset.loader(num_workers=…), or torchdata's "
+        "StatefulDataLoader"
+    )
+
+    def state_after(self, batch: TorchBatch) -> dict[str, Any]:
+        """The state to go on with after this batch of the pass begun last, whatever workers have read ahead."""
+        epoch, _ = self._passes.start
+        passed = max(0, self._passes.number() - 1)
+        return self._source.state_at((epoch + passed, int(batch.position)))

@@ -15,13 +15,11 @@ import numpy as np
 
 from warpdata.bytekit.reopen import Reopens
 from warpdata.corpora import shards as shard_sets
-from warpdata.corpora.batch import RowBatch, Rows
-from warpdata.corpora.decode import output_dtype
+from warpdata.corpora.batch import RowBatch, Rows, output_dtype
 from warpdata.corpora.options import options_of
 from warpdata.corpora.shard_rows import CopiedSpans, MappedSpans, RowSpan, ShardRows
 from warpdata.corpora.shards import ShardSet
-from warpdata.corpora.shuffled import OrderKeywords, ShuffledRows, ShuffleOptions
-from warpdata.corpora.torch_dataset import torch_dataset
+from warpdata.corpora.shuffled import OrderKeywords, ShuffledRows, ShuffleOptions, torch_dataset
 from warpdata.errors import require_kind
 
 if TYPE_CHECKING:

@@ -10,8 +10,7 @@ import numpy as np
 
 from warpdata.catalog.refarray import bound_dict, python_values
 from warpdata.catalog.table import StreamRequest, Table
-from warpdata.corpora.torch_epochs import torch_epochs
-from warpdata.corpora.torch_passes import Passes, StatefulLoader, imported_torch, worker_info
+from warpdata.corpora.torch import Passes, StatefulLoader, imported_torch, torch_epochs, worker_info
 from warpdata.loading.ranks import known_rank
 from warpdata.loading.tables.arrays import ColumnValues, check_nulls, mask_of, numbers_of
 from warpdata.loading.tables.share import ReaderProgress

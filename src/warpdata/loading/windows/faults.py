@@ -9,9 +9,8 @@ from numpy.typing import NDArray
 
 from warpdata.episodes.sources.signals import VideoSignal
 from warpdata.errors import DatasetError, WarpError
-from warpdata.loading.windows.mixture import Mixture
+from warpdata.loading.windows.mixture import Chosen, Mixture
 from warpdata.loading.windows.open_episode import DAMAGE, OpenEpisode, SignalReader
-from warpdata.loading.windows.order import Chosen
 from warpdata.loading.windows.windows import Windows
 from warpdata.ordering.epochs import LeftOut
 from warpdata.timeline.memory import JoinedSignal, ShiftedSignal

@@ -17,20 +17,17 @@ from numpy.typing import NDArray
 from warpdata.bytekit.io.commit import write_file
 from warpdata.bytekit.jsontext import dump_json
 from warpdata.bytekit.process.threads import MAX_PARALLEL, ThreadPool
-from warpdata.corpora.torch_epochs import torch_epochs
+from warpdata.corpora.torch import torch_epochs
 from warpdata.errors import SchemaMismatchError, nearest, suggests
 from warpdata.loading.pace import NoLine, PaceLine
 from warpdata.loading.ranks import auto_rank, rank_and_world
-from warpdata.loading.windows.batch import Batch
+from warpdata.loading.windows.batch import Batch, as_tensors
 from warpdata.loading.windows.faults import Verdicts
 from warpdata.loading.windows.gathering import Together, gather, hide_with_zeros, planned
-from warpdata.loading.windows.mixture import Mixture, MixtureCourse
+from warpdata.loading.windows.mixture import Chosen, Course, Mixture, MixtureCourse, PlainCourse, Shuffle
 from warpdata.loading.windows.open_episode import DAMAGE
-from warpdata.loading.windows.order import Chosen, Course, PlainCourse, Shuffle
-from warpdata.loading.windows.report import LoaderReport, SampleOrigin
-from warpdata.loading.windows.state import DATA_CHARS, names_of, saved_state
+from warpdata.loading.windows.report import DATA_CHARS, LoaderReport, SampleOrigin, names_of, saved_state
 from warpdata.loading.windows.statistics import FieldStatistics, Normalization, chosen_ways
-from warpdata.loading.windows.torch import as_tensors
 from warpdata.loading.windows.windows import Windows
 from warpdata.ordering.epochs import EpochStream, LeftOut, Place, rank_slice
 from warpdata.ordering.quality import ShuffleQuality

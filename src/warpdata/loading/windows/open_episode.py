@@ -13,9 +13,15 @@ from warpdata.bytekit.lazy import cached_property
 from warpdata.errors import BlobNotFoundError, FormatError, WarpError
 from warpdata.loading.windows.aligning import Aligned, Bools, Clock, Int64s, align_rows
 from warpdata.loading.windows.anchors import Anchors
-from warpdata.loading.windows.field import Field, FieldRows
+from warpdata.loading.windows.field import (
+    Field,
+    FieldRows,
+    FieldSchema,
+    check_same,
+    find_schema,
+    signal_named,
+)
 from warpdata.loading.windows.images import crop_box, scale_images
-from warpdata.loading.windows.schema import FieldSchema, check_same, find_schema, signal_named
 from warpdata.timeline.episode import Episode
 from warpdata.timeline.sampling import blank_values, mixed_values
 from warpdata.timeline.signal import MappedRows, Signal

@@ -1,9 +1,14 @@
-"""What a loader can say about itself: where samples come from, what was given and what was left out."""
+"""Reports of a loader: origins of samples, counts, what was left out, and saved states."""
 
 from __future__ import annotations
 
+import os
 from dataclasses import asdict, dataclass, field
 from typing import Any
+
+from warpdata.bytekit.io.ranges import FileRangeReader
+from warpdata.bytekit.jsontext import parse_json_object
+from warpdata.errors import CorruptLayoutError, FormatError
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,3 +64,25 @@ class LoaderReport:
     def to_json(self) -> dict[str, Any]:
         """For a program."""
         return asdict(self)
+
+
+NAME_CHARS, DATA_CHARS = 16, 6
+
+
+def names_of(data_id: str, windows_id: str) -> str:
+    """The name of samples in a state: the beginning of the hash of the episodes, then of the windows over them.
+
+    For windows that grow the first is "" and only the second is used.
+    """
+    data = data_id[:DATA_CHARS]
+    return data + windows_id[: NAME_CHARS - len(data)]
+
+
+def saved_state(path: str | os.PathLike[str]) -> dict[str, Any]:
+    """Read a file that `save_state` wrote."""
+    with FileRangeReader(path) as reader:
+        try:
+            return parse_json_object(reader.read(0, reader.size))
+        except FormatError as error:
+            hint = "Save it with loader.save_state()."
+            raise CorruptLayoutError(f"not a saved state: {error.message}", path=path, hint=hint) from None

@@ -20,8 +20,8 @@ from warpdata.episodes.collection.summary import recorded_statistics
 from warpdata.episodes.statistics import MAX_CHANNELS, QUANTILES, RELATIVE_ERROR, ValueStatistics
 from warpdata.errors import SchemaMismatchError, WarpError, nearest
 from warpdata.loading.pace import NoLine, PaceLine
+from warpdata.loading.windows.field import FieldSchema
 from warpdata.loading.windows.gathering import gather
-from warpdata.loading.windows.schema import FieldSchema
 from warpdata.settings import Settings
 
 if TYPE_CHECKING:

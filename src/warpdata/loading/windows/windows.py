@@ -23,15 +23,20 @@ from warpdata.episodes.collection.local import LocalDataset
 from warpdata.errors import DatasetError, WarpError, nearest, suggests
 from warpdata.loading.windows.aligning import Int64s
 from warpdata.loading.windows.anchors import Anchors, matching_anchors
-from warpdata.loading.windows.batch import Batch, Sample
-from warpdata.loading.windows.field import Field, _seconds
+from warpdata.loading.windows.batch import Batch, Sample, teach_collate
+from warpdata.loading.windows.field import (
+    Field,
+    FieldSchema,
+    _seconds,
+    find_schema,
+    signal_named,
+    unknown_signal,
+)
 from warpdata.loading.windows.gathering import first_sample, gather, gather_at, read_one
 from warpdata.loading.windows.growing_root import GrowingRoot
 from warpdata.loading.windows.open_episode import DAMAGE, OpenEpisode, Quick, SampleGroup, SignalReader
-from warpdata.loading.windows.schema import FieldSchema, find_schema, signal_named, unknown_signal
 from warpdata.loading.windows.statistics import FieldStatistics, window_statistics
 from warpdata.loading.windows.table import SampleTable, keep_table, kept_table
-from warpdata.loading.windows.torch import teach_collate
 from warpdata.settings import Settings
 from warpdata.timeline.episode import Episode
 from warpdata.timeline.meta import ROLES
