@@ -1,4 +1,4 @@
-"""Several shuffled corpora as one stream: a fixed schedule says which of them gives the next batch."""
+"""Several shuffled corpora as one stream: a fixed schedule chooses the source of every batch."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ class MixedRows:
         return {"v": STATE_VERSION, "position": self._position, "plan": self._plan()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on where another mixture of the same streams and weights stood, whatever its rank and world."""
+        """Go on after the batches of another mixture of the same streams and weights, of any rank and world."""
         if not isinstance(state, Mapping) or state.get("v") != STATE_VERSION:
             raise ValueError(f"not a state of a mixture of version {STATE_VERSION}: {state!r}")
         if state.get("plan") != self._plan():

@@ -38,8 +38,14 @@ PLAN_CHARS = 6
 
 
 _WHOLE = (
-    "seed", "epoch", "rank", "world", "batch_size", "block_rows", "window_blocks",
-)  # fmt: skip
+    "seed",
+    "epoch",
+    "rank",
+    "world",
+    "batch_size",
+    "block_rows",
+    "window_blocks",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -368,7 +374,7 @@ def torch_dataset(rows: ShuffledRows) -> Any:
 
 
 class CorpusDataset(TorchEpochs):
-    """Batches of tensors in the order of the shuffle, whatever the number of workers."""
+    """Batches of tensors in the order of the shuffle, for any number of workers."""
 
     _hint = (
         "use dataset.state_after(batch), iterate dataset.loader(num_workers=…), or torchdata's "
@@ -376,7 +382,7 @@ class CorpusDataset(TorchEpochs):
     )
 
     def state_after(self, batch: TorchBatch) -> dict[str, Any]:
-        """The state to go on with after this batch of the pass begun last, whatever workers have read ahead."""
+        """The state to go on with after this batch of the pass begun last; read-ahead does not count."""
         epoch, _ = self._passes.start
         passed = max(0, self._passes.number() - 1)
         return self._source.state_at((epoch + passed, int(batch.position)))

@@ -175,7 +175,7 @@ class FixedOrderSource(Reopens, ABC):
         return RowSpan(shard, start, min(start + self._span_rows, self._shard_rows[shard]))
 
     def _spans_from(self, span: RowSpan) -> Iterator[RowSpan]:
-        """The spans of all rows from a span on; they lie on a fixed grid in each shard."""
+        """The spans of all rows from a span on, on a fixed grid in each shard."""
         for shard in range(span.shard, len(self._shard_rows)):
             first = span.start if shard == span.shard else 0
             for start in range(first, self._shard_rows[shard], self._span_rows):

@@ -19,7 +19,7 @@ _SLOTS = 1024
 
 
 def imported_torch() -> Any:
-    """torch, or the error that says how to install it."""
+    """The module torch, or MissingExtraError with the command that installs it."""
     try:
         import torch
     except ImportError:
@@ -28,15 +28,15 @@ def imported_torch() -> Any:
 
 
 def worker_info() -> Any:
-    """What torch says about the DataLoader worker this process is; None in any other process."""
+    """torch's description of the DataLoader worker that this process is; None in any other process."""
     return imported_torch().utils.data.get_worker_info()
 
 
 class Passes:
     """Counts the passes begun since a start was set, in memory that workers share.
 
-    A DataLoader makes its workers anew for every pass, each from the same copy of the dataset: only what is shared
-    tells them which pass they are in. All workers of one pass have one seed, and pass it on as their key. The first
+    A DataLoader makes new workers for every pass, each from the same copy of the dataset: only shared memory
+    shows them which pass they are in. All workers of one pass have one seed, and pass it on as their key. The first
     of them to begin counts the pass; that two of them do it at once changes nothing, because both write the same.
     """
 
@@ -112,7 +112,7 @@ class Noting(Protocol):
     """A dataset that learns from a loader which batch was handed over."""
 
     def tagged(self) -> Iterator[tuple[Any, Any]]:
-        """Batches, each with what says where the stream is after it."""
+        """Batches, each with the place of the stream after it."""
 
     def note_begin(self) -> None:
         """A pass begins."""
@@ -131,7 +131,7 @@ class Noting(Protocol):
 
 
 class StatefulLoader:
-    """A DataLoader whose state is after the batch it handed over last, whatever its workers have read ahead."""
+    """A DataLoader whose state is after the batch it handed over last, not after what its workers have read ahead."""
 
     def __init__(self, dataset: Noting, options: dict[str, Any]) -> None:
         for name in ("batch_size", "dataset", "sampler", "batch_sampler", "shuffle", "drop_last", "in_order"):
@@ -212,10 +212,10 @@ def as_iterable_dataset(kind: type[TorchEpochs]) -> Any:
 class TorchEpochs:
     """Every iteration is the rest of an epoch, then the next ones follow; worker w gives every n-th batch from w on.
 
-    `set_epoch` says which epoch comes next. Workers, ranks and seeds of torch do not change the order.
+    `set_epoch` chooses the next epoch. Workers, ranks and seeds of torch do not change the order.
     """
 
-    _hint = "iterate dataset.loader(num_workers=…) and ask it, or use torchdata's StatefulDataLoader"
+    _hint = "iterate dataset.loader(num_workers=…) and use its state_dict(), or use torchdata's StatefulDataLoader"
 
     def __init__(self, source: EpochStream) -> None:
         self._source = source

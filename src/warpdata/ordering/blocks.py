@@ -1,7 +1,7 @@
 """The order of an epoch as a function of the position: blocks in a random order, mixed a few at a time.
 
 Rows 0 … total − 1 are cut into blocks of `block_rows`. The blocks are permuted, `blocks_in_play` of them at a time are
-one pool, and the rows of a pool are permuted again. Every step is a keyed bijection that is asked by index, so any
+one pool, and the rows of a pool are permuted again. Every step is a keyed bijection that is computed by index, so any
 position costs the same and nothing is kept in memory. One row per block is a full shuffle.
 """
 

@@ -23,7 +23,7 @@ class ShuffleQuality:
 
     @property
     def score(self) -> float:
-        """blocks_per_batch over its uniform value: 1.0 cannot be told from uniform by this measure."""
+        """blocks_per_batch over its uniform value: 1.0 is uniform by this measure."""
         return self.blocks_per_batch / self.uniform_blocks_per_batch
 
 

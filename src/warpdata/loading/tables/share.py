@@ -168,11 +168,18 @@ class ReaderSplit:
                 raise ValueError(f"the state contradicts itself: {fact}, and has {rows}")
 
     def _share(self, ranges: RowRanges, gives: int, given_before: int) -> Share:
-        """A share nobody has begun."""
+        """A share of which no row was read."""
         return Share(
-            self.rank, self.world, ranges, gives, self.batch_size, self.tail, self.readers,
-            {reader: ReaderProgress() for reader in range(self.readers)}, given_before,
-        )  # fmt: skip
+            self.rank,
+            self.world,
+            ranges,
+            gives,
+            self.batch_size,
+            self.tail,
+            self.readers,
+            {reader: ReaderProgress() for reader in range(self.readers)},
+            given_before,
+        )
 
 
 def _require_known(state: Share) -> None:
@@ -228,10 +235,16 @@ def _parsed(state: Mapping[str, Any]) -> Share:
     if not progress or max(progress) >= readers or len(progress) < len(state["progress"]):
         raise ValueError(f"progress of readers {sorted(progress)} of {readers}")
     return Share(
-        _count(state["rank"]), _count(state["world"], at_least=1), _row_ranges(state["pieces"]),
-        _count(state["gives"]), _count(state["batch_size"], at_least=1), tail, readers, progress,
+        _count(state["rank"]),
+        _count(state["world"], at_least=1),
+        _row_ranges(state["pieces"]),
+        _count(state["gives"]),
+        _count(state["batch_size"], at_least=1),
+        tail,
+        readers,
+        progress,
         _count(state["given_before"]),
-    )  # fmt: skip
+    )
 
 
 def _row_ranges(raw: Sequence[Sequence[int]]) -> RowRanges:

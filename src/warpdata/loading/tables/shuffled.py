@@ -106,7 +106,7 @@ class ShuffledStream(EpochStream):
             self._position = min(self.total, self._position + steps * self.global_batch)
             raise
         except BaseException:
-            self._iterator = None  # asked again, it goes on where it failed
+            self._iterator = None  # the next call goes on where this one failed
             raise
         self._position = step.after
         return batch
@@ -132,9 +132,14 @@ class ShuffledStream(EpochStream):
 
     def _ahead(self, epoch: int, starts: Sequence[int]) -> ReadAhead[Any, None, pa.Table]:
         return ReadAhead(
-            lambda _: lambda: None, lambda rows, _: self._taken(rows), self._pools(epoch, starts),
-            workers=min(2, self._workers), cost=len, max_cost=1 << 62, cores=2,
-        )  # fmt: skip
+            lambda _: lambda: None,
+            lambda rows, _: self._taken(rows),
+            self._pools(epoch, starts),
+            workers=min(2, self._workers),
+            cost=len,
+            max_cost=1 << 62,
+            cores=2,
+        )
 
     def _pools(self, epoch: int, starts: Sequence[int]) -> Iterator[NDArray[np.int64]]:
         """The rows of this rank in order, as many at a time as share their blocks."""

@@ -60,7 +60,7 @@ class _TorchTable:
         """How far readers are whose batches a loader handed over."""
         self._noted_readers = 0
         self._plan: TableStream | None = None
-        """What the readers of a loader share, once it was asked for."""
+        """The stream that the readers of a loader share, made when first needed."""
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
         return (batch for _, batch in self.tagged())
@@ -130,7 +130,7 @@ class _TorchTable:
         if worker_info() is None and self._passes.is_with_workers:
             raise RuntimeError(
                 "DataLoader workers read this table, and only they know how far: iterate "
-                "dataset.loader(num_workers=…) and ask it, or use torchdata's StatefulDataLoader"
+                "dataset.loader(num_workers=…) and use its state_dict(), or use torchdata's StatefulDataLoader"
             )
         return self._opened(*_reader(), self._first()).state_dict()
 

@@ -50,7 +50,7 @@ class Sample(Named):
         self.mask = Named(mask, "mask of a field")
         """Which rows are valid: not beyond an edge, not too old."""
         self.age_ns = Named(age_ns, "age of a field")
-        """How old each value is at the moment it was asked for; negative where it came later."""
+        """The age of each value at the moment of its row; negative where it came later."""
         self.sample_id = sample_id
         """The number of the sample among its windows."""
         self.ts_ns = ts_ns
@@ -130,7 +130,7 @@ class Batch(Sample):
         )
 
     def to(self, *where: Any, **options: Any) -> Batch:
-        """The same with every tensor on a device, as Lightning and accelerate ask for it: masks go along."""
+        """A copy with every tensor on a device, masks included, as Lightning and accelerate call it."""
         return self.map(lambda each: each.to(*where, **options) if hasattr(each, "to") else each)
 
     def _parts(self) -> tuple[Any, ...]:

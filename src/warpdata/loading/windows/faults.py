@@ -1,4 +1,4 @@
-"""Which episodes can be read at all: asked of each as a whole before a batch is cut, so every rank finds the same."""
+"""Checks of whole episodes before a batch is cut, so that every rank leaves out the same."""
 
 from __future__ import annotations
 

@@ -72,7 +72,7 @@ class FieldRows:
 
 
 class Field:
-    """A signal or a static item as a part of every sample; there is exactly one way to say when.
+    """A signal or a static item as a part of every sample; its rows are chosen in exactly one way.
 
     Nothing or `at_s`: the value at one moment, no axis of time. `offsets_s`: a row per moment. `past_s` or `future_s`
     (or both) with `rate_hz`: a grid that ends or begins at the anchor. `past=4`: the last four records at or before the
@@ -160,7 +160,7 @@ class Field:
 
     @property
     def is_plain(self) -> bool:
-        """Whether nothing but the signal is said."""
+        """Whether only the signal is given."""
         return self._options == _Options() and self.transform is None
 
     def without_transform(self) -> Field:
@@ -168,7 +168,7 @@ class Field:
         return Field.from_json({name: each for name, each in self.to_json().items() if name != "transform"})
 
     def to_json(self) -> dict[str, Any]:
-        """Everything that makes the field what it is; what is not said is not there."""
+        """All options that differ from their defaults, as JSON."""
         default = _Options()
         found: dict[str, Any] = {"signal": self.signal}
         for each in fields(_Options):
@@ -210,16 +210,19 @@ def _field_again(signal: str, options: _Options, transform: Transform | None, sa
 
 
 def _rows_of(options: _Options) -> FieldRows:
-    """The rows of a field, or ValueError unless they are said in exactly one way."""
+    """The rows of a field, or ValueError unless exactly one way to choose them is given."""
     is_grid = options.past_s is not None or options.future_s is not None
     ways = {
-        "at_s": options.at_s is not None, "offsets_s": options.offsets_s is not None,
-        "past_s/future_s": is_grid, "past": options.past is not None, "horizon": options.horizon is not None,
+        "at_s": options.at_s is not None,
+        "offsets_s": options.offsets_s is not None,
+        "past_s/future_s": is_grid,
+        "past": options.past is not None,
+        "horizon": options.horizon is not None,
         "offsets": options.offsets is not None,
-    }  # fmt: skip
+    }
     said = [name for name, is_said in ways.items() if is_said]
     if len(said) > 1:
-        raise ValueError(f"a field says when in one way, not in {len(said)}: {', '.join(said)}")
+        raise ValueError(f"a field chooses its rows in one way, not in {len(said)}: {', '.join(said)}")
     if is_grid != (options.rate_hz is not None):
         raise ValueError("past_s and future_s go with rate_hz, and rate_hz with one of them")
     if options.past is not None:
@@ -238,7 +241,7 @@ def _rows_of(options: _Options) -> FieldRows:
 
 
 def _grid(past_s: float, future_s: float, rate_hz: float) -> tuple[int, ...]:
-    """Moments at k / rate around the anchor, itself among them, as far as they lie within the two spans."""
+    """Moments at k / rate around the anchor, itself among them, within the two spans."""
     # A span that is a whole number of pauses up to rounding has its last moment too.
     first, last = math.floor(past_s * rate_hz + 1e-6), math.floor(future_s * rate_hz + 1e-6)
     if first + last + 1 > MAX_ROWS:
@@ -312,7 +315,7 @@ def _checked_align(align: str) -> Align:
 
 @dataclass(frozen=True)
 class FieldSchema:
-    """One field of every sample; what is asked for every batch is worked out once."""
+    """Type and shape of one field of every sample; derived values are computed once."""
 
     name: str
     field: Field

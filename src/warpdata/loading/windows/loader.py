@@ -254,10 +254,15 @@ class Loader(EpochStream):
             return step, self.read(step, together if step.position == position else None)
 
         ahead: ReadAhead[LoaderStep, None, tuple[LoaderStep, Batch]] = ReadAhead(
-            lambda step: partial(self._fetch, fetchers, step) if is_far else _nothing, work, steps,
-            workers=_AHEAD if is_far else self.threads, cost=self._cost, max_cost=self._read_ahead_bytes,
-            cores=max(1, self.threads), first=1,
-        )  # fmt: skip
+            lambda step: partial(self._fetch, fetchers, step) if is_far else _nothing,
+            work,
+            steps,
+            workers=_AHEAD if is_far else self.threads,
+            cost=self._cost,
+            max_cost=self._read_ahead_bytes,
+            cores=max(1, self.threads),
+            first=1,
+        )
         with closing(fetchers), closing(ahead):
             while True:
                 began = time.perf_counter()
@@ -450,9 +455,14 @@ class Loader(EpochStream):
     def plan(self) -> dict[str, Any]:
         """How this run's samples are found again without the program that trained: see `warp why`."""
         return {
-            "v": 1, "batch_size": self.batch_size, "seed": self.seed, "shuffle": self._shuffle,
-            "on_error": self.on_error, "tail": self.tail, "windows": self.windows.plan(),
-        }  # fmt: skip
+            "v": 1,
+            "batch_size": self.batch_size,
+            "seed": self.seed,
+            "shuffle": self._shuffle,
+            "on_error": self.on_error,
+            "tail": self.tail,
+            "windows": self.windows.plan(),
+        }
 
     # What happened.
 
@@ -510,19 +520,28 @@ class Loader(EpochStream):
             source = self._course.sources[number]
             origin = source.episodes.origin(episode)
             yield SampleOrigin(
-                dataset=origin.dataset, version=origin.version, episode_id=source.ids[episode], ts_ns=time_ns,
-                sample_id=int(chosen.sample[row]), epoch=int(chosen.epoch[row]), blob=origin.blob,
-                content=source.contents[episode], source=self._course.names[number] or None,
-            )  # fmt: skip
+                dataset=origin.dataset,
+                version=origin.version,
+                episode_id=source.ids[episode],
+                ts_ns=time_ns,
+                sample_id=int(chosen.sample[row]),
+                epoch=int(chosen.epoch[row]),
+                blob=origin.blob,
+                content=source.contents[episode],
+                source=self._course.names[number] or None,
+            )
 
     def report(self) -> LoaderReport:
         """What was given, what was left out and why, and how long the consumer waited."""
         damaged = self._verdicts.uncounted() | self._left_out
         came = traffic().since(self._traffic_before)
         return replace(
-            self._report, skipped=damaged, skipped_before=self._skipped_before[0],
-            network_bytes=came.network, cache_bytes=came.cache,
-        )  # fmt: skip
+            self._report,
+            skipped=damaged,
+            skipped_before=self._skipped_before[0],
+            network_bytes=came.network,
+            cache_bytes=came.cache,
+        )
 
     def to_torch(self) -> Any:
         """A torch IterableDataset of the same batches as tensors, in the same order with any number of workers."""

@@ -75,7 +75,7 @@ class Course(Protocol):
 
     @property
     def data_id(self) -> str:
-        """The identity of the episodes alone, whatever is made of them; "" where they grow."""
+        """The identity of the episodes alone, without fields; "" where they grow."""
 
     def fingerprint(self) -> str:
         """Differs where the order differs, besides seed and epoch."""
@@ -91,7 +91,7 @@ class Course(Protocol):
 
 
 def window_shape(schema: Mapping[str, FieldSchema], total: int, shuffle: Shuffle) -> BlockShape:
-    """The blocks of a shuffle: a function of the fields alone, never of where the bytes lie."""
+    """The blocks of a shuffle: a function of the fields alone, never of where the bytes are stored."""
     if shuffle is False:
         return BlockShape(total, 0, 1)
     if shuffle == "full":

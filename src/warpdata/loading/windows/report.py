@@ -44,11 +44,11 @@ class LoaderReport:
     bytes: int = 0
     """Bytes of the arrays that were handed over."""
     wait_s: float = 0.0
-    """How long whoever consumes the batches waited for them."""
+    """How long the consumer waited for batches."""
     network_bytes: int = 0
     """Bytes that came over a network meanwhile, of everything this process read."""
     cache_bytes: int = 0
-    """Bytes that were in the page cache when they were first asked for meanwhile."""
+    """Bytes that came from the cache meanwhile."""
     skipped: dict[str, str] = field(default_factory=dict)
     """Episodes that were left out, each with the reason."""
     skipped_before: int = 0
