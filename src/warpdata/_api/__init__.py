@@ -603,9 +603,9 @@ open_dataset = dataset
 def table_streams() -> Any:
     """What the packages above the catalog give to datasets."""
     from warpdata.catalog.dataset import Streams
-    from warpdata.loading.shuffled import open_stream
-    from warpdata.loading.stream import plan_read
-    from warpdata.loading.torch import torch_dataset
+    from warpdata.loading.tables.shuffled import open_stream
+    from warpdata.loading.tables.stream import plan_read
+    from warpdata.loading.tables.torch import torch_dataset
 
     return Streams(
         batches=open_stream,

@@ -14,11 +14,11 @@ from warpdata.bytekit.lazy import cached_property
 from warpdata.catalog.table import BatchStream, StreamRequest, Table
 from warpdata.corpora.torch_epochs import Place, PlainStep
 from warpdata.errors import nearest
-from warpdata.loading import fetch
-from warpdata.loading.batch import batches_of, exact_batches
 from warpdata.loading.ranks import rank_and_world
-from warpdata.loading.share import check_identity
-from warpdata.loading.stream import MAX_BATCH_ROWS, TableStream, checked_limit
+from warpdata.loading.tables import fetch
+from warpdata.loading.tables.batches import batches_of, exact_batches
+from warpdata.loading.tables.share import check_identity
+from warpdata.loading.tables.stream import MAX_BATCH_ROWS, TableStream, checked_limit
 from warpdata.ordering.blocks import BlockOrder, BlockShape
 from warpdata.ordering.epoch import rank_slice
 from warpdata.ordering.state import MAX_EPOCH, MAX_POSITION, MAX_SEED, checked_integer

@@ -10,7 +10,7 @@ from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING, Any
 
 from warpdata.errors import nearest
-from warpdata.loading.row_ranges import RowRanges
+from warpdata.loading.tables.row_ranges import RowRanges
 from warpdata.stores.readahead import CORES, ReadAhead
 
 if TYPE_CHECKING:
