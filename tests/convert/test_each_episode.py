@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from warpdata.convert.each_episode import SteppedTask
-from warpdata.episodes.collection import Episodes
-from warpdata.episodes.directory_copy import Steps
+from warpdata.episodes.collection.episodes import Episodes
+from warpdata.episodes.forms.directory_copy import Steps
 from warpdata.errors import CorruptLayoutError, OutOfSpaceError
 from warpdata.timeline.episode import Episode
 

@@ -29,7 +29,7 @@ from warpdata.catalog.rowgroups import schema_fields, schema_from_base64, schema
 from warpdata.catalog.sources import ParquetFacts, ParquetOptions, parquet_facts, write_shards
 from warpdata.catalog.transfer import Upload, send, upload_bytes, upload_file
 from warpdata.catalog.turns import turn
-from warpdata.episodes.facts import joined_tables
+from warpdata.episodes.collection.facts import joined_tables
 from warpdata.errors import ConflictError, DatasetError, PointerMovedError
 from warpdata.formats.gamsae import layout as corpus_layout
 from warpdata.formats.gamsae.corpus_json import CorpusRecord

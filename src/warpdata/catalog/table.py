@@ -150,8 +150,9 @@ class TableFiles:
         dataset, shard = self._dataset, self.part.shards[number]
         label = f"table {self._name!r} shard {number}"
         guide = self.guide(number)
-        reader = dataset.access.reader(dataset.catalog, shard, label, guide and guide.page_sums)
-        return ShardFile(reader, guide and guide.tail, self._bring_whole, (shard.row_count, self.schema))
+        sums, tail = (None, None) if guide is None else (guide.page_sums, guide.tail)
+        reader = dataset.access.reader(dataset.catalog, shard, label, sums)
+        return ShardFile(reader, tail, self._bring_whole, (shard.row_count, self.schema))
 
     def guide(self, number: int) -> ShardGuide | None:
         """What the publisher says of shard `number`: in a guide of its own, or in that of the table."""

@@ -13,13 +13,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from warpdata.bytekit.io.commit import commit_folder, writable_path
+from warpdata.convert.exporting import source_id
 from warpdata.convert.importing import Progress
 from warpdata.convert.place import Place
 from warpdata.convert.plain_names import under_own_names
 from warpdata.convert.receipt import RECEIPT_FILE, ConversionReceipt, Note, note_of
-from warpdata.convert.step_rows import source_id
-from warpdata.episodes.collection import Episodes
-from warpdata.episodes.encoded import EncodedRun, encoded_run
+from warpdata.episodes.collection.episodes import Episodes
+from warpdata.episodes.sources.encoded import EncodedRun, encoded_run
 from warpdata.errors import ConflictError, FormatError, MissingExtraError
 from warpdata.timeline.episode import Episode
 from warpdata.timeline.signal import Signal

@@ -13,9 +13,9 @@ from warpdata.catalog.artifact_contents import PublishedSource
 from warpdata.catalog.dataset import reopened_episodes
 from warpdata.catalog.recordings import one_episode
 from warpdata.catalog.stored import EpisodeStore, StoredEpisode, packed_bytes
-from warpdata.episodes.derived import with_signals
-from warpdata.episodes.opening import episode_of_shard
-from warpdata.episodes.record import Recorder
+from warpdata.episodes.record.recorder import Recorder
+from warpdata.episodes.sources.derived import with_signals
+from warpdata.episodes.sources.opening import episode_of_shard
 from warpdata.errors import nearest
 from warpdata.formats.wshard.episode import WShardEpisode
 from warpdata.formats.wshard.reader import ShardReader

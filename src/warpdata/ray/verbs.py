@@ -17,7 +17,7 @@ from warpdata.catalog.publish import Published
 from warpdata.catalog.recordings import CHUNK_BYTES
 from warpdata.catalog.stored import EpisodeStore, StoredEpisode
 from warpdata.catalog.table import Table
-from warpdata.episodes.jobs import Runner
+from warpdata.episodes.collection.jobs import Runner
 from warpdata.errors import MissingExtraError, nearest
 from warpdata.ordering.tail import Tail
 from warpdata.ray.planning import Plan, TablePlan, WindowShape, plan_episodes, plan_windows

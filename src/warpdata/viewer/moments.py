@@ -167,6 +167,7 @@ def find_moments(
 
 def _beside(folder: Path) -> Path | None:
     """A vector file in the folder, or beside it under its name or that of the examples."""
+    folder = Path(os.path.abspath(folder))  # "." has no name to replace
     try:
         inside = sorted(folder.glob(f"*{SUFFIX}")) if folder.is_dir() else []
     except OSError:

@@ -17,6 +17,7 @@ import numpy as np
 from warpdata.bytekit.dtype import dtype_of
 from warpdata.bytekit.io.commit import commit_file, commit_folder
 from warpdata.convert.each_episode import OnError, Progress, check_on_error, exported
+from warpdata.convert.exporting import source_id
 from warpdata.convert.kept_values import packed, unpacked
 from warpdata.convert.mcap.container import Compression, McapFile
 from warpdata.convert.messages import encoding
@@ -27,9 +28,8 @@ from warpdata.convert.messages.packets import decoder_config, stream_packet
 from warpdata.convert.messages.restored import RestoredTopic
 from warpdata.convert.plain_names import under_own_names
 from warpdata.convert.receipt import RECEIPT_FILE, ConversionReceipt, Note, note_of
-from warpdata.convert.step_rows import source_id
-from warpdata.episodes.collection import Episodes
-from warpdata.episodes.encoded import EncodedRun, encoded_run
+from warpdata.episodes.collection.episodes import Episodes
+from warpdata.episodes.sources.encoded import EncodedRun, encoded_run
 from warpdata.errors import CorruptLayoutError, SchemaMismatchError
 from warpdata.timeline.episode import Episode
 from warpdata.timeline.signal import Signal

@@ -234,7 +234,7 @@ class WShardEpisode:
     @property
     def in_time(self) -> Any:
         """The same episode as signals in time."""
-        from warpdata.episodes.shard_episode import ShardSource  # the two views offer each other
+        from warpdata.episodes.sources.shard_episode import ShardSource  # the two views offer each other
         from warpdata.timeline.episode import Episode
 
         return Episode(ShardSource(self))
