@@ -7,25 +7,21 @@ import itertools
 import math
 import os
 from bisect import bisect_left, bisect_right
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
 
 from warpdata.bytekit.checksum import RunningXxh3128, crc32c
 from warpdata.bytekit.dtype import dtype_of
-from warpdata.bytekit.io.bulk_file import BulkFile, Later
 from warpdata.bytekit.io.commit import commit_folder, map_os_errors, put_file
 from warpdata.bytekit.io.filenames import keep_apart
-from warpdata.bytekit.io.ranges import RangeReader, read_into
+from warpdata.bytekit.io.ranges import RangeReader
 from warpdata.bytekit.process.system import usable_cores
-from warpdata.bytekit.process.threads import ThreadPool
 from warpdata.episodes.forms.content_sums import ContentSum, RowsSum, sum_of, sum_of_rows
 from warpdata.episodes.record.camera import VideoFile
 from warpdata.episodes.record.disk_writer import last_documents
@@ -56,8 +52,6 @@ _BLOCK_BYTES = 4 << 20
 _BLOCK_ROWS = 1 << 14
 _COPY_BYTES = 1 << 20
 """Few calls, and what was read is still in the cache of the processor when it is written."""
-_WRITES_AHEAD = 8
-"""Each holds a few megabytes."""
 
 MetaOf = Callable[[Mapping[str, ContentSum]], Mapping[str, Any]]
 """The metadata of an episode, from the sum of every signal as it was copied."""
@@ -70,7 +64,6 @@ def write_directory(
     *,
     video: VideoOptions | None = None,
     reencode: bool = False,
-    writing: WrittenLater | None = None,
     durable: bool = True,
     overwrite: bool = False,
 ) -> None:
@@ -78,18 +71,14 @@ def write_directory(
 
     Frames that are not encoded become lossless video, unless `video` gives another encoding; `reencode` encodes the
     frames of every camera again. Every value is read once. `meta_of` makes the metadata (default: that of the episode).
-    `writing` waits for the disk while the next signal is read; all of its work is done at the end.
     """
     if reencode:
         video = video or VideoOptions()
     with map_os_errors(directory):
         os.makedirs(os.path.dirname(directory), exist_ok=True)
     with commit_folder(directory, durable=durable, replace=overwrite) as folder:
-        copy = _Copy(folder, video, writing, reencode=reencode)
-        try:
-            copy.add_all(dict(episode.signals))
-        finally:  # what is still being written when something fails is waited for: its folder is about to be removed
-            copy.wait()
+        copy = _Copy(folder, video, reencode=reencode)
+        copy.add_all(dict(episode.signals))
         about, sums = copy.result()
         meta = episode.meta if meta_of is None else meta_of(sums)
         stated = meta.get("signals")
@@ -100,26 +89,6 @@ def write_directory(
         static = {check_name(name): plain_static(name, value) for name, value in episode.static.items()}
         for path, data in last_documents(folder, meta, static, about, None).items():
             put_file(path, data)
-
-
-class WrittenLater:
-    """One thread that writes the last part of large files, which is mostly to wait for the disk; few wait for it."""
-
-    def __init__(self) -> None:
-        self._thread = ThreadPool(1, "warpdata-import")
-        self._ahead: deque[Future[None]] = deque()
-
-    def submit(self, job: Callable[[], None]) -> Future[None]:
-        """Ask for a job, once there are not too many."""
-        while len(self._ahead) >= _WRITES_AHEAD:
-            self._ahead.popleft().exception()  # its caller gets the error
-        future = self._thread.submit(job)
-        self._ahead.append(future)
-        return future
-
-    def close(self) -> None:
-        """End the thread."""
-        self._thread.close(wait=True)
 
 
 def is_intact(directory: Path) -> bool:
@@ -153,15 +122,11 @@ _CLOCKS = SharedClocks()
 class _Copy:
     """The signals of an episode on their way into a folder; small ones of as many records are written together."""
 
-    def __init__(
-        self, folder: Path, video: VideoOptions | None, writing: WrittenLater | None, *, reencode: bool
-    ) -> None:
+    def __init__(self, folder: Path, video: VideoOptions | None, *, reencode: bool) -> None:
         self._folder = folder
         self._reencode = reencode
         self._inside = f"{folder}{os.sep}"
         self._video = video
-        self._writing = writing
-        self._written: list[Future[None]] = []
         self._found: dict[str, dict[str, Any]] = {}
         self._sums: dict[str, ContentSum] = {}
         self._raw: list[RawCamera] = []
@@ -181,20 +146,12 @@ class _Copy:
         for small in self._small.values():
             self._write_small(small)
         for name, copy in self._copies:
-            index, self._sums[name] = copy_camera(copy, self._inside + name + copy.suffix, self._later)
+            index, self._sums[name] = copy_camera(copy, self._inside + name + copy.suffix)
             self._add_index(name, index, frame_index_bytes(index), copy.video_bytes)
         encode_cameras(self._raw)
 
-    def wait(self) -> None:
-        """Wait until nothing is being written any more; errors are left to `result`."""
-        for each in self._written:
-            each.exception()
-
     def result(self) -> tuple[dict[str, dict[str, Any]], dict[str, ContentSum]]:
         """The meta.json entry of every signal, and its sum, in the order of the source."""
-        with map_os_errors(self._folder):
-            for each in self._written:
-                each.result()
         sums = self._sums | {name: each.found() for name, each in self._raw_sums.items()}
         return self._found, {name: sums[name] for name in self._found}
 
@@ -275,12 +232,6 @@ class _Copy:
         self._sums[name] = sum_of(signal)
         self._add_index(name, index, frames, camera.video.size)
         return True
-
-    def _later(self, job: Callable[[], None]) -> None:
-        if self._writing is None:
-            job()
-        else:
-            self._written.append(self._writing.submit(job))
 
     def _add_index(self, name: str, index: FrameIndex, frames: Any, video_bytes: int) -> None:
         put_file(self._inside + name + layout.FRAMES_SUFFIX, frames)
@@ -374,51 +325,42 @@ def _blocks(signal: Signal) -> Iterator[range]:
 
 
 def _copy(source: RangeReader, target: str) -> None:
-    with map_os_errors(target), BulkFile(target, source.size) as out:
+    with map_os_errors(target), open(target, "xb") as out:
         for start in range(0, source.size, _COPY_BYTES):
             out.write(source.read(start, min(start + _COPY_BYTES, source.size)))
     source.close()
 
 
-def copy_camera(
-    copy: CameraCopy, target: str | os.PathLike[str], later: Later | None = None
-) -> tuple[FrameIndex, ContentSum]:
-    """Write the video of a camera as a new file; returns its index and the sum of its frames.
+_PIECE_BYTES = 512 << 10
+"""What is hashed and written while it is still in the cache of the processor."""
 
-    `later` may do the last part of the writing.
-    """
+
+def copy_camera(copy: CameraCopy, target: str | os.PathLike[str]) -> tuple[FrameIndex, ContentSum]:
+    """Write the video of a camera as a new file; returns its index and the sum of its frames."""
     digest = RunningXxh3128()
     sums: list[int] = []
-    with map_os_errors(target), BulkFile(target, copy.video_bytes, later) as out:
+    with map_os_errors(target), open(target, "xb") as out:
         out.write(copy.head)
         for each in copy.stretches:
             sums += _copy_stretches(each, out, digest)
         out.write(copy.tail)
     total = sum([int(each.size.sum()) for each in copy.stretches])
-    found = ContentSum(total, xxh3_128=digest.digest().hex())
-    return copy.complete(np.array(sums, np.uint32)), found
+    return copy.complete(np.array(sums, np.uint32)), ContentSum(total, xxh3_128=digest.digest().hex())
 
 
-def _copy_stretches(stretches: Stretches, out: BulkFile, digest: RunningXxh3128) -> list[int]:
+def _copy_stretches(stretches: Stretches, out: BinaryIO, digest: RunningXxh3128) -> list[int]:
     """Copy the bytes; the checksum of each packet in the order of the file."""
     packets = _Packets(stretches, digest)
     reader = stretches.video.video_bytes()
     try:
         for start, stop in stretches.ranges:
-            _copy_range(reader, start, stop, out, packets)
+            for at in range(start, stop, _PIECE_BYTES):
+                piece = reader.read(at, min(at + _PIECE_BYTES, stop))
+                packets.see(at, piece)
+                out.write(piece)
     finally:
         reader.close()
     return packets.sums
-
-
-def _copy_range(reader: RangeReader, start: int, stop: int, out: BulkFile, packets: _Packets) -> None:
-    while start < stop:
-        room = out.room()
-        piece = room[: min(room.nbytes, stop - start)]
-        read_into(reader, start, piece)
-        packets.see(start, piece)
-        out.filled(piece.nbytes)
-        start += piece.nbytes
 
 
 class _Packets:
