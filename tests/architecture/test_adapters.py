@@ -28,7 +28,7 @@ ADAPTERS: dict[str, set[str]] = {
     "gymnasium": {"episodes/record/gym.py"},
     "boto3": {"stores/awskeys.py"},
     "isal": {"formats/episodedir/picture_decoder.py"},
-    "matplotlib": {"timeline/figures.py"},
+    "matplotlib": {"timeline/cards.py"},
     "obstore": {"stores/objects.py"},
     "polars": {"sql/frames.py"},
     "pqcrypto": {"formats/rvf/signing.py"},
@@ -56,7 +56,6 @@ ADAPTERS: dict[str, set[str]] = {
         "corpora/side_table.py",
         "episodes/collection/episodes.py",
         "episodes/collection/facts.py",
-        "episodes/collection/facts_cache.py",
         "episodes/collection/local.py",
         "formats/episodedir/arrow.py",
         "loading/tables/arrays.py",
@@ -105,7 +104,7 @@ OPTIONAL_ADAPTERS: set[str] = {
     "ray/verbs.py",
     "search/ann.py",
     "stores/awskeys.py",
-    "timeline/figures.py",
+    "timeline/cards.py",
 }
 """Adapters of optional libraries: they may import inside a function and raise MissingExtraError."""
 

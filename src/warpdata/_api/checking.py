@@ -98,6 +98,6 @@ def _check_one(opened: Callable[[], Episode], name: str, *, deep: bool) -> Repor
 def _with_blocks(report: Report, found: Any, name: str) -> Report:
     """A report that also says which blocks of a shard are damaged that are no signal."""
     from warpdata.episodes.check.rules import Report
-    from warpdata.episodes.check.shards import damaged_blocks
+    from warpdata.episodes.check.sets import damaged_blocks
 
     return Report(report.episodes, [*report.findings, *damaged_blocks(found, name)])

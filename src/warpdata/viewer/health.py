@@ -68,7 +68,7 @@ class Health:
             for member in checked.members:
                 beside.add(member)
         found: dict[str, list[Finding]] = defaultdict(list)
-        for each in (*without_usual(own, beside), *set_findings(beside)):
+        for each in (*without_usual(own, beside, len(self._checked)), *set_findings(beside)):
             found[each.episode].append(each)
         with self._lock:
             self._found = {name: found[name] for name in self._checked}

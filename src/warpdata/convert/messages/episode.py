@@ -21,10 +21,9 @@ from warpdata.convert.plain_names import plain_name
 from warpdata.episodes.collection.episodes import EpisodesSource
 from warpdata.errors import BlobNotFoundError, WarpError, nearest
 from warpdata.timeline.episode import Episode
-from warpdata.timeline.lazy_signals import LazySignals
+from warpdata.timeline.lazy_signals import LazySignals, ReadOnlyDict
 from warpdata.timeline.memory import ArraySignal
 from warpdata.timeline.meta import OBJECT, Role, SignalMeta
-from warpdata.timeline.readonly import ReadOnlyDict
 from warpdata.timeline.signal import Signal
 from warpdata.timeline.source import EpisodeSource
 
