@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from warpdata.bytekit.buffers import BUFFERS
 from warpdata.bytekit.lazy import cached_property
 from warpdata.errors import BlobNotFoundError, FormatError, WarpError
 from warpdata.loading.windows.aligning import Aligned, Bools, Clock, Int64s, align_rows
@@ -476,7 +475,7 @@ def rows_shape(schema: FieldSchema, count: int) -> tuple[int, ...]:
 def empty_values(schema: FieldSchema, count: int) -> NDArray[Any]:
     """Memory for the values of so many samples; what it holds is left over."""
     shape = (*rows_shape(schema, count), *schema.shape)
-    return np.empty(shape, schema.dtype) if schema.dtype.hasobject else BUFFERS.array(shape, schema.dtype)
+    return np.empty(shape, schema.dtype)
 
 
 def _one(reader: SignalReader | StaticReader, anchor: int) -> One:
