@@ -145,10 +145,13 @@ class BagLog(MessageLog):
                 if not isinstance(number, int) or not all(isinstance(text, str) for text in texts):
                     raise CorruptLayoutError("corrupted topic of a bag", path=self._path(file))
                 name, kind, form = texts
-                for each in (form, self._stated_topics.get(name, {}).get("serialization_format") or "cdr"):
-                    if each != "cdr":
+                for encoding in (
+                    form,
+                    self._stated_topics.get(name, {}).get("serialization_format") or "cdr",
+                ):
+                    if encoding != "cdr":
                         raise FormatError(
-                            f"unsupported serialization {each!r} of topic {name!r}",
+                            f"unsupported serialization {encoding!r} of topic {name!r}",
                             path=self._path(file),
                             hint="Only CDR can be read: convert the bag with the program that wrote it.",
                         )
