@@ -191,7 +191,13 @@ def foreign_episodes(
     address: str | os.PathLike[str], name: str | None = None, **options: Any
 ) -> Episodes | None:
     """The episodes of a foreign set; of one whose format is not named, None where no format knows it."""
-    from warpdata.convert.formats import check_options, format_module, format_of, other_format
+    from warpdata.convert.formats import (
+        check_no_sets_inside,
+        check_options,
+        format_module,
+        format_of,
+        other_format,
+    )
     from warpdata.errors import FormatError, StoreError
 
     base, inside = divided_address(address_text(address))
@@ -201,6 +207,7 @@ def foreign_episodes(
     place = place_at(base)
     found = name or format_of(place)
     if found is None:
+        check_no_sets_inside(place)
         return None
     module = format_module(found)
     if not hasattr(module, "read"):
@@ -596,9 +603,9 @@ open_dataset = dataset
 def table_streams() -> Any:
     """Functions of packages above the catalog that datasets need."""
     from warpdata.catalog.dataset import Streams
-    from warpdata.loading.shuffled import open_stream
-    from warpdata.loading.stream import plan_read
-    from warpdata.loading.torch import torch_dataset
+    from warpdata.loading.tables.shuffled import open_stream
+    from warpdata.loading.tables.stream import plan_read
+    from warpdata.loading.tables.torch import torch_dataset
 
     return Streams(
         batches=open_stream,

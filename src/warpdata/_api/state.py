@@ -17,7 +17,7 @@ def loader_of_state(path: str | os.PathLike[str]) -> Loader:
     """The loader that saved a state with `save_state`, without its transforms; it can name every sample."""
     from warpdata.errors import CorruptLayoutError
     from warpdata.loading.windows.loader import Loader
-    from warpdata.loading.windows.state import saved_state
+    from warpdata.loading.windows.report import saved_state
 
     found = saved_state(path)
     try:

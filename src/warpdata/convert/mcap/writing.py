@@ -8,7 +8,6 @@ from __future__ import annotations
 import heapq
 import json
 import os
-import re
 from collections.abc import Iterator, Mapping
 from functools import partial
 from pathlib import Path
@@ -17,17 +16,17 @@ from typing import Any, Literal, NamedTuple, get_args
 import numpy as np
 
 from warpdata._version import __version__
-from warpdata.bytekit.io.commit import commit_file, commit_folder
-from warpdata.convert.each_episode import OnError, Progress, check_on_error, exported
+from warpdata.bytekit.io.commit import commit_file
+from warpdata.convert.each_episode import OnError, Progress
+from warpdata.convert.episode_files import write_episode_files
+from warpdata.convert.exporting import source_id
 from warpdata.convert.kept_values import packed, unpacked
 from warpdata.convert.messages.encoding import SignalTopic
 from warpdata.convert.messages.episode import ATTACHMENTS, KEPT
 from warpdata.convert.messages.log import Attachment, LogChannel
 from warpdata.convert.messages.own import OWN, RECEIPT
 from warpdata.convert.messages.restored import RestoredTopic, restore_topic
-from warpdata.convert.plain_names import under_own_names
-from warpdata.convert.receipt import RECEIPT_FILE, ConversionReceipt, Note, note_of
-from warpdata.convert.step_rows import source_id
+from warpdata.convert.receipt import ConversionReceipt, Note, note_of
 from warpdata.episodes.collection.episodes import Episodes
 from warpdata.errors import (
     CorruptLayoutError,
@@ -67,48 +66,17 @@ def write(
     if compression not in known:
         hint = nearest(compression, known)
         raise ValueError(f"unknown compression {compression!r} (choose from {', '.join(known)}).{hint}")
-    episodes = under_own_names(episodes)
-    receipt = ConversionReceipt.of_export("mcap", episodes, target)
-    check_on_error(on_error)
-    if os.fspath(target).endswith(".mcap"):
-        if len(episodes) != 1:
-            raise ValueError(f"{target} is one file for {len(episodes)} episodes: name a folder")
-        _write_file(episodes[0], Path(target), compression, receipt=receipt)
-        return receipt
-    with commit_folder(target) as folder:
-        work = partial(_write_part, folder, compression)
-        taken: set[str] = set()
-        for position, (name, notes) in exported(
-            episodes, work, jobs=jobs, on_error=on_error, receipt=receipt, progress=progress
-        ):
-            while name in taken:
-                name += "_"
-            taken.add(name)
-            (folder / f".{position}.part").rename(folder / f"{name}.mcap")
-            receipt.add(notes)
-        (folder / RECEIPT_FILE).write_bytes(receipt.document())
-    return receipt
-
-
-def _write_part(
-    folder: Path, compression: Compression, position: int, episode: Episode
-) -> tuple[str, dict[str, Note]]:
-    """Write one file under a temporary name; its final name and the notes of the signals."""
-    notes = _write_file(episode, folder / f".{position}.part", compression, durable=False)
-    return re.sub(r"[^A-Za-z0-9_.=+@-]", "_", source_id(episode)).lstrip(".") or "episode", notes
+    write_file = partial(_write_file, compression)
+    return write_episode_files(
+        "mcap", episodes, target, write_file, on_error=on_error, jobs=jobs, progress=progress
+    )
 
 
 def _write_file(
-    episode: Episode,
-    path: Path,
-    compression: Compression,
-    *,
-    durable: bool = True,
-    receipt: ConversionReceipt | None = None,
+    compression: Compression, episode: Episode, path: Path, receipt: ConversionReceipt | None
 ) -> dict[str, Note]:
-    """Write one episode as a file; `receipt` is given for the only file of an export, which stores it."""
     parts = _Parts(episode)
-    with commit_file(path, replace=False, durable=durable) as out:
+    with commit_file(path, replace=False, durable=receipt is not None) as out:
         writer = _open_writer(out, parts.profile, compression)
         numbers = _register_channels(writer, parts.channels)
         for message in heapq.merge(*parts.streams()):
@@ -259,6 +227,3 @@ def _restored_messages(number: int, log: RestoredTopic) -> Iterator[_Message]:
 def _own_messages(number: int, topic: SignalTopic) -> Iterator[_Message]:
     for sequence, (ts_ns, data) in enumerate(topic.messages()):
         yield _Message(ts_ns, number, sequence, ts_ns, data)
-
-
-__all__ = ["write"]

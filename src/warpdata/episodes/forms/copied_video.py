@@ -5,28 +5,25 @@ from __future__ import annotations
 import itertools
 import os
 from bisect import bisect_left, bisect_right
+from typing import BinaryIO
 
 import numpy as np
 
 from warpdata.bytekit.checksum import RunningXxh3128, crc32c
-from warpdata.bytekit.io.bulk_file import BulkFile, Later
 from warpdata.bytekit.io.commit import map_os_errors
-from warpdata.bytekit.io.ranges import RangeReader, read_into
 from warpdata.episodes.forms.content_sums import ContentSum
 from warpdata.episodes.sources.encoded import CameraCopy, Stretches
 from warpdata.formats.episodedir.frame_index import FrameIndex
 
+_PIECE_BYTES = 512 << 10
+"""What is hashed and written while it is still in the cache of the processor."""
 
-def copy_camera(
-    copy: CameraCopy, target: str | os.PathLike[str], later: Later | None = None
-) -> tuple[FrameIndex, ContentSum]:
-    """Write the video of a camera as a new file; returns its index and the sum of its frames.
 
-    `later` may do the last part of the writing.
-    """
+def copy_camera(copy: CameraCopy, target: str | os.PathLike[str]) -> tuple[FrameIndex, ContentSum]:
+    """Write the video of a camera as a new file; returns its index and the sum of its frames."""
     digest = RunningXxh3128()
     sums: list[int] = []
-    with map_os_errors(target), BulkFile(target, copy.video_bytes, later) as out:
+    with map_os_errors(target), open(target, "xb") as out:
         out.write(copy.head)
         for each in copy.stretches:
             sums += _copy(each, out, digest)
@@ -36,26 +33,19 @@ def copy_camera(
     return copy.complete(np.array(sums, np.uint32)), found
 
 
-def _copy(stretches: Stretches, out: BulkFile, digest: RunningXxh3128) -> list[int]:
+def _copy(stretches: Stretches, out: BinaryIO, digest: RunningXxh3128) -> list[int]:
     """Copy the bytes; the checksum of each packet in the order of the file."""
     packets = _Packets(stretches, digest)
     reader = stretches.video.video_bytes()
     try:
         for start, stop in stretches.ranges:
-            _copy_range(reader, start, stop, out, packets)
+            for at in range(start, stop, _PIECE_BYTES):
+                piece = reader.read(at, min(at + _PIECE_BYTES, stop))
+                packets.see(at, piece)
+                out.write(piece)
     finally:
         reader.close()
     return packets.sums
-
-
-def _copy_range(reader: RangeReader, start: int, stop: int, out: BulkFile, packets: _Packets) -> None:
-    while start < stop:
-        room = out.room()
-        piece = room[: min(room.nbytes, stop - start)]
-        read_into(reader, start, piece)
-        packets.see(start, piece)
-        out.filled(piece.nbytes)
-        start += piece.nbytes
 
 
 class _Packets:

@@ -19,7 +19,6 @@ from numpy.typing import NDArray
 
 from warpdata.bytekit.checksum import crc32c
 from warpdata.bytekit.dtype import dtype_of
-from warpdata.bytekit.io.bulk_file import BulkFile
 from warpdata.bytekit.io.commit import commit_folder, map_os_errors, put_file
 from warpdata.bytekit.io.filenames import keep_apart
 from warpdata.bytekit.io.ranges import RangeReader
@@ -289,7 +288,7 @@ class _Copying:
         return True
 
     def _copy_video(self, name: str, copy: CameraCopy) -> FrameIndex:
-        index, self._sums[name] = copy_camera(copy, self._inside + name + copy.suffix, self._later)
+        index, self._sums[name] = copy_camera(copy, self._inside + name + copy.suffix)
         return index
 
     def _later(self, job: Callable[[], None]) -> None:
@@ -406,7 +405,7 @@ def _blocks(signal: Signal) -> Iterator[range]:
 
 
 def _copy(source: RangeReader, target: str) -> None:
-    with map_os_errors(target), BulkFile(target, source.size) as out:
+    with map_os_errors(target), open(target, "xb") as out:
         for start in range(0, source.size, _COPY_BYTES):
             out.write(source.read(start, min(start + _COPY_BYTES, source.size)))
     source.close()

@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from warpdata.bytekit.buffers import BUFFERS
 from warpdata.bytekit.process.block_cache import KEPT
 from warpdata.bytekit.process.locks import ThreadLock
 from warpdata.formats.episodedir.frame_index import FrameIndex
@@ -95,7 +94,7 @@ class FrameStretches:
         found: dict[int, tuple[int, NDArray[Any]]] = {}
         for number in missing:
             low, high = int(self._starts[number]), int(self._starts[number + 1])
-            found[number] = (low, BUFFERS.array((high - low, *self._shape), self._dtype))
+            found[number] = (low, np.empty((high - low, *self._shape), self._dtype))
         if found:
             numbers = np.concatenate([np.arange(low, low + len(each)) for low, each in found.values()])
             with self._decoder() as reader:

@@ -27,9 +27,7 @@ def _source_of(shard: ShardReader, folder: Any) -> EpisodeSource:
     if shard.role == ROLE_CHUNK_LIST:
         return chunks_source(read_chunk_list(shard, folder))
     if DIRECTORY_BLOCK not in shard:
-        return ShardSource(
-            load_wshard(shard), path=shard.path, size_bytes=shard.size, known_head=shard.known_head
-        )
+        return ShardSource(load_wshard(shard), path=shard.path, size_bytes=shard.size)
     from warpdata.episodes.forms.packed import PackedSource  # brings the parquet library along
 
     return PackedSource(shard)

@@ -16,7 +16,6 @@ from warpdata.formats.wshard.channel import ArrayRows, Channel
 from warpdata.formats.wshard.chunked import ChunkedEpisodeReader
 from warpdata.formats.wshard.chunks import ChunkList
 from warpdata.formats.wshard.episode import WShardEpisode
-from warpdata.formats.wshard.known_heads import Head
 from warpdata.formats.wshard.load import load_wshard
 from warpdata.formats.wshard.residual import is_sign_bits
 from warpdata.formats.wshard.schema import ChannelRows
@@ -149,13 +148,12 @@ class ShardSource(EpisodeSource):
         chunks: ChunkList | None = None,
         path: str | None = None,
         size_bytes: int = 0,
-        known_head: Head | None = None,
     ) -> None:
         self.tensors = tensors
         self._path = path
         self._size_bytes = size_bytes
         self.chunks = chunks
-        self._signals = ChannelSignals(tensors, chunks, known_head)
+        self._signals = ChannelSignals(tensors, chunks)
 
     @classmethod
     def of_chunks(cls, chunks: ChunkList) -> ShardSource:
@@ -215,21 +213,16 @@ class ShardSource(EpisodeSource):
 class ChannelSignals(Mapping[str, Signal]):
     """The channels of an episode by step, each as a signal with its role; reward and flags by their own names."""
 
-    def __init__(
-        self, tensors: WShardEpisode, chunks: ChunkList | None = None, known_head: Head | None = None
-    ) -> None:
+    def __init__(self, tensors: WShardEpisode, chunks: ChunkList | None = None) -> None:
         self._tensors = tensors
         self._chunks = chunks
-        self._known_head = known_head
-        self._named = None if known_head is None else known_head.signals
+        self._named: dict[str, NamedChannel] | None = None
         self._made: dict[str, Signal] = {}
 
     @property
     def _channels(self) -> dict[str, NamedChannel]:
         if self._named is None:
             self._named = _named_channels(self._tensors)
-            if self._known_head is not None:
-                self._known_head.signals = self._named
         return self._named
 
     def __getitem__(self, name: str) -> Signal:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import contextlib
 import itertools
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING, Any
 
 from warpdata.errors import nearest
-from warpdata.loading.row_ranges import RowRanges
+from warpdata.loading.tables.row_ranges import RowRanges
 from warpdata.stores.readahead import CORES, ReadAhead
 
 if TYPE_CHECKING:
@@ -46,8 +46,7 @@ def group_slices(table: Table, ranges: RowRanges) -> Iterator[GroupSlice]:
 
 def group_rows(table: Table, shard: int) -> list[int]:
     """The rows of each row group of a shard."""
-    metadata = table.files.file(shard).metadata
-    return [metadata.row_group(i).num_rows for i in range(metadata.num_row_groups)]
+    return table.files.file(shard).group_rows
 
 
 def group_bytes(table: Table, part: GroupSlice, columns: Sequence[str] | None) -> int:
@@ -64,8 +63,17 @@ def stream_rows(
     first = next(slices, None)
     if first is None:
         return
-    begun = _first_group(table, first, columns, first_rows)
-    yield from itertools.islice(begun, 1)
+    file = table.files.file(first.shard)
+    needed = min(first.end, first.start + first_rows)
+    if file.is_worth_paging(first.group, columns, needed):
+        yield from file.first_rows(first.group, columns, needed).slice(first.start).to_batches()
+        if needed == first.end:
+            begun: Iterator[Any] = iter(())
+        else:
+            begun = _first_group(table, replace(first, start=needed), columns, first_rows)
+    else:
+        begun = _first_group(table, first, columns, first_rows)
+        yield from itertools.islice(begun, 1)
     if workers:
         table.files.bring_whole(piece.shard for piece in ranges)
     with contextlib.closing(_ahead(table, slices, columns, workers)) as ahead:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from warpdata.loading.row_ranges import (
+from warpdata.loading.tables.row_ranges import (
     GroupRows,
     RowRange,
     RowRanges,
@@ -22,8 +22,6 @@ from warpdata.loading.row_ranges import (
 from warpdata.ordering.tail import Tail, check_tail
 
 STATE_FORMAT = 2
-_NEW = "filter_values"
-"""Earlier states do not say it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,11 +168,18 @@ class ReaderSplit:
                 raise ValueError(f"the state contradicts itself: {fact}, and has {rows}")
 
     def _share(self, ranges: RowRanges, gives: int, given_before: int) -> Share:
-        """A share nobody has begun."""
+        """A share of which no row was read."""
         return Share(
-            self.rank, self.world, ranges, gives, self.batch_size, self.tail, self.readers,
-            {reader: ReaderProgress() for reader in range(self.readers)}, given_before,
-        )  # fmt: skip
+            self.rank,
+            self.world,
+            ranges,
+            gives,
+            self.batch_size,
+            self.tail,
+            self.readers,
+            {reader: ReaderProgress() for reader in range(self.readers)},
+            given_before,
+        )
 
 
 def _require_known(state: Share) -> None:
@@ -188,20 +193,21 @@ def _require_known(state: Share) -> None:
 def check_identity(state: Mapping[str, Any], identity: Mapping[str, Any]) -> None:
     """ValueError that names the first thing in which a state is of another stream."""
     for key, value in identity.items():
-        found = state.get(key, value if key == _NEW else None)
-        if found != value:
-            raise ValueError(f"the state is of another stream: its {key} is {found!r}, not {value!r}")
+        if state.get(key) != value:
+            raise ValueError(
+                f"the state is of another stream: its {key} is {state.get(key)!r}, expected {value!r}"
+            )
 
 
 def parse_share(state: Any, identity: Mapping[str, Any], shard_rows: Sequence[int]) -> Share:
     """Read a state and refuse one of another stream, or one that does not fit the table."""
     if not isinstance(state, Mapping):
         raise ValueError(f"this is no state of a stream, but a {type(state).__name__}")
-    if state.get("format") not in (1, STATE_FORMAT):
+    if state.get("format") != STATE_FORMAT:
         raise ValueError(f"this is no state of a stream of format {STATE_FORMAT}")
     check_identity(state, identity)
     try:
-        share = _parsed_1(state) if state["format"] == 1 else _parsed_2(state)
+        share = _parsed(state)
     except (KeyError, TypeError, ValueError, IndexError) as error:
         raise ValueError(f"the state is damaged ({error!r})") from None
     for piece in share.ranges:
@@ -220,7 +226,7 @@ def parse_share(state: Any, identity: Mapping[str, Any], shard_rows: Sequence[in
     return share
 
 
-def _parsed_2(state: Mapping[str, Any]) -> Share:
+def _parsed(state: Mapping[str, Any]) -> Share:
     tail = check_tail("short" if state["even"] is None else state["even"])
     readers = _count(state["readers"], at_least=1)
     progress = {
@@ -229,18 +235,16 @@ def _parsed_2(state: Mapping[str, Any]) -> Share:
     if not progress or max(progress) >= readers or len(progress) < len(state["progress"]):
         raise ValueError(f"progress of readers {sorted(progress)} of {readers}")
     return Share(
-        _count(state["rank"]), _count(state["world"], at_least=1), _row_ranges(state["pieces"]),
-        _count(state["gives"]), _count(state["batch_size"], at_least=1), tail, readers, progress,
+        _count(state["rank"]),
+        _count(state["world"], at_least=1),
+        _row_ranges(state["pieces"]),
+        _count(state["gives"]),
+        _count(state["batch_size"], at_least=1),
+        tail,
+        readers,
+        progress,
         _count(state["given_before"]),
-    )  # fmt: skip
-
-
-def _parsed_1(state: Mapping[str, Any]) -> Share:
-    """The first format: one reader, and no equal steps that could be gone on with."""
-    ranges = _row_ranges(state["pieces"])
-    progress = {0: ReaderProgress(_count(state["rows"]), _count(state["rows_out"]))}
-    rank, world = _count(state["rank"]), _count(state["world"], at_least=1)
-    return Share(rank, world, ranges, total_rows(ranges), 1, "short", 1, progress)
+    )
 
 
 def _row_ranges(raw: Sequence[Sequence[int]]) -> RowRanges:

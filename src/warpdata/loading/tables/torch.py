@@ -10,13 +10,13 @@ import numpy as np
 
 from warpdata.catalog.refarray import bound_dict, python_values
 from warpdata.catalog.table import StreamRequest, Table
-from warpdata.corpora.torch_epochs import Place, PlainStep, torch_epochs
-from warpdata.corpora.torch_passes import Passes, StatefulLoader, imported_torch, worker_info
-from warpdata.loading.arrays import ColumnValues, check_nulls, mask_of, numbers_of
+from warpdata.corpora.torch import Passes, StatefulLoader, imported_torch, torch_epochs, worker_info
 from warpdata.loading.ranks import known_rank
-from warpdata.loading.share import ReaderProgress
-from warpdata.loading.shuffled import ShuffledStream
-from warpdata.loading.stream import TableStream
+from warpdata.loading.tables.arrays import ColumnValues, check_nulls, mask_of, numbers_of
+from warpdata.loading.tables.share import ReaderProgress
+from warpdata.loading.tables.shuffled import ShuffledStream
+from warpdata.loading.tables.stream import TableStream
+from warpdata.ordering.epochs import Place, Step
 
 Tag = tuple[int, int, int, int]
 """Which reader of how many gave a batch, the rows that are done after it, and those it gave."""
@@ -60,7 +60,7 @@ class _TorchTable:
         """How far readers are whose batches a loader handed over."""
         self._noted_readers = 0
         self._plan: TableStream | None = None
-        """What the readers of a loader share, once it was asked for."""
+        """The stream that the readers of a loader share, made when first needed."""
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
         return (batch for _, batch in self.tagged())
@@ -130,7 +130,7 @@ class _TorchTable:
         if worker_info() is None and self._passes.is_with_workers:
             raise RuntimeError(
                 "DataLoader workers read this table, and only they know how far: iterate "
-                "dataset.loader(num_workers=…) and ask it, or use torchdata's StatefulDataLoader"
+                "dataset.loader(num_workers=…) and use its state_dict(), or use torchdata's StatefulDataLoader"
             )
         return self._opened(*_reader(), self._first()).state_dict()
 
@@ -158,16 +158,11 @@ class ShuffledTensors(ShuffledStream):
         super().__init__(table, request)
         self._nulls = nulls
 
-    def tensor_steps(
-        self, place: Place, worker: int, workers: int
-    ) -> Iterator[tuple[PlainStep, dict[str, Any]]]:
+    def tensor_steps(self, place: Place, worker: int, workers: int) -> Iterator[tuple[Step, dict[str, Any]]]:
         """Batches of tensors; of several workers each gives every n-th."""
         epoch, position = place
         for step, batch in self.read_steps(epoch, position, worker, workers):
             yield step, tensors_of(self._table, batch, self._nulls)
-
-    def note(self, left_out: tuple[tuple[str, str], ...]) -> None:
-        """Nothing is left out of a table."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         request = replace(self._request, shard=known_rank(self._request.shard))

@@ -12,11 +12,11 @@ from warpdata.catalog.dataset import ReadPlan
 from warpdata.catalog.rowfilter import RowFilter
 from warpdata.catalog.table import StreamRequest, Table
 from warpdata.errors import DatasetError
-from warpdata.loading import fetch
-from warpdata.loading.batch import batches_of, cut_batches, exact_batches, joined, with_positions
 from warpdata.loading.ranks import rank_and_world
-from warpdata.loading.row_ranges import RowRanges, first_rows, remaining, total_rows, whole_table
-from warpdata.loading.share import STATE_FORMAT, ReaderProgress, ReaderSplit, parse_share
+from warpdata.loading.tables import fetch
+from warpdata.loading.tables.batches import batches_of, cut_batches, exact_batches, joined, with_positions
+from warpdata.loading.tables.row_ranges import RowRanges, first_rows, remaining, total_rows, whole_table
+from warpdata.loading.tables.share import STATE_FORMAT, ReaderProgress, ReaderSplit, parse_share
 from warpdata.ordering.state import checked_integer
 from warpdata.ordering.tail import Tail, check_filled, check_tail
 from warpdata.sql.sqltext import OWN_COLUMNS
@@ -27,11 +27,11 @@ if TYPE_CHECKING:
 _POSITION = f"{OWN_COLUMNS}position__"
 _DECODE_ROWS = 65_536
 MAX_BATCH_ROWS = (1 << 63) - 1
-"""A batch of "short" and "drop" has no more rows than there are, so any size may be asked for."""
+"""A batch of "short" and "drop" has no more rows than there are, so any size is allowed."""
 
 
 class TableStream:
-    """Record batches of a view of a table, in row order; ask it for its state at any time.
+    """Record batches of a view of a table, in row order; `state_dict` works at any time.
 
     Ranks split the rows; the readers of a rank (DataLoader workers) split what is the rank's. This is one reader.
     """
@@ -67,7 +67,7 @@ class TableStream:
         except StopIteration:
             raise
         except BaseException:
-            # Asked again, it goes on where it failed: an end would pass for that of the rows.
+            # The next call goes on where this one failed; an end would look like the end of the rows.
             self._iterator = None
             raise
 
@@ -183,11 +183,11 @@ class TableStream:
     def _matching(self, table: Table, ranges: RowRanges, expression: Any) -> Iterator[fetch.GroupSlice]:
         """The row groups of some ranges whose statistics do not rule the predicate out."""
         for shard, parts in itertools.groupby(fetch.group_slices(table, ranges), lambda part: part.shard):
-            asked = list(parts)
-            groups = [part.group for part in asked]
+            slices = list(parts)
+            groups = [part.group for part in slices]
             if expression is not None:
                 groups = table.files.file(shard).matching_groups(groups, expression)
-            yield from (part for part in asked if part.group in groups)
+            yield from (part for part in slices if part.group in groups)
 
     def _part(self) -> tuple[RowRanges, int]:
         return self._share.part(self._reader, self._group_rows)

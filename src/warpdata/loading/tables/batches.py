@@ -1,4 +1,4 @@
-"""Batches of exactly the size asked for, cut from pieces of any size. One of the adapters of pyarrow."""
+"""Record batches of an exact size, cut from pieces of any size. An adapter of pyarrow."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def joined(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
 
 
 def cut_batches(batches: Iterator[pa.RecordBatch], rows: int) -> Iterator[pa.RecordBatch]:
-    """The first `rows` rows; after them nothing more is asked for."""
+    """The first `rows` rows; nothing is read after them."""
     while rows > 0 and (batch := next(batches, None)) is not None:
         yield batch.slice(0, rows)
         rows -= batch.num_rows
