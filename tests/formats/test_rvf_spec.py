@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -16,31 +17,31 @@ SPEC = Path(room.__file__).parent / "SPEC.md"
 
 TABLES = [
     ("Segment header", layout.SegmentHeader, layout.HEADER),
-    ("Signature footer", layout.FooterHead, layout.FOOTER_HEAD),
+    ("Signature footer", layout.FOOTER_HEAD, layout.FOOTER_HEAD),
     ("Block entry", records.BlockEntry, records.BLOCK_ENTRY),
-    ("Id map head", records.IdMapHead, records.ID_MAP_HEAD),
+    ("Id map head", records.ID_MAP_HEAD, records.ID_MAP_HEAD),
     ("Id directory", records.IdDirectoryHead, records.ID_DIRECTORY_HEAD),
     ("Index header", records.IndexHeader, records.INDEX_HEADER),
-    ("Restart head", records.RestartHead, records.RESTART_HEAD),
+    ("Restart head", records.RESTART_HEAD, records.RESTART_HEAD),
     ("Prefetch hint", records.PrefetchHint, records.PREFETCH_HINT),
-    ("RVIX trailer", records.IndexTrailer, records.INDEX_TRAILER),
+    ("RVIX trailer", records.INDEX_TRAILER, records.INDEX_TRAILER),
     ("Layer A", records.EntryPoint, records.ENTRY_POINT),
-    ("Centroid head", records.CentroidHead, records.CENTROID_HEAD),
+    ("Centroid head", records.CENTROID_HEAD, records.CENTROID_HEAD),
     ("Partition", records.Partition, records.PARTITION),
     ("Hot header", records.HotHeader, records.HOT_HEADER),
-    ("Quant header", records.QuantHeader, records.QUANT_HEADER),
-    ("PQ shape", records.PqShape, records.PQ_SHAPE),
-    ("Residual shape", records.ResidualShape, records.RESIDUAL_SHAPE),
+    ("Quant header", records.QUANT_HEADER, records.QUANT_HEADER),
+    ("PQ shape", records.PQ_SHAPE, records.PQ_SHAPE),
+    ("Residual shape", records.RESIDUAL_SHAPE, records.RESIDUAL_SHAPE),
     ("Sketch header", records.SketchHeader, records.SKETCH_HEADER),
-    ("Record head", layout.TlvHead, layout.TLV_HEAD),
+    ("Record head", layout.TLV_HEAD, layout.TLV_HEAD),
     ("Directory entry", layout.DirectoryEntry, layout.DIRECTORY_ENTRY),
     ("Chain", layout.OverlayChain, layout.OVERLAY_CHAIN),
     ("Root", layout.RootFields, layout.ROOT),
     ("File identity", layout.FileIdentity, layout.FILE_IDENTITY),
-    ("Deletion bitmap", layout.ContainerEntry, layout.CONTAINER_ENTRY),
+    ("Deletion bitmap", layout.CONTAINER_ENTRY, layout.CONTAINER_ENTRY),
     ("Journal header", records.JournalHeader, records.JOURNAL_HEADER),
     ("Meta header", records.MetaHeader, records.META_HEADER),
-    ("Crypto head", records.CryptoHead, records.CRYPTO_HEAD),
+    ("Crypto head", records.CRYPTO_HEAD, records.CRYPTO_HEAD),
     ("Writer lock", layout.WriterLockRecord, layout.WRITER_LOCK),
     ("Runtime manifest head", records.RuntimeManifestHead, records.RUNTIME_MANIFEST_HEAD),
     ("Runtime segment", records.RuntimeSegment, records.RUNTIME_SEGMENT),
@@ -48,7 +49,7 @@ TABLES = [
 
 
 @pytest.mark.parametrize(("heading", "record", "form"), TABLES, ids=[t[0] for t in TABLES])
-def test_spec_matches_layout(heading: str, record: type, form: struct.Struct) -> None:
+def test_spec_matches_layout(heading: str, record: Any, form: struct.Struct) -> None:
     assert_spec_matches(SPEC, heading, record, form)
 
 

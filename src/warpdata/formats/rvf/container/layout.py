@@ -6,6 +6,15 @@ import struct
 from enum import IntEnum, IntFlag
 from typing import NamedTuple
 
+
+class Record(struct.Struct):
+    """A struct whose fields have names: one line per record of SPEC.md."""
+
+    def __init__(self, form: str, fields: str) -> None:
+        super().__init__(form)
+        self._fields = tuple(fields.split())
+
+
 SEGMENT_MAGIC = b"SFVR"
 ROOT_MAGIC = b"0MVR"
 VERSION = 1
@@ -129,16 +138,10 @@ HEADER = struct.Struct("<4sBBHQQQBBHI16sII")
 SIGNED_PREFIX_BYTES = 40
 """How much of the header a signature covers, before the content hash."""
 
-FOOTER_HEAD = struct.Struct("<HH")
+FOOTER_HEAD = Record("<HH", "sig_algo sig_length")
+"""The start of a signature footer."""
 FOOTER_TAIL = struct.Struct("<I")
 FOOTER_FIXED_BYTES = 8
-
-
-class FooterHead(NamedTuple):
-    """The start of a signature footer."""
-
-    sig_algo: int
-    sig_length: int
 
 
 class RootPointer(NamedTuple):
@@ -206,15 +209,8 @@ class FileIdentity(NamedTuple):
 FILE_IDENTITY = struct.Struct("<16s16s32sI")
 
 
-class TlvHead(NamedTuple):
-    """The head of a Level-1 record; the value follows, padded to 8 bytes."""
-
-    tag: int
-    length: int
-    pad: int
-
-
-TLV_HEAD = struct.Struct("<HIH")
+TLV_HEAD = Record("<HIH", "tag length pad")
+"""The head of a Level-1 record; the value follows, padded to 8 bytes."""
 
 
 class Tag(IntEnum):
@@ -296,15 +292,8 @@ LAYER_BITS = struct.Struct("<B7x")
 LAYER_ENTRY = struct.Struct("<B7xQQQ")
 
 
-class SketchRef(NamedTuple):
-    """Where the access sketch is."""
-
-    segment_id: int
-    file_offset: int
-
-
-SKETCH_REF = struct.Struct("<QQ")
-SEGMENT_LIST_HEAD = struct.Struct("<I4x")
+SKETCH_REF = Record("<QQ", "segment_id file_offset")
+"""Where the access sketch is."""
 
 
 class KeyRef(NamedTuple):
@@ -331,26 +320,13 @@ DIMENSION_ENTRY = struct.Struct("<HBBIQ")
 DIMENSION_HEAD = struct.Struct("<HH")
 
 
-class BitmapHead(NamedTuple):
-    """The head of a deletion bitmap."""
-
-    cookie: int
-    high_key_count: int
-
-
-BITMAP_HEAD = struct.Struct("<II")
+BITMAP_HEAD = Record("<II", "cookie high_key_count")
+"""The head of a deletion bitmap."""
 BITMAP_COOKIE = 0x3B3A3332
 
 
-class ContainerEntry(NamedTuple):
-    """The ids with one high key."""
-
-    high_key: int
-    container_type: int
-    container_offset: int
-
-
-CONTAINER_ENTRY = struct.Struct("<IBI")
+CONTAINER_ENTRY = Record("<IBI", "high_key container_type container_offset")
+"""The ids with one high key."""
 CONTAINER_ARRAY, CONTAINER_BITMAP, CONTAINER_RUN = 1, 2, 3
 ARRAY_CONTAINER_MAX = 4096
 BITMAP_CONTAINER_BYTES = 8192

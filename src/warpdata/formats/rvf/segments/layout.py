@@ -5,6 +5,8 @@ from __future__ import annotations
 import struct
 from typing import NamedTuple
 
+from warpdata.formats.rvf.container.layout import Record
+
 
 class BlockEntry(NamedTuple):
     """One block in the directory of a VEC payload."""
@@ -19,15 +21,8 @@ class BlockEntry(NamedTuple):
 BLOCK_ENTRY = struct.Struct("<IIHBB")
 
 
-class IdMapHead(NamedTuple):
-    """The start of the id map of a block."""
-
-    encoding: int
-    restart_interval: int
-    id_count: int
-
-
-ID_MAP_HEAD = struct.Struct("<BHI")
+ID_MAP_HEAD = Record("<BHI", "encoding restart_interval id_count")
+"""The start of the id map of a block."""
 IDS_RAW, IDS_DELTA = 0, 1
 ID_RESTART_INTERVAL = 128
 
@@ -60,14 +55,8 @@ LAYER_A, LAYER_B, LAYER_C = 0, 1, 2
 NODE_RESTART_INTERVAL = 64
 
 
-class RestartHead(NamedTuple):
-    """The head of the restart point table of an INDEX payload."""
-
-    restart_interval: int
-    restart_count: int
-
-
-RESTART_HEAD = struct.Struct("<II")
+RESTART_HEAD = Record("<II", "restart_interval restart_count")
+"""The head of the restart point table of an INDEX payload."""
 
 
 class PrefetchHint(NamedTuple):
@@ -83,14 +72,8 @@ class PrefetchHint(NamedTuple):
 PREFETCH_HINT = struct.Struct("<QQQII")
 
 
-class EntryPointHead(NamedTuple):
-    """The head of the entry point block of Layer A."""
-
-    entry_count: int
-    max_layer: int
-
-
-ENTRY_POINT_HEAD = struct.Struct("<II")
+ENTRY_POINT_HEAD = Record("<II", "entry_count max_layer")
+"""The head of the entry point block of Layer A."""
 
 
 class EntryPoint(NamedTuple):
@@ -103,25 +86,12 @@ class EntryPoint(NamedTuple):
 ENTRY_POINT = struct.Struct("<QI")
 
 
-class TopNodeHead(NamedTuple):
-    """A node in a top layer of Layer A; its neighbour ids (u64) follow."""
-
-    node_id: int
-    neighbor_count: int
+TOP_NODE_HEAD = Record("<QH", "node_id neighbor_count")
+"""A node in a top layer of Layer A; its neighbour ids (u64) follow."""
 
 
-TOP_NODE_HEAD = struct.Struct("<QH")
-
-
-class CentroidHead(NamedTuple):
-    """The head of the centroid block of Layer A; vectors follow on a 64-byte boundary."""
-
-    centroid_count: int
-    dim: int
-    dtype: int
-
-
-CENTROID_HEAD = struct.Struct("<IHB")
+CENTROID_HEAD = Record("<IHB", "centroid_count dim dtype")
+"""The head of the centroid block of Layer A; vectors follow on a 64-byte boundary."""
 
 
 class Partition(NamedTuple):
@@ -137,17 +107,8 @@ class Partition(NamedTuple):
 PARTITION = struct.Struct("<IQQQI")
 
 
-class IndexTrailer(NamedTuple):
-    """The RVIX trailer's fixed fields; the delta-coded external ids follow."""
-
-    version: int
-    m0: int
-    max_layer: int
-    entry_ordinal: int
-    id_count: int
-
-
-INDEX_TRAILER = struct.Struct("<HHIQQ")
+INDEX_TRAILER = Record("<HHIQQ", "version m0 max_layer entry_ordinal id_count")
+"""The RVIX trailer's fixed fields; the delta-coded external ids follow."""
 INDEX_TRAILER_END = struct.Struct("<I4s")
 INDEX_TRAILER_MAGIC = b"RVIX"
 
@@ -164,40 +125,18 @@ class HotHeader(NamedTuple):
 HOT_HEADER = struct.Struct("<IHBH")
 
 
-class QuantHeader(NamedTuple):
-    """The first bytes of a QUANT payload."""
-
-    quant_type: int
-    tier: int
-    dim: int
-
-
-QUANT_HEADER = struct.Struct("<BBH")
+QUANT_HEADER = Record("<BBH", "quant_type tier dim")
+"""The first bytes of a QUANT payload."""
 QUANT_KINDS = {"scalar": 0, "pq": 1, "binary": 2, "residual_pq": 3}
 QUANT_NAMES = {number: name for name, number in QUANT_KINDS.items()}
 
 
-class PqShape(NamedTuple):
-    """The shape of a product quantiser's codebook."""
-
-    m: int
-    k: int
-    sub_dim: int
+PQ_SHAPE = Record("<HHH", "m k sub_dim")
+"""The shape of a product quantiser's codebook."""
 
 
-PQ_SHAPE = struct.Struct("<HHH")
-
-
-class ResidualShape(NamedTuple):
-    """The shape of a residual product quantiser: coarse centroids, then the codebook."""
-
-    k_coarse: int
-    m: int
-    k: int
-    sub_dim: int
-
-
-RESIDUAL_SHAPE = struct.Struct("<HHHH")
+RESIDUAL_SHAPE = Record("<HHHH", "k_coarse m k sub_dim")
+"""The shape of a residual product quantiser: coarse centroids, then the codebook."""
 
 
 class SketchHeader(NamedTuple):
@@ -214,15 +153,8 @@ class SketchHeader(NamedTuple):
 SKETCH_HEADER = struct.Struct("<IIIBBQ")
 
 
-class PlainSketchHeader(NamedTuple):
-    """The first bytes of the one-sketch payload that shipped encoders write."""
-
-    width: int
-    depth: int
-    total_accesses: int
-
-
-PLAIN_SKETCH_HEADER = struct.Struct("<IIQ")
+PLAIN_SKETCH_HEADER = Record("<IIQ", "width depth total_accesses")
+"""The first bytes of the one-sketch payload that shipped encoders write."""
 SKETCH_SEEDS = (0x517CC1B727220A95, 0x6C62272E07BB0142, 0x44C6B90E0F294E41, 0x3B9F7A3E2D8F1C5B)
 SKETCH_WIDTH, SKETCH_DEPTH = 1024, 4
 SKETCH_DECAY_EVERY = 65_536
@@ -242,18 +174,10 @@ JOURNAL_HEADER = struct.Struct("<IIQI44x")
 PACKED_JOURNAL_HEADER = struct.Struct("<IIQ")
 
 
-class JournalEntryHead(NamedTuple):
-    """The head of a journal entry."""
-
-    entry_type: int
-    zero: int
-    length: int
-
-
-JOURNAL_ENTRY_HEAD = struct.Struct("<BBH")
+JOURNAL_ENTRY_HEAD = Record("<BBH", "entry_type zero length")
+"""The head of a journal entry."""
 DELETE_VECTOR, DELETE_RANGE, UPDATE_METADATA, MOVE_VECTOR, REMAP_ID = 1, 2, 3, 4, 5
 ID_PAIR = struct.Struct("<QQ")
-ID_TRIPLE = struct.Struct("<QQQ")
 
 
 class MetaHeader(NamedTuple):
@@ -283,27 +207,12 @@ META_MAX_NAME_BYTES = 4096
 META_MAX_VALUE_BYTES = 16 << 20
 
 
-class MetaField(NamedTuple):
-    """One field of the schema; its name follows."""
-
-    field_id: int
-    value_type: int
-    nullable: int
-    name_length: int
+META_FIELD = Record("<HBBH", "field_id value_type nullable name_length")
+"""One field of the schema; its name follows."""
 
 
-META_FIELD = struct.Struct("<HBBH")
-
-
-class MetaRecordHead(NamedTuple):
-    """The head of the metadata of one vector."""
-
-    vector_id: int
-    op: int
-    field_count: int
-
-
-META_RECORD_HEAD = struct.Struct("<QBI")
+META_RECORD_HEAD = Record("<QBI", "vector_id op field_count")
+"""The head of the metadata of one vector."""
 META_UPSERT, META_DELETE = 0, 1
 VALUE_I64 = struct.Struct("<q")
 VALUE_U64 = struct.Struct("<Q")
@@ -313,26 +222,12 @@ META_TYPE_NAMES = {number: name for name, number in META_TYPES.items()}
 VALUE_NULL, VALUE_DELETE_FIELD = 0, 7
 
 
-class RuntimeWitnessHead(NamedTuple):
-    """The head of the witness payload that shipped programs write."""
-
-    witness_type: int
-    timestamp_ns: int
-    text_length: int
+RUNTIME_WITNESS_HEAD = Record("<BQI", "witness_type timestamp_ns text_length")
+"""The head of the witness payload that shipped programs write."""
 
 
-RUNTIME_WITNESS_HEAD = struct.Struct("<BQI")
-
-
-class CryptoHead(NamedTuple):
-    """The head of a CRYPTO payload; the key follows, then its validity."""
-
-    key_type: int
-    algorithm: int
-    key_id: bytes
-
-
-CRYPTO_HEAD = struct.Struct("<BB16s")
+CRYPTO_HEAD = Record("<BB16s", "key_type algorithm key_id")
+"""The head of a CRYPTO payload; the key follows, then its validity."""
 CRYPTO_TAIL = struct.Struct("<QQ")
 CRYPTO_SIGNING_KEY = 0
 
@@ -378,24 +273,12 @@ RUNTIME_SEGMENT = struct.Struct("<QQQB")
 RUNTIME_IDENTITY_MAGIC = b"IDIF"
 
 
-class RuntimeVecHead(NamedTuple):
-    """The head of the vectors that shipped programs write; rows of (id, f32 * dim) follow."""
-
-    dim: int
-    vector_count: int
+RUNTIME_VEC_HEAD = Record("<HI", "dim vector_count")
+"""The head of the vectors that shipped programs write; rows of (id, f32 * dim) follow."""
 
 
-RUNTIME_VEC_HEAD = struct.Struct("<HI")
-
-
-class WasmVecHead(NamedTuple):
-    """The head of the vectors of the WASM export."""
-
-    vector_count: int
-    dim: int
-
-
-WASM_VEC_HEAD = struct.Struct("<HI")
+WASM_VEC_HEAD = Record("<HI", "vector_count dim")
+"""The head of the vectors of the WASM export."""
 
 
 class CowMapHead(NamedTuple):
