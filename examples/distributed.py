@@ -3,8 +3,8 @@
     torchrun --nproc-per-node 2 examples/distributed.py FOLDER      # with torch.distributed (gloo)
     python examples/distributed.py FOLDER                           # starts two processes itself
 
-Every rank iterates its own loader. Together they see each sample once; they are at the same place at every step, so rank
-0 alone saves one, and a job of any other size goes on from it. Where torch is not installed the ranks train on
+Every rank iterates its own loader. Together they see each sample once and are at the same place at every step,
+so rank 0 alone saves a state, and a job of any other size goes on from it. Where torch is not installed the ranks train on
 their own shares without averaging: what the loader does is the same.
 """
 
