@@ -181,21 +181,6 @@ def test_ranks_share_equally_where_steps_are_equal(table: wd.Table) -> None:
     assert len(run.rows) == 690
 
 
-def test_states_of_the_first_format_go_on(table: wd.Table) -> None:
-    stream = table.batches(30)
-    next(stream)
-    new = stream.state_dict()
-    kept = {
-        key: new[key] for key in ("dataset", "version", "table", "filter", "limit", "rank", "world", "pieces")
-    }
-    old = {**kept, "format": 1, "rows": 30, "rows_out": 30}
-    again = table.batches(30)
-    again.load_state_dict(old)
-    assert next(again)["id"][0].as_py() == 30
-    with pytest.raises(ValueError, match="states of all"):
-        table.batches(30, shard=(0, 2), tail="drop").load_state_dict({**old, "world": 2})
-
-
 @QUIET
 @given(data=st.data())
 def test_a_damaged_state_is_refused_by_name(table: wd.Table, data: st.DataObject) -> None:
@@ -389,7 +374,6 @@ def test_a_long_list_is_part_of_a_filter(table: wd.Table, shuffle: bool) -> None
     other = [*range(200), 600, *range(201, 500)]
     with pytest.raises(ValueError, match="another stream"):
         table.filter(pc.field("id").isin(other)).batches(30, shuffle=shuffle).load_state_dict(state)
-    del state["filter_values"]  # as earlier releases wrote it
     again = chosen.batches(30, shuffle=shuffle)
     again.load_state_dict(state)
     assert sorted(first + in_order(again)) == list(range(500))
