@@ -22,9 +22,9 @@ if TYPE_CHECKING:
     from warpdata.episodes.collection.jobs import Runner
     from warpdata.episodes.collection.local import LocalDataset
     from warpdata.formats.wshard.chunks import ChunkList
-    from warpdata.formats.wshard.compression import CompressionChoice
     from warpdata.formats.wshard.episode import WShardEpisode
     from warpdata.formats.wshard.reader import Verify
+    from warpdata.formats.wshard.writer import CompressionChoice
     from warpdata.search.store import VectorStore
     from warpdata.stores.blobstore import BlobStore
     from warpdata.stores.cache import PageCache

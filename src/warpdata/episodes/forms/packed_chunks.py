@@ -14,10 +14,10 @@ from warpdata.episodes.sources.shard_episode import ShardSource
 from warpdata.errors import CorruptLayoutError, NoStepsError, require_kind
 from warpdata.formats.wshard.chunked import ChunkedEpisodeWriter, chunk_episode
 from warpdata.formats.wshard.chunks import ChunkList, validate_chunk_continuity
-from warpdata.formats.wshard.compression import CompressionChoice
 from warpdata.formats.wshard.layout import META_EPISODE
 from warpdata.formats.wshard.reader import ShardReader
 from warpdata.formats.wshard.save import save_wshard
+from warpdata.formats.wshard.writer import CompressionChoice
 from warpdata.timeline.episode import Episode
 from warpdata.timeline.memory import JoinedSignal
 from warpdata.timeline.signal import Signal, window

@@ -9,11 +9,11 @@ from typing import Any
 
 from warpdata.bytekit.dtype import dtype_named, dtype_of
 from warpdata.errors import nearest
-from warpdata.formats.wshard.compression import Compression
 from warpdata.formats.wshard.episode import LATENT, LATENT_CODEBOOK
 from warpdata.formats.wshard.layout import LANE_PREFIX
 from warpdata.formats.wshard.residual import SIGN_BITS, is_sign_bits
 from warpdata.formats.wshard.schema import ENCODINGS, MAX_RANK, TensorSpec, check_channel_id
+from warpdata.formats.wshard.writer import Compression
 
 LANES = tuple(LANE_PREFIX)
 TEXT_SIZE_BYTES = 4

@@ -49,14 +49,13 @@ from warpdata.formats.wshard.chunks import (
     validate_chunk_continuity,
     write_chunk_list,
 )
-from warpdata.formats.wshard.compression import CompressionChoice, check_compat
 from warpdata.formats.wshard.episode import WShardEpisode
 from warpdata.formats.wshard.load import load_wshard
 from warpdata.formats.wshard.reader import ShardReader, Verify
 from warpdata.formats.wshard.save import save_wshard
 from warpdata.formats.wshard.schema import ChannelRows
 from warpdata.formats.wshard.slicing import join_episodes, slice_episode
-from warpdata.formats.wshard.writer import ShardWriter
+from warpdata.formats.wshard.writer import CompressionChoice, ShardWriter, check_compat
 
 
 class ChunkedEpisodeWriter(NoPickle):
