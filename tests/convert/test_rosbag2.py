@@ -83,6 +83,15 @@ def test_a_bag_of_mcap_files_is_read_as_such() -> None:
     assert wd.open(folder)[0]["joint_states/position"].meta.shape == (7,)
 
 
+def test_a_folder_of_bags_and_mcap_files_is_read_as_a_whole(tmp_path: Path) -> None:
+    copied(sample(*PLAIN), tmp_path)
+    copied(sample("mcap", "gen_v9_mcap"), tmp_path)
+    copied(sample("mcap", "gen", "json_foxglove.mcap"), tmp_path)
+    episodes = wd.open(tmp_path)
+    assert sorted(episodes.ids) == ["gen_v9_mcap", "gen_v9_sqlite3", "json_foxglove"]
+    assert [len(episode.signals) > 3 for episode in episodes] == [True] * 3
+
+
 def test_a_bag_without_its_metadata_is_read(tmp_path: Path) -> None:
     path = copied(sample(*PLAIN), tmp_path)
     (path / "metadata.yaml").unlink()

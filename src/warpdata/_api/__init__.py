@@ -6,7 +6,14 @@ import functools
 import os
 from typing import TYPE_CHECKING, Any, BinaryIO, SupportsIndex, Unpack
 
-from warpdata.errors import BadMagicError, BlobNotFoundError, StoreError, require_kind, suggests
+from warpdata.errors import (
+    BadMagicError,
+    BlobNotFoundError,
+    ConflictError,
+    StoreError,
+    require_kind,
+    suggests,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence
@@ -491,6 +498,9 @@ def unpack_episode(
         raise ValueError(
             f"not a packed recording: {episode}; use `warp chunk` to cut shards by step, `warp join` to join chunks"
         )
+    if os.path.lexists(directory) and not overwrite:
+        hint = "Choose another name, or replace it (overwrite=True, --overwrite)."
+        raise ConflictError("target exists", path=directory, hint=hint)
     return unpack(source.shard, directory, overwrite=overwrite)
 
 
@@ -593,9 +603,9 @@ open_dataset = dataset
 def table_streams() -> Any:
     """What the packages above the catalog give to datasets."""
     from warpdata.catalog.dataset import Streams
-    from warpdata.loading.shuffled import open_stream
-    from warpdata.loading.stream import plan_read
-    from warpdata.loading.torch import torch_dataset
+    from warpdata.loading.tables.shuffled import open_stream
+    from warpdata.loading.tables.stream import plan_read
+    from warpdata.loading.tables.torch import torch_dataset
 
     return Streams(
         batches=open_stream,

@@ -17,7 +17,7 @@ def loader_of_state(path: str | os.PathLike[str]) -> Loader:
     """A loader as it stood when it saved a state with `save_state`; it knows every sample, and transforms nothing."""
     from warpdata.errors import CorruptLayoutError
     from warpdata.loading.windows.loader import Loader
-    from warpdata.loading.windows.state import saved_state
+    from warpdata.loading.windows.report import saved_state
 
     found = saved_state(path)
     try:

@@ -218,9 +218,9 @@ def _is_whole(path: Path, about: LaneAbout, place: LanePlace) -> bool:
     return True
 
 
-def _predicted(function: Predict, episode: Episode, about: LaneAbout, place: LanePlace) -> Episode:
+def _predicted(function: Called, episode: Episode, about: LaneAbout, place: LanePlace) -> Episode:
     """What the function says about an episode, as an episode of predictions only."""
-    said = function(episode)
+    said = function.on_episode(episode)
     of = list(about.signals.values())
     if not isinstance(said, Mapping):
         if len(of) > 1:

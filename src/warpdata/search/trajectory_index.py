@@ -15,6 +15,7 @@ from warpdata.search.metric import check_metric
 from warpdata.search.observation import Channels
 from warpdata.search.store import VectorStore
 from warpdata.search.trajectory_words import CHANNELS, EPISODES, TIMESTEPS, similarity
+from warpdata.sql.sqltext import literal, quoted
 
 Floats = NDArray[np.float32]
 Condition = tuple[str, str, Any]
@@ -122,10 +123,10 @@ class FileIndex:
         store.refresh()  # a server knows at once what was added, too
         if not len(store):
             return []
-        wanted = self._filter(store, collection, conditions)
+        wanted = self._where(store, collection, conditions)
         if wanted is None:
             return []
-        ids, distances = store.search(vector, k=min(top_k, len(store)), filter=wanted or None)
+        ids, distances = store.search(vector, k=min(top_k, len(store)), where=wanted or None)
         hits = []
         for row, away in zip(store.metadata(ids), distances.tolist(), strict=True):
             key = str(row.pop("key", row.get("episode_id", "")))
@@ -134,32 +135,29 @@ class FileIndex:
             hits.append(Hit(key, score, _renamed(row, _SERVER_NAMES)))
         return hits
 
-    def _filter(
-        self, store: VectorStore, collection: str, conditions: Sequence[Condition]
-    ) -> dict[str, Any] | None:
-        """The conditions for the store; None if no record can meet them."""
-        fields: dict[str, Any] = {}
+    def _where(self, store: VectorStore, collection: str, conditions: Sequence[Condition]) -> str | None:
+        """The conditions as SQL; None if no record can meet them."""
+        parts = []
         for name, operator, value in conditions:
-            mine = _LOCAL_NAMES.get(name, name)
-            if mine not in store.fields:
+            field = _LOCAL_NAMES.get(name, name)
+            if field not in store.fields:
                 return None
-            fields.setdefault(mine, {})[operator] = value
-        fields |= self._of_collection(store, collection)
-        return fields
+            parts.append(f"{quoted(field)} {_SQL[operator]} {literal(value)}")
+        return " and ".join([*parts, *self._of_collection(store, collection)])
 
-    def _of_collection(self, store: VectorStore, collection: str) -> dict[str, Any]:
+    def _of_collection(self, store: VectorStore, collection: str) -> list[str]:
         """Conditions for the vectors of a collection: windows, or steps where the file has no windows."""
         is_mixed = "collection" in store.fields
         if collection == EPISODES:
-            return {"collection": {"!=": TIMESTEPS}} if is_mixed else {}
+            return [f"collection is distinct from {literal(TIMESTEPS)}"] if is_mixed else []
         if is_mixed and "window_start" in store.fields:
-            return {"collection": {"==": collection}}
+            return [f"collection = {literal(collection)}"]
         if "step" not in store.fields:
             raise ValueError(
                 f"no windows in {self._path}: its vectors are of whole episodes. Add windows with"
                 " TrajectoryIngestor.ingest_timesteps or wd.embed(..., per='window')"
             )
-        return {"step": {">=": 0}}
+        return ["step is not null"]
 
     def close(self) -> None:
         """Let go of the file; everything added is in it."""
@@ -188,3 +186,6 @@ class FileIndex:
 
 def _renamed(row: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, Any]:
     return {names.get(name, name): value for name, value in row.items()}
+
+
+_SQL = {"==": "=", ">=": ">=", "<=": "<="}

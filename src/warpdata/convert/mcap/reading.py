@@ -43,10 +43,11 @@ def read(
     `recover` reads what is left of damaged files.
     """
     reading = Reading.of(time, actions, topics)
-    return Episodes(Recordings(Place.of(source), reading, _group_files, partial(_open_log, recover)))
+    return Episodes(Recordings(Place.of(source), reading, group_files, partial(open_log, recover)))
 
 
-def _open_log(recover: bool, place: Place, files: list[str]) -> McapLog:
+def open_log(recover: bool, place: Place, files: list[str]) -> McapLog:
+    """The files of one recording."""
     return McapLog(place, files, recover)
 
 
@@ -55,7 +56,7 @@ def _list_files(place: Place) -> list[str]:
     return [name for name in place.near() if name.endswith(".mcap")]
 
 
-def _group_files(place: Place) -> dict[str, list[str]]:
+def group_files(place: Place) -> dict[str, list[str]]:
     """Files by recording: those of a bag, or numbered after their folder, are one recording."""
     if place.is_file:
         return {PurePosixPath(place.name).stem: [""]}

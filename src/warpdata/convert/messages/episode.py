@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, get_args
 
 import numpy as np
@@ -14,7 +15,7 @@ from warpdata.bytekit.reopen import Reopens
 from warpdata.convert.kept_values import packed, unpacked
 from warpdata.convert.messages.log import MessageLog
 from warpdata.convert.messages.own import OWN, open_own_topic
-from warpdata.convert.messages.topic import MakeSignal, TimeKind, Topic
+from warpdata.convert.messages.topic import TimeKind, Topic
 from warpdata.convert.place import Place
 from warpdata.convert.plain_names import plain_name
 from warpdata.episodes.collection.episodes import EpisodesSource
@@ -140,19 +141,20 @@ class MessageSource(Reopens, EpisodeSource):
     @cached_property
     def signals(self) -> Mapping[str, Signal]:
         """A signal per field; types are known now, values are read on use."""
-        makers: dict[str, MakeSignal] = {}
+        openers: dict[str, Callable[[str], Signal]] = {}
         topics = {topic.number: topic for topic in self.topics}
         for number in self._chosen:
             topic = topics.get(number)
             if topic is None:
-                name, make = open_own_topic(self._log, number)
-                makers[name] = make
+                name, opener = open_own_topic(self._log, number)
+                openers[name] = opener
             elif len(topic):
-                for field, make in topic.signals().items():
-                    makers[_free_name(f"{topic.base}/{plain_name(field)}", makers)] = make
+                for label in topic.signal_names():
+                    name = _free_name(f"{topic.base}/{plain_name(label)}", openers)
+                    openers[name] = partial(topic.open_signal, label)
         if self._log.attachments:
-            makers[_free_name(ATTACHMENTS, makers)] = self._make_attachments
-        return LazySignals(lambda: makers, lambda name: makers[name](name))
+            openers[_free_name(ATTACHMENTS, openers)] = self._open_attachments
+        return LazySignals(lambda: openers, lambda name: openers[name](name))
 
     @cached_property
     def static(self) -> Mapping[str, Any]:
@@ -200,7 +202,7 @@ class MessageSource(Reopens, EpisodeSource):
         """Size of all messages."""
         return sum(self._log.payload_bytes(number) for number in range(len(self._log.channels)))
 
-    def _make_attachments(self, _name: str) -> Signal:
+    def _open_attachments(self, _name: str) -> Signal:
         attachments = self._log.attachments
         data = np.empty(len(attachments), object)
         data[:] = [each.data for each in attachments]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Any, Literal, Protocol
 
@@ -27,13 +27,11 @@ from warpdata.episodes.sources.file_video import FileVideo, SourceVideo
 from warpdata.episodes.sources.stills import StillsSignal
 from warpdata.errors import CorruptLayoutError, FormatError
 from warpdata.formats.episodedir.video import list_packets
-from warpdata.timeline.meta import OBJECT, Kind, Role, SignalMeta, guess_role, numeric_kind
+from warpdata.timeline.meta import OBJECT, Role, SignalMeta, guess_role, numeric_kind
 from warpdata.timeline.signal import Signal
 from warpdata.timeline.times import frozen
 
 TimeKind = Literal["log", "publish", "header"]
-MakeSignal = Callable[[str], Signal]
-"""Makes a signal under a name."""
 
 LOG_TIMES, PUBLISH_TIMES, SEQUENCE = "message.log_time_ns", "message.publish_time_ns", "message.sequence"
 _STAMPS = {LOG_TIMES: "log_ns", PUBLISH_TIMES: "publish_ns", SEQUENCE: "sequence"}
@@ -313,22 +311,36 @@ class Topic(Reopens):
 
     # Signals.
 
-    def signals(self) -> dict[str, MakeSignal]:
+    def signal_names(self) -> list[str]:
         """Every signal of the topic by the part of its name after `base`."""
-        makers: dict[str, MakeSignal] = {}
+        names: list[str] = []
         for name, summary in self.fields.items():
-            if summary.kind in ("skipped", "names"):
-                continue
-            makers[name] = partial(self._make_field, name, summary)
-            if summary.kind == "ragged":
-                makers[f"{name}{LENGTH}"] = partial(self._make_other, f"{name}{LENGTH}", "scalar")
-        if self.payload is not None:
-            makers[self.payload.field] = self.make_payload
-        for name in _STAMPS:
-            makers[name] = partial(self._make_other, name, "scalar")
-        name = BYTES if self.payload is None else ENVELOPE
-        makers[name] = partial(self._make_other, name, "bytes")
-        return makers
+            if summary.kind not in ("skipped", "names"):
+                names += [name, f"{name}{LENGTH}"] if summary.kind == "ragged" else [name]
+        payload = self.payload
+        return [*names, *_STAMPS, BYTES] if payload is None else [*names, payload.field, *_STAMPS, ENVELOPE]
+
+    def open_signal(self, label: str, name: str) -> Signal:
+        """The signal that `signal_names` lists as `label`, under its full name."""
+        if self.payload is not None and label == self.payload.field:
+            return self.open_payload(name)
+        summary = self.fields.get(label)
+        meta = SignalMeta(
+            np.dtype("<i8"), (), "scalar", role="other", clock=self._clock
+        )  # stamps and lengths
+        if label in (BYTES, ENVELOPE):
+            meta = SignalMeta(OBJECT, (), "bytes", role="other", clock=self._clock)
+        elif summary is not None and summary.dtype:
+            dtype, shape, kind = np.dtype(summary.dtype), summary.shape, numeric_kind(summary.shape)
+            labels = self.fields.get("name")  # a list of names beside numbers, as joints have it, names them
+            is_named = labels is not None and summary.kind == "numbers" and shape == (len(labels.names),)
+            names = labels.names if labels is not None and is_named else None
+            role = self._choose_role(name, kind)
+            meta = SignalMeta(dtype, shape, kind, names=names, role=role, clock=self._clock)
+        elif summary is not None:
+            kind = "bytes" if summary.kind == "bytes" else "text"
+            meta = SignalMeta(OBJECT, (), kind, role="event", clock=self._clock)
+        return RowsSignal(self.read_times, meta, partial(self.rows, label), len(self))
 
     @property
     def static(self) -> dict[str, Any]:
@@ -343,28 +355,7 @@ class Topic(Reopens):
     def _choose_role(self, name: str, kind: str) -> Role:
         return self._role or guess_role(name, kind).role
 
-    def _make_field(self, field: str, summary: FieldSummary, name: str) -> Signal:
-        if summary.kind in ("numbers", "ragged"):
-            kind = numeric_kind(summary.shape)
-            labels = self.fields.get("name")
-            names = None  # a list of names beside numbers, as joints have it, names them
-            if labels is not None and summary.kind == "numbers" and summary.shape == (len(labels.names),):
-                names = labels.names or None
-            role = self._choose_role(name, kind)
-            meta = SignalMeta(
-                np.dtype(summary.dtype), summary.shape, kind, names=names, role=role, clock=self._clock
-            )
-        else:
-            kind = "bytes" if summary.kind == "bytes" else "text"
-            meta = SignalMeta(OBJECT, (), kind, role="event", clock=self._clock)
-        return RowsSignal(self.read_times, meta, partial(self.rows, field), len(self))
-
-    def _make_other(self, label: str, kind: Kind, _name: str) -> Signal:
-        dtype = OBJECT if kind == "bytes" else np.dtype("<i8")
-        meta = SignalMeta(dtype, (), kind, role="other", clock=self._clock)
-        return RowsSignal(self.read_times, meta, partial(self.rows, label), len(self))
-
-    def make_payload(self, name: str) -> Signal:
+    def open_payload(self, name: str) -> Signal:
         """The large field as a signal."""
         payload = self.payload
         assert payload is not None

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import PurePosixPath
 from typing import Any
 
 from warpdata.convert.mcap import reading as mcap
 from warpdata.convert.messages.episode import Reading, Recordings
+from warpdata.convert.messages.log import MessageLog
 from warpdata.convert.messages.topic import TimeKind
 from warpdata.convert.place import Place
 from warpdata.convert.rosbag2.database import SQLITE_MAGIC, BagLog
@@ -35,19 +37,25 @@ def read(
     topics: Sequence[str] | None = None,
     recover: bool = False,
 ) -> Episodes:
-    """The recordings of a bag, or of a folder of bags; a bag of MCAP files is read by `warpdata.convert.mcap`.
+    """The recordings of a bag, or of a folder of bags, which may hold SQLite or MCAP files.
 
     The options are those of `warpdata.convert.mcap.read`. Bags before ROS 2 Iron do not carry the types of their
     messages: `warpdata[ros]` has those that ROS ships. Messages of other types stay bytes.
     """
-    place = Place.of(source)
-    if not matches(place) and mcap.matches(place):
-        return mcap.read(place, time=time, actions=actions, topics=topics, recover=recover)
-    return Episodes(Recordings(place, Reading.of(time, actions, topics), _list_bags, _open_log))
+    reading = Reading.of(time, actions, topics)
+    return Episodes(Recordings(Place.of(source), reading, _find_recordings, partial(_open_log, recover)))
 
 
-def _open_log(place: Place, files: list[str]) -> BagLog:
+def _find_recordings(place: Place) -> dict[str, list[str]]:
+    if place.is_file:
+        return {PurePosixPath(place.name).name.partition(".")[0]: [""]}
+    return {**mcap.group_files(place), **_list_bags(place)}
+
+
+def _open_log(recover: bool, place: Place, files: list[str]) -> MessageLog:
     """One bag, with its files in the order of metadata.yaml."""
+    if files[0].endswith(".mcap") or (place.is_file and mcap.matches(place)):
+        return mcap.open_log(recover, place, files)
     folder = files[0].rpartition("/")[0]
     metadata_file = f"{folder}/{mcap.METADATA_FILE}".lstrip("/")
     stated: Mapping[str, Any] = {}
@@ -92,8 +100,6 @@ def parse_metadata(raw: bytes, path: str) -> dict[str, Any]:
 
 def _list_bags(place: Place) -> dict[str, list[str]]:
     """SQLite files by the folder that holds them."""
-    if place.is_file:
-        return {PurePosixPath(place.name).name.partition(".")[0]: [""]}
     bags: dict[str, list[str]] = {}
     for name in place.near():
         if name.endswith(_SUFFIXES):

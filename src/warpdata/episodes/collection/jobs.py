@@ -9,13 +9,14 @@ from __future__ import annotations
 import concurrent.futures
 import multiprocessing
 import os
+import traceback
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures.process import BrokenProcessPool
 from multiprocessing.reduction import ForkingPickler
 from typing import Any, Protocol, TypeVar
 
 from warpdata.bytekit.process.threads import start_thread
-from warpdata.errors import WarpError
+from warpdata.errors import DatasetError, WarpError
 
 R = TypeVar("R")
 
@@ -42,6 +43,20 @@ class Called:
         if self._made is None:
             self._made = self.given() if isinstance(self.given, type) else self.given
         return self._made(*arguments)
+
+    def on_episode(self, episode: Any, *arguments: Any) -> Any:
+        """What the function gives for an episode; its error becomes one line that names the episode and the place."""
+        try:
+            return self(episode, *arguments)
+        except WarpError:
+            raise
+        except Exception as error:
+            frame = traceback.extract_tb(error.__traceback__)[-1]
+            place = f"{os.path.basename(frame.filename)}:{frame.lineno}"
+            fact = (
+                f"the function failed for episode {episode.id!r}: {type(error).__name__}: {error} ({place})"
+            )
+            raise DatasetError(fact, hint="Run the function on this episode alone to see where.") from error
 
     def __reduce__(self) -> tuple[Any, ...]:
         return (Called, (self.given,))

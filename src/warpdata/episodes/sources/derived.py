@@ -5,7 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from warpdata.bytekit.arrays import as_array
+from warpdata.errors import NoStepsError
 from warpdata.timeline.episode import Episode
 from warpdata.timeline.memory import ArraySignal
 from warpdata.timeline.signal import Signal
@@ -24,14 +28,29 @@ def with_signals(episode: Episode, more: Mapping[str, Any] | Episode) -> Episode
             made[name] = value
             continue
         rows = as_array(value)
-        steps = episode.steps
-        if rows.ndim == 0 or len(rows) != steps.length:
-            raise ValueError(
-                f"derived signal {name!r} has shape {rows.shape}; give one row for each of the {steps.length} "
-                "steps, or a Signal with its own times"
-            )
-        made[name] = ArraySignal(steps.times_ns, rows).named(name)
+        made[name] = ArraySignal(_times_ns(episode, name, rows), rows).named(name)
     return Episode(DerivedSource(episode.source, made))
+
+
+def _times_ns(episode: Episode, name: str, rows: NDArray[Any]) -> NDArray[np.int64]:
+    """The times of derived rows: those of the steps, or of the recorded signals that have as many rows."""
+    hint = "give one row per step, or a Signal with its own times"
+    try:
+        steps = episode.steps
+    except NoStepsError:
+        if rows.ndim == 0:
+            raise ValueError(f"derived signal {name!r} has shape {rows.shape}; {hint}") from None
+        clocks = [signal.timestamps for signal in episode.signals.values() if len(signal) == len(rows)]
+        if not clocks or any(not np.array_equal(clock, clocks[0]) for clock in clocks):
+            raise ValueError(
+                f"derived signal {name!r} has {len(rows)} rows, and the episode no steps to tell their times; {hint}"
+            ) from None
+        return np.asarray(clocks[0])
+    if rows.ndim == 0 or len(rows) != steps.length:
+        raise ValueError(
+            f"derived signal {name!r} has shape {rows.shape}; expected one row for each of {steps.length} steps; {hint}"
+        )
+    return np.asarray(steps.times_ns)
 
 
 class DerivedSource(SourceAround):
