@@ -73,8 +73,8 @@ if TYPE_CHECKING:
     from warpdata.formats.gamsae.writer import encode_shard_bytes as encode_shard_bytes
     from warpdata.formats.rvf.signing import SigningKey as SigningKey
     from warpdata.formats.wshard.channel import Channel as Channel
-    from warpdata.formats.wshard.chunked import ChunkedEpisodeReader as ChunkedEpisodeReader
-    from warpdata.formats.wshard.chunked import ChunkedEpisodeWriter as ChunkedEpisodeWriter
+    from warpdata.formats.wshard.chunks import ChunkedEpisodeReader as ChunkedEpisodeReader
+    from warpdata.formats.wshard.chunks import ChunkedEpisodeWriter as ChunkedEpisodeWriter
     from warpdata.formats.wshard.chunks import ChunkList as ChunkList
     from warpdata.formats.wshard.chunks import validate_chunk_continuity as validate_chunk_continuity
     from warpdata.formats.wshard.episode import WShardEpisode as WShardEpisode

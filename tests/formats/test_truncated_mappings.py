@@ -17,7 +17,6 @@ _PROGRAM = """
 import os, sys
 import numpy as np
 import warpdata as wd
-from tests.waiting import LIMIT_S
 from warpdata.errors import TruncatedError
 from warpdata.formats.wshard import ShardReader
 from warpdata.bytekit.io.ranges import LocalRangeReader, MmapRangeReader

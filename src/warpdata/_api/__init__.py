@@ -518,7 +518,7 @@ def chunk_episode(
 
     The chunks of a recording are packed: cameras are cut by whole groups of pictures, never encoded again.
     """
-    from warpdata.formats.wshard.chunked import chunk_episode as chunk_rows
+    from warpdata.formats.wshard.chunks import chunk_episode as chunk_rows
     from warpdata.formats.wshard.episode import WShardEpisode
 
     if isinstance(episode, str | os.PathLike):

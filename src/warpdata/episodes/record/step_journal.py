@@ -17,11 +17,10 @@ from warpdata.bytekit.io.mapping import PAGE_BYTES
 from warpdata.episodes.record.step_channels import LANES, TEXT_SIZE_BYTES, StepField, channel_fields
 from warpdata.errors import CorruptLayoutError, nearest
 from warpdata.formats.journal.layout import RECORD_BYTES
-from warpdata.formats.wshard.channel import Channel
+from warpdata.formats.wshard.channel import Channel, decode_value, text_spec
 from warpdata.formats.wshard.episode import WShardEpisode
 from warpdata.formats.wshard.residual import pack_residual
 from warpdata.formats.wshard.schema import ENCODINGS, TensorSpec, Timebase
-from warpdata.formats.wshard.text import decode_value, text_spec
 
 KIND = "wshard-steps"
 GIVEN_REWARD, GIVEN_DONE, GIVEN_TRUNCATED, GIVEN_TIME = 1, 2, 4, 8

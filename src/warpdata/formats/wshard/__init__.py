@@ -9,8 +9,8 @@ __getattr__, __dir__ = lazy_names(
     {
         "Channel": "warpdata.formats.wshard.channel",
         "ChunkList": "warpdata.formats.wshard.chunks",
-        "ChunkedEpisodeReader": "warpdata.formats.wshard.chunked",
-        "ChunkedEpisodeWriter": "warpdata.formats.wshard.chunked",
+        "ChunkedEpisodeReader": "warpdata.formats.wshard.chunks",
+        "ChunkedEpisodeWriter": "warpdata.formats.wshard.chunks",
         "Compression": "warpdata.formats.wshard.writer",
         "Timebase": "warpdata.formats.wshard.schema",
         "WShardEpisode": "warpdata.formats.wshard.episode",

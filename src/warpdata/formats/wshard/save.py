@@ -27,7 +27,7 @@ from warpdata.errors import (
     suggests,
 )
 from warpdata.formats.wshard import layout
-from warpdata.formats.wshard.channel import ArrayRows, Channel
+from warpdata.formats.wshard.channel import CONTENT_TYPES, ArrayRows, Channel, EncodedRows, is_text
 from warpdata.formats.wshard.episode import WShardEpisode
 from warpdata.formats.wshard.load import fits_own_block, make_episode
 from warpdata.formats.wshard.schema import (
@@ -48,7 +48,6 @@ from warpdata.formats.wshard.table import (
     parse_table,
     unpack_header,
 )
-from warpdata.formats.wshard.text import CONTENT_TYPES, EncodedRows, is_text
 from warpdata.formats.wshard.writer import Chooser, CompressionChoice, ShardWriter, check_compat
 
 
