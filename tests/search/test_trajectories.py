@@ -22,8 +22,8 @@ from warpdata.errors import (
     StoreError,
     UnavailableError,
 )
-from warpdata.search import trajectories
-from warpdata.search.observation import Channels, Observation
+from warpdata.search.moments import trajectories
+from warpdata.search.moments.observation import Channels, Observation
 from warpdata.stores.jsonservice import JsonService
 from warpdata.stores.reliable import RetryPolicy
 
