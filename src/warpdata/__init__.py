@@ -72,36 +72,40 @@ if TYPE_CHECKING:
     from warpdata.formats.gamsae.writer import ActivationShardWriter as ActivationShardWriter
     from warpdata.formats.gamsae.writer import encode_shard_bytes as encode_shard_bytes
     from warpdata.formats.rvf.container.signing import SigningKey as SigningKey
-    from warpdata.formats.wshard.bits import compute_error_residual as compute_error_residual
-    from warpdata.formats.wshard.bits import dequantize_delta as dequantize_delta
-    from warpdata.formats.wshard.bits import pack_bool_mask as pack_bool_mask
-    from warpdata.formats.wshard.bits import pack_multidim_residual_bitmask as pack_multidim_residual_bitmask
-    from warpdata.formats.wshard.bits import pack_residual_bits as pack_residual_bits
-    from warpdata.formats.wshard.bits import quantize_delta as quantize_delta
-    from warpdata.formats.wshard.bits import (
-        reconstruct_from_omen_and_delta as reconstruct_from_omen_and_delta,
-    )
-    from warpdata.formats.wshard.bits import unpack_bool_mask as unpack_bool_mask
-    from warpdata.formats.wshard.bits import (
-        unpack_multidim_residual_bitmask as unpack_multidim_residual_bitmask,
-    )
-    from warpdata.formats.wshard.bits import unpack_multidim_residual_bits as unpack_multidim_residual_bits
-    from warpdata.formats.wshard.bits import unpack_residual_bits as unpack_residual_bits
     from warpdata.formats.wshard.channel import Channel as Channel
-    from warpdata.formats.wshard.chunked import ChunkedEpisodeReader as ChunkedEpisodeReader
-    from warpdata.formats.wshard.chunked import ChunkedEpisodeWriter as ChunkedEpisodeWriter
+    from warpdata.formats.wshard.chunks import ChunkedEpisodeReader as ChunkedEpisodeReader
+    from warpdata.formats.wshard.chunks import ChunkedEpisodeWriter as ChunkedEpisodeWriter
     from warpdata.formats.wshard.chunks import ChunkList as ChunkList
     from warpdata.formats.wshard.chunks import validate_chunk_continuity as validate_chunk_continuity
-    from warpdata.formats.wshard.compression import Compression as Compression
     from warpdata.formats.wshard.episode import WShardEpisode as WShardEpisode
+    from warpdata.formats.wshard.residual import compute_error_residual as compute_error_residual
+    from warpdata.formats.wshard.residual import dequantize_delta as dequantize_delta
     from warpdata.formats.wshard.residual import error_residual as error_residual
+    from warpdata.formats.wshard.residual import pack_bool_mask as pack_bool_mask
+    from warpdata.formats.wshard.residual import (
+        pack_multidim_residual_bitmask as pack_multidim_residual_bitmask,
+    )
     from warpdata.formats.wshard.residual import pack_residual as pack_residual
+    from warpdata.formats.wshard.residual import pack_residual_bits as pack_residual_bits
+    from warpdata.formats.wshard.residual import quantize_delta as quantize_delta
+    from warpdata.formats.wshard.residual import (
+        reconstruct_from_omen_and_delta as reconstruct_from_omen_and_delta,
+    )
     from warpdata.formats.wshard.residual import sign2nddiff as sign2nddiff
+    from warpdata.formats.wshard.residual import unpack_bool_mask as unpack_bool_mask
+    from warpdata.formats.wshard.residual import (
+        unpack_multidim_residual_bitmask as unpack_multidim_residual_bitmask,
+    )
+    from warpdata.formats.wshard.residual import (
+        unpack_multidim_residual_bits as unpack_multidim_residual_bits,
+    )
     from warpdata.formats.wshard.residual import unpack_residual as unpack_residual
+    from warpdata.formats.wshard.residual import unpack_residual_bits as unpack_residual_bits
     from warpdata.formats.wshard.save import save_wshard as save_wshard
     from warpdata.formats.wshard.schema import Timebase as Timebase
     from warpdata.formats.wshard.table import compute_crc32 as compute_crc32
     from warpdata.formats.wshard.table import name_hash as name_hash
+    from warpdata.formats.wshard.writer import Compression as Compression
     from warpdata.loading.windows.batch import Batch as Batch
     from warpdata.loading.windows.batch import masked_mean as masked_mean
     from warpdata.loading.windows.field import Field as Field

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import threading
-import time
 from collections.abc import Callable
 from functools import partial
 
@@ -14,8 +13,6 @@ from tests.waiting import LIMIT_S
 from warpdata.bytekit.process.threads import (
     OrderedQueue,
     QueueThread,
-    SharedWork,
-    TaskThread,
     ThreadPool,
     call_with_timeout,
     map_in_threads,
@@ -93,37 +90,6 @@ def test_a_call_that_cannot_be_interrupted_times_out() -> None:
     release.set()
 
 
-def test_shared_work_is_done_once_by_whoever_comes_first() -> None:
-    shared = SharedWork("test")
-    done: list[tuple[int, int]] = []
-
-    def job(index: int) -> None:
-        time.sleep(0.001)
-        done.append((index, threading.get_ident()))
-
-    for _ in range(20):
-        done.clear()
-        shared.run(partial(job, index) for index in range(8))
-        assert sorted(index for index, _ in done) == list(range(8))
-    assert len({thread for _, thread in done}) <= 2
-    shared.close()
-    assert not shared.is_alive
-
-
-def test_an_error_in_shared_work_is_raised_and_stops_the_rest() -> None:
-    shared = SharedWork("test")
-
-    def fail() -> None:
-        raise IndexError("mine")
-
-    for position in range(4):
-        jobs = [partial(time.sleep, 0.001) for _ in range(4)]
-        with pytest.raises(IndexError, match="mine"):
-            shared.run([*jobs[:position], fail, *jobs[position:]])
-    shared.run([])
-    shared.close()
-
-
 def test_map_in_threads_keeps_the_order() -> None:
     assert map_in_threads(lambda x: x * x, list(range(50)), 4) == [x * x for x in range(50)]
     assert map_in_threads(str, [], 4) == []
@@ -163,17 +129,4 @@ def test_a_queue_is_served_in_order_and_knows_when_it_is_gone() -> None:
     thread.close()
     thread.close()
     assert seen == [1, None, "x"]
-    assert not thread.is_alive
-
-
-def test_a_task_is_done_once_or_taken_back() -> None:
-    thread = TaskThread("test")
-    let_go = threading.Event()
-    first, second, broken = thread.send(let_go.wait), thread.send(lambda: 1), thread.send(lambda: 1 // 0)
-    assert second.cancel()
-    let_go.set()
-    assert broken.wait() is None
-    assert first.wait() is True
-    assert not first.cancel()
-    thread.close()
     assert not thread.is_alive

@@ -139,10 +139,6 @@ def corpus_source_begun(folder: Path, **options: Any) -> Use:
     return lambda: sums(source)
 
 
-def direct_source_begun(folder: Path) -> Use:
-    return corpus_source_begun(folder, io="direct")
-
-
 def store_source_begun(folder: Path) -> Use:
     source = wd.open_corpus(str(corpus(folder)), batch_rows=100)
     source.next_batch()
@@ -154,10 +150,6 @@ def shuffled_rows_begun(folder: Path, **options: Any) -> Use:
     rows = wd.ShuffledRows(source, batch_size=64, seed=5)
     rows.next_batch()
     return lambda: [float(np.array(rows.next_batch().rows).sum()) for _ in range(30)]
-
-
-def direct_shuffled_rows_begun(folder: Path) -> Use:
-    return shuffled_rows_begun(folder, io="direct")
 
 
 def shuffled_rows(folder: Path) -> Use:
@@ -215,7 +207,7 @@ READERS = [
     table_stream, page_cache,
 ]  # fmt: skip
 BEGUN = [
-    corpus_source_begun, direct_source_begun, store_source_begun, shuffled_rows_begun, direct_shuffled_rows_begun,
+    corpus_source_begun, store_source_begun, shuffled_rows_begun,
     table_stream_begun,
 ]  # fmt: skip
 

@@ -28,7 +28,7 @@ from warpdata.episodes.sources.file_video import FileVideo, SourceVideo
 from warpdata.episodes.sources.signals import VideoSignal
 from warpdata.episodes.sources.stills import StillsSignal
 from warpdata.errors import CorruptLayoutError, LimitExceededError, UnsupportedDtypeError, WarpError
-from warpdata.formats.episodedir.stills import Still, decode_stills, still_of
+from warpdata.formats.episodedir.pictures import Still, decode_stills, still_of
 from warpdata.formats.episodedir.video import encode_png
 from warpdata.timeline.episode import Episode
 

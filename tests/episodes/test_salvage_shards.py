@@ -23,7 +23,7 @@ from warpdata.episodes.salvage.receipt import LossReceipt
 from warpdata.errors import BlobNotFoundError, ChecksumError, CorruptLayoutError, FormatError, WarpError
 from warpdata.formats.journal.reader import JournalReader
 from warpdata.formats.wshard import layout
-from warpdata.formats.wshard.chunked import ChunkedEpisodeReader
+from warpdata.formats.wshard.chunks import ChunkedEpisodeReader
 from warpdata.formats.wshard.reader import ShardReader
 from warpdata.formats.wshard.verify import verify_shard
 

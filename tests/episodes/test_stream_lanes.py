@@ -20,7 +20,7 @@ from warpdata.bytekit.dtype import DTYPE_NAMES, dtype_named
 from warpdata.episodes.record import step_journal
 from warpdata.episodes.record.step_journal import JournalColumn
 from warpdata.errors import PermissionError_, SchemaMismatchError, StoreError, TimestampOrderError
-from warpdata.formats.wshard.chunked import ChunkedEpisodeReader
+from warpdata.formats.wshard.chunks import ChunkedEpisodeReader
 
 STEPS = 12
 CHANNELS: list[dict[str, Any]] = [

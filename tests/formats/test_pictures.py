@@ -11,10 +11,9 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from warpdata.errors import CorruptLayoutError
-from warpdata.formats.episodedir import picture_decoder
+from warpdata.formats.episodedir import pictures
 from warpdata.formats.episodedir.images import FrameShape
-from warpdata.formats.episodedir.picture_decoder import PictureDecoder
-from warpdata.formats.episodedir.stills import decode_stills, still_of
+from warpdata.formats.episodedir.pictures import PictureDecoder, decode_stills, still_of
 
 RNG = np.random.default_rng(0)
 COLOUR = (RNG.integers(0, 255, (3, 5, 6, 3)).repeat(7, 1).repeat(9, 2) // 2).astype(np.uint8)
@@ -26,7 +25,7 @@ DEPTH = GRAY.astype(np.uint16) * 201
 def _inflated_by(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Everything holds with and without the faster library."""
     by = pytest.importorskip("isal.isal_zlib") if request.param == "isal" else zlib
-    monkeypatch.setattr(picture_decoder, "zlib", by)
+    monkeypatch.setattr(pictures, "zlib", by)
 
 
 def encoded(frame: NDArray[np.generic], kind: str, **options: object) -> bytes:

@@ -13,7 +13,7 @@ import pytest
 from tests.conftest import shared_golden
 from tests.sweeps import thinned
 from warpdata.bytekit.io.ranges import BytesRangeReader
-from warpdata.formats.episodedir.sample_table import is_same_stream, same_stream, sample_table
+from warpdata.formats.episodedir.mp4 import is_same_stream, same_stream, sample_table
 from warpdata.formats.episodedir.video import list_packets
 
 

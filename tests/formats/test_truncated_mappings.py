@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import warpdata as wd
+from tests.waiting import LIMIT_S
 
 _PROGRAM = """
 import os, sys
@@ -58,6 +59,6 @@ def test_reading_a_file_that_was_cut_is_an_error(tmp_path: Path, way: str) -> No
         capture_output=True,
         text=True,
         env=os.environ,
-        timeout=60,
+        timeout=LIMIT_S,
     )
     assert (done.returncode, done.stdout.strip()) == (0, "truncated"), done.stderr

@@ -22,7 +22,7 @@ from warpdata.bytekit.checksum import crc32c, xxh64
 from warpdata.bytekit.io.ranges import BytesRangeReader
 from warpdata.errors import CorruptLayoutError, SchemaMismatchError, TimestampOrderError, TruncatedError
 from warpdata.formats.wshard import ShardReader, layout
-from warpdata.formats.wshard.chunked import ChunkedEpisodeReader, chunk_episode
+from warpdata.formats.wshard.chunks import ChunkedEpisodeReader, chunk_episode
 from warpdata.formats.wshard.verify import verify_shard
 
 

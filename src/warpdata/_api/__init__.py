@@ -29,9 +29,9 @@ if TYPE_CHECKING:
     from warpdata.episodes.collection.jobs import Runner
     from warpdata.episodes.collection.local import LocalDataset
     from warpdata.formats.wshard.chunks import ChunkList
-    from warpdata.formats.wshard.compression import CompressionChoice
     from warpdata.formats.wshard.episode import WShardEpisode
     from warpdata.formats.wshard.reader import Verify
+    from warpdata.formats.wshard.writer import CompressionChoice
     from warpdata.search.store import VectorStore
     from warpdata.stores.blobstore import BlobStore
     from warpdata.stores.cache import PageCache
@@ -518,7 +518,7 @@ def chunk_episode(
 
     The chunks of a recording are packed: cameras are cut by whole groups of pictures, never encoded again.
     """
-    from warpdata.formats.wshard.chunked import chunk_episode as chunk_rows
+    from warpdata.formats.wshard.chunks import chunk_episode as chunk_rows
     from warpdata.formats.wshard.episode import WShardEpisode
 
     if isinstance(episode, str | os.PathLike):

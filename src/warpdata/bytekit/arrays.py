@@ -18,7 +18,7 @@ def as_array(value: Any) -> NDArray[Any]:
     """
     masked = sys.modules.get("numpy.ma")  # loading it takes as long as storing a thousand values
     if masked is not None and isinstance(value, masked.MaskedArray):
-        raise ValueError("a masked array: what lies under its mask would become values")
+        raise ValueError("a masked array: masked entries would become values")
     try:
         array = np.asarray(_tensor_values(value) if _is_tensor(value) else value)
         return array if array.dtype.isnative else array.astype(array.dtype.newbyteorder("="))
@@ -27,7 +27,7 @@ def as_array(value: Any) -> NDArray[Any]:
 
 
 def frozen(array: NDArray[Any]) -> NDArray[Any]:
-    """A view of an array that nobody can write through; the array itself where that is so already."""
+    """A read-only view of an array; the array itself if it is read-only."""
     if not array.flags.writeable:
         return array
     view = array.view()

@@ -10,7 +10,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 _MOST_TEXT = 2**31 - 1
-"""What the offsets of Arrow's text can say."""
+"""The largest offset of Arrow's text."""
 
 _FLOATS = {"halffloat": "float16", "float": "float32", "double": "float64"}
 """Names of Arrow's that numpy does not know or gives another meaning."""

@@ -31,7 +31,7 @@ MAX_LARGE_RATIO = 256
 _BOUNDED_BYTES = 4 << 10
 """So little is decompressed at a time that even what was made to grow fits into memory before it is counted."""
 MAX_WINDOW_BYTES = 1 << 25
-"""Largest zstd window a stream without content size may ask for."""
+"""Largest zstd window a stream without content size may use."""
 
 _UNKNOWN_SIZE = (1 << 64) - 1
 _contexts = threading.local()
@@ -88,7 +88,7 @@ def encode_zstd_frame(data: Buffer, level: int = ZSTD_DEFAULT_LEVEL) -> bytes:
 
 
 _FRAME_CHECKSUM = 0x04
-"""The bit of a frame's header, behind its magic, that says that a checksum follows the content."""
+"""The bit of a frame's header, behind its magic, that is set if a checksum follows the content."""
 
 
 def decode_zstd_frames(data: memoryview, ends: Sequence[int], sizes: Sequence[int]) -> bytes:
@@ -114,7 +114,7 @@ def decode_zstd_frames(data: memoryview, ends: Sequence[int], sizes: Sequence[in
 
 
 def zstd_frame_size(data: Buffer) -> int | None:
-    """The decompressed size a zstd frame announces, or None if it does not say."""
+    """The decompressed size a zstd frame announces, or None if it states none."""
     try:
         size = _zstd.frame_content_size(byte_view(data))
     except _zstd.ZstdError as error:

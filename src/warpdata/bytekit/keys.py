@@ -1,6 +1,6 @@
 """What a key chooses, with numpy's meaning, for everything that is not an array yet.
 
-`chosen` answers `array[key]` for rows that lie elsewhere and reads no more of them than the key names;
+`chosen` answers `array[key]` for rows that are not in memory and reads no more of them than the key names;
 `positions` answers which records of a plain sequence a key names. Whatever they do not know is an IndexError.
 """
 
@@ -21,7 +21,7 @@ BringRows = Callable[[NDArray[np.int64]], None]
 """Told which rows will be read in several stretches, so that all of them can be on their way at the same time."""
 
 GAP_BYTES = 256 << 10
-"""Rows that lie closer together than this are read as one stretch."""
+"""Rows closer together than this are read as one stretch."""
 
 
 class BadKeyError(IndexError, TypeError, ValueError):
@@ -95,7 +95,7 @@ def _as_array(part: Any) -> NDArray[Any]:
         array = np.asarray(part)
     except (TypeError, ValueError) as error:
         raise BadKeyError(f"{_said(part)} is no key ({error})") from None
-    # What is empty and no array says nothing of its kind; numpy takes it for integers.
+    # An empty list has no dtype; numpy takes it for integers.
     return array if array.size else array.astype(np.intp)
 
 

@@ -16,7 +16,7 @@ class cached_property(functools.cached_property[T]):  # noqa: N801 - named like 
     """`functools.cached_property` without the lock that it has in Python 3.11.
 
     One lock is all instances' there, and held while a value is made: a child that was forked meanwhile waits for ever.
-    Threads that ask at the same time may all make the value; all of them get the first one.
+    Threads may make the value at the same time; all of them get the first one.
     """
 
     if not TYPE_CHECKING:  # its types are those of what it stands for

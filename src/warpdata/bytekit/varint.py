@@ -108,7 +108,7 @@ def decode_varints(data: Buffer, count: int | None = None) -> NDArray[np.uint64]
 
 
 def decode_varints_prefix(data: Buffer, count: int | None = None) -> tuple[NDArray[np.uint64], int]:
-    """Decode up to `count` LEB128 values and say how many bytes they took."""
+    """Decode up to `count` LEB128 values and return them with the number of bytes they took."""
     raw = np.frombuffer(byte_view(data), np.uint8)
     if count is not None:
         raw = raw[: count * MAX_VARINT_BYTES]

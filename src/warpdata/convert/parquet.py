@@ -24,7 +24,7 @@ from warpdata.convert.stepped import PartRows, Parts, Rows, SteppedEpisodes
 from warpdata.episodes.collection.episodes import Episodes
 from warpdata.errors import BlobNotFoundError, CorruptLayoutError, LimitExceededError, nearest
 from warpdata.formats.episodedir.layout import PARQUET_MAGIC
-from warpdata.formats.episodedir.stills import is_still
+from warpdata.formats.episodedir.pictures import is_still
 from warpdata.timeline.meta import Kind
 
 _EPISODE_COLUMNS = ("episode_index", "episode_id", "episode")

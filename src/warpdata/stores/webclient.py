@@ -16,7 +16,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from warpdata.bytekit.process.forks import tell_in_child
-from warpdata.bytekit.process.threads import ended_within
+from warpdata.bytekit.process.threads import call_with_timeout
 from warpdata.errors import (
     AuthenticationError,
     LimitExceededError,
@@ -272,7 +272,7 @@ def _connected(connection: Any) -> socket.socket:
 
     name, timeout_s = connection._dns_host, connection.timeout
     try:
-        addresses = ended_within(partial(_addresses, name, connection.port), timeout_s, "name lookup")
+        addresses = call_with_timeout(partial(_addresses, name, connection.port), timeout_s, "name lookup")
     except UnicodeError:  # a part of the name that is empty or too long
         raise LocationParseError(name) from None
     except socket.gaierror as error:

@@ -1,7 +1,7 @@
 """Files that only grow, by one writer: every log of the package. An append is there whole, or was never there.
 
-What a crash tore off lies behind the last whole record: whoever opens the file says where that ends (`records` finds it
-in files of checksummed records), and the rest is cut off.
+After a crash there may be a torn record at the end: the caller passes the end of the last whole record (`records` finds
+it in files of checksummed records), and the rest is cut off.
 """
 
 from __future__ import annotations
@@ -154,7 +154,7 @@ def records(
 ) -> Iterator[tuple[Fields, int, int]]:
     """The records from `start` to the end of the file, as header, start and end of the body.
 
-    No body is read. At the first place where no record is an error says why: whoever allows a torn tail stops there.
+    No body is read. The first invalid record is an error; callers that allow a torn tail stop there.
     """
     while start < reader.size:
         body = end = start + sealed.size

@@ -86,7 +86,7 @@ class NewFile:
         return start
 
     def tell(self) -> int:
-        """Offset of the next `write`, as libraries ask for it."""
+        """Offset of the next `write`, for libraries that call it."""
         return self.position
 
     def write_in_large_pages(self, data: Buffer) -> None:
@@ -231,7 +231,7 @@ def second_name(source: str | os.PathLike[str], path: str | os.PathLike[str]) ->
     """A finished file under another name too; a copy of it where the file system has no links."""
     with map_os_errors(path):
         try:
-            # A name of the file: one of a link would be of whatever that leads to next.
+            # A name of the file: a name of a link would follow the link.
             os.link(os.path.realpath(source), path)
         except FileExistsError:
             raise ConflictError("the file exists already", path=path) from None

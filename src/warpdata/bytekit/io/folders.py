@@ -34,7 +34,7 @@ class FolderReader(Protocol):
 
 
 class SubFolder:
-    """The files of a place whose names begin with `prefix/`; what they are called is known, so nothing is asked."""
+    """The files of a place whose names begin with `prefix/`; their names are known, so nothing is listed."""
 
     def __init__(self, base: FolderReader, prefix: str, names: Sequence[str]) -> None:
         address, mark, settings = base.name.partition("?")
@@ -99,5 +99,5 @@ class RangeFile(io.RawIOBase):
 
 
 def buffered(reader: RangeReader) -> io.BufferedReader:
-    """A range reader as a file that asks for much at a time, for whoever reads from one end to the other."""
+    """A range reader as a buffered file, for reading from start to end."""
     return io.BufferedReader(RangeFile(reader), _BUFFER_BYTES)

@@ -41,9 +41,9 @@ def prefault(window: mmap.mmap) -> None:
 
 
 def sync_range(fd: int, start: int, end: int) -> None:
-    """Bring the bytes [start, end) of a file to the disk, whatever mapping they were written through."""
+    """Bring the bytes [start, end) of a file to the disk, written through any mapping."""
     # Syncing the whole file would write and protect pages mapped ahead, which then fault again one by one;
-    # a range can only be named through a mapping, which costs nothing as long as nobody touches it.
+    # a range can only be named through a mapping, which costs nothing as long as it is not touched.
     first = start // PAGE_BYTES * PAGE_BYTES
     with mmap.mmap(fd, end - first, offset=first) as window:
         system.sync_mapped(window, fd)
@@ -68,7 +68,7 @@ class MappedFile(GrowingFile):
     ) -> None:
         """Records of up to `record_bytes` always fit in a window; `end_mark` makes what stands behind the last one.
 
-        Without `publish` somebody does that later.
+        Without `publish` the caller does that later.
         """
         self.on_advance = on_advance
         self._end_mark, self._room_bytes = end_mark, len(end_mark(0))
@@ -84,7 +84,7 @@ class MappedFile(GrowingFile):
         self._is_faulted = False
         self._synced = 0
         self._touched = 0
-        """Up to where bytes of a record may lie that was never finished: Ctrl-C came between."""
+        """End of the bytes of an unfinished record, left by Ctrl-C."""
         self._preparing, self._syncing = threading.Lock(), threading.Lock()
         # Under its own name a file always has a whole header: one that has not was damaged, not just begun.
         self._folder, name = os.path.split(os.fspath(path))
@@ -163,7 +163,7 @@ class MappedFile(GrowingFile):
                 self._released = end
 
     def trim(self) -> None:
-        """Give back the room ahead of the last record already: nobody appends any more, and what is there stays."""
+        """Give back the room ahead of the last record already: nothing is appended any more, and the records stay."""
         self.on_advance = None
         with self._preparing, self._syncing:
             if self._fd >= 0:
@@ -172,9 +172,9 @@ class MappedFile(GrowingFile):
                     os.ftruncate(self._fd, self.position + self._room_bytes)
 
     def close(self, *, durable: bool = True, unlock: bool = True) -> None:
-        """Give back the room ahead of the last record, and let go; not `durable` where the file is deleted next.
+        """Give back the room ahead of the last record, and close; not `durable` where the file is deleted next.
 
-        Without `unlock` the file stays locked until that is called: whoever still needs it is not disturbed.
+        Without `unlock` the file stays locked until that is called.
         """
         with self._preparing, self._syncing:
             if durable and self._fd >= 0:
@@ -298,7 +298,7 @@ def _create_locked(path: str) -> tuple[FileLock, int]:
     These are two, because each mapping duplicates the second, and what a thread maps while a child is forked stays
     open in the child.
     """
-    # Whoever only asks whether it is held holds it for a moment himself.
+    # A process that checks the lock holds it for a moment itself.
     lock = None
     try:
         lock = FileLock.take(path, timeout_s=_LOCK_TIMEOUT_S)

@@ -1,7 +1,7 @@
 """Descriptors of files that are read by position: few stay open, however many files are in use.
 
-The system gives the lowest number that is free. So a descriptor with a low number says that few files are open, and
-such a file is left alone; those with higher numbers are looked after.
+The system gives the lowest number that is free. A low number means that few files are open, and such a
+file is left alone; those with higher numbers are tracked.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class ClosedAndOpened(Protocol):
 
 
 Claim = list["weakref.ref[ClosedAndOpened]"]
-"""Whoever takes the one thing in it closes the descriptor: the file, or whoever needs room.
+"""A list with one element: taking it gives the right to close the descriptor.
 
 A file whose last user has gone may still be found through its reference while it closes what it has.
 """
@@ -57,7 +57,7 @@ class OpenFiles:
         return claim
 
     def take_back(self, fd: int, claim: Claim) -> bool:
-        """Whether the descriptor is the file's to close; if not, somebody who needs room closes it now or did."""
+        """Whether the descriptor is the file's to close; if not, another thread closes or has closed it."""
         try:
             claim.pop()
         except IndexError:

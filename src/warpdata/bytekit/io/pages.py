@@ -23,7 +23,7 @@ def release(address: int, length: int) -> bool:
 
 
 def fits_free_memory(size_bytes: int) -> bool:
-    """True if the system could hand out so much memory without swapping, or does not say."""
+    """True if the system could hand out so much memory without swapping, or if it is unknown."""
     if size_bytes <= system.free_bytes():
         return True  # the quick answer
     available = system.available_bytes()

@@ -48,7 +48,7 @@ class RangeReader(Protocol):
         """Exactly the bytes [start, end), read-only, or TruncatedError."""
 
     def read_many(self, ranges: Sequence[Range]) -> list[memoryview]:
-        """Exactly the bytes of each range, in the order asked."""
+        """Exactly the bytes of each range, in the same order."""
 
     def close(self) -> None:
         """Give back what is held open; views handed out stay valid."""
@@ -100,11 +100,11 @@ def read_coalesced(reader: RangeReader, ranges: Sequence[Range]) -> list[memoryv
 
 
 def check_range(reader: RangeReader, start: int, end: int) -> None:
-    """Raise unless [start, end) lies inside the reader's bytes."""
+    """Raise unless [start, end) is inside the reader's bytes."""
     if start < 0 or end < start:
         raise ValueError(f"no such byte range: [{start}, {end})")
     if end > reader.size:
-        raise TruncatedError(f"bytes [{start}, {end}) lie past the end at {reader.size}", path=reader.name)
+        raise TruncatedError(f"bytes [{start}, {end}) are past the end at {reader.size}", path=reader.name)
 
 
 def read_at(fd: int, out: Buffer | NDArray[Any], offset: int) -> int:
@@ -169,7 +169,7 @@ class PartRangeReader:
         return self._reader.read_many([(self._offset + start, self._offset + end) for start, end in ranges])
 
     def resident(self, start: int, end: int) -> memoryview | None:
-        """A view of the bytes [start, end) if they lie in a cache on this machine."""
+        """A view of the bytes [start, end) if they are in a cache on this machine."""
         return resident(self._reader, self._offset + start, self._offset + end)
 
     def prefetch(self, ranges: Sequence[Range]) -> None:
@@ -182,17 +182,17 @@ class PartRangeReader:
 
 def read_into(reader: RangeReader, start: int, out: memoryview) -> None:
     """Fill `out` with the bytes from `start` on; a reader of files does it without a copy in between."""
-    ask = getattr(reader, "read_into", None)
-    if ask is None:
+    method = getattr(reader, "read_into", None)
+    if method is None:
         out[:] = reader.read(start, start + out.nbytes)
     else:
-        ask(start, out)
+        method(start, out)
 
 
 def resident(reader: RangeReader, start: int, end: int) -> memoryview | None:
-    """A view of bytes that come from elsewhere, if all of them lie in a cache on this machine; else None."""
-    ask = getattr(reader, "resident", None)
-    found: memoryview | None = None if ask is None else ask(start, end)
+    """A view of bytes that come from elsewhere, if all of them are in a cache on this machine; else None."""
+    method = getattr(reader, "resident", None)
+    found: memoryview | None = None if method is None else method(start, end)
     return found
 
 
@@ -204,9 +204,9 @@ def drop_cached(reader: RangeReader, start: int, end: int) -> bool:
 
 def prefetch(reader: RangeReader, ranges: Sequence[Range]) -> None:
     """Bring ranges, all at the same time, to where the next read costs nothing, if there is such a place."""
-    ask = getattr(reader, "prefetch", None)
-    if ask is not None and ranges:
-        ask(ranges)
+    method = getattr(reader, "prefetch", None)
+    if method is not None and ranges:
+        method(ranges)
 
 
 class JoinedRangeReader:
@@ -219,11 +219,11 @@ class JoinedRangeReader:
         self.name = name
 
     def read(self, start: int, end: int) -> memoryview:
-        """Exactly the bytes [start, end); copied where they lie in more than one part."""
+        """Exactly the bytes [start, end); copied if they span several parts."""
         return self.read_many([(start, end)])[0]
 
     def read_many(self, ranges: Sequence[Range]) -> list[memoryview]:
-        """Exactly the bytes of each range; every part is asked once for all it has of them."""
+        """Exactly the bytes of each range; every part is read once."""
         pieces: list[list[memoryview]] = [[] for _ in ranges]
         for start, end in ranges:
             check_range(self, start, end)
@@ -350,14 +350,14 @@ class FileRangeReader:
             start, out = start + count, out[count:]
 
     def stat(self) -> os.stat_result:
-        """What the system says of the file that is open, whatever has its name by now."""
+        """The status of the open file, even if its name belongs to another file now."""
         try:
             return os.fstat(self._fd)
         except OSError as error:
             raise _unreadable(error, self.name) from None
 
     def twin(self) -> FileRangeReader:
-        """Another reader of the file that is open, whatever has its name by now."""
+        """Another reader of the open file, even if its name belongs to another file now."""
         other = FileRangeReader.__new__(FileRangeReader)
         other.name, other.size = self.name, self.size
         try:
@@ -578,10 +578,10 @@ class LocalRangeReader(FileRangeReader):
             return self._fd
 
     def let_go(self) -> None:
-        """Close the descriptor to make room for others, now or when nobody reads from it any more."""
+        """Close the descriptor to make room for others, now or after the last running read."""
         fd, self._stamp = self._fd, FileStamp.of(self._fd)
         self._fd = -1
-        # Whoever reads says so before he looks which descriptor there is.
+        # A reading thread registers before it looks up the descriptor.
         if self._reading:
             self._put_off += (fd,)
         else:
@@ -632,7 +632,7 @@ def check_not_truncated(reader: RangeReader) -> None:
 
 
 def total_bytes(ranges: Iterable[Range]) -> int:
-    """How many bytes the ranges ask for together."""
+    """Total bytes of the ranges."""
     return sum(end - start for start, end in ranges)
 
 
@@ -650,7 +650,7 @@ def kind_of_file(mode: int) -> str:
 def check_regular(path: str | os.PathLike[str]) -> None:
     """StoreError where a pipe, a device or the like is at this path: opening it could wait for ever.
 
-    What is not there, or may not be looked at, is left to whoever opens it.
+    A missing or unreadable path is left to the call that opens it.
     """
     try:
         mode = os.stat(path).st_mode
@@ -661,7 +661,7 @@ def check_regular(path: str | os.PathLike[str]) -> None:
 
 
 def open_source(source: object) -> RangeReader:
-    """A reader over whatever bytes a caller has: a path, bytes, a binary file that is open, or a reader."""
+    """A reader over a source of bytes: a path, bytes, a binary file that is open, or a reader."""
     if isinstance(source, str | os.PathLike):
         return LocalRangeReader(source)
     if isinstance(source, bytes | bytearray | memoryview):
@@ -687,7 +687,7 @@ def _has_descriptor(file: io.RawIOBase | io.BufferedIOBase) -> bool:
 
 def _open_file(path: str) -> tuple[int, int]:
     try:
-        # Without O_NONBLOCK, opening a pipe waits for somebody to write into it.
+        # Without O_NONBLOCK, opening a pipe waits for a writer.
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     except (FileNotFoundError, NotADirectoryError):
         raise BlobNotFoundError("no such file", path=path) from None

@@ -10,7 +10,7 @@ from collections.abc import Collection, Hashable
 from warpdata.bytekit.process.forks import run_in_child
 
 DEFAULT_BYTES = 192 << 20
-"""Enough for what a shuffle of small images has in play; `wd.keep_decoded` says otherwise."""
+"""Enough for what a shuffle of small images has in play; `wd.keep_decoded` changes it."""
 
 
 class KeptBlocks:
@@ -66,7 +66,7 @@ class KeptBlocks:
             return found
 
     def put(self, owner: int, name: Hashable, block: memoryview) -> None:
-        """Keep a block, and let go of those that were not used for longest."""
+        """Keep a block, and drop those that were not used for longest."""
         with self._lock:
             self._bury()
             if block.nbytes > self._max_bytes or (owner, name) in self._blocks:

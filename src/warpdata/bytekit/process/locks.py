@@ -1,7 +1,7 @@
 """Locks: of files between processes, of byte ranges between open files, and between the threads of a process.
 
-A lock of a file dies with its process, and is not inherited by children. It is looked up by name, so whoever locks a
-file that was deleted or replaced meanwhile begins again with the file that has the name now.
+A lock of a file dies with its process, and is not inherited by children. It is looked up by name: if the
+file was deleted or replaced meanwhile, the file that has the name now is locked.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from warpdata.errors import BlobNotFoundError, NoLocksError, UnavailableError
 _BUSY = (errno.EAGAIN, errno.EACCES)
 _NO_LOCKS = (errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS)
 _NOT_OF_THIS = (*_NO_LOCKS, errno.EBADF)
-"""The last is what network file systems say of a file that is not open for writing, as a folder never is."""
+"""The last is the error of network file systems for a file that is not open for writing, as a folder never is."""
 _NEW_FOLDER_S = 10.0
 _LOOK = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK
 """To open what is there, a folder too, without waiting for the other end of a pipe."""
@@ -45,9 +45,9 @@ class ThreadLock:
 
 
 class FileLock:
-    """A locked file or folder: nobody else holds it until `release` or the end of this process, whichever comes first.
+    """A locked file or folder: held until `release` or the end of this process, whichever comes first.
 
-    `fd` is open for reading and writing, for whoever keeps something in the file that is locked.
+    `fd` is open for reading and writing, for content kept in the locked file.
     """
 
     def __init__(self, path: str, fd: int, *, removes: bool) -> None:
@@ -60,7 +60,7 @@ class FileLock:
     def take(
         cls, path: str | os.PathLike[str], *, timeout_s: float = 0.0, removes: bool = False, mode: int = 0o666
     ) -> FileLock | None:
-        """Lock the file of this name, made if need be; None when somebody else holds it for longer than the timeout.
+        """Lock the file of this name, made if need be; None on timeout.
 
         With `removes` the file is deleted by `release`. Where files cannot be locked, NoLocksError.
         """
@@ -110,7 +110,7 @@ class FileLock:
         fd, self.fd = self.fd, -1
         if fd < 0:
             return
-        # Deleted while it is still locked: whoever waits for it then finds that it has lost its name.
+        # Deleted while it is still locked: a waiting process then finds that it has lost its name.
         if self._removes and _has_name(fd, self.path):
             with contextlib.suppress(OSError):
                 os.unlink(self.path)
@@ -131,11 +131,11 @@ class FileLock:
 
 @contextlib.contextmanager
 def held(path: str | os.PathLike[str], *, timeout_s: float) -> Iterator[FileLock]:
-    """Hold the lock of a file for a moment; UnavailableError when somebody holds it and does not go on."""
+    """Hold the lock of a file for a moment; UnavailableError on timeout."""
     lock = FileLock.take(path, timeout_s=timeout_s)
     if lock is None:
         hint = "Look for a stopped process that writes here, and end it."
-        raise UnavailableError("another process holds this and does not go on", path=path, hint=hint)
+        raise UnavailableError("timed out waiting for the lock of another process", path=path, hint=hint)
     with lock:
         yield lock
 
@@ -148,10 +148,10 @@ def make_locked_folder(path: str | os.PathLike[str]) -> FileLock | None:
     for _ in range(_MAX_TURNS):
         os.mkdir(path)
         try:
-            # Whoever only asks whether it is held holds it for a moment himself.
+            # A process that checks the lock holds it for a moment itself.
             lock = FileLock.take_existing(path, timeout_s=_NEW_FOLDER_S)
         except BlobNotFoundError:
-            continue  # somebody took it for one that was left behind, and removed it
+            continue  # another process took it for a leftover and removed it
         except NoLocksError:
             return None
         if lock is not None:
@@ -161,7 +161,7 @@ def make_locked_folder(path: str | os.PathLike[str]) -> FileLock | None:
 
 
 def lock_open_file(fd: int, path: str | os.PathLike[str], *, timeout_s: float = 0.0) -> bool:
-    """Lock a file that is open; False when somebody else holds it, NoLocksError where files cannot be locked."""
+    """Lock a file that is open; False if it is held elsewhere, NoLocksError where files cannot be locked."""
     try:
         return _waited(lambda: fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB), timeout_s)
     except OSError as error:
@@ -189,7 +189,7 @@ def is_locked(path: str | os.PathLike[str]) -> bool:
 
 
 def lock_range(fd: int, start: int, size_bytes: int, *, shared: bool = False, timeout_s: float = 0.0) -> bool:
-    """Lock bytes of an open file; False when somebody else holds any of them for longer than the timeout.
+    """Lock bytes of an open file; False on timeout.
 
     This is for caches: where files cannot be locked, everybody goes on as if alone.
     """

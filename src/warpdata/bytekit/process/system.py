@@ -34,7 +34,7 @@ _SYNC_FILE_RANGE_WRITE = 2
 _FULL_SYNC = getattr(fcntl, "F_FULLFSYNC", None)
 """On macOS fsync stops at the cache of the drive; this goes on to the disk."""
 _LOST = (errno.EIO, errno.ENOSPC, errno.EDQUOT)
-"""Bytes did not reach the disk. It is said once: whoever asks again is told that all is well."""
+"""Bytes did not reach the disk. The system reports this once: the next sync succeeds."""
 
 
 def sync(fd: int) -> None:
@@ -59,7 +59,7 @@ def sync_data(fd: int) -> None:
 
 
 def start_writing(fd: int) -> None:
-    """Begin to bring the bytes of a file to the disk, without waiting; whoever syncs it later waits for less."""
+    """Begin to bring the bytes of a file to the disk, without waiting; a later sync takes less time."""
     if _libc is not None:
         _libc.sync_file_range(fd, 0, 0, _SYNC_FILE_RANGE_WRITE)
 
@@ -90,7 +90,7 @@ _AT_FDCWD, _RENAME_NOREPLACE = -100, 1
 
 
 def try_allocate(fd: int, start: int, size_bytes: int) -> bool:
-    """Give [start, start + size) its place on the disk; False where that cannot be asked for."""
+    """Give [start, start + size) its place on the disk; False where the system has no such call."""
     if not hasattr(os, "posix_fallocate"):
         return False
     try:
@@ -139,7 +139,7 @@ def _most_pieces() -> int:
 MOST_PIECES = _most_pieces()
 """How many pieces one call writes."""
 MOST_BYTES = 1 << 30
-"""How many bytes one call is asked for: macOS refuses 2 GiB and more, where Linux gives fewer."""
+"""Most bytes of one call: macOS refuses 2 GiB and more, Linux transfers fewer."""
 
 
 def read_some(fd: int, size_bytes: int, offset: int) -> bytes:
@@ -167,7 +167,7 @@ def read_into(fd: int, out: Buffer, offset: int) -> int:
 
 
 def read_cached(fd: int, out: Buffer, offset: int) -> int:
-    """How many bytes came without waiting for the disk: 0 where the system cannot say."""
+    """How many bytes came without waiting for the disk: 0 where the system has no such call."""
     if _NOWAIT is None or not hasattr(os, "preadv"):
         return 0
     try:
@@ -241,7 +241,7 @@ def will_read(fd: int, start: int, size_bytes: int) -> None:
 
 
 def will_read_at_random(fd: int) -> None:
-    """What lies beside what is read is not needed."""
+    """Reads are random: no read-ahead is needed."""
     if hasattr(os, "posix_fadvise"):
         os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_RANDOM)
 
@@ -348,7 +348,7 @@ def _advise(address: int, size_bytes: int, advice: int) -> bool:
 
 
 def sync_mapped(window: mmap.mmap, fd: int) -> None:
-    """Bring what was written to the pages of a window of `fd`, through whatever mapping, to the disk."""
+    """Bring what was written to the pages of a window of `fd`, through any mapping, to the disk."""
     if _libc is None:
         window.flush()
         sync_data(fd)
@@ -374,7 +374,7 @@ def set_range_lock(fd: int, kind: int, start: int, size_bytes: int) -> None:
     """Set a lock of fcntl (`LOCK_SH`, `LOCK_EX`, `LOCK_UN`) on a range without waiting; OSError if it is taken.
 
     The lock belongs to the open file where the system has such locks. Elsewhere it belongs to the process, which
-    loses it when it closes the file under any descriptor: enough to be told apart from other processes.
+    loses it when it closes the file under any descriptor: enough to keep other processes away.
     """
     if _SET_LOCK is None:
         fcntl.lockf(
@@ -412,14 +412,14 @@ def has_idle_core(cores: int) -> bool:
 
 
 def free_bytes() -> int:
-    """Memory that nothing uses, not even a cache; 0 where the system does not say. Much quicker than the next."""
+    """Memory that nothing uses, not even a cache; 0 where it is unknown. Much quicker than the next."""
     if "SC_AVPHYS_PAGES" not in os.sysconf_names:
         return 0
     return os.sysconf("SC_AVPHYS_PAGES") * PAGE_BYTES
 
 
 def available_bytes() -> int | None:
-    """Memory that the system could hand out without swapping, or None where it does not say."""
+    """Memory that the system could hand out without swapping, or None where it is unknown."""
     try:
         with open("/proc/meminfo", encoding="ascii") as lines:
             found = [line.split() for line in lines if line.startswith("MemAvailable:")]
@@ -444,7 +444,7 @@ _TASKS = "/proc/self/task"
 def kept_scheduling() -> Iterator[None]:
     """Give this thread, and those started meanwhile, the policy this thread has now.
 
-    A video encoder that runs as root makes itself and whoever opens it real-time threads of the highest
+    A video encoder that runs as root makes itself and the thread that opens it real-time threads of the highest
     priority, before which everything else on the machine waits.
     """
     if not hasattr(os, "sched_getscheduler") or not os.path.isdir(_TASKS):

@@ -31,7 +31,7 @@ from warpdata.convert.rows import measured_rate, stated_rate
 from warpdata.episodes.collection.episodes import Episodes
 from warpdata.errors import ConflictError, SchemaMismatchError, WarpError, nearest
 from warpdata.formats.episodedir.images import VideoOptions
-from warpdata.formats.episodedir.sample_table import is_same_stream
+from warpdata.formats.episodedir.mp4 import is_same_stream
 
 Version = Literal["v3.0", "v2.1"]
 VERSIONS: tuple[Version, ...] = ("v3.0", "v2.1")

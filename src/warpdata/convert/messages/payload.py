@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from warpdata.convert.messages.columns import FieldSummary
 from warpdata.convert.messages.packets import CODECS, TopicVideo, add_start_codes, split_packet
 from warpdata.errors import CorruptLayoutError, FormatError
-from warpdata.formats.episodedir.stills import Still, is_still, still_of
+from warpdata.formats.episodedir.pictures import Still, is_still, still_of
 
 _WHOLE = b"\xff" * 8
 """Start of an envelope that is the whole message; other envelopes start with the offset of the field."""

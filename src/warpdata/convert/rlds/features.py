@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from warpdata.bytekit.dtype import dtype_named, dtype_of
 from warpdata.convert.rlds.example import Values
 from warpdata.errors import CorruptLayoutError, LimitExceededError, UnsupportedDtypeError
-from warpdata.formats.episodedir.stills import is_still
+from warpdata.formats.episodedir.pictures import is_still
 
 STEPS = "steps"
 RAGGED_VALUES, RAGGED_LENGTHS = "ragged_flat_values", "ragged_row_lengths_0"

@@ -40,7 +40,7 @@ from warpdata.errors import (
     UnsupportedVersionError,
     nearest,
 )
-from warpdata.formats.episodedir.stills import is_still
+from warpdata.formats.episodedir.pictures import is_still
 from warpdata.timeline.meta import Role
 
 INFO, FEATURES = "dataset_info.json", "features.json"

@@ -42,13 +42,13 @@ from warpdata.formats.episodedir.frame_index import FrameIndex, parse_frame_inde
 from warpdata.formats.episodedir.signal_file import Description, parse_signal
 from warpdata.formats.wshard.block_rows import BlockRows
 from warpdata.formats.wshard.channel import ArrayRows
-from warpdata.formats.wshard.compression import CompressionChoice, check_compat
 from warpdata.formats.wshard.episode import LaneMap, WShardEpisode
 from warpdata.formats.wshard.layout import EXACT, TIMESTAMPS_NS
 from warpdata.formats.wshard.load import fits_own_block
 from warpdata.formats.wshard.reader import ShardReader
 from warpdata.formats.wshard.save import save_wshard
 from warpdata.formats.wshard.schema import TensorSpec, Timebase, check_channel_id
+from warpdata.formats.wshard.writer import CompressionChoice, check_compat
 from warpdata.timeline.episode import Episode
 from warpdata.timeline.lazy_signals import LazySignals
 from warpdata.timeline.memory import ArraySignal, ClockedSignal

@@ -12,12 +12,16 @@ from warpdata.bytekit.lazy import cached_property
 from warpdata.episodes.forms.packed import PackedSource, shard_of
 from warpdata.episodes.sources.shard_episode import ShardSource
 from warpdata.errors import CorruptLayoutError, NoStepsError, require_kind
-from warpdata.formats.wshard.chunked import ChunkedEpisodeWriter, chunk_episode
-from warpdata.formats.wshard.chunks import ChunkList, validate_chunk_continuity
-from warpdata.formats.wshard.compression import CompressionChoice
+from warpdata.formats.wshard.chunks import (
+    ChunkedEpisodeWriter,
+    ChunkList,
+    chunk_episode,
+    validate_chunk_continuity,
+)
 from warpdata.formats.wshard.layout import META_EPISODE
 from warpdata.formats.wshard.reader import ShardReader
 from warpdata.formats.wshard.save import save_wshard
+from warpdata.formats.wshard.writer import CompressionChoice
 from warpdata.timeline.episode import Episode
 from warpdata.timeline.lazy_signals import LazySignals
 from warpdata.timeline.memory import JoinedSignal

@@ -33,7 +33,7 @@ from warpdata.formats.episodedir.documents import plain_static
 from warpdata.formats.episodedir.images import VideoOptions
 from warpdata.formats.episodedir.names import check_name
 from warpdata.formats.episodedir.video import check_options
-from warpdata.formats.wshard.compression import CompressionChoice, check_choice, check_compat
+from warpdata.formats.wshard.writer import CompressionChoice, check_choice, check_compat
 from warpdata.timeline.meta import Role
 from warpdata.timeline.source import OUTCOMES, STEPS, Outcome, StepClock
 

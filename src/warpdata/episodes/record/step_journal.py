@@ -17,13 +17,12 @@ from warpdata.bytekit.dtype import dtype_named, dtype_of
 from warpdata.bytekit.io.mapping import PAGE_BYTES
 from warpdata.errors import CorruptLayoutError, nearest
 from warpdata.formats.journal.layout import RECORD_BYTES
-from warpdata.formats.wshard.channel import Channel
-from warpdata.formats.wshard.compression import Compression
+from warpdata.formats.wshard.channel import Channel, decode_value, text_spec
 from warpdata.formats.wshard.episode import LATENT, LATENT_CODEBOOK, WShardEpisode
 from warpdata.formats.wshard.layout import LANE_PREFIX
 from warpdata.formats.wshard.residual import SIGN_BITS, is_sign_bits, pack_residual
 from warpdata.formats.wshard.schema import ENCODINGS, MAX_RANK, TensorSpec, Timebase, check_channel_id
-from warpdata.formats.wshard.text import decode_value, text_spec
+from warpdata.formats.wshard.writer import Compression
 
 LANES = tuple(LANE_PREFIX)
 TEXT_SIZE_BYTES = 4

@@ -44,10 +44,10 @@ from warpdata.errors import (
 from warpdata.formats.journal.layout import MAX_RECORD_BYTES
 from warpdata.formats.journal.reader import JournalReader, is_live
 from warpdata.formats.journal.writer import JournalWriter, StepRecord
-from warpdata.formats.wshard.compression import check_compat
+from warpdata.formats.wshard.channel import encode_value
 from warpdata.formats.wshard.save import plan_shard, save_wshard
 from warpdata.formats.wshard.schema import Timebase
-from warpdata.formats.wshard.text import encode_value
+from warpdata.formats.wshard.writer import check_compat
 
 if TYPE_CHECKING:
     from typing import Self

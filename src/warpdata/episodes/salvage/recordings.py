@@ -50,23 +50,25 @@ from warpdata.formats.episodedir import layout
 from warpdata.formats.episodedir.documents import read_meta
 from warpdata.formats.journal.layout import record_span
 from warpdata.formats.journal.reader import JournalReader, Records, Scan, is_journal
-from warpdata.formats.wshard.chunked import (
+from warpdata.formats.wshard.chunks import (
     ChunkedEpisodeReader,
+    chunks_in,
     finish_cut,
     list_again,
+    list_name,
+    read_chunk_list,
     unfinished_cut,
     unfinished_cuts,
+    write_chunk_list,
 )
-from warpdata.formats.wshard.chunks import chunks_in, list_name, read_chunk_list, write_chunk_list
-from warpdata.formats.wshard.compression import Compression
 from warpdata.formats.wshard.episode import WShardEpisode
-from warpdata.formats.wshard.intact import IntactBlocks
 from warpdata.formats.wshard.layout import ROLE_CHUNK_LIST
 from warpdata.formats.wshard.load import load_wshard
-from warpdata.formats.wshard.repair import repair_partial, repair_stream
+from warpdata.formats.wshard.repair import IntactBlocks, repair_partial, repair_stream
 from warpdata.formats.wshard.save import plan_shard, save_wshard
 from warpdata.formats.wshard.schema import Timebase
 from warpdata.formats.wshard.verify import verify_shard
+from warpdata.formats.wshard.writer import Compression
 from warpdata.timeline.episode import Episode
 
 PARTIAL = ".partial"

@@ -21,9 +21,15 @@ from warpdata.errors import CorruptLayoutError, SchemaMismatchError
 from warpdata.formats.episodedir.boxes import first_cluster, first_media_box
 from warpdata.formats.episodedir.frame_index import FrameIndex, image_description, write_frame_index
 from warpdata.formats.episodedir.images import FrameShape, Stream
-from warpdata.formats.episodedir.mp4 import HEAD_BYTES, Wrapping, sample_entry, stored_entry, wrapped
-from warpdata.formats.episodedir.sample_table import is_same_stream
-from warpdata.formats.episodedir.stills import check_same
+from warpdata.formats.episodedir.mp4 import (
+    HEAD_BYTES,
+    Wrapping,
+    is_same_stream,
+    sample_entry,
+    stored_entry,
+    wrapped,
+)
+from warpdata.formats.episodedir.pictures import check_same
 from warpdata.formats.wshard.schema import DEFAULT_TICK_HZ
 from warpdata.timeline.memory import JoinedSignal, ShiftedSignal
 from warpdata.timeline.signal import Signal, SignalView

@@ -20,7 +20,7 @@ from warpdata.errors import CorruptLayoutError
 from warpdata.formats.episodedir.documents import FileSum
 from warpdata.formats.episodedir.frame_index import FrameIndex, image_description
 from warpdata.formats.episodedir.images import FrameShape, Stream
-from warpdata.formats.episodedir.sample_table import same_stream, sample_table
+from warpdata.formats.episodedir.mp4 import same_stream, sample_table
 from warpdata.formats.episodedir.signal_file import Description
 from warpdata.formats.episodedir.video import Probe, list_packets
 from warpdata.timeline.meta import Role

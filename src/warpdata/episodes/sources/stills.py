@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from warpdata.bytekit.dtype import dtype_of
 from warpdata.bytekit.process.block_cache import KEPT
-from warpdata.formats.episodedir.stills import Still, decode_stills, still_of
+from warpdata.formats.episodedir.pictures import Still, decode_stills, still_of
 from warpdata.timeline.memory import ClockedSignal
 from warpdata.timeline.meta import Role, SignalMeta
 from warpdata.timeline.times import frozen

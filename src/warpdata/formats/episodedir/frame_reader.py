@@ -16,7 +16,7 @@ from warpdata.bytekit.io.ranges import RangeReader
 from warpdata.errors import ChecksumError, CorruptLayoutError
 from warpdata.formats.episodedir.frame_index import FrameIndex, image_description
 from warpdata.formats.episodedir.images import STILL_CODECS, FrameShape, Stream
-from warpdata.formats.episodedir.picture_decoder import PictureDecoder
+from warpdata.formats.episodedir.pictures import PictureDecoder
 from warpdata.formats.episodedir.video import VideoDecoder, list_packets
 
 DEFAULT_CACHE_BYTES = 32 << 20

@@ -1,27 +1,52 @@
-"""Chunk lists: a long episode as several shards, described by one small shard of role 4."""
+"""Chunk lists: a long episode as several shards with one small shard of role 4 that lists them."""
 
 from __future__ import annotations
 
+import copy
 import json
 import os
 import re
-from collections.abc import Iterable, Mapping
+import secrets
+import shutil
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, SupportsIndex
 
 from warpdata.bytekit.checksum import RunningSha256
-from warpdata.bytekit.io.commit import commit_file
+from warpdata.bytekit.io.commit import (
+    TEMP_MARK,
+    NewFile,
+    commit_file,
+    fsync_folder,
+    map_os_errors,
+    writable_path,
+)
+from warpdata.bytekit.io.filenames import folded, keep_apart
 from warpdata.bytekit.io.folders import FolderReader
 from warpdata.bytekit.io.ranges import FileRangeReader, RangeReader, check_regular, open_source
 from warpdata.bytekit.jsontext import dump_json
-from warpdata.errors import BlobNotFoundError, ChecksumError, CorruptLayoutError, StoreError
+from warpdata.bytekit.reopen import NoPickle
+from warpdata.errors import (
+    BlobNotFoundError,
+    ChecksumError,
+    ConflictError,
+    CorruptLayoutError,
+    RecordingError,
+    SchemaMismatchError,
+    StoreError,
+    WarpError,
+    require_kind,
+)
 from warpdata.formats.wshard import layout
 from warpdata.formats.wshard.channel import Channel
 from warpdata.formats.wshard.episode import WShardEpisode
 from warpdata.formats.wshard.load import load_wshard
-from warpdata.formats.wshard.reader import ShardReader, Source
-from warpdata.formats.wshard.writer import ShardWriter
+from warpdata.formats.wshard.reader import ShardReader, Source, Verify
+from warpdata.formats.wshard.save import save_wshard
+from warpdata.formats.wshard.schema import ChannelRows
+from warpdata.formats.wshard.slicing import join_episodes, slice_episode
+from warpdata.formats.wshard.writer import CompressionChoice, ShardWriter, check_compat
 
 MAX_CHUNKS = 1_000_000
 _HASH_STEP = 4 << 20
@@ -344,3 +369,370 @@ def _int(source: dict[str, Any], key: str) -> int:
     if type(value) is not int or not 0 <= value < 1 << 48:
         raise ValueError(f"{key} is not a count")
     return value
+
+
+class ChunkedEpisodeWriter(NoPickle):
+    """Writes the chunks of one episode into a folder; `finalize_manifest` ties them together.
+
+    Where chunks of this episode are in the folder already, they stay as they are until `finalize_manifest` puts all new
+    ones in their place: an episode can be cut anew while it is read from its old chunks.
+    """
+
+    def __init__(
+        self,
+        folder: str | os.PathLike[str],
+        episode_id: str,
+        chunk_size_t: int = 1000,
+        *,
+        total_chunks: int | None = None,
+        compression: CompressionChoice = None,
+        compat: str = "default",
+    ) -> None:
+        require_kind("chunk_size_t", chunk_size_t, SupportsIndex, "a whole number of steps")
+        require_kind("an episode's id", episode_id, str, "a text")
+        if chunk_size_t <= 0:
+            raise ValueError(f"chunk_size_t must be positive, not {chunk_size_t}")
+        if not episode_id or "/" in episode_id or "\0" in episode_id or episode_id.startswith("."):
+            raise ValueError(
+                f"the episode id {episode_id!r} cannot be part of a file name: use one without '/' and a first '.'"
+            )
+        self.folder = Path(folder)
+        self.episode_id = episode_id
+        self.chunk_size_t = chunk_size_t
+        self.manifest: ChunkList | None = None
+        self._total_chunks = total_chunks
+        self._compression = compression
+        self._compat = check_compat(compat)
+        self._chunks: dict[int, ChunkEntry] = {}
+        self._profile: dict[str, str] = {}
+        self._spans: dict[int, ClockSpans] = {}
+        self._has_unordered_times = False
+        self._env_id = ""
+        with map_os_errors(self.folder):
+            self.folder.mkdir(parents=True, exist_ok=True)
+            there = {folded(name): name for name in os.listdir(self.folder)}
+            for name in (list_name(episode_id), chunk_name(episode_id, 0)):
+                keep_apart(name, there, self.folder)
+            writable_path(self.manifest_path)
+            is_new = not self.manifest_path.exists() and not chunks_in(self.folder, episode_id)
+        self._stage = (
+            self.folder if is_new else self.folder / f".{episode_id}{TEMP_MARK}{secrets.token_hex(6)}"
+        )
+
+    @property
+    def manifest_path(self) -> Path:
+        """Where the chunk list goes."""
+        return self.folder / list_name(self.episode_id)
+
+    def write_chunk(self, chunk: WShardEpisode) -> Path:
+        """Write one chunk and return where it will be found; without `chunk_index` it follows the one before it."""
+        if self.manifest is not None:
+            raise RecordingError("the chunk list was written already", path=self.manifest_path)
+        index = len(self._chunks) if chunk.chunk_index is None else chunk.chunk_index
+        if index in self._chunks:
+            raise ConflictError(f"chunk {index} was written already", path=self.folder)
+        if chunk.length > self.chunk_size_t:
+            raise SchemaMismatchError(
+                f"a chunk of {chunk.length} steps, at most {self.chunk_size_t} were announced"
+            )
+        start, end = chunk.timestep_range or self._range(index, chunk.length)
+        if end - start != chunk.length:
+            raise SchemaMismatchError(f"chunk {index} has {chunk.length} steps, its range {end - start}")
+        total = chunk.total_chunks if self._total_chunks is None else self._total_chunks
+        steps = (start, end) if chunk.length else None  # a range that names its last step cannot be empty
+        spans = self._check_continuity(chunk, index)
+        placed = copy.copy(chunk)
+        placed.id, placed.chunk_index = self.episode_id, index
+        placed.total_chunks, placed.timestep_range = total, steps
+        name = chunk_name(self.episode_id, index)
+        with map_os_errors(self.folder):
+            _target(self.folder, name)
+            self._stage.mkdir(exist_ok=True)
+        save_wshard(placed, self._stage / name, self._compression, compat=self._compat)
+        self._chunks[index] = ChunkEntry(index, name, "", (start, end), chunk.length)
+        self._spans[index] = spans
+        self._env_id = self._env_id or chunk.env_id
+        return self.folder / name
+
+    def write_episode_chunked(
+        self, episode: WShardEpisode, *, progress: Callable[[int, int], None] | None = None
+    ) -> list[Path]:
+        """Cut a whole episode into chunks of `chunk_size_t` steps and write them all; returns where they are found."""
+        if self._chunks:
+            raise RecordingError("chunks were written already", path=self.folder)
+        starts = range(0, max(1, episode.length), self.chunk_size_t)  # one empty chunk keeps what is known
+        self._total_chunks, self._env_id = len(starts), episode.env_id
+        clocks = [episode.clock_source, *(channel.clock_source for _, channel in episode.lanes())]
+        self._has_unordered_times = not all(_increases(clock) for clock in clocks if clock is not None)
+        paths = []
+        for start in starts:
+            end = min(start + self.chunk_size_t, episode.length)
+            paths.append(self.write_chunk(slice_episode(episode, start, end)))
+            if progress is not None:
+                progress(end, episode.length)
+        return paths
+
+    def finalize_manifest(self) -> ChunkList:
+        """Write the chunk list and return it; it knows its path and can be opened or validated."""
+        if self.manifest is not None:
+            raise RecordingError("the chunk list was written already", path=self.manifest_path)
+        entries = tuple(self._sealed(self._chunks[index]) for index in sorted(self._chunks))
+        total = sum(entry.length for entry in entries)
+        listed = ChunkList(
+            self.episode_id,
+            self._env_id,
+            total,
+            entries,
+            self.manifest_path,
+            has_unordered_times=self._has_unordered_times,
+        )
+        validate_chunk_continuity(listed, check_channels=False)  # each was compared when it was written
+        if not self._has_unordered_times and (mismatch := time_mismatch(self._spans)):
+            raise SchemaMismatchError(mismatch, path=self.folder)
+        with map_os_errors(self.folder):
+            self._stage.mkdir(exist_ok=True)
+        write_chunk_list(listed, self._stage / list_name(self.episode_id))
+        if self._stage != self.folder:
+            _move_into_place(listed, self._stage)
+        _remove_stale(listed)
+        self.manifest = listed
+        return listed
+
+    def discard(self) -> None:
+        """Remove what was written to take the place of older chunks, which stay as they are."""
+        is_moving = unfinished_cut(self.manifest_path) == Path(os.path.abspath(self._stage))
+        if self.manifest is None and self._stage != self.folder and not is_moving:
+            shutil.rmtree(self._stage, ignore_errors=True)
+
+    def _check_continuity(self, chunk: WShardEpisode, index: int) -> ClockSpans:
+        """Raise SchemaMismatchError unless a chunk fits to those written before; returns its first and last times."""
+        profile, spans = chunk_profile(chunk), clock_spans(chunk)
+        if not self._chunks:
+            self._profile = profile
+        mismatch = profile_mismatch(self._profile, profile)
+        if not mismatch and not self._has_unordered_times:
+            neighbours = {at: self._spans[at] for at in (index - 1, index + 1) if at in self._spans}
+            mismatch = time_mismatch({**neighbours, index: spans})
+        if mismatch:
+            raise SchemaMismatchError(
+                f"chunk {index} does not continue the chunks before it: {mismatch}",
+                hint="Give all chunks of an episode the same ids, rate, metadata and channels, and increasing times.",
+            )
+        return spans
+
+    def _range(self, index: int, length: int) -> tuple[int, int]:
+        before = self._chunks.get(index - 1)
+        if before is not None and before.timestep_range is not None:
+            start = before.timestep_range[1]
+        else:
+            start = index * self.chunk_size_t
+        return start, start + length
+
+    def _sealed(self, entry: ChunkEntry) -> ChunkEntry:
+        """Each chunk says how many there are, which is known only now; its data is copied as it is stored."""
+        path = self._stage / entry.uri
+        total = len(self._chunks)
+        with ShardReader.open(path) as shard:
+            if shard.read_json(layout.META_EPISODE).get("total_chunks") != total:
+                with commit_file(path) as out:
+                    _restamped(shard, out, {"total_chunks": total})
+        return replace(entry, sha256=file_sha256(path))
+
+
+def _increases(clock: ChannelRows) -> bool:
+    times = clock.rows(0, clock.length)
+    return bool((times[1:] > times[:-1]).all())
+
+
+def unfinished_cut(path: str | os.PathLike[str]) -> Path | None:
+    """The folder from which a cut anew, of which this is to be the list, was being moved when it was killed; or None.
+
+    Its own list lies there, and the old one is gone: all of it is there or in its place already.
+    """
+    where = Path(os.path.abspath(path))
+    episode_id = where.name.removesuffix(list_name(""))
+    if where.exists() or where.name == episode_id or not where.parent.is_dir():
+        return None
+    begun = (each for each in where.parent.iterdir() if each.name.startswith(f".{episode_id}{TEMP_MARK}"))
+    return next((each for each in sorted(begun) if (each / where.name).is_file()), None)
+
+
+def unfinished_cuts(folder: Path) -> list[Path]:
+    """The lists of all cuts in a folder that were killed while they were moved into place."""
+    found = folder.glob(f".*{TEMP_MARK}*/*{list_name('')}")
+    return sorted({folder / each.name for each in found if unfinished_cut(folder / each.name)})
+
+
+def finish_cut(stage: Path, path: str | os.PathLike[str]) -> ChunkList:
+    """Move the rest of a killed cut into place; what is there already must be what its list says."""
+    where = Path(os.path.abspath(path))
+    listed = replace(read_chunk_list(stage / where.name), path=where)
+    for entry in listed.chunks:
+        if not (stage / entry.uri).exists():
+            check_chunk_hash(listed, entry)
+    _move_into_place(listed, stage)
+    _remove_stale(listed)
+    return listed
+
+
+def _move_into_place(listed: ChunkList, stage: Path) -> None:
+    """Old list away, new chunks in, then the new list: no list ever names chunks of another cut.
+
+    The new list lies in `stage` from before the first step to the last: who is killed between can be finished.
+    """
+    assert listed.path is not None
+    folder, name = listed.path.parent, listed.path.name
+    with map_os_errors(folder):
+        targets = {uri: _target(folder, uri) for uri in [*(entry.uri for entry in listed.chunks), name]}
+        if listed.path.exists():
+            os.unlink(targets[name])
+        for uri, target in targets.items():
+            if uri == name:
+                fsync_folder(folder)
+            if (stage / uri).exists():
+                os.replace(stage / uri, target)
+        fsync_folder(folder)
+        stage.rmdir()
+
+
+def _target(folder: Path, name: str) -> str:
+    """Where a file goes in the end: a link to a file is followed, anything else is refused."""
+    target = writable_path(folder / name)
+    if os.stat(os.path.dirname(target)).st_dev != os.stat(folder).st_dev:
+        raise StoreError(
+            "a link is there that leads to another file system", path=folder / name,
+            hint="Remove the link, or write to another folder.",
+        )  # fmt: skip
+    return target
+
+
+def _remove_stale(listed: ChunkList) -> None:
+    """Chunks of this episode that an older, longer list named; what cannot be read is kept."""
+    assert listed.path is not None
+    named = {entry.uri for entry in listed.chunks}
+    for path in chunks_in(listed.path.parent, listed.episode_id):
+        if path.name not in named and _is_chunk_of(path, listed.episode_id):
+            path.unlink()
+
+
+def _is_chunk_of(path: Path, episode_id: str) -> bool:
+    try:
+        with ShardReader.open(path) as shard:
+            meta = shard.read_json(layout.META_EPISODE)
+    except WarpError:
+        return False
+    return meta.get("episode_id") == episode_id and "chunk_index" in meta
+
+
+def _restamped(shard: ShardReader, out: NewFile, changes: Mapping[str, Any]) -> None:
+    """Write `shard` again into `out` with these keys of `meta/episode` replaced; data is not recompressed."""
+    writer = ShardWriter(out, shard.names, role=shard.role)
+    for name in shard.names:
+        if name == layout.META_EPISODE:
+            meta = {**shard.read_json(name), **changes}
+            writer.add_bytes(name, dump_json(meta), layout.CONTENT_JSON)
+        else:
+            writer.add_stored(shard.block(name), shard.stored(name))
+    writer.finish()
+
+
+class ChunkedEpisodeReader:
+    """Opens a chunk list: chunk by chunk, or as one episode that reads only the chunks it needs."""
+
+    def __init__(self, manifest: str | os.PathLike[str] | ChunkList, *, verify: Verify = "block") -> None:
+        self.manifest = manifest if isinstance(manifest, ChunkList) else read_chunk_list(manifest)
+        self._verify = verify
+        self._open: dict[int, WShardEpisode] = {}
+        self._profile: dict[str, str] = {}
+        # Chunks are opened, and their channels compared, as they are needed.
+        validate_chunk_continuity(self.manifest, check_channels=False)
+
+    def __repr__(self) -> str:
+        return f"<ChunkedEpisodeReader {self.manifest.episode_id!r}: {len(self)} chunks>"
+
+    def __len__(self) -> int:
+        return self.manifest.total_chunks
+
+    def load_chunk(self, index: int) -> WShardEpisode:
+        """One chunk, opened lazily and checked against what the list says of it; what is read of it is the caller's."""
+        return self._opened(index).clone()
+
+    def _opened(self, index: int) -> WShardEpisode:
+        if index not in self._open:
+            entry = self.manifest.chunks[index]
+            chunk = load_wshard(self.manifest.chunk_bytes(entry), verify=self._verify)
+            if chunk.length != entry.length or chunk.chunk_index not in (None, entry.chunk_index):
+                raise CorruptLayoutError(f"{entry.uri} is not chunk {entry.chunk_index} of its list")
+            profile = chunk_profile(chunk)
+            self._profile = self._profile or profile
+            if mismatch := profile_mismatch(self._profile, profile):
+                raise CorruptLayoutError(
+                    f"{entry.uri} does not continue the other chunks of its list: {mismatch}"
+                )
+            self._open[index] = chunk
+        return self._open[index]
+
+    def iter_chunks(self) -> Iterator[WShardEpisode]:
+        """Every chunk in order, each checked against its SHA-256 first."""
+        for index, entry in enumerate(self.manifest.chunks):
+            check_chunk_hash(self.manifest, entry)
+            yield self.load_chunk(index)
+
+    def episode(self) -> WShardEpisode:
+        """The whole episode as one."""
+        if not self.manifest.chunks:
+            return WShardEpisode(self.manifest.episode_id, self.manifest.env_id)
+        whole = join_episodes([entry.length for entry in self.manifest.chunks], self._opened)
+        whole.id = self.manifest.episode_id
+        whole.env_id = self.manifest.env_id or whole.env_id
+        return whole
+
+
+def list_again(path: str | os.PathLike[str], stated: ChunkList | None) -> ChunkList:
+    """The list of the chunks that one which does not hold names, or of those that are called like them: what they say
+    themselves."""
+    where = Path(path)
+    if stated is None:
+        named = chunks_in(where.parent, where.name.removesuffix(list_name("")))
+    else:
+        named = [stated.chunk_path(each) for each in stated.chunks]
+    chunks = [(each, load_wshard(each)) for each in named]
+    entries = [
+        ChunkEntry(chunk.chunk_index or 0, each.name, file_sha256(each), chunk.timestep_range, chunk.length)
+        for each, chunk in chunks
+    ]
+    totals = {chunk.total_chunks for _, chunk in chunks} - {None}
+    identities = {(chunk.id, chunk.env_id) for _, chunk in chunks}
+    if len(identities) != 1 or totals - {len(chunks)}:
+        raise CorruptLayoutError(
+            f"the {len(chunks)} chunks beside the list are not all those of one episode", path=where,
+            hint="Bring the chunks together that belong to it, and no others.",
+        )  # fmt: skip
+    in_order = tuple(sorted(entries, key=lambda entry: entry.chunk_index))
+    unordered = stated is not None and stated.has_unordered_times
+    total = sum(each.length for each in entries)
+    listed = ChunkList(*identities.pop(), total, in_order, where, has_unordered_times=unordered)
+    validate_chunk_continuity(listed)
+    return listed
+
+
+def chunk_episode(
+    episode: WShardEpisode,
+    folder: str | os.PathLike[str],
+    steps: int,
+    *,
+    compression: CompressionChoice = None,
+    compat: str = "default",
+    progress: Callable[[int, int], None] | None = None,
+) -> ChunkList:
+    """Cut an episode into chunks of at most `steps` steps and write them with their chunk list."""
+    require_kind("steps", steps, SupportsIndex, "a whole number of steps")
+    if steps <= 0:
+        raise ValueError(f"chunks need at least one step, not {steps}")
+    writer = ChunkedEpisodeWriter(folder, episode.id, steps, compression=compression, compat=compat)
+    try:
+        writer.write_episode_chunked(episode, progress=progress)
+    except BaseException:
+        writer.discard()
+        raise
+    return writer.finalize_manifest()

@@ -10,7 +10,7 @@ import numpy as np
 from warpdata.bytekit.dtype import DType, dtype_named
 from warpdata.errors import CorruptLayoutError, nearest
 from warpdata.formats.wshard import layout
-from warpdata.formats.wshard.channel import ArrayRows, Channel
+from warpdata.formats.wshard.channel import ArrayRows, Channel, TextRows
 from warpdata.formats.wshard.episode import WShardEpisode
 from warpdata.formats.wshard.reader import ShardReader, Source, Verify
 from warpdata.formats.wshard.schema import (
@@ -24,7 +24,6 @@ from warpdata.formats.wshard.schema import (
     own_copy,
     tensor_spec,
 )
-from warpdata.formats.wshard.text import TextRows
 
 
 class EpisodeShard(MetaSource, Protocol):

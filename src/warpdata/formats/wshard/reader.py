@@ -26,8 +26,7 @@ from warpdata.bytekit.process.block_cache import KEPT
 from warpdata.bytekit.seekable import FOOTER_BYTES, SeekTable, seek_table_bytes, unpack_seek_table
 from warpdata.errors import BlobNotFoundError, ChecksumError, CorruptLayoutError, FormatError, nearest
 from warpdata.formats.wshard import layout
-from warpdata.formats.wshard.block_rows import BlockRows
-from warpdata.formats.wshard.pieces import PieceChecksums
+from warpdata.formats.wshard.block_rows import BlockRows, PieceChecksums
 from warpdata.formats.wshard.schema import EpisodeSchema, TensorSpec, read_schema, tensor_specs
 from warpdata.formats.wshard.table import Block, parse_table, unpack_header
 
