@@ -13,11 +13,11 @@ import warpdata as wd
 from tests.servers import run_http
 from warpdata.bytekit.io import filenames
 from warpdata.bytekit.io.filenames import folded
-from warpdata.catalog import resolve
 from warpdata.catalog.access import Access, access_options
-from warpdata.catalog.copying import copy_dataset
-from warpdata.catalog.history import delete_tag, list_tags, set_tag
+from warpdata.catalog.manage.copying import copy_dataset
+from warpdata.catalog.manage.history import delete_tag, list_tags, set_tag
 from warpdata.catalog.names import parse_name
+from warpdata.catalog.read import resolve
 from warpdata.errors import BlobNotFoundError, ConflictError, DatasetNotFoundError, OfflineError
 from warpdata.settings import Settings
 from warpdata.stores.local import LocalStore

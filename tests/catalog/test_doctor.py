@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from warpdata.catalog import doctor
 from warpdata.catalog.access import Catalog, access_options
+from warpdata.catalog.manage import doctor
 from warpdata.errors import MissingExtraError, PermissionError_, TruncatedError, UnavailableError
 from warpdata.settings import Settings
 from warpdata.stores.memory import MemoryStore

@@ -21,14 +21,16 @@ import pytest
 import warpdata as wd
 from tests.catalog.test_trust import new_key
 from tests.sweeps import SOAK
-from warpdata.catalog import builder, expiry, growing, publish, roster
 from warpdata.catalog.access import Access, access_options
-from warpdata.catalog.copying import copy_dataset
-from warpdata.catalog.expiry import expire_versions
-from warpdata.catalog.history import delete_tag, list_datasets, list_versions, tag_version
-from warpdata.catalog.mending import mend_version
+from warpdata.catalog.build import builder, growing
+from warpdata.catalog.manage import expiry
+from warpdata.catalog.manage.copying import copy_dataset
+from warpdata.catalog.manage.expiry import expire_versions
+from warpdata.catalog.manage.history import delete_tag, list_datasets, list_versions, tag_version
+from warpdata.catalog.manage.mending import mend_version
+from warpdata.catalog.manage.remotegc import collect
 from warpdata.catalog.names import parse_name
-from warpdata.catalog.remotegc import collect
+from warpdata.catalog.publish import publish, roster
 from warpdata.errors import (
     BlobNotFoundError,
     ConflictError,
@@ -664,7 +666,7 @@ def test_a_list_of_versions_opens_no_manifest(
 def test_a_list_that_is_behind_is_not_believed(local_catalog: str, tmp_path: Path, monkeypatch) -> None:
     first = grow_files(local_catalog, tmp_path / "files", "a")
     with monkeypatch.context() as patch:
-        patch.setattr("warpdata.catalog.publish.note_version", lambda *_, **__: None)
+        patch.setattr("warpdata.catalog.publish.publish.note_version", lambda *_, **__: None)
         second = grow_files(local_catalog, tmp_path / "files", "b")
     with wd.dataset(NAME, catalog=local_catalog) as ds:
         assert [each.version for each in ds.versions(limit=1)] == [second.version]
@@ -705,7 +707,7 @@ def test_a_version_nobody_wrote_down_is_found_again(local_catalog: str, tmp_path
     """Its publisher died before he could: the next one lists all."""
     first = grow_files(local_catalog, tmp_path / "files", "a")
     with monkeypatch.context() as patch:
-        patch.setattr("warpdata.catalog.publish.note_version", lambda *_, **__: None)
+        patch.setattr("warpdata.catalog.publish.publish.note_version", lambda *_, **__: None)
         second = grow_files(local_catalog, tmp_path / "files", "b")
     third = grow_files(local_catalog, tmp_path / "files", "c")
     store = access_to(local_catalog).catalogs[0].store

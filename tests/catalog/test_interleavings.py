@@ -15,15 +15,16 @@ import pytest
 from tests.catalog.simulated import BlindStore, Crashed, LossyStore, Process, ProcessStore, World
 from tests.sweeps import SOAK
 from warpdata.bytekit.checksum import sha256_hex
-from warpdata.catalog import claims, expiry, pointer, publish, remotegc
 from warpdata.catalog.access import AccessOptions, Catalog
-from warpdata.catalog.copying import copy_dataset
-from warpdata.catalog.history import tag_version
-from warpdata.catalog.mending import mend_version
+from warpdata.catalog.manage import expiry, remotegc
+from warpdata.catalog.manage.copying import copy_dataset
+from warpdata.catalog.manage.history import tag_version
+from warpdata.catalog.manage.mending import mend_version
 from warpdata.catalog.names import parse_name
-from warpdata.catalog.pointer import pack_pointer, read_pointer
-from warpdata.catalog.publish import PublishOptions
-from warpdata.catalog.transfer import Upload, stored_parts
+from warpdata.catalog.publish import claims, pointer, publish
+from warpdata.catalog.publish.pointer import pack_pointer, read_pointer
+from warpdata.catalog.publish.publish import PublishOptions
+from warpdata.catalog.publish.transfer import Upload, stored_parts
 from warpdata.errors import (
     BlobNotFoundError,
     ConflictError,

@@ -21,10 +21,11 @@ import warpdata as wd
 from tests.published import publish_demo, rows
 from tests.servers import S3Server, s3_store
 from warpdata.catalog.access import Access, AccessOptions, access_options
-from warpdata.catalog.doctor import examine
-from warpdata.catalog.history import delete_tag, list_datasets, list_tags, set_tag
+from warpdata.catalog.manage.doctor import examine
+from warpdata.catalog.manage.history import delete_tag, list_datasets, list_tags, set_tag
+from warpdata.catalog.manage.remotegc import collect
 from warpdata.catalog.names import parse_name, parse_size
-from warpdata.catalog.pointer import (
+from warpdata.catalog.publish.pointer import (
     Pointer,
     PointerState,
     move_pointer,
@@ -32,7 +33,6 @@ from warpdata.catalog.pointer import (
     read_pointer,
     unpack_pointer,
 )
-from warpdata.catalog.remotegc import collect
 from warpdata.errors import (
     ConflictError,
     CorruptLayoutError,
@@ -84,7 +84,7 @@ def test_tables_come_from_anything(kind: str, tmp_path: Path) -> None:
 
 
 def test_large_tables_become_several_shards(tmp_path: Path) -> None:
-    from warpdata.catalog.sources import ParquetOptions
+    from warpdata.catalog.build.sources import ParquetOptions
 
     data = pa.table({"x": np.random.default_rng(0).random(100_000)})
     with wd.DatasetBuilder("ws/x", catalog=tmp_path) as builder:
@@ -441,7 +441,7 @@ class TestPointer:
         assert read_pointer(store, "p").pointer == Pointer("b" * 64, 2, "a" * 64)
 
     def test_a_store_without_conditions_moves_it_alone(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("warpdata.catalog.claims._sleep", lambda _: None)
+        monkeypatch.setattr("warpdata.catalog.publish.claims._sleep", lambda _: None)
         clock = [1000.0]
         store = MemoryStore(now_s=lambda: clock[0])
         store.is_conditional = False

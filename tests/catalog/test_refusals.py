@@ -14,9 +14,16 @@ import pytest
 import warpdata as wd
 from tests.servers import run_http
 from warpdata.bytekit.jsontext import dump_json
-from warpdata.catalog import claims, roster, staging
+from warpdata.catalog.build import staging
 from warpdata.catalog.names import parse_name
-from warpdata.catalog.signing import check_signature, private_key, public_text, seeded_key, signature_file
+from warpdata.catalog.publish import claims, roster
+from warpdata.catalog.publish.signing import (
+    check_signature,
+    private_key,
+    public_text,
+    seeded_key,
+    signature_file,
+)
 from warpdata.errors import (
     BlobNotFoundError,
     CorruptLayoutError,

@@ -16,13 +16,13 @@ from tests.published import publish_demo, rows
 from tests.servers import S3Server, run_http, s3_store
 from warpdata.bytekit.io.commit import TEMP_MARK
 from warpdata.catalog.access import Access, AccessOptions, access_options
-from warpdata.catalog.copying import copy_dataset
-from warpdata.catalog.expiry import delete_versions, expire_versions
-from warpdata.catalog.history import list_tags, set_tag
-from warpdata.catalog.mending import mend_version
+from warpdata.catalog.manage.copying import copy_dataset
+from warpdata.catalog.manage.expiry import delete_versions, expire_versions
+from warpdata.catalog.manage.history import list_tags, set_tag
+from warpdata.catalog.manage.mending import mend_version
+from warpdata.catalog.manage.remotegc import collect
 from warpdata.catalog.names import parse_duration, parse_name
-from warpdata.catalog.remotegc import collect
-from warpdata.catalog.resolve import Resolver
+from warpdata.catalog.read.resolve import Resolver
 from warpdata.errors import (
     ConflictError,
     DatasetError,
@@ -103,7 +103,7 @@ def test_what_names_no_single_version_or_time_deletes_nothing(local_catalog: str
 
 
 def test_a_version_being_published_is_not_deleted(local_catalog: str) -> None:
-    from warpdata.catalog.claims import keeping
+    from warpdata.catalog.publish.claims import keeping
 
     one = publish(local_catalog, 5)
     publish(local_catalog, 6)
@@ -312,7 +312,7 @@ def test_a_pointer_that_moves_on_while_its_version_goes(
 
 
 def test_many_blobs_are_looked_up_by_listing(local_catalog: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    from warpdata.catalog import transfer
+    from warpdata.catalog.publish import transfer
 
     publish(local_catalog, 5)
     monkeypatch.setattr(transfer, "_ASK_ONE_BY_ONE", 0)

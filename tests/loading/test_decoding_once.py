@@ -17,7 +17,7 @@ from warpdata.episodes.kept_frames import stretch_starts
 from warpdata.episodes.packed import PackedRows
 from warpdata.errors import FormatError
 from warpdata.formats.wshard.reader import ShardReader
-from warpdata.stores.readahead import ReadAhead
+from warpdata.stores.cache.readahead import ReadAhead
 
 STEPS = 90
 

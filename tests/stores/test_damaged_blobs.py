@@ -10,10 +10,10 @@ import pytest
 
 from warpdata.bytekit.checksum import sha256_hex
 from warpdata.errors import BlobNotFoundError, ChecksumError
-from warpdata.stores.blobs import AnyBlobReader, BlobAddress, BlobReader, LocalBlobReader
-from warpdata.stores.cache import PageCache
+from warpdata.stores.cache.blobs import AnyBlobReader, BlobAddress, BlobReader, LocalBlobReader
+from warpdata.stores.cache.layout import PAGE_BYTES
+from warpdata.stores.cache.page_cache import PageCache
 from warpdata.stores.digest import digest_bytes
-from warpdata.stores.layout import PAGE_BYTES
 from warpdata.stores.local import LocalStore
 from warpdata.stores.memory import MemoryStore
 

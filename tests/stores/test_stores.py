@@ -26,9 +26,9 @@ from warpdata.errors import (
 )
 from warpdata.settings import Settings
 from warpdata.stores.address import StoreOptions, address_in_catalog, open_store
-from warpdata.stores.blobs import BlobAddress, BlobReader, LocalBlobReader
 from warpdata.stores.blobstore import BlobStore
-from warpdata.stores.cache import PageCache
+from warpdata.stores.cache.blobs import BlobAddress, BlobReader, LocalBlobReader
+from warpdata.stores.cache.page_cache import PageCache
 from warpdata.stores.digest import digest_bytes
 from warpdata.stores.http import HttpStore
 from warpdata.stores.local import LocalStore

@@ -22,11 +22,11 @@ from tests.waiting import LIMIT_S, until
 from warpdata.bytekit.process import locks
 from warpdata.bytekit.process.locks import ThreadLock
 from warpdata.errors import UnavailableError
-from warpdata.stores import layout
 from warpdata.stores.address import StoreOptions, open_store
+from warpdata.stores.cache import layout
+from warpdata.stores.cache.readahead import ReadAhead
 from warpdata.stores.digest import digest_file
 from warpdata.stores.http import HttpStore
-from warpdata.stores.readahead import ReadAhead
 from warpdata.stores.reliable import ReliableStore
 
 
@@ -39,8 +39,8 @@ def stranger(path: Path, start: int, length: int = 1) -> int:
 
 @pytest.fixture(autouse=True)
 def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("cache._FOLDER_TIMEOUT_S", "pagefile._PIN_TIMEOUT_S", "blobs._HERD_TIMEOUT_S"):
-        monkeypatch.setattr(f"warpdata.stores.{name}", 0.3)
+    for name in ("page_cache._FOLDER_TIMEOUT_S", "pagefile._PIN_TIMEOUT_S", "blobs._HERD_TIMEOUT_S"):
+        monkeypatch.setattr(f"warpdata.stores.cache.{name}", 0.3)
 
 
 class TestStoppedNeighbours:

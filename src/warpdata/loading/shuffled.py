@@ -23,7 +23,7 @@ from warpdata.ordering.blocks import BlockOrder, BlockShape
 from warpdata.ordering.epoch import rank_slice
 from warpdata.ordering.state import MAX_EPOCH, MAX_POSITION, MAX_SEED, checked_integer
 from warpdata.ordering.tail import check_filled, check_tail
-from warpdata.stores.readahead import ReadAhead
+from warpdata.stores.cache.readahead import ReadAhead
 
 if TYPE_CHECKING:
     import pyarrow as pa

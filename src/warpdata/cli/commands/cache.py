@@ -32,7 +32,7 @@ def run(args: argparse.Namespace, console: Console) -> int:
     from warpdata.catalog.names import parse_size
     from warpdata.cli.console import human_bytes
     from warpdata.settings import Settings
-    from warpdata.stores.cache import PageCache
+    from warpdata.stores.cache.page_cache import PageCache
 
     settings = Settings.from_env()
     cache = PageCache(os.path.expanduser(settings.cache_dir), settings.cache_bytes)

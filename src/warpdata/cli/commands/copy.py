@@ -30,7 +30,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace, console: Console) -> int:
     """Copy what is missing there and say how much it was."""
     from warpdata.catalog.access import Access, access_options, catalog_tuple
-    from warpdata.catalog.copying import copy_dataset
+    from warpdata.catalog.manage.copying import copy_dataset
     from warpdata.catalog.names import parse_name
     from warpdata.cli.console import human_bytes
     from warpdata.settings import Settings

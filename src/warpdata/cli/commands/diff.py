@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from warpdata.cli import exits
 
 if TYPE_CHECKING:
-    from warpdata.catalog.diff import PartChange
+    from warpdata.catalog.manage.diff import PartChange
     from warpdata.cli.console import Console
 
 

@@ -24,7 +24,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace, console: Console) -> int:
     """Print every check; the exit code is 1 if something needed is broken."""
     from warpdata.catalog.access import access_options, catalog_tuple
-    from warpdata.catalog.doctor import examine
+    from warpdata.catalog.manage.doctor import examine
     from warpdata.settings import Settings
 
     settings = Settings.from_env()

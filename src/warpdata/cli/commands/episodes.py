@@ -57,7 +57,7 @@ def _episodes(args: argparse.Namespace) -> Episodes:
 
 def _is_published(episodes: Episodes) -> bool:
     """Whether the table of a version says everything, so that no episode has to be opened."""
-    from warpdata.catalog.artifact_contents import PublishedSource
+    from warpdata.catalog.read.artifact_contents import PublishedSource
 
     source = episodes.source
     return isinstance(source, PublishedSource) and set(_KNOWN) <= set(source.facts().column_names)

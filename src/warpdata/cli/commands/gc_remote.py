@@ -28,7 +28,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace, console: Console) -> int:
     """List or delete unused blobs."""
-    from warpdata.catalog.remotegc import collect
+    from warpdata.catalog.manage.remotegc import collect
     from warpdata.cli.commands._dataset import open_access
     from warpdata.cli.console import human_bytes
 

@@ -24,7 +24,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace, console: Console) -> int:
     """Print the rows."""
-    from warpdata.catalog.arrowout import rows_as_json
+    from warpdata.catalog.read.arrowout import rows_as_json
     from warpdata.cli.commands._dataset import asked_view, open_named
     from warpdata.cli.commands._rows import print_rows
 

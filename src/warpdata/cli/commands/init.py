@@ -25,7 +25,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace, console: Console) -> int:
     """Write the file."""
     from warpdata.bytekit.io.commit import write_file
-    from warpdata.catalog.scaffold import loader_code, loader_name
+    from warpdata.catalog.manage.scaffold import loader_code, loader_name
     from warpdata.cli.commands._dataset import open_named
     from warpdata.errors import ConflictError
 

@@ -71,7 +71,7 @@ def _shard(report: dict[str, Any], console: Console) -> int:
 
 
 def _dataset(args: argparse.Namespace, console: Console) -> int:
-    from warpdata.catalog.reports import inspect_dataset
+    from warpdata.catalog.manage.reports import inspect_dataset
     from warpdata.cli.commands._dataset import open_named
 
     with open_named(args, args.address) as dataset:

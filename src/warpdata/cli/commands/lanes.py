@@ -11,8 +11,8 @@ from warpdata.cli.console import table
 
 if TYPE_CHECKING:
     from warpdata.catalog.dataset import Dataset
-    from warpdata.catalog.lane_errors import LaneReport
-    from warpdata.catalog.lanes import LaneStatus
+    from warpdata.catalog.lanes.compare import LaneReport
+    from warpdata.catalog.lanes.lane import LaneStatus
     from warpdata.cli.console import Console
 
 

@@ -28,7 +28,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace, console: Console) -> int:
     """Print names and latest versions; only pointers are read."""
-    from warpdata.catalog.history import list_datasets
+    from warpdata.catalog.manage.history import list_datasets
     from warpdata.cli.commands._dataset import open_access
 
     access = open_access(args)
@@ -47,7 +47,7 @@ def run(args: argparse.Namespace, console: Console) -> int:
 
 def _published(catalogs: Sequence[Catalog]) -> Sequence[Catalog]:
     """Those of several that something was published to: one that is still empty does not hide the others."""
-    from warpdata.catalog.dataset_list import is_empty
+    from warpdata.catalog.publish.dataset_list import is_empty
     from warpdata.errors import StoreError
 
     found = []
@@ -61,7 +61,7 @@ def _published(catalogs: Sequence[Catalog]) -> Sequence[Catalog]:
 
 
 def _no_workspace(name: str, catalogs: Sequence[Catalog]) -> DatasetNotFoundError:
-    from warpdata.catalog.history import list_datasets
+    from warpdata.catalog.manage.history import list_datasets
     from warpdata.errors import DatasetNotFoundError, nearest
 
     names = {one.dataset_id.partition("/")[0] for each in catalogs for one in list_datasets(each)}

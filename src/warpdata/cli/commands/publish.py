@@ -13,7 +13,7 @@ from warpdata.cli import exits
 from warpdata.cli.commands._address import naming_errors
 
 if TYPE_CHECKING:
-    from warpdata.catalog.builder import DatasetBuilder
+    from warpdata.catalog.build.builder import DatasetBuilder
     from warpdata.cli.console import Console
 
 _PARTS = {
@@ -72,7 +72,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace, console: Console) -> int:
     """Publish and print the version."""
-    from warpdata.catalog.builder import DatasetBuilder
+    from warpdata.catalog.build.builder import DatasetBuilder
     from warpdata.cli.console import human_bytes
 
     with (
@@ -173,8 +173,8 @@ def _add_parts(builder: DatasetBuilder, args: argparse.Namespace) -> None:
 def _kinds(sources: list[str]) -> dict[str, list[Any]]:
     """The sources by what they are."""
     from warpdata._api import address_kind, divided_address, open_episodes
-    from warpdata.catalog.filekinds import SUPPORTED
-    from warpdata.catalog.rowsources import table_kind
+    from warpdata.catalog.build.rowsources import table_kind
+    from warpdata.catalog.read.filekinds import SUPPORTED
     from warpdata.errors import BadMagicError
 
     found: dict[str, list[Any]] = {}

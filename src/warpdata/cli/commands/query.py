@@ -25,7 +25,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace, console: Console) -> int:
     """Print or stream the result."""
     from warpdata._api import divided_address, is_published, open_episodes
-    from warpdata.catalog.arrowout import rows_as_json, write_batches
+    from warpdata.catalog.read.arrowout import rows_as_json, write_batches
     from warpdata.catalog.table import MAX_ROWS
     from warpdata.cli.commands._address import naming_errors
     from warpdata.cli.commands._dataset import open_named

@@ -31,7 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace, console: Console) -> int:
     """Read every blob, replace the bad ones; exit code 3 if some are lost."""
     from warpdata.catalog.access import Access, access_options, catalog_tuple
-    from warpdata.catalog.mending import mend_version
+    from warpdata.catalog.manage.mending import mend_version
     from warpdata.catalog.names import parse_name
     from warpdata.cli.commands._dataset import open_access
     from warpdata.settings import Settings

@@ -39,7 +39,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace, console: Console) -> int:
     """Write the rows; the first ones leave as soon as they are read."""
-    from warpdata.catalog.arrowout import write_batches
+    from warpdata.catalog.read.arrowout import write_batches
     from warpdata.cli.commands._dataset import asked_view, open_named
 
     console.as_json = False

@@ -22,7 +22,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace, console: Console) -> int:
     """List, set or delete tags."""
-    from warpdata.catalog.history import delete_tag, list_tags, set_tag
+    from warpdata.catalog.manage.history import delete_tag, list_tags, set_tag
     from warpdata.catalog.names import parse_name
     from warpdata.cli.commands._dataset import open_access
 

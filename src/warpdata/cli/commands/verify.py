@@ -46,7 +46,7 @@ def run(args: argparse.Namespace, console: Console) -> int:
 
 def _things(address: str, args: argparse.Namespace) -> list[tuple[str, str | None]]:
     """What is verified, each with where datasets are looked for: of a folder everything of ours in it."""
-    from warpdata.catalog.filekinds import is_catalog, things_in
+    from warpdata.catalog.read.filekinds import is_catalog, things_in
 
     found: list[tuple[str, str | None]] = []
     for path in things_in(address) if os.path.isdir(address) else ():
@@ -55,7 +55,7 @@ def _things(address: str, args: argparse.Namespace) -> list[tuple[str, str | Non
 
 
 def _datasets_in(catalog: str) -> list[str]:
-    from warpdata.catalog.history import list_datasets
+    from warpdata.catalog.manage.history import list_datasets
     from warpdata.cli.commands._dataset import open_access
 
     access = open_access(argparse.Namespace(catalog=catalog))
@@ -85,7 +85,7 @@ def _findings(path: str, args: argparse.Namespace) -> tuple[str, list[dict[str, 
 
 def _status(path: str, error: WarpError) -> str:
     from warpdata import errors
-    from warpdata.catalog.filekinds import is_ours
+    from warpdata.catalog.read.filekinds import is_ours
     from warpdata.cli.commands._dataset import is_dataset
 
     if isinstance(error, errors.BlobNotFoundError):
@@ -191,7 +191,7 @@ def _vectors(path: str) -> list[FileFinding]:
 
 def _dataset(name: str, args: argparse.Namespace) -> list[FileFinding]:
     from warpdata.bytekit.findings import FileFinding
-    from warpdata.catalog.reports import verify_dataset
+    from warpdata.catalog.manage.reports import verify_dataset
     from warpdata.cli.commands._dataset import open_named
 
     with open_named(args, name) as dataset:

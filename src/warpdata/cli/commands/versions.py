@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from warpdata.cli import exits
 
 if TYPE_CHECKING:
-    from warpdata.catalog.expiry import Expired
+    from warpdata.catalog.manage.expiry import Expired
     from warpdata.cli.console import Console
 
 
@@ -48,7 +48,7 @@ def run(args: argparse.Namespace, console: Console) -> int:
 
 
 def _removed(args: argparse.Namespace) -> Expired:
-    from warpdata.catalog.expiry import delete_versions, expire_versions
+    from warpdata.catalog.manage.expiry import delete_versions, expire_versions
     from warpdata.catalog.names import parse_duration, parse_name
     from warpdata.cli.commands._dataset import open_access
 
