@@ -342,7 +342,9 @@ def put_episodes(name: str, paths: Sequence[Path], sizes: Sizes, work: Path) -> 
         manifest, uploads = old_manifest(builder, paths, sizes)
         store = opened.catalogs[0].store
         assert store is not None
-        publish_after(store, parse_name(name), manifest, uploads, PublishOptions(workers=8))
+        dataset = parse_name(name)
+        seen = read_pointer(store, dataset.latest_key)
+        publish_after(store, dataset, seen, manifest, uploads, PublishOptions(workers=8))
     return len(pack_manifest(manifest))
 
 
