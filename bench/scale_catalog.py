@@ -41,7 +41,7 @@ from warpdata.catalog.publish.pointer import Pointer, pack_pointer, read_pointer
 from warpdata.catalog.publish.publish import PublishOptions, publish_after
 from warpdata.catalog.publish.transfer import upload_bytes, upload_file
 from warpdata.catalog.read.resolve import Resolver
-from warpdata.episodes.facts import joined_tables
+from warpdata.episodes.collection.facts import joined_tables
 from warpdata.formats.manifest import layout
 from warpdata.formats.manifest.fields import blob_of
 from warpdata.formats.manifest.model import EPISODE_KIND, ArtifactPart, BlobRef, Manifest

@@ -400,10 +400,6 @@ def text_of_no_alphabet(file: h5py.File) -> None:
     file["data/demo_1/obs/words"] = np.full(5, b"\xff\xfe", "S2")
 
 
-def array_without_extent(file: h5py.File) -> None:
-    file["data/demo_1/obs/nothing"] = h5py.Empty("f4")
-
-
 def large_array_beside_the_steps(file: h5py.File) -> None:
     file["data/demo_1"].create_dataset("cloud", (1 << 32,), "u1", chunks=(1 << 20,))
 
@@ -416,7 +412,6 @@ def large_array_beside_the_steps(file: h5py.File) -> None:
         (table_of_texts, UnsupportedDtypeError, "words' holds tables of text or bytes"),
         (rows_of_records, UnsupportedDtypeError, "pairs' holds "),
         (text_of_no_alphabet, CorruptLayoutError, "words' holds text that is not UTF-8"),
-        (array_without_extent, CorruptLayoutError, "cannot be read"),
         (large_array_beside_the_steps, CorruptLayoutError, "'cloud' of episode 'demo_1' has no row per step"),
     ],
 )
@@ -512,3 +507,30 @@ def test_an_array_in_place_of_the_group_of_demos_is_told(tmp_path: Path) -> None
         file["data"] = np.zeros(3)
     with pytest.raises(CorruptLayoutError, match="'/data' is no group"):
         _ = hdf5.read(tmp_path / "a.hdf5", layout="robomimic").ids
+
+
+def name_of_other_bytes(file: h5py.File) -> None:
+    for group in (file, file["data/demo_1"]):
+        scalar = h5py.h5s.create(h5py.h5s.SCALAR)
+        h5py.h5a.create(group.id, b"na\xffme", h5py.h5t.NATIVE_INT32, scalar).write(np.array(3, np.int32))
+
+
+def text_of_other_bytes(file: h5py.File) -> None:
+    for group in (file, file["data"], file["data/demo_1"]):
+        group.attrs.create("env_args", b"\xff\xfe", dtype=h5py.string_dtype())
+
+
+def arrays_without_values(file: h5py.File) -> None:
+    file["mask/train"] = h5py.Empty("S8")
+    file["beside"] = h5py.Empty("f8")
+    file["data/demo_1/obs/nothing"] = h5py.Empty("f4")
+
+
+@pytest.mark.parametrize("change", [name_of_other_bytes, text_of_other_bytes, arrays_without_values])
+def test_odd_metadata_comes_in_and_goes_out(change: Callable[[h5py.File], None], tmp_path: Path) -> None:
+    path = robomimic_file(tmp_path / "odd.hdf5")
+    with h5py.File(path, "a") as file:
+        change(file)
+    episodes = imported(hdf5.read(path), tmp_path / "ours", "root", "hdf5")
+    assert hdf5.write(episodes, tmp_path / "out.hdf5").is_exact
+    assert len(hdf5.read(tmp_path / "out.hdf5")) == 2

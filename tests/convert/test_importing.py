@@ -27,9 +27,9 @@ from warpdata.convert.formats import format_module, format_of
 from warpdata.convert.importing import import_episodes
 from warpdata.convert.place import Place, check_inside
 from warpdata.convert.rows import grid_times, rate_of
-from warpdata.episodes.collection import Episodes, EpisodesSource
-from warpdata.episodes.directory_copy import WrittenLater
-from warpdata.episodes.packed import pack_episode
+from warpdata.episodes.collection.episodes import Episodes, EpisodesSource
+from warpdata.episodes.forms.directory_copy import WrittenLater
+from warpdata.episodes.forms.packed import pack_episode
 from warpdata.errors import BadMagicError, ConflictError, CorruptLayoutError, FormatError, WarpError
 from warpdata.formats.episodedir.images import VideoOptions
 from warpdata.timeline.episode import Episode
@@ -99,7 +99,7 @@ def test_a_killed_import_is_continued_to_the_same_result(kind: str, tmp_path: Pa
     assert left
     assert "dataset.json" not in left
     receipt = bring(source, tmp_path / "killed", kind=kind)
-    assert receipt.continued == (8 if kind == "root" else 9)  # small ones are finished eight at a time
+    assert receipt.continued == 9
     assert tree(tmp_path / "killed") == tree(tmp_path / "whole")
     before = {path: path.stat().st_mtime_ns for path in (tmp_path / "killed").rglob("*.mp4")}
     assert bring(source, tmp_path / "killed", kind=kind).continued == 10
@@ -336,6 +336,8 @@ def test_a_set_of_another_format_and_a_folder_of_sets_are_called_so(tmp_path: Pa
     with pytest.raises(BadMagicError, match="a folder of sets") as told:
         wd.import_episodes(tmp_path / "sets", tmp_path / "target")
     assert f"{source} (lerobot)" in str(told.value.hint)
+    with pytest.raises(BadMagicError, match="a folder of sets"):
+        wd.open(tmp_path / "sets")
     (tmp_path / "file").write_bytes(b"nothing known")
     with pytest.raises(BadMagicError, match=r"not a LeRobot set.*file"):
         wd.import_episodes(tmp_path / "file", tmp_path / "target", format="lerobot")

@@ -36,7 +36,7 @@ from warpdata.convert import lerobot
 from warpdata.convert.lerobot import files, tables
 from warpdata.convert.place import Place
 from warpdata.convert.rows import grid_times
-from warpdata.episodes.collection import Episodes
+from warpdata.episodes.collection.episodes import Episodes
 from warpdata.errors import (
     BlobNotFoundError,
     ConflictError,
@@ -787,7 +787,7 @@ def test_what_no_set_can_hold_is_refused(tmp_path: Path) -> None:
         lerobot.write(with_signal("action", np.zeros((9, 5))), tmp_path / "set")
     with pytest.raises(SchemaMismatchError, match=r"'action' is int64\[2\] in episode b"):
         lerobot.write(with_signal("action", np.zeros((9, 2), np.int64)), tmp_path / "set")
-    with pytest.raises(SchemaMismatchError, match=r"two signals would become 'a\.b'"):
+    with pytest.raises(SchemaMismatchError, match=r"two signals would become 'observation\.a\.b'"):
         both = with_signal("a.b", np.zeros(9))[1:].map(
             lambda each: Episode.of(
                 {**each.signals, "a/b": each["a.b"]}, each.static, id="c", steps=StepClock(STEPS)

@@ -24,15 +24,16 @@ import warpdata as wd
 from tests.conftest import SHARED_GOLDEN
 from tests.sweeps import enough_examples
 from warpdata.bytekit.io.ranges import FileRangeReader
+from warpdata.bytekit.png import encode_png
 from warpdata.convert import npz, rlds
 from warpdata.convert.aligning import AlignOptions, aligned
+from warpdata.convert.exporting import step_columns
 from warpdata.convert.importing import import_episodes
 from warpdata.convert.place import Place
 from warpdata.convert.rlds import features as rlds_features
 from warpdata.convert.rlds import records
 from warpdata.convert.rlds.example import Values, build_example, bytes_values, parse_example
 from warpdata.convert.rlds.records import TFRecordFile, packed_record
-from warpdata.convert.step_rows import step_columns
 from warpdata.errors import (
     BadMagicError,
     ChecksumError,
@@ -631,7 +632,7 @@ def test_a_set_without_steps_or_files_is_told(tmp_path: Path) -> None:
     with pytest.raises(BadMagicError, match=r"neither a dataset_info\.json nor any TFRecord file"):
         rlds.read(tmp_path / "empty")
     (tmp_path / "a.tfrecord").write_bytes(packed_record(b""))
-    with pytest.raises(CorruptLayoutError, match="there is no list of steps"):
+    with pytest.raises(BadMagicError, match="TFRecords of single values, not of episodes"):
         rlds.read(tmp_path / "a.tfrecord")[0]
 
 
@@ -671,3 +672,15 @@ def test_what_the_next_episode_has_otherwise_is_told(
     with pytest.raises(SchemaMismatchError, match=words):
         rlds.write(npz.read(tmp_path), tmp_path / "out")
     assert not (tmp_path / "out").exists()
+
+
+def test_bare_records_have_as_many_steps_as_pictures(tmp_path: Path) -> None:
+    picture = encode_png(np.zeros((8, 8, 3), np.uint8))
+    record = build_example({
+        "observation/image": bytes_values([picture] * 4),
+        "action": Values("floats", numbers=np.arange(8, dtype=np.float32)),
+    })  # fmt: skip
+    (tmp_path / "bare.tfrecord").write_bytes(packed_record(record))
+    episode = rlds.read(tmp_path / "bare.tfrecord")[0]
+    assert episode["observation/image"].values().shape == (4, 8, 8, 3)
+    assert episode["action"].values().shape == (4, 2)

@@ -154,7 +154,6 @@ def test_an_export_says_that_it_is_not_signed(store: VectorStore, tmp_path: Path
         (lambda s, p: s.build_index("hsnw"), "hnsw"), (lambda s, p: s.quantize("scaler"), "scalar"),
         (lambda s, p: VectorStore.create(p, dim=3, metric="cosin"), "cosine"),
         (lambda s, p: VectorStore.create(p, dim=3, dtype="f23"), "f32"),
-        (lambda s, p: s.search(rows(1)[0], filter="nn > 3"), "n"),
         (lambda s, p: SigningKey.generate("ed2519"), "ed25519"),
     ],
 )  # fmt: skip

@@ -70,7 +70,7 @@ def second(store: VectorStore) -> None:
 
 def filtered(store: VectorStore) -> None:
     """A query with a filter goes to the blocks that the id directory names."""
-    found, _ = store.search(vectors()[3], 5, filter=[3, 15, 27])
+    found, _ = store.search(vectors()[3], 5, where=[3, 15, 27])
     assert sorted(found.tolist()) == [3, 15, 27]
 
 

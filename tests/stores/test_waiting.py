@@ -40,7 +40,7 @@ def stranger(path: Path, start: int, length: int = 1) -> int:
 @pytest.fixture(autouse=True)
 def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("page_cache._FOLDER_TIMEOUT_S", "pagefile._PIN_TIMEOUT_S", "blobs._HERD_TIMEOUT_S"):
-        monkeypatch.setattr(f"warpdata.stores.cache.{name}", 0.3)
+        monkeypatch.setattr(f"warpdata.stores.cache.page_cache.{name}", 0.3)
 
 
 class TestStoppedNeighbours:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from warpdata._api import folder_at, open_recordings
 
 if TYPE_CHECKING:
-    from warpdata.episodes.collection import Episodes
+    from warpdata.episodes.collection.episodes import Episodes
     from warpdata.loading.windows.loader import Loader
 
 
@@ -54,8 +54,8 @@ def _episodes_of_address(address: dict[str, Any] | None) -> Episodes:
     import operator
 
     from warpdata.catalog.dataset import reopened_episodes
-    from warpdata.episodes.collection import Episodes
-    from warpdata.episodes.shard_folder import ShardFolderSource
+    from warpdata.episodes.collection.episodes import Episodes
+    from warpdata.episodes.collection.shard_folder import ShardFolderSource
     from warpdata.errors import DatasetError
 
     if address is None:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 from warpdata.errors import ConflictError
 
 if TYPE_CHECKING:
-    from warpdata.episodes.receipt import Receipt
+    from warpdata.episodes.salvage.receipt import Receipt
 
 _STYLES = {"bold": "1", "dim": "2", "red": "31", "green": "32", "yellow": "33", "blue": "34", "cyan": "36"}
 

@@ -16,10 +16,11 @@ import numpy as np
 
 from warpdata.convert.receipt import How, Note, noted
 from warpdata.convert.rows import EXACT_NS, grid_times, measured_rate, rate_of
-from warpdata.episodes.content_sums import ContentSum, sum_of
+from warpdata.episodes.forms.content_sums import ContentSum, sum_of
 from warpdata.errors import NoStepsError, nearest
 from warpdata.timeline.episode import Episode
 from warpdata.timeline.sampling import Align
+from warpdata.timeline.signal import Signal
 from warpdata.timeline.steps import Steps, StepSignal, StepTimes
 
 LAST_ROW = "last_row"
@@ -81,12 +82,13 @@ class AlignedEpisode:
         age, whys = int(ages.max(initial=0)), [why] if why else []
         if self.steps.outcome == "next" and signal.meta.role in OUTCOMES:
             age = 0  # each record is in the row of the step that led to it
-        is_kept = is_run(on_steps) and len(signal) == len(self) and not (self.error_ns or age)
+        is_kept = is_run(on_steps) and not (whys or self.error_ns or age)
+        unchanged: How = "kept" if len(signal) == len(self) else "dropped"
         if not on_steps.mask.all():
             whys.append(f"{int((~on_steps.mask).sum())} rows have no valid value and repeat another")
         if len(signal) > len(self) and is_run(on_steps):
             whys.append(f"{len(signal) - len(self)} records behind the last row are left out")
-        chosen: How = how or ("kept" if is_kept and not whys else "resampled")
+        chosen: How = how or (unchanged if is_kept else "resampled")
         total = sum_of(signal) if found is None else found
         return noted(len(signal), total, chosen, "; ".join(whys), max_age_ns=age, max_error_ns=self.error_ns)
 
@@ -112,12 +114,22 @@ def aligned(episode: Episode, options: AlignOptions, fps: float | None = None) -
 
 
 def acted_steps(episode: Episode) -> Steps:
-    """The steps of an episode in which something was done: all, or all but a last one that only observes."""
+    """The steps of an episode without a last one that only observes, or whose outcome was cut off."""
     steps = episode.steps
-    if episode.meta.get(LAST_ROW) != "observation" or not len(steps):
+    if not len(steps) or not (
+        episode.meta.get(LAST_ROW) == "observation" or _lacks_last_outcome(steps, episode.signals)
+    ):
         return steps
     times = StepTimes.of(steps.times_ns[:-1])
     return Steps(episode.signals, times, clock=steps.clock, outcome=steps.outcome)
+
+
+def _lacks_last_outcome(steps: Steps, signals: Mapping[str, Signal]) -> bool:
+    """Whether the rewards or flags that belong to the last step, and to no other, are missing: a trim cut them off."""
+    if steps.outcome != "next":
+        return False
+    masks = [steps[name].mask for name, signal in signals.items() if signal.meta.role in OUTCOMES]
+    return any(len(mask) > 1 and bool(mask[:-1].all()) and not mask[-1] for mask in masks)
 
 
 def steps_with(episode: Episode, options: AlignOptions) -> Steps:

@@ -19,7 +19,15 @@ from warpdata.convert import FORMATS
 from warpdata.convert.place import Place
 from warpdata.errors import BadMagicError, StoreError, WarpError, nearest
 
-__all__ = ["FORMATS", "check_options", "format_module", "format_of", "known_format", "other_format"]
+__all__ = [
+    "FORMATS",
+    "check_no_sets_inside",
+    "check_options",
+    "format_module",
+    "format_of",
+    "known_format",
+    "other_format",
+]
 
 _ASKED = ("lerobot", "minari", "hdf5", "rosbag2", "mcap", "zarr", "rlds", "dreamer", "webdataset")
 """In this order a place is shown to them; npz and parquet fit too much to be guessed."""
@@ -52,26 +60,24 @@ def format_of(place: Place) -> str | None:
 
 def known_format(place: Place) -> str:
     """The format that a place holds; an error where none recognises it."""
-    found = format_of(place)
-    if found is None:
-        inside = _set_inside(place)
-        if inside is not None:
-            raise BadMagicError("a folder of sets, not a set", path=place.name, hint=f"Name one: {inside}.")
+    name = format_of(place)
+    if name is None:
+        check_no_sets_inside(place)
         raise BadMagicError(
             "no known format", path=place.name, hint=f"Name the format: one of {', '.join(FORMATS)}."
         )
-    return found
+    return name
 
 
-def _set_inside(place: Place) -> str | None:
-    """The first set directly inside a folder of this machine, with its format; few are looked at."""
+def check_no_sets_inside(place: Place) -> None:
+    """Raise where a folder of this machine is no set and holds sets; few of its names are looked at."""
     if place.path is None or not place.path.is_dir():
-        return None
-    for name in place.children()[:_LOOKED_AT]:
-        found = format_of(Place.of(place.path / name))
-        if found is not None:
-            return f"{place.path / name} ({found})"
-    return None
+        return
+    names = {name: format_of(Place.of(place.path / name)) for name in place.children()[:_LOOKED_AT]}
+    sets = [f"{place.path / name} ({kind})" for name, kind in names.items() if kind is not None]
+    if sets:
+        listed = ", ".join(sets[:3]) + (", …" if len(sets) > 3 else "")
+        raise BadMagicError("a folder of sets, not a set", path=place.name, hint=f"Name one: {listed}.")
 
 
 def other_format(error: WarpError, name: str, place: Place) -> WarpError:

@@ -12,6 +12,7 @@ import os
 import re
 import shutil
 from abc import ABC, abstractmethod
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -23,24 +24,23 @@ from warpdata._version import __version__
 from warpdata.bytekit.io.commit import TEMP_MARK, map_os_errors, write_file
 from warpdata.bytekit.jsontext import dump_json, parse_json_object
 from warpdata.bytekit.process.locks import FileLock
-from warpdata.convert.each_episode import OnError, Progress, SteppedTask, check_on_error, in_episode
+from warpdata.convert.each_episode import EpisodeTask, OnError, Progress, check_on_error, in_episode
 from warpdata.convert.plain_names import RENAMED, names_behind, under_plain_names
 from warpdata.convert.receipt import ConversionReceipt, Note, note_of, noted
-from warpdata.episodes.collection import Episodes
-from warpdata.episodes.content_sums import ContentSum
-from warpdata.episodes.directory_copy import (
-    Steps,
+from warpdata.episodes.collection.episodes import Episodes
+from warpdata.episodes.collection.jobs import Here, Runner
+from warpdata.episodes.collection.listing import episode_path
+from warpdata.episodes.collection.local import holds_recordings
+from warpdata.episodes.forms.content_sums import ContentSum
+from warpdata.episodes.forms.directory_copy import (
     WrittenLater,
     copying_to_directory,
     holds_frames,
     is_intact,
 )
-from warpdata.episodes.encoded import encoded_parts
-from warpdata.episodes.jobs import Here, Runner
-from warpdata.episodes.listing import episode_path
-from warpdata.episodes.local import holds_recordings
-from warpdata.episodes.opening import episode_of_shard
-from warpdata.episodes.packed import pack_episode
+from warpdata.episodes.forms.packed import pack_episode
+from warpdata.episodes.sources.encoded import encoded_parts
+from warpdata.episodes.sources.opening import episode_of_shard
 from warpdata.errors import ConflictError, FormatError, WarpError, nearest, require_kind
 from warpdata.formats.episodedir import layout
 from warpdata.formats.episodedir.documents import read_meta
@@ -155,10 +155,8 @@ def _run(
     if progress is not None:
         progress(done, len(ids))
     entries = _Entries(receipt, place, ids, waiting)
-    task = SteppedTask(episodes, partial(_write, place, plan))
-    is_here = isinstance(runner, Here)
-    results = task.in_step(waiting, stops=on_error == "stop") if is_here else runner.run(task, waiting)
-    for position, (error, written) in results:
+    task = EpisodeTask(episodes, partial(_write, place, plan))
+    for position, (error, written) in runner.run(task, waiting):
         if error is None:
             entries.done(position, written)
         else:
@@ -212,7 +210,7 @@ class _Entries:
             self._next += 1
 
 
-def _write(place: Target, plan: ImportPlan, position: int, episode: Episode) -> Steps[Any]:
+def _write(place: Target, plan: ImportPlan, position: int, episode: Episode) -> Any:
     return place.write(position, under_plain_names(episode), plan)
 
 
@@ -231,7 +229,7 @@ class Target(ABC):
         """The notes of a finished episode."""
 
     @abstractmethod
-    def write(self, position: int, episode: Episode, plan: ImportPlan) -> Steps[Any]:
+    def write(self, position: int, episode: Episode, plan: ImportPlan) -> Any:
         """Convert one episode, in any process; what comes back is given to `keep`."""
 
     def keep(self, _position: int, written: Any) -> dict[str, Note]:
@@ -315,7 +313,7 @@ class RootTarget(Target):
         """From the metadata of the recording."""
         return _notes(read_meta(episode_path(self.path, position)))
 
-    def write(self, position: int, episode: Episode, plan: ImportPlan) -> Steps[dict[str, Note]]:
+    def write(self, position: int, episode: Episode, plan: ImportPlan) -> dict[str, Note]:
         """Copy the episode into its directory."""
         notes: dict[str, Note] = {}
 
@@ -328,7 +326,10 @@ class RootTarget(Target):
         if self._writing is None:
             self._writing = WrittenLater()
         directory = episode_path(self.path, position)
-        yield from copying_to_directory(episode, directory, meta_of, video=plan.video, writing=self._writing)
+        deque(
+            copying_to_directory(episode, directory, meta_of, video=plan.video, writing=self._writing),
+            maxlen=0,
+        )
         return notes
 
     def close(self) -> None:
@@ -363,9 +364,8 @@ class ShardTarget(Target):
         """From the metadata of the shard."""
         return _notes(episode_of_shard(ShardReader.open(self.path / self._files[position])).meta)
 
-    def write(self, position: int, episode: Episode, plan: ImportPlan) -> Steps[dict[str, Note]]:
+    def write(self, position: int, episode: Episode, plan: ImportPlan) -> dict[str, Note]:
         """Pack the episode into its file."""
-        yield False
         around = _Noted(episode, plan)
         pack_episode(Episode(around), self.path / self._files[position], episode_id=episode.id)
         return around.notes
@@ -398,10 +398,8 @@ class StoredTarget(Target):
         """Those of an earlier run: there is none."""
         raise KeyError(position)
 
-    def write(self, position: int, episode: Episode, plan: ImportPlan) -> Steps[Any]:
+    def write(self, _position: int, episode: Episode, plan: ImportPlan) -> Any:
         """Store the episode."""
-        del position
-        yield False
         around = _Noted(episode, plan)
         return self._store(Episode(around), _file_name(episode.id)), around.notes
 

@@ -19,8 +19,10 @@ MAX_VALUE_BYTES = 16 << 20
 
 def packed(value: Any) -> Any:
     """A value as JSON holds it; numpy's keep dtype and shape, bytes stay bytes."""
-    if value is None or isinstance(value, bool | str):
+    if value is None or isinstance(value, bool):
         return value
+    if isinstance(value, str):
+        return _utf8(value)
     if isinstance(value, np.ndarray | np.generic):
         return _packed_array(np.asarray(value))
     if isinstance(value, int):
@@ -36,12 +38,17 @@ def packed(value: Any) -> Any:
     raise TypeError(f"a {type(value).__name__} cannot be kept as metadata")
 
 
+def _utf8(text: str) -> str:
+    """The text; bytes that were no UTF-8 are written out as `\\xff`, because JSON has no place for them."""
+    return text.encode("utf-8", "backslashreplace").decode()
+
+
 def _packed_array(array: np.ndarray[Any, Any]) -> dict[str, Any]:
     if array.nbytes > MAX_VALUE_BYTES:
         raise LimitExceededError(f"an item of metadata of {array.nbytes} bytes")
     if array.dtype.kind in "OU":
         texts = [
-            each.decode("utf-8", "surrogateescape") if isinstance(each, bytes) else str(each)
+            each.decode("utf-8", "backslashreplace") if isinstance(each, bytes) else _utf8(str(each))
             for each in array.ravel()
         ]
         return {_STRINGS: texts, "shape": list(array.shape)}

@@ -17,7 +17,7 @@ from warpdata.catalog.dataset import Dataset, open_recipe
 from warpdata.catalog.names import check_tag, parse_size
 from warpdata.catalog.publish.publish import Published
 from warpdata.catalog.table import Table
-from warpdata.episodes.jobs import Runner
+from warpdata.episodes.collection.jobs import Runner
 from warpdata.errors import DatasetError, MissingExtraError, nearest
 from warpdata.ordering.tail import Tail
 from warpdata.ray.planning import Plan, TablePlan, WindowShape, plan_episodes, plan_windows

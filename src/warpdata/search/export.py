@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from warpdata.bytekit.io.commit import NewFile, commit_file
-from warpdata.episodes.receipt import Receipt
+from warpdata.episodes.salvage.receipt import Receipt
 from warpdata.errors import LimitExceededError, nearest
 from warpdata.formats.rvf import layout, segment
 from warpdata.formats.rvf.layout import FileIdentity, SegmentHeader, SegmentType

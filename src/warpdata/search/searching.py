@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Sequence, Set
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -24,14 +24,16 @@ from warpdata.search.ann import Graph, GraphShape
 from warpdata.search.appending import WriterState
 from warpdata.search.content import Content
 from warpdata.search.copies import Copies
-from warpdata.search.filters import Filter, parse_filter
 from warpdata.search.in_memory import HITS_BUFFER, Cells, MemorySearch
-from warpdata.search.metadata import FilterColumns, MetadataTable
+from warpdata.search.metadata import MetadataTable
 from warpdata.search.metric import is_ordinary, prepared
 from warpdata.search.overlays import overlaid, overlays_of
 from warpdata.search.partial_reads import PartialReader
 from warpdata.search.probing import cells_of
 from warpdata.search.rows import RowData
+
+if TYPE_CHECKING:
+    from warpdata.search.conditions import MetadataColumns
 
 Floats = NDArray[np.float32]
 Ints = NDArray[np.int64]
@@ -54,7 +56,7 @@ class Searcher:
         self._partial = PartialReader(content, self._probed)
         self._is_followed = False
         self._metadata: MetadataTable | None = None
-        self._columns: tuple[int, FilterColumns] | None = None
+        self._columns: tuple[int, MetadataColumns] | None = None
         self._sketch: AccessSketch | None = None
         self._counted_before = 0
 
@@ -167,7 +169,7 @@ class Searcher:
 
     # -- search --------------------------------------------------------------------------------------
 
-    def search(self, queries: ArrayLike, k: int, ef: int, filter_: Any, exact: bool) -> tuple[Ints, Floats]:
+    def search(self, queries: ArrayLike, k: int, ef: int, where: Any, exact: bool) -> tuple[Ints, Floats]:
         """Ids and distances of the nearest vectors."""
         memory = self._memory
         if memory is None:
@@ -176,22 +178,22 @@ class Searcher:
         k, ef = _checked_effort(k, ef)
         if not len(matrix):
             return _nothing(0, False, min(k, self.live_count))
-        if memory is not None and filter_ is None and not exact:
+        if memory is not None and where is None and not exact:
             memory.refresh()
             if memory.is_plain and k <= len(memory.rows.base_ids) and is_ordinary(matrix):
                 rows, distances = memory.plain_search(matrix, k, ef)
                 return self._answer(memory, rows, distances, is_one)
-        return self._general(matrix, is_one, k, ef, filter_, exact)
+        return self._general(matrix, is_one, k, ef, where, exact)
 
     def _general(
-        self, matrix: Floats, is_one: bool, k: int, ef: int, filter_: Any, exact: bool
+        self, matrix: Floats, is_one: bool, k: int, ef: int, where: Any, exact: bool
     ) -> tuple[Ints, Floats]:
         if not exact and self._is_partial_query(len(matrix)):
-            found = self._from_parts(matrix, k, ef, filter_)
+            found = self._from_parts(matrix, k, ef, where)
             if found is not None:
                 return _shaped(*found, is_one)
         memory = self.warm()
-        allowed = None if filter_ is None else self._mask(filter_)
+        allowed = None if where is None else self._mask(where)
         possible = (
             int((memory.rows.live & allowed).sum()) if allowed is not None else int(memory.rows.live.sum())
         )
@@ -225,15 +227,13 @@ class Searcher:
     def _is_unloaded(self) -> bool:
         return self._memory is None and self._rows is None
 
-    def _from_parts(self, matrix: Floats, k: int, ef: int, filter_: Any) -> tuple[Ints, NDArray[Any]] | None:
+    def _from_parts(self, matrix: Floats, k: int, ef: int, where: Any) -> tuple[Ints, NDArray[Any]] | None:
         """The answer out of a few partitions; None if everything should be loaded."""
-        if filter_ is None:
+        if where is None:
             count = min(k, self.live_count)
             found = self._partial.search(matrix, count, max(ef, count))
         else:
-            allowed = self._partial.allowed(
-                matrix, ef, lambda ids: self._chosen(filter_, ids.astype(np.int64))
-            )
+            allowed = self._partial.allowed(matrix, ef, lambda ids: self._chosen(where, ids.astype(np.int64)))
             if allowed is None:
                 return None
             if not len(allowed.ids):
@@ -359,22 +359,25 @@ class Searcher:
             return rows
         return RowData(payload.trailer.ids, rows.take(found), len(found), ())
 
-    def _mask(self, filter_: Any) -> Mask:
+    def _mask(self, where: Any) -> Mask:
         """Which rows a filter lets through."""
         rows = self.rows
-        if _is_id_list(filter_):
-            return self._chosen(filter_, rows.ids)
-        expression: Filter = parse_filter(filter_)
-        if self._columns is None or self._columns[0] != rows.version:
-            self._columns = (rows.version, FilterColumns(self.metadata, rows.ids))
-        return self._columns[1].mask(expression)
+        if _is_id_list(where):
+            return self._chosen(where, rows.ids)
+        from warpdata.search.conditions import MetadataColumns
 
-    def _chosen(self, filter_: Any, ids: Ints) -> Mask:
+        if self._columns is None or self._columns[0] != rows.version:
+            self._columns = (rows.version, MetadataColumns(self.metadata, rows.ids))
+        return self._columns[1].mask(_condition(where))
+
+    def _chosen(self, where: Any, ids: Ints) -> Mask:
         """Which of these ids a filter lets through."""
-        if _is_id_list(filter_):
-            wanted = sorted(filter_) if isinstance(filter_, Set) else filter_
+        if _is_id_list(where):
+            wanted = sorted(where) if isinstance(where, Set) else where
             return np.isin(ids, checked_input.checked_ids(wanted).astype(np.int64))
-        return FilterColumns(self.metadata, ids).mask(parse_filter(filter_))
+        from warpdata.search.conditions import MetadataColumns
+
+        return MetadataColumns(self.metadata, ids).mask(_condition(where))
 
     # -- counters ------------------------------------------------------------------------------------
 
@@ -435,8 +438,14 @@ class Searcher:
         }
 
 
-def _is_id_list(filter_: Any) -> bool:
-    return isinstance(filter_, np.ndarray | Sequence | Set) and not isinstance(filter_, str | bytes)
+def _condition(where: Any) -> str:
+    if not isinstance(where, str):
+        raise TypeError(f"where is an SQL condition or a list of ids, not {type(where).__name__}")
+    return where
+
+
+def _is_id_list(where: Any) -> bool:
+    return isinstance(where, np.ndarray | Sequence | Set) and not isinstance(where, str | bytes)
 
 
 def _checked_effort(k: int, ef: int) -> tuple[int, int]:

@@ -56,7 +56,6 @@ from warpdata.search.appending import (
 from warpdata.search.content import Content
 from warpdata.search.counting import CountingReader
 from warpdata.search.export import ExportReceipt, ExportSource, check_dialect, export_rows
-from warpdata.search.filters import Filter
 from warpdata.search.metadata import MetadataTable
 from warpdata.search.metric import check_metric
 from warpdata.search.overlays import overlays
@@ -72,7 +71,7 @@ if TYPE_CHECKING:
 Floats = NDArray[np.float32]
 Ids = NDArray[np.int64]
 _Keys = NDArray[np.uint64]
-FilterLike = str | Mapping[str, Any] | Filter | Sequence[int] | NDArray[np.integer]
+Where = str | Sequence[int] | NDArray[np.integer]
 
 _COMPRESSIONS = ("none", "lz4", "zstd")
 _MAX_HOT_SHARE = 0.05
@@ -453,21 +452,22 @@ class VectorStore(Reopens):
 
     @suggests
     def search(
-        self, queries: ArrayLike, k: int = 10, ef: int = 64, filter: FilterLike | None = None,  # noqa: A002
-        exact: bool = False,
+        self, queries: ArrayLike, k: int = 10, ef: int = 64, where: Where | None = None, exact: bool = False,
     ) -> tuple[Ids, Floats]:  # fmt: skip
         """Ids and distances of the k nearest vectors, nearest first; fewer if there are fewer.
 
-        One query gives arrays of one dimension, a batch gives one row per query; where a query of a batch has
-        fewer results than the others, ids are -1 and distances infinite.
+        `where` is an SQL condition on metadata (`"label = 'cat' and score > 0.5"`; `id` is the id of the vector, names
+        that need it are quoted: `"joint.pos" > 1`), or a list of ids to search among. One query gives arrays of one
+        dimension, a batch gives one row per query; where a query of a batch has fewer results than the others, ids are
+        -1 and distances infinite.
         """
-        if filter is None and not exact:
+        if where is None and not exact:
             found = self._searcher.quick(queries, k, ef)
             if found is not None:
                 return found
         with self._turn():
             self._check_open()
-            return self._searcher.search(queries, k, ef, filter, exact)
+            return self._searcher.search(queries, k, ef, where, exact)
 
     def warm(self) -> None:
         """Load everything now, so that the next query does not have to."""

@@ -84,7 +84,7 @@ from warpdata.stores.address import place_of
 from warpdata.stores.digest import DigestedFile, FileDigest, check_unchanged, digest_file
 
 if TYPE_CHECKING:
-    from warpdata.episodes.collection import Episodes
+    from warpdata.episodes.collection.episodes import Episodes
 
 _CHECK_ROWS = 65_536
 """Rows of a kept table that are looked at together when its references are checked."""

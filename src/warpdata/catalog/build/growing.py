@@ -28,7 +28,7 @@ from warpdata.catalog.publish.transfer import Upload, send, upload_bytes, upload
 from warpdata.catalog.read.artifact_contents import EPISODES_TABLE
 from warpdata.catalog.read.artifacts import Artifact
 from warpdata.catalog.read.rowgroups import schema_fields, schema_from_base64, schema_to_base64
-from warpdata.episodes.facts import joined_tables
+from warpdata.episodes.collection.facts import joined_tables
 from warpdata.errors import ConflictError, DatasetError, PointerMovedError
 from warpdata.formats.gamsae import layout as corpus_layout
 from warpdata.formats.gamsae.corpus_json import CorpusRecord

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from warpdata.episodes.collection import Episodes
+    from warpdata.episodes.collection.episodes import Episodes
     from warpdata.timeline.episode import Episode
 
 FORMS = "a path, a URL or ws/name[@version], with #ID inside"

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from warpdata.cli.console import Console
-    from warpdata.episodes.receipt import Receipt
+    from warpdata.episodes.salvage.receipt import Receipt
     from warpdata.formats.episodedir.images import VideoOptions
 
 

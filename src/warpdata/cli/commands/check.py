@@ -13,7 +13,7 @@ from warpdata.cli.console import add_json_flag
 
 if TYPE_CHECKING:
     from warpdata.cli.console import Console
-    from warpdata.episodes.check import Group
+    from warpdata.episodes.check.rules import Group
 
 _SHOWN = 3
 """Findings of one rule and signal that are printed one by one; of more, one line says how many."""
@@ -46,7 +46,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace, console: Console) -> int:
     """Print every finding with its rule and severity."""
     from warpdata._api.checking import check_dataset
-    from warpdata.episodes.check import RULES
+    from warpdata.episodes.check.rules import RULES
 
     if args.rules:
         console.emit({rule: {"severity": s, "says": text} for rule, (s, text) in RULES.items()})

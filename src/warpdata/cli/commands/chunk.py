@@ -29,8 +29,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace, console: Console) -> int:
     """Write the chunks and print where the chunk list is."""
     from warpdata._api import divided_address
-    from warpdata.episodes.check import is_directory
-    from warpdata.episodes.packed_chunks import write_chunks
+    from warpdata.episodes.check.rules import is_directory
+    from warpdata.episodes.forms.packed_chunks import write_chunks
     from warpdata.formats.wshard.chunks import list_name
 
     episode = opened_episode(args)

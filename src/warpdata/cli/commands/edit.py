@@ -13,7 +13,7 @@ from warpdata.cli.console import add_json_flag
 
 if TYPE_CHECKING:
     from warpdata.cli.console import Console
-    from warpdata.episodes.edits import Edits, Effect, EpisodeEntry, RecordingPart
+    from warpdata.episodes.collection.edits import Edits, Effect, EpisodeEntry, RecordingPart
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -138,7 +138,7 @@ def _effect(edits: Edits, args: argparse.Namespace) -> Effect:
 
 def _moment(edits: Edits, args: argparse.Namespace, moment: Callable[[int], int] | None) -> int | None:
     """A moment of the episode that is edited, as a recorded time."""
-    from warpdata.episodes.local import LocalDataset
+    from warpdata.episodes.collection.local import LocalDataset
 
     if moment is None:
         return None

@@ -12,7 +12,7 @@ from warpdata.cli.console import add_json_flag, human_bytes
 
 if TYPE_CHECKING:
     from warpdata.cli.console import Console
-    from warpdata.episodes.collection import Episodes
+    from warpdata.episodes.collection.episodes import Episodes
 
 _KNOWN = ["id", "duration_s", "signals", "bytes", "flags", "problems"]
 """What the table of a version says of an episode that is printed here."""
@@ -29,7 +29,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace, console: Console) -> int:
     """Print one line per episode; exit code 3 if one cannot be read."""
     from warpdata.cli.sparkline import human_time
-    from warpdata.episodes.local import LocalDataset
+    from warpdata.episodes.collection.local import LocalDataset
 
     episodes = _episodes(args)
     chosen = episodes if args.where is None else episodes.where(args.where)
@@ -84,7 +84,7 @@ def _opened_rows(episodes: Episodes) -> list[dict[str, Any]]:
 
 
 def _row(episodes: Episodes, position: int, name: str) -> dict[str, Any]:
-    from warpdata.episodes.facts import flags_of
+    from warpdata.episodes.collection.facts import flags_of
     from warpdata.errors import WarpError
 
     row: dict[str, Any] = {"id": name, "duration_ns": None, "signals": [], "bytes": 0, "flags": []}

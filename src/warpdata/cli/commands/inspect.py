@@ -54,7 +54,7 @@ def run(args: argparse.Namespace, console: Console) -> int:
 def _episode(args: argparse.Namespace, console: Console) -> int:
     """An episode inside something: the blocks of its shard, or its signals where it is none."""
     from warpdata.cli.commands import show
-    from warpdata.episodes.packed import PackedSource
+    from warpdata.episodes.forms.packed import PackedSource
     from warpdata.timeline.source import innermost
 
     source = innermost(opened_episode(args).source)

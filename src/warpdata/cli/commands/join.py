@@ -26,8 +26,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace, console: Console) -> int:
     """Check every chunk against its SHA-256, then write them as one episode."""
-    from warpdata.episodes.opening import chunks_of
-    from warpdata.episodes.packed_chunks import join_chunks
+    from warpdata.episodes.forms.packed_chunks import join_chunks
+    from warpdata.episodes.sources.opening import chunks_of
     from warpdata.formats.wshard.chunks import validate_chunk_continuity
 
     episode = opened_episode(args)

@@ -30,7 +30,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace, console: Console) -> int:
     """Pack one episode."""
     from warpdata._api import address_kind, divided_address
-    from warpdata.episodes.packed import pack_episode
+    from warpdata.episodes.forms.packed import pack_episode
 
     base, inside = divided_address(args.address)
     kind = address_kind(base)

@@ -119,7 +119,7 @@ def _draft(builder: DatasetBuilder, args: argparse.Namespace) -> Iterator[str | 
         yield None
         return
     from warpdata._api import dataset
-    from warpdata.episodes.draft import Draft, drafted
+    from warpdata.episodes.collection.draft import Draft, drafted
 
     of = drafted(args.draft)
     if of is None or of.partition("@")[0] != args.dataset:

@@ -38,8 +38,8 @@ def run(args: argparse.Namespace, console: Console) -> int:
         raise ValueError("--fast needs --duration")
     if args.seconds is not None and not 0 < args.seconds < math.inf:
         raise ValueError("--duration is positive")
+    from warpdata.episodes.collection.local import LocalDatasetWriter
     from warpdata.episodes.demo_arm import describe_demo
-    from warpdata.episodes.local import LocalDatasetWriter
 
     writer = LocalDatasetWriter(args.root).new_episode()
     try:
@@ -73,7 +73,7 @@ def _record(writer: Any, args: argparse.Namespace) -> None:
 
 
 def _counts(path: Any) -> dict[str, int]:
-    from warpdata.episodes.disk_episode import DiskEpisode
+    from warpdata.episodes.sources.disk_episode import DiskEpisode
 
     episode = DiskEpisode(path)
     return {name: len(signal) for name, signal in episode.signals.items()}

@@ -36,7 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace, console: Console) -> int:
     """Play, redrawing the table in a terminal; elsewhere only its last state is printed."""
-    from warpdata.episodes.replay import replay
+    from warpdata.episodes.collection.replay import replay
 
     live = _LiveTable(console)
     episode = within(opened_episode(args), args.start, args.end)

@@ -50,8 +50,8 @@ def _salvage(path: str, args: argparse.Namespace, console: Console) -> list[dict
     import os
 
     from warpdata._api import divided_address
-    from warpdata.episodes.listing import episode_path
-    from warpdata.episodes.salvage import salvage, salvage_folder
+    from warpdata.episodes.collection.listing import episode_path
+    from warpdata.episodes.salvage.recordings import salvage, salvage_folder
 
     root, inside = divided_address(path)
     if inside is not None and inside.isdigit() and os.path.isdir(root):

@@ -12,7 +12,7 @@ from warpdata.cli.console import add_json_flag
 
 if TYPE_CHECKING:
     from warpdata.cli.console import Console
-    from warpdata.episodes.collection import Episodes
+    from warpdata.episodes.collection.episodes import Episodes
     from warpdata.timeline.episode import Episode
     from warpdata.timeline.signal import Signal
 
@@ -30,7 +30,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace, console: Console) -> int:
     """Print what is in an episode; a damaged signal is named and the others are shown."""
     from warpdata.catalog.dataset import Dataset
-    from warpdata.episodes.collection import Episodes
+    from warpdata.episodes.collection.episodes import Episodes
     from warpdata.timeline.episode import Episode
 
     found = opened_thing(args)

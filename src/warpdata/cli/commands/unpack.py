@@ -25,7 +25,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace, console: Console) -> int:
     """Unpack one packed recording."""
     from warpdata._api import divided_address
-    from warpdata.episodes.packed import PackedSource, unpack_episode
+    from warpdata.episodes.forms.packed import PackedSource, unpack_episode
     from warpdata.timeline.source import innermost
 
     source = innermost(opened_episode(args).source)

@@ -131,7 +131,7 @@ def _shards(folder: str, inside: str | None, *, full: bool) -> list[FileFinding]
 
     from warpdata._api import open_episodes
     from warpdata.bytekit.findings import FileFinding
-    from warpdata.episodes.shard_folder import shards_in
+    from warpdata.episodes.collection.shard_folder import shards_in
     from warpdata.errors import WarpError
 
     found: list[FileFinding] = []
@@ -147,7 +147,7 @@ def _shards(folder: str, inside: str | None, *, full: bool) -> list[FileFinding]
 
 def _shard(path: str, *, full: bool) -> list[FileFinding]:
     from warpdata._api import located
-    from warpdata.episodes.check_shards import unplayable_cameras
+    from warpdata.episodes.check.shards import unplayable_cameras
     from warpdata.formats.wshard.verify import verify_shard
 
     where = located(path)

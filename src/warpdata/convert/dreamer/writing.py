@@ -15,12 +15,12 @@ from numpy.typing import NDArray
 from warpdata.bytekit.io.commit import commit_file, commit_folder
 from warpdata.convert.aligning import AlignOptions, Hold
 from warpdata.convert.dreamer.names import NOBODY, ChunkName, chunk_name, uuid_bytes, uuid_text
+from warpdata.convert.exporting import StepColumn, episode_notes, step_columns, usable
 from warpdata.convert.importing import OnError, Progress
 from warpdata.convert.npz_file import write_npz
 from warpdata.convert.plain_names import under_own_names
 from warpdata.convert.receipt import RECEIPT_FILE, ConversionReceipt, Note, note_of
-from warpdata.convert.step_rows import StepColumn, episode_notes, step_columns, usable
-from warpdata.episodes.collection import Episodes
+from warpdata.episodes.collection.episodes import Episodes
 from warpdata.errors import CorruptLayoutError, SchemaMismatchError
 from warpdata.timeline.episode import Episode
 

@@ -137,6 +137,11 @@ class Hdf5File:
         with reading(self.name, path):
             return path in self.handle and isinstance(self._at(path), _h5py().Group)
 
+    def is_empty(self, path: str) -> bool:
+        """Whether an array has a type only and no values."""
+        with reading(self.name, path):
+            return getattr(self._at(path), "shape", ()) is None
+
     def attributes(self, path: str) -> dict[str, Any]:
         """The attributes of a group or an array, as JSON can keep them."""
         with reading(self.name, path):
@@ -145,7 +150,8 @@ class Hdf5File:
     def _attributes_of(self, item: Any, path: str) -> dict[str, Any]:
         found: dict[str, Any] = {}
         h5py = _h5py()
-        for name, value in item.attrs.items():
+        for key, value in item.attrs.items():
+            name = key.decode("utf-8", "backslashreplace") if isinstance(key, bytes) else key
             if isinstance(value, h5py.Empty):
                 found[name] = {"__empty__": value.dtype.str}
                 continue
@@ -190,7 +196,7 @@ class Hdf5File:
             item = group[name]
             if isinstance(item, h5py.Group):
                 yield from self._walk(item, f"{prefix}{name}/", depth + 1, counted)
-            elif isinstance(item, h5py.Dataset):
+            elif isinstance(item, h5py.Dataset) and item.shape is not None:  # h5py.Empty holds no values
                 yield f"{prefix}{name}", item
 
     def _check_link(self, group: Any, name: str) -> None:

@@ -203,7 +203,11 @@ class Robomimic(_Groups):
     def metadata(self) -> dict[str, Any]:
         """Attributes of the file and of /data, the masks with their exact types, and arrays elsewhere."""
         found: dict[str, Any] = {"attributes": {"": self.file.attributes("/"), "data": self.data_attributes}}
-        outside = [name for name in self.file.names("/") if name not in ("data", OWN_DOCUMENT)]
+        outside = [
+            name
+            for name in self.file.names("/")
+            if name not in ("data", OWN_DOCUMENT) and not self.file.is_empty(name)
+        ]
         arrays: dict[str, Any] = {}
         for name in outside:
             paths = (

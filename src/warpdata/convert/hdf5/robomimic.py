@@ -16,13 +16,13 @@ from numpy.typing import NDArray
 
 from warpdata.convert.aligning import AlignOptions, Hold
 from warpdata.convert.each_episode import OnError, Progress, exported
+from warpdata.convert.exporting import StepColumn, episode_notes, source_id, step_columns, without_last
 from warpdata.convert.hdf5.file import Hdf5Out, writing
 from warpdata.convert.hdf5.layouts import OWN_DOCUMENT
 from warpdata.convert.kept_values import packed, unpacked
 from warpdata.convert.plain_names import under_own_names
 from warpdata.convert.receipt import ConversionReceipt, Note, called
-from warpdata.convert.step_rows import StepColumn, episode_notes, source_id, step_columns, without_last
-from warpdata.episodes.collection import Episodes
+from warpdata.episodes.collection.episodes import Episodes
 from warpdata.errors import CorruptLayoutError
 from warpdata.timeline.episode import Episode
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -10,11 +11,12 @@ import numpy as np
 
 from warpdata.convert.lerobot.documents import DEFAULTS
 from warpdata.convert.lerobot.reading import TASK
-from warpdata.episodes.encoded import encoded_parts
-from warpdata.episodes.stills import StillsSignal
+from warpdata.episodes.sources.encoded import encoded_parts
+from warpdata.episodes.sources.stills import StillsSignal
 from warpdata.errors import SchemaMismatchError, nearest
 from warpdata.formats.episodedir.images import STILL_CODECS, Stream
 from warpdata.timeline.episode import Episode
+from warpdata.timeline.meta import SignalMeta
 from warpdata.timeline.signal import Signal
 
 Storing = Literal["numbers", "text", "json", "image", "video"]
@@ -152,8 +154,10 @@ def _names(episode: Episode, original: Mapping[str, Any], given: Mapping[str, st
         if name not in episode.signals:
             raise KeyError(f"names speaks of {name!r}, which is no signal.{nearest(name, episode.signals)}")
     signals = episode.signals
-    is_lerobot = bool(original) or any(n == "action" or n.startswith("observation.") for n in signals)
-    found = {name: name if is_lerobot else _convention(name, signals) for name in signals}
+    found = {
+        name: name if original or _is_lerobot_name(name, signals[name].meta) else _convention(name, signals)
+        for name in signals
+    }
     found |= dict(given or {})
     made = {name: feature.replace("/", ".") for name, feature in found.items()}
     used = [made[name] for name in signals if name not in DEFAULTS and name != TASK]
@@ -163,6 +167,13 @@ def _names(episode: Episode, original: Mapping[str, Any], given: Mapping[str, st
             f"two signals would become {sorted(twice)[0]!r}", hint="Say names={signal: feature}."
         )
     return made
+
+
+def _is_lerobot_name(name: str, meta: SignalMeta) -> bool:
+    """Whether a signal already has a name of LeRobot's conventions."""
+    if meta.kind == "image" and meta.role in ("observation", "other"):
+        return name.startswith("observation.images.") or name == "observation.image"
+    return name == "action" or name.startswith(("action.", "observation.", "next."))
 
 
 def _convention(name: str, signals: Mapping[str, Signal]) -> str:
@@ -176,8 +187,9 @@ def _convention(name: str, signals: Mapping[str, Signal]) -> str:
     ]  # fmt: skip
     if meta.role == "action":
         return "action" if alike == [name] else f"action.{name.removeprefix('action/')}"
-    if meta.role == "observation" and meta.kind == "image":
-        return f"observation.images.{name}"
+    if meta.role in ("observation", "other") and meta.kind == "image":
+        return f"observation.images.{re.sub('^observations?[./](images?[./])?', '', name)}"
     if meta.role == "observation" and not meta.is_object:
-        return "observation.state" if alike == [name] else f"observation.{name}"
+        is_free = alike == [name] and "observation.state" not in signals
+        return "observation.state" if is_free else f"observation.{re.sub('^observations?[./]', '', name)}"
     return name

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from warpdata.bytekit.io.commit import commit_folder, write_file
 from warpdata.convert.aligning import AlignOptions, Hold
+from warpdata.convert.exporting import StepColumn, counted, episode_notes, step_columns, usable
 from warpdata.convert.hdf5.file import Hdf5Out, writing
 from warpdata.convert.importing import OnError, Progress
 from warpdata.convert.kept_values import packed, unpacked
@@ -30,9 +31,8 @@ from warpdata.convert.minari.spaces import (
 )
 from warpdata.convert.plain_names import under_own_names
 from warpdata.convert.receipt import RECEIPT_FILE, ConversionReceipt, Note, called, note_of
-from warpdata.convert.step_rows import StepColumn, counted, episode_notes, step_columns, usable
-from warpdata.episodes.collection import Episodes
-from warpdata.episodes.encoded import encoded_run
+from warpdata.episodes.collection.episodes import Episodes
+from warpdata.episodes.sources.encoded import encoded_run
 from warpdata.errors import CorruptLayoutError, SchemaMismatchError, require_word
 from warpdata.timeline.episode import Episode
 from warpdata.timeline.meta import Role

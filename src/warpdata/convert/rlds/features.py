@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from warpdata.bytekit.dtype import dtype_named, dtype_of
 from warpdata.convert.rlds.example import Values
 from warpdata.errors import CorruptLayoutError, LimitExceededError, UnsupportedDtypeError
+from warpdata.formats.episodedir.stills import is_still
 
 STEPS = "steps"
 RAGGED_VALUES, RAGGED_LENGTHS = "ragged_flat_values", "ragged_row_lengths_0"
@@ -145,12 +146,17 @@ def inferred(example: Mapping[str, Values]) -> list[Leaf]:
 
 
 def _inferred_steps(example: Mapping[str, Values], prefix: str) -> int:
-    """As many as a list has of which there is one number per step; else as most lists have."""
+    """As many as a list has that has one number or picture per step; else as most lists have."""
     for name in ("is_first", "is_last", "step_type", "reward", "discount", "rewards", "discounts"):
         values = example.get(prefix + name)
         if values is not None and len(values):
             return len(values)
-    lengths = [len(values) for values in example.values() if len(values) > 1]
+    pictures = [
+        len(values)
+        for values in example.values()
+        if values.kind == "bytes" and len(values) > 1 and is_still(bytes(values.entries[0][:16]))
+    ]
+    lengths = pictures or [len(values) for values in example.values() if len(values) > 1]
     return max(set(lengths), key=lambda each: (lengths.count(each), each), default=0)
 
 

@@ -32,7 +32,7 @@ from warpdata.convert.rlds.features import (
 from warpdata.convert.rlds.records import ArrayRecordFile, RecordFile, TFRecordFile, begins_with_record
 from warpdata.convert.set_notes import MAX_DOCUMENT_BYTES
 from warpdata.convert.stepped import EpisodeColumn, Parts, Rows, SteppedEpisodes, positive
-from warpdata.episodes.collection import Episodes
+from warpdata.episodes.collection.episodes import Episodes
 from warpdata.errors import (
     BadMagicError,
     CorruptLayoutError,
@@ -335,7 +335,11 @@ class Record:
         told = [rows for rows in found.values() if rows]
         if not told:
             if not any(leaf.in_steps for leaf in self.leaves):
-                raise CorruptLayoutError("there is no list of steps", path=self.where)
+                raise BadMagicError(
+                    f"TFRecords of single values, not of episodes: each has {', '.join(sorted(self.lists))}",
+                    path=self.where,
+                    hint="A record of RLDS is an episode, with a value for each step in every feature.",
+                )
             return 0
         steps = found.get(f"{STEPS}/is_first") or told[0]
         for path, rows in found.items():

@@ -18,6 +18,7 @@ from warpdata.bytekit.io.commit import commit_folder
 from warpdata.bytekit.png import encode_png
 from warpdata.convert.aligning import LAST_ROW, AlignOptions, Hold
 from warpdata.convert.each_episode import OnError, Progress, exported
+from warpdata.convert.exporting import StepColumn, episode_notes, step_columns
 from warpdata.convert.place import check_inside
 from warpdata.convert.plain_names import under_own_names
 from warpdata.convert.receipt import RECEIPT_FILE, ConversionReceipt, Note, called
@@ -25,9 +26,8 @@ from warpdata.convert.rlds.example import Values, build_example, bytes_values
 from warpdata.convert.rlds.features import RAGGED_LENGTHS, RAGGED_VALUES, STEPS, Leaf, leaves_of
 from warpdata.convert.rlds.reading import EPISODE_METADATA, FEATURES, INFO, TASKS
 from warpdata.convert.rlds.records import MAX_RECORD_BYTES, packed_record
-from warpdata.convert.step_rows import StepColumn, episode_notes, step_columns
-from warpdata.episodes.collection import Episodes
-from warpdata.episodes.encoded import encoded_run
+from warpdata.episodes.collection.episodes import Episodes
+from warpdata.episodes.sources.encoded import encoded_run
 from warpdata.errors import LimitExceededError, SchemaMismatchError, WarpError
 from warpdata.timeline.episode import Episode
 

@@ -22,13 +22,13 @@ from warpdata.bytekit.io.ranges import RangeReader
 from warpdata.bytekit.jsontext import dump_json
 from warpdata.convert.aligning import AlignOptions, Hold
 from warpdata.convert.each_episode import OnError, Progress, exported
+from warpdata.convert.exporting import StepColumn, episode_notes, source_id, step_columns
 from warpdata.convert.npz_file import npz_bytes
 from warpdata.convert.plain_names import under_own_names
 from warpdata.convert.receipt import RECEIPT_FILE, ConversionReceipt, Note, note_of
-from warpdata.convert.step_rows import StepColumn, episode_notes, source_id, step_columns
 from warpdata.convert.webdataset.reading import OWN_FIELD, Per
-from warpdata.episodes.collection import Episodes
-from warpdata.episodes.encoded import encoded_camera, encoded_run
+from warpdata.episodes.collection.episodes import Episodes
+from warpdata.episodes.sources.encoded import encoded_camera, encoded_run
 from warpdata.errors import SchemaMismatchError
 from warpdata.formats.tarshard.layout import BLOCK_BYTES
 from warpdata.formats.tarshard.writer import member_header

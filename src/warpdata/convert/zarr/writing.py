@@ -15,12 +15,7 @@ from numpy.typing import NDArray
 
 from warpdata.bytekit.io.commit import commit_file, commit_folder
 from warpdata.convert.aligning import AlignOptions, Hold
-from warpdata.convert.importing import OnError, Progress
-from warpdata.convert.kept_values import unpacked
-from warpdata.convert.place import check_inside
-from warpdata.convert.plain_names import under_own_names
-from warpdata.convert.receipt import RECEIPT_FILE, ConversionReceipt, Note, note_of
-from warpdata.convert.step_rows import (
+from warpdata.convert.exporting import (
     StepColumn,
     counted,
     episode_notes,
@@ -29,9 +24,14 @@ from warpdata.convert.step_rows import (
     usable,
     without_last,
 )
+from warpdata.convert.importing import OnError, Progress
+from warpdata.convert.kept_values import unpacked
+from warpdata.convert.place import check_inside
+from warpdata.convert.plain_names import under_own_names
+from warpdata.convert.receipt import RECEIPT_FILE, ConversionReceipt, Note, note_of
 from warpdata.convert.zarr import codecs
 from warpdata.convert.zarr.reading import ENDS
-from warpdata.episodes.collection import Episodes
+from warpdata.episodes.collection.episodes import Episodes
 from warpdata.errors import CorruptLayoutError, SchemaMismatchError
 from warpdata.timeline.episode import Episode
 

@@ -12,7 +12,7 @@ from typing import Any, Literal, TypeVar, get_args
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from warpdata.episodes.code_name import code_name
+from warpdata.episodes.collection.code_name import code_name
 from warpdata.errors import nearest, suggests
 from warpdata.timeline.sampling import Align
 from warpdata.timeline.times import checked_rate

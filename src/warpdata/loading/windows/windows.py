@@ -18,8 +18,8 @@ from warpdata.bytekit.jsontext import dump_json
 from warpdata.bytekit.lazy import cached_property
 from warpdata.bytekit.process.locks import ThreadLock
 from warpdata.bytekit.process.threads import map_in_threads
-from warpdata.episodes.collection import Episodes
-from warpdata.episodes.local import LocalDataset
+from warpdata.episodes.collection.episodes import Episodes
+from warpdata.episodes.collection.local import LocalDataset
 from warpdata.errors import DatasetError, WarpError, nearest, suggests
 from warpdata.loading.windows.aligning import Int64s
 from warpdata.loading.windows.anchors import Anchors, matching_anchors
