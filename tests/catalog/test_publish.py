@@ -440,24 +440,6 @@ class TestPointer:
         assert move_pointer(store, "p", "a" * 64, PointerState(None, None)).version == "a" * 64
         assert read_pointer(store, "p").pointer == Pointer("b" * 64, 2, "a" * 64)
 
-    def test_a_store_without_conditions_moves_it_alone(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("warpdata.catalog.publish.claims._sleep", lambda _: None)
-        clock = [1000.0]
-        store = MemoryStore(now_s=lambda: clock[0])
-        store.is_conditional = False
-        move_pointer(store, "p", "a" * 64, PointerState(None, None))
-        seen = read_pointer(store, "p")
-        move_pointer(store, "p", "b" * 64, seen)
-        with pytest.raises(ConflictError):
-            move_pointer(store, "p", "c" * 64, seen)
-        store.put_if_absent("claims/move/other.json", b'{"keys":["p"]}')
-        with pytest.raises(ConflictError, match="another publisher"):
-            move_pointer(store, "p", "c" * 64, read_pointer(store, "p"))
-        assert move_pointer(store, "q", "a" * 64, PointerState(None, None)).sequence == 1
-        clock[0] += 3600
-        assert move_pointer(store, "p", "c" * 64, read_pointer(store, "p")).version == "c" * 64
-        assert [info.key for info in store.list("")] == ["claims/move/other.json", "p", "q"]
-
     @pytest.mark.parametrize(
         "data", [b"", b"[]", b'{"version":"x","sequence":1}', b'{"version":"' + b"a" * 64 + b'"}']
     )

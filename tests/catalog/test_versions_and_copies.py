@@ -363,22 +363,6 @@ def test_the_error_of_the_error_table_has_the_builtins_name() -> None:
     assert wd.PermissionError is wd.errors.PermissionError_
 
 
-def test_a_server_without_conditional_writes(s3_catalog: str, s3_server: S3Server) -> None:
-    blind = f"{s3_catalog}?conditional=off"
-    one, two = publish(blind, 5, tags=("v1",)), publish(blind, 6, tags=("v2",))
-    ds = wd.dataset("ws/x", catalog=blind, mode="remote")
-    assert (ds.version, ds.tags(), ds.verify()) == (two, {"v1": one, "v2": two}, [])
-    access = access_to(blind)
-    store = access.catalogs[0].store
-    with pytest.raises(ConflictError):
-        store.put_if_absent(X.latest_key, b"{}")
-    with pytest.raises(ConflictError):
-        store.compare_and_swap(X.latest_key, b"{}", '"stale"')
-    with pytest.raises(ConflictError, match="not"):
-        publish(blind, 7, expect_latest=one)
-    assert list(s3_store(s3_server, s3_catalog.rpartition("/")[2]).list("claims/")) == []
-
-
 def test_a_tag_is_set_where_its_version_is(local_catalog: str, tmp_path: Path) -> None:
     publish(local_catalog, 5)
     mine = str(tmp_path / "mine")

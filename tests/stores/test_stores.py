@@ -245,8 +245,6 @@ def test_addresses(tmp_path: Path) -> None:
     assert isinstance(open_store(tmp_path), LocalStore)
     assert isinstance(open_store(f"file://{tmp_path}"), LocalStore)
     assert open_store("gs://bucket/x").address == "gs://bucket/x"
-    assert open_store("s3://bucket/x?region=eu-1").is_conditional
-    assert not open_store("s3://bucket/x?conditional=off&region=eu-1").is_conditional
     for bad in (
         "ftp://x/y",
         "s3://user:password@bucket/x",

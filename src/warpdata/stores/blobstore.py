@@ -54,10 +54,6 @@ class BlobStore(Protocol):
     def is_local(self) -> bool:
         """Whether reading needs no network."""
 
-    @property
-    def is_conditional(self) -> bool:
-        """Whether `put_if_absent` and `compare_and_swap` hold against other machines."""
-
     def head(self, key: str) -> BlobInfo:
         """Size and tag of a blob, or BlobNotFoundError."""
 

@@ -154,15 +154,13 @@ def _writes(name: str, store: BlobStore) -> list[Check]:
 
 
 def _conditional(name: str, store: BlobStore, key: str) -> Check:
-    if not store.is_conditional:
-        return Check(
-            f"{name}: conditional put", True, False, "not used: pointers move under a lock with expiry"
-        )
     try:
         store.put_if_absent(key, b"again")
     except ConflictError:
         return Check(f"{name}: conditional put", True, False, "two publishers cannot overwrite each other")
-    remedy = "Add ?conditional=off to the address: pointers then move under a lock with expiry."
+    remedy = (
+        "Publish to a folder or to a server with conditional writes; this catalog can only be read safely."
+    )
     return Check(f"{name}: conditional put", False, False, "the store ignores conditions", remedy)
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import random
 import secrets
 import time
 from collections.abc import Collection, Iterator, Sequence
@@ -22,9 +21,9 @@ from warpdata.stores.blobstore import BlobInfo, BlobStore
 
 _log = logging.getLogger("warpdata.catalog")
 
-KEEP, DROP, MOVE = "claims/keep/", "claims/drop/", "claims/move/"
+KEEP, DROP = "claims/keep/", "claims/drop/"
 _PROBE = "probe/"
-LIFETIME_S = {KEEP: 24 * 3600.0, DROP: 900.0, MOVE: 300.0, _PROBE: 24 * 3600.0}
+LIFETIME_S = {KEEP: 24 * 3600.0, DROP: 900.0, _PROBE: 24 * 3600.0}
 """How long a claim counts, by the store's clock; its owner stops relying on it after half of that.
 
 Half of the shortest is more than a request takes that is tried again until it fails (`RetryPolicy`).
@@ -32,7 +31,6 @@ Half of the shortest is more than a request takes that is tried again until it f
 
 MAX_CLAIM_BYTES = 64 << 20
 _POLL_S = 2.0
-_MOVE_TRIES = 40
 
 
 def _sleep(seconds: float) -> None:
@@ -169,22 +167,6 @@ def _live(claim: Claim, found: list[tuple[BlobInfo, frozenset[str]]]) -> list[Bl
     return [info for info, _ in found if _is_live(info, now_s)]
 
 
-@contextlib.contextmanager
-def alone(store: BlobStore, key: str) -> Iterator[Claim]:
-    """Nobody else moves `key` meanwhile: for stores without conditional writes."""
-    for attempt in range(_MOVE_TRIES):
-        claim = Claim(store, MOVE, frozenset([key]))
-        claim.announce()
-        try:
-            if not _live_rivals(claim):
-                yield claim
-                return
-        finally:
-            claim.withdraw()
-        _sleep(random.uniform(0, min(2.0, 0.1 * 2**attempt)))
-    raise ConflictError("another publisher is moving this pointer", path=f"{store.address}/{key}")
-
-
 def sweep_claims(store: BlobStore) -> int:
     """Remove what dead processes claimed or asked the time with; how many there were."""
     found = [info for kind in LIFETIME_S for info in store.list(kind)]
@@ -221,14 +203,6 @@ def _put_own(store: BlobStore, key: str, data: bytes) -> None:
     """Put a blob under a name only we can know: if it is there already, an answer was lost."""
     with contextlib.suppress(ConflictError):
         store.put_if_absent(key, data)
-
-
-def _live_rivals(claim: Claim) -> bool:
-    rivals = _others(claim, MOVE)
-    if not rivals:
-        return False
-    now_s = store_time_s(claim.store)
-    return any(_is_live(info, now_s) for info in rivals)
 
 
 def _others(claim: Claim, kind: str) -> Sequence[BlobInfo]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from warpdata.bytekit.jsontext import dump_json, parse_json_object
-from warpdata.catalog.publish.claims import alone
 from warpdata.errors import (
     BlobNotFoundError,
     ConflictError,
@@ -77,10 +76,7 @@ def move_pointer(store: BlobStore, key: str, version: str, seen: PointerState) -
         return before
     after = Pointer(version, before.sequence + 1 if before else 1, before.version if before else None)
     try:
-        if store.is_conditional:
-            store.compare_and_swap(key, pack_pointer(after), seen.etag)
-        else:
-            _swap_alone(store, key, after, seen)
+        store.compare_and_swap(key, pack_pointer(after), seen.etag)
     except ConflictError as conflict:
         return _after_conflict(store, key, after, seen, conflict)
     return after
@@ -102,15 +98,3 @@ def _after_conflict(
     fact = f"the pointer moved from {expected} to {found} while {after.version[:12]} was being published"
     hint = "The version is stored. Look at the other one, then publish again or move the tag."
     raise PointerMovedError(fact, path=f"{store.address}/{key}", hint=hint)
-
-
-def _swap_alone(store: BlobStore, key: str, after: Pointer, seen: PointerState) -> None:
-    """For stores without conditional writes: nobody else moves it, and one put replaces it as a whole."""
-    with alone(store, key) as claim:
-        now = read_pointer(store, key)
-        if now.pointer != seen.pointer:
-            raise ConflictError("another publisher was quicker", path=f"{store.address}/{key}")
-        if not claim.is_fresh:
-            hint = "The version is stored. Publish again."
-            raise ConflictError("moving this pointer took too long", path=f"{store.address}/{key}", hint=hint)
-        store.compare_and_swap(key, pack_pointer(after), now.etag)
