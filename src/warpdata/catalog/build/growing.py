@@ -21,7 +21,6 @@ from warpdata.catalog.build.recordings import episodes_table
 from warpdata.catalog.build.sources import ParquetFacts, ParquetOptions, parquet_facts, write_shards
 from warpdata.catalog.dataset import Dataset, opened_version
 from warpdata.catalog.names import DatasetName, check_tag
-from warpdata.catalog.publish.alike_tags import keep_tags_apart
 from warpdata.catalog.publish.pointer import read_pointer
 from warpdata.catalog.publish.publish import Published, PublishOptions, pause, publish_after, with_early
 from warpdata.catalog.publish.transfer import Upload, send, upload_bytes, upload_file
@@ -70,7 +69,6 @@ def publish_grown(
     catalog = writable_catalog(access)
     store = catalog.store
     assert store is not None
-    keep_tags_apart(store, name, options.tags)
     sent = send(store, early, progress=options.progress, workers=options.workers).uploads
     for attempt in range(options.retries + 1):
         try:
@@ -78,6 +76,11 @@ def publish_grown(
             newest = None if seen.pointer is None else seen.pointer.version
             base = None if newest is None else opened_version(access, catalog, name, newest)
             manifest, uploads = build(base)
+            if attempt < options.retries and read_pointer(store, name.latest_key).pointer != seen.pointer:
+                pause(
+                    attempt
+                )  # another publisher was faster: store no version that would not become the latest
+                continue
             bases = () if base is None else (name.version_key(base.version),)
             given = replace(options, retries=0, bases=bases)
             return with_early(publish_after(store, name, seen, manifest, uploads, given), sent)

@@ -8,7 +8,6 @@ from dataclasses import dataclass, field, replace
 from warpdata.catalog.access import Access, Catalog, writable_catalog
 from warpdata.catalog.manage.history import list_versions, roster_of
 from warpdata.catalog.names import VERSION_SUFFIXES, DatasetName
-from warpdata.catalog.publish.alike_tags import keep_tags_apart
 from warpdata.catalog.publish.pointer import move_pointer, read_pointer
 from warpdata.catalog.publish.publish import PublishOptions, VersionFiles, move_latest, storing
 from warpdata.catalog.publish.roster import write_roster
@@ -61,7 +60,6 @@ def copy_dataset(
         versions = [v.version for v in reversed(list_versions(source, catalog, name)) if v.version != wanted]
         versions.append(wanted)
     named = roster_of(_asked(catalog), name).tags if tags else {}
-    keep_tags_apart(store, name, [tag for tag, version in named.items() if version in versions])
     moves = str(name) == name.dataset_id if set_latest is None else set_latest
     options = PublishOptions(retries=5, progress=progress, workers=workers)
     sent: list[Upload] = []

@@ -9,7 +9,6 @@ from typing import TypeVar
 from warpdata.bytekit.process.threads import map_in_threads
 from warpdata.catalog.access import Access, Catalog
 from warpdata.catalog.names import DatasetName, check_tag, parse_name
-from warpdata.catalog.publish.alike_tags import is_another_tag, keep_tags_apart
 from warpdata.catalog.publish.claims import keeping
 from warpdata.catalog.publish.dataset_list import check_catalog, listed_datasets, written_datasets
 from warpdata.catalog.publish.pointer import Pointer, move_pointer, read_pointer
@@ -21,7 +20,6 @@ from warpdata.catalog.publish.roster import (
     listed_roster,
     listed_tags,
     note_version,
-    read_newest,
     read_roster,
     written_about,
     written_tags,
@@ -144,7 +142,7 @@ def _newest(store: BlobStore, name: DatasetName, latest: Pointer | None, limit: 
     if limit is None or latest is None:
         return None
     try:
-        found = read_newest(store, name, limit)
+        found = read_roster(store, name)
     except ManifestCorruptedError:
         return None
     if found is None or latest.version not in found.versions:
@@ -164,7 +162,6 @@ def set_tag(access: Access, catalog: Catalog, name: DatasetName, tag: str) -> Po
 
 def tag_version(store: BlobStore, name: DatasetName, version: str, tag: str) -> Pointer:
     """Point a tag at a version that is there, and stays there meanwhile."""
-    keep_tags_apart(store, name, [tag])
     key = name.tag_key(tag)
     with keeping(store, name.version_keys(version)) as claim:
         seen = read_pointer(store, key)
@@ -183,13 +180,10 @@ def delete_tag(catalog: Catalog, name: DatasetName, tag: str) -> None:
     store = _store(catalog)
     try:
         store.head(key)
-        is_there = not is_another_tag(store, name, tag)
     except BlobNotFoundError:
-        is_there = False
-    if not is_there:
         tags = list_tags(catalog, name)
         hint = f"It has: {', '.join(sorted(tags)) or 'none'}.{nearest(tag, tags)}"
-        raise BlobNotFoundError(f"{name.dataset_id} has no tag {tag!r}", hint=hint)
+        raise BlobNotFoundError(f"{name.dataset_id} has no tag {tag!r}", hint=hint) from None
     store.delete(key)
     drop_tag(store, name, tag)
 

@@ -15,7 +15,6 @@ from warpdata.bytekit.process.threads import map_in_threads
 from warpdata.catalog.access import Access, writable_catalog
 from warpdata.catalog.build.card import cards
 from warpdata.catalog.names import DatasetName, check_tag, is_hash_prefix
-from warpdata.catalog.publish.alike_tags import keep_tags_apart
 from warpdata.catalog.publish.claims import Claim, keeping
 from warpdata.catalog.publish.dataset_list import note_dataset
 from warpdata.catalog.publish.pointer import PointerState, move_pointer, read_pointer
@@ -135,7 +134,6 @@ def publish(
     catalog = writable_catalog(access)
     store = catalog.store
     assert store is not None
-    keep_tags_apart(store, name, options.tags)
     return publish_after(store, name, read_pointer(store, name.latest_key), manifest, uploads, options)
 
 

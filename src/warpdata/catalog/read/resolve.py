@@ -13,7 +13,6 @@ from warpdata.bytekit.io import commit
 from warpdata.bytekit.jsontext import dump_json, parse_json_object
 from warpdata.catalog.access import Access, Catalog
 from warpdata.catalog.names import LATEST, DatasetName
-from warpdata.catalog.publish.alike_tags import is_another_tag
 from warpdata.catalog.publish.pointer import Pointer, unpack_pointer
 from warpdata.catalog.publish.roster import read_roster
 from warpdata.catalog.publish.signing import SUFFIX as SIGNATURE
@@ -193,8 +192,6 @@ class Resolver:
                 # A manifest in the cache does not say which of them it came from, and the blobs are only there.
                 catalog.store.head(name.version_key(version))
             return version, False
-        if name.tag and catalog.store is not None and is_another_tag(catalog.store, name, name.tag):
-            raise LookupError(name.tag)
         key = name.tag_key(name.tag) if name.tag else name.latest_key
         pointer, remembered = self._pointer(catalog, key)
         return pointer.version, remembered
