@@ -131,7 +131,7 @@ def check_same(found: BlobInfo, same_as: BlobInfo | None, name: str) -> None:
     else:
         is_same = same_as.etag == found.etag
     if not is_same or same_as.size != found.size:
-        raise BlobChangedError("it was replaced since it was opened", path=name)
+        raise BlobChangedError("the blob was replaced since it was opened", path=name)
 
 
 def blob_name(address: str, key: str) -> str:

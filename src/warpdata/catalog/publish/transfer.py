@@ -20,6 +20,7 @@ from warpdata.formats.manifest.layout import MAX_MANIFEST_BYTES, MAX_PART_BYTES
 from warpdata.formats.manifest.model import BlobRef, blob_key
 from warpdata.formats.manifest.parts import PartSource
 from warpdata.stores.blobstore import BlobInfo, BlobStore, Chunks
+from warpdata.stores.cache.blobs import check_sha256
 from warpdata.stores.digest import FileDigest, checked_chunks
 from warpdata.stores.local import LocalStore
 from warpdata.stores.reliable import ReliableStore
@@ -166,8 +167,8 @@ def _checked_blob(
         end = min(start + _STEP_BYTES, size)
         chunk = read(start, end)
         running.update(chunk)
-        if end == size and running.hexdigest() != sha256:
-            raise ChecksumError("the bytes do not have their hash", path=label)
+        if end == size:
+            check_sha256(sha256, running.hexdigest(), label)
         yield chunk
 
 

@@ -23,14 +23,12 @@ from warpdata.bytekit.process.forks import OwnProcess, tell_in_child
 from warpdata.errors import BlobChangedError, BlobNotFoundError, ChecksumError, OfflineError, StoreError
 from warpdata.stores.blobstore import BlobInfo, BlobStore, is_strong
 from warpdata.stores.cache import layout
-from warpdata.stores.cache.checked_pages import checked_pages
 from warpdata.stores.cache.layout import PAGE_BYTES
 from warpdata.stores.cache.page_cache import PageCache
-from warpdata.stores.cache.pagefile import PageFile
+from warpdata.stores.cache.pagefile import PageFile, checked_pages
 from warpdata.stores.local import LocalStore
-from warpdata.stores.meter import Meter, Spent
+from warpdata.stores.meter import Meter, Spent, count_traffic
 from warpdata.stores.reliable import ReliableStore
-from warpdata.stores.traffic import count_traffic
 
 PageSums = NDArray[np.uint32]
 """CRC-32C of each page of a blob, as its publisher computed them."""
@@ -296,8 +294,7 @@ class BlobReader:
         for start in range(0, self.size, _WHOLE_STEP_BYTES):
             wanted = [(start, min(start + _WHOLE_STEP_BYTES, self.size))]
             running.update((self.read_many(wanted) if self._store is None else self._read_direct(wanted))[0])
-        if running.hexdigest() != self.address.sha256:
-            raise ChecksumError("the bytes do not have their hash", path=self.name)
+        check_sha256(self.address.sha256, running.hexdigest(), self.name)
 
     def close(self) -> None:
         """Nothing is held open."""
@@ -317,7 +314,7 @@ class BlobReader:
         finally:
             file.unpin()
         if not retry:
-            raise ChecksumError("the bytes do not have their hash", path=self.name)
+            raise ChecksumError(f"sha256 mismatch: expected {self.address.sha256[:12]}…", path=self.name)
         self.prefetch([(0, self.size)])
         return self._whole_path(retry=False)
 
@@ -461,7 +458,7 @@ class BlobReader:
             found = iter(self._store.get_ranges(self.address.key, spans, same_as=self.address.same_as))
         except BlobNotFoundError:
             if self.address.same_as is not None:
-                raise BlobChangedError("it was removed since it was opened", path=self.name) from None
+                raise BlobChangedError("the blob was removed since it was opened", path=self.name) from None
             hint = "Publish the version again, or restore the blob from another copy."
             raise BlobNotFoundError("the blob is not in its store", path=self.name, hint=hint) from None
         out = []
@@ -480,7 +477,7 @@ class BlobReader:
             bad = np.flatnonzero(expected != np.asarray(sums, np.uint32))
             if bad.size:
                 page = first + int(bad[0])
-                raise ChecksumError(f"page {page} of the shard is not as it was published", path=self.name)
+                raise ChecksumError(f"checksum mismatch in page {page}", path=self.name)
         return sums
 
     def _aligned(self, wanted: Range) -> Range:
@@ -506,7 +503,9 @@ class LocalBlobReader:
         self._file = MmapRangeReader(store.file(address.key))
         self.size = self._file.size
         if self.size != address.size:
-            raise ChecksumError(f"{self.size} bytes where {address.size} were published", path=self.name)
+            raise ChecksumError(
+                f"size mismatch: expected {address.size} bytes, got {self.size}", path=self.name
+            )
         self._sums = sums
         self._checked = checked_pages(address.sha256, self._file.stamp, layout.page_count(self.size))
 
@@ -561,8 +560,7 @@ class LocalBlobReader:
         running = RunningSha256()
         for start in range(0, self.size, _WHOLE_STEP_BYTES):
             running.update(self._file.read(start, min(start + _WHOLE_STEP_BYTES, self.size)))
-        if running.hexdigest() != self.address.sha256:
-            raise ChecksumError("the bytes do not have their hash", path=self.name)
+        check_sha256(self.address.sha256, running.hexdigest(), self.name)
 
     def close(self) -> None:
         """Drop the mapping."""
@@ -575,11 +573,17 @@ class LocalBlobReader:
         view = self._file.read(0, self.size)
         for page in (np.flatnonzero(~seen) + first).tolist():
             if crc32c(view[page * PAGE_BYTES : (page + 1) * PAGE_BYTES]) != sums[page]:
-                raise ChecksumError(f"page {page} of the shard is not as it was published", path=self.name)
+                raise ChecksumError(f"checksum mismatch in page {page}", path=self.name)
             self._checked[page] = True
 
 
 AnyBlobReader = BlobReader | LocalBlobReader
+
+
+def check_sha256(expected: str, actual: str, name: str) -> None:
+    """ChecksumError unless the hashes are equal."""
+    if expected != actual:
+        raise ChecksumError(f"sha256 mismatch: expected {expected[:12]}…, got {actual[:12]}…", path=name)
 
 
 def page_sums(pieces: Iterator[memoryview]) -> PageSums:

@@ -293,9 +293,7 @@ class PageCache:
         if not locks.lock_range(self._lock_fd, 0, 1, timeout_s=timeout_s):
             self._stuck_until_s = time.monotonic() + _STUCK_S
             hint = "Look for a stopped process that uses this cache, or set WARP_CACHE_DIR to another folder."
-            raise UnavailableError(
-                "another process holds the cache and does not go on", path=self.folder, hint=hint
-            )
+            raise UnavailableError("timed out waiting for the lock of the cache", path=self.folder, hint=hint)
 
     def _open_lock(self) -> tuple[int, bool]:
         path = self.folder / "usage"

@@ -6,6 +6,7 @@ import errno
 import os
 import threading
 import time
+from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -15,9 +16,9 @@ from numpy.typing import NDArray
 from warpdata.bytekit.checksum import RunningSha256, crc32c
 from warpdata.bytekit.io.ranges import FileStamp
 from warpdata.bytekit.process import locks, system
+from warpdata.bytekit.process.locks import ThreadLock
 from warpdata.errors import UnavailableError
 from warpdata.stores.cache import layout
-from warpdata.stores.cache.checked_pages import checked_pages
 from warpdata.stores.cache.layout import PAGE_BYTES, PRESENT
 
 _ONLY_READ = (errno.EROFS, errno.EACCES, errno.EPERM)
@@ -71,9 +72,7 @@ class PageFile:
         if not locks.lock_range(
             self._map_fd, layout.PIN_LOCK_OFFSET, 1, shared=True, timeout_s=_PIN_TIMEOUT_S
         ):
-            raise UnavailableError(
-                "the cached blob is held by a process that does not go on", path=self.data_path
-            )
+            raise UnavailableError("timed out waiting for the cache lock of this blob", path=self.data_path)
 
     def unpin(self) -> None:
         """The counterpart of `pin`."""
@@ -176,3 +175,25 @@ def open_shared(path: Path, flags: int = 0) -> tuple[int, bool]:
         if error.errno not in _ONLY_READ:
             raise
     return os.open(path, os.O_RDONLY | os.O_CLOEXEC), True
+
+
+_MAX_FILES = 1024
+_SETTLED_NS = 100_000_000
+_COARSE_SETTLED_NS = 2_500_000_000
+"""A file younger than this may change again within one tick of its clock, so it is not remembered."""
+
+_lock = ThreadLock()
+_seen: OrderedDict[tuple[str, FileStamp], NDArray[np.bool_]] = OrderedDict()
+
+
+def checked_pages(name: str, stamp: FileStamp, page_count: int) -> NDArray[np.bool_]:
+    """A flag for each page, shared by every reader of the very same unchanged file; set it after checking."""
+    is_coarse = stamp.changed_ns % 1_000_000_000 == 0
+    if time.time_ns() - stamp.changed_ns < (_COARSE_SETTLED_NS if is_coarse else _SETTLED_NS):
+        return np.zeros(page_count, bool)
+    with _lock:
+        flags = _seen.setdefault((name, stamp), np.zeros(page_count, bool))
+        _seen.move_to_end((name, stamp))
+        if len(_seen) > _MAX_FILES:
+            _seen.popitem(last=False)
+        return flags
