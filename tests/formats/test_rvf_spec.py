@@ -9,8 +9,8 @@ import pytest
 
 import warpdata.formats.rvf as room
 from tests.formats.spec_tables import assert_spec_matches
-from warpdata.formats.rvf import layout
-from warpdata.formats.rvf.payloads import layout as records
+from warpdata.formats.rvf.container import layout
+from warpdata.formats.rvf.segments import layout as records
 
 SPEC = Path(room.__file__).parent / "SPEC.md"
 
@@ -32,12 +32,6 @@ TABLES = [
     ("PQ shape", records.PqShape, records.PQ_SHAPE),
     ("Residual shape", records.ResidualShape, records.RESIDUAL_SHAPE),
     ("Sketch header", records.SketchHeader, records.SKETCH_HEADER),
-    ("Overlay head", records.OverlayHead, records.OVERLAY_HEAD),
-    ("Edge delta", records.EdgeDelta, records.EDGE_DELTA),
-    ("Overlay partition", records.OverlayPartition, records.OVERLAY_PARTITION),
-    ("Overlay witness", records.OverlayWitness, records.OVERLAY_WITNESS),
-    ("Overlay rollback", records.OverlayRollback, records.OVERLAY_ROLLBACK),
-    ("Domain head", records.DomainHead, records.DOMAIN_HEAD),
     ("Record head", layout.TlvHead, layout.TLV_HEAD),
     ("Directory entry", layout.DirectoryEntry, layout.DIRECTORY_ENTRY),
     ("Chain", layout.OverlayChain, layout.OVERLAY_CHAIN),
@@ -46,7 +40,6 @@ TABLES = [
     ("Deletion bitmap", layout.ContainerEntry, layout.CONTAINER_ENTRY),
     ("Journal header", records.JournalHeader, records.JOURNAL_HEADER),
     ("Meta header", records.MetaHeader, records.META_HEADER),
-    ("Witness link", records.WitnessLink, records.WITNESS_LINK),
     ("Crypto head", records.CryptoHead, records.CRYPTO_HEAD),
     ("Writer lock", layout.WriterLockRecord, layout.WRITER_LOCK),
     ("Runtime manifest head", records.RuntimeManifestHead, records.RUNTIME_MANIFEST_HEAD),

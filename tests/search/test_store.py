@@ -26,12 +26,12 @@ from warpdata.errors import (
     WarpError,
     WriterClosedError,
 )
-from warpdata.formats.rvf import layout
-from warpdata.formats.rvf.layout import SegmentType
-from warpdata.formats.rvf.segment import SegmentOptions
-from warpdata.formats.rvf.signing import SigningKey, load_public, save_public
-from warpdata.formats.rvf.writer import NewSegment
-from warpdata.search.ann import Graph
+from warpdata.formats.rvf.container import layout
+from warpdata.formats.rvf.container.layout import SegmentType
+from warpdata.formats.rvf.container.segment import SegmentOptions
+from warpdata.formats.rvf.container.signing import SigningKey, load_public, save_public
+from warpdata.formats.rvf.container.writer import NewSegment
+from warpdata.search.query.ann import Graph
 from warpdata.search.store import VectorStore
 
 RNG = np.random.default_rng(11)
@@ -654,7 +654,7 @@ def test_signatures(tmp_path: Path, algorithm: str) -> None:
 
 
 def test_a_changed_root_breaks_its_signature(tmp_path: Path) -> None:
-    from warpdata.formats.rvf import manifest
+    from warpdata.formats.rvf.container import manifest
 
     path = tmp_path / "r.rvf"
     key = SigningKey.generate("ed25519")
@@ -668,17 +668,6 @@ def test_a_changed_root_breaks_its_signature(tmp_path: Path) -> None:
 
         assert manifest.root_message(dataclasses.replace(root, total_vector_count=4), bytes(32)) != message
         assert manifest.root_message(root, bytes(31) + b"x") != message
-
-
-def test_witness_chain_grows(tmp_path: Path) -> None:
-    from warpdata.search.rewrite import witness_chain
-
-    with VectorStore.create(tmp_path / "w.rvf", dim=8) as store:
-        store.add(data(50))
-        store.build_index("flat")
-        store.compact()
-        chain = witness_chain(store._content)
-        assert len(chain) == 2
 
 
 def test_export_to_both_dialects(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from warpdata.convert.aligning import OUTCOMES, AlignOptions, steps_with
+from warpdata.convert.aligning import AlignOptions, steps_with
 from warpdata.convert.importing import OnError, Progress
 from warpdata.convert.receipt import ConversionReceipt, Note, note_of
 from warpdata.convert.rows import EXACT_NS
@@ -163,7 +163,7 @@ def episode_notes(
 
 def _comes_later(signal: Signal, steps: Steps) -> bool:
     """Whether what an action led to stands with the observation after it."""
-    return steps.outcome == "next" and signal.meta.role in OUTCOMES
+    return steps.comes_later(signal)
 
 
 def _exact_rows(signal: Signal, steps: Steps) -> int | None:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
 
 from warpdata.bytekit.io.open_files import Claim, OpenFiles
 from warpdata.bytekit.process import system
+from warpdata.bytekit.reopen import Reopens
 from warpdata.bytekit.view import byte_view
 from warpdata.errors import BlobChangedError, BlobNotFoundError, PermissionError_, StoreError, TruncatedError
 
@@ -244,7 +245,7 @@ _FAR_PAGE_BYTES = 256 << 10
 _FAR_PAGES = 32
 
 
-class FarRangeReader:
+class FarRangeReader(Reopens):
     """Ranges of a reader that answers slowly: small ones come out of large pages, the last of which are kept."""
 
     def __init__(self, reader: RangeReader) -> None:
@@ -297,9 +298,6 @@ class FarRangeReader:
         """Close what it reads from."""
         self._pages.clear()
         self._reader.close()
-
-    def __reduce__(self) -> tuple[type[FarRangeReader], tuple[RangeReader]]:
-        return (FarRangeReader, (self._reader,))
 
 
 class FileRangeReader:
@@ -419,7 +417,7 @@ class FileStamp(NamedTuple):
         return cls(found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns)
 
 
-class MmapRangeReader:
+class MmapRangeReader(Reopens):
     """Ranges of a local file as views of a memory mapping: no copy, pages come as they are touched."""
 
     is_local = True
@@ -462,9 +460,6 @@ class MmapRangeReader:
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-    def __reduce__(self) -> tuple[type[MmapRangeReader], tuple[str]]:
-        return (MmapRangeReader, (self.name,))
 
 
 OPEN_FILES = OpenFiles()

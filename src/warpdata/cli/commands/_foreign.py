@@ -6,7 +6,7 @@ import argparse
 from typing import TYPE_CHECKING, Any
 
 from warpdata.cli import exits
-from warpdata.cli.commands._runner import add_runner, ray_of
+from warpdata.cli.arguments import add_runner, ray_of
 from warpdata.cli.console import add_json_flag
 
 if TYPE_CHECKING:

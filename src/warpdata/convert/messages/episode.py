@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, get_args
 
 import numpy as np
@@ -14,22 +15,23 @@ from warpdata.bytekit.reopen import Reopens
 from warpdata.convert.kept_values import packed, unpacked
 from warpdata.convert.messages.log import MessageLog
 from warpdata.convert.messages.own import OWN, open_own_topic
-from warpdata.convert.messages.topic import MakeSignal, TimeKind, Topic
+from warpdata.convert.messages.topic import TimeKind, Topic
 from warpdata.convert.place import Place
 from warpdata.convert.plain_names import plain_name
 from warpdata.episodes.collection.episodes import EpisodesSource
 from warpdata.errors import BlobNotFoundError, WarpError, nearest
 from warpdata.timeline.episode import Episode
-from warpdata.timeline.lazy_signals import LazySignals
+from warpdata.timeline.lazy_signals import LazySignals, ReadOnlyDict
 from warpdata.timeline.memory import ArraySignal
 from warpdata.timeline.meta import OBJECT, Role, SignalMeta
-from warpdata.timeline.readonly import ReadOnlyDict
 from warpdata.timeline.signal import Signal
 from warpdata.timeline.source import EpisodeSource
 
 KEPT = "messages"
 """Key in the metadata of an episode: channels, schemas and other records of the recording."""
 ATTACHMENTS = "message.attachments"
+"""Signal with the data of attachments; the rest of them is metadata."""
+ATTACHMENT_KEYS = ("name", "media_type", "log_ns", "create_ns")
 
 FindRecordings = Callable[[Place], Mapping[str, list[str]]]
 """Files of every recording by its id; one empty name if the place itself is the file."""
@@ -140,19 +142,20 @@ class MessageSource(Reopens, EpisodeSource):
     @cached_property
     def signals(self) -> Mapping[str, Signal]:
         """A signal per field; types are known now, values are read on use."""
-        makers: dict[str, MakeSignal] = {}
+        openers: dict[str, Callable[[str], Signal]] = {}
         topics = {topic.number: topic for topic in self.topics}
         for number in self._chosen:
             topic = topics.get(number)
             if topic is None:
-                name, make = open_own_topic(self._log, number)
-                makers[name] = make
+                name, opener = open_own_topic(self._log, number)
+                openers[name] = opener
             elif len(topic):
-                for field, make in topic.signals().items():
-                    makers[_free_name(f"{topic.base}/{plain_name(field)}", makers)] = make
+                for label in topic.signal_names():
+                    name = _free_name(f"{topic.base}/{plain_name(label)}", openers)
+                    openers[name] = partial(topic.open_signal, label)
         if self._log.attachments:
-            makers[_free_name(ATTACHMENTS, makers)] = self._make_attachments
-        return LazySignals(lambda: makers, lambda name: makers[name](name))
+            openers[_free_name(ATTACHMENTS, openers)] = self._open_attachments
+        return LazySignals(lambda: openers, lambda name: openers[name](name))
 
     @cached_property
     def static(self) -> Mapping[str, Any]:
@@ -177,13 +180,7 @@ class MessageSource(Reopens, EpisodeSource):
                 schemas.append(schema)
             channels.append(_describe_topic(topic, schemas.index(schema)))
         attachments = [
-            {
-                "name": each.name,
-                "media_type": each.media_type,
-                "log_ns": each.log_ns,
-                "create_ns": each.create_ns,
-            }
-            for each in self._log.attachments
+            {key: getattr(attachment, key) for key in ATTACHMENT_KEYS} for attachment in self._log.attachments
         ]
         kept = {
             **self._log.about,
@@ -200,14 +197,13 @@ class MessageSource(Reopens, EpisodeSource):
         """Size of all messages."""
         return sum(self._log.payload_bytes(number) for number in range(len(self._log.channels)))
 
-    def _make_attachments(self, _name: str) -> Signal:
+    def _open_attachments(self, _name: str) -> Signal:
         attachments = self._log.attachments
         data = np.empty(len(attachments), object)
-        data[:] = [each.data for each in attachments]
+        data[:] = [attachment.data for attachment in attachments]
         steps = np.arange(len(attachments))
-        times = (
-            np.maximum.accumulate(np.array([each.log_ns for each in attachments], np.int64) - steps) + steps
-        )
+        log_ns = np.array([attachment.log_ns for attachment in attachments], np.int64)
+        times = np.maximum.accumulate(log_ns - steps) + steps
         return ArraySignal(times, data, SignalMeta(OBJECT, (), "bytes", role="other"))
 
 

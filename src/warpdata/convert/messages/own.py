@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from warpdata.bytekit.dtype import dtype_named
 from warpdata.bytekit.jsontext import parse_json_object
 from warpdata.convert.messages.log import MessageLog
-from warpdata.convert.messages.topic import MakeSignal, Topic
+from warpdata.convert.messages.topic import Topic
 from warpdata.convert.rows import RowsSignal
 from warpdata.errors import CorruptLayoutError, WarpError
 from warpdata.timeline.meta import OBJECT, SignalMeta, as_kind, as_role
@@ -25,8 +25,8 @@ RECEIPT = "warpdata.receipt"
 """Name of the metadata record with the receipt, in a file that was exported alone."""
 
 
-def open_own_topic(log: MessageLog, number: int) -> tuple[str, MakeSignal]:
-    """Name and maker of the signal of a topic that warpdata wrote."""
+def open_own_topic(log: MessageLog, number: int) -> tuple[str, Callable[[str], Signal]]:
+    """Name of the signal of a topic that warpdata wrote, and the function that opens it under a name."""
     channel = log.channels[number]
     try:
         stated = parse_json_object(channel.metadata[OWN].encode())
@@ -63,7 +63,7 @@ def _make_signal(topic: Topic, meta: SignalMeta, name: str) -> Signal:
         return RowsSignal(np.empty(0, np.int64), meta, partial(_slice, empty), 0)
     payload = topic.payload
     if payload is not None and payload.field == "data" and payload.kind in ("stills", "video"):
-        return topic.make_payload(name)
+        return topic.open_payload(name)
     return RowsSignal(topic.read_times, meta, partial(_read_rows, topic, meta), len(topic))
 
 

@@ -92,17 +92,17 @@ class RestoredTopic(MessageLog):
 
     def is_unchanged(self, episode: Episode, topic: Topic) -> bool:
         """Whether every signal of the topic has the values and times that its messages hold."""
-        for field, make in topic.signals().items():
+        for field in topic.signal_names():
             base = f"{topic.base}/{plain_name(field)}"
             candidates = [base, *(f"{base}.{number}" for number in range(2, 6))]
-            name = next((each for each in candidates if each in episode.signals), None)
+            name = next((candidate for candidate in candidates if candidate in episode.signals), None)
             if name is None or not np.array_equal(episode[name].timestamps, topic.read_times()):
                 return False
             is_content = self._payload is not None and field == self._payload.field
             if (
                 not is_content
                 and not field.startswith("message.")
-                and not _is_equal(make(name), episode[name])
+                and not _is_equal(topic.open_signal(field, name), episode[name])
             ):
                 return False
             self.signal_names.append(name)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Any, Literal, Protocol
 
@@ -27,13 +27,11 @@ from warpdata.episodes.sources.file_video import FileVideo, SourceVideo
 from warpdata.episodes.sources.stills import StillsSignal
 from warpdata.errors import CorruptLayoutError, FormatError
 from warpdata.formats.episodedir.video import list_packets
-from warpdata.timeline.meta import OBJECT, Kind, Role, SignalMeta, guess_role, numeric_kind
+from warpdata.timeline.meta import OBJECT, Role, SignalMeta, guess_role, numeric_kind
 from warpdata.timeline.signal import Signal
 from warpdata.timeline.times import frozen
 
 TimeKind = Literal["log", "publish", "header"]
-MakeSignal = Callable[[str], Signal]
-"""Makes a signal under a name."""
 
 LOG_TIMES, PUBLISH_TIMES, SEQUENCE = "message.log_time_ns", "message.publish_time_ns", "message.sequence"
 _STAMPS = {LOG_TIMES: "log_ns", PUBLISH_TIMES: "publish_ns", SEQUENCE: "sequence"}
@@ -86,7 +84,7 @@ def open_decoder(channel: LogChannel, path: str) -> Decoder:
 
 
 class Topic(Reopens):
-    """The messages of one channel; fields are found by decoding all messages once, on first use."""
+    """The messages of one channel; fields follow from decoding all messages once, on first use."""
 
     def __init__(
         self,
@@ -147,7 +145,9 @@ class Topic(Reopens):
     def fields(self) -> dict[str, FieldSummary]:
         """Summaries of all fields except the payload."""
         summaries, payload = self._survey
-        return {name: each for name, each in summaries.items() if payload is None or name != payload.field}
+        return {
+            name: summary for name, summary in summaries.items() if payload is None or name != payload.field
+        }
 
     @property
     def payload(self) -> Payload | None:
@@ -203,7 +203,7 @@ class Topic(Reopens):
         return "header" if self._time == "header" and self._stamp_fields() is not None else "log"
 
     def _stamp_fields(self) -> tuple[str, str] | None:
-        scalars = {name for name, each in self.fields.items() if each.kind == "numbers" and not each.shape}
+        scalars = {name for name, field in self.fields.items() if field.kind == "numbers" and not field.shape}
         return next((pair for pair in _HEADER_STAMPS if scalars.issuperset(pair)), None)
 
     def _read_header_times(self) -> NDArray[np.int64]:
@@ -313,58 +313,51 @@ class Topic(Reopens):
 
     # Signals.
 
-    def signals(self) -> dict[str, MakeSignal]:
+    def signal_names(self) -> list[str]:
         """Every signal of the topic by the part of its name after `base`."""
-        makers: dict[str, MakeSignal] = {}
+        names: list[str] = []
         for name, summary in self.fields.items():
-            if summary.kind in ("skipped", "names"):
-                continue
-            makers[name] = partial(self._make_field, name, summary)
-            if summary.kind == "ragged":
-                makers[f"{name}{LENGTH}"] = partial(self._make_other, f"{name}{LENGTH}", "scalar")
-        if self.payload is not None:
-            makers[self.payload.field] = self.make_payload
-        for name in _STAMPS:
-            makers[name] = partial(self._make_other, name, "scalar")
-        name = BYTES if self.payload is None else ENVELOPE
-        makers[name] = partial(self._make_other, name, "bytes")
-        return makers
+            if summary.kind not in ("skipped", "names"):
+                names += [name, f"{name}{LENGTH}"] if summary.kind == "ragged" else [name]
+        payload = self.payload
+        return [*names, *_STAMPS, BYTES] if payload is None else [*names, payload.field, *_STAMPS, ENVELOPE]
+
+    def open_signal(self, label: str, name: str) -> Signal:
+        """The signal that `signal_names` lists as `label`, under its full name."""
+        if self.payload is not None and label == self.payload.field:
+            return self.open_payload(name)
+        summary = self.fields.get(label)
+        meta = SignalMeta(
+            np.dtype("<i8"), (), "scalar", role="other", clock=self._clock
+        )  # stamps and lengths
+        if label in (BYTES, ENVELOPE):
+            meta = SignalMeta(OBJECT, (), "bytes", role="other", clock=self._clock)
+        elif summary is not None and summary.dtype:
+            dtype, shape, kind = np.dtype(summary.dtype), summary.shape, numeric_kind(summary.shape)
+            labels = self.fields.get("name")  # a list of names beside numbers, as joints have it, names them
+            is_named = labels is not None and summary.kind == "numbers" and shape == (len(labels.names),)
+            names = labels.names if labels is not None and is_named else None
+            role = self._choose_role(name, kind)
+            meta = SignalMeta(dtype, shape, kind, names=names, role=role, clock=self._clock)
+        elif summary is not None:
+            kind = "bytes" if summary.kind == "bytes" else "text"
+            meta = SignalMeta(OBJECT, (), kind, role="event", clock=self._clock)
+        return RowsSignal(self.read_times, meta, partial(self.rows, label), len(self))
 
     @property
     def static(self) -> dict[str, Any]:
         """Lists of names that are the same in every message."""
-        return {name: list(each.names) for name, each in self.fields.items() if each.kind == "names"}
+        return {name: list(field.names) for name, field in self.fields.items() if field.kind == "names"}
 
     @property
     def skipped(self) -> dict[str, str]:
         """Fields that no signal can hold, with the reason; they are in the messages."""
-        return {name: each.reason for name, each in self.fields.items() if each.kind == "skipped"}
+        return {name: field.reason for name, field in self.fields.items() if field.kind == "skipped"}
 
     def _choose_role(self, name: str, kind: str) -> Role:
         return self._role or guess_role(name, kind).role
 
-    def _make_field(self, field: str, summary: FieldSummary, name: str) -> Signal:
-        if summary.kind in ("numbers", "ragged"):
-            kind = numeric_kind(summary.shape)
-            labels = self.fields.get("name")
-            names = None  # a list of names beside numbers, as joints have it, names them
-            if labels is not None and summary.kind == "numbers" and summary.shape == (len(labels.names),):
-                names = labels.names or None
-            role = self._choose_role(name, kind)
-            meta = SignalMeta(
-                np.dtype(summary.dtype), summary.shape, kind, names=names, role=role, clock=self._clock
-            )
-        else:
-            kind = "bytes" if summary.kind == "bytes" else "text"
-            meta = SignalMeta(OBJECT, (), kind, role="event", clock=self._clock)
-        return RowsSignal(self.read_times, meta, partial(self.rows, field), len(self))
-
-    def _make_other(self, label: str, kind: Kind, _name: str) -> Signal:
-        dtype = OBJECT if kind == "bytes" else np.dtype("<i8")
-        meta = SignalMeta(dtype, (), kind, role="other", clock=self._clock)
-        return RowsSignal(self.read_times, meta, partial(self.rows, label), len(self))
-
-    def make_payload(self, name: str) -> Signal:
+    def open_payload(self, name: str) -> Signal:
         """The large field as a signal."""
         payload = self.payload
         assert payload is not None

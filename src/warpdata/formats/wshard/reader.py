@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from warpdata.bytekit.buffers import BUFFERS
 from warpdata.bytekit.checksum import crc32c
 from warpdata.bytekit.codec import decode
 from warpdata.bytekit.io.ranges import (
@@ -46,8 +45,6 @@ CHECK_STEP_BYTES = 32 << 20
 
 _SMALL_BYTES = 128 << 10
 """Blocks that are decompressed or fetched, and held, as a whole."""
-
-_BYTE = np.dtype(np.uint8)
 
 Source = str | os.PathLike[str] | RangeReader | bytes | BinaryIO
 Verify = Literal["block", "window"] | bool
@@ -417,7 +414,7 @@ class ShardReader:
             number = first + index
             part = stored[table.disk_starts[number] - base : table.disk_starts[number + 1] - base]
             try:
-                frame = _kept_copy(table.decode_frames(number, number + 1, part))
+                frame = memoryview(table.decode_frames(number, number + 1, part))
             except FormatError as error:
                 raise type(error)(error.message, block=block.name, path=self.path) from None
             frames[index] = frame
@@ -519,13 +516,6 @@ class ShardReader:
 
     def __reduce__(self) -> tuple[Any, ...]:
         return (_reopen, (self._reader, self._verify))
-
-
-def _kept_copy(data: bytes) -> memoryview:
-    """The same bytes in memory that is used again: what is kept comes and goes all the time."""
-    memory = BUFFERS.array((len(data),), _BYTE)
-    memory[:] = np.frombuffer(data, np.uint8)
-    return memory.data.toreadonly()
 
 
 def _reopen(reader: RangeReader, verify: Verify) -> ShardReader:
