@@ -26,20 +26,21 @@ from tests.servers import BUCKET, Proxy, run_s3
 import warpdata as wd
 from bench import measure
 from warpdata.bytekit.process.threads import map_in_threads
-from warpdata.catalog import growing, roster
 from warpdata.catalog.access import Access, access_options
-from warpdata.catalog.builder import DatasetBuilder
-from warpdata.catalog.card import cards
-from warpdata.catalog.expiry import expire_versions
-from warpdata.catalog.history import list_datasets, set_tag
+from warpdata.catalog.build import growing
+from warpdata.catalog.build.builder import DatasetBuilder
+from warpdata.catalog.build.card import cards
+from warpdata.catalog.build.packing import PackedShard
+from warpdata.catalog.build.recordings import episode_rows, episodes_table
+from warpdata.catalog.manage.expiry import expire_versions
+from warpdata.catalog.manage.history import list_datasets, set_tag
+from warpdata.catalog.manage.remotegc import collect
 from warpdata.catalog.names import parse_name
-from warpdata.catalog.packing import PackedShard
-from warpdata.catalog.pointer import Pointer, pack_pointer, read_pointer
-from warpdata.catalog.publish import PublishOptions, publish_to
-from warpdata.catalog.recordings import episode_rows, episodes_table
-from warpdata.catalog.remotegc import collect
-from warpdata.catalog.resolve import Resolver
-from warpdata.catalog.transfer import upload_bytes, upload_file
+from warpdata.catalog.publish import roster
+from warpdata.catalog.publish.pointer import Pointer, pack_pointer, read_pointer
+from warpdata.catalog.publish.publish import PublishOptions, publish_after
+from warpdata.catalog.publish.transfer import upload_bytes, upload_file
+from warpdata.catalog.read.resolve import Resolver
 from warpdata.episodes.collection.facts import joined_tables
 from warpdata.formats.manifest import layout
 from warpdata.formats.manifest.fields import blob_of
@@ -341,7 +342,9 @@ def put_episodes(name: str, paths: Sequence[Path], sizes: Sizes, work: Path) -> 
         manifest, uploads = old_manifest(builder, paths, sizes)
         store = opened.catalogs[0].store
         assert store is not None
-        publish_to(store, parse_name(name), manifest, uploads, PublishOptions(workers=8))
+        dataset = parse_name(name)
+        seen = read_pointer(store, dataset.latest_key)
+        publish_after(store, dataset, seen, manifest, uploads, PublishOptions(workers=8))
     return len(pack_manifest(manifest))
 
 

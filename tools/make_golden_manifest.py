@@ -10,7 +10,7 @@ import numpy as np
 
 from warpdata.bytekit.checksum import sha256_hex
 from warpdata.catalog.names import parse_name
-from warpdata.catalog.signing import public_text, seeded_key, signature_file
+from warpdata.catalog.publish.signing import public_text, seeded_key, signature_file
 from warpdata.formats.manifest.fields import blob_of, table_shard_of
 from warpdata.formats.manifest.guide import ShardGuide, pack_guide
 from warpdata.formats.manifest.model import (

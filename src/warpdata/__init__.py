@@ -27,14 +27,14 @@ if TYPE_CHECKING:
     from warpdata._api.importing import export_episodes as export_episodes
     from warpdata._api.importing import import_episodes as import_episodes
     from warpdata._api.importing import lerobot_dataset as lerobot_dataset
-    from warpdata.catalog.builder import DatasetBuilder as DatasetBuilder
+    from warpdata.catalog.build.builder import DatasetBuilder as DatasetBuilder
     from warpdata.catalog.dataset import Dataset as Dataset
-    from warpdata.catalog.refs import AudioRef as AudioRef
-    from warpdata.catalog.refs import EpisodeFileRef as EpisodeFileRef
-    from warpdata.catalog.refs import FileRef as FileRef
-    from warpdata.catalog.refs import ImageRef as ImageRef
-    from warpdata.catalog.refs import VideoRef as VideoRef
-    from warpdata.catalog.refs import read_refs as read_refs
+    from warpdata.catalog.read.refs import AudioRef as AudioRef
+    from warpdata.catalog.read.refs import EpisodeFileRef as EpisodeFileRef
+    from warpdata.catalog.read.refs import FileRef as FileRef
+    from warpdata.catalog.read.refs import ImageRef as ImageRef
+    from warpdata.catalog.read.refs import VideoRef as VideoRef
+    from warpdata.catalog.read.refs import read_refs as read_refs
     from warpdata.catalog.table import Table as Table
     from warpdata.corpora.batch import RowBatch as RowBatch
     from warpdata.corpora.mixed import MixedRows as MixedRows
@@ -132,7 +132,7 @@ _HOMES: dict[str, str] = {
     "Channel": "warpdata.formats.wshard.channel",
     "CorpusWriter": "warpdata.corpora.writer",
     "Dataset": "warpdata.catalog.dataset",
-    "DatasetBuilder": "warpdata.catalog.builder",
+    "DatasetBuilder": "warpdata.catalog.build.builder",
     "DiskEpisodeWriter": "warpdata.episodes.record.disk_writer",
     "Episode": "warpdata.timeline.episode",
     "Episodes": "warpdata.episodes.collection.episodes",

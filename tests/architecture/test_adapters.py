@@ -19,7 +19,7 @@ ADAPTERS: dict[str, set[str]] = {
     "zstandard": {"bytekit/codec.py"},
     "lz4": {"bytekit/codec.py"},
     "ml_dtypes": {"bytekit/dtype.py"},
-    "cryptography": {"catalog/signing.py", "formats/rvf/container/signing.py"},
+    "cryptography": {"catalog/publish/signing.py", "formats/rvf/container/signing.py"},
     "duckdb": {"sql/engine.py"},
     "faiss": {"search/query/ann.py"},
     "h5py": {"convert/hdf5/file.py"},
@@ -34,22 +34,23 @@ ADAPTERS: dict[str, set[str]] = {
     "pqcrypto": {"formats/rvf/container/signing.py"},
     "pyarrow": {
         "bytekit/arrow_arrays.py",
-        "catalog/bindings.py",
-        "catalog/growing.py",
-        "catalog/artifact_contents.py",
-        "catalog/recordings.py",
+        "catalog/build/bindings.py",
+        "catalog/build/fitting.py",
+        "catalog/build/growing.py",
+        "catalog/read/artifact_contents.py",
+        "catalog/build/recordings.py",
         "sql/arrow_source.py",
         "sql/engine.py",
         "sql/frames.py",
         "sql/enginetypes.py",
-        "catalog/refarray.py",
-        "catalog/rowfilter.py",
-        "catalog/rowgroups.py",
+        "catalog/read/refarray.py",
+        "catalog/read/rowfilter.py",
+        "catalog/read/rowgroups.py",
         "sql/rowpicking.py",
-        "catalog/rowsources.py",
-        "catalog/sources.py",
+        "catalog/build/rowsources.py",
+        "catalog/build/sources.py",
         "catalog/table.py",
-        "catalog/arrowout.py",
+        "catalog/read/arrowout.py",
         "convert/lerobot/tables.py",
         "convert/minari/arrow.py",
         "convert/parquet.py",
@@ -67,9 +68,9 @@ ADAPTERS: dict[str, set[str]] = {
     },
     "tornado": {"viewer/server.py"},
     "urllib3": {"stores/webclient.py"},
-    "PIL": {"catalog/media.py", "formats/episodedir/pictures.py", "loading/windows/images.py"},
-    "soundfile": {"catalog/media.py"},
-    "av": {"catalog/media.py", "formats/episodedir/video.py"},
+    "PIL": {"catalog/read/media.py", "formats/episodedir/pictures.py", "loading/windows/images.py"},
+    "soundfile": {"catalog/read/media.py"},
+    "av": {"catalog/read/media.py", "formats/episodedir/video.py"},
     "torch": {"convert/lerobot/dataset.py", "corpora/torch.py"},
     "array_record": {"convert/rlds/records.py"},
     "rosbags": {"convert/messages/definitions.py"},
@@ -86,8 +87,8 @@ FREE = {"numpy", "warpdata"}
 OPTIONAL_ADAPTERS: set[str] = {
     "sql/engine.py",
     "sql/frames.py",
-    "catalog/media.py",
-    "catalog/signing.py",
+    "catalog/read/media.py",
+    "catalog/publish/signing.py",
     "convert/hdf5/file.py",
     "convert/zarr/codecs.py",
     "convert/rlds/records.py",
@@ -185,8 +186,8 @@ LATE = {
     "episodes/sources/opening.py",  # a shard by step needs no parquet library
     "episodes/collection/episodes.py",  # conditions load pyarrow.dataset, and with it pandas where that is installed
     "stores/webclient.py",  # urllib3 opens a socket when it is loaded, which local mode must not
-    "catalog/refs.py", "catalog/artifact_contents.py",  # what was pickled opens its dataset again
-    "catalog/rowfilter.py", "catalog/rowgroups.py",  # pyarrow's datasets load pandas: only for SQL
+    "catalog/read/refs.py", "catalog/read/artifact_contents.py",  # what was pickled opens its dataset again
+    "catalog/read/rowfilter.py", "catalog/read/rowgroups.py",  # pyarrow's datasets load pandas: only for SQL
     "search/query/searcher.py",  # conditions load the SQL engine
     "catalog/dataset.py",  # a dataset publishes a lane about itself, and publishing opens datasets
 }  # fmt: skip

@@ -283,8 +283,8 @@ def viewed(folder: Path, wd) -> None:
 def cached(folder: Path) -> None:
     """Pages of a blob, more in one run than one call writes."""
     from warpdata.bytekit.checksum import sha256_hex
-    from warpdata.stores.blobs import BlobAddress, BlobReader
-    from warpdata.stores.cache import PageCache
+    from warpdata.stores.cache.blobs import BlobAddress, BlobReader
+    from warpdata.stores.cache.page_cache import PageCache
     from warpdata.stores.digest import digest_bytes
     from warpdata.stores.memory import MemoryStore
 

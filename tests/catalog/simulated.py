@@ -24,16 +24,6 @@ class Crashed(BaseException):
     """The process died here."""
 
 
-class BlindStore(MemoryStore):
-    """A store that takes no notice of conditions, as some servers do."""
-
-    is_conditional = False
-
-    def compare_and_swap(self, key: str, data: Any, etag: str | None) -> Any:
-        with self._lock:
-            return self._put(key, bytes(data))
-
-
 class LossyStore:
     """A store as one process sees it, where the answer to one of its requests is lost: it was done, and it failed."""
 
@@ -110,7 +100,6 @@ class ProcessStore:
         self._inner = process.world.store
         self.address = self._inner.address
         self.is_local = False
-        self.is_conditional = self._inner.is_conditional
 
     @property
     def requests(self) -> int:

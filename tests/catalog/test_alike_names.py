@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -13,13 +12,8 @@ import warpdata as wd
 from tests.servers import run_http
 from warpdata.bytekit.io import filenames
 from warpdata.bytekit.io.filenames import folded
-from warpdata.catalog import resolve
-from warpdata.catalog.access import Access, access_options
-from warpdata.catalog.copying import copy_dataset
-from warpdata.catalog.history import delete_tag, list_tags, set_tag
-from warpdata.catalog.names import parse_name
-from warpdata.errors import BlobNotFoundError, ConflictError, DatasetNotFoundError, OfflineError
-from warpdata.settings import Settings
+from warpdata.catalog.read import resolve
+from warpdata.errors import OfflineError
 from warpdata.stores.local import LocalStore
 
 
@@ -71,68 +65,10 @@ def case_blind(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(filenames, "tells_apart", lambda folder: False)
 
 
-def publish(catalog: Path, value: int, *tags: str, extends: bool = False) -> str:
+def publish(catalog: Path, value: int, *tags: str) -> str:
     with wd.DatasetBuilder("a/b", catalog=catalog) as builder:
         builder.add_table("main", {"x": [value]})
-        return (builder.extend() if extends else builder).publish(tags=tags).version
-
-
-def opened(catalog: Path) -> Access:
-    return Access(access_options(Settings.from_env(), catalogs=(str(catalog),)))
-
-
-def tags_of(catalog: Path) -> dict[str, str]:
-    return list_tags(opened(catalog).catalogs[0], parse_name("a/b"))
-
-
-Write = Callable[[Path], object]
-WRITES: dict[str, Write] = {
-    "publish": lambda catalog: publish(catalog, 2, "best"),
-    "extend": lambda catalog: publish(catalog, 2, "best", extends=True),
-    "two at once": lambda catalog: publish(catalog, 2, "New", "new"),
-    "tag": lambda catalog: set_tag(
-        opened(catalog), opened(catalog).catalogs[0], parse_name(f"a/b@{publish(catalog, 2)}"), "best"
-    ),
-    "tag of the same version": lambda catalog: set_tag(
-        opened(catalog), opened(catalog).catalogs[0], parse_name("a/b@Best"), "best"
-    ),
-    "copy": lambda catalog: copy_dataset(
-        opened(catalog.parent / "other"), opened(catalog), parse_name("a/b")
-    ),
-}
-
-
-@pytest.mark.parametrize("how", WRITES)
-def test_a_tag_never_takes_the_place_of_another(tmp_path: Path, case_blind: None, how: str) -> None:
-    catalog = tmp_path / "catalog"
-    publish(tmp_path / "other", 3, "best")
-    first = publish(catalog, 1, "Best")
-    with pytest.raises(ConflictError, match="for one name"):
-        WRITES[how](catalog)
-    assert tags_of(catalog) == {"Best": first}
-    assert publish(catalog, 4, "Best") == tags_of(catalog)["Best"], "its own name moves"
-
-
-@pytest.mark.parametrize("how", WRITES)
-def test_other_disks_hold_both(tmp_path: Path, how: str) -> None:
-    catalog = tmp_path / "catalog"
-    publish(tmp_path / "other", 3, "best")
-    first = publish(catalog, 1, "Best")
-    WRITES[how](catalog)
-    assert tags_of(catalog)["Best"] == first
-    assert len(tags_of(catalog)) >= 2
-
-
-def test_a_tag_is_found_and_deleted_by_its_own_name_only(tmp_path: Path, case_blind: None) -> None:
-    version = publish(tmp_path, 1, "Best")
-    assert wd.dataset("a/b@Best", catalog=str(tmp_path)).version == version
-    with pytest.raises(DatasetNotFoundError):
-        wd.dataset("a/b@best", catalog=str(tmp_path))
-    with pytest.raises(BlobNotFoundError, match="no tag 'best'"):
-        delete_tag(opened(tmp_path).catalogs[0], parse_name("a/b"), "best")
-    assert tags_of(tmp_path) == {"Best": version}
-    delete_tag(opened(tmp_path).catalogs[0], parse_name("a/b"), "Best")
-    assert tags_of(tmp_path) == {}
+        return builder.publish(tags=tags).version
 
 
 def test_what_a_cache_remembers_of_one_tag_is_not_another(

@@ -16,7 +16,7 @@ from PIL import Image
 
 import warpdata as wd
 from tests.sweeps import enough_examples
-from warpdata.catalog import media
+from warpdata.catalog.read import media
 from warpdata.errors import CorruptLayoutError, DatasetError, TimeRangeError, WarpError
 
 

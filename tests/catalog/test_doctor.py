@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from warpdata.catalog import doctor
 from warpdata.catalog.access import Catalog, access_options
+from warpdata.catalog.manage import doctor
 from warpdata.errors import MissingExtraError, PermissionError_, TruncatedError, UnavailableError
 from warpdata.settings import Settings
 from warpdata.stores.memory import MemoryStore
@@ -36,10 +36,6 @@ class Unconditional(MemoryStore):
             return self._put(key, bytes(data))
 
 
-class SwitchedOff(Unconditional):
-    is_conditional = False
-
-
 class Late(MemoryStore):
     def __init__(self) -> None:
         super().__init__(now_s=lambda: 0.0)
@@ -57,8 +53,7 @@ def examine(**changes: Any) -> dict[str, doctor.Check]:
         (NoAnswer, {"": True}, "nobody answers", ""),
         (ReadOnly, {": publish": False}, "may not be written", "write access"),
         (NoRanges, {": range read": True}, "the answer is short", "answers ranges"),
-        (Unconditional, {": conditional put": False}, "ignores conditions", "conditional=off"),
-        (SwitchedOff, {}, "", ""),
+        (Unconditional, {": conditional put": False}, "ignores conditions", "conditional writes"),
         (Late, {": clock": False}, " s apart", "clock"),
     ],
 )

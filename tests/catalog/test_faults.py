@@ -31,7 +31,7 @@ from warpdata.stores.reliable import RetryPolicy
 
 FORKS = multiprocessing.get_context("forkserver")
 FORKS.set_forkserver_preload(
-    ["warpdata.catalog.builder", "warpdata.loading.tables.stream", "tests.catalog.test_faults"]
+    ["warpdata.catalog.build.builder", "warpdata.loading.tables.stream", "tests.catalog.test_faults"]
 )
 
 
@@ -96,7 +96,7 @@ def _publish(catalog: str, number: int, environment: dict[str, str]) -> None:
 
 def check_readers(store, complete: set[str]) -> str | None:
     """Whatever is visible is whole: every version listed has every blob."""
-    from warpdata.catalog.pointer import read_pointer
+    from warpdata.catalog.publish.pointer import read_pointer
 
     pointer = read_pointer(store, "datasets/ws/kill/latest.json").pointer
     if pointer is None:

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 import warpdata as wd
 from tests.sweeps import enough_examples
-from warpdata.catalog.sources import ParquetOptions
+from warpdata.catalog.build.sources import ParquetOptions
 
 ROWS = 60
 GROUP = 2
@@ -128,7 +128,7 @@ def test_a_float_costs_no_row_group_that_it_can_rule_out(
     dataset: wd.Dataset, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Where NaN satisfies nothing, groups are left out as before; so are those that another column rules out."""
-    monkeypatch.setattr("warpdata.catalog.rowgroups._GROUP_ROWS", 0)
+    monkeypatch.setattr("warpdata.catalog.read.rowgroups._GROUP_ROWS", 0)
     file = dataset.table().files.file(0)
     groups = range(len(file.group_rows))
     for expression in (pc.field("x") > 1e9, (pc.field("x") != 1) & (pc.field("zz") > 50)):

@@ -17,12 +17,13 @@ import warpdata as wd
 from tests.catalog.test_trust import new_key
 from tests.servers import run_http
 from warpdata.bytekit.io.commit import TEMP_MARK
-from warpdata.catalog import history, remotegc, roster
 from warpdata.catalog.access import Access, Catalog, access_options
-from warpdata.catalog.copying import copy_dataset
-from warpdata.catalog.mending import mend_version
+from warpdata.catalog.manage import history, remotegc
+from warpdata.catalog.manage.copying import copy_dataset
+from warpdata.catalog.manage.mending import mend_version
 from warpdata.catalog.names import parse_name
-from warpdata.catalog.rowgroups import schema_fields, schema_to_base64
+from warpdata.catalog.publish import roster
+from warpdata.catalog.read.rowgroups import schema_fields, schema_to_base64
 from warpdata.errors import (
     BlobNotFoundError,
     ConflictError,

@@ -12,18 +12,19 @@ from typing import Any
 
 import pytest
 
-from tests.catalog.simulated import BlindStore, Crashed, LossyStore, Process, ProcessStore, World
+from tests.catalog.simulated import Crashed, LossyStore, Process, ProcessStore, World
 from tests.sweeps import SOAK
 from warpdata.bytekit.checksum import sha256_hex
-from warpdata.catalog import claims, expiry, pointer, publish, remotegc
 from warpdata.catalog.access import AccessOptions, Catalog
-from warpdata.catalog.copying import copy_dataset
-from warpdata.catalog.history import tag_version
-from warpdata.catalog.mending import mend_version
+from warpdata.catalog.manage import expiry, remotegc
+from warpdata.catalog.manage.copying import copy_dataset
+from warpdata.catalog.manage.history import tag_version
+from warpdata.catalog.manage.mending import mend_version
 from warpdata.catalog.names import parse_name
-from warpdata.catalog.pointer import pack_pointer, read_pointer
-from warpdata.catalog.publish import PublishOptions
-from warpdata.catalog.transfer import Upload, stored_parts
+from warpdata.catalog.publish import claims, pointer, publish
+from warpdata.catalog.publish.pointer import read_pointer
+from warpdata.catalog.publish.publish import PublishOptions
+from warpdata.catalog.publish.transfer import Upload, stored_parts
 from warpdata.errors import (
     BlobNotFoundError,
     ConflictError,
@@ -180,9 +181,9 @@ def other_world() -> World:
     return world
 
 
-def new_world(monkeypatch: pytest.MonkeyPatch, kind: type[MemoryStore] = MemoryStore) -> World:
+def new_world(monkeypatch: pytest.MonkeyPatch) -> World:
     """The old world as it is when the play begins."""
-    world, old = World(kind), old_world()
+    world, old = World(MemoryStore), old_world()
     world.now_s = old.now_s
     world.store._blobs = dict(old.store._blobs)
     world.store._writes = old.store._writes
@@ -245,18 +246,15 @@ def play_at_random(world: World, dice: random.Random, crashes: float) -> None:
         check_ended_well(process)
 
 
-@pytest.mark.parametrize("kind", [MemoryStore, BlindStore])
 @pytest.mark.parametrize("crashes", [0.0, 0.01])
-def test_many_random_interleavings(
-    kind: type[MemoryStore], crashes: float, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_many_random_interleavings(crashes: float, monkeypatch: pytest.MonkeyPatch) -> None:
     for seed in range(25 if SOAK else 10):
-        world = new_world(monkeypatch, kind)
+        world = new_world(monkeypatch)
         try:
             play_at_random(world, random.Random(seed), crashes)
             check_settled(world)
         except (AssertionError, BlobNotFoundError) as error:
-            raise AssertionError(f"seed {seed} of {kind.__name__}: {error}") from error
+            raise AssertionError(f"seed {seed}: {error}") from error
 
 
 def steps_of(monkeypatch: pytest.MonkeyPatch, run: Callable[[ProcessStore], Any]) -> int:
@@ -316,15 +314,14 @@ def test_every_interruption_by_a_part_of_another(
 
 def crash_at_every_step(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     for step in range(1, steps_of(monkeypatch, CAST[name]) + 1):
-        for kind in (MemoryStore, BlindStore):
-            world = new_world(monkeypatch, kind)
-            process = world.start(name, CAST[name])
-            for _ in range(step):
-                if not process.is_done:
-                    world.let(process)
+        world = new_world(monkeypatch)
+        process = world.start(name, CAST[name])
+        for _ in range(step):
             if not process.is_done:
-                world.let(process, crash=True)
-            check_settled(world)
+                world.let(process)
+        if not process.is_done:
+            world.let(process, crash=True)
+        check_settled(world)
 
 
 @pytest.mark.parametrize(
@@ -339,22 +336,21 @@ def test_a_crash_at_every_step_then_a_collector_then_again(
 
 def check_sleep_at_every_step(monkeypatch: pytest.MonkeyPatch, name: str, steps: int) -> None:
     for step in range(1, steps):
-        for kind in (MemoryStore, BlindStore):
-            world = new_world(monkeypatch, kind)
-            world.checks.clear()
-            sleeper = world.start("sleeper", CAST[name])
-            for _ in range(step):
-                if not sleeper.is_done:
-                    world.let(sleeper)
-            world.now_s += 3 * DAY_S
-            deleter = world.start("deleter", expiring_and_collecting)
-            while not deleter.is_done:
-                world.let(deleter)
-            world.finish()
-            check_whole(world.store)
-            # Without conditional writes nobody moves a pointer that he looked at long ago.
-            expected = (WarpError,) if name == "tagger" else (ConflictError,) if kind is BlindStore else ()
-            assert sleeper.error is None or isinstance(sleeper.error, expected), sleeper.error
+        world = new_world(monkeypatch)
+        world.checks.clear()
+        sleeper = world.start("sleeper", CAST[name])
+        for _ in range(step):
+            if not sleeper.is_done:
+                world.let(sleeper)
+        world.now_s += 3 * DAY_S
+        deleter = world.start("deleter", expiring_and_collecting)
+        while not deleter.is_done:
+            world.let(deleter)
+        world.finish()
+        check_whole(world.store)
+        # Without conditional writes nobody moves a pointer that he looked at long ago.
+        expected = (WarpError,) if name == "tagger" else ()
+        assert sleeper.error is None or isinstance(sleeper.error, expected), sleeper.error
 
 
 @pytest.mark.parametrize("name", ["publisher of orphans", "publisher of an old version", "grower", "copier"])
@@ -379,37 +375,35 @@ def test_every_answer_may_be_lost(name: str, is_tried_again: bool, monkeypatch: 
     """What was done and is tried again is done; what failed for good is made good by running it again."""
     damaged = NAME.version_key(version_of("ab")) if name in ("repairer", "mender") else None
     for lost in range(1, steps_of(monkeypatch, CAST[name]) + 2):
-        for kind in (MemoryStore, BlindStore):
-            world = new_world(monkeypatch, kind)
-            if damaged:
-                world.checks.clear()
-                damage(world, damaged)
+        world = new_world(monkeypatch)
+        if damaged:
+            world.checks.clear()
+            damage(world, damaged)
 
-            def run(store: ProcessStore, lost: int = lost) -> Any:
-                lossy: Any = LossyStore(store, lost)
-                policy = RetryPolicy(sleep=lambda _: None)
-                return CAST[name](ReliableStore(lossy, policy=policy) if is_tried_again else lossy)
+        def run(store: ProcessStore, lost: int = lost) -> Any:
+            lossy: Any = LossyStore(store, lost)
+            policy = RetryPolicy(sleep=lambda _: None)
+            return CAST[name](ReliableStore(lossy, policy=policy) if is_tried_again else lossy)
 
-            first = world.start(name, run)
+        first = world.start(name, run)
+        world.finish()
+        if is_tried_again:
+            assert first.error is None, f"answer {lost}: {first.error}"
+        elif first.error is not None:
+            again = world.start(name, CAST[name])
             world.finish()
-            if is_tried_again:
-                assert first.error is None, f"answer {lost} of {kind.__name__}: {first.error}"
-            elif first.error is not None:
-                again = world.start(name, CAST[name])
-                world.finish()
-                assert again.error is None or isinstance(again.error, DatasetNotFoundError), again.error
-            check_whole(world.store)
-            check_settled(world)
+            assert again.error is None or isinstance(again.error, DatasetNotFoundError), again.error
+        check_whole(world.store)
+        check_settled(world)
 
 
-@pytest.mark.parametrize("kind", [MemoryStore, BlindStore])
 def test_a_request_that_is_tried_for_long_undoes_nobody(
-    kind: type[MemoryStore], monkeypatch: pytest.MonkeyPatch
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Each move of `latest` goes on from the one before, however long a request takes until it fails."""
     policy = RetryPolicy()
     for step in range(1, steps_of(monkeypatch, CAST["publisher of orphans"]) + 4):
-        world = new_world(monkeypatch, kind)
+        world = new_world(monkeypatch)
         world.least_sleep_s = 1.0
         moves = [read_pointer(world.store, NAME.latest_key).pointer]
 
@@ -462,16 +456,6 @@ def _manifests_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(remotegc._Uses, "read", lambda uses, store: uses.versions or read(uses, store))
 
 
-def _pointer_deleted_first(monkeypatch: pytest.MonkeyPatch) -> None:
-    def swap(store: Any, key: str, after: Any, seen: Any) -> None:
-        if read_pointer(store, key).pointer != seen.pointer:
-            raise ConflictError("moved")
-        store.delete(key)
-        store.put_if_absent(key, pack_pointer(after))
-
-    monkeypatch.setattr(pointer, "_swap_alone", swap)
-
-
 @pytest.mark.parametrize(
     ("fault", "first", "second"),
     [
@@ -495,9 +479,3 @@ def test_the_simulation_finds_a_base_that_nobody_claimed(monkeypatch: pytest.Mon
     with pytest.raises((AssertionError, BlobNotFoundError)):
         for _ in play_two_switches(monkeypatch, "grower without a claim", "replacing, then expirer"):
             pass
-
-
-def test_the_simulation_finds_a_pointer_that_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
-    _pointer_deleted_first(monkeypatch)
-    with pytest.raises(AssertionError, match="latest is lost"):
-        crash_at_every_step(monkeypatch, "publisher of orphans")

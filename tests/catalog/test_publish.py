@@ -21,10 +21,11 @@ import warpdata as wd
 from tests.published import publish_demo, rows
 from tests.servers import S3Server, s3_store
 from warpdata.catalog.access import Access, AccessOptions, access_options
-from warpdata.catalog.doctor import examine
-from warpdata.catalog.history import delete_tag, list_datasets, list_tags, set_tag
+from warpdata.catalog.manage.doctor import examine
+from warpdata.catalog.manage.history import delete_tag, list_datasets, list_tags, set_tag
+from warpdata.catalog.manage.remotegc import collect
 from warpdata.catalog.names import parse_name, parse_size
-from warpdata.catalog.pointer import (
+from warpdata.catalog.publish.pointer import (
     Pointer,
     PointerState,
     move_pointer,
@@ -32,7 +33,6 @@ from warpdata.catalog.pointer import (
     read_pointer,
     unpack_pointer,
 )
-from warpdata.catalog.remotegc import collect
 from warpdata.errors import (
     ConflictError,
     CorruptLayoutError,
@@ -84,7 +84,7 @@ def test_tables_come_from_anything(kind: str, tmp_path: Path) -> None:
 
 
 def test_large_tables_become_several_shards(tmp_path: Path) -> None:
-    from warpdata.catalog.sources import ParquetOptions
+    from warpdata.catalog.build.sources import ParquetOptions
 
     data = pa.table({"x": np.random.default_rng(0).random(100_000)})
     with wd.DatasetBuilder("ws/x", catalog=tmp_path) as builder:
@@ -439,24 +439,6 @@ class TestPointer:
         store = Lossy()
         assert move_pointer(store, "p", "a" * 64, PointerState(None, None)).version == "a" * 64
         assert read_pointer(store, "p").pointer == Pointer("b" * 64, 2, "a" * 64)
-
-    def test_a_store_without_conditions_moves_it_alone(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("warpdata.catalog.claims._sleep", lambda _: None)
-        clock = [1000.0]
-        store = MemoryStore(now_s=lambda: clock[0])
-        store.is_conditional = False
-        move_pointer(store, "p", "a" * 64, PointerState(None, None))
-        seen = read_pointer(store, "p")
-        move_pointer(store, "p", "b" * 64, seen)
-        with pytest.raises(ConflictError):
-            move_pointer(store, "p", "c" * 64, seen)
-        store.put_if_absent("claims/move/other.json", b'{"keys":["p"]}')
-        with pytest.raises(ConflictError, match="another publisher"):
-            move_pointer(store, "p", "c" * 64, read_pointer(store, "p"))
-        assert move_pointer(store, "q", "a" * 64, PointerState(None, None)).sequence == 1
-        clock[0] += 3600
-        assert move_pointer(store, "p", "c" * 64, read_pointer(store, "p")).version == "c" * 64
-        assert [info.key for info in store.list("")] == ["claims/move/other.json", "p", "q"]
 
     @pytest.mark.parametrize(
         "data", [b"", b"[]", b'{"version":"x","sequence":1}', b'{"version":"' + b"a" * 64 + b'"}']

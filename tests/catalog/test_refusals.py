@@ -12,11 +12,17 @@ from typing import Any
 import pytest
 
 import warpdata as wd
-from tests.servers import run_http
 from warpdata.bytekit.jsontext import dump_json
-from warpdata.catalog import claims, roster, staging
+from warpdata.catalog.build import staging
 from warpdata.catalog.names import parse_name
-from warpdata.catalog.signing import check_signature, private_key, public_text, seeded_key, signature_file
+from warpdata.catalog.publish import claims, roster
+from warpdata.catalog.publish.signing import (
+    check_signature,
+    private_key,
+    public_text,
+    seeded_key,
+    signature_file,
+)
 from warpdata.errors import (
     BlobNotFoundError,
     CorruptLayoutError,
@@ -36,7 +42,7 @@ ABOUT = ["2026-01-01T00:00:00+00:00", 3, 100, None, "first"]
     "said",
     [
         b"{", b"[]", {}, {"versions": [HASH]}, {"versions": ["x"], "tags": {}}, {"versions": {}, "tags": {}},
-        {"versions": [HASH], "tags": {"a": "b"}}, {"versions": [HASH], "tags": {}, "older": ["x"]},
+        {"versions": [HASH], "tags": {"a": "b"}},
         {"versions": [HASH], "tags": {}, "about": []}, {"versions": [HASH], "tags": {}, "about": [[1, 2]]},
         {"versions": [HASH], "tags": {}, "about": [[*ABOUT[:3], "parent", ""]]},
     ],
@@ -46,35 +52,6 @@ def test_a_damaged_list_of_versions_is_not_believed(said: Any) -> None:
     store.put_if_absent(NAME.roster_key, said if isinstance(said, bytes) else dump_json(said))
     with pytest.raises(ManifestCorruptedError, match="list of versions"):
         roster.read_roster(store, NAME)
-
-
-def test_a_page_of_the_list_that_was_changed_is_not_believed() -> None:
-    store = MemoryStore()
-    store.put_if_absent(NAME.roster_key, dump_json({"versions": [HASH], "tags": {}, "older": [HASH]}))
-    store.put_if_absent(NAME.page_key(HASH), dump_json({"versions": [HASH]}))
-    with pytest.raises(ManifestCorruptedError, match="page of the list of versions is damaged"):
-        roster.read_roster(store, NAME)
-
-
-def test_a_page_of_the_list_that_is_gone_is_told_and_not_needed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(roster, "_PAGE_VERSIONS", 2)
-    monkeypatch.setattr(roster, "_MAX_VERSIONS", 4)
-    catalog = tmp_path / "catalog"
-    with wd.DatasetBuilder("lab/x", catalog=catalog) as builder:
-        every = [builder.describe(n=n).add_table(f"t{n}", {"a": [n]}).publish().version for n in range(7)]
-    with wd.dataset("lab/x", catalog=catalog) as ds:
-        found = ds.versions()
-        for page in (catalog / "datasets/lab/x/older").iterdir():
-            page.unlink()
-        assert ds.versions(limit=6) == found[:6]
-        assert [each.version for each in ds.versions()] == every[::-1]
-    with (
-        run_http(catalog) as server,
-        pytest.raises(ManifestCorruptedError, match="a page of the list of versions is gone"),
-    ):
-        wd.dataset(f"lab/x@{every[0][:10]}", catalog=server.url, cache_dir=tmp_path / "cache")
 
 
 def test_a_damaged_tag_is_told_and_stops_no_publisher(

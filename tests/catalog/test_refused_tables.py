@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import warpdata as wd
-from warpdata.catalog.rowgroups import schema_from_base64, schema_to_base64
+from warpdata.catalog.read.rowgroups import schema_from_base64, schema_to_base64
 from warpdata.errors import (
     CorruptLayoutError,
     DatasetError,

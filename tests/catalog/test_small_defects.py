@@ -13,8 +13,8 @@ import pytest
 
 import warpdata as wd
 from tests.servers import run_http
+from warpdata.catalog.manage.scaffold import loader_code
 from warpdata.catalog.names import parse_name
-from warpdata.catalog.scaffold import loader_code
 from warpdata.cli.main import main
 from warpdata.errors import CorruptLayoutError, OutOfSpaceError, SettingsError
 from warpdata.settings import Settings
@@ -84,13 +84,13 @@ def test_latest_is_the_pointer_and_no_tag(local_catalog: str) -> None:
             builder.publish()
     assert parse_name("ws/x@latest") == parse_name("ws/x")
     assert wd.dataset("ws/x@latest", catalog=local_catalog).table().arrow()["x"].to_pylist() == [2]
-    assert main(["tag", "ws/x", "latest", "--catalog", local_catalog]) == 2
+    assert main(["tags", "set", "ws/x", "latest", "--catalog", local_catalog]) == 2
 
 
 def test_an_empty_tag_is_refused(local_catalog: str) -> None:
     with wd.DatasetBuilder("ws/x", catalog=local_catalog) as builder:
         builder.add_table("main", {"x": [1]}).publish()
-    assert main(["tag", "ws/x", "", "--catalog", local_catalog]) == 2
+    assert main(["tags", "set", "ws/x", "", "--catalog", local_catalog]) == 2
 
 
 def test_a_world_of_no_ranks() -> None:

@@ -19,8 +19,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import warpdata as wd
-from warpdata.catalog import rowsources
-from warpdata.catalog.sources import ParquetOptions, write_shards
+from warpdata.catalog.build import rowsources
+from warpdata.catalog.build.sources import ParquetOptions, write_shards
 from warpdata.cli.main import main
 from warpdata.errors import DatasetError
 

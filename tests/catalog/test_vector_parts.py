@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import warpdata as wd
-from warpdata.catalog.builder import DatasetBuilder
+from warpdata.catalog.build.builder import DatasetBuilder
 from warpdata.cli.main import main
 from warpdata.errors import ConflictError, CorruptLayoutError
 

@@ -16,13 +16,13 @@ from tests.published import publish_demo, rows
 from tests.servers import S3Server, run_http, s3_store
 from warpdata.bytekit.io.commit import TEMP_MARK
 from warpdata.catalog.access import Access, AccessOptions, access_options
-from warpdata.catalog.copying import copy_dataset
-from warpdata.catalog.expiry import delete_versions, expire_versions
-from warpdata.catalog.history import list_tags, set_tag
-from warpdata.catalog.mending import mend_version
+from warpdata.catalog.manage.copying import copy_dataset
+from warpdata.catalog.manage.expiry import delete_versions, expire_versions
+from warpdata.catalog.manage.history import list_tags, set_tag
+from warpdata.catalog.manage.mending import mend_version
+from warpdata.catalog.manage.remotegc import collect
 from warpdata.catalog.names import parse_duration, parse_name
-from warpdata.catalog.remotegc import collect
-from warpdata.catalog.resolve import Resolver
+from warpdata.catalog.read.resolve import Resolver
 from warpdata.errors import (
     ConflictError,
     DatasetError,
@@ -103,7 +103,7 @@ def test_what_names_no_single_version_or_time_deletes_nothing(local_catalog: str
 
 
 def test_a_version_being_published_is_not_deleted(local_catalog: str) -> None:
-    from warpdata.catalog.claims import keeping
+    from warpdata.catalog.publish.claims import keeping
 
     one = publish(local_catalog, 5)
     publish(local_catalog, 6)
@@ -176,7 +176,7 @@ def test_a_damaged_source_is_never_copied(tmp_path: Path) -> None:
     data = bytearray(path.read_bytes())
     data[7] ^= 1
     path.write_bytes(data)
-    with pytest.raises(wd.errors.ChecksumError, match="do not have their hash"):
+    with pytest.raises(wd.errors.ChecksumError, match="sha256 mismatch"):
         copy_dataset(access_to(one), access_to(two), X)
     assert path.name not in blobs(two)
     assert not (Path(two) / "datasets").exists()
@@ -312,7 +312,7 @@ def test_a_pointer_that_moves_on_while_its_version_goes(
 
 
 def test_many_blobs_are_looked_up_by_listing(local_catalog: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    from warpdata.catalog import transfer
+    from warpdata.catalog.publish import transfer
 
     publish(local_catalog, 5)
     monkeypatch.setattr(transfer, "_ASK_ONE_BY_ONE", 0)
@@ -361,22 +361,6 @@ def test_the_error_of_the_error_table_has_the_builtins_name() -> None:
     with pytest.raises(PermissionError):
         raise wd.PermissionError("the bucket policy forbids this")
     assert wd.PermissionError is wd.errors.PermissionError_
-
-
-def test_a_server_without_conditional_writes(s3_catalog: str, s3_server: S3Server) -> None:
-    blind = f"{s3_catalog}?conditional=off"
-    one, two = publish(blind, 5, tags=("v1",)), publish(blind, 6, tags=("v2",))
-    ds = wd.dataset("ws/x", catalog=blind, mode="remote")
-    assert (ds.version, ds.tags(), ds.verify()) == (two, {"v1": one, "v2": two}, [])
-    access = access_to(blind)
-    store = access.catalogs[0].store
-    with pytest.raises(ConflictError):
-        store.put_if_absent(X.latest_key, b"{}")
-    with pytest.raises(ConflictError):
-        store.compare_and_swap(X.latest_key, b"{}", '"stale"')
-    with pytest.raises(ConflictError, match="not"):
-        publish(blind, 7, expect_latest=one)
-    assert list(s3_store(s3_server, s3_catalog.rpartition("/")[2]).list("claims/")) == []
 
 
 def test_a_tag_is_set_where_its_version_is(local_catalog: str, tmp_path: Path) -> None:

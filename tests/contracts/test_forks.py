@@ -27,8 +27,8 @@ from warpdata.bytekit.lazy import cached_property
 from warpdata.bytekit.process import forks
 from warpdata.episodes.sources.open_cameras import CAMERAS
 from warpdata.errors import ConflictError, WriterClosedError
-from warpdata.stores.blobs import BlobAddress, BlobReader
-from warpdata.stores.cache import PageCache
+from warpdata.stores.cache.blobs import BlobAddress, BlobReader
+from warpdata.stores.cache.page_cache import PageCache
 from warpdata.stores.digest import digest_bytes
 from warpdata.stores.memory import MemoryStore
 

@@ -19,7 +19,7 @@ from tests.sweeps import thinned
 from warpdata.bytekit.checksum import crc32c, sha256_hex
 from warpdata.bytekit.io.ranges import BytesRangeReader
 from warpdata.catalog.names import parse_name
-from warpdata.catalog.signing import check_signature
+from warpdata.catalog.publish.signing import check_signature
 from warpdata.errors import FormatError, ManifestCorruptedError, UntrustedError
 from warpdata.formats.manifest import layout
 from warpdata.formats.manifest.canonical import canonical_json, version_hash

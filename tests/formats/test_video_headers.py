@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from warpdata.bytekit.io.ranges import FileRangeReader
-from warpdata.catalog.media import decode_video_frame
+from warpdata.catalog.read.media import decode_video_frame
 from warpdata.errors import CorruptLayoutError, FormatError
 from warpdata.formats.episodedir import video
 from warpdata.formats.episodedir.frame_index import FrameIndex

@@ -17,7 +17,7 @@ from warpdata.episodes.forms.packed import PackedRows
 from warpdata.episodes.sources.open_cameras import stretch_starts
 from warpdata.errors import FormatError
 from warpdata.formats.wshard.reader import ShardReader
-from warpdata.stores.readahead import ReadAhead
+from warpdata.stores.cache.readahead import ReadAhead
 
 STEPS = 90
 

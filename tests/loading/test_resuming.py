@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 import warpdata as wd
 from tests.loading.conftest import ROWS
 from tests.sweeps import enough_examples
-from warpdata.catalog.rowgroups import ShardFile
+from warpdata.catalog.read.rowgroups import ShardFile
 from warpdata.catalog.table import StreamRequest
 from warpdata.errors import StoreError
 from warpdata.loading.tables.stream import TableStream

@@ -285,7 +285,7 @@ def test_filters_and_sql(table: wd.Table) -> None:
 
 def test_a_filter_reads_only_what_it_needs(table: wd.Table) -> None:
     """Statistics rule row groups out, and only the columns asked for are read."""
-    from warpdata.catalog.rowgroups import ShardFile
+    from warpdata.catalog.read.rowgroups import ShardFile
 
     seen: list[tuple[int, tuple[str, ...]]] = []
     original = ShardFile.read

@@ -15,7 +15,7 @@ import pytest
 
 import warpdata as wd
 from tests.loading.conftest import ROWS
-from warpdata.catalog.rowgroups import READS_NULL_LISTS
+from warpdata.catalog.read.rowgroups import READS_NULL_LISTS
 from warpdata.errors import DatasetError
 from warpdata.loading.ranks import known_rank
 

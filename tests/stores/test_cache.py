@@ -20,10 +20,10 @@ from tests.servers import S3Server, s3_store, unique
 from tests.sweeps import enough_examples
 from warpdata.bytekit.checksum import sha256_hex
 from warpdata.errors import ChecksumError, OfflineError, StoreError
-from warpdata.stores.blobs import BlobAddress, BlobReader
-from warpdata.stores.cache import PageCache
+from warpdata.stores.cache.blobs import BlobAddress, BlobReader
+from warpdata.stores.cache.layout import PAGE_BYTES
+from warpdata.stores.cache.page_cache import PageCache
 from warpdata.stores.digest import digest_bytes
-from warpdata.stores.layout import PAGE_BYTES
 from warpdata.stores.local import LocalStore
 from warpdata.stores.memory import MemoryStore
 from warpdata.stores.reliable import ReliableStore
@@ -111,7 +111,7 @@ def test_a_damaged_blob_is_an_error_with_its_name(tmp_path: Path) -> None:
     reader, _, _ = opened(tmp_path, store=store)
     store._blobs.clear()
     store.put_if_absent(sha256_hex(DATA), DATA[:-1] + b"x")
-    with pytest.raises(ChecksumError, match=f"page 5 .*blob .sha256 {sha256_hex(DATA)}"):
+    with pytest.raises(ChecksumError, match=f"page 5: blob .sha256 {sha256_hex(DATA)}"):
         reader.read(SIZE - 10, SIZE)
     assert bytes(reader.read(0, 10)) == DATA[:10]
 
@@ -406,7 +406,7 @@ def test_resident_bytes_are_a_view_once_all_are_here_and_fetch_nothing(tmp_path:
 
 
 def test_few_blobs_stay_open_and_all_can_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("warpdata.stores.cache.MOST_OPEN", 3)
+    monkeypatch.setattr("warpdata.stores.cache.page_cache.MOST_OPEN", 3)
     store, cache = Counting(), PageCache(tmp_path, 1 << 30)
     readers, views = [], []
     for number in range(12):
@@ -436,7 +436,7 @@ def test_missing_bytes_are_what_is_fetched(tmp_path: Path, pages: list[int]) -> 
 
 
 def test_few_blobs_stay_open_over_all_caches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("warpdata.stores.cache.MOST_OPEN", 3)
+    monkeypatch.setattr("warpdata.stores.cache.page_cache.MOST_OPEN", 3)
     several = [opened(tmp_path / str(number)) for number in range(8)]
     for _ in range(2):
         for reader, _, _ in several:

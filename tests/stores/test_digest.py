@@ -11,8 +11,8 @@ import pytest
 
 from warpdata.errors import ChecksumError, StoreError, WarpError
 from warpdata.stores import digest
+from warpdata.stores.cache.layout import PAGE_BYTES
 from warpdata.stores.digest import DigestedFile, FileDigest, check_unchanged, checked_chunks, digest_file
-from warpdata.stores.layout import PAGE_BYTES
 
 DATA = np.random.default_rng(2).bytes(3 * PAGE_BYTES + 7)
 

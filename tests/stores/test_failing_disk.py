@@ -14,10 +14,10 @@ import pytest
 from tests.failing_calls import failing
 from warpdata.bytekit.checksum import sha256_hex
 from warpdata.errors import ConflictError, StoreError, WarpError
-from warpdata.stores.blobs import BlobAddress, BlobReader
-from warpdata.stores.cache import PageCache
+from warpdata.stores.cache.blobs import BlobAddress, BlobReader
+from warpdata.stores.cache.layout import PAGE_BYTES
+from warpdata.stores.cache.page_cache import PageCache
 from warpdata.stores.digest import digest_bytes, digest_file
-from warpdata.stores.layout import PAGE_BYTES
 from warpdata.stores.local import LocalStore
 from warpdata.stores.memory import MemoryStore
 

@@ -153,7 +153,7 @@ class TestRedirects:
     )
     def test_what_is_no_web_address_is_refused(self, web: Any, target: str) -> None:
         web.script = lambda _: (302, {"Location": target})
-        with pytest.raises(StoreError, match="no web address"):
+        with pytest.raises(StoreError, match="invalid web address"):
             HttpStore(web.url).get("x", max_bytes=9)
 
 
@@ -249,7 +249,7 @@ class TestProxies:
     @pytest.mark.parametrize(
         ("status", "error", "said"),
         [
-            (407, AuthenticationError, "asks for credentials"),
+            (407, AuthenticationError, "requires credentials"),
             (403, StoreError, "answered 403|forbids"),
             (502, UnavailableError, "502"),
         ],

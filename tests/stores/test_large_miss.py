@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from warpdata.bytekit.checksum import sha256_hex
-from warpdata.stores.blobs import BlobAddress, BlobReader
-from warpdata.stores.cache import PageCache
-from warpdata.stores.layout import PAGE_BYTES
+from warpdata.stores.cache.blobs import BlobAddress, BlobReader
+from warpdata.stores.cache.layout import PAGE_BYTES
+from warpdata.stores.cache.page_cache import PageCache
 from warpdata.stores.memory import MemoryStore
 
 

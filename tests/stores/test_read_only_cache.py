@@ -15,9 +15,9 @@ from tests.published import publish_demo
 from tests.stores.test_cache import DATA, opened
 from warpdata.bytekit.process import system
 from warpdata.errors import OfflineError, PermissionError_
-from warpdata.stores.blobs import BlobReader
-from warpdata.stores.cache import PageCache
-from warpdata.stores.layout import PAGE_BYTES
+from warpdata.stores.cache.blobs import BlobReader
+from warpdata.stores.cache.layout import PAGE_BYTES
+from warpdata.stores.cache.page_cache import PageCache
 
 _WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT
 

@@ -12,9 +12,9 @@ import warpdata as wd
 from tests.servers import Proxy, S3Server
 from warpdata.errors import ChecksumError, StoreError
 from warpdata.formats.tarshard.writer import PackOptions
-from warpdata.stores.blobs import BlobAddress, BlobReader
+from warpdata.stores.cache.blobs import BlobAddress, BlobReader
+from warpdata.stores.cache.sequential import SequentialReads
 from warpdata.stores.memory import MemoryStore
-from warpdata.stores.sequential import SequentialReads
 
 COUNT = 600
 MEMBERS = {f"{i:04d}.bin": np.random.default_rng(i).bytes(7_000 + 13 * (i % 300)) for i in range(COUNT)}

@@ -26,9 +26,9 @@ from warpdata.errors import (
 )
 from warpdata.settings import Settings
 from warpdata.stores.address import StoreOptions, address_in_catalog, open_store
-from warpdata.stores.blobs import BlobAddress, BlobReader, LocalBlobReader
 from warpdata.stores.blobstore import BlobStore
-from warpdata.stores.cache import PageCache
+from warpdata.stores.cache.blobs import BlobAddress, BlobReader, LocalBlobReader
+from warpdata.stores.cache.page_cache import PageCache
 from warpdata.stores.digest import digest_bytes
 from warpdata.stores.http import HttpStore
 from warpdata.stores.local import LocalStore
@@ -245,8 +245,6 @@ def test_addresses(tmp_path: Path) -> None:
     assert isinstance(open_store(tmp_path), LocalStore)
     assert isinstance(open_store(f"file://{tmp_path}"), LocalStore)
     assert open_store("gs://bucket/x").address == "gs://bucket/x"
-    assert open_store("s3://bucket/x?region=eu-1").is_conditional
-    assert not open_store("s3://bucket/x?conditional=off&region=eu-1").is_conditional
     for bad in (
         "ftp://x/y",
         "s3://user:password@bucket/x",

@@ -18,8 +18,8 @@ from tests.servers import BUCKET, S3Server, run_http, s3_store, serving, unique
 from warpdata._api import store_folder, url_cache
 from warpdata.bytekit.io.ranges import FarRangeReader
 from warpdata.errors import BlobChangedError
+from warpdata.stores.cache.layout import PAGE_BYTES
 from warpdata.stores.folder import StoreFile, StoreFolder
-from warpdata.stores.layout import PAGE_BYTES
 from warpdata.stores.memory import MemoryStore
 from warpdata.stores.meter import Meter
 from warpdata.stores.reliable import ReliableStore

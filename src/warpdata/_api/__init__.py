@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from warpdata.formats.wshard.writer import CompressionChoice
     from warpdata.search.store import VectorStore
     from warpdata.stores.blobstore import BlobStore
-    from warpdata.stores.cache import PageCache
+    from warpdata.stores.cache.page_cache import PageCache
     from warpdata.stores.folder import StoreFolder
     from warpdata.stores.meter import Listener
     from warpdata.timeline.episode import Episode
@@ -139,7 +139,7 @@ def address_kind(address: str | os.PathLike[str]) -> str:
     `dataset`; `recordings`, `shards`, `corpus`, or one episode as a `directory`; `episode`, `chunk-list`, `shard`,
     `journal`, `vectors`, `rows`.
     """
-    from warpdata.catalog.filekinds import file_kind, folder_kind
+    from warpdata.catalog.read.filekinds import file_kind, folder_kind
 
     text = address_text(address)
     if is_published(text):
@@ -375,7 +375,7 @@ def url_cache() -> PageCache | None:
 @functools.cache
 def _page_cache(folder: str, limit_bytes: int) -> PageCache:
     """One cache per folder and process: it keeps files open."""
-    from warpdata.stores.cache import PageCache
+    from warpdata.stores.cache.page_cache import PageCache
 
     return PageCache(folder, limit_bytes)
 

@@ -20,7 +20,7 @@ from warpdata.errors import BadMagicError, BlobNotFoundError, nearest, suggests
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from warpdata.catalog.builder import DatasetBuilder
+    from warpdata.catalog.build.builder import DatasetBuilder
     from warpdata.convert.importing import OnError
     from warpdata.convert.importing import Progress as Counted
     from warpdata.convert.receipt import ConversionReceipt
@@ -95,7 +95,7 @@ def _import_published(
     from pathlib import Path
     from urllib.parse import unquote
 
-    from warpdata.catalog.builder import DatasetBuilder
+    from warpdata.catalog.build.builder import DatasetBuilder
     from warpdata.convert.importing import import_episodes as bring
     from warpdata.settings import Settings
 
@@ -118,8 +118,8 @@ def _import_stored(
     """The same from machines that share the catalog and no disk: they store blobs, and this process publishes."""
     from functools import partial
 
-    from warpdata.catalog.builder import DatasetBuilder
-    from warpdata.catalog.stored import store_episode
+    from warpdata.catalog.build.builder import DatasetBuilder
+    from warpdata.catalog.build.stored import store_episode
     from warpdata.convert.importing import StoredTarget, store_episodes
 
     with DatasetBuilder(target, catalog=catalog) as builder:

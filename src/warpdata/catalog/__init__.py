@@ -5,14 +5,14 @@ from warpdata.bytekit.lazy import lazy_names
 __getattr__, __dir__ = lazy_names(
     __name__,
     {
-        "AudioRef": "warpdata.catalog.refs",
+        "AudioRef": "warpdata.catalog.read.refs",
         "Dataset": "warpdata.catalog.dataset",
-        "DatasetBuilder": "warpdata.catalog.builder",
-        "EpisodeFileRef": "warpdata.catalog.refs",
-        "FileRef": "warpdata.catalog.refs",
-        "ImageRef": "warpdata.catalog.refs",
+        "DatasetBuilder": "warpdata.catalog.build.builder",
+        "EpisodeFileRef": "warpdata.catalog.read.refs",
+        "FileRef": "warpdata.catalog.read.refs",
+        "ImageRef": "warpdata.catalog.read.refs",
         "Table": "warpdata.catalog.table",
-        "VideoRef": "warpdata.catalog.refs",
-        "read_refs": "warpdata.catalog.refs",
+        "VideoRef": "warpdata.catalog.read.refs",
+        "read_refs": "warpdata.catalog.read.refs",
     },
 )

@@ -36,14 +36,14 @@ from warpdata.stores.address import (
     plain_address,
 )
 from warpdata.stores.awskeys import AwsFiles
-from warpdata.stores.blobs import AnyBlobReader, BlobAddress, BlobReader, LocalBlobReader, PageSums
 from warpdata.stores.blobstore import BlobStore
-from warpdata.stores.cache import PageCache
+from warpdata.stores.cache.blobs import AnyBlobReader, BlobAddress, BlobReader, LocalBlobReader, PageSums
+from warpdata.stores.cache.page_cache import PageCache
+from warpdata.stores.cache.whole_blobs import WholeBlobFetcher
 from warpdata.stores.local import LocalStore
 from warpdata.stores.meter import Budget, Listener, Meter
 from warpdata.stores.reliable import ReliableStore, RetryPolicy
 from warpdata.stores.webclient import Proxies
-from warpdata.stores.whole_blobs import WholeBlobFetcher
 
 MODES = ("auto", "remote", "hybrid", "local")
 

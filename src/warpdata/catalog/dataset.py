@@ -13,19 +13,20 @@ from typing import TYPE_CHECKING, Any, Unpack
 
 from warpdata.bytekit.io.ranges import RangeReader
 from warpdata.bytekit.lazy import cached_property
-from warpdata.catalog import refarray
 from warpdata.catalog.access import Access, AccessOptions, Catalog, access_options
-from warpdata.catalog.artifact_contents import EPISODES_TABLE, PublishedSource, one_of_kind, open_corpus
-from warpdata.catalog.artifacts import Artifact
-from warpdata.catalog.diff import DatasetDiff, diff_manifests
-from warpdata.catalog.history import Version, list_tags, list_versions
-from warpdata.catalog.lane_errors import LaneReport, compare_lane
-from warpdata.catalog.lanes import Lane, LaneStatus
+from warpdata.catalog.build.staging import Staging
+from warpdata.catalog.lanes.compare import LaneReport, compare_lane
+from warpdata.catalog.lanes.lane import Lane, LaneStatus
+from warpdata.catalog.manage.diff import DatasetDiff, diff_manifests
+from warpdata.catalog.manage.history import Version, list_tags, list_versions
 from warpdata.catalog.names import DatasetName, parse_name, parse_size
-from warpdata.catalog.refarray import RefType
-from warpdata.catalog.refs import REF_CLASSES, ArtifactOpener, FileRef, RefGroup
-from warpdata.catalog.resolve import Resolved, Resolver
-from warpdata.catalog.staging import Staging
+from warpdata.catalog.read import refarray
+from warpdata.catalog.read.artifact_contents import EPISODES_TABLE, PublishedSource, one_of_kind, open_corpus
+from warpdata.catalog.read.artifacts import Artifact
+from warpdata.catalog.read.refarray import RefType
+from warpdata.catalog.read.refs import REF_CLASSES, ArtifactOpener, FileRef, RefGroup
+from warpdata.catalog.read.resolve import Resolved, Resolver
+from warpdata.catalog.read.warm import WarmReport, verify_blobs, warm_blobs
 from warpdata.catalog.table import (
     BatchStream,
     ChangedStream,
@@ -36,7 +37,6 @@ from warpdata.catalog.table import (
     TableFiles,
     share_asked_for,
 )
-from warpdata.catalog.warm import WarmReport, verify_blobs, warm_blobs
 from warpdata.corpora.source import SourceKeywords
 from warpdata.corpora.store_source import StoreShardSource
 from warpdata.episodes.collection.episodes import Episodes
@@ -47,12 +47,12 @@ from warpdata.ordering.state import checked_integer
 from warpdata.ordering.tail import Tail
 from warpdata.settings import Settings
 from warpdata.sql.engine import SqlResult, run_sql
-from warpdata.stores.cache import PageCache
+from warpdata.stores.cache.page_cache import PageCache
 from warpdata.stores.meter import Budget, Listener, Spent
 from warpdata.timeline.cards import html_table, text, titled
 
 if TYPE_CHECKING:
-    from warpdata.catalog.lane_making import LaneMade
+    from warpdata.catalog.lanes.compute import LaneMade
     from warpdata.sql.arrow_source import ArrowSource
     from warpdata.timeline.episode import Episode
 
@@ -235,8 +235,8 @@ class Dataset:
         and then called. The version is the same wherever it was done.
         """
         # Publishing needs this module first.
-        from warpdata.catalog.lane_making import LaneOptions, make_lane
-        from warpdata.catalog.publish import PublishOptions
+        from warpdata.catalog.lanes.compute import LaneOptions, make_lane
+        from warpdata.catalog.publish.publish import PublishOptions
 
         self._check_open()
         wanted = LaneOptions(name, (of,) if isinstance(of, str) else tuple(of), revision)

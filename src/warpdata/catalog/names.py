@@ -46,10 +46,6 @@ class DatasetName:
         """The list of versions and tags."""
         return f"{self.folder}versions.json"
 
-    def page_key(self, sha256: str) -> str:
-        """A page of the list of versions, by the hash of its bytes."""
-        return f"{self.folder}older/{sha256}.json"
-
     def version_keys(self, version: str) -> list[str]:
         """The manifest of a version, then everything that may lie beside it."""
         return [self.version_key(version, suffix) for suffix in VERSION_SUFFIXES]

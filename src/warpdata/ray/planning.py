@@ -19,9 +19,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from warpdata.catalog.artifact_contents import EPISODES_TABLE
-from warpdata.catalog.artifacts import Artifact
 from warpdata.catalog.dataset import Dataset, reopened_dataset
+from warpdata.catalog.read.artifact_contents import EPISODES_TABLE
+from warpdata.catalog.read.artifacts import Artifact
 from warpdata.catalog.table import ShardPart, Table
 from warpdata.errors import NoStepsError, nearest
 from warpdata.formats.manifest.model import EPISODE_KIND, LongList

@@ -9,10 +9,10 @@ from typing import Any
 
 import pyarrow as pa
 
-from warpdata.catalog.artifact_contents import PublishedSource
+from warpdata.catalog.build.recordings import one_episode
+from warpdata.catalog.build.stored import EpisodeStore, StoredEpisode, packed_bytes
 from warpdata.catalog.dataset import reopened_episodes
-from warpdata.catalog.recordings import one_episode
-from warpdata.catalog.stored import EpisodeStore, StoredEpisode, packed_bytes
+from warpdata.catalog.read.artifact_contents import PublishedSource
 from warpdata.episodes.collection.jobs import Called
 from warpdata.episodes.record.recorder import Recorder
 from warpdata.episodes.sources.derived import with_signals

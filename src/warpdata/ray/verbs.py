@@ -10,12 +10,12 @@ from functools import partial
 from typing import Any, Literal
 
 from warpdata.catalog.access import access_options, catalog_tuple
-from warpdata.catalog.builder import DatasetBuilder
+from warpdata.catalog.build.builder import DatasetBuilder
+from warpdata.catalog.build.recordings import CHUNK_BYTES
+from warpdata.catalog.build.stored import EpisodeStore, StoredEpisode
 from warpdata.catalog.dataset import Dataset, open_recipe
 from warpdata.catalog.names import check_tag, parse_size
-from warpdata.catalog.publish import Published
-from warpdata.catalog.recordings import CHUNK_BYTES
-from warpdata.catalog.stored import EpisodeStore, StoredEpisode
+from warpdata.catalog.publish.publish import Published
 from warpdata.catalog.table import Table
 from warpdata.episodes.collection.jobs import Runner
 from warpdata.errors import DatasetError, MissingExtraError, nearest

@@ -33,7 +33,6 @@ class StoreOptions:
     """Reads the keys of s3 from the environment; a function, so that pickled options do not hold them."""
     find_role: Callable[[], Mapping[str, str]] = field(default=dict, repr=False)
     """Reads the variables that describe the AWS role of this machine."""
-    is_conditional: bool = True
     timeout_s: float = 20.0
     proxies: Proxies = field(default_factory=Proxies, repr=False)
     """Which proxy a web server is asked through."""
@@ -128,15 +127,14 @@ def _open_object_store(parts: urllib.parse.SplitResult, options: StoreOptions) -
     if not parts.netloc:
         raise ValueError(f"no bucket is named: write {parts.scheme}://bucket/path")
     query = dict(urllib.parse.parse_qsl(parts.query))
-    if unknown := set(query) - {"endpoint", "region", "conditional"}:
+    if unknown := set(query) - {"endpoint", "region"}:
         raise ValueError(f"unknown settings in the address: {', '.join(sorted(unknown))}")
     if "endpoint" in query and web_address(query["endpoint"]).username:
         raise ValueError("credentials do not belong in a URL")
     bucket, prefix, endpoint = parts.netloc, parts.path.strip("/"), _endpoint(parts, options)
-    is_conditional = options.is_conditional and query.get("conditional") != "off"
     if parts.scheme != "s3":
         address = ObjectAddress(parts.scheme, bucket, prefix, endpoint, options.secrets)
-        return ObjectStore(address, is_conditional=is_conditional, timeout_s=options.timeout_s)
+        return ObjectStore(address, timeout_s=options.timeout_s)
     keys, profile_region = _s3_keys(options)
     region = query.get("region", options.s3_region) or profile_region
     if region and not _REGION.fullmatch(region):
@@ -147,7 +145,6 @@ def _open_object_store(parts: urllib.parse.SplitResult, options: StoreOptions) -
         keys,
         endpoint=endpoint,
         region=region,
-        is_conditional=is_conditional,
         timeout_s=options.timeout_s,
         proxies=options.proxies,
     )

@@ -54,10 +54,6 @@ class BlobStore(Protocol):
     def is_local(self) -> bool:
         """Whether reading needs no network."""
 
-    @property
-    def is_conditional(self) -> bool:
-        """Whether `put_if_absent` and `compare_and_swap` hold against other machines."""
-
     def head(self, key: str) -> BlobInfo:
         """Size and tag of a blob, or BlobNotFoundError."""
 
@@ -135,7 +131,7 @@ def check_same(found: BlobInfo, same_as: BlobInfo | None, name: str) -> None:
     else:
         is_same = same_as.etag == found.etag
     if not is_same or same_as.size != found.size:
-        raise BlobChangedError("it was replaced since it was opened", path=name)
+        raise BlobChangedError("the blob was replaced since it was opened", path=name)
 
 
 def blob_name(address: str, key: str) -> str:

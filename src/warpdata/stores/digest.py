@@ -20,7 +20,7 @@ from warpdata.bytekit.io.ranges import (
     read_coalesced,
 )
 from warpdata.errors import ChecksumError, StoreError
-from warpdata.stores.layout import PAGE_BYTES
+from warpdata.stores.cache.layout import PAGE_BYTES
 
 if TYPE_CHECKING:
     from typing import Self

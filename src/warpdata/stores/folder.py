@@ -8,9 +8,9 @@ from typing import Any
 from warpdata.bytekit.io.ranges import FarRangeReader, RangeReader
 from warpdata.bytekit.process.forks import tell_in_child
 from warpdata.errors import BlobNotFoundError
-from warpdata.stores.blobs import BlobAddress, BlobReader
 from warpdata.stores.blobstore import BlobInfo, BlobStore, blob_name
-from warpdata.stores.cache import PageCache
+from warpdata.stores.cache.blobs import BlobAddress, BlobReader
+from warpdata.stores.cache.page_cache import PageCache
 
 Connect = Callable[[str], BlobStore]
 """From an address to an open store; a function of a module, so that it can be pickled by name."""

@@ -67,7 +67,6 @@ class HttpStore:
     """Blobs below one URL of a web server that supports range requests."""
 
     is_local = False
-    is_conditional = False
     _head_fallbacks: tuple[int, ...] = (403, 405, 501)
     """Statuses after which HEAD is replaced by GET: HEAD is unsupported, or the address was signed for GET only."""
 

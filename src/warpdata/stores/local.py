@@ -40,7 +40,6 @@ class LocalStore:
     """Blobs as files below one folder; readers see a whole file or none."""
 
     is_local = True
-    is_conditional = True
 
     def __init__(self, folder: str | os.PathLike[str]) -> None:
         self.folder = Path(os.path.abspath(os.path.expanduser(os.fspath(folder))))

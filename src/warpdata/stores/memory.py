@@ -28,7 +28,6 @@ class MemoryStore:
     """Blobs in a dictionary, with the same conditions as a real store."""
 
     is_local = True
-    is_conditional = True
 
     def __init__(self, name: str = "scratch", now_s: Callable[[], float] = time.time) -> None:
         self.address = f"memory://{name}"

@@ -6,6 +6,7 @@ import contextlib
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from warpdata.bytekit.process.locks import ThreadLock
 from warpdata.errors import BudgetExceededError
@@ -99,3 +100,33 @@ class Meter:
         if limit.max_bytes is not None and self._read + read > limit.max_bytes:
             fact = f"{self._read + read} bytes would exceed the budget of {limit.max_bytes} bytes"
             raise BudgetExceededError(fact, path=blob)
+
+
+class Traffic(NamedTuple):
+    """Bytes since the process began."""
+
+    network: int = 0
+    """Received from stores."""
+    cache: int = 0
+    """Found in the page cache when they were first asked for; what is read again counts no more."""
+
+    def since(self, before: Traffic) -> Traffic:
+        """What came after another look."""
+        return Traffic(self.network - before.network, self.cache - before.cache)
+
+
+_lock = ThreadLock()
+_counts = [0, 0]
+
+
+def count_traffic(*, network: int = 0, cache: int = 0) -> None:
+    """Add to the counts."""
+    with _lock:
+        _counts[0] += network
+        _counts[1] += cache
+
+
+def traffic() -> Traffic:
+    """The counts now."""
+    with _lock:
+        return Traffic(*_counts)

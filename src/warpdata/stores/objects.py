@@ -107,11 +107,8 @@ class ObjectStore:
     _runtime: ClassVar[OwnProcess | None] = None
     """The process whose threads serve all object stores; they do not survive a fork."""
 
-    def __init__(
-        self, address: ObjectAddress, *, is_conditional: bool = True, timeout_s: float = 20.0
-    ) -> None:
+    def __init__(self, address: ObjectAddress, *, timeout_s: float = 20.0) -> None:
         self.address = address.text
-        self.is_conditional = is_conditional
         self._scheme = address.scheme
         self._where = address
         self._timeout_s = timeout_s
@@ -199,17 +196,8 @@ class ObjectStore:
 
     def compare_and_swap(self, key: str, data: Buffer, etag: str | None) -> BlobInfo:
         """Replace the blob whose tag is `etag` (None: it must be absent), or ConflictError."""
-        mode: Any = "overwrite"
-        if not self.is_conditional:
-            try:
-                current = self.head(key).etag
-            except BlobNotFoundError:
-                current = None
-            if current != etag:
-                raise ConflictError("the blob is not as expected", path=self._name(key))
-        elif etag is None:
-            mode = "create"
-        else:
+        mode: Any = "create"
+        if etag is not None:
             tag, generation = _split_tag(etag)
             mode = {"e_tag": tag} if generation is None else {"e_tag": tag, "version": generation}
         body = bytes(data)

@@ -76,11 +76,6 @@ class ReliableStore:
         """Whether reading needs no network."""
         return self.inner.is_local
 
-    @property
-    def is_conditional(self) -> bool:
-        """Whether conditional writes hold against other machines."""
-        return self.inner.is_conditional
-
     def head(self, key: str) -> BlobInfo:
         """Size and tag of a blob, or BlobNotFoundError."""
         return self._try("HEAD", key, lambda: self.inner.head(key))

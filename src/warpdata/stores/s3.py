@@ -139,7 +139,6 @@ class S3Store(HttpStore):
         *,
         endpoint: str | None = None,
         region: str | None = None,
-        is_conditional: bool = True,
         timeout_s: float = 20.0,
         proxies: Proxies | None = None,
     ) -> None:
@@ -154,7 +153,6 @@ class S3Store(HttpStore):
             address=f"s3://{bucket}/{prefix}".rstrip("/"),
             proxies=proxies,
         )
-        self.is_conditional = is_conditional
 
     def head(self, key: str) -> BlobInfo:
         """Size and tag of a blob, or BlobNotFoundError."""
@@ -176,14 +174,6 @@ class S3Store(HttpStore):
     def compare_and_swap(self, key: str, data: Buffer, etag: str | None) -> BlobInfo:
         """Replace the blob whose tag is `etag` (None: it must be absent), or ConflictError."""
         condition = {"If-None-Match": "*"} if etag is None else {"If-Match": etag}
-        if not self.is_conditional:
-            condition = {}
-            try:
-                current = self.head(key).etag
-            except BlobNotFoundError:
-                current = None
-            if current != etag:
-                raise ConflictError("the blob is not as expected", path=self._name(key))
         body = bytes(data)
         try:
             response = self._call("PUT", key, body=body, headers=condition)

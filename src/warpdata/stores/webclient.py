@@ -337,7 +337,7 @@ def _failure(
 def _proxy_refuses(status: int, url: urllib.parse.SplitResult, proxy: str, name: str) -> StoreError:
     who = f"the proxy {_without_login(urllib.parse.urlsplit(proxy))}"
     if status == _PROXY_ASKS:
-        return AuthenticationError(f"{who} asks for credentials, or for others", path=name, hint=_LOGIN)
+        return AuthenticationError(f"{who} requires credentials, or other ones", path=name, hint=_LOGIN)
     fact = f"{who} does not connect to {host_of(url)}: it answered {status}"
     return (
         UnavailableError(fact, path=name) if status in PASSING else StoreError(fact, path=name, hint=_BEHIND)
@@ -366,7 +366,7 @@ def _body(answer: urllib3.BaseHTTPResponse, max_bytes: int, name: str, pieces: l
     if len(body) > max_bytes:
         raise LimitExceededError(f"more than the {max_bytes} bytes allowed", path=name)
     if expected is not None and len(body) < expected:
-        raise _broken_off("the connection was cut within the answer", name, pieces)
+        raise _broken_off("the connection was cut within the response", name, pieces)
     return body
 
 
@@ -397,7 +397,7 @@ def redirect_target(
     except ValueError:
         is_web = False
     if not is_web or onward.username:
-        raise StoreError(f"{host_of(url)} redirects to what is no web address", path=name)
+        raise StoreError(f"{host_of(url)} redirects to an invalid web address", path=name)
     if url.scheme == "https" and onward.scheme == "http":
         raise StoreError(f"{host_of(url)} redirects to {host_of(onward)}, which is not encrypted", path=name)
     return onward._replace(fragment="")

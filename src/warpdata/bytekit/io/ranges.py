@@ -572,7 +572,7 @@ class LocalRangeReader(FileRangeReader):
                 fd, _ = _open_file(self.name)
                 if FileStamp.of(fd)[:4] != self._stamp[:4]:  # a new link or mode is no other file
                     os.close(fd)
-                    raise BlobChangedError("it was replaced since it was opened", path=self.name)
+                    raise BlobChangedError("the blob was replaced since it was opened", path=self.name)
                 self._fd = fd
                 self._claim = OPEN_FILES.add(fd, self)
             return self._fd

@@ -198,7 +198,7 @@ def run_episodes(args: argparse.Namespace, _: Console) -> Output:
 
 def _episode_rows(episodes: Episodes) -> list[dict[str, Any]]:
     """From the table of a published version if it has all columns; else every episode is opened."""
-    from warpdata.catalog.artifact_contents import PublishedSource
+    from warpdata.catalog.read.artifact_contents import PublishedSource
 
     source = episodes.source
     if isinstance(source, PublishedSource) and set(_PUBLISHED_FACTS) <= set(source.facts().column_names):
@@ -287,7 +287,7 @@ def _inspect_episode(args: argparse.Namespace, console: Console) -> Output:
 
 
 def _inspect_dataset(args: argparse.Namespace) -> Output:
-    from warpdata.catalog.reports import inspect_dataset
+    from warpdata.catalog.manage.reports import inspect_dataset
 
     with open_named(args, args.address) as dataset:
         report, lines = inspect_dataset(dataset)

@@ -57,8 +57,8 @@ def run_verify(args: argparse.Namespace, console: Console) -> int:
 
 def _verify_targets(address: str, args: argparse.Namespace) -> list[tuple[str, str | None]]:
     """Addresses with their catalogs; a folder stands for everything of ours in it."""
-    from warpdata.catalog.filekinds import is_catalog, things_in
-    from warpdata.catalog.history import list_datasets
+    from warpdata.catalog.manage.history import list_datasets
+    from warpdata.catalog.read.filekinds import is_catalog, things_in
 
     targets: list[tuple[str, str | None]] = []
     for path in things_in(address) if os.path.isdir(address) else ():
@@ -90,7 +90,7 @@ def _verify(path: str, args: argparse.Namespace) -> tuple[str, list[dict[str, An
 def _status_of(path: str, error: WarpError) -> str:
     from warpdata import errors
     from warpdata._api import is_published
-    from warpdata.catalog.filekinds import is_ours
+    from warpdata.catalog.read.filekinds import is_ours
 
     if isinstance(error, errors.BlobNotFoundError):
         # A file that an existing file or dataset names is missing: damage.
@@ -182,7 +182,7 @@ def _episode_findings(path: str, args: argparse.Namespace) -> list[FileFinding]:
 
 def _dataset_findings(name: str, args: argparse.Namespace) -> list[FileFinding]:
     from warpdata.bytekit.findings import FileFinding
-    from warpdata.catalog.reports import verify_dataset
+    from warpdata.catalog.manage.reports import verify_dataset
 
     with open_named(args, name) as dataset:
         report, _ = verify_dataset(dataset)
@@ -226,7 +226,7 @@ def add_repair(parser: argparse.ArgumentParser) -> None:
 
 def run_repair(args: argparse.Namespace, console: Console) -> Output:
     """Read every blob and replace the bad ones; exit code 3 if some are lost."""
-    from warpdata.catalog.mending import mend_version
+    from warpdata.catalog.manage.mending import mend_version
     from warpdata.catalog.names import parse_name
 
     with ExitStack() as opened, console.progress("reading") as progress:
@@ -256,7 +256,7 @@ def add_gc_remote(parser: argparse.ArgumentParser) -> None:
 
 def run_gc_remote(args: argparse.Namespace, _: Console) -> Output:
     """List or delete blobs that no version uses."""
-    from warpdata.catalog.remotegc import collect
+    from warpdata.catalog.manage.remotegc import collect
 
     if not 0 <= args.grace_hours < math.inf:
         raise ValueError(f"--grace-hours must be a number from 0, not {args.grace_hours}")
@@ -288,7 +288,7 @@ def run_cache(args: argparse.Namespace, _: Console) -> Output:
     """Show, shrink or clear the cache."""
     from warpdata.catalog.names import parse_size
     from warpdata.settings import Settings
-    from warpdata.stores.cache import PageCache
+    from warpdata.stores.cache.page_cache import PageCache
 
     settings = Settings.from_env()
     if args.address is not None and args.action != "clear":
@@ -336,7 +336,7 @@ def add_doctor(parser: argparse.ArgumentParser) -> None:
 def run_doctor(args: argparse.Namespace, console: Console) -> int:
     """Print every check; exit code 1 if a required one fails."""
     from warpdata.catalog.access import access_options, catalog_tuple
-    from warpdata.catalog.doctor import examine
+    from warpdata.catalog.manage.doctor import examine
     from warpdata.settings import Settings
 
     settings = Settings.from_env()

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 from warpdata.errors import nearest
 from warpdata.loading.tables.row_ranges import RowRanges
-from warpdata.stores.readahead import CORES, ReadAhead
+from warpdata.stores.cache.readahead import CORES, ReadAhead
 
 if TYPE_CHECKING:
-    from warpdata.catalog.rowgroups import Fetched
+    from warpdata.catalog.read.rowgroups import Fetched
     from warpdata.catalog.table import Table
 
 _AHEAD_BYTES = 512 << 20

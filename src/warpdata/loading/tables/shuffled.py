@@ -20,7 +20,7 @@ from warpdata.loading.tables.stream import MAX_BATCH_ROWS, TableStream, checked_
 from warpdata.ordering.blocks import BlockOrder, BlockShape
 from warpdata.ordering.epochs import EpochStream, Step, rank_slice
 from warpdata.ordering.state import checked_integer
-from warpdata.stores.readahead import ReadAhead
+from warpdata.stores.cache.readahead import ReadAhead
 
 if TYPE_CHECKING:
     import pyarrow as pa

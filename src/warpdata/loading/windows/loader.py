@@ -34,8 +34,8 @@ from warpdata.ordering.quality import ShuffleQuality
 from warpdata.ordering.splitmix import stream_key
 from warpdata.ordering.state import MAX_POSITION, checked_integer
 from warpdata.ordering.tail import Tail, check_filled
-from warpdata.stores.readahead import CORES, ReadAhead
-from warpdata.stores.traffic import traffic
+from warpdata.stores.cache.readahead import CORES, ReadAhead
+from warpdata.stores.meter import traffic
 
 OnError = Literal["raise", "skip"]
 Normalize = str | Mapping[str, str | None] | Normalization | None

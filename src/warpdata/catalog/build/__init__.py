@@ -1,0 +1,1 @@
+"""Building versions: tables, artifacts and episodes from what users have."""

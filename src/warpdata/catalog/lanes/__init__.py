@@ -1,0 +1,1 @@
+"""Prediction lanes: signals that models predict for the episodes of a version."""

@@ -1,0 +1,1 @@
+"""Managing catalogs: history, copies, repair, removal, reports."""

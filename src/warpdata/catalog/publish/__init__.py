@@ -1,0 +1,1 @@
+"""Publishing: blobs, manifests, pointers, signatures, and the lists of versions and datasets."""

@@ -1,0 +1,1 @@
+"""Reading published versions: names to manifests, row groups, members, references."""

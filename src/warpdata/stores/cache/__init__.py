@@ -1,0 +1,1 @@
+"""The page cache on disk, blob readers that use it, and prefetching."""
