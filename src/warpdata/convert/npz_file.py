@@ -154,13 +154,6 @@ class NpzRows(Rows):
         return (NpzRows, (self._owner, self._key))
 
 
-def npz_bytes(arrays: Mapping[str, NDArray[Any]]) -> bytes:
-    """Arrays as one compressed archive: the same bytes for the same arrays."""
-    out = io.BytesIO()
-    write_npz(out, arrays)
-    return out.getvalue()
-
-
 def write_npz(file: IO[bytes], arrays: Mapping[str, NDArray[Any]]) -> None:
     """Write arrays as one compressed archive, one after the other."""
     with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:

@@ -233,10 +233,14 @@ class SteppedEpisodes(EpisodesSource):
         """Notes of an exported set by episode id."""
         return parse_notes(self.own_document())
 
+    def note_key(self, position: int) -> str:
+        """The id under which an export noted an episode."""
+        return self.ids[position]
+
     def parts_with_notes(self, position: int) -> Parts:
         """The parts of an episode, completed by what its export noted."""
         parts = self.parts(position)
-        note = self.own_notes.get(parts.id)
+        note = self.own_notes.get(self.note_key(position))
         return parts if note is None or note.steps != parts.steps else self.with_note(parts, note)
 
     def with_note(self, parts: Parts, note: EpisodeNotes) -> Parts:

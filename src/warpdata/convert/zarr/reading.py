@@ -131,7 +131,7 @@ class ReplayBuffer(SteppedEpisodes):
 
     @cached_property
     def metadata(self) -> Mapping[str, Any]:
-        """How every array is stored, the arrays beside the rows, and all attributes."""
+        """The arrays beside the rows, and all attributes."""
         beside: dict[str, Any] = {}
         for path in self.paths:
             if not path.startswith("data/") and path != ENDS:
@@ -143,16 +143,7 @@ class ReplayBuffer(SteppedEpisodes):
             key.removesuffix(".zattrs").rstrip("/"): packed(self._store.json(key) or {})
             for key in self._store.documents() if key.endswith(".zattrs")
         }  # fmt: skip
-        stored = {
-            key: {name: packed(rows.about.get(name)) for name in ("chunks", "compressor", "fill_value")}
-            for key, rows in self.arrays.items()
-        }  # fmt: skip
-        ends = self._store.array(ENDS)
-        stored_ends = {
-            "dtype": ends.about["dtype"],
-            **{name: ends.about.get(name) for name in ("chunks", "compressor")},
-        }
-        found: dict[str, Any] = {"data": stored, "ends": stored_ends}
+        found: dict[str, Any] = {}
         if beside:
             found["arrays"] = beside
         kept = {path: value for path, value in attributes.items() if value}
