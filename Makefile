@@ -1,69 +1,73 @@
-# Two commands do everything on a fresh machine: `make demo` and `make test`.
+# `make help` lists the targets. On a fresh machine `make demo` and `make test` do everything.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-# More than cores: many tests wait for disks, servers and processes that were killed.
+# More than there are cores: many tests wait for disks, servers and killed processes.
 WORKERS ?= 3
 
-# Rewritten tests are kept for the next run, and for the processes that tests start.
+# Compiled tests are kept for the next run and for the processes that tests start.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test test-all setup compiled lint check bench soak coverage format viewer clean
+.DEFAULT_GOAL := help
+.PHONY: help demo test test-all setup compiled lint check bench soak coverage format viewer clean
 
-demo: $(VENV)/.installed
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+demo: $(VENV)/.installed ## install, and run `warp demo`
 	$(BIN)/warp demo
 
-test: setup lint compiled
+test: setup lint compiled ## every check and every test; what CI calls
 	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal tests bench
 
-setup: $(VENV)/.installed-test $(VENV)/.installed-ray $(VENV)/.installed-typescript $(VENV)/.installed-go
+setup: $(VENV)/.installed-test $(VENV)/.installed-ray $(VENV)/.installed-typescript $(VENV)/.installed-go ## create .venv with everything that the tests need
 
-check: lint
+check: lint ## format, lint, types, import rules, docs
 	$(BIN)/python -m pytest -n $(WORKERS) tests/docs tests/architecture
 
-# As an installed package is: else every process that tests and benchmarks start compiles it anew where Python may not write.
+# As an installed package is: otherwise every process of tests and benchmarks compiles it again where Python may not write.
 compiled: $(VENV)/.installed-test
 	$(BIN)/python -m compileall -q src tests bench
 
-lint: $(VENV)/.installed-test
+lint: $(VENV)/.installed-test ## format, lint, types, import rules
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
 # The wheel on every Python that is here, and once with the oldest libraries it claims.
-test-all:
+test-all: ## the built wheel on every Python found, and with the oldest libraries
 	$(PYTHON) -m tools.test_all
 
 # Judges the bars: writes bench/results and prints what slipped against the committed ones.
-bench: setup compiled $(VENV)/.installed-bench
+bench: setup compiled $(VENV)/.installed-bench ## install the peers, run every benchmark, judge the bars
 	$(BIN)/python -m bench.run
 
-# What takes too long for every day: whole sweeps, many examples, thousands of kills.
-soak: setup compiled
+# Too long for every day: whole sweeps, many examples, thousands of kills.
+soak: setup compiled ## whole sweeps, many examples, thousands of kills
 	WARPDATA_SOAK=1 HYPOTHESIS_PROFILE=nightly $(BIN)/python -m pytest -n $(WORKERS) --timeout 7200 -m "soak or hypothesis" tests
 	$(BIN)/python -m bench.soak_writers
 	$(BIN)/python -m bench.soak_kill
 	$(BIN)/python -m bench.soak_recording
 
-# These see the tracer itself: its files among the system calls, and its lock when Ctrl-C comes or a process forks.
+# These tests notice the tracer: its files among the system calls, and its lock at Ctrl-C and after a fork.
 UNTRACED := --deselect tests/catalog/test_faults.py::test_after_a_fork_a_store_without_keys_says_what_to_do \
 	--deselect tests/catalog/test_faults.py::test_remote_mode_opens_no_file_for_writing \
 	--deselect tests/episodes/test_recording.py::test_interrupted_recordings_lose_nothing
 
-coverage: $(VENV)/.installed-test
+coverage: $(VENV)/.installed-test ## branches that the tests take; report in build/coverage/html
 	rm -rf build/coverage && mkdir -p build/coverage
 	$(BIN)/python -m coverage run -m pytest -n $(WORKERS) --dist worksteal $(UNTRACED) tests
 	$(BIN)/python -m coverage combine -q
 	$(BIN)/python -m coverage report
 	$(BIN)/python -m coverage html -q -d build/coverage/html
 
-# The page of the viewer, built into the package; what it makes is committed.
-viewer:
+# The page of the viewer is built into the package and committed.
+viewer: ## build the page of the viewer into the package
 	npm ci --silent --no-fund --no-audit --prefix viewer-ui
 	npm run --silent build --prefix viewer-ui
 
-format: $(VENV)/.installed-test
+format: $(VENV)/.installed-test ## format, and fix what ruff can fix
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
@@ -99,7 +103,7 @@ $(VENV)/.installed-bench: $(VENV)/.installed-test
 	$(BIN)/python -m pip install -q --disable-pip-version-check -e '.[bench]'
 	touch $@
 
-# The readers in other languages; where one cannot be installed its tests skip and say so.
+# The readers in other languages; if one cannot be installed, its tests skip with a reason.
 $(VENV)/.installed-typescript: $(VENV)/.created packages/wshard/package-lock.json
 	@(cd packages/wshard && npm ci --silent --no-fund --no-audit) \
 		|| echo "npm cannot install what packages/wshard needs: its tests will skip"
@@ -110,5 +114,5 @@ $(VENV)/.installed-go: $(VENV)/.created packages/wshard-go/go.mod packages/wshar
 		|| echo "Go or its one module cannot be installed: the tests of packages/wshard-go will skip"
 	touch $@
 
-clean:
+clean: ## remove .venv and everything that was built
 	rm -rf $(VENV) packages/wshard/node_modules packages/wshard/dist packages/wshard-go/vendor .mypy_cache .ruff_cache .pytest_cache warp-demo*

@@ -40,7 +40,7 @@ from warpdata.catalog.recordings import episode_rows, episodes_table
 from warpdata.catalog.remotegc import collect
 from warpdata.catalog.resolve import Resolver
 from warpdata.catalog.transfer import upload_bytes, upload_file
-from warpdata.episodes.facts import joined_tables
+from warpdata.episodes.collection.facts import joined_tables
 from warpdata.formats.manifest import layout
 from warpdata.formats.manifest.fields import blob_of
 from warpdata.formats.manifest.model import EPISODE_KIND, ArtifactPart, BlobRef, Manifest

@@ -3,7 +3,7 @@
 Batches are [batch, time, …] of observations, actions, rewards and flags out of published episodes. The model is the
 smallest there is: the next observation as a linear map of this one and the action, fitted over one shuffled epoch with
 numpy alone. Its predictions become a lane of a new version: a signal beside the recorded one, compared from the shell
-with `warp lanes`. Then episodes are added: the lane says for which it has nothing yet, and only those are computed.
+with `warp lanes list`. Then episodes are added: the lane lists those that it lacks, and only these are computed.
 """
 
 from __future__ import annotations

@@ -44,7 +44,7 @@ def ask(path: Path, query: Any) -> None:
         share = about["bytes_read"] / about["file_bytes"]
         took_ms = 1e3 * (time.perf_counter() - start)
         print(f"  first     {ids.tolist()} in {took_ms:.1f} ms from {share:.1%} of the file")
-        same, _ = store.search(query, k=5, filter="scene == 3 and frame < 5000")
+        same, _ = store.search(query, k=5, where="scene = 3 and frame < 5000")
         print(f"  filtered  {same.tolist()}")
 
 

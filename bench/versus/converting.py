@@ -23,19 +23,17 @@ from typing import Any
 
 import h5py
 import numpy as np
+from mcap.writer import Writer
 from PIL import Image
 from rosbags.typesys import Stores, get_typestore
 
 from bench import measure
 from bench.versus import converting_peers
-from warpdata.bytekit.io.commit import commit_file
 from warpdata.convert import hdf5, lerobot, mcap, rlds
 from warpdata.convert.importing import import_episodes
-from warpdata.convert.mcap.container import McapFile
-from warpdata.convert.messages.log import LogChannel
 from warpdata.convert.rows import grid_times
-from warpdata.episodes.collection import Episodes
-from warpdata.episodes.stills import StillsSignal
+from warpdata.episodes.collection.episodes import Episodes
+from warpdata.episodes.sources.stills import StillsSignal
 from warpdata.formats.episodedir.images import VideoOptions
 from warpdata.timeline.episode import Episode
 from warpdata.timeline.memory import ArraySignal
@@ -110,28 +108,27 @@ def made_bag(path: Path, steps: int, *, camera: bool) -> Path:
         if camera
         else []
     )
-    with commit_file(path) as out:
-        file = McapFile(out, profile="ros2")
+    with open(path, "wb") as out:
+        writer = Writer(out)
+        writer.start("ros2")
+        numbers = []
         for topic, kind in topics.items():
             name = kinds[kind].__msgtype__
-            file.channel(
-                LogChannel(
-                    topic, name, "ros2msg", store.generate_msgdef(name, ros_version=2)[0].encode(), "cdr", {}
-                )
-            )
+            definition = store.generate_msgdef(name, ros_version=2)[0].encode()
+            schema = writer.register_schema(name, "ros2msg", definition)
+            numbers.append(writer.register_channel(topic, "cdr", schema))
         for step in range(steps):
             ns = 1_000_000_000 + step * 50_000_000
             header = kinds["Header"](kinds["Time"](ns // 10**9, ns % 10**9), "base")
-            for number, kind in enumerate(topics.values()):
+            for number, kind in zip(numbers, topics.values(), strict=True):
                 joints = rng.normal(size=7)
                 message = (
                     kinds[kind](header, names, joints, joints, joints) if kind == "JointState"
                     else kinds[kind](header, "jpeg", pictures[step % len(pictures)])
                 )  # fmt: skip
-                file.message(
-                    number, step, ns, ns, bytes(store.serialize_cdr(message, kinds[kind].__msgtype__))
-                )
-        file.finish()
+                data = bytes(store.serialize_cdr(message, kinds[kind].__msgtype__))
+                writer.add_message(number, ns, data, ns, step)
+        writer.finish()
     return path
 
 

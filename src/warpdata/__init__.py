@@ -46,22 +46,22 @@ if TYPE_CHECKING:
     from warpdata.corpora.warm_cache import RowWarmCache as RowWarmCache
     from warpdata.corpora.warm_cache import WarmRows as WarmRows
     from warpdata.corpora.writer import CorpusWriter as CorpusWriter
-    from warpdata.episodes.collection import Episodes as Episodes
-    from warpdata.episodes.disk_episode import DiskEpisode as DiskEpisode
-    from warpdata.episodes.disk_writer import DiskEpisodeWriter as DiskEpisodeWriter
-    from warpdata.episodes.gym import RecordEpisodes as RecordEpisodes
-    from warpdata.episodes.local import LocalDataset as LocalDataset
-    from warpdata.episodes.local import LocalDatasetWriter as LocalDatasetWriter
-    from warpdata.episodes.receipt import LossReceipt as LossReceipt
-    from warpdata.episodes.record import Recorder as Recorder
-    from warpdata.episodes.record import record as record
-    from warpdata.episodes.replay import replay as replay
-    from warpdata.episodes.salvage import salvage as salvage
-    from warpdata.episodes.signal_writers import SimpleSignalWriter as SimpleSignalWriter
-    from warpdata.episodes.signal_writers import VideoSignalWriter as VideoSignalWriter
-    from warpdata.episodes.signals import SimpleSignal as SimpleSignal
-    from warpdata.episodes.signals import VideoSignal as VideoSignal
-    from warpdata.episodes.stream_writer import WShardStreamWriter as WShardStreamWriter
+    from warpdata.episodes.collection.episodes import Episodes as Episodes
+    from warpdata.episodes.collection.local import LocalDataset as LocalDataset
+    from warpdata.episodes.collection.local import LocalDatasetWriter as LocalDatasetWriter
+    from warpdata.episodes.collection.replay import replay as replay
+    from warpdata.episodes.record.disk_writer import DiskEpisodeWriter as DiskEpisodeWriter
+    from warpdata.episodes.record.gym import RecordEpisodes as RecordEpisodes
+    from warpdata.episodes.record.recorder import Recorder as Recorder
+    from warpdata.episodes.record.recorder import record as record
+    from warpdata.episodes.record.signal_writers import SimpleSignalWriter as SimpleSignalWriter
+    from warpdata.episodes.record.signal_writers import VideoSignalWriter as VideoSignalWriter
+    from warpdata.episodes.record.stream_writer import WShardStreamWriter as WShardStreamWriter
+    from warpdata.episodes.salvage.receipt import LossReceipt as LossReceipt
+    from warpdata.episodes.salvage.recordings import salvage as salvage
+    from warpdata.episodes.sources.disk_episode import DiskEpisode as DiskEpisode
+    from warpdata.episodes.sources.signals import SimpleSignal as SimpleSignal
+    from warpdata.episodes.sources.signals import VideoSignal as VideoSignal
     from warpdata.errors import AuthenticationError as AuthenticationError
     from warpdata.errors import ConflictError as ConflictError
     from warpdata.errors import DatasetNotFoundError as DatasetNotFoundError
@@ -129,15 +129,15 @@ _HOMES: dict[str, str] = {
     "CorpusWriter": "warpdata.corpora.writer",
     "Dataset": "warpdata.catalog.dataset",
     "DatasetBuilder": "warpdata.catalog.builder",
-    "DiskEpisodeWriter": "warpdata.episodes.disk_writer",
+    "DiskEpisodeWriter": "warpdata.episodes.record.disk_writer",
     "Episode": "warpdata.timeline.episode",
-    "Episodes": "warpdata.episodes.collection",
+    "Episodes": "warpdata.episodes.collection.episodes",
     "Field": "warpdata.loading.windows.field",
     "Loader": "warpdata.loading.windows.loader",
-    "LocalDataset": "warpdata.episodes.local",
+    "LocalDataset": "warpdata.episodes.collection.local",
     "Mixture": "warpdata.loading.windows.mixture",
     "MmapShardSource": "warpdata.corpora.source",
-    "RecordEpisodes": "warpdata.episodes.gym",
+    "RecordEpisodes": "warpdata.episodes.record.gym",
     "ShuffledRows": "warpdata.corpora.shuffled",
     "Signal": "warpdata.timeline.signal",
     "TrajectoryIngestor": "warpdata.search.trajectories",
@@ -145,7 +145,7 @@ _HOMES: dict[str, str] = {
     "VectorStore": "warpdata.search.store",
     "VideoOptions": "warpdata.formats.episodedir.images",
     "WShardEpisode": "warpdata.formats.wshard.episode",
-    "WShardStreamWriter": "warpdata.episodes.stream_writer",
+    "WShardStreamWriter": "warpdata.episodes.record.stream_writer",
     "WarpError": "warpdata.errors",
     "Windows": "warpdata.loading.windows.windows",
     "check_dataset": "warpdata._api.checking",
@@ -166,8 +166,8 @@ _HOMES: dict[str, str] = {
     "open_recordings": "warpdata._api",
     "open_vectors": "warpdata._api",
     "pack_episode": "warpdata._api",
-    "record": "warpdata.episodes.record",
-    "salvage": "warpdata.episodes.salvage",
+    "record": "warpdata.episodes.record.recorder",
+    "salvage": "warpdata.episodes.salvage.recordings",
     "save_wshard": "warpdata.formats.wshard.save",
     "unpack_episode": "warpdata._api",
     "view": "warpdata.viewer.server",
@@ -231,7 +231,7 @@ _ELSEWHERE: dict[str, str] = {
     "quantize_delta": "warpdata.formats.wshard",
     "read_refs": "warpdata.catalog",
     "reconstruct_from_omen_and_delta": "warpdata.formats.wshard",
-    "replay": "warpdata.episodes.replay",
+    "replay": "warpdata.episodes.collection.replay",
     "row_in_fraction": "warpdata.ordering",
     "sign2nddiff": "warpdata.formats.wshard",
     "unpack_bool_mask": "warpdata.formats.wshard",

@@ -89,7 +89,7 @@ class Settings:
             trusted_keys=_names(source, "WARP_TRUSTED_KEYS"),
             accept_rollback=_is_true(source, "WARP_ACCEPT_ROLLBACK"),
             rank=_count(source, "RANK"),
-            world_size=_count(source, "WORLD_SIZE"),
+            world_size=_count(source, "WORLD_SIZE", least=1),
             local_rank=_count(source, "LOCAL_RANK"),
             s3_endpoint=_s3_endpoint(source),
             s3_region=_region(source, "AWS_REGION") or _region(source, "AWS_DEFAULT_REGION"),
@@ -179,10 +179,10 @@ def _number(env: Mapping[str, str], name: str, default: float) -> float:
     return value
 
 
-def _count(env: Mapping[str, str], name: str) -> int | None:
+def _count(env: Mapping[str, str], name: str, least: int = 0) -> int | None:
     text = env.get(name, "").strip()
-    if text and not _is_count(text):
-        raise _refuse(name, text, "a whole number from 0")
+    if text and not (_is_count(text) and int(text) >= least):
+        raise _refuse(name, text, f"a whole number from {least}")
     return int(text) if text else None
 
 

@@ -16,7 +16,6 @@ from warpdata.catalog.arrowout import write_batches
 from warpdata.corpora.shuffled import OrderKeywords, ShuffleKeywords, ShuffleOptions
 from warpdata.corpora.source import SourceKeywords, SourceOptions
 from warpdata.corpora.writer import CorpusKeywords, CorpusOptions
-from warpdata.search.filters import parse_filter
 from warpdata.timeline.sampling import check_align
 
 MISSPELT: dict[str, Callable[[], Any]] = {
@@ -33,7 +32,6 @@ MISSPELT: dict[str, Callable[[], Any]] = {
     "rgb": lambda: wd.WShardEpisode(id="e", length=1).add_modality("head", "rbg", np.zeros((1, 2, 2, 3))),
     "batch_rows": lambda: wd.open_corpus("none", batchrows=3),  # type: ignore[call-arg]
     "shard_bytes": lambda: wd.CorpusWriter("none", 3, shardbytes=3),  # type: ignore[call-arg]
-    "not in": lambda: parse_filter({"a": {"no in": [1]}}),
 }
 
 

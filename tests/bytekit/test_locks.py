@@ -18,7 +18,7 @@ import pytest
 import warpdata as wd
 from tests.waiting import LIMIT_S
 from warpdata.bytekit.process import locks, system
-from warpdata.bytekit.process.locks import FileLock, Places, ThreadLock, is_locked
+from warpdata.bytekit.process.locks import FileLock, ThreadLock, is_locked
 from warpdata.catalog.staging import Staging, sweep
 from warpdata.errors import ConflictError, JournalInUseError, NoLocksError, UnavailableError
 from warpdata.formats.episodedir import edit_log
@@ -30,45 +30,6 @@ def taken(path: Path, **how: Any) -> FileLock:
     lock = FileLock.take(path, **how)
     assert lock is not None
     return lock
-
-
-class TestPlaces:
-    @pytest.mark.parametrize("counts", [(1, 1, 1, 1), (2, 1, 2, 1), (3, 2, 1, 3), (9, 1, 9, 2)])
-    def test_never_more_than_there_are(self, counts: tuple[int, ...]) -> None:
-        places, inside, most, failures = Places(3), [], [0], []
-
-        def work(count: int) -> None:
-            for _ in range(100):
-                try:
-                    with places.taken(count):
-                        inside.extend([1] * min(count, 3))
-                        most[0] = max(most[0], len(inside))
-                        del inside[: min(count, 3)]
-                        raise KeyError
-                except KeyError:
-                    pass
-                except BaseException as error:  # noqa: BLE001 - seen by the test
-                    failures.append(error)
-
-        threads = [threading.Thread(target=work, args=(count,)) for count in counts]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join(LIMIT_S)
-        assert not any(thread.is_alive() for thread in threads)
-        assert failures == []
-        assert most[0] <= 3
-        with places.taken(3):  # all were given back
-            pass
-
-    def test_a_child_finds_them_free(self) -> None:
-        places = Places(1)
-        with places.taken(1):
-            pid = os.fork()
-            if pid == 0:
-                with places.taken(1):
-                    os._exit(7)
-            assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 7
 
 
 class TestFileLock:

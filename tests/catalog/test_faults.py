@@ -31,7 +31,7 @@ from warpdata.stores.reliable import RetryPolicy
 
 FORKS = multiprocessing.get_context("forkserver")
 FORKS.set_forkserver_preload(
-    ["warpdata.catalog.builder", "warpdata.loading.stream", "tests.catalog.test_faults"]
+    ["warpdata.catalog.builder", "warpdata.loading.tables.stream", "tests.catalog.test_faults"]
 )
 
 

@@ -15,14 +15,14 @@ import pytest
 from tests.catalog.simulated import BlindStore, Crashed, LossyStore, Process, ProcessStore, World
 from tests.sweeps import SOAK
 from warpdata.bytekit.checksum import sha256_hex
-from warpdata.catalog import claims, expiry, pointer, publish, remotegc, turns
+from warpdata.catalog import claims, expiry, pointer, publish, remotegc
 from warpdata.catalog.access import AccessOptions, Catalog
 from warpdata.catalog.copying import copy_dataset
 from warpdata.catalog.history import tag_version
 from warpdata.catalog.mending import mend_version
 from warpdata.catalog.names import parse_name
 from warpdata.catalog.pointer import pack_pointer, read_pointer
-from warpdata.catalog.publish import PublishOptions, publish_to
+from warpdata.catalog.publish import PublishOptions
 from warpdata.catalog.transfer import Upload, stored_parts
 from warpdata.errors import (
     BlobNotFoundError,
@@ -59,7 +59,8 @@ def publishing(letters: str, **options: Any) -> Callable[[ProcessStore], Any]:
 
     def run(store: ProcessStore) -> Any:
         given = PublishOptions(workers=1, retries=10, **options)
-        return publish_to(store, NAME, manifest_of(letters), uploads, given)
+        seen = pointer.read_pointer(store, NAME.latest_key)
+        return publish.publish_after(store, NAME, seen, manifest_of(letters), uploads, given)
 
     return run
 
@@ -148,7 +149,7 @@ def check_whole(store: MemoryStore) -> None:
 def patch_time(monkeypatch: pytest.MonkeyPatch, world: World) -> None:
     monkeypatch.setattr(claims, "_sleep", world.sleep)
     monkeypatch.setattr(claims, "seconds_with_sleep", lambda: world.now_s)
-    monkeypatch.setattr(turns, "_sleep", world.sleep)
+    monkeypatch.setattr(publish, "pause", lambda attempt: world.sleep(0.1))
 
 
 @functools.cache

@@ -180,7 +180,7 @@ def test_names_that_are_not_there(local_catalog: str, picture_folder: Path) -> N
     for name in ("ws/demo@nosuchtag", "ws/demo@0123456789abcdef"):
         with pytest.raises(DatasetNotFoundError) as caught:
             wd.dataset(name, catalog=local_catalog)
-        assert "warp log ws/demo" in caught.value.hint
+        assert "warp versions list ws/demo" in caught.value.hint
     for bad in ("nope", "WS/x", "ws/x@", "a/b/c", "ws/demo@-"):
         with pytest.raises(ValueError, match="not a"):
             wd.dataset(bad, catalog=local_catalog)
@@ -223,7 +223,7 @@ def test_names_of_versions_that_are_none_are_explained(local_catalog: str) -> No
         assert hint in caught.value.hint
     with pytest.raises(DatasetNotFoundError) as caught:
         wd.dataset("ws/named@best", catalog=local_catalog)
-    assert caught.value.hint == "Run `warp log ws/named` to see its versions."
+    assert caught.value.hint == "Run `warp versions list ws/named` to see its versions."
     assert wd.dataset(f"ws/named@{version[:8]}", catalog=local_catalog).version == version
 
 

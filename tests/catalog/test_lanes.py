@@ -148,7 +148,7 @@ def test_a_stopped_run_goes_on(catalog: Path) -> None:
             raise RuntimeError("out of memory")
         return late(episode)
 
-    with pytest.raises(RuntimeError):
+    with pytest.raises(DatasetError, match="failed for episode"):
         opened(catalog).add_lane("dreamer", fails_late, of="joints", revision="w1")
     made = opened(catalog).add_lane("dreamer", late, of="joints", revision="w1")
     assert (made.computed, made.resumed) == (1, 2)
@@ -176,7 +176,7 @@ def test_what_a_stopped_run_left_damaged_is_computed_again(catalog: Path) -> Non
         return late(episode)
 
     ds = opened(catalog)
-    with pytest.raises(RuntimeError):
+    with pytest.raises(DatasetError, match="failed for episode"):
         ds.add_lane("dreamer", fails_late, of="joints", revision="w1")
     left = sorted((Path(ds.access.options.cache_dir) / "lanes").rglob("*.wshard"))
     assert len(left) == 2

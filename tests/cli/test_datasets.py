@@ -136,11 +136,11 @@ def test_inspect_and_cat(published: str, workplace: Path, capsys: pytest.Capture
 
 def test_log_tag_diff_list(published: str, workplace: Path, capsys: pytest.CaptureFixture[str]) -> None:
     second = run_json(capsys, "publish", "ws/name", "--table", "main=part0.parquet", "--message", "second")
-    log = run_json(capsys, "log", "ws/name")
+    log = run_json(capsys, "versions", "list", "ws/name")
     assert {(v["message"], v["is_latest"]) for v in log} == {("first", False), ("second", True)}
-    assert "second" in run_text(capsys, "log", "ws/name")
-    assert run_json(capsys, "tag", "ws/name", "best") == {"best": second["version"], "v1": published}
-    assert run_json(capsys, "tag", "ws/name", "best", "--delete") == {"v1": published}
+    assert "second" in run_text(capsys, "versions", "list", "ws/name")
+    assert run_json(capsys, "tags", "set", "ws/name", "best") == {"best": second["version"], "v1": published}
+    assert run_json(capsys, "tags", "delete", "ws/name", "best") == {"v1": published}
     diff = run_json(capsys, "diff", "ws/name@v1", f"@{second['version'][:10]}")
     assert (diff["rows_before"], diff["rows_after"]) == (12, 4)
     text = run_text(capsys, "diff", "ws/name@v1", "ws/name")
@@ -227,7 +227,7 @@ def test_doctor(workplace: Path, capsys: pytest.CaptureFixture[str], monkeypatch
         ["warm", "ws/name", "--shards", "x"],
         ["publish", "ws/other", "--table", "nonsense"],
         ["publish", "ws/other", "--bind", "x"],
-        ["tag", "ws/name", "deadbeef"],
+        ["tags", "set", "ws/name", "deadbeef"],
     ],
 )
 def test_usage_errors_are_2(published: str, arguments: list[str]) -> None:
@@ -267,7 +267,6 @@ def test_versions_copy_and_repair(
         ["delete", "ws/name"],
         ["delete", "ws/name@12345678", "12345678"],
         ["expire", "ws/name"],
-        ["expire", "ws/name", "x"],
         ["expire", "ws/name@v1", "--keep", "1"],
     ],
 )

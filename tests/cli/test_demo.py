@@ -25,7 +25,7 @@ def test_the_whole_story(cache: Path, capsys: pytest.CaptureFixture[str]) -> Non
     told = capsys.readouterr().out
     for said in (
         "ended with signal 9", "nothing was lost", "7 -> 6 entries", "bit for bit", "6 episodes computed",
-        "6 episodes current, 0 stale", "the nearest of other episodes", "ran to its end",
+        "6 episodes current, 0 stale", "in other episodes:", "ran to its end",
     ):  # fmt: skip
         assert said in told, told
     with wd.dataset("demo/arm", catalog=cache / "warp-demo/catalog") as ds:

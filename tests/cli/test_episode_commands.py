@@ -14,7 +14,7 @@ import pytest
 import warpdata as wd
 from tests.waiting import LIMIT_S, until
 from warpdata.cli.main import main
-from warpdata.cli.sparkline import human_time, sparkline
+from warpdata.cli.terminal import human_time, sparkline
 
 
 @pytest.fixture(scope="module")

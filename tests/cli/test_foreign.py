@@ -14,7 +14,7 @@ from tests.convert.sets import made_set, tree
 from warpdata.cli import exits
 from warpdata.cli.console import Progress
 from warpdata.cli.main import main
-from warpdata.episodes.collection import Episodes
+from warpdata.episodes.collection.episodes import Episodes
 from warpdata.timeline.episode import Episode
 from warpdata.timeline.memory import ArraySignal
 

@@ -5,14 +5,16 @@ from __future__ import annotations
 import io
 import json
 import os
+import re
+import shlex
 import subprocess
 import sys
 
 import pytest
 
 from warpdata import __version__
-from warpdata.cli.console import Console, human_bytes, table
-from warpdata.cli.main import COMMANDS, build_parser, command_module, main
+from warpdata.cli.console import Console, Output, human_bytes, table
+from warpdata.cli.main import COMMANDS, GROUPS, build_parser, command_functions, main
 
 
 def warp(*arguments: str) -> subprocess.CompletedProcess[str]:
@@ -30,17 +32,44 @@ def test_stopping_while_a_command_is_loaded_is_one_line(
     def stop(_: str) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("warpdata.cli.main.command_module", stop)
+    monkeypatch.setattr("warpdata.cli.main.command_functions", stop)
     assert main(["import", "a", "b"]) == 130
     assert capsys.readouterr().err.strip() == "error[interrupted]: stopped by the user"
 
 
-def test_help_lists_every_command() -> None:
+def test_help_groups_every_command_by_job() -> None:
     text = build_parser().format_help()
-    for name, purpose in COMMANDS.items():
-        assert name in text
-        assert purpose.split()[0] in text
-        assert command_module(name).run
+    for title, group in GROUPS.items():
+        lines = text.partition(f"\n{title}:\n")[2].split("\n\n")[0].splitlines()
+        assert [line.split()[0] for line in lines] == list(group)
+    assert max(map(len, text.splitlines())) <= 80
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_command_has_help_with_an_example_that_parses(
+    name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as caught:
+        main([name, "--help"])
+    assert caught.value.code == 0
+    assert COMMANDS[name].example in capsys.readouterr().out
+    words = shlex.split(COMMANDS[name].example.removeprefix('eval "$(').removesuffix(')"'))
+    assert words[:2] == ["warp", name]
+    assert callable(build_parser().parse_args(words[1:]).run)
+    assert all(map(callable, command_functions(name)))
+
+
+@pytest.mark.parametrize("text", ["\x1b[31mred", "a\x07bell", "\x9b2J", "over\rwrite"])
+def test_text_of_others_does_not_steer_the_terminal(text: str) -> None:
+    """Names, messages and metadata reach a terminal without control characters, however they are printed."""
+    out, err = Terminal(), Terminal()
+    console = Console(out=out, err=err)
+    console.print(f"message {text}", {"message": "bold"})
+    console.show(Output({}, [text], rows=[{"a": text}], columns={"a": "a"}, footer=[text]))
+    console.error("code", text, text)
+    for stream in (out, err):
+        shown = re.sub(r"\x1b\[(1|31|0)m(?=message|error|:|\s|$)", "", stream.getvalue())
+        assert all(c == "\n" or c.isprintable() for c in shown), shown
 
 
 def test_a_command_makes_the_arguments_of_no_other() -> None:
@@ -50,7 +79,7 @@ def test_a_command_makes_the_arguments_of_no_other() -> None:
         "print([name for name in sys.modules if name.startswith('warpdata.cli.commands.')])"
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
-    assert "spec" in done.stdout
+    assert "formats" in done.stdout
     assert "publish" not in done.stdout
 
 

@@ -84,7 +84,7 @@ def test_each_verb_says_which_one_was_meant(here: Path, capsys: pytest.CaptureFi
         (["pack", "rows.wshard"], "one file already"),
         (["unpack", "rows.wshard"], "warp chunk"),
         (["unpack", listed], "warp join"),
-        (["join", "rows.wshard"], "nothing to join"),
+        (["join", "rows.wshard"], "not a chunk list"),
     ):
         capsys.readouterr()
         assert warp(words) == 2

@@ -83,7 +83,7 @@ def test_parquet_with_ids_and_metadata(warp: Any, tmp_path: Path) -> None:
     pq.write_table(table, tmp_path / "t.parquet")
     warp("create", "f.rvf", "--dim", "4")
     warp("add", "f.rvf", "t.parquet", "--column", "v", "--id-column", "key", "--metadata-column", "tag")
-    found = warp("search", "f.rvf", "0,0,0,0", "-k", "50", "--filter", "tag == 'b'", "--json")
+    found = warp("search", "f.rvf", "0,0,0,0", "-k", "50", "--where", "tag == 'b'", "--json")
     assert sorted(r["id"] for r in found) == list(range(101, 120, 2))
     text = warp("add", "f.rvf", "t.parquet", "--column", "nope", code=2)
     assert "it has v, key, tag" in text
@@ -121,7 +121,7 @@ def test_exit_codes(warp: Any, tmp_path: Path) -> None:
     warp("add", "f.rvf", "x.npy")
     assert "4 dimensions" in warp("search", "f.rvf", "1,2", code=2)
     assert "neither a file" in warp("search", "f.rvf", "what", code=2)
-    assert "no metadata field" in warp("search", "f.rvf", "1,2,3,4", "--filter", "a == 1", code=2)
+    assert "no column" in warp("search", "f.rvf", "1,2,3,4", "--where", "a = 1", code=1)
     (tmp_path / "bad.npy").write_bytes(b"not numpy")
     assert "error[corrupt_layout]" in warp("add", "f.rvf", "bad.npy", code=1)
     content = bytearray((tmp_path / "f.rvf").read_bytes())

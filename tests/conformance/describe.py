@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from warpdata.episodes.packed import PackedRows, PackedSource, ShardVideo, TableSignal, is_packed
+from warpdata.episodes.forms.packed import PackedRows, PackedSource, ShardVideo, TableSignal, is_packed
 from warpdata.errors import WarpError
 from warpdata.formats.wshard import layout
 from warpdata.formats.wshard.channel import Channel

@@ -130,8 +130,8 @@ class RowSourceContract:
 
     def test_wrong_options_are_refused(self, tmp_path: Path) -> None:
         paths = write_shards(tmp_path, [4])
-        for bad in ({"dtype": "int8"}, {"batch_rows": 0}, {"prefetch_bytes": 0}, {"io": "quantum"}):
-            with pytest.raises(ValueError, match=r"rows come as|at least 1|io is"):
+        for bad in ({"dtype": "int8"}, {"batch_rows": 0}, {"prefetch_bytes": 0}):
+            with pytest.raises(ValueError, match=r"rows come as|at least 1"):
                 self.open(paths, **bad)
         with self.open(paths) as source, pytest.raises(ValueError, match="row 5 of 4"):
             source.seek(5)

@@ -16,7 +16,7 @@ import pytest
 import warpdata as wd
 from tests.conftest import SHARED_GOLDEN, shared_golden
 from warpdata.convert.importing import import_episodes
-from warpdata.episodes.collection import Episodes
+from warpdata.episodes.collection.episodes import Episodes
 
 
 def sample(*parts: str) -> Path:

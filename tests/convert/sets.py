@@ -11,8 +11,8 @@ import numpy as np
 
 from warpdata.convert import lerobot
 from warpdata.convert.rows import grid_times
-from warpdata.episodes.collection import Episodes
-from warpdata.episodes.encoded import encoded_frames
+from warpdata.episodes.collection.episodes import Episodes
+from warpdata.episodes.sources.encoded import encoded_frames
 from warpdata.timeline.episode import Episode
 from warpdata.timeline.memory import ArraySignal
 from warpdata.timeline.meta import SignalMeta

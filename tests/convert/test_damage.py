@@ -18,7 +18,7 @@ import warpdata as wd
 from tests.convert.foreign import copied, sample
 from tests.sweeps import SOAK
 from warpdata.convert import dreamer, hdf5, lerobot, mcap, minari, rlds, rosbag2, webdataset, zarr
-from warpdata.episodes.collection import Episodes
+from warpdata.episodes.collection.episodes import Episodes
 from warpdata.errors import WarpError
 
 SAMPLES: dict[str, tuple[ModuleType, tuple[str, ...]]] = {

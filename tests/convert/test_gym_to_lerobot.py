@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import warpdata as wd
-from warpdata.episodes.edits import Edits
+from warpdata.episodes.collection.edits import Edits
 
 STEPS = 8
 STEP_NS = 20_000_000

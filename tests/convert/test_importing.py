@@ -9,9 +9,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
-from concurrent.futures import Future
-from functools import partial
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,16 +18,15 @@ import pytest
 
 import warpdata as wd
 from tests.convert.sets import assert_same, made_episode, made_episodes, made_set, on_steps, tree
-from warpdata.bytekit.io import bulk_file
 from warpdata.bytekit.process.locks import FileLock
 from warpdata.convert import lerobot
 from warpdata.convert.formats import format_module, format_of
 from warpdata.convert.importing import import_episodes
 from warpdata.convert.place import Place, check_inside
 from warpdata.convert.rows import grid_times, rate_of
-from warpdata.episodes.collection import Episodes, EpisodesSource
-from warpdata.episodes.directory_copy import WrittenLater
-from warpdata.episodes.packed import pack_episode
+from warpdata.episodes.collection.episodes import Episodes, EpisodesSource
+from warpdata.episodes.forms import directory_copy
+from warpdata.episodes.forms.packed import pack_episode
 from warpdata.errors import BadMagicError, ConflictError, CorruptLayoutError, FormatError, WarpError
 from warpdata.formats.episodedir.images import VideoOptions
 from warpdata.timeline.episode import Episode
@@ -166,20 +163,15 @@ def test_a_video_that_the_disk_did_not_take_is_missing_from_its_own_episode_only
     source = made_set(tmp_path / "source", 5)
     bring(source, tmp_path / "whole")
     cameras = len(list((tmp_path / "whole/000000000000/000000000002").glob("*.mp4")))
-    monkeypatch.setattr(bulk_file, "DIRECT_FROM_BYTES", 1)
-    submit, jobs = WrittenLater.submit, itertools.count()
+    copy, calls = directory_copy.copy_camera, itertools.count()
 
-    def failing(job: Callable[[], None]) -> None:
-        job()
-        raise OSError(errno.EIO, "the disk is gone")
+    def failing(*args: Any) -> Any:
+        if next(calls) == 2 * cameras:
+            raise OSError(errno.EIO, "the disk is gone")
+        return copy(*args)
 
-    def submitted(self: WrittenLater, job: Callable[[], None]) -> Future[None]:
-        return submit(self, partial(failing, job) if next(jobs) == 2 * cameras else job)
-
-    monkeypatch.setattr(WrittenLater, "submit", submitted)
+    monkeypatch.setattr(directory_copy, "copy_camera", failing)
     receipt = bring(source, tmp_path / "ours", on_error="skip")
-    if not next(jobs):
-        pytest.skip("nothing is written past the page cache here")
     assert [each["id"] for each in receipt.skipped] == ["000000000002"]
     assert "the disk is gone" in receipt.skipped[0]["error"]
     episodes = {name: data for name, data in tree(tmp_path / "ours").items() if "/" in name}

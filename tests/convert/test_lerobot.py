@@ -36,7 +36,7 @@ from warpdata.convert import lerobot
 from warpdata.convert.lerobot import files, tables
 from warpdata.convert.place import Place
 from warpdata.convert.rows import grid_times
-from warpdata.episodes.collection import Episodes
+from warpdata.episodes.collection.episodes import Episodes
 from warpdata.errors import (
     BlobNotFoundError,
     ConflictError,

@@ -13,7 +13,7 @@ import pytest
 import warpdata as wd
 from tests.conftest import shared_golden
 from tests.convert.sets import LEROBOT, made_episodes, made_set
-from warpdata.episodes.collection import Episodes
+from warpdata.episodes.collection.episodes import Episodes
 
 torch = pytest.importorskip("torch", reason="this Python tests without torch")
 

@@ -8,26 +8,23 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from mcap.writer import CompressionType, Writer
 
-from warpdata.bytekit.io.commit import commit_file
 from warpdata.convert import mcap
 from warpdata.convert.mcap import records
-from warpdata.convert.mcap.container import McapFile
-from warpdata.convert.messages.log import LogChannel
 
 
 def test_a_small_topic_does_not_keep_the_large_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(records, "_CACHE_BYTES", 1 << 20)
     path, pixels = tmp_path / "long.mcap", np.random.default_rng(0).bytes(1 << 20)
-    with commit_file(path) as out:
-        file = McapFile(out, compression="none")
-        for topic in ("/state", "/blob"):
-            file.channel(LogChannel(topic, "", "", b"", "json" if topic == "/state" else "bytes", {}))
+    with open(path, "wb") as out:
+        writer = Writer(out, compression=CompressionType.NONE)
+        writer.start()
+        numbers = [writer.register_channel(*topic, 0) for topic in (("/state", "json"), ("/blob", "bytes"))]
         for number in range(48):
-            text = json.dumps({"value": number}).encode()
-            file.message(0, number, number, number, text)
-            file.message(1, number, number, number, pixels)
-        file.finish()
+            writer.add_message(numbers[0], number, json.dumps({"value": number}).encode(), number)
+            writer.add_message(numbers[1], number, pixels, number)
+        writer.finish()
     tracemalloc.start()
     try:
         values = mcap.read(path)[0]["state/value"].values()

@@ -18,8 +18,8 @@ from warpdata.convert import mcap
 from warpdata.convert.importing import import_episodes
 from warpdata.convert.messages import encoding
 from warpdata.convert.messages.log import LogChannel
-from warpdata.convert.messages.packets import units_of, with_codes, with_lengths
-from warpdata.episodes.encoded import encoded_run
+from warpdata.convert.messages.packets import add_start_codes, split_packet, split_units
+from warpdata.episodes.sources.encoded import encoded_run
 from warpdata.formats.episodedir.images import VideoOptions
 
 CAMERA = "observation.images.top"
@@ -70,7 +70,7 @@ def foreign(path: Path, listed: list[tuple[int, bytes]], codec: str, form: str) 
     else:
         definition = encoding.VIDEO.encode()
         channel = LogChannel("/t", "foxglove_msgs/msg/CompressedVideo", "ros2msg", definition, "cdr")
-        made = [(log, log, encoding.video_message(log, "c", codec, data)) for log, data in listed]
+        made = [(log, log, encoding.video_message(log, codec, data)) for log, data in listed]
     return log_of(path, made, channel)
 
 
@@ -115,7 +115,7 @@ def test_start_codes_come_back_or_are_left_alone() -> None:
     rng = np.random.default_rng(0)
     for _ in range(2000):
         data = bytes(rng.choice([0, 0, 0, 1, 2], int(rng.integers(0, 30))).astype(np.uint8))
-        made = with_lengths(data, "h264")
-        assert made is None or with_codes(*made) == data
-    assert units_of(b"\0\0\0\1ab\0\0\1c") == ([b"ab", b"c"], b"\4\3")
-    assert with_lengths(b"\0\0\1a\0\0", "h264") is None
+        made = split_packet(data, "h264")
+        assert made is None or add_start_codes(*made) == data
+    assert split_units(b"\0\0\0\1ab\0\0\1c") == ([b"ab", b"c"], b"\4\3")
+    assert split_packet(b"\0\0\1a\0\0", "h264") is None

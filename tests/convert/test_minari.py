@@ -17,7 +17,7 @@ from tests.convert.sets import made_episode
 from warpdata.convert import dreamer, hdf5, minari
 from warpdata.convert.minari import arrow
 from warpdata.convert.place import Place
-from warpdata.episodes.collection import Episodes
+from warpdata.episodes.collection.episodes import Episodes
 from warpdata.errors import (
     CorruptLayoutError,
     FormatError,

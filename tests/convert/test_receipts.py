@@ -21,7 +21,7 @@ from warpdata.convert import hdf5, mcap, npz, rlds, webdataset
 from warpdata.convert.rlds import records
 from warpdata.convert.rlds.example import Values, build_example
 from warpdata.convert.rlds.records import packed_record
-from warpdata.episodes.collection import Episodes
+from warpdata.episodes.collection.episodes import Episodes
 from warpdata.timeline.episode import Episode
 from warpdata.timeline.source import STEPS, StepClock
 

@@ -11,7 +11,7 @@ import warpdata as wd
 from tests.convert.foreign import sample
 from tests.convert.sets import tree
 from tests.servers import BUCKET, S3Server, run_http, s3_store, unique
-from warpdata.episodes.collection import Episodes
+from warpdata.episodes.collection.episodes import Episodes
 from warpdata.errors import BadMagicError, BlobNotFoundError, StoreError
 
 FILES = (

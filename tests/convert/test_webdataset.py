@@ -19,8 +19,8 @@ from warpdata.convert import hdf5, minari, webdataset
 from warpdata.convert.place import Place
 from warpdata.convert.rows import grid_times
 from warpdata.convert.webdataset import samples
-from warpdata.episodes.collection import Episodes
-from warpdata.episodes.encoded import encoded_frames
+from warpdata.episodes.collection.episodes import Episodes
+from warpdata.episodes.sources.encoded import encoded_frames
 from warpdata.errors import (
     BadMagicError,
     CorruptLayoutError,

@@ -86,21 +86,6 @@ def test_it_goes_on_anywhere_with_any_world(
     whole.close()
 
 
-@pytest.mark.parametrize("done", [0, 1, 9, 58, 131])
-def test_a_state_of_an_earlier_release_goes_on(sources: list[wd.MmapShardSource], done: int) -> None:
-    whole = mixture(sources)
-    given = np.bincount([batch.source for batch in islice(whole, done)], minlength=3).tolist()
-    older = {"v": 1, "given": given, "plan": whole.state_dict()["plan"]}
-    again = mixture(sources)
-    again.load_state_dict(json.loads(json.dumps(older)))
-    assert [facts(batch) for batch in islice(again, 20)] == [facts(batch) for batch in islice(whole, 20)]
-    elsewhere = [given[0] + 3, *given[1:]]
-    with pytest.raises(ValueError, match="earlier release"):
-        again.load_state_dict({**older, "given": elsewhere})
-    whole.close()
-    again.close()
-
-
 def test_what_is_no_mixture(sources: list[wd.MmapShardSource]) -> None:
     streams = [wd.ShuffledRows(source, batch_size=BATCH) for source in sources]
     with pytest.raises(ValueError, match="3 streams and 2 weights"):

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
-import fcntl
 import os
+import resource
 import threading
 from pathlib import Path
 from typing import Any
@@ -10,10 +10,9 @@ import numpy as np
 import pytest
 
 from tests.contracts.row_source import WIDTH, RowSourceContract, rows_of, write_shards
-from tests.waiting import LIMIT_S
+from tests.waiting import LIMIT_S, until
 from warpdata.bytekit.io.ranges import BytesRangeReader, FileRangeReader
-from warpdata.bytekit.process import system
-from warpdata.corpora import spans
+from warpdata.corpora.shuffled import ShuffledRows
 from warpdata.corpora.source import FixedOrderSource, MmapShardSource
 from warpdata.corpora.store_source import StoreShardSource
 from warpdata.errors import BlobNotFoundError, StoreError, TruncatedError, UnavailableError
@@ -22,7 +21,7 @@ from warpdata.formats.gamsae.writer import encode_shard_bytes
 
 class TestMapped(RowSourceContract):
     def open(self, paths: list[Path], **options: Any) -> FixedOrderSource:
-        return MmapShardSource.open(paths, **{"io": "mmap", **options})
+        return MmapShardSource.open(paths, **options)
 
     def test_views_without_a_copy(self, tmp_path: Path) -> None:
         paths = write_shards(tmp_path, [300, 25])
@@ -38,7 +37,7 @@ class TestMapped(RowSourceContract):
         with self.open(paths, prefetch_bytes=1 << 16) as source:
             source.next_batch()
             os.truncate(paths[0], 5000)
-            with pytest.raises(TruncatedError, match="cut after it was opened"):
+            with pytest.raises(TruncatedError, match="truncated after it was opened"):
                 list(source)
 
     @pytest.mark.parametrize("dtype", ["float64", "float32"])
@@ -80,52 +79,6 @@ def evict(*paths: Path) -> None:
         os.fsync(fd)
         os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
         os.close(fd)
-
-
-class TestDirect(RowSourceContract):
-    def open(self, paths: list[Path], **options: Any) -> FixedOrderSource:
-        return MmapShardSource.open(paths, **{"io": "direct", **options})
-
-    def test_a_file_cut_while_open_is_noticed(self, tmp_path: Path) -> None:
-        paths = write_shards(tmp_path, [400_000])
-        with self.open(paths, prefetch_bytes=1 << 16) as source:
-            source.next_batch()
-            os.truncate(paths[0], 5000)
-            with pytest.raises(TruncatedError, match="cut after it was opened"):
-                list(source)
-
-    def test_a_file_system_without_direct_reads_is_served_too(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        opened = spans.open_shard
-
-        def refuse(path: str, flags: int = 0) -> int:
-            if flags & os.O_DIRECT:
-                raise OSError(22, "Invalid argument")
-            return opened(path, flags)
-
-        monkeypatch.setattr(spans, "open_shard", refuse)
-        with self.open(write_shards(tmp_path, [50, 20]), batch_rows=7) as source:
-            np.testing.assert_array_equal(np.concatenate([b.rows for b in source]), rows_of(0, 70))
-
-    def test_one_that_opens_such_files_but_does_not_read_them(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        """Seen by several threads at the same moment, each in the middle of a span."""
-        read, meetings = system.read_into, [threading.Barrier(2, timeout=LIMIT_S).wait] * 2
-
-        def refuse(fd: int, out: Any, offset: int) -> int:
-            if fcntl.fcntl(fd, fcntl.F_GETFL) & os.O_DIRECT:
-                if meetings:
-                    meetings.pop()()
-                raise OSError(22, "Invalid argument")
-            return read(fd, out, offset)
-
-        monkeypatch.setattr(system, "read_into", refuse)
-        before = len(os.listdir("/proc/self/fd"))
-        with self.open(write_shards(tmp_path, [900_000, 20]), batch_rows=70_000) as source:
-            np.testing.assert_array_equal(np.concatenate([b.rows for b in source]), rows_of(0, 900_020))
-        assert len(os.listdir("/proc/self/fd")) == before
 
 
 class TestStoreInMemory(RowSourceContract):
@@ -205,12 +158,20 @@ def test_a_read_that_failed_is_tried_again_and_never_skipped(monkeypatch: pytest
     np.testing.assert_array_equal(rest, rows_of(9, 91))
 
 
-def test_the_same_source_twice_over_many_files(tmp_path: Path) -> None:
-    paths = write_shards(tmp_path, [3] * 300)
+@pytest.mark.parametrize("how", ["copy", "view", "shuffled", "small steps"])
+def test_many_small_shards_need_few_descriptors(tmp_path: Path, how: str) -> None:
+    paths = write_shards(tmp_path, [3] * 600)
     before = len(os.listdir("/proc/self/fd"))
-    with MmapShardSource.open(paths) as source:
-        assert len(os.listdir("/proc/self/fd")) < before + 100
-        np.testing.assert_array_equal(np.concatenate([b.rows for b in source]), rows_of(0, 900))
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (before + 100, hard))
+    try:
+        with MmapShardSource.open(paths, copy=how != "view", dtype="float32", batch_rows=2) as source:
+            batches = source if how != "shuffled" else ShuffledRows(source, batch_size=50)
+            rows = [batch.rows.copy() for batch in batches]
+            found = np.concatenate(rows)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    np.testing.assert_array_equal(found[np.argsort(found[:, 0])], rows_of(0, 1800))
 
 
 def test_what_is_not_a_corpus(tmp_path: Path) -> None:
@@ -229,12 +190,14 @@ def test_threads_stop_with_their_source(tmp_path: Path) -> None:
     import threading
 
     before = set(threading.enumerate())
-    source = MmapShardSource.open(write_shards(tmp_path, [500]), io="direct", batch_rows=10)
+    source = StoreShardSource.open(
+        [NamedBytes(path) for path in write_shards(tmp_path, [500])], batch_rows=10
+    )
     source.next_batch()
     assert set(threading.enumerate()) - before
     del source
     gc.collect()
-    assert not set(threading.enumerate()) - before
+    until(lambda: not set(threading.enumerate()) - before, "its threads end")
 
 
 def test_a_store_checks_rows_against_corpus_json(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ import pytest
 
 from warpdata.corpora.shuffled import ShuffledRows
 from warpdata.corpora.source import MmapShardSource
-from warpdata.corpora.torch_passes import Passes
+from warpdata.corpora.torch import Passes
 from warpdata.corpora.writer import CorpusWriter
 
 torch = pytest.importorskip("torch")
@@ -109,15 +109,18 @@ def test_what_a_spawned_worker_counts_is_seen_here() -> None:
 def test_the_state_of_the_loader_is_after_what_it_gave(
     source: MmapShardSource, epochs: list[list[list[int]]], workers: int, stop: int
 ) -> None:
-    """Position 7 is the last batch of an epoch: what is left of it is nothing, then comes the next."""
+    """Position 7 is the last batch of an epoch: then comes the next."""
     loader = source.to_torch(**OPTIONS).loader(num_workers=workers)
     assert ids(loader) == epochs[0]
     given = ids(loader, limit=stop) if stop else []
     state = json.loads(json.dumps(loader.state_dict()))
     again = source.to_torch(**OPTIONS).loader(num_workers=2 - workers)
     again.load_state_dict(state)
-    assert given + ids(again) == epochs[1]
-    assert ids(again) == epochs[2]
+    rest = epochs[1][stop:] or epochs[2]
+    assert ids(again) == rest
+    if stop < 7:
+        assert given + rest == epochs[1]
+        assert ids(again) == epochs[2]
 
 
 def test_a_state_that_nobody_knows_is_not_made_up(source: MmapShardSource) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from tests.contracts.row_source import write_shards
 from warpdata.corpora.source import MmapShardSource
-from warpdata.corpora.torch_epochs import as_iterable_dataset
+from warpdata.corpora.torch import as_iterable_dataset
 from warpdata.errors import MissingExtraError
 
 

@@ -25,7 +25,7 @@ import warpdata as wd
 from tests.episodes.nursery import Nursery, is_alive
 from tests.waiting import until
 from warpdata.bytekit.io import mapping
-from warpdata.episodes import journals, tables
+from warpdata.episodes.record import journals, tables
 
 NAMES = ("number", "text", "large", "cam/left", "cam/right")
 LIMIT_S = 60

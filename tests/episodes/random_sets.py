@@ -15,8 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 import warpdata as wd
-from warpdata.episodes.check import Finding, check_opened, new_set, set_findings, without_usual
-from warpdata.episodes.check_set import MIN_EPISODES
+from warpdata.episodes.check.beside import MIN_EPISODES
+from warpdata.episodes.check.rules import Finding, check_opened, new_set, set_findings, without_usual
 from warpdata.timeline.memory import ArraySignal
 from warpdata.timeline.meta import SignalMeta, numeric_kind
 

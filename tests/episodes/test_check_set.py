@@ -11,8 +11,8 @@ from tools import make_sabotage
 
 import warpdata as wd
 from warpdata.cli.main import main
-from warpdata.episodes.check import RULES, new_set
-from warpdata.episodes.check_set import MIN_EPISODES, SET_RULES, remembered
+from warpdata.episodes.check.beside import MIN_EPISODES, SET_RULES, remembered
+from warpdata.episodes.check.rules import RULES, new_set
 from warpdata.timeline.memory import ArraySignal
 
 EXPECTED = Path(__file__).with_name("sabotage.json")

@@ -19,23 +19,23 @@ class Machine:
     """The two clocks of a machine, set by the test."""
 
     wall: int = 500_000 * HOUR_NS
-    monotonic: int = 5 * HOUR_NS
+    uptime: int = 5 * HOUR_NS
 
     def time_ns(self) -> int:
         return self.wall
 
     def monotonic_ns(self) -> int:
-        return self.monotonic
+        return self.uptime
 
     def advance(self, wall_ns: int, monotonic_ns: int) -> None:
         self.wall += wall_ns
-        self.monotonic += monotonic_ns
+        self.uptime += monotonic_ns
 
 
 @pytest.fixture
 def machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
     clocks = Machine()
-    monkeypatch.setattr("warpdata.episodes.clock.time", clocks)
+    monkeypatch.setattr("warpdata.episodes.record.clock.time", clocks)
     return clocks
 
 

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import warpdata as wd
-from warpdata.episodes.collection import Episodes
+from warpdata.episodes.collection.episodes import Episodes
 from warpdata.errors import DatasetError
 from warpdata.timeline.episode import Episode
 from warpdata.timeline.memory import ArraySignal
@@ -139,7 +139,7 @@ def test_edited_episodes_are_read_for_their_statistics(episodes: wd.LocalDataset
 
 
 def test_facts_are_kept_and_never_stale(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from warpdata.episodes import facts
+    from warpdata.episodes.collection import facts
 
     root = tmp_path / "root"
     episodes = record_root(root, 3)

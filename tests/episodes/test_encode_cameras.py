@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 
 from tests.waiting import LIMIT_S
-from warpdata.episodes import encode_cameras as encoding
-from warpdata.episodes.camera import VideoFile
-from warpdata.episodes.encode_cameras import RawCamera, encode_cameras
+from warpdata.episodes.forms import encode_cameras as encoding
+from warpdata.episodes.forms.encode_cameras import RawCamera, encode_cameras
+from warpdata.episodes.record.camera import VideoFile
 from warpdata.formats.episodedir.images import FrameShape, VideoOptions
 
 

@@ -18,15 +18,15 @@ from tests.sweeps import thinned
 from warpdata.bytekit.io import bulk_file
 from warpdata.bytekit.io.ranges import FileRangeReader
 from warpdata.bytekit.process.block_cache import KEPT
-from warpdata.episodes import file_video, stills
-from warpdata.episodes.check import check_episode
-from warpdata.episodes.content_sums import ContentSum, sum_of
-from warpdata.episodes.directory_copy import MetaOf, copying_to_directory
-from warpdata.episodes.disk_episode import DiskEpisode
-from warpdata.episodes.encoded import encoded_camera, encoded_frames, encoded_run
-from warpdata.episodes.file_video import FileVideo, SourceVideo
-from warpdata.episodes.signals import VideoSignal
-from warpdata.episodes.stills import StillsSignal
+from warpdata.episodes.check.rules import check_episode
+from warpdata.episodes.forms.content_sums import ContentSum, sum_of
+from warpdata.episodes.forms.directory_copy import MetaOf, copying_to_directory
+from warpdata.episodes.sources import file_video, stills
+from warpdata.episodes.sources.disk_episode import DiskEpisode
+from warpdata.episodes.sources.encoded import encoded_camera, encoded_frames, encoded_run
+from warpdata.episodes.sources.file_video import FileVideo, SourceVideo
+from warpdata.episodes.sources.signals import VideoSignal
+from warpdata.episodes.sources.stills import StillsSignal
 from warpdata.errors import CorruptLayoutError, LimitExceededError, UnsupportedDtypeError, WarpError
 from warpdata.formats.episodedir.stills import Still, decode_stills, still_of
 from warpdata.formats.episodedir.video import encode_png

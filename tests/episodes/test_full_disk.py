@@ -17,7 +17,7 @@ import warpdata as wd
 from tests.episodes.full_disk import values
 from tests.episodes.nursery import run_small
 from warpdata.bytekit.process import system
-from warpdata.episodes.tables import TableFile
+from warpdata.episodes.record.tables import TableFile
 from warpdata.errors import OutOfSpaceError, PermissionError_, StoreError
 
 DISK = "96m"

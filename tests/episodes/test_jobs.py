@@ -13,7 +13,7 @@ import pytest
 import warpdata as wd
 from tests.ray.sets import made, publish_arm
 from tests.waiting import until
-from warpdata.episodes.jobs import Here, Processes, runner_of
+from warpdata.episodes.collection.jobs import Here, Processes, runner_of
 from warpdata.errors import ChecksumError, WarpError
 
 
@@ -102,7 +102,7 @@ def test_processes_end_with_the_one_they_work_for(tmp_path: Path) -> None:
     program = (
         "from functools import partial\n"
         "from tests.episodes.test_jobs import noting\n"
-        "from warpdata.episodes.jobs import Processes\n"
+        "from warpdata.episodes.collection.jobs import Processes\n"
         "if __name__ == '__main__':\n"
         f"    list(Processes(2).run(partial(noting, folder={str(tmp_path)!r}), [0, 1, 2]))\n"
     )

@@ -14,8 +14,8 @@ import pytest
 
 import warpdata as wd
 from warpdata.bytekit.io.ranges import FileRangeReader
-from warpdata.episodes import listing
-from warpdata.episodes.check import RULES
+from warpdata.episodes.check.rules import RULES
+from warpdata.episodes.collection import listing
 from warpdata.errors import (
     BlobNotFoundError,
     ChecksumError,

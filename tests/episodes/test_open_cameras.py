@@ -16,8 +16,8 @@ import numpy as np
 import pytest
 
 import warpdata as wd
-from warpdata.episodes import open_cameras
-from warpdata.episodes.open_cameras import CAMERAS, OpenCameras
+from warpdata.episodes.sources import open_cameras
+from warpdata.episodes.sources.open_cameras import CAMERAS, OpenCameras
 from warpdata.timeline import signal as timeline_signal
 
 EPISODES, CAMERA_NAMES, FRAMES = 254, ("a", "b", "c", "d"), 4
@@ -43,7 +43,7 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
 CODE = """
 import resource, sys
 import warpdata as wd
-from warpdata.episodes.open_cameras import CAMERAS
+from warpdata.episodes.sources.open_cameras import CAMERAS
 resource.setrlimit(resource.RLIMIT_NOFILE, (256, 256))
 dataset = wd.LocalDataset(sys.argv[1])
 list(dataset[0]["a"])  # what the libraries take once

@@ -13,7 +13,7 @@ import pytest
 import warpdata as wd
 from tests.waiting import until
 from warpdata.bytekit.io import mapping
-from warpdata.episodes import camera, journals
+from warpdata.episodes.record import camera, journals
 
 FRAMES, SHAPE = 120, (48, 64, 3)
 

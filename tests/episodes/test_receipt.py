@@ -8,7 +8,7 @@ import pytest
 
 import warpdata as wd
 from warpdata.convert.receipt import ConversionReceipt, Note
-from warpdata.episodes.receipt import Receipt
+from warpdata.episodes.salvage.receipt import Receipt
 from warpdata.search.export import ExportReceipt
 
 

@@ -13,7 +13,8 @@ import numpy as np
 import pytest
 
 import warpdata as wd
-from warpdata.episodes import journals, record, recording
+from warpdata.episodes.record import journals, recording
+from warpdata.episodes.record import recorder as record
 from warpdata.errors import ConflictError, RecordingError, SchemaMismatchError, WriterClosedError
 from warpdata.formats.wshard import ShardReader
 
@@ -147,7 +148,9 @@ CODE = """
 import os, signal, sys
 import numpy as np
 import warpdata as wd
-from warpdata.episodes import journals, record, recording
+from warpdata.episodes.record import recorder as record
+from warpdata.episodes.record import journals
+from warpdata.episodes.record import recording
 rec = wd.record(sys.argv[1], static={"task": "die"}, clock="simulated").__enter__()
 for k in range(50):
     rec.step({"state": np.float32(k)}, {"push": 2000 + k}, reward=1000.0 + k, ts_ns=k)

@@ -23,8 +23,8 @@ from tests.episodes.nursery import run_small
 from tests.sweeps import SOAK
 from tests.waiting import LIMIT_S, until
 from warpdata.bytekit.io import mapping
-from warpdata.episodes.interrupts import Wakeup
-from warpdata.episodes.salvage_folder import salvage_root
+from warpdata.episodes.record.interrupts import Wakeup
+from warpdata.episodes.salvage.folders import salvage_root
 from warpdata.episodes.statistics import ValueStatistics
 from warpdata.errors import (
     ConflictError,
@@ -288,7 +288,7 @@ def test_long_signals_are_written_in_pieces(tmp_path: Path) -> None:
 def test_the_end_of_a_table_waits_for_what_is_still_being_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from warpdata.episodes import tables, threads
+    from warpdata.episodes.record import tables, threads
 
     count, last_block = (
         60_000,
@@ -330,7 +330,7 @@ def test_the_end_of_a_table_waits_for_what_is_still_being_written(
 def test_frames_leave_the_journal_as_they_are_encoded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from warpdata.episodes import journals
+    from warpdata.episodes.record import journals
 
     monkeypatch.setattr(journals, "SEGMENT_BYTES", 1 << 20)
     most = 0

@@ -19,8 +19,8 @@ import warpdata as wd
 from tests.waiting import LIMIT_S, until
 from warpdata.bytekit.io import mapping
 from warpdata.bytekit.process import system
-from warpdata.episodes import journals, recording
-from warpdata.episodes.unfinished import is_recorded
+from warpdata.episodes.record import journals, recording
+from warpdata.episodes.salvage.unfinished import is_recorded
 from warpdata.errors import JournalInUseError, StoreError
 from warpdata.formats.episodedir.video import VideoEncoder
 from warpdata.formats.journal import writer as journal_writer

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import warpdata as wd
-from warpdata.episodes.draft import Draft, drafted
-from warpdata.episodes.edits import Edits
+from warpdata.episodes.collection.draft import Draft, drafted
+from warpdata.episodes.collection.edits import Edits
 
 
 def recorded(root: Path, count: int = 3) -> Path:

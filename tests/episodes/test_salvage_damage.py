@@ -24,7 +24,8 @@ from tests.sweeps import thinned
 from tests.waiting import until
 from warpdata.bytekit.jsontext import dump_json
 from warpdata.cli.main import main
-from warpdata.episodes import journals, unfinished
+from warpdata.episodes.record import journals
+from warpdata.episodes.salvage import unfinished
 from warpdata.errors import BlobNotFoundError, FormatError, WarpError
 from warpdata.formats.episodedir import layout
 from warpdata.formats.episodedir.frame_index import read_marks
@@ -322,7 +323,7 @@ def test_a_finished_episode_is_not_made_again_from_its_journals(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The recorder died while it removed them: a damaged journal must not replace a whole file."""
-    from warpdata.episodes import recording
+    from warpdata.episodes.record import recording
 
     monkeypatch.setattr(recording, "remove_folder", lambda _, durable=True: None)
     with wd.DiskEpisodeWriter(tmp_path / "ep") as writer:
@@ -339,7 +340,7 @@ def test_a_finished_episode_is_not_made_again_from_its_journals(
 def test_a_file_that_was_finished_gives_what_its_journal_lost(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from warpdata.episodes import disk_writer
+    from warpdata.episodes.record import disk_writer
 
     def fails(*_: object) -> None:
         raise OSError("no more")

@@ -13,8 +13,8 @@ import pytest
 import warpdata as wd
 from tests.waiting import until
 from warpdata.cli.main import main
-from warpdata.episodes import salvage as salvage_module
-from warpdata.episodes.salvage import salvage_folder
+from warpdata.episodes.salvage import recordings as salvage_module
+from warpdata.episodes.salvage.recordings import salvage_folder
 from warpdata.errors import JournalInUseError
 
 COUNT = 30
@@ -99,7 +99,7 @@ def test_where_nothing_can_be_read_nothing_is_packed_and_nothing_goes(tmp_path: 
 def test_journals_go_only_if_the_file_that_has_their_records_is_whole(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from warpdata.episodes import recording
+    from warpdata.episodes.record import recording
 
     target = tmp_path / "one.wshard"
     monkeypatch.setattr(recording, "remove_folder", lambda *_, **__: os._exit(0))

@@ -20,7 +20,7 @@ from tests.formats.test_wshard_repair import finished_file, stream_data
 from tests.sweeps import thinned
 from warpdata.bytekit.io.ranges import BytesRangeReader
 from warpdata.cli.main import main
-from warpdata.episodes.receipt import LossReceipt
+from warpdata.episodes.salvage.receipt import LossReceipt
 from warpdata.errors import BlobNotFoundError, ChecksumError, CorruptLayoutError, FormatError, WarpError
 from warpdata.formats.journal.reader import JournalReader
 from warpdata.formats.wshard import layout

@@ -113,7 +113,7 @@ def test_death_between_the_video_and_its_index(tmp_path: Path, monkeypatch: pyte
     """Files of an older recording lie under both names: they must not be taken for this one."""
     with video(tmp_path) as old:
         old.append(image(1), 5)
-    from warpdata.episodes import camera
+    from warpdata.episodes.record import camera
 
     def killed(*_: object) -> None:
         os._exit(0)
@@ -133,7 +133,7 @@ def test_death_between_the_video_and_its_index(tmp_path: Path, monkeypatch: pyte
 
 
 def fill_and_stop_before_removal(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from warpdata.episodes import recording
+    from warpdata.episodes.record import recording
 
     monkeypatch.setattr(recording.Recording, "_remove", lambda *_: os._exit(0))
     writer = video(folder)
@@ -235,7 +235,7 @@ def test_the_smallest_images(tmp_path: Path, shape: tuple[int, int]) -> None:
 
 
 def test_a_journal_cannot_name_files_elsewhere(tmp_path: Path) -> None:
-    from warpdata.episodes.work_folder import files_of
+    from warpdata.episodes.salvage.work_folder import files_of
 
     work = tmp_path / ".cam.mp4.recording"
     for files in ({"data": "../cam.mp4"}, {"data": 5}, {}, [], {"data": "other.mp4"},

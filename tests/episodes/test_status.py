@@ -16,10 +16,10 @@ from hypothesis import strategies as st
 
 import warpdata as wd
 from tests.waiting import LIMIT_S, until
-from warpdata.episodes import recording as recording_module
-from warpdata.episodes.camera import VideoFile
-from warpdata.episodes.salvage_folder import salvage_root
-from warpdata.episodes.status import STATUS_FILE, read_status, write_status
+from warpdata.episodes.record import recording as recording_module
+from warpdata.episodes.record.camera import VideoFile
+from warpdata.episodes.salvage.folders import salvage_root
+from warpdata.episodes.salvage.status import STATUS_FILE, read_status, write_status
 from warpdata.errors import WarpError
 from warpdata.viewer.live import recording_state
 

@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 import warpdata as wd
 from tests.sweeps import enough_examples
 from warpdata.bytekit.dtype import DTYPE_NAMES, dtype_named
-from warpdata.episodes import step_journal
-from warpdata.episodes.step_journal import JournalColumn
+from warpdata.episodes.record import step_journal
+from warpdata.episodes.record.step_journal import JournalColumn
 from warpdata.errors import PermissionError_, SchemaMismatchError, StoreError, TimestampOrderError
 from warpdata.formats.wshard.chunked import ChunkedEpisodeReader
 

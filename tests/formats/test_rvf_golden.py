@@ -16,7 +16,6 @@ from warpdata.formats.rvf.layout import FileIdentity, SegmentType, Tag
 from warpdata.formats.rvf.lockfile import pack_lock, unpack_lock
 from warpdata.formats.rvf.manifest import Root
 from warpdata.formats.rvf.payloads import graph, hot, journal, quant, sketch, vec, witness
-from warpdata.formats.rvf.payloads.layout import WitnessLink
 from warpdata.formats.rvf.payloads.vec import VecBlock
 from warpdata.formats.rvf.reader import open_snapshot, read_segment
 from warpdata.formats.rvf.segment import SegmentOptions, SignatureFooter
@@ -82,19 +81,6 @@ def test_sketch_payload() -> None:
     again = sketch.AccessSketch(16, 4)
     again.add(np.array([42] * 5 + [7]))
     assert np.array_equal(again.counters, found.counters)
-
-
-def test_witness_chain() -> None:
-    data = wire("witness_chain_payload.bin")
-    chain = witness.decode_witness(data)
-    assert [link.action_hash for link in chain] == [b"\xaa" * 32, b"\xbb" * 32]
-    assert [(link.timestamp_ns, link.witness_type) for link in chain] == [
-        (1_700_000_000_000_000_000, 1),
-        (1_700_000_000_000_000_001, 2),
-    ]
-    assert witness.encode_witness(chain) == data
-    first = WitnessLink(bytes(32), b"\xaa" * 32, 1_700_000_000_000_000_000, 1)
-    assert witness.link_hash(first) == chain[1].prev_hash
 
 
 @pytest.mark.parametrize("algo", [0, 1, 2])

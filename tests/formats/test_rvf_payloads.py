@@ -397,7 +397,6 @@ PAYLOADS: list[tuple[str, bytes, Callable[[bytes], Any]]] = [
     ("sketch", sketch.encode_sketch(sketch.AccessSketch(8, 2)), sketch.decode_sketch),
     ("journal", journal.encode_journal(JOURNAL, 1), journal.decode_journal),
     ("meta", meta.encode_meta(MetaPayload(1, None, {"a": "i64"}, {}, {4: {"a": 5}})), meta.decode_meta),
-    ("witness", witness.encode_witness(witness.extend_chain([], b"x", 1, 1)), witness.decode_witness),
     ("crypto", witness.encode_crypto(PublicKey("ed25519", bytes(32))), witness.decode_crypto),
     ("bitmap", deletion.encode_deletions(np.array([1, 5, 70_000], np.uint64)), deletion.decode_deletions),
     ("tlv", manifest.pack_tlvs([(1, b"abc"), (8, b"")]), manifest.unpack_tlvs),

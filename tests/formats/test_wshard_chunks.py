@@ -21,7 +21,7 @@ from tests.sweeps import enough_examples
 from warpdata.bytekit.checksum import crc32c
 from warpdata.bytekit.io.commit import commit_file
 from warpdata.bytekit.jsontext import dump_json
-from warpdata.episodes.salvage import salvage_folder
+from warpdata.episodes.salvage.recordings import salvage_folder
 from warpdata.errors import (
     BlobNotFoundError,
     ChecksumError,

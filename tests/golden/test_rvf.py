@@ -34,7 +34,7 @@ def test_the_tool_makes_the_same_contents_again(make: object, tmp_path: Path) ->
     expected = json.loads((OWN_GOLDEN / "rvf" / f"{make.__name__}.json").read_text())  # type: ignore[attr-defined]
     # How many small segments are merged when is the writer's own choice.
     for each in (found := describe(path)), expected:
-        each["segments"] = sorted(set(each["segments"]))
+        each["segments"] = sorted(set(each["segments"]) - {"WITNESS"})  # which earlier writers added
     assert found == expected
 
 

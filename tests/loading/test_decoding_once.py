@@ -12,9 +12,9 @@ import warpdata as wd
 from warpdata.bytekit import seekable
 from warpdata.bytekit.checksum import crc32c
 from warpdata.bytekit.process.block_cache import DEFAULT_BYTES
-from warpdata.episodes.content import stated_content
-from warpdata.episodes.kept_frames import stretch_starts
-from warpdata.episodes.packed import PackedRows
+from warpdata.episodes.forms.content import stated_content
+from warpdata.episodes.forms.packed import PackedRows
+from warpdata.episodes.sources.kept_frames import stretch_starts
 from warpdata.errors import FormatError
 from warpdata.formats.wshard.reader import ShardReader
 from warpdata.stores.readahead import ReadAhead

@@ -101,7 +101,7 @@ def test_resuming_loses_and_repeats_nothing(first, steps, then, mixed, tail) -> 
                 next(batches, None)
         states.append(loader.state_dict())
         done = loader.epoch * len(source) + loader.position
-    assert all(state == states[0] for state in states)
+    assert all(without_rank(state) == states[0] for state in states)
     assert len(json.dumps(states[0])) < 300
     if states[0]["epoch"] > 1:
         return
@@ -116,6 +116,11 @@ def test_resuming_loses_and_repeats_nothing(first, steps, then, mixed, tail) -> 
         assert at == done
     end = (states[0]["epoch"] + 1) * len(source)
     assert rest == [each[1:] for each in whole[at:end]]
+
+
+def without_rank(state: dict) -> dict:
+    """The part of a state that all ranks share."""
+    return {key: value for key, value in state.items() if key not in ("rank", "world", "batch")}
 
 
 def positions_of(batch) -> list[tuple[int, int]]:
@@ -300,28 +305,20 @@ def test_a_state_is_refused_by_name() -> None:
     fields = wd.Windows(SMALL.episodes, {"state": wd.Field("joints")}, anchor="action")
     for windows, options, word in (
         (other, {}, "another version of the data"), (fields, {}, "the same data with other fields"),
-        (SMALL, {"shuffle": "full"}, "another shuffle"), (SMALL, {"seed": 2}, "seed 2"), (MIXED, {}, "windows"),
+        (SMALL, {"shuffle": "full"}, "another shuffle"), (SMALL, {"seed": 2}, "seed is 1"), (MIXED, {}, "windows"),
     ):  # fmt: skip
         loader = wd.Loader(windows, 8, **{"seed": 1, **options})
         with pytest.raises(ValueError, match=word):
             loader.load_state_dict(state)
     loader = wd.Loader(SMALL, 8, seed=1)
     for bad in (
-        None, [], {}, {**state, "v": 2}, {**state, "position": -1}, {**state, "position": 10**6},
+        None, [], {}, {**state, "v": 1}, {**state, "position": -1}, {**state, "position": 10**6},
         {**state, "epoch": 1.5}, {**state, "windows": 3}, {k: v for k, v in state.items() if k != "order"},
     ):  # fmt: skip
         with pytest.raises(ValueError, match=r"state|position|epoch"):
             loader.load_state_dict(bad)
     loader.load_state_dict(state)
     assert len(json.dumps(state)) < 100
-    first = {**state, "windows": SMALL.id[:16]}
-    for older, word in (
-        (first, "windows"),
-        ({**first, "data": SMALL.data_id[:8]}, "same data with other fields"),
-    ):
-        loader.load_state_dict(older)
-        with pytest.raises(ValueError, match=word):
-            wd.Loader(fields, 8, seed=1).load_state_dict(older)
 
 
 @pytest.mark.parametrize(
@@ -831,7 +828,7 @@ def test_what_is_skipped_is_counted_when_it_is_handed_over(tmp_path) -> None:
         return [loader.state_dict() for _ in loader]
 
     slow = states(0)
-    assert slow == states(3) == states(1, rank=2, world=3)
+    assert slow == states(3) == [without_rank(state) for state in states(1, rank=2, world=3)]
     counts = [state.get("skipped", 0) for state in slow]
     assert counts == sorted(counts)
     assert counts[-1] == 2

@@ -116,3 +116,36 @@ def test_torch_goes_on_in_another_world_with_other_workers(table, workers, then)
         table.to_torch(60, shuffle=True, seed=4).load_state_dict(state)
     with pytest.raises(ValueError, match="Did you mean 'full'"):
         table.to_torch(60, shuffle="ful")
+
+
+def test_ranks_at_different_steps_resume_with_their_batch_size_only(local_catalog: str) -> None:
+    with wd.DatasetBuilder("ws/steps", catalog=local_catalog) as builder:
+        builder.add_table("main", {"i": list(range(1000))}).publish()
+    with wd.dataset("ws/steps", catalog=local_catalog) as ds:
+
+        def stream(rank: int, size: int):
+            return ds.table().batches(size, rank=rank, world=2, shuffle=True)
+
+        seen: list[int] = []
+        states = []
+        for rank, steps in enumerate((7, 2)):
+            first = stream(rank, 20)
+            seen += [i for _ in range(steps) for i in next(first)["i"].to_pylist()]
+            states.append(first.state_dict())
+        for rank in range(2):
+            with pytest.raises(ValueError, match="states of all ranks"):
+                stream(rank, 30).load_state_dict(states[rank])
+            with pytest.raises(ValueError, match="not of one step"):
+                stream(rank, 30).load_state_dict(states)
+            rest = stream(rank, 20)
+            rest.load_state_dict(states[rank])
+            seen += [i for batch in rest for i in batch["i"].to_pylist()]
+        assert sorted(seen) == list(range(1000))
+        both = [stream(rank, 20) for rank in range(2)]
+        seen = [i for one in both for _ in range(3) for i in next(one)["i"].to_pylist()]
+        states = [one.state_dict() for one in both]
+        for rank in range(2):
+            rest = stream(rank, 33)
+            rest.load_state_dict(states)
+            seen += [i for batch in rest for i in batch["i"].to_pylist()]
+        assert sorted(seen) == list(range(1000))

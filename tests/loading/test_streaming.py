@@ -20,8 +20,8 @@ import warpdata as wd
 from tests.published import rows
 from tests.sweeps import enough_examples
 from warpdata.errors import DatasetError, TooLargeError
-from warpdata.loading.batch import exact_batches
-from warpdata.loading.row_ranges import (
+from warpdata.loading.tables.batches import exact_batches
+from warpdata.loading.tables.row_ranges import (
     RowRange,
     by_group,
     merged,

@@ -59,6 +59,26 @@ def test_large_counts_are_permuted_without_a_table() -> None:
     np.testing.assert_array_equal(restored(found, count, 7), indices)
 
 
+@given(
+    total=st.integers(1, 300),
+    block=st.integers(2, 20),
+    in_play=st.integers(1, 7),
+    seed=st.integers(0, 2**64 - 1),
+)
+def test_pools_are_stretches_of_the_epoch_from_blocks_of_their_own(total, block, in_play, seed) -> None:
+    order = BlockOrder(BlockShape(total, block, in_play), seed, 1)
+    start, pool = 0, 0
+    while start < total:
+        assert order.pool_at(start) == pool
+        end = order.pool_end(pool)
+        ids = order.row_ids(start, end)
+        blocks = order.pool_blocks(pool)
+        assert sorted({int(each) // block for each in ids}) == blocks.tolist()
+        assert len(blocks) <= in_play
+        start, pool = end, pool + 1
+    assert len(order.pool_blocks(pool)) == 0
+
+
 def test_the_bits_never_change() -> None:
     """States of running trainings depend on these."""
     assert permuted(np.arange(5), 10**9, 42).tolist() == BITS["large"]

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 import warpdata as wd
 from tests.ray.sets import made, publish_arm
-from warpdata.errors import NoStepsError, TooLargeError
+from warpdata.errors import ConflictError, DatasetError, NoStepsError, TooLargeError
 from warpdata.formats.manifest.parts import PartedShards
 from warpdata.ray import rows
 from warpdata.ray.planning import TASK_BYTES, TablePlan, WindowShape, plan_episodes, plan_windows, runs
@@ -249,6 +249,37 @@ def test_a_changed_row_is_the_episode_with_what_was_made(catalog: str) -> None:
     assert rows.changed_row(lambda _: made(5), row) == rows.changed_row(lambda _: made(5), row)
     with pytest.raises(TypeError, match="episode ep02 there came a NoneType"):
         rows.changed_row(lambda _: None, row)
+
+
+def test_what_goes_wrong_with_a_row_is_named(catalog: str) -> None:
+    with wd.dataset("lab/arm", catalog=catalog) as dataset:
+        row = plan_episodes(dataset, where=None, columns=(), artifact=None).rows.to_pylist()[2]
+
+    def failing(episode: wd.Episode) -> None:
+        raise RuntimeError("no model")
+
+    with pytest.raises(
+        DatasetError, match=r"failed for episode 'ep02': RuntimeError: no model \(test_planning"
+    ):
+        rows.changed_row(failing, row)
+    joints = np.zeros(made(2)["joints"].values().shape)
+    with pytest.raises(ConflictError, match="episode 'ep02' has a signal 'joints' already"):
+        rows.changed_row(lambda _: {"joints": joints}, row)
+    replaced = wd.ray.open(rows.changed_row(lambda _: {"joints": joints}, row, replace=True))
+    assert not replaced["joints"].values().any()
+
+
+def test_an_episode_without_steps_is_mapped(tmp_path) -> None:
+    times = np.arange(5) * 10**8
+    episode = wd.Episode.of({"camera_pose": wd.ArraySignal(times, np.ones((5, 3)))}, id="plain")
+    with wd.DatasetBuilder("lab/plain", catalog=tmp_path) as builder:
+        builder.add_episodes("episodes", wd.Episodes.of([episode])).publish()
+    with wd.dataset("lab/plain", catalog=tmp_path) as dataset:
+        (row,) = plan_episodes(dataset, where=None, columns=(), artifact=None).rows.to_pylist()
+    opened = wd.ray.open(rows.changed_row(lambda _: {"norm": np.arange(5.0)}, row))
+    assert opened["norm"].timestamps.tolist() == times.tolist()
+    with pytest.raises(ValueError, match=r"no steps to tell their times|expected one row"):
+        rows.changed_row(lambda _: {"norm": np.arange(4.0)}, row)
 
 
 def recorded(target):

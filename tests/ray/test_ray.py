@@ -297,6 +297,23 @@ def test_what_fails_publishes_nothing(catalog: str) -> None:
     assert latest("lab/fast", catalog) is None
 
 
+def test_a_function_that_fails_is_one_line_and_no_rows_are_no_version(catalog: str) -> None:
+    before = latest("lab/arm", catalog)
+
+    def failing(episode: wd.Episode) -> None:
+        raise RuntimeError("no model")
+
+    made_rows = wd.ray.map_episodes("lab/arm", failing, catalog=catalog)
+    with pytest.raises(DatasetError, match=r"failed for episode 'ep0\d': RuntimeError: no model") as caught:
+        wd.ray.publish(made_rows, "lab/arm", catalog=catalog)
+    assert len(str(caught.value).splitlines()) == 1
+    assert caught.value.__cause__ is None
+    none = wd.ray.read_episodes("lab/arm", catalog=catalog, where="task = 'nothing'")
+    with pytest.raises(DatasetError, match="no episodes to publish"):
+        wd.ray.publish(none, "lab/arm", catalog=catalog)
+    assert latest("lab/arm", catalog) == before
+
+
 def test_a_dropped_block_is_an_error_and_not_a_smaller_dataset(catalog: str) -> None:
     from ray.data import DataContext
 

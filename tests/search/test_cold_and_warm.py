@@ -56,13 +56,13 @@ def test_first_and_later_calls_agree(store_path: tuple[Path, Any], where: str, f
     with VectorStore.open(path) as warm:
         warm.warm()
         metric = warm.metric
-        later = [warm.search(query, K, filter=condition)[0].tolist() for query in queries]
+        later = [warm.search(query, K, where=condition)[0].tolist() for query in queries]
     first = []
     for query in queries:
         with VectorStore.open(path) as cold:
-            first.append(cold.search(query, K, filter=condition)[0].tolist())
+            first.append(cold.search(query, K, where=condition)[0].tolist())
             if len(first) <= 3:
-                tenth = [cold.search(query, K, filter=condition)[0].tolist() for _ in range(9)][-1]
+                tenth = [cold.search(query, K, where=condition)[0].tolist() for _ in range(9)][-1]
                 assert len(set(first[-1]) & set(tenth)) >= K - 2
     length = np.linalg.norm(x, axis=1, keepdims=True) if metric == "cosine" else 1
     allowed = np.arange(len(x)) >= HALF if filtered else None

@@ -21,7 +21,7 @@ RNG = np.random.default_rng(5)
 def distances_agree(store: VectorStore, query: Any, k: int, **options: Any) -> None:
     """The answer is as near as the exact one, and names no vector twice."""
     ids, away = store.search(query, k, **options)
-    exact = store.search(query, k, exact=True, filter=options.get("filter"))[1]
+    exact = store.search(query, k, exact=True, where=options.get("where"))[1]
     assert len(set(ids.tolist())) == len(ids)
     assert np.allclose(away, exact, atol=1e-4)
     if store.metric == "l2":
@@ -49,7 +49,7 @@ def test_a_hundred_copies_of_a_hundred_vectors(tmp_path: Path, metric: str) -> N
         store.add(base[:5] + 1)
         for vector in base[:30:3]:
             distances_agree(store, vector, 20)
-            distances_agree(store, vector, 5, filter=list(range(1, 10_000, 7)))
+            distances_agree(store, vector, 5, where=list(range(1, 10_000, 7)))
     with VectorStore.open(tmp_path / "c.rvf") as again:
         assert again.search(base[0], 3, ef=64)[0].shape == (3,)
 

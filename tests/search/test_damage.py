@@ -250,7 +250,7 @@ def wide_state(content: bytes) -> Any:
     query = np.full(WIDE, 0.1)
     fresh = [VectorStore.open(BytesRangeReader(content)) for _ in range(4)]
     return (
-        fresh[0].search(query, 3)[0].tolist(), fresh[1].search(query, 3, filter=[1, 5, 30])[0].tolist(),
+        fresh[0].search(query, 3)[0].tolist(), fresh[1].search(query, 3, where=[1, 5, 30])[0].tolist(),
         fresh[2].get([5]).tobytes(), fresh[3].ids.tolist(), fresh[3].stats()["bytes_read"] < len(content),
     )  # fmt: skip
 

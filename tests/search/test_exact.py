@@ -128,11 +128,11 @@ def test_every_exact_way_of_a_store(tmp_path: Path, metric: str, data: str, way:
     with VectorStore.open(tmp_path / "s.rvf") as store:
         for turn in range(2):
             for query in queries:
-                found, _ = store.search(query, K, filter=chosen, exact=exact)
+                found, _ = store.search(query, K, where=chosen, exact=exact)
                 assert_exact(found, query, vectors, metric, allowed)
             if turn == 0:
                 store.warm()
-        batch, _ = store.search(queries, K, filter=chosen, exact=exact)
+        batch, _ = store.search(queries, K, where=chosen, exact=exact)
         for query, found in zip(queries, batch, strict=True):
             assert_exact(found, query, vectors, metric, allowed)
 

@@ -1,27 +1,22 @@
-"""Segments that other programs write: codes with their dictionaries, overlays of graphs, profiles."""
+"""Segments that other programs write: codes with their dictionaries, and segments that are opaque."""
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from warpdata.errors import CorruptLayoutError, UnsupportedVersionError
+from warpdata.errors import CorruptLayoutError
 from warpdata.formats.rvf import layout
 from warpdata.formats.rvf.layout import SegmentType
 from warpdata.formats.rvf.manifest import Root
-from warpdata.formats.rvf.payloads.domain import DomainProfile, encode_domain
-from warpdata.formats.rvf.payloads.graph import Adjacency
-from warpdata.formats.rvf.payloads.overlay import Edge, Overlay, encode_overlay
 from warpdata.formats.rvf.payloads.quant import BinaryQuant, ProductQuant, ScalarQuant, encode_quant
 from warpdata.formats.rvf.payloads.vec import VecBlock, encode_vec
 from warpdata.formats.rvf.signing import SigningKey, segment_message
 from warpdata.formats.rvf.snapshot import Snapshot
 from warpdata.formats.rvf.writer import NewSegment, SegmentAppender
-from warpdata.search.overlays import overlaid
 from warpdata.search.store import VectorStore
 
 IDS = np.arange(10, 14, dtype=np.uint64)
@@ -102,74 +97,6 @@ def test_a_dictionary_of_another_size_is_an_error(tmp_path: Path) -> None:
         store.get(IDS)
 
 
-# -- overlays --------------------------------------------------------------------------------------------
-
-
-def indexed(path: Path) -> VectorStore:
-    store = VectorStore.create(path, dim=3)
-    store.add(np.random.default_rng(1).normal(size=(60, 3)))
-    store.build_index("hnsw", m=4, ef_construction=40)
-    return store
-
-
-def append(store: VectorStore, *overlays: Overlay) -> None:
-    appender = store._appender
-    assert appender is not None
-    for overlay in overlays:
-        new = NewSegment(SegmentType.OVERLAY, encode_overlay(overlay))
-        store._commit(appender, [new], appender.state)
-
-
-def graph_of(path: Path) -> Any:
-    with VectorStore.open(path) as store:
-        store.warm()
-        graph = store._searcher.warm().graph
-        assert graph is not None
-        adjacency = graph.adjacency()
-        ground = np.cumsum(adjacency.layer_counts) - adjacency.layer_counts
-        starts = adjacency.starts
-        return [adjacency.neighbors[starts[at] : starts[at] + adjacency.sizes[at]].tolist() for at in ground]
-
-
-def test_overlays_change_the_graph_that_is_searched(tmp_path: Path) -> None:
-    path = tmp_path / "o.rvf"
-    with indexed(path) as store:
-        before = graph_of(path)
-        parent = store._content.layers[2].segment_id
-        gone, room = before[0][0], next(n for n, held in enumerate(before) if len(held) < 8)
-        new = next(n for n in range(60) if n not in before[room] and n != room)
-        append(store, Overlay(2, 1, parent, (Edge("remove", 0, gone), Edge("reweight", 1, 2, 0.5))))
-        last = store._content.snapshot.segments[-1].segment_id
-        append(store, Overlay(3, 2, last, (Edge("add", room, new, 1.0),)), Overlay(9, 8, 12345))
-        assert [overlay.epoch for overlay in store.overlays()] == [2, 3, 9]
-        assert store.verify() == []
-    after = graph_of(path)
-    assert gone not in after[0]
-    assert set(after[room]) - set(before[room]) == {new}
-    with VectorStore.open(path, mode="a") as store:
-        for dialect in ("wire", "runtime"):
-            assert "overlays" in store.export(tmp_path / dialect, dialect=dialect).dropped
-        store.compact()
-        assert store.overlays() == []
-
-
-def test_an_overlay_of_a_node_without_lists() -> None:
-    lists = Adjacency(3, np.array([1, 1, 0]), np.array([1, 1]), np.array([1, 0]))
-    kept = overlaid(lists, [Overlay(2, 1, 7, (Edge("add", 0, 2, 1.0),))], 4, "x.rvf")
-    assert (kept.sizes.tolist(), kept.neighbors.tolist()) == ([2, 1], [1, 2, 0])
-    with pytest.raises(CorruptLayoutError, match="without neighbour lists"):
-        overlaid(lists, [Overlay(2, 1, 7, (Edge("add", 2, 0, 1.0),))], 4, "x.rvf")
-
-
-def test_overlays_that_contradict_their_graph(tmp_path: Path) -> None:
-    path = tmp_path / "o.rvf"
-    with indexed(path) as store:
-        parent = store._content.layers[2].segment_id
-        append(store, Overlay(2, 1, parent, (Edge("add", 0, 60, 1.0),)))
-    with VectorStore.open(path) as store, pytest.raises(CorruptLayoutError, match="does not exist"):
-        store.warm()
-
-
 def test_a_link_of_another_program_that_leads_nowhere(tmp_path: Path) -> None:
     """The states end there; a file of ours would be damaged."""
     path = tmp_path / "f.rvf"
@@ -184,48 +111,33 @@ def test_a_link_of_another_program_that_leads_nowhere(tmp_path: Path) -> None:
             store.at(6)
 
 
-# -- profiles --------------------------------------------------------------------------------------------
+OPAQUE = [
+    SegmentType.OVERLAY,
+    SegmentType.WITNESS,
+    SegmentType.PROFILE,
+    SegmentType.REFCOUNT,
+    SegmentType.DELTA,
+    0xF7,
+]
 
-TEXT = DomainProfile(2, "text", schema=b'{"lang": "en"}')
 
-
-def test_a_profile_is_known_and_kept(tmp_path: Path) -> None:
-    path = foreign(
-        tmp_path / "p.rvf", vec(MEANT.astype(np.float32), "f32"), (SegmentType.PROFILE, encode_domain(TEXT)),
-        profile_id=2,
-    )  # fmt: skip
+@pytest.mark.parametrize("kind", OPAQUE)
+def test_segments_of_other_programs_are_listed_and_survive(tmp_path: Path, kind: int) -> None:
+    payload = bytes(range(256)) * 3
+    path = foreign(tmp_path / "p.rvf", vec(MEANT.astype(np.float32), "f32"), (kind, payload), profile_id=2)
     with VectorStore.open(path) as store:
-        assert store.domain == replace(TEXT, magic=0x52545854)
+        assert store.verify() == []
         assert store.search(MEANT[1], 1)[0].tolist() == [11]
         assert "other segments" in store.export(tmp_path / "out.rvf").kept
-    with VectorStore.open(tmp_path / "out.rvf") as again:
-        assert again.domain == replace(TEXT, magic=0x52545854)
-        assert again._content.snapshot.root is not None
-        assert again._content.snapshot.root.profile_id == 2
-    with VectorStore.create(tmp_path / "ours.rvf", dim=3) as ours:
-        assert ours.domain is None
-
-
-def test_a_distance_of_its_own_is_refused_not_guessed(tmp_path: Path) -> None:
-    odd = replace(TEXT, distance=b"edit distance")
-    path = foreign(
-        tmp_path / "p.rvf", vec(MEANT.astype(np.float32), "f32"), (SegmentType.PROFILE, encode_domain(odd))
-    )
-    with VectorStore.open(path) as store:
-        with pytest.raises(UnsupportedVersionError, match="way of its own"):
-            store.search(MEANT[1], 1)
-        with pytest.raises(UnsupportedVersionError, match="way of its own"):
-            store.search(MEANT[1], 1, exact=True)
-        assert np.allclose(store.get(IDS), MEANT)
-
-
-def test_a_profile_that_the_root_does_not_name(tmp_path: Path) -> None:
-    path = foreign(
-        tmp_path / "p.rvf", vec(MEANT.astype(np.float32), "f32"), (SegmentType.PROFILE, encode_domain(TEXT)),
-        profile_id=4,
-    )  # fmt: skip
-    with VectorStore.open(path) as store, pytest.raises(CorruptLayoutError, match="another profile"):
-        store.search(MEANT[1], 1)
+        assert "other segments" in store.export(tmp_path / "theirs.rvf", dialect="runtime").dropped
+    with VectorStore.open(tmp_path / "out.rvf", mode="a") as store:
+        store.build_index()
+        store.compact()
+        assert store._content.snapshot.root is not None
+        assert store._content.snapshot.root.profile_id == 2
+        kept = [entry for entry in store._content.snapshot.segments if entry.seg_type == kind]
+        assert [bytes(store._content.read(entry)) for entry in kept] == [payload]
+        assert layout.segment_name(kind) in {segment["type"] for segment in store.segments()}
 
 
 def test_signatures_of_a_profile(tmp_path: Path) -> None:

@@ -20,12 +20,10 @@ from warpdata.errors import CorruptLayoutError, FormatError, LimitExceededError
 from warpdata.formats.rvf import layout
 from warpdata.formats.rvf.layout import SegmentType, Tag
 from warpdata.formats.rvf.payloads import layout as records
-from warpdata.formats.rvf.payloads.hot import decode_hot, encode_hot
 from warpdata.formats.rvf.payloads.ids import IdDirectory, decode_id_directory, encode_id_directory
 from warpdata.formats.rvf.payloads.journal import DeleteRange, UpdateField, encode_journal
 from warpdata.formats.rvf.payloads.layout import EntryPoint
 from warpdata.formats.rvf.payloads.meta import MetaPayload, decode_meta, encode_meta, pack_value, type_of
-from warpdata.formats.rvf.payloads.overlay import Edge, Overlay, encode_overlay
 from warpdata.formats.rvf.payloads.quant import ResidualQuant, ScalarQuant, decode_quant, encode_quant
 from warpdata.formats.rvf.payloads.vec import VecBlock, encode_vec
 from warpdata.search.store import VectorStore
@@ -70,7 +68,7 @@ def second(store: VectorStore) -> None:
 
 def filtered(store: VectorStore) -> None:
     """A query with a filter goes to the blocks that the id directory names."""
-    found, _ = store.search(vectors()[3], 5, filter=[3, 15, 27])
+    found, _ = store.search(vectors()[3], 5, where=[3, 15, 27])
     assert sorted(found.tolist()) == [3, 15, 27]
 
 
@@ -250,12 +248,6 @@ def entry(node: int, layer: int = 0) -> Forge:
     return lambda parts: parts.layer_a(entry_points=(EntryPoint(node, layer),))
 
 
-def hot_of_half(parts: Parts) -> None:
-    part = parts.one(SegmentType.HOT)
-    found = decode_hot(part.payload)
-    part.payload = encode_hot(replace(found, vectors=found.vectors[:, : DIM // 2]))
-
-
 def deleted(start: int, end: int) -> Forge:
     def forge(parts: Parts) -> None:
         parts.add(SegmentType.JOURNAL, encode_journal([DeleteRange(start, end)], 9))
@@ -299,30 +291,12 @@ def updated(name: str, value: Any) -> Forge:
     return forge
 
 
-def overlays(*epochs: tuple[int, int]) -> Forge:
-    """A chain of overlays of the graph, each with its epoch and that of the one it is laid over."""
-
-    def forge(parts: Parts) -> None:
-        below = parts.index(2).number
-        for epoch, before in epochs:
-            overlay = Overlay(epoch, before, below, (Edge("reweight", 0, 1, 0.5),))
-            below = parts.add(SegmentType.OVERLAY, encode_overlay(overlay)).number
-
-    return forge
-
-
 def profile(**fields: Any) -> Forge:
     return lambda parts: parts.profile(**fields)
 
 
 CORRUPT, LIMIT = CorruptLayoutError, LimitExceededError
 Use = Callable[[VectorStore], None]
-
-
-def two_overlays(parts: Parts) -> None:
-    """Both say that they come right behind the graph."""
-    for epoch in (2, 3):
-        overlays((epoch, 1))(parts)
 
 
 def no_restart_points(parts: Parts) -> None:
@@ -390,8 +364,6 @@ FORGERIES: dict[str, tuple[Forge, Use, type[FormatError], str]] = {
     "centroids of fewer dimensions": (
         lambda p: p.layer_a(centroids=np.zeros((20, DIM // 2), np.float16)), first, CORRUPT, "the centroids do not fit",
     ),
-    "hot vectors of fewer dimensions": (hot_of_half, second, CORRUPT, "the hot vectors do not fit the store"),
-    "layer B of another graph": (graph_of_fewer(1), second, CORRUPT, "layer B does not fit the partitions"),
     # partitions
     "a partition in no segment": (partition(2, segment_ref=99), first, CORRUPT, "a block of a segment that does not"),
     "a partition in no block": (partition(2, block_ref=99), first, CORRUPT, "a block that does not exist"),
@@ -429,10 +401,7 @@ FORGERIES: dict[str, tuple[Forge, Use, type[FormatError], str]] = {
     "a graph without width": (graph(2, m=0), warm, CORRUPT, "a node of the graph has no layer"),
     "a node without a layer": (node_without_layers, warm, CORRUPT, "a node of the graph has no layer"),
     "a neighbour below": (neighbour_below, warm, CORRUPT, "a neighbour of the graph is not on its level"),
-    "an overlay out of turn": (overlays((2, 1), (9, 8)), warm, CORRUPT, "does not follow the one before"),
-    "two overlays of one graph": (two_overlays, warm, CORRUPT, "two overlays change the same graph"),
     "no restart points": (no_restart_points, warm, CORRUPT, "restart points do not cover the nodes"),
-    "too many overlays": (overlays(*((n + 1, n) for n in range(1, 10))), warm, LIMIT, "a chain of 9 overlays"),
     # the profile and the metadata
     "a profile that is no JSON": (
         lambda p: p.record(Tag.PROFILE_CONFIG, lambda _: b"{"), one, CORRUPT, "not valid JSON",

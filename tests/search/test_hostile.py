@@ -53,7 +53,7 @@ def use(content: bytes) -> None:
         warm = VectorStore.open(BytesRangeReader(content))
         warm.warm()
         warm.search(query, 5)
-        warm.search(query, 5, filter="n < 100 and s != 'a'")
+        warm.search(query, 5, where="n < 100 and s != 'a'")
         warm.get(warm.ids[:3])
     except FormatError:
         pass

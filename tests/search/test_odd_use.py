@@ -180,7 +180,7 @@ def test_numbers_at_the_ends_of_f32(tmp_path: Path, scale: float, metric: str) -
             if kind is not None:
                 store.build_index(kind)
             store.warm()
-            ways: list[dict[str, Any]] = [{"exact": True}, {"ef": 300}, {"filter": range(300)}]
+            ways: list[dict[str, Any]] = [{"exact": True}, {"ef": 300}, {"where": range(300)}]
             for how in ways:
                 ids, away = store.search(queries, 4, **how)
                 assert (ids >= 0).all()
@@ -230,23 +230,6 @@ def test_a_text_is_no_column_of_letters(tmp_path: Path) -> None:
         assert len(store) == 0
         store.add(np.eye(3), metadata={"label": np.array(["cat", "dog", "cow"])})  # type: ignore[dict-item]
         assert store.metadata([1]) == [{"label": "dog"}]
-
-
-def test_other_ways_to_say_a_filter(tmp_path: Path) -> None:
-    x = vectors(10)
-    with VectorStore.create(tmp_path / "s.rvf", dim=DIM) as store:
-        store.add(x, metadata={"n": range(10)})
-
-        def found(filter_: Any) -> list[int]:
-            return sorted(store.search(x[0], 10, filter=filter_)[0].tolist())
-
-        assert found({"$and": [{"n": {"$gt": 3}}, {"n": {"$lt": 6}}]}) == [4, 5]
-        assert found({"$or": [{"n": 1}, {"n": {"$gte": 9}}]}) == [1, 9]
-        assert found({"$not": {"n": {"$gt": 1}}}) == [0, 1]
-        assert found({"n": {"not in": range(2, 9)}}) == found({"n": {"$nin": list(range(2, 9))}}) == [0, 1, 9]
-        assert found({3, 4}) == [3, 4]
-        with pytest.raises(ValueError, match="inside a filter"):
-            found({"and": [3]})
 
 
 @pytest.mark.parametrize("kind", ["scalar", "pq", "binary", "residual_pq"])
@@ -300,7 +283,7 @@ def test_any_effort_is_enough(tmp_path: Path) -> None:
         store.warm()
         for ef in (2**31, 2**64, 10**30):
             assert store.search(x[3], 5, ef=ef)[0][0] == 3
-            assert store.search(x[3], 5, ef=ef, filter=range(20))[0][0] == 3
+            assert store.search(x[3], 5, ef=ef, where=range(20))[0][0] == 3
 
 
 @pytest.mark.skipif(not Path("/proc/self/fd").is_dir(), reason="this system does not list descriptors")
@@ -347,7 +330,7 @@ def test_a_dropped_writer_gives_its_lock_back(tmp_path: Path) -> None:
         for number in range(3):
             store = VectorStore.create(path, dim=2) if number == 0 else VectorStore.open(path, mode="a")
             store.add([[number, 1.0]], metadata={"n": [number]})
-            store.search([1.0, 2.0], filter=[0])
+            store.search([1.0, 2.0], where=[0])
             with pytest.raises(ValueError, match="dimensions"):
                 store.add([[1.0, 2.0, 3.0]])
             if number == 1:

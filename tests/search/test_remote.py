@@ -50,7 +50,7 @@ def check(url: str, folder: Path, vectors: Any, capsys: pytest.CaptureFixture[st
         assert about["bytes_read"] <= about["bytes_fetched"] < 0.4 * size
         assert about["retries"] == 0
         assert np.array_equal(store.get([77]), vectors[77:78])
-        assert store.search(vectors[3], 5, filter=[3, 40, 83])[0].tolist()[0] == 3
+        assert store.search(vectors[3], 5, where=[3, 40, 83])[0].tolist()[0] == 3
         assert store.stats()["bytes_fetched"] < 0.5 * size
         kept = store.snapshot()
         kept.close()

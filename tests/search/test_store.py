@@ -670,17 +670,6 @@ def test_a_changed_root_breaks_its_signature(tmp_path: Path) -> None:
         assert manifest.root_message(root, bytes(31) + b"x") != message
 
 
-def test_witness_chain_grows(tmp_path: Path) -> None:
-    from warpdata.search.rewrite import witness_chain
-
-    with VectorStore.create(tmp_path / "w.rvf", dim=8) as store:
-        store.add(data(50))
-        store.build_index("flat")
-        store.compact()
-        chain = witness_chain(store._content)
-        assert len(chain) == 2
-
-
 def test_export_to_both_dialects(tmp_path: Path) -> None:
     x = data(500)
     with VectorStore.create(tmp_path / "e.rvf", dim=8, metric="cosine") as store:

@@ -120,7 +120,7 @@ class VectorStoreMachine(RuleBasedStateMachine):
         if filtered and not known:
             return
         ids, distances = self.store.search(
-            query, k, ef=256, filter="tag == 1" if filtered else None, exact=exact
+            query, k, ef=256, where="tag = 1" if filtered else None, exact=exact
         )
         assert len(ids) == min(k, len(allowed))
         assert len(set(ids.tolist())) == len(ids)
@@ -159,7 +159,7 @@ class VectorStoreMachine(RuleBasedStateMachine):
         with VectorStore.open(self.path) as reader:
             assert np.array_equal(reader.get([one]), vector[None])
         with VectorStore.open(self.path) as reader:
-            found, away = reader.search(vector, 3, filter=[*some, ids[-1] + 1])
+            found, away = reader.search(vector, 3, where=[*some, ids[-1] + 1])
             expected = sorted(self.distance(vector, self.model[i][0]) for i in some)[:3]
             assert set(found.tolist()) <= set(some)
             assert np.allclose(away, expected, atol=1e-3)

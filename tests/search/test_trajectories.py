@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,12 +13,13 @@ import numpy as np
 import pytest
 
 import warpdata as wd
-from tests.search.deepdata import Server, run_deepdata
+from tests.search.deepdata import PublicServer, Server, run_deepdata
 from warpdata.errors import (
     AuthenticationError,
     BlobNotFoundError,
     LimitExceededError,
     PermissionError_,
+    SchemaMismatchError,
     StoreError,
     UnavailableError,
 )
@@ -56,11 +58,17 @@ def server() -> Iterator[Server]:
         yield running
 
 
-@pytest.fixture(params=["file", "server"])
+@pytest.fixture
+def public_server() -> Iterator[Server]:
+    with run_deepdata(PublicServer()) as running:
+        yield running
+
+
+@pytest.fixture(params=["file", "server", "public_server"])
 def target(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     if request.param == "file":
         return str(tmp_path / "t.rvf")
-    running: Server = request.getfixturevalue("server")
+    running: Server = request.getfixturevalue(request.param)
     return f"{running.url}/"
 
 
@@ -406,7 +414,7 @@ def test_vectors_of_one_episode_have_one_length(target: str, tmp_path: Path) -> 
 
 
 def test_an_endless_answer_is_not_kept(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("warpdata.stores.jsonservice._MAX_ANSWER_BYTES", 1000)
+    monkeypatch.setattr("warpdata.stores.jsonservice._MAX_RESPONSE_BYTES", 1000)
     server.failures = [(200, b" " * 2000, {})]
     with pytest.raises(LimitExceededError):
         service(server).post("/x", {})
@@ -419,6 +427,52 @@ def test_a_silent_or_absent_server(server: Server) -> None:
     gone = JsonService("http://127.0.0.1:9", policy=RetryPolicy(attempts=1))
     with pytest.raises(UnavailableError, match=r"connection .* failed"):
         gone.post("/x", {})
+
+
+def test_the_time_limit_is_for_all_attempts_together(server: Server) -> None:
+    server.delay_s = 0.1
+    server.failures = [(503, b"", {})] * 20
+    began = time.monotonic()
+    with pytest.raises(UnavailableError, match="did not answer in time"):
+        JsonService(server.url, timeout_s=0.35, policy=RetryPolicy(attempts=20, first_wait_s=0.01)).post(
+            "/x", {}
+        )
+    assert time.monotonic() - began < 3
+    assert 1 <= len(server.requests) <= 6
+
+
+def test_the_public_server_replaces_the_vectors_of_a_file(public_server: Server, tmp_path: Path) -> None:
+    with wd.TrajectoryIngestor(public_server.url, embedder=embed) as ingestor:
+        for _ in range(2):
+            ingestor.ingest_episode(record(tmp_path, 1))
+            ingestor.ingest_timesteps(record(tmp_path, 1), window_size=8, stride=8)
+        assert ingestor.ingest_episode(record(tmp_path, 2)) == "ep_2"
+    assert [len(each["rows"]) for each in public_server.collections.values()] == [2, 5]
+    paths = {path for path, _ in public_server.requests}
+    assert paths == {"/v2/collections", "/v2/insert/batch", "/v2/search", "/v2/delete"}
+    with (
+        wd.TrajectoryIngestor(public_server.url, embedder=lambda _: np.ones(7)) as other,
+        pytest.raises(SchemaMismatchError, match="has dimension 3, got vectors of 7"),
+    ):
+        other.ingest_episode(record(tmp_path, 3))
+
+
+@pytest.mark.parametrize(
+    "response",
+    [
+        {"inserted": 0, "failed": 1, "errors": {"0": "full"}},
+        {"documents": [{}], "scores": []},
+        {"documents": 5},
+    ],
+)
+def test_a_public_server_that_answers_wrongly(
+    public_server: Server, tmp_path: Path, response: dict[str, Any]
+) -> None:
+    with wd.TrajectoryIngestor(public_server.url, embedder=embed) as ingestor:
+        ingestor.ensure_collection(3)
+        public_server.failures = [(200, json.dumps(response).encode(), {})] * 2
+        with pytest.raises(StoreError, match=r"inserted 0 of 1|no documents with scores"):
+            ingestor.ingest_episode(record(tmp_path, 1))
 
 
 def test_wrong_places_and_vectors_are_refused(tmp_path: Path) -> None:

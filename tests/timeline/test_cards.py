@@ -15,7 +15,7 @@ import pytest
 import warpdata as wd
 from tests.viewer.samples import SCRIPT, numbered_frame, record_one
 from warpdata.bytekit.png import encode_png
-from warpdata.cli.pictures import picture_lines
+from warpdata.cli.terminal import picture_lines
 from warpdata.errors import UnsupportedDtypeError
 from warpdata.settings import Settings
 
@@ -134,7 +134,7 @@ def test_terminals_are_known_by_their_environment(env: dict[str, str], wanted: s
 
 
 def test_show_paints_on_a_terminal_only(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    from warpdata.cli.commands import show
+    from warpdata.cli.commands import look
     from warpdata.cli.console import Console
 
     class Terminal(io.StringIO):
@@ -142,7 +142,7 @@ def test_show_paints_on_a_terminal_only(root: Path, capsys: pytest.CaptureFixtur
             return True
 
     for out, painted in ((Terminal(), True), (io.StringIO(), False)):
-        show._one(wd.open_recordings(root)[0], Console(out=out))
+        look._show_episode(wd.open_recordings(root)[0], Console(out=out))
         assert ("▀" in out.getvalue()) == painted
 
 

@@ -95,7 +95,7 @@ def _keep_values(episodes: Any, path: Path) -> None:
     """What an export of episodes must say, as plain arrays: `episode/signal`; JPEG pictures begin with `~`."""
     import numpy as np
 
-    from warpdata.episodes.encoded import encoded_run
+    from warpdata.episodes.sources.encoded import encoded_run
 
     found = {}
     for number, episode in enumerate(episodes):

@@ -6,7 +6,14 @@ import functools
 import os
 from typing import TYPE_CHECKING, Any, BinaryIO, SupportsIndex, Unpack
 
-from warpdata.errors import BadMagicError, BlobNotFoundError, StoreError, require_kind, suggests
+from warpdata.errors import (
+    BadMagicError,
+    BlobNotFoundError,
+    ConflictError,
+    StoreError,
+    require_kind,
+    suggests,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence
@@ -18,9 +25,9 @@ if TYPE_CHECKING:
     from warpdata.catalog.table import Table
     from warpdata.convert.place import Place
     from warpdata.corpora.source import FixedOrderSource, SourceKeywords
-    from warpdata.episodes.collection import Episodes
-    from warpdata.episodes.jobs import Runner
-    from warpdata.episodes.local import LocalDataset
+    from warpdata.episodes.collection.episodes import Episodes
+    from warpdata.episodes.collection.jobs import Runner
+    from warpdata.episodes.collection.local import LocalDataset
     from warpdata.formats.wshard.chunks import ChunkList
     from warpdata.formats.wshard.compression import CompressionChoice
     from warpdata.formats.wshard.episode import WShardEpisode
@@ -75,7 +82,7 @@ def open_episode(
 @functools.cache
 def _opening() -> Any:
     """Episodes are opened often: the import is looked up once."""
-    from warpdata.episodes import opening
+    from warpdata.episodes.sources import opening
 
     return opening
 
@@ -158,8 +165,8 @@ def open_episodes(
     By path, URL or name; the address of one episode gives that one. `catalog` is where published datasets are looked
     up. `edited=False` shows recordings without the edits of their root.
     """
-    from warpdata.episodes.collection import Episodes
-    from warpdata.episodes.shard_folder import ShardFolderSource
+    from warpdata.episodes.collection.episodes import Episodes
+    from warpdata.episodes.collection.shard_folder import ShardFolderSource
 
     text = address_text(address)
     if divided_address(text)[1] is not None:
@@ -249,8 +256,8 @@ def is_published(address: str) -> bool:
 
 def _open_directory(folder: Any, *, edited: bool) -> Episode:
     """Open an episode directory, with the edits of the root around it unless told otherwise."""
-    from warpdata.episodes.disk_episode import DiskEpisode
-    from warpdata.episodes.edits import shown
+    from warpdata.episodes.collection.edits import shown
+    from warpdata.episodes.sources.disk_episode import DiskEpisode
 
     return shown(folder) if edited and isinstance(folder, str | os.PathLike) else DiskEpisode(folder)
 
@@ -263,7 +270,7 @@ def open_recordings(
 
     `edited`: as the edit log shows them; `cache_bytes`: how much of what was read is kept.
     """
-    from warpdata.episodes.local import LocalDataset
+    from warpdata.episodes.collection.local import LocalDataset
 
     return LocalDataset(folder_at(root), edited=edited, cache_bytes=cache_bytes)
 
@@ -282,7 +289,7 @@ def folder_at(source: str | os.PathLike[str]) -> Any:
 
 def runner_for(jobs: int, ray: str | bool | None) -> Runner:
     """Where the work on many episodes is done: here, in processes, or on a cluster."""
-    from warpdata.episodes.jobs import runner_of
+    from warpdata.episodes.collection.jobs import runner_of
 
     require_kind("jobs", jobs, SupportsIndex, "a whole number of processes")
     require_kind("ray", ray, (str, bool, type(None)), "True, or the address of a cluster")
@@ -299,7 +306,7 @@ def is_root(source: str | os.PathLike[str]) -> bool:
     """Whether a path or URL names a root of recordings rather than an episode."""
     from pathlib import Path
 
-    from warpdata.episodes.check import is_directory
+    from warpdata.episodes.check.rules import is_directory
     from warpdata.errors import BlobNotFoundError
 
     place = folder_at(source)
@@ -454,7 +461,7 @@ def pack_episode(
     `raw` packs the recording without the edits of its root. Cameras of different encoders that were joined become one
     video only with `reencode`, which changes pixels.
     """
-    from warpdata.episodes import packed
+    from warpdata.episodes.forms import packed
 
     if isinstance(episode, str | os.PathLike):
         episode = open_episode(address_text(episode), catalog=catalog, edited=not raw)
@@ -482,8 +489,8 @@ def unpack_episode(
 
     `overwrite` replaces an episode directory, and nothing else.
     """
-    from warpdata.episodes.packed import PackedSource
-    from warpdata.episodes.packed import unpack_episode as unpack
+    from warpdata.episodes.forms.packed import PackedSource
+    from warpdata.episodes.forms.packed import unpack_episode as unpack
     from warpdata.timeline.source import innermost
 
     source = innermost(open_episode(address_text(episode), catalog=catalog).source)
@@ -491,6 +498,9 @@ def unpack_episode(
         raise ValueError(
             f"not a packed recording: {episode}; use `warp chunk` to cut shards by step, `warp join` to join chunks"
         )
+    if os.path.lexists(directory) and not overwrite:
+        hint = "Choose another name, or replace it (overwrite=True, --overwrite)."
+        raise ConflictError("target exists", path=directory, hint=hint)
     return unpack(source.shard, directory, overwrite=overwrite)
 
 
@@ -515,7 +525,7 @@ def chunk_episode(
         episode = open_episode(episode)
     if isinstance(episode, WShardEpisode):
         return chunk_rows(episode, folder, steps, compression=compression, compat=compat, progress=progress)
-    from warpdata.episodes.packed_chunks import write_chunks
+    from warpdata.episodes.forms.packed_chunks import write_chunks
 
     return write_chunks(
         episode, folder, steps=steps, compression=compression, compat=compat, progress=progress
@@ -593,9 +603,9 @@ open_dataset = dataset
 def table_streams() -> Any:
     """What the packages above the catalog give to datasets."""
     from warpdata.catalog.dataset import Streams
-    from warpdata.loading.shuffled import open_stream
-    from warpdata.loading.stream import plan_read
-    from warpdata.loading.torch import torch_dataset
+    from warpdata.loading.tables.shuffled import open_stream
+    from warpdata.loading.tables.stream import plan_read
+    from warpdata.loading.tables.torch import torch_dataset
 
     return Streams(
         batches=open_stream,

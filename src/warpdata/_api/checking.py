@@ -23,8 +23,8 @@ from warpdata.errors import BadMagicError, BlobNotFoundError, suggests
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
 
-    from warpdata.episodes.check import Progress, Report
-    from warpdata.episodes.collection import Episodes
+    from warpdata.episodes.check.rules import Progress, Report
+    from warpdata.episodes.collection.episodes import Episodes
     from warpdata.timeline.episode import Episode
 
 
@@ -45,8 +45,8 @@ def check_dataset(
     `deep` also decodes every frame; the rules in `mute` say nothing; `raw` looks at the recordings beneath the edits.
     `jobs` processes look at episodes; `ray` (True, or the address of a cluster) does it there instead.
     """
-    from warpdata.episodes.check import check_rules
-    from warpdata.episodes.check_each import check_each, check_root
+    from warpdata.episodes.check.rules import check_rules
+    from warpdata.episodes.check.sets import check_each, check_root
 
     mute = (mute,) if isinstance(mute, str) else mute
     check_rules(mute)
@@ -90,14 +90,14 @@ def _foreign_set(address: str) -> Episodes | None:
 
 
 def _check_one(opened: Callable[[], Episode], name: str, *, deep: bool) -> Report:
-    from warpdata.episodes.check import Report, check_opened
+    from warpdata.episodes.check.rules import Report, check_opened
 
     return Report(1, list(check_opened(opened, name, deep=deep)))
 
 
 def _with_blocks(report: Report, found: Any, name: str) -> Report:
     """A report that also says which blocks of a shard are damaged that are no signal."""
-    from warpdata.episodes.check import Report
-    from warpdata.episodes.check_shards import damaged_blocks
+    from warpdata.episodes.check.rules import Report
+    from warpdata.episodes.check.shards import damaged_blocks
 
     return Report(report.episodes, [*report.findings, *damaged_blocks(found, name)])

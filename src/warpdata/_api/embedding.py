@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from warpdata.catalog.dataset import Dataset
     from warpdata.convert.importing import Progress as Counted
-    from warpdata.episodes.collection import Episodes
+    from warpdata.episodes.collection.episodes import Episodes
     from warpdata.search.embedders import Embedder
     from warpdata.search.embedding import EmbedJob, EmbedReport, IndexChoice, Per
 
@@ -67,7 +67,7 @@ def embed(
     vectors on, where `warpdata[index]` is installed.
     """
     from warpdata.catalog.dataset import Dataset as Published
-    from warpdata.episodes.collection import Episodes as Several
+    from warpdata.episodes.collection.episodes import Episodes as Several
     from warpdata.search.embedding import (
         EmbedJob,
         EmbedOptions,
@@ -140,8 +140,8 @@ def _embedded_source(
     from pathlib import Path
 
     from warpdata.catalog.dataset import Dataset as Published
-    from warpdata.episodes.collection import Episodes as Several
-    from warpdata.episodes.local import LocalDataset as Root
+    from warpdata.episodes.collection.episodes import Episodes as Several
+    from warpdata.episodes.collection.local import LocalDataset as Root
     from warpdata.search.embedding import SUFFIX
 
     target = None if output is None else Path(os.path.abspath(output))

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from warpdata.convert.importing import OnError
     from warpdata.convert.importing import Progress as Counted
     from warpdata.convert.receipt import ConversionReceipt
-    from warpdata.episodes.collection import Episodes
+    from warpdata.episodes.collection.episodes import Episodes
     from warpdata.formats.episodedir.images import VideoOptions
 
 
@@ -53,7 +53,7 @@ def import_episodes(
     """
     from warpdata.convert.formats import format_module, known_format
     from warpdata.convert.importing import import_episodes as bring
-    from warpdata.episodes.collection import Episodes as Several
+    from warpdata.episodes.collection.episodes import Episodes as Several
 
     if format is not None:
         format_module(format)
@@ -155,7 +155,7 @@ def export_episodes(
     import inspect
 
     from warpdata.convert.formats import check_options, format_module
-    from warpdata.episodes.collection import Episodes as Several
+    from warpdata.episodes.collection.episodes import Episodes as Several
 
     module = format_module(format)
     if not hasattr(module, "write"):
@@ -196,7 +196,7 @@ def _refuse_options(address: str, options: Mapping[str, Any]) -> None:
 
 def any_episodes(address: str) -> Episodes:
     """The episodes of an address, of one that is a single episode too."""
-    from warpdata.episodes.collection import Episodes as Several
+    from warpdata.episodes.collection.episodes import Episodes as Several
 
     found = open_address(address)
     if isinstance(found, Several):
@@ -270,7 +270,7 @@ def lerobot_dataset(
     its first or last frame and are marked in `<key>_is_pad`. `meta` answers what LeRobot's policies ask.
     """
     from warpdata.convert.lerobot.dataset import LeRobotFrames
-    from warpdata.episodes.collection import Episodes as Several
+    from warpdata.episodes.collection.episodes import Episodes as Several
 
     found = source if isinstance(source, Several) else any_episodes(address_text(source))
     chosen = found if episodes is None else found[list(episodes)]

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from warpdata._api import folder_at, open_recordings
 
 if TYPE_CHECKING:
-    from warpdata.episodes.collection import Episodes
+    from warpdata.episodes.collection.episodes import Episodes
     from warpdata.loading.windows.loader import Loader
 
 
@@ -17,7 +17,7 @@ def loader_of_state(path: str | os.PathLike[str]) -> Loader:
     """A loader as it stood when it saved a state with `save_state`; it knows every sample, and transforms nothing."""
     from warpdata.errors import CorruptLayoutError
     from warpdata.loading.windows.loader import Loader
-    from warpdata.loading.windows.state import saved_state
+    from warpdata.loading.windows.report import saved_state
 
     found = saved_state(path)
     try:
@@ -54,8 +54,8 @@ def _episodes_of_address(address: dict[str, Any] | None) -> Episodes:
     import operator
 
     from warpdata.catalog.dataset import reopened_episodes
-    from warpdata.episodes.collection import Episodes
-    from warpdata.episodes.shard_folder import ShardFolderSource
+    from warpdata.episodes.collection.episodes import Episodes
+    from warpdata.episodes.collection.shard_folder import ShardFolderSource
     from warpdata.errors import DatasetError
 
     if address is None:

@@ -109,37 +109,6 @@ def fnv1a64(data: bytes) -> int:
     return value
 
 
-class RunningCrc32c:
-    """CRC-32C of a stream of pieces."""
-
-    __slots__ = ("value",)
-
-    def __init__(self) -> None:
-        self.value = 0
-
-    def update(self, data: Buffer) -> None:
-        """Add the next piece."""
-        self.value = _crc32c.crc32c(data, self.value)
-
-
-class RunningXxh64:
-    """XXH64 of a stream of pieces."""
-
-    __slots__ = ("_state",)
-
-    def __init__(self, seed: int = 0) -> None:
-        self._state = _xxhash.xxh64(seed=seed)
-
-    def update(self, data: Buffer) -> None:
-        """Add the next piece."""
-        self._state.update(data)
-
-    @property
-    def value(self) -> int:
-        """The hash of everything so far."""
-        return int(self._state.intdigest())
-
-
 class RunningXxh3128:
     """XXH3-128 of a stream of pieces."""
 
@@ -158,35 +127,5 @@ class RunningXxh3128:
         return digest if byteorder == "big" else digest[::-1]
 
 
-class RunningSha256:
-    """SHA-256 of a stream of pieces."""
-
-    __slots__ = ("_state",)
-
-    def __init__(self) -> None:
-        self._state = hashlib.sha256()
-
-    def update(self, data: Buffer) -> None:
-        """Add the next piece."""
-        self._state.update(data)
-
-    def hexdigest(self) -> str:
-        """64 lowercase hex digits of everything so far."""
-        return self._state.hexdigest()
-
-
-class RunningShake256:
-    """SHAKE-256 of a stream of pieces."""
-
-    __slots__ = ("_state",)
-
-    def __init__(self) -> None:
-        self._state = hashlib.shake_256()
-
-    def update(self, data: Buffer) -> None:
-        """Add the next piece."""
-        self._state.update(data)
-
-    def digest(self, size: int) -> bytes:
-        """The first `size` bytes for everything so far."""
-        return self._state.digest(size)
+RunningSha256 = hashlib.sha256
+"""SHA-256 of a stream of pieces: `update` and `hexdigest`."""

@@ -36,9 +36,9 @@ def parse_json(data: Buffer, *, max_bytes: int = MAX_JSON_BYTES, allow_nan: bool
     if len(raw) > max_bytes:
         raise LimitExceededError(f"JSON of {len(raw)} bytes, at most {max_bytes} are allowed")
     try:
-        return (_LENIENT if allow_nan else _STRICT).decode(
-            raw.decode(json.detect_encoding(raw), "surrogatepass")
-        )
+        is_utf8 = raw[:1] in b"{[" and raw[1:2] != b"\0"
+        text = raw.decode("utf-8" if is_utf8 else json.detect_encoding(raw), "surrogatepass")
+        return (_LENIENT if allow_nan else _STRICT).decode(text)
     except (ValueError, RecursionError) as error:
         raise CorruptLayoutError(f"not valid JSON ({error})") from None
 

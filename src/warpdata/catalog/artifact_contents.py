@@ -17,8 +17,8 @@ from warpdata.catalog.lanes import Lane, LanedSource, LanePlace
 from warpdata.catalog.recordings import SUFFIX
 from warpdata.corpora.source import SourceKeywords
 from warpdata.corpora.store_source import StoreShardSource
-from warpdata.episodes.collection import EpisodesSource, Origin
-from warpdata.episodes.opening import episode_of_shard
+from warpdata.episodes.collection.episodes import EpisodesSource, Origin
+from warpdata.episodes.sources.opening import episode_of_shard
 from warpdata.errors import DatasetError
 from warpdata.formats.tarshard.member_index import Member
 from warpdata.formats.wshard.reader import ShardReader

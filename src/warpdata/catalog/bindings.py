@@ -17,6 +17,8 @@ _BY_EXTENSION = {
     "episode": {"wshard"},
 }
 
+_TEXTS = (pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view)
+
 
 def default_ref_type(extension: str) -> str:
     """The kind of reference a file extension suggests."""
@@ -37,7 +39,9 @@ def check_binding(
 
 
 def _check_names(binding: Binding, values: pa.Array, known: pa.Array) -> None:
-    if not (pa.types.is_string(values.type) or pa.types.is_large_string(values.type)):
+    if pa.types.is_dictionary(values.type):
+        values = values.cast(values.type.value_type)
+    if not any(test(values.type) for test in _TEXTS):
         raise DatasetError(f"column {binding.column!r} holds {values.type}, not names of members")
     values = values.cast(pa.large_string()).drop_null()
     dangling = values.filter(pc.invert(pc.is_in(values, value_set=known)))

@@ -26,7 +26,9 @@ from warpdata.catalog.artifact_contents import EPISODES_TABLE
 from warpdata.catalog.bindings import check_binding, default_ref_type
 from warpdata.catalog.dataset import Dataset, opened_version
 from warpdata.catalog.growing import (
+    cast_table,
     check_grown_corpus,
+    fits_table,
     grown_artifact,
     grown_bindings,
     grown_episodes,
@@ -82,7 +84,7 @@ from warpdata.stores.address import place_of
 from warpdata.stores.digest import DigestedFile, FileDigest, check_unchanged, digest_file
 
 if TYPE_CHECKING:
-    from warpdata.episodes.collection import Episodes
+    from warpdata.episodes.collection.episodes import Episodes
 
 _CHECK_ROWS = 65_536
 """Rows of a kept table that are looked at together when its references are checked."""
@@ -149,6 +151,7 @@ class DatasetBuilder:
         self._kept_bindings: list[Binding] = []
         self._metadata: dict[str, Any] = {}
         self._extends = False
+        self._adds_columns = False
         self._rows: dict[str, list[dict[str, Any]]] = {}
         self._places = 0
         self._is_ours = True
@@ -181,7 +184,11 @@ class DatasetBuilder:
     def add_table(
         self, name: str, source: Any, *, optimize: bool = False, options: ParquetOptions | None = None
     ) -> DatasetBuilder:
-        """A table from parquet files, a pattern, a folder, Arrow data, or a pandas or polars frame."""
+        """A table from parquet files, a pattern, a folder, Arrow data, or a pandas or polars frame.
+
+        Types stay as they are, but for those that parquet lacks: `date64` becomes `date32`, `timestamp[s]` becomes
+        `timestamp[ms]`, `time32[s]` becomes `time32[ms]`, and views inside lists become plain text or bytes.
+        """
         self._new_part(name)
         options = ParquetOptions() if options is None else options
         require_kind("options", options, ParquetOptions, "a ParquetOptions")
@@ -352,17 +359,20 @@ class DatasetBuilder:
             self._kept_bindings += [b for b in manifest.bindings if b.table in chosen]
         return self
 
-    def extend(self) -> DatasetBuilder:
+    def extend(self, *, add_columns: bool = False) -> DatasetBuilder:
         """Go on from the newest version, whatever it is when this is published: everything in it stays.
 
         Episodes and files that are added to an artifact of that version join it, and so do rows that are added to a
         table; a name that is there already with other bytes is a ConflictError, but for a vector file that has more
         vectors by now, of which only what was appended is sent. What is published so costs what is
         added, not what is there; `publish(retries=…)` goes on from the newer version when somebody was quicker.
+        Rows of another schema are cast to that of their table if nothing is lost. `add_columns`: rows may have columns
+        that the table lacks, or lack some; all rows of the table are then written again, with nulls in their place.
         """
         if self._kept_tables or self._kept_artifacts:
             raise ValueError("extend() keeps the newest version by itself; keep() is for parts of others")
         self._extends = True
+        self._adds_columns = add_columns
         return self
 
     def revise(self, dataset: Dataset, episodes: Episodes) -> DatasetBuilder:
@@ -417,6 +427,10 @@ class DatasetBuilder:
         """
         self._check_ours()
         require_kind("message", message, str, "a text")
+        try:
+            message.encode()
+        except UnicodeEncodeError:
+            raise ValueError(f"message is not valid Unicode: {message!r}") from None
         options = PublishOptions(
             set_latest, (tags,) if isinstance(tags, str) else tuple(tags), message,
             None if sign_key is None else Path(sign_key), retries, expect_latest,
@@ -536,7 +550,12 @@ class DatasetBuilder:
                 else self._artifact(name, staged, uploads)
             )
         for name, table in self._tables.items():
-            if name in tables:
+            if name in tables and not fits_table(name, base, table.facts):
+                batches = self._batches(table)
+                tables[name] = cast_table(
+                    name, base, batches, self._place("cast"), uploads, add_columns=self._adds_columns
+                )
+            elif name in tables:
                 uploads += [self._upload(f.path, d) for f, d in zip(table.facts, table.digests, strict=True)]
                 tables[name] = grown_table(name, base, table.facts, table.digests, uploads)
             else:
@@ -715,9 +734,18 @@ class DatasetBuilder:
             return
         for facts, digest in zip(table.facts, table.digests, strict=True):
             if self._outbox.is_gone(facts.path):
-                yield from self._outbox.column(digest, facts.tail, binding.column)
+                for batch in self._outbox.batches(digest, facts.tail, [binding.column]):
+                    yield batch.column(0)
             else:
                 yield from sources.column_values(facts.path, binding.column)
+
+    def _batches(self, table: _StagedTable) -> Iterator[Any]:
+        """The rows of a staged table, at least one batch."""
+        for facts, digest in zip(table.facts, table.digests, strict=True):
+            if self._outbox.is_gone(facts.path):
+                yield from self._outbox.batches(digest, facts.tail)
+            else:
+                yield from sources.file_batches(facts.path)
 
     def _table(self, name: str, staged: _StagedTable, uploads: list[Upload]) -> TablePart:
         shards = []

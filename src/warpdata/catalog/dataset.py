@@ -39,8 +39,8 @@ from warpdata.catalog.table import (
 from warpdata.catalog.warm import WarmReport, verify_blobs, warm_blobs
 from warpdata.corpora.source import SourceKeywords
 from warpdata.corpora.store_source import StoreShardSource
-from warpdata.episodes.collection import Episodes
-from warpdata.episodes.jobs import Runner
+from warpdata.episodes.collection.episodes import Episodes
+from warpdata.episodes.collection.jobs import Runner
 from warpdata.errors import DatasetError, WarpError, nearest, require_kind, require_word
 from warpdata.formats.manifest.model import CORPUS_KIND, EPISODE_KIND, LANE_KIND, VECTOR_KIND, Manifest
 from warpdata.ordering.state import checked_integer

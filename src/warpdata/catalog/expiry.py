@@ -36,7 +36,7 @@ def delete_versions(access: Access, name: DatasetName, prefixes: Sequence[str]) 
     pointed = _pointed(store, name)
     for version in chosen:
         if version in pointed:
-            hint = "Move or delete what points at it first (`warp tag`), or publish another version."
+            hint = "Move or delete what points at it first (`warp tags delete`), or publish another version."
             fact = f"{pointed[version]} points at version {version[:12]}"
             raise DatasetError(fact, path=name.dataset_id, hint=hint)
     gone = _delete(store, name, chosen)

@@ -5,9 +5,8 @@ Publishing so costs what is added, not what is there; and whoever is overtaken b
 
 from __future__ import annotations
 
-import random
-import time
-from collections.abc import Callable, Mapping, Sequence
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,16 +19,16 @@ from warpdata.catalog.alike_tags import keep_tags_apart
 from warpdata.catalog.artifact_contents import EPISODES_TABLE
 from warpdata.catalog.artifacts import Artifact
 from warpdata.catalog.dataset import Dataset, opened_version
+from warpdata.catalog.fitting import fit_batch, joined_schema
 from warpdata.catalog.names import DatasetName, check_tag
 from warpdata.catalog.packing import digested
 from warpdata.catalog.pointer import read_pointer
-from warpdata.catalog.publish import Published, PublishOptions, publish_after, with_early
+from warpdata.catalog.publish import Published, PublishOptions, pause, publish_after, with_early
 from warpdata.catalog.recordings import episodes_table
 from warpdata.catalog.rowgroups import schema_fields, schema_from_base64, schema_to_base64
 from warpdata.catalog.sources import ParquetFacts, ParquetOptions, parquet_facts, write_shards
 from warpdata.catalog.transfer import Upload, send, upload_bytes, upload_file
-from warpdata.catalog.turns import turn
-from warpdata.episodes.facts import joined_tables
+from warpdata.episodes.collection.facts import joined_tables
 from warpdata.errors import ConflictError, DatasetError, PointerMovedError
 from warpdata.formats.gamsae import layout as corpus_layout
 from warpdata.formats.gamsae.corpus_json import CorpusRecord
@@ -55,8 +54,6 @@ _CLOSED_BYTES = 1 << 20
 _ABSORB_ROWS = 4
 """A smaller one before the new rows is written anew with them while it has at most so many times as many rows."""
 
-_PAUSE_S = 0.5
-
 Build = Callable[["Dataset | None"], "tuple[Manifest, list[Upload]]"]
 """The version that goes on from another one, or the first one, and the blobs that may be new."""
 
@@ -66,7 +63,7 @@ def publish_grown(
 ) -> Published:
     """Publish what goes on from the newest version; when that is overtaken, go on from the newer one.
 
-    `early` are the blobs that are needed in any case: they are sent before it is our turn.
+    `early` are the blobs that are needed in any case: they are sent first.
     """
     for tag in options.tags:
         check_tag(tag)
@@ -77,21 +74,17 @@ def publish_grown(
     sent = send(store, early, progress=options.progress, workers=options.workers).uploads
     for attempt in range(options.retries + 1):
         try:
-            with turn(store, name.turn_key):
-                seen = read_pointer(store, name.latest_key)
-                base = (
-                    None
-                    if seen.pointer is None
-                    else opened_version(access, catalog, name, seen.pointer.version)
-                )
-                manifest, uploads = build(base)
-                bases = () if base is None else (name.version_key(base.version),)
-                given = replace(options, retries=0, bases=bases)
-                return with_early(publish_after(store, name, seen, manifest, uploads, given), sent)
+            seen = read_pointer(store, name.latest_key)
+            newest = None if seen.pointer is None else seen.pointer.version
+            base = None if newest is None else opened_version(access, catalog, name, newest)
+            manifest, uploads = build(base)
+            bases = () if base is None else (name.version_key(base.version),)
+            given = replace(options, retries=0, bases=bases)
+            return with_early(publish_after(store, name, seen, manifest, uploads, given), sent)
         except PointerMovedError:
             if attempt == options.retries:
                 raise
-            time.sleep(random.uniform(0, _PAUSE_S * min(attempt + 1, 8)))
+            pause(attempt)
     raise AssertionError("the last attempt returns or raises")
 
 
@@ -209,15 +202,44 @@ def grown_table(
     digests: Sequence[FileDigest],
     uploads: list[Upload],
 ) -> TablePart:
-    """A table of a version with more files behind those it has."""
+    """A table of a version with more files of the same schema behind those it has."""
     held = base.manifest.tables[name]
-    if not facts[0].schema.remove_metadata().equals(schema_from_base64(held.schema_ipc)):
-        hint = "Convert the files to the schema of the table, or add another table."
-        raise DatasetError(
-            f"the new rows of table {name!r} have another schema", path=facts[0].path, hint=hint
-        )
     tail = [_with_guide(f, d, uploads) for f, d in zip(facts, digests, strict=True)]
     return _with_tail(name, base, len(held.shards), tail, uploads)
+
+
+def fits_table(name: str, base: Dataset, facts: Sequence[ParquetFacts]) -> bool:
+    """Whether files have exactly the schema of a table, so that they can join it as they are."""
+    held = schema_from_base64(base.manifest.tables[name].schema_ipc)
+    return bool(facts[0].schema.remove_metadata().equals(held))
+
+
+def cast_table(
+    name: str,
+    base: Dataset,
+    batches: Iterable[pa.RecordBatch],
+    staging: Path,
+    uploads: list[Upload],
+    *,
+    add_columns: bool,
+) -> TablePart:
+    """A table and rows of another schema, cast without loss; with new columns all rows are written again."""
+    held = base.manifest.tables[name]
+    batches = iter(batches)
+    first = next(batches)
+    own = schema_from_base64(held.schema_ipc)
+    schema = joined_schema(name, own, first.schema.remove_metadata(), add_columns=add_columns)
+    rows: Iterator[Any] = (fit_batch(name, batch, schema) for batch in itertools.chain([first], batches))
+    if not schema.equals(own):
+        older = (batch for table in base.table(name).row_groups() for batch in table.to_batches())
+        rows = itertools.chain((fit_batch(name, batch, schema) for batch in older), rows)
+    facts, shards = _written(pa.RecordBatchReader.from_batches(schema, rows), staging, uploads)
+    if schema.equals(own):
+        return _with_tail(name, base, len(held.shards), shards, uploads)
+    stored = facts[0].schema.remove_metadata()
+    return TablePart(
+        _packed_tail((), 0, shards, uploads), tuple(schema_fields(stored)), schema_to_base64(stored)
+    )
 
 
 def grown_episodes(
@@ -229,7 +251,7 @@ def grown_episodes(
     fitted = _fitted(new, schema)
     if fitted is None:  # columns nobody had before: every row gets them
         whole = joined_tables([base.table(EPISODES_TABLE).rows_together(), new])
-        facts, shards = _written(whole, staging, uploads)
+        facts, shards = _written(whole.to_reader(), staging, uploads)
         found = facts[0].schema.remove_metadata()
         fresh = _packed_tail((), 0, shards, uploads)
         return TablePart(fresh, tuple(schema_fields(found)), schema_to_base64(found))
@@ -239,7 +261,7 @@ def grown_episodes(
         count += held.shards[kept].row_count
     files = base.table(EPISODES_TABLE).files
     older = [_rows_of(files.file(number)) for number in range(kept, len(held.shards))]
-    _, shards = _written(pa.concat_tables([*older, fitted]), staging, uploads)
+    _, shards = _written(pa.concat_tables([*older, fitted]).to_reader(), staging, uploads)
     return _with_tail(EPISODES_TABLE, base, kept, shards, uploads)
 
 
@@ -282,9 +304,8 @@ def _fitted(table: pa.Table, schema: pa.Schema) -> pa.Table | None:
 
 
 def _written(
-    table: pa.Table, staging: Path, uploads: list[Upload]
+    reader: pa.RecordBatchReader, staging: Path, uploads: list[Upload]
 ) -> tuple[list[ParquetFacts], list[TableShard]]:
-    reader = pa.RecordBatchReader.from_batches(table.schema, table.to_batches())
     paths = list(write_shards(reader, staging, ParquetOptions()))
     digests = digested(paths)
     facts = [parquet_facts(path) for path in paths]

@@ -33,9 +33,9 @@ from warpdata.catalog.lanes import (
 from warpdata.catalog.publish import Published, PublishOptions
 from warpdata.catalog.stored import packed_bytes
 from warpdata.catalog.transfer import upload_bytes, upload_file
-from warpdata.episodes.code_name import code_name
-from warpdata.episodes.jobs import Called, Here, Runner
-from warpdata.episodes.opening import episode_of_shard
+from warpdata.episodes.collection.code_name import code_name
+from warpdata.episodes.collection.jobs import Called, Here, Runner
+from warpdata.episodes.sources.opening import episode_of_shard
 from warpdata.errors import ConflictError, DatasetError, NoLocksError, WarpError, nearest
 from warpdata.formats.manifest.model import EPISODE_KIND, LANE_KIND, BlobRef
 from warpdata.formats.wshard.reader import ShardReader
@@ -218,9 +218,9 @@ def _is_whole(path: Path, about: LaneAbout, place: LanePlace) -> bool:
     return True
 
 
-def _predicted(function: Predict, episode: Episode, about: LaneAbout, place: LanePlace) -> Episode:
+def _predicted(function: Called, episode: Episode, about: LaneAbout, place: LanePlace) -> Episode:
     """What the function says about an episode, as an episode of predictions only."""
-    said = function(episode)
+    said = function.on_episode(episode)
     of = list(about.signals.values())
     if not isinstance(said, Mapping):
         if len(of) > 1:

@@ -15,6 +15,7 @@ VERSION_SUFFIXES = (".json", ".sig.json", ".card.md", ".croissant.json")
 """The files of a version in a catalog: the manifest, and what is about it."""
 
 _HASH_PREFIX = re.compile(r"[a-f0-9]{8,64}")
+_LATEST_TAG = "latest"
 _TAG = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 
@@ -49,11 +50,6 @@ class DatasetName:
         """A page of the list of versions, by the hash of its bytes."""
         return f"{self.folder}older/{sha256}.json"
 
-    @property
-    def turn_key(self) -> str:
-        """Whose turn it is to go on from the newest version."""
-        return f"{self.folder}turn.json"
-
     def version_keys(self, version: str) -> list[str]:
         """The manifest of a version, then everything that may lie beside it."""
         return [self.version_key(version, suffix) for suffix in VERSION_SUFFIXES]
@@ -74,7 +70,7 @@ def parse_name(text: str) -> DatasetName:
     dataset_id, at, suffix = text.partition("@")
     if not DATASET_ID.fullmatch(dataset_id) or (at and not suffix):
         raise ValueError(f"not a dataset name: {text!r}; use workspace/name, with @hash or @tag if you like")
-    if not at:
+    if not at or suffix == _LATEST_TAG:
         return DatasetName(dataset_id)
     if _HASH_PREFIX.fullmatch(suffix):
         return DatasetName(dataset_id, hash_prefix=suffix)
@@ -94,6 +90,8 @@ def is_hash_prefix(text: object) -> bool:
 def check_tag(tag: str) -> str:
     """The tag itself if it can be one; what looks like a hash cannot."""
     require_kind("a tag", tag, str, "a text")
+    if tag.lower() == _LATEST_TAG:
+        raise ValueError(f"the tag {tag!r} is reserved: @latest is the newest version; publish moves it")
     if not _TAG.fullmatch(tag) or _HASH_PREFIX.fullmatch(tag):
         raise ValueError(f"not a tag: {tag!r}; use letters, digits, . _ -, and not what looks like a hash")
     return tag

@@ -6,7 +6,7 @@ before a version names it, and what no version ever names is removed by `warp gc
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -56,12 +56,11 @@ class Outbox:
         with DigestedFile(path, digest) as reader:
             return bytes(reader.read(start, end))
 
-    def column(self, digest: FileDigest, tail: bytes, column: str) -> Iterator[Any]:
-        """The values of one column of a parquet file that is gone, as Arrow arrays."""
+    def batches(self, digest: FileDigest, tail: bytes, columns: Sequence[str] | None = None) -> Iterator[Any]:
+        """The rows of a parquet file that was sent already, as Arrow batches."""
         file = ShardFile(self._reader(digest), tail)
-        for group in range(file.metadata.num_row_groups):
-            for batch in file.stream(group, [column], _COLUMN_ROWS):
-                yield batch.column(0)
+        for group in range(len(file.group_rows)):
+            yield from file.stream(group, columns, _COLUMN_ROWS)
 
     def close(self) -> None:
         """Close the catalog."""

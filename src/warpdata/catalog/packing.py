@@ -107,9 +107,18 @@ def _below(path: Path) -> Iterator[tuple[str, Path]]:
             relative = file.relative_to(path).as_posix()
             if file.is_symlink() or not file.is_file():
                 raise CorruptLayoutError("links and devices cannot be published", path=file)
-            if not is_safe_name(relative):
+            if not is_safe_name(relative) or not _is_unicode(relative):
                 raise CorruptLayoutError(f"unsafe file name {relative!r}", path=file)
             yield relative, file
+
+
+def _is_unicode(name: str) -> bool:
+    """Whether a name of a file can be written as UTF-8."""
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _mapped(path: Path) -> Any:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import random
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -21,7 +23,6 @@ from warpdata.catalog.roster import about_manifest, note_version
 from warpdata.catalog.signing import SUFFIX as SIGNATURE
 from warpdata.catalog.signing import sign_version
 from warpdata.catalog.transfer import Progress, Sent, Upload, put_in_place, send
-from warpdata.catalog.turns import turn
 from warpdata.errors import BlobNotFoundError, ConflictError, ManifestCorruptedError, PointerMovedError
 from warpdata.formats.manifest.fields import check_uri
 from warpdata.formats.manifest.layout import MAX_MANIFEST_BYTES
@@ -32,6 +33,8 @@ from warpdata.ordering.state import checked_integer
 from warpdata.stores.blobstore import BlobStore
 
 _MOST_RETRIES = 1_000_000
+_PAUSE_S = 0.1
+_MAX_PAUSE_S = 4.0
 _MOST_WORKERS = 1000
 
 
@@ -133,23 +136,7 @@ def publish(
     store = catalog.store
     assert store is not None
     keep_tags_apart(store, name, options.tags)
-    return publish_to(store, name, manifest, uploads, options)
-
-
-def publish_to(
-    store: BlobStore,
-    name: DatasetName,
-    manifest: Manifest,
-    uploads: Sequence[Upload],
-    options: PublishOptions,
-) -> Published:
-    """The same, to an open store; whoever may try again waits for his turn, so that versions are a line."""
-    if not (options.retries and options.set_latest):
-        return publish_after(store, name, read_pointer(store, name.latest_key), manifest, uploads, options)
-    early = send(store, uploads, progress=options.progress, workers=options.workers).uploads
-    with turn(store, name.turn_key):
-        seen = read_pointer(store, name.latest_key)
-        return with_early(publish_after(store, name, seen, manifest, uploads, options), early)
+    return publish_after(store, name, read_pointer(store, name.latest_key), manifest, uploads, options)
 
 
 def publish_after(
@@ -160,7 +147,7 @@ def publish_after(
     uploads: Sequence[Upload],
     options: PublishOptions,
 ) -> Published:
-    """The same, where `latest` is as it was seen, unless there are retries."""
+    """Publish to an open store if `latest` is still as it was seen; with retries, after it moved too."""
     _check_expected(seen, options, name)
     manifest = _with_notes(manifest, seen, options)
     packed = pack_manifest(manifest)
@@ -234,6 +221,11 @@ def _put_beside(store: BlobStore, name: DatasetName, files: VersionFiles, suffix
     return True
 
 
+def pause(attempt: int) -> None:
+    """Wait for a random time that grows with each attempt, so that many publishers do not meet again."""
+    time.sleep(random.uniform(0, min(_MAX_PAUSE_S, _PAUSE_S * (attempt + 1))))
+
+
 def move_latest(
     store: BlobStore, name: DatasetName, version: str, seen: PointerState, options: PublishOptions
 ) -> PointerState:
@@ -247,6 +239,7 @@ def move_latest(
         except ConflictError:
             if attempt == options.retries:
                 raise
+            pause(attempt)
             seen = read_pointer(store, name.latest_key)
             _check_expected(seen, options, name)
     raise AssertionError("the last attempt returns or raises")

@@ -12,15 +12,15 @@ import pyarrow as pa
 from warpdata.bytekit.io.filenames import folded
 from warpdata.catalog.filekinds import file_kind, folder_kind
 from warpdata.catalog.packing import PackedShard, listed
-from warpdata.episodes.collection import Episodes
-from warpdata.episodes.edits import shown
-from warpdata.episodes.facts import facts_of, table_of
-from warpdata.episodes.local import LocalDataset
-from warpdata.episodes.opening import episode_of_shard
-from warpdata.episodes.packed import pack_episode
-from warpdata.episodes.packed_chunks import write_chunks
-from warpdata.episodes.record import Recorder
-from warpdata.episodes.shard_folder import ShardFolderSource
+from warpdata.episodes.collection.edits import shown
+from warpdata.episodes.collection.episodes import Episodes
+from warpdata.episodes.collection.facts import facts_of, table_of
+from warpdata.episodes.collection.local import LocalDataset
+from warpdata.episodes.collection.shard_folder import ShardFolderSource
+from warpdata.episodes.forms.packed import pack_episode
+from warpdata.episodes.forms.packed_chunks import write_chunks
+from warpdata.episodes.record.recorder import Recorder
+from warpdata.episodes.sources.opening import episode_of_shard
 from warpdata.errors import BadMagicError, DatasetError, WarpError
 from warpdata.formats.wshard.chunks import list_name, read_chunk_list
 from warpdata.formats.wshard.episode import WShardEpisode

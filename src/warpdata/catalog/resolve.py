@@ -70,7 +70,7 @@ class Resolver:
             raise OfflineError(f"{name} was never seen on this machine", path=where)
         hint = "Check the spelling of workspace and name, or run `warp list-remote` to see the names."
         if name.hash_prefix or name.tag:
-            hint = f"Run `warp log {name.dataset_id}` to see its versions."
+            hint = f"Run `warp versions list {name.dataset_id}` to see its versions."
             if name.tag == "latest":
                 hint = f"The newest version is {name.dataset_id}, without a tag."
             elif name.tag and set(name.tag) <= set("0123456789abcdef"):

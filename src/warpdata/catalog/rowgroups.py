@@ -19,7 +19,6 @@ import pyarrow.parquet as pq
 from warpdata.bytekit.io.ranges import Range, RangeReader, Span, check_range, coalesce
 from warpdata.bytekit.lazy import cached_property
 from warpdata.bytekit.process.locks import ThreadLock
-from warpdata.bytekit.process.threads import SharedWork
 from warpdata.errors import (
     CorruptLayoutError,
     FormatError,
@@ -34,8 +33,12 @@ from warpdata.stores.blobs import AnyBlobReader, LocalBlobReader, RangeBytes
 _TAIL_BYTES = 8
 _MAX_FOOTER_BYTES = 256 << 20
 _GAP_BYTES = 128 << 10
-_SHARED_BYTES = 256 << 10
-"""Columns that are larger together are begun by two threads: less is decoded sooner than the other one wakes up."""
+_GROUP_BYTES = 1 << 20
+_GROUP_ROWS = 1 << 16
+"""Neighbouring row groups of the file are read as one while they are not larger together."""
+_LARGE_BYTES = 4 << 20
+_LAZY_BUFFER_BYTES = 256 << 10
+"""Of a remote group that is at least so large, the first rows are read page by page with such buffers."""
 _OLD_SLACK_BYTES = 100
 """Old files of one writer say that column chunks are this much shorter than they are, and readers allow for it."""
 
@@ -46,19 +49,6 @@ READS_NULL_LISTS = int(pa.__version__.partition(".")[0]) >= 26
 """Before, Arrow refused what it had written itself: lists of a fixed size of which some are null."""
 
 _ARROW_ERRORS = (pa.ArrowException, OSError, ValueError, KeyError, IndexError)
-
-
-_second: SharedWork | None = None
-_second_lock = ThreadLock()
-
-
-def _decoding() -> SharedWork:
-    """The one thread of this process that helps to begin columns."""
-    global _second
-    with _second_lock:
-        if _second is None or not _second.is_alive:
-            _second = SharedWork("warpdata-decode")
-        return _second
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,11 +108,32 @@ class ShardFile:
         raise ManifestCorruptedError(fact, path=self.reader.name)
 
     @cached_property
+    def _groups(self) -> list[tuple[range, int, int]]:
+        """Row groups, small neighbours joined: (their numbers in the file, rows, bytes)."""
+        joined: list[tuple[range, int, int]] = []
+        for number in range(self.metadata.num_row_groups):
+            group = self.metadata.row_group(number)
+            rows, size = group.num_rows, group.total_byte_size
+            if joined and joined[-1][1] + rows <= _GROUP_ROWS and joined[-1][2] + size <= _GROUP_BYTES:
+                numbers, more_rows, more_bytes = joined[-1]
+                joined[-1] = range(numbers.start, number + 1), more_rows + rows, more_bytes + size
+            else:
+                joined.append((range(number, number + 1), rows, size))
+        return joined
+
+    @cached_property
+    def group_rows(self) -> list[int]:
+        """The rows of each group."""
+        return [rows for _, rows, _ in self._groups]
+
+    @cached_property
     def group_starts(self) -> list[int]:
-        """The row of the shard each row group begins with."""
-        metadata = self.metadata
-        rows = [metadata.row_group(group).num_rows for group in range(metadata.num_row_groups)]
-        return [0, *itertools.accumulate(rows)][: len(rows)]
+        """The row of the shard each group begins with."""
+        return [0, *itertools.accumulate(self.group_rows)][: len(self.group_rows)]
+
+    def group_bytes(self, group: int) -> int:
+        """The bytes of a group in memory."""
+        return self._groups[group][2]
 
     def _read_footer(self) -> pq.FileMetaData:
         tail = self._tail if self._tail is not None else read_tail(self.reader)
@@ -143,8 +154,9 @@ class ShardFile:
         key = (group, None if columns is None else tuple(columns))
         found = self._ranges.get(key)
         if found is None:
-            row_group = self.metadata.row_group(group)
-            chunks = (_chunk_range(row_group.column(leaf)) for leaf in self._leaf_numbers(key[1]))
+            leaves = self._leaf_numbers(key[1])
+            members = (self.metadata.row_group(number) for number in self._groups[group][0])
+            chunks = (_chunk_range(member.column(leaf)) for member in members for leaf in leaves)
             slack = _OLD_SLACK_BYTES if self.metadata.created_by.startswith("parquet-mr") else 0
             found = self._ranges[key] = [(a, min(b + slack, self.reader.size)) for a, b in chunks]
         return found
@@ -159,12 +171,6 @@ class ShardFile:
                 i for i, path in enumerate(paths) if wanted is None or {path, path.split(".", 1)[0]} & wanted
             ]
         return self._leaves[columns]
-
-    def _leaf_names(self, columns: Sequence[str] | None) -> list[str]:
-        """The paths of the parquet columns that make up these columns."""
-        schema = self.metadata.schema
-        leaves = self._leaf_numbers(None if columns is None else tuple(columns))
-        return [schema.column(leaf).path for leaf in leaves]
 
     def is_here(self, group: int, columns: Sequence[str] | None) -> bool:
         """Whether the bytes of a row group's columns need not be waited for."""
@@ -198,60 +204,42 @@ class ShardFile:
         return self.ask(group, columns)()
 
     def read(self, group: int, columns: Sequence[str] | None, fetched: Fetched) -> pa.Table:
-        """A whole row group."""
+        """A whole group."""
         with self._opened(fetched) as file:
-            return file.read_row_group(group, columns=_listed(columns), use_threads=False)
+            numbers = list(self._groups[group][0])
+            return file.read_row_groups(numbers, columns=_listed(columns), use_threads=False)
+
+    def is_worth_paging(self, group: int, columns: Sequence[str] | None, rows: int) -> bool:
+        """Whether the first `rows` rows of a group should be read page by page instead of fetching all of it."""
+        ranges = self.column_ranges(group, columns)
+        if isinstance(self.reader, LocalBlobReader) or 4 * rows > self.group_rows[group]:
+            return False
+        return sum(end - start for start, end in ranges) >= _LARGE_BYTES and not self.reader.has(ranges)
+
+    def first_rows(self, group: int, columns: Sequence[str] | None, rows: int) -> pa.Table:
+        """The first `rows` rows of a group, read page by page."""
+        source = pa.PythonFile(_FetchedFile(Fetched([], RangeBytes([])), self.reader), mode="r")
+        batches: list[pa.RecordBatch] = []
+        try:
+            file = _parquet(source, self.metadata, _LAZY_BUFFER_BYTES)
+            numbers = list(self._groups[group][0])
+            steps = file.iter_batches(rows, row_groups=numbers, columns=_listed(columns), use_threads=False)
+            while (
+                sum(batch.num_rows for batch in batches) < rows and (batch := next(steps, None)) is not None
+            ):
+                batches.append(batch)
+        except _ARROW_ERRORS as error:
+            raise self._damaged(error) from None
+        self._touched([self.reader])
+        return pa.Table.from_batches(batches).slice(0, rows)
 
     def stream(self, group: int, columns: Sequence[str] | None, rows: int) -> Iterator[pa.RecordBatch]:
-        """A row group in pieces of at most `rows` rows, decoded as they are asked for.
-
-        Without threads, each piece is too small to share; but the first one, for which whole dictionaries and pages are
-        decompressed, in two.
-        """
-        fetched = self.fetch(group, columns)
-        with contextlib.ExitStack() as stack:
-            streams = [
-                stack.enter_context(self._opened(fetched)).iter_batches(
-                    rows, row_groups=[group], columns=share, use_threads=False
-                )
-                for share in self._shares(group, columns, fetched)
-            ]
-            yield from streams[0] if len(streams) == 1 else self._side_by_side(streams, columns)
-
-    def _shares(self, group: int, columns: Sequence[str] | None, fetched: Fetched) -> list[list[str] | None]:
-        """The columns in two parts of about the same size, where beginning them is worth two threads."""
-        names = self._leaf_names(columns)
-        sizes = [end - start for start, end in self.column_ranges(group, columns)]
-        is_nested = any("." in name for name in names)
-        if fetched.held.whole is None or is_nested or len(names) < 2 or sum(sizes) < _SHARED_BYTES:
-            return [_listed(columns)]
-        shares: list[list[str]] = [[], []]
-        totals = [0, 0]
-        for size, name in sorted(zip(sizes, names, strict=True), reverse=True):
-            lighter = totals.index(min(totals))
-            shares[lighter].append(name)
-            totals[lighter] += size
-        return list(shares)
-
-    def _side_by_side(
-        self, streams: list[Iterator[pa.RecordBatch]], columns: Sequence[str] | None
-    ) -> Iterator[pa.RecordBatch]:
-        """The columns of two streams of the same rows together; Arrow may cut the pieces of each in its own way."""
-        held: list[Any] = [None, None]
-
-        def begin(number: int) -> None:
-            held[number] = next(streams[number], None)
-
-        _decoding().run(functools.partial(begin, number) for number in range(2))
-        names = self._leaf_names(None) if columns is None else columns
-        while all(piece is not None for piece in held):
-            rows = min(held[0].num_rows, held[1].num_rows)
-            found = {name: piece for piece in held for name in piece.schema.names}
-            schema = pa.schema([found[name].schema.field(name) for name in names], held[0].schema.metadata)
-            arrays = [found[name].column(name)[:rows] for name in names]
-            yield pa.RecordBatch.from_arrays(arrays, schema=schema)
-            for number, piece in enumerate(held):
-                held[number] = piece.slice(rows) if piece.num_rows > rows else next(streams[number], None)
+        """A group in batches of at most `rows` rows, decoded as they are requested."""
+        with self._opened(self.fetch(group, columns)) as file:
+            numbers = list(self._groups[group][0])
+            yield from file.iter_batches(
+                rows, row_groups=numbers, columns=_listed(columns), use_threads=False
+            )
 
     def matching_groups(self, groups: Sequence[int], expression: Any) -> list[int]:
         """The row groups whose statistics do not rule out an expression."""
@@ -266,7 +254,7 @@ class ShardFile:
                 kept.update(group.id for group in fragment.subset(expression).row_groups)
         except _ARROW_ERRORS:
             return list(groups)
-        return [group for group in groups if group in kept]
+        return [group for group in groups if not kept.isdisjoint(self._groups[group][0])]
 
     @contextlib.contextmanager
     def _opened(self, fetched: Fetched) -> Iterator[pq.ParquetFile]:
@@ -318,8 +306,14 @@ def _float_leaves(path: tuple[str, ...], kind: pa.DataType) -> Iterator[Any]:
         yield from _float_leaves((*path, field.name), field.type)
 
 
-def _parquet(source: pa.NativeFile, metadata: pq.FileMetaData) -> pq.ParquetFile:
-    return pq.ParquetFile(source, metadata=metadata, pre_buffer=False, page_checksum_verification=True)
+def _parquet(source: pa.NativeFile, metadata: pq.FileMetaData, buffer_bytes: int = 0) -> pq.ParquetFile:
+    return pq.ParquetFile(
+        source,
+        metadata=metadata,
+        pre_buffer=False,
+        buffer_size=buffer_bytes,
+        page_checksum_verification=True,
+    )
 
 
 def _chunk_range(chunk: Any) -> Range:

@@ -17,6 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv as pa_csv
 
+from warpdata.bytekit.io.commit import map_os_errors
 from warpdata.bytekit.jsontext import MAX_JSON_BYTES, parse_json_object
 from warpdata.errors import DatasetError, FormatError
 from warpdata.sql.rowpicking import cast_column
@@ -248,7 +249,11 @@ def rows_reader(rows: Iterable[Mapping[str, Any]], staging: Path) -> pa.RecordBa
         step, done = _fitting_rows(table), done + len(chunk)
         path = staging / f"rows-{len(parts):06d}.arrow"
         try:
-            with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_stream(sink, table.schema) as writer:
+            with (
+                map_os_errors(path),
+                pa.OSFile(str(path), "wb") as sink,
+                pa.ipc.new_stream(sink, table.schema) as writer,
+            ):
                 writer.write_table(table)
         except pa.ArrowInvalid as error:  # it has a limit of levels of its own
             raise DatasetError(f"the rows cannot be put aside ({error})", path=path) from None

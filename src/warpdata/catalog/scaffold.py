@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from warpdata.catalog.access import access_options
 from warpdata.errors import DatasetError
 from warpdata.settings import Settings
+from warpdata.stores.address import plain_address
 
 if TYPE_CHECKING:
     from warpdata.catalog.dataset import Dataset
@@ -70,7 +71,9 @@ def loader_code(dataset: Dataset, table: str | None = None) -> str:
     ]
     fields = {"dataset_id": dataset.id, "version": dataset.version, "table": name}
     given = dataset.access.options.catalogs
-    catalog = None if given == access_options(Settings.from_env()).catalogs else ",".join(given)
+    catalog = (
+        None if given == access_options(Settings.from_env()).catalogs else ",".join(map(plain_address, given))
+    )
     decoders = "\n".join(lines) or "    # no bound columns"
     return _TEMPLATE.format(**fields, catalog=catalog, decoders=decoders)
 

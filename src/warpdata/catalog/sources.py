@@ -6,7 +6,7 @@ import contextlib
 import glob
 import itertools
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from warpdata.bytekit.io.commit import map_os_errors
 from warpdata.bytekit.io.ranges import FileRangeReader, RangeReader, check_regular
 from warpdata.catalog.rowgroups import parse_footer, read_tail
 from warpdata.catalog.rowsources import (
@@ -161,16 +162,19 @@ def column_values(path: Path, column: str) -> Iterator[Any]:
 def _rewritten(paths: Sequence[Path], table: str) -> pa.RecordBatchReader:
     """The rows of parquet files, to be written again with row groups sized for range reads, and page checksums."""
 
-    def batches() -> Iterator[pa.RecordBatch]:
-        for path in paths:
-            try:
-                with pq.ParquetFile(path) as file:
-                    yield from file.iter_batches(_batch_rows(file.metadata))
-            except ARROW_ERRORS as error:
-                raise CorruptLayoutError(f"it cannot be read ({error})", path=path) from None
-
     schema = same_schema([parquet_facts(path) for path in paths], table)
-    return pa.RecordBatchReader.from_batches(schema, batches())
+    batches = (batch for path in paths for batch in file_batches(path) if batch.num_rows)
+    return pa.RecordBatchReader.from_batches(schema, batches)
+
+
+def file_batches(path: Path) -> Iterator[pa.RecordBatch]:
+    """The rows of a parquet file in batches; an empty one if it has none."""
+    try:
+        with pq.ParquetFile(path) as file:
+            yield from file.schema_arrow.remove_metadata().empty_table().to_batches()
+            yield from file.iter_batches(_batch_rows(file.metadata))
+    except ARROW_ERRORS as error:
+        raise CorruptLayoutError(f"it cannot be read ({error})", path=path) from None
 
 
 def _batch_rows(metadata: Any) -> int:
@@ -190,18 +194,44 @@ def write_shards(reader: pa.RecordBatchReader, staging: Path, options: ParquetOp
         group = pa.Table.from_batches([], reader.schema)
     for number in itertools.count():
         path = staging / f"shard-{number:06d}.parquet"
-        with pq.ParquetWriter(
-            path, schema, compression=options.compression, write_page_checksum=True,
-            write_page_index=False, store_schema=True,
-        ) as writer:  # fmt: skip
+        with _open_writer(path, schema, options) as write:
             while group is not None:
-                writer.write_table(_stored(group, schema), row_group_size=options.row_group_rows)
+                write(_stored(group, schema))
                 group = next(groups, None)
                 if path.stat().st_size >= options.shard_bytes:
                     break
         yield path
         if group is None:
             return
+
+
+@contextlib.contextmanager
+def _open_writer(
+    path: Path, schema: pa.Schema, options: ParquetOptions
+) -> Iterator[Callable[[pa.Table], None]]:
+    """A function that writes row groups to a new parquet file; a full disk is an OutOfSpaceError."""
+
+    def write(group: pa.Table) -> None:
+        with map_os_errors(path):
+            writer.write_table(group, row_group_size=options.row_group_rows)
+
+    with map_os_errors(path):
+        writer = pq.ParquetWriter(
+            path,
+            schema,
+            compression=options.compression,
+            write_page_checksum=True,
+            write_page_index=False,
+            store_schema=True,
+        )
+    try:
+        yield write
+    except BaseException:
+        with contextlib.suppress(OSError):
+            writer.close()
+        raise
+    with map_os_errors(path):
+        writer.close()
 
 
 def _stored(group: pa.Table, schema: pa.Schema) -> pa.Table:

@@ -20,9 +20,9 @@ from warpdata.catalog.packing import whole_files
 from warpdata.catalog.recordings import CHUNK_BYTES, SUFFIX, Named, episode_rows, staged_episode
 from warpdata.catalog.staging import Staging, staging_for
 from warpdata.catalog.transfer import Upload, send, upload_file, upload_read
-from warpdata.episodes.facts import facts_of
-from warpdata.episodes.opening import episode_of_shard
-from warpdata.episodes.packed import pack_episode
+from warpdata.episodes.collection.facts import facts_of
+from warpdata.episodes.forms.packed import pack_episode
+from warpdata.episodes.sources.opening import episode_of_shard
 from warpdata.errors import ConflictError, DatasetError, require_kind
 from warpdata.formats.manifest.model import BlobRef
 from warpdata.formats.tarshard.reader import is_safe_name

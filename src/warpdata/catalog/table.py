@@ -150,8 +150,9 @@ class TableFiles:
         dataset, shard = self._dataset, self.part.shards[number]
         label = f"table {self._name!r} shard {number}"
         guide = self.guide(number)
-        reader = dataset.access.reader(dataset.catalog, shard, label, guide and guide.page_sums)
-        return ShardFile(reader, guide and guide.tail, self._bring_whole, (shard.row_count, self.schema))
+        sums, tail = (None, None) if guide is None else (guide.page_sums, guide.tail)
+        reader = dataset.access.reader(dataset.catalog, shard, label, sums)
+        return ShardFile(reader, tail, self._bring_whole, (shard.row_count, self.schema))
 
     def guide(self, number: int) -> ShardGuide | None:
         """What the publisher says of shard `number`: in a guide of its own, or in that of the table."""
@@ -391,8 +392,12 @@ class Table:
 
     def _rows_of_group(self, task: tuple[int, int], rows: Positions) -> pa.Table:
         file, first = self.files.file(task[0]), self.files.first_row(*task)
-        loaded = file.read(task[1], self.columns, file.fetch(task[1], self.columns))
-        low, high = np.searchsorted(rows, [first, first + loaded.num_rows])
+        low, high = np.searchsorted(rows, [first, first + file.group_rows[task[1]]])
+        needed = int(rows[high - 1]) - first + 1
+        if file.is_worth_paging(task[1], self.columns, needed):
+            loaded = file.first_rows(task[1], self.columns, needed)
+        else:
+            loaded = file.read(task[1], self.columns, file.fetch(task[1], self.columns))
         return rows_at(loaded, rows[low:high] - first)
 
     def row_numbers(self) -> Positions:
@@ -431,7 +436,8 @@ class Table:
         wanted = schema.names if self.columns is None else self.columns
         return {
             b.column: dataset.ref_type(
-                schema.field(b.column).type, recipe_of(b.artifact, b.ref_type, dataset.recipe)
+                _storage_type(schema.field(b.column).type),
+                recipe_of(b.artifact, b.ref_type, dataset.recipe),
             )
             for b in dataset.manifest.bindings
             if b.table == self.name and b.column in wanted
@@ -493,14 +499,14 @@ class Table:
     def _groups(self, pruning: Sequence[Any], files: Sequence[ShardPart]) -> Iterator[tuple[int, int]]:
         for number, share, shares in files:
             file = self.files.file(number)
-            count = file.metadata.num_row_groups
+            count = len(file.group_rows)
             groups = list(range(share * count // shares, (share + 1) * count // shares))
             for expression in pruning:
                 groups = file.matching_groups(groups, expression)
             yield from ((number, group) for group in groups)
 
     def _group_bytes(self, task: tuple[int, int]) -> int:
-        return int(self.files.file(task[0]).metadata.row_group(task[1]).total_byte_size)
+        return self.files.file(task[0]).group_bytes(task[1])
 
     def _guard(self, max_rows: int, max_bytes: int) -> None:
         """Refuse before anything is read what is known to be too large."""
@@ -528,6 +534,12 @@ class Table:
 
     def __repr__(self) -> str:
         return f"<Table {self.name!r} of {self.dataset.name}: {self.row_count} rows>"
+
+
+def _storage_type(kind: pa.DataType) -> pa.DataType:
+    """The type that values of a bound column have in batches: categories and views as plain text."""
+    kind = kind.value_type if pa.types.is_dictionary(kind) else kind
+    return pa.large_string() if pa.types.is_string_view(kind) else kind
 
 
 def _hash_of(expression: pc.Expression) -> str:

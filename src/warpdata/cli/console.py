@@ -1,4 +1,4 @@
-"""Where a command prints: text for people, JSON for programs, progress only on a terminal."""
+"""Output of commands: text for people, JSON for programs, progress only on a terminal."""
 
 from __future__ import annotations
 
@@ -11,18 +11,55 @@ import shutil
 import sys
 import time
 import unicodedata
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TextIO
 
+from warpdata.cli import exits
 from warpdata.errors import ConflictError
 
 if TYPE_CHECKING:
-    from warpdata.episodes.receipt import Receipt
+    from warpdata.episodes.salvage.receipt import Receipt
 
 _STYLES = {"bold": "1", "dim": "2", "red": "31", "green": "32", "yellow": "33", "blue": "34", "cyan": "36"}
 
 ProgressCallback = Callable[[int, int], None]
+Column = str | Callable[[Any], object]
+"""A key of a row, or a function that makes a cell of it."""
+
+
+@dataclass(slots=True)
+class Output:
+    """The result of a command: a value for programs, lines and a table for people, an exit code."""
+
+    value: Any = None
+    lines: Sequence[str] = ()
+    rows: Sequence[Any] = ()
+    columns: Mapping[str, Column] = field(default_factory=dict)
+    """Header -> what stands in the column; without columns there is no table."""
+    right: Collection[str] = ()
+    """Columns set to the right."""
+    footer: Sequence[str] = ()
+    style: Mapping[str, str] = field(default_factory=dict)
+    """Word -> style: its first occurrence in a line is painted."""
+    fit: bool = False
+    """Whether lines are cut at the width of the terminal."""
+    code: int = exits.OK
+
+    def cells(self) -> list[list[str]]:
+        """The cells of the table as text."""
+        makers = [_cell_maker(column) for column in self.columns.values()]
+        return [[_cell_text(make(row)) for make in makers] for row in self.rows]
+
+
+def _cell_maker(column: Column) -> Callable[[Any], object]:
+    if isinstance(column, str):
+        return lambda row: row[column] if isinstance(row, Mapping) else getattr(row, column)
+    return column
+
+
+def _cell_text(value: object) -> str:
+    return "" if value is None else str(value)
 
 
 @dataclass(slots=True)
@@ -36,34 +73,58 @@ class Console:
     out: TextIO = field(default_factory=lambda: sys.stdout)
     err: TextIO = field(default_factory=lambda: sys.stderr)
 
-    def print(self, text: str = "") -> None:
-        """A line for a person; nothing when JSON was asked for."""
-        if not self.as_json:
-            self.out.write(text + "\n")
+    def print(self, text: str = "", style: Mapping[str, str] | None = None) -> None:
+        """Print lines for a person; nothing in JSON mode.
+
+        Control characters are replaced: names, messages and metadata of others cannot steer the terminal. `style` maps
+        words to styles; the first occurrence of each word is painted.
+        """
+        if self.as_json:
+            return
+        for line in text.split("\n"):
+            shown = printable(line)
+            for word, name in (style or {}).items():
+                shown = shown.replace(word, self.paint(word, name), 1)
+            self.out.write(shown + "\n")
 
     def emit(self, value: Any) -> None:
-        """The result for a program; nothing when text was asked for."""
+        """Print the result for a program; nothing in text mode."""
         if self.as_json:
             self.out.write(json_text(value, self.out.encoding) + "\n")
+
+    def show(self, report: Output) -> int:
+        """Print a report and return its exit code."""
+        if report.value is not None:
+            self.emit(report.value)
+        for line in report.lines:
+            self.print(self.fitted(line) if report.fit else line, report.style)
+        if report.columns:
+            header = list(report.columns)
+            right = [number for number, name in enumerate(header) if name in report.right]
+            self.print_table(report.cells(), header, right)
+        for line in report.footer:
+            self.print(self.fitted(line) if report.fit else line, report.style)
+        return report.code
 
     def print_table(
         self, rows: Sequence[Sequence[str]], header: Sequence[str], right: Sequence[int] = ()
     ) -> None:
-        """A table for a person, as wide as the terminal at most."""
+        """Print a table for a person, at most as wide as the terminal."""
         for line in table(rows, header, right, fit_width=self.fit_width):
             self.print(line)
 
     def print_receipt(self, receipt: Receipt) -> None:
-        """A receipt for a person, line by line."""
+        """Print a receipt for a person, line by line."""
         for line in receipt.lines():
             self.print(self.fitted(line))
 
     def error(self, code: str, message: str, hint: str = "") -> None:
-        """An error in the one form all commands use."""
-        text = f"{self.paint(f'error[{code}]', 'red', self.err)}: {message}\n"
+        """Print an error in the one form that all commands use."""
+        lines = [printable(line) for line in message.split("\n")]
+        text = f"{self.paint(f'error[{code}]', 'red', self.err)}: {chr(10).join(lines)}\n"
         try:
-            self.err.write(text + (f"  hint: {hint}\n" if hint else ""))
-        except OSError:  # which changes no exit code
+            self.err.write(text + (f"  hint: {printable(hint)}\n" if hint else ""))
+        except OSError:  # does not change the exit code
             give_up(self.err)
 
     def paint(self, text: str, style: str, stream: TextIO | None = None) -> str:
@@ -79,11 +140,11 @@ class Console:
 
     @property
     def fit_width(self) -> int | None:
-        """Columns that lines must fit into: those of a terminal, any number where programs read."""
+        """Width that lines must fit: that of a terminal, None for pipes and files."""
         return self.width if self.out.isatty() else None
 
     def fitted(self, line: str) -> str:
-        """A line as it can be printed: without codes for the terminal, and cut where that ends."""
+        """A line without control characters, cut at the width of the terminal."""
         width = self.fit_width
         return printable(line) if width is None else cut(printable(line), width)
 
@@ -93,7 +154,7 @@ class Console:
 
 
 def take_every_text() -> None:
-    """Make the standard streams take all that is printed: a closed one loses it, a narrow one shows `?` for letters."""
+    """Make the standard streams accept every text: a closed one discards it, an ASCII one prints `?`."""
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
         if stream is None:
@@ -103,13 +164,13 @@ def take_every_text() -> None:
 
 
 def give_up(stream: TextIO) -> None:
-    """Lose what a stream could not write, so that it does not fail once more when Python ends."""
+    """Discard what a stream could not write, so that it does not fail again when Python exits."""
     with contextlib.suppress(OSError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 def json_text(value: Any, encoding: str | None) -> str:
-    """JSON in letters that `encoding` has: names of files need not be text, and not every terminal knows Unicode."""
+    """JSON in characters that `encoding` has; file names need not be valid text."""
     text = json.dumps(value, indent=2, ensure_ascii=False)
     try:
         text.encode(encoding or "utf-8")
@@ -146,7 +207,7 @@ class Progress:
         self._stream.flush()
 
     def _pace(self, now: float, done: int, total: int) -> str:
-        """How fast it goes, and how long that takes; nothing before that is known."""
+        """Rate and remaining time; empty until they are known."""
         assert self._begun is not None
         since, first = self._begun
         if done <= first or now - since < 0.5:
@@ -170,7 +231,7 @@ class Progress:
 
 
 def add_storage(parser: argparse.ArgumentParser) -> None:
-    """How the blocks of a shard are stored, the same for every command that writes one."""
+    """`--compression` and `--compat`, for commands that write shards."""
     parser.add_argument(
         "--compression",
         metavar="NAME",
@@ -186,26 +247,24 @@ def add_storage(parser: argparse.ArgumentParser) -> None:
 
 
 def add_output(parser: argparse.ArgumentParser, text: str) -> None:
-    """Where a command writes: as its last argument or as --output."""
+    """The output path, as the last argument or as --output."""
     parser.add_argument("output", nargs="?", default=argparse.SUPPRESS, metavar="OUTPUT", help=text)
     parser.add_argument("-o", "--output", dest="output", metavar="OUTPUT", help="the same, as an option")
 
 
 def add_overwrite(parser: argparse.ArgumentParser) -> None:
-    """`--overwrite`, without which nothing that is there is replaced."""
-    parser.add_argument("--overwrite", action="store_true", help="replace what has that name already")
+    """`--overwrite`, without which nothing is replaced."""
+    parser.add_argument("--overwrite", action="store_true", help="replace an existing target")
 
 
 def check_free(path: str | os.PathLike[str], *, overwrite: bool) -> None:
-    """Raise unless nothing has this name, or it may be replaced."""
+    """Raise if the target exists and may not be replaced."""
     if os.path.lexists(path) and not overwrite:
-        raise ConflictError(
-            "there is something already", path=path, hint="Choose another name, or --overwrite."
-        )
+        raise ConflictError("target exists", path=path, hint="Choose another name, or use --overwrite.")
 
 
 def add_json_flag(parser: argparse.ArgumentParser) -> None:
-    """The `--json` flag every reading command has."""
+    """The `--json` flag of every reading command."""
     parser.add_argument("--json", action="store_true", help="print the result as JSON")
 
 
@@ -218,7 +277,7 @@ def table(
 ) -> list[str]:
     """Lines of a table with aligned columns; `right` lists the columns set to the right.
 
-    With `fit_width`, long cells are cut, and columns that have no room are counted at the end.
+    With `fit_width`, long cells are cut, and columns without room are counted at the end.
     """
     cells = [[printable(cell) for cell in row] for row in [header, *rows]]
     widths = [max(text_width(row[column]) for row in cells) for column in range(len(header))]
@@ -243,7 +302,7 @@ _LEAST_WIDTH = 6
 
 
 def _fitting(widths: list[int], total: int) -> list[int]:
-    """Widths of the columns that fit: the widest give way first, the last ones go where nothing else helps."""
+    """Widths of the columns that fit: the widest shrink first, the last ones are dropped if nothing else helps."""
     shown = list(widths)
     while len(shown) > 1 and sum(min(w, _LEAST_WIDTH) for w in shown) + len(_GAP) * (len(shown) - 1) > total:
         shown.pop()
@@ -260,7 +319,7 @@ def _fitting(widths: list[int], total: int) -> list[int]:
 
 
 def cut(text: str, width: int) -> str:
-    """A text that takes at most `width` columns of a terminal."""
+    """A text cut to at most `width` columns of a terminal."""
     if text_width(text) <= width:
         return text
     kept, used = [], 1
@@ -273,7 +332,7 @@ def cut(text: str, width: int) -> str:
 
 
 def text_width(text: str) -> int:
-    """How many columns of a terminal a text takes."""
+    """Columns of a terminal that a text takes."""
     if text.isascii():
         return len(text)
     return sum(
@@ -282,7 +341,7 @@ def text_width(text: str) -> int:
 
 
 def printable(text: str) -> str:
-    """A text without line breaks and without the codes by which data could steer a terminal."""
+    """A text without line breaks and without terminal control codes."""
     if text.isascii() and text.isprintable():
         return text
     return "".join(" " if c in "\n\t" else c if c.isprintable() else "\ufffd" for c in text)
@@ -294,7 +353,7 @@ def _padded(text: str, width: int, *, to_right: bool) -> str:
 
 
 def human_bytes(count: int) -> str:
-    """A byte count in the unit a person would choose."""
+    """A byte count in a readable unit."""
     if count < 1024:
         return f"{count} B"
     power = min((count.bit_length() - 1) // 10, 4)

@@ -1,4 +1,4 @@
-"""The story of `warp demo`, chapter by chapter; whatever can be a command of `warp` is run as one, and shown."""
+"""The steps of `warp demo`; where a command of `warp` exists, it is run and shown."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from warpdata.catalog.dataset import Dataset
 from warpdata.cli.console import Console
 from warpdata.cli.main import main as warp_main
 from warpdata.episodes.demo_arm import demo_records
-from warpdata.episodes.record import record
+from warpdata.episodes.record.recorder import record
 from warpdata.loading.windows.field import Field
 from warpdata.loading.windows.loader import Loader
 from warpdata.loading.windows.windows import Windows
@@ -33,7 +33,7 @@ EPISODES, SECONDS = 6, 2.0
 BATCH, STEPS, STOPPED_AT = 32, 60, 23
 AHEAD_S = 0.1
 _SCALE = np.array([1.0, 1.0, 0.2, 0.2], np.float32)
-"""Angles in rad and speeds in rad/s, brought to about one."""
+"""Scales angles in rad and speeds in rad/s to about one."""
 
 _DOOMED = """
 import sys
@@ -42,8 +42,8 @@ arm_episode(sys.argv[1], 99, 1.5, kill_after=400)
 """
 
 
-def tell(folder: Path, console: Console) -> None:
-    """All chapters, in a folder that stays."""
+def run_story(folder: Path, console: Console) -> None:
+    """Run all steps; everything stays in the folder."""
     began = time.monotonic()
     folder.mkdir(parents=True, exist_ok=True)
     story = _Story(folder, console)
@@ -58,7 +58,7 @@ def tell(folder: Path, console: Console) -> None:
 def arm_episode(
     root: str | os.PathLike[str], seed: int, seconds: float, kill_after: int | None = None
 ) -> None:
-    """A simulated arm with camera, force sensor and events, recorded; or a recorder that dies on the way."""
+    """Record a simulated arm with camera, force and events; after `kill_after` records the process is killed."""
     has_video = importlib.util.find_spec("av") is not None
     static = {"robot": "simulated two-joint arm", "task": "reach", "seed": seed}
     with record(root, static=static, clock="simulated") as rec:
@@ -73,7 +73,7 @@ def arm_episode(
 
 
 class _Story:
-    """What the chapters share: the folder, and how things are shown."""
+    """Folder and output that the steps share."""
 
     def __init__(self, folder: Path, console: Console) -> None:
         self.folder, self.console = folder, console
@@ -81,16 +81,18 @@ class _Story:
 
     @property
     def where(self) -> tuple[str, Path]:
-        """How commands find the catalog."""
+        """Options that name the catalog."""
         return "--catalog", self.catalog
 
     def title(self, text: str) -> None:
-        self.console.print(self.console.paint(f"\n── {text}", "bold"))
+        self.console.print()
+        self.console.print(f"── {text}", {f"── {text}": "bold"})
 
     def warp(self, *words: str | Path, allowed: Sequence[int] = (0,)) -> None:
-        """Run a command as a user would, and show it."""
+        """Run and show a command."""
         argv = [str(word) for word in words]
-        self.console.print(self.console.paint(f"$ warp {shlex.join(argv)}", "cyan"))
+        command = f"$ warp {shlex.join(argv)}"
+        self.console.print(command, {command: "cyan"})
         self.console.out.flush()
         code = warp_main(argv)
         if code not in allowed:
@@ -135,8 +137,8 @@ class _Story:
             state = alone.state_dict()
             self.console.print(f"stopped; the state is {len(str(state))} bytes: {state}")
             ranks = [Loader(windows, BATCH, seed=7, tail="drop", rank=r, world=2) for r in range(2)]
-            for each in ranks:
-                each.load_state_dict(state)
+            for loader in ranks:
+                loader.load_state_dict(state)
             losses += train(model, ranks, STEPS - STOPPED_AT)
             origin = alone.why(0, epoch=0)[0]
             alone.save_state(self.folder / "state.json")
@@ -161,7 +163,7 @@ class _Story:
                 "demo-model", model.predict, of="joints", revision="step-60", message="predictions"
             )
         self.console.print(f"{made}: {made.computed} episodes computed")
-        self.warp("lanes", NAME, "--worst", "2", *self.where)
+        self.warp("lanes", "list", NAME, "--worst", "2", *self.where)
 
     def search(self) -> None:
         self.title("Moments like the one it predicts worst")
@@ -175,12 +177,10 @@ class _Story:
             value, ts_ns = ds.episodes[worst.episode_id]["joints"].time[worst.ts_ns]
         with VectorStore.create(self.folder / "moments.rvf", dim=4, metric="l2") as store:
             store.add(np.concatenate(vectors))
-            found, distances = store.search(value * _SCALE, k=len(places))
-        self.console.print(
-            f"asked with {NAME}#{worst.episode_id} at {ts_ns / 1e9:.3f} s; the nearest of other episodes:"
-        )
+            ids, distances = store.search(value * _SCALE, k=len(places))
+        self.console.print(f"nearest to {NAME}#{worst.episode_id} at {ts_ns / 1e9:.3f} s in other episodes:")
         nearest: dict[str, str] = {worst.episode_id: ""}
-        for number, distance in zip(found, distances, strict=True):
+        for number, distance in zip(ids, distances, strict=True):
             name, at = places[int(number)]
             nearest.setdefault(name, f"  {NAME}#{name} at {at / 1e9:.3f} s  (distance {float(distance):.4f})")
         for line in list(nearest.values())[1:4]:
@@ -189,14 +189,19 @@ class _Story:
     def end(self, losses: Sequence[float], seconds: float) -> None:
         self.title("Where everything is, and what to try next")
         for what, where in (
-            ("recordings, with their edits", self.root), ("published versions", self.catalog),
-            ("state of the training run", self.folder / "state.json"), ("moments", self.folder / "moments.rvf"),
-        ):  # fmt: skip
+            ("recordings, with their edits", self.root),
+            ("published versions", self.catalog),
+            ("state of the training run", self.folder / "state.json"),
+            ("moments", self.folder / "moments.rvf"),
+        ):
             self.console.print(f"  {what:30} {where}")
         for words in (
-            ("show", self.root, "0"), ("episodes", NAME, *self.where), ("log", NAME, *self.where),
-            ("lanes", NAME, *self.where), ("why", self.folder / "state.json", "0"),
-        ):  # fmt: skip
+            ("show", self.root, "0"),
+            ("episodes", NAME, *self.where),
+            ("versions", "list", NAME, *self.where),
+            ("lanes", "list", NAME, *self.where),
+            ("why", self.folder / "state.json", "0"),
+        ):
             self.console.print(f"  try: warp {shlex.join(map(str, words))}")
         self.console.print(f'  in Python: wd.open("{NAME}", catalog="{self.catalog}").episodes[0]')
         self.console.print(
@@ -215,29 +220,29 @@ def windows_of(ds: Dataset) -> Windows:
 
 
 class Model:
-    """A small network by hand: where the joints will be, from where they are and where they are told to go."""
+    """A small network that predicts the joints from their present values and the target."""
 
     def __init__(self) -> None:
         rng = np.random.default_rng(0)
         shapes = [(10, 32), (32,), (32, 4), (4,)]
         self.weights = [rng.normal(0, 0.3, shape).astype(np.float32) for shape in shapes]
-        self.speed = [np.zeros_like(each) for each in self.weights]
+        self.speed = [np.zeros_like(weight) for weight in self.weights]
 
     @staticmethod
     def inputs(joints: NDArray[Any], target: NDArray[Any]) -> NDArray[np.float32]:
-        """What it looks at: [..., 2, 4] joints and [..., 2] targets as rows of ten."""
+        """[..., 2, 4] joints and [..., 2] targets as rows of ten."""
         return np.concatenate([(joints * _SCALE).reshape(len(joints), 8), target], axis=1).astype(np.float32)
 
     def forward(self, inputs: NDArray[np.float32], now: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
-        """The hidden layer, and the joints it expects: where they are, and a change."""
+        """The hidden layer and the predicted joints: the present ones plus a change."""
         hidden = np.tanh(inputs @ self.weights[0] + self.weights[1])
         return hidden, now * _SCALE + hidden @ self.weights[2] + self.weights[3]
 
     def step(self, joints: NDArray[Any], target: NDArray[Any], later: NDArray[Any]) -> float:
-        """One step of gradient descent; the loss before it."""
+        """Make one step of gradient descent; returns the loss before it."""
         inputs = self.inputs(joints, target)
-        hidden, said = self.forward(inputs, joints[:, 1])
-        errors = said - later * _SCALE
+        hidden, predicted = self.forward(inputs, joints[:, 1])
+        errors = predicted - later * _SCALE
         back = errors @ self.weights[2].T * (1 - hidden**2)
         gradients = [inputs.T @ back, back.sum(0), hidden.T @ errors, errors.sum(0)]
         for weight, speed, gradient in zip(self.weights, self.speed, gradients, strict=True):
@@ -247,18 +252,18 @@ class Model:
         return float(np.mean(errors**2))
 
     def predict(self, episode: Episode) -> NDArray[np.float32]:
-        """For every record of the joints, what was expected of it `AHEAD_S` before; NaN where nothing was known."""
+        """The joints predicted `AHEAD_S` before every record; NaN where no input existed."""
         times = episode["joints"].timestamps - round(AHEAD_S * 1e9)
         now = episode.sample(times, ["joints", "action/joint_target"])
         before = episode.sample(times - 50_000_000, ["joints"])
         joints = np.stack([before["joints"], now["joints"]], axis=1)
-        said = self.forward(self.inputs(joints, now["action/joint_target"]), joints[:, 1])[1] / _SCALE
-        said[~(before.mask["joints"] & now.mask["action/joint_target"])] = np.nan
-        return said.astype(np.float32)
+        predicted = self.forward(self.inputs(joints, now["action/joint_target"]), joints[:, 1])[1] / _SCALE
+        predicted[~(before.mask["joints"] & now.mask["action/joint_target"])] = np.nan
+        return predicted.astype(np.float32)
 
 
 def train(model: Model, ranks: Sequence[Loader], steps: int) -> list[float]:
-    """Train on the global batches of these ranks; the loss of every step."""
+    """Train on the global batches of these ranks; returns the loss of every step."""
     losses: list[float] = []
     while True:
         for parts in zip(*ranks, strict=True):
@@ -269,7 +274,7 @@ def train(model: Model, ranks: Sequence[Loader], steps: int) -> list[float]:
 
 
 def curve(losses: Sequence[float], height: int = 8, mark: int | None = None) -> list[str]:
-    """A loss curve in letters, on a logarithmic scale; `mark` is where it was interrupted."""
+    """A loss curve as text, on a logarithmic scale; `mark` is the step of the interruption."""
     values = np.log10(np.maximum(np.asarray(losses, np.float64), 1e-12))
     low, high = float(values.min()), float(values.max())
     level = np.round((values - low) / ((high - low) or 1.0) * (height - 1)).astype(int)

@@ -1,4 +1,4 @@
-"""The parser of `warp`: a misspelt command, choice or option names the one that was meant."""
+"""The parser of `warp`: errors about a misspelt command, choice or option suggest the nearest one."""
 
 from __future__ import annotations
 
@@ -12,10 +12,9 @@ from warpdata.errors import nearest
 
 
 class Parser(argparse.ArgumentParser):
-    """An ArgumentParser whose errors name the nearest right word; its commands have parsers of the same class.
+    """An ArgumentParser with suggestions; its commands have parsers of the same class.
 
-    `complete` adds the arguments when they are first needed, so that `warp` does not make those of all its commands to
-    run one.
+    `complete` adds the arguments of a command when they are first needed.
     """
 
     def __init__(self, *args: Any, complete: Callable[[Parser], None] | None = None, **options: Any) -> None:
@@ -23,7 +22,7 @@ class Parser(argparse.ArgumentParser):
         self._to_complete = complete
 
     def complete(self) -> None:
-        """Add the arguments if they are not there yet."""
+        """Add the arguments if they are missing."""
         to_complete, self._to_complete = self._to_complete, None
         if to_complete is not None:
             to_complete(self)
@@ -31,7 +30,7 @@ class Parser(argparse.ArgumentParser):
     def _check_value(self, action: argparse.Action, value: Any) -> None:
         choices = action.choices
         if choices is not None and value not in choices:
-            known = [str(each) for each in choices]
+            known = [str(choice) for choice in choices]
             text = f"invalid choice: {value!r} (choose from {', '.join(known)}).{nearest(str(value), known)}"
             raise argparse.ArgumentError(action, text)
 
@@ -44,15 +43,15 @@ class Parser(argparse.ArgumentParser):
     def parse_known_args(  # type: ignore[override]
         self, args: Sequence[str] | None = None, namespace: Any = None
     ) -> tuple[Any, list[str]]:
-        """Parse; an option this command does not have is an error here, where its options are known."""
+        """Parse; unknown options are reported by the command that lacks them."""
         self.complete()
-        found, rest = super().parse_known_args(args, namespace)
+        parsed, rest = super().parse_known_args(args, namespace)
         if rest and not self._subparsers:
-            self._unknown(rest)
-        return found, rest
+            self._report_unknown(rest)
+        return parsed, rest
 
     def _print_message(self, message: str, file: Any = None) -> None:
-        """Print; help that cannot be written is an error (argparse says nothing), an error is one already."""
+        """Print; unlike argparse, raise if help cannot be written."""
         try:
             file.write(message)
             file.flush()
@@ -61,11 +60,7 @@ class Parser(argparse.ArgumentParser):
                 raise
             give_up(file)
 
-    def _unknown(self, rest: Sequence[str]) -> NoReturn:
-        wrong = next((word for word in rest if word.startswith("-")), "")
-        hint = nearest(wrong.partition("=")[0], self._option_string_actions) if wrong else ""
-        self.error(
-            f"unrecognized arguments: {' '.join(rest)}.{hint}"
-            if hint
-            else f"unrecognized arguments: {' '.join(rest)}"
-        )
+    def _report_unknown(self, rest: Sequence[str]) -> NoReturn:
+        option = next((word for word in rest if word.startswith("-")), "")
+        hint = nearest(option.partition("=")[0], self._option_string_actions) if option else ""
+        self.error(f"unrecognized arguments: {' '.join(rest)}{'.' + hint if hint else ''}")

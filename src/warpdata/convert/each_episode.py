@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
-from warpdata.episodes.collection import Episodes
-from warpdata.episodes.jobs import in_order, runner_of
+from warpdata.episodes.collection.episodes import Episodes
+from warpdata.episodes.collection.jobs import in_order, runner_of
 from warpdata.errors import FormatError, WarpError, nearest
 from warpdata.timeline.episode import Episode
 

@@ -27,8 +27,8 @@ from warpdata.convert.plain_names import under_own_names
 from warpdata.convert.receipt import ConversionReceipt, Note, note_of
 from warpdata.convert.rows import EXACT_NS
 from warpdata.convert.set_notes import EpisodeNotes
-from warpdata.episodes.collection import Episodes
-from warpdata.episodes.encoded import encoded_run
+from warpdata.episodes.collection.episodes import Episodes
+from warpdata.episodes.sources.encoded import encoded_run
 from warpdata.errors import SchemaMismatchError, WarpError
 from warpdata.timeline.episode import Episode
 from warpdata.timeline.meta import SignalMeta

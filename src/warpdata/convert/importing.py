@@ -27,20 +27,20 @@ from warpdata.bytekit.process.locks import FileLock
 from warpdata.convert.each_episode import EpisodeTask, OnError, Progress, check_on_error, in_episode
 from warpdata.convert.plain_names import RENAMED, names_behind, under_plain_names
 from warpdata.convert.receipt import ConversionReceipt, Note, note_of, noted
-from warpdata.episodes.collection import Episodes
-from warpdata.episodes.content_sums import ContentSum
-from warpdata.episodes.directory_copy import (
+from warpdata.episodes.collection.episodes import Episodes
+from warpdata.episodes.collection.jobs import Here, Runner
+from warpdata.episodes.collection.listing import episode_path
+from warpdata.episodes.collection.local import holds_recordings
+from warpdata.episodes.forms.content_sums import ContentSum
+from warpdata.episodes.forms.directory_copy import (
     WrittenLater,
     copying_to_directory,
     holds_frames,
     is_intact,
 )
-from warpdata.episodes.encoded import encoded_parts
-from warpdata.episodes.jobs import Here, Runner
-from warpdata.episodes.listing import episode_path
-from warpdata.episodes.local import holds_recordings
-from warpdata.episodes.opening import episode_of_shard
-from warpdata.episodes.packed import pack_episode
+from warpdata.episodes.forms.packed import pack_episode
+from warpdata.episodes.sources.encoded import encoded_parts
+from warpdata.episodes.sources.opening import episode_of_shard
 from warpdata.errors import ConflictError, FormatError, WarpError, nearest, require_kind
 from warpdata.formats.episodedir import layout
 from warpdata.formats.episodedir.documents import read_meta

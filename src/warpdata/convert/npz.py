@@ -16,7 +16,7 @@ from warpdata.convert.mapping import FileMapping
 from warpdata.convert.npz_file import NpzFile
 from warpdata.convert.place import Place
 from warpdata.convert.stepped import PartRows, Parts, Rows, SteppedEpisodes
-from warpdata.episodes.collection import Episodes
+from warpdata.episodes.collection.episodes import Episodes
 from warpdata.errors import BlobNotFoundError
 
 

@@ -21,7 +21,7 @@ from warpdata.convert.minari.arrow import MAX_COLUMN_BYTES, column_leaves, colum
 from warpdata.convert.pictures import PictureRows
 from warpdata.convert.place import Place
 from warpdata.convert.stepped import PartRows, Parts, Rows, SteppedEpisodes
-from warpdata.episodes.collection import Episodes
+from warpdata.episodes.collection.episodes import Episodes
 from warpdata.errors import BlobNotFoundError, CorruptLayoutError, LimitExceededError, nearest
 from warpdata.formats.episodedir.layout import PARQUET_MAGIC
 from warpdata.formats.episodedir.stills import is_still

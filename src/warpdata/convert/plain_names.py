@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from warpdata.bytekit.lazy import cached_property
-from warpdata.episodes.collection import Episodes, EpisodesSource
+from warpdata.episodes.collection.episodes import Episodes, EpisodesSource
 from warpdata.formats.episodedir.names import check_name
 from warpdata.timeline.episode import Episode
 from warpdata.timeline.readonly import ReadOnlyDict

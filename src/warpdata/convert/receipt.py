@@ -10,9 +10,9 @@ from typing import Any, Literal, get_args
 
 from warpdata._version import __version__
 from warpdata.bytekit.jsontext import dump_json
-from warpdata.episodes.collection import Episodes
-from warpdata.episodes.content_sums import ContentSum, sum_of
-from warpdata.episodes.receipt import Receipt
+from warpdata.episodes.collection.episodes import Episodes
+from warpdata.episodes.forms.content_sums import ContentSum, sum_of
+from warpdata.episodes.salvage.receipt import Receipt
 from warpdata.errors import CorruptLayoutError, WarpError
 from warpdata.timeline.signal import Signal
 

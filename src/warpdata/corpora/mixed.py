@@ -1,4 +1,4 @@
-"""Several shuffled corpora as one stream: a fixed schedule says which of them gives the next batch."""
+"""Several shuffled corpora as one stream: a fixed schedule chooses the source of every batch."""
 
 from __future__ import annotations
 
@@ -17,8 +17,6 @@ from warpdata.ordering.mixture import WeightSchedule, mixture_shares
 from warpdata.ordering.state import checked_integer
 
 STATE_VERSION = 2
-GIVEN_VERSION = 1
-"""States of earlier releases say how many batches each stream gave, not where the schedule stands."""
 MAX_BATCHES = 10**15
 
 
@@ -46,8 +44,8 @@ class MixedRows:
         widths = {stream.source.width for stream in streams}
         if len(widths) != 1:
             raise ValueError(f"streams of a mixture have one width, not {sorted(widths)}")
-        if any(stream.options.workers != 1 or not stream.batches_per_epoch() for stream in streams):
-            raise ValueError("every stream of a mixture has a batch, and all of its batches")
+        if not all(stream.batches_per_epoch() for stream in streams):
+            raise ValueError("every stream of a mixture has at least one batch")
         self._first = [(stream.epoch, stream.position) for stream in streams]
         if any(position for _, position in self._first):
             raise ValueError("a mixture begins with streams at the beginning of an epoch")
@@ -75,43 +73,27 @@ class MixedRows:
         return {"v": STATE_VERSION, "position": self._position, "plan": self._plan()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on where another mixture of the same streams and weights stood, whatever its rank and world."""
-        if not isinstance(state, Mapping) or state.get("v") not in (STATE_VERSION, GIVEN_VERSION):
-            raise ValueError(f"this is no state of a mixture of version {STATE_VERSION}: {state!r}")
+        """Go on after the batches of another mixture of the same streams and weights, of any rank and world."""
+        if not isinstance(state, Mapping) or state.get("v") != STATE_VERSION:
+            raise ValueError(f"not a state of a mixture of version {STATE_VERSION}: {state!r}")
         if state.get("plan") != self._plan():
             raise ValueError("the state belongs to other streams, weights or seeds")
-        if state["v"] == GIVEN_VERSION:
-            position = self._position_of(state.get("given"))
-        else:
-            position = checked_integer("position of a state", state.get("position"), MAX_BATCHES)
+        position = checked_integer("position of a state", state.get("position"), MAX_BATCHES)
         for index, count in enumerate(self._schedule.given(position).tolist()):
             self._place(index, count)
         self._position = position
-
-    def _position_of(self, given: Any) -> int:
-        """The position at which each stream has given so many batches, or ValueError where there is none."""
-        if not isinstance(given, list) or len(given) != len(self.streams):
-            raise ValueError(f"the state does not say what each of {len(self.streams)} streams gave")
-        position = sum(checked_integer("a count of batches", count, MAX_BATCHES) for count in given)
-        if self._schedule.given(position).tolist() != given:
-            raise ValueError(
-                "the state is of an earlier release, which divided these weights in another order: "
-                f"its streams gave {given}; finish the epoch with that release, or begin a new one"
-            )
-        return position
 
     def _place(self, index: int, count: int) -> None:
         """Put one stream where it stands after so many batches."""
         stream = self.streams[index]
         epochs, batches = divmod(count, stream.batches_per_epoch())
         stream.set_epoch(self._first[index][0] + epochs)
-        position = batches * stream.batch_size
-        stream.load_state_dict({**stream.state_dict(), "position": position})
+        stream.load_state_dict({**stream.state_dict(), "position": batches * stream.batch_size})
 
     def _plan(self) -> str:
-        seeds = [stream.state_dict()["seed"] for stream in self.streams]
+        seeds = [stream.seed for stream in self.streams]
         plans = [stream.shape.fingerprint() for stream in self.streams]
-        tails = [stream.options.tail for stream in self.streams]
+        tails = [stream.tail for stream in self.streams]
         text = repr(
             (plans, seeds, tails, [epoch for epoch, _ in self._first], [str(s) for s in self._shares])
         )

@@ -61,7 +61,7 @@ class OpenShard:
         return self.n_rows * self._width * self._dtype.itemsize
 
     def begin(self) -> None:
-        """Start with no rows, whatever the files held."""
+        """Start with no rows; existing contents are dropped."""
         self._cut_after(layout.HEADER_BYTES, 0)
 
     def recover(self, schema: Mapping[str, str]) -> Iterator[Rows]:

@@ -86,8 +86,10 @@ def join_shards(shards: Sequence[ShardInfo], **more: Any) -> ShardSet:
         if shard.width != first.width:
             raise WidthMismatchError(
                 f"shard has width p={shard.width}, expected p={first.width}",
-                expected=first.width, found=shard.width, path=shard.name,
-            )  # fmt: skip
+                expected=first.width,
+                found=shard.width,
+                path=shard.name,
+            )
         if shard.dtype != first.dtype:
             raise CorruptLayoutError(f"shard holds {shard.dtype}, expected {first.dtype}", path=shard.name)
     found = ShardSet(tuple(shards), **more)
@@ -128,9 +130,12 @@ def join_recorded(record: CorpusRecord, infos: Sequence[ShardInfo], folder: str 
     """Shards that corpus.json lists, checked against it, with its checksums."""
     _check_record(record, infos)
     return join_shards(
-        infos, run_crcs=tuple(shard.run_crcs for shard in record.shards), run_rows=record.run_rows,
-        record=record, folder=folder,
-    )  # fmt: skip
+        infos,
+        run_crcs=tuple(shard.run_crcs for shard in record.shards),
+        run_rows=record.run_rows,
+        record=record,
+        folder=folder,
+    )
 
 
 def open_bf16_folder(folder: Path_) -> ShardSet:
@@ -142,10 +147,16 @@ def bf16_shards(directory: Bf16Directory) -> list[ShardInfo]:
     """The files of a bf16 directory, wherever they are, as shards without a header."""
     bf16 = dtype_named("bf16")
     return [
-        ShardInfo(file.path, file.n_rows, directory.width, bf16,
-                  file.n_rows * directory.width * bf16.itemsize, data_offset=0)
+        ShardInfo(
+            file.path,
+            file.n_rows,
+            directory.width,
+            bf16,
+            file.n_rows * directory.width * bf16.itemsize,
+            data_offset=0,
+        )
         for file in directory.files
-    ]  # fmt: skip
+    ]
 
 
 def _listed(folder: str) -> list[str]:
@@ -164,14 +175,15 @@ def _require_folder(folder: Path_) -> None:
 
 
 def _check_names(record: CorpusRecord, names: Sequence[str], folder: str) -> None:
-    """Shards nobody listed are rows nobody would read: an error, unless a harvest is still going on."""
+    """Raise for shards that corpus.json does not list, unless a harvest is still going on."""
     listed = {shard.name for shard in record.shards}
     extra = [name for name in names if name not in listed]
     if extra and record.is_complete:
         raise CorruptLayoutError(
-            f"corpus.json does not list {extra[0]}", path=folder,
+            f"corpus.json does not list {extra[0]}",
+            path=folder,
             hint="Move the shard away, or make corpus.json again with `warp corpus convert`.",
-        )  # fmt: skip
+        )
 
 
 def _check_record(record: CorpusRecord, infos: Sequence[ShardInfo]) -> None:

@@ -5,22 +5,25 @@ from __future__ import annotations
 import operator
 import sys
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, SupportsIndex, TypedDict, Unpack
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, NamedTuple, SupportsIndex, TypedDict, Unpack
 
 import numpy as np
 
-from warpdata.corpora.batch import RowBatch, Rows
-from warpdata.corpora.decode import decode_rows, output_dtype, raw_dtype
+from warpdata.bytekit.reopen import Reopens
+from warpdata.corpora.batch import RowBatch, Rows, decode_rows, output_dtype, raw_dtype
 from warpdata.corpora.options import options_of
-from warpdata.corpora.pool import Window, WindowPool
+from warpdata.corpora.shard_rows import RowSpan
+from warpdata.corpora.torch import TorchEpochs, as_iterable_dataset, imported_torch
 from warpdata.errors import LimitExceededError, require_kind
-from warpdata.ordering.epoch import EpochOrder, Segment, rank_slice
-from warpdata.ordering.quality import ShuffleQuality, measure_quality
-from warpdata.ordering.shape import DEFAULT_WINDOW_BLOCKS, ShuffleShape, default_block_rows, shuffle_shape
-from warpdata.ordering.state import MAX_POSITION, PLAN_CHARS, OrderState, parse_state
-from warpdata.ordering.tail import Tail, check_filled, check_tail
+from warpdata.ordering.blocks import BlockOrder, BlockShape
+from warpdata.ordering.epochs import EpochStream, Place, Step, rank_slice
+from warpdata.ordering.quality import ShuffleQuality
+from warpdata.ordering.splitmix import I64
+from warpdata.ordering.state import MAX_POSITION
+from warpdata.ordering.tail import Tail, check_tail
 
 if TYPE_CHECKING:
     from typing import Self
@@ -28,27 +31,21 @@ if TYPE_CHECKING:
     from warpdata.corpora.source import FixedOrderSource
 
 
-@dataclass(frozen=True, slots=True)
-class _Part:
-    """Positions [start, end) of the epoch, of which this rank serves rows [low, high)."""
-
-    start: int
-    end: int
-    low: int
-    high: int
-
-
-@dataclass(frozen=True, slots=True)
-class _Planned:
-    n_rows: int
-    position_after: int
-    parts: tuple[tuple[int, list[Segment]], ...]
-    """The segments of each part, with its first row inside the batch."""
+DEFAULT_BLOCK_BYTES = 1 << 20
+DEFAULT_WINDOW_BLOCKS = 64
+PLAN_CHARS = 6
+"""Few enough that any state is under 100 bytes of JSON."""
 
 
 _WHOLE = (
-    "seed", "epoch", "rank", "world", "batch_size", "block_rows", "window_blocks", "sections", "worker", "workers",
-)  # fmt: skip
+    "seed",
+    "epoch",
+    "rank",
+    "world",
+    "batch_size",
+    "block_rows",
+    "window_blocks",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,18 +59,13 @@ class ShuffleOptions:
     batch_size: int = 1024
     """Rows of the global batch: all ranks together."""
     block_rows: int | None = None
-    """Rows read at a time; about 1 MiB unless told."""
+    """Rows read at a time; by default about 1 MiB. 1 shuffles all rows with each other."""
     window_blocks: int = DEFAULT_WINDOW_BLOCKS
-    """Blocks in play over all ranks: more shuffle better and take more memory."""
-    sections: int | None = None
-    """Stretches of the permuted blocks that every batch draws from equally; chosen from `batch_size` unless told."""
+    """Blocks that are mixed with each other: more shuffle better and take more memory."""
     tail: Tail = "short"
     """What becomes of a last batch that is not full; `pad` fills it with the first rows of the epoch."""
     dtype: str | type | np.dtype[Any] | None = None
-    """What rows come as; the source's choice unless told."""
-    worker: int = 0
-    workers: int = 1
-    """This process gives batches worker, worker + workers, … counted from where the stream stands."""
+    """What rows come as; by default as the source gives them."""
 
     def __post_init__(self) -> None:
         for name in _WHOLE:
@@ -83,8 +75,8 @@ class ShuffleOptions:
                 object.__setattr__(self, name, operator.index(value))  # numpy's own would overflow
         if not 0 <= self.rank < self.world:
             raise ValueError(f"rank {self.rank} of {self.world}")
-        if not 0 <= self.worker < self.workers:
-            raise ValueError(f"worker {self.worker} of {self.workers}")
+        if min(self.batch_size, self.window_blocks, 1 if self.block_rows is None else self.block_rows) < 1:
+            raise ValueError("batch_size, block_rows and window_blocks are at least 1")
         check_tail(self.tail)
 
 
@@ -97,11 +89,8 @@ class OrderKeywords(TypedDict, total=False):
     world: int
     block_rows: int | None
     window_blocks: int
-    sections: int | None
     tail: str
     dtype: str | type | np.dtype[Any] | None
-    worker: int
-    workers: int
 
 
 class ShuffleKeywords(OrderKeywords, total=False):
@@ -110,12 +99,20 @@ class ShuffleKeywords(OrderKeywords, total=False):
     batch_size: int
 
 
-class ShuffledRows:
+class TorchBatch(NamedTuple):
+    """A batch of tensors, and the position of the epoch after it."""
+
+    rows: Any
+    row_ids: Any
+    position: int
+
+
+class ShuffledRows(Reopens, EpochStream):
     """Batches of a shuffled corpus; the order depends on (seed, epoch, shape) and on nothing else.
 
     Rank r of `world` ranks gets its share of every global batch of `batch_size` rows. Iterating goes on where
-    the state says, to the end of the epoch, and then stands at the beginning of the next. Keyword arguments
-    are the fields of ShuffleOptions.
+    the state is, to the end of the epoch, and is then at the beginning of the next. Keyword arguments are the
+    fields of ShuffleOptions.
     """
 
     def __init__(
@@ -129,231 +126,115 @@ class ShuffledRows:
                 f"rows come from an open corpus (wd.open_corpus), not from {type(source).__name__}"
             )
         chosen = options_of(ShuffleOptions, changes, options)
+        super().__init__(chosen.seed, chosen.epoch, chosen.rank, chosen.world, chosen.tail)
         self.source = source
         self.options = chosen
         self.batch_size = chosen.batch_size
         self._shards = source.shards
-        wanted = source.options.dtype if chosen.dtype is None else chosen.dtype
-        self._dtype = output_dtype(wanted, self._shards.dtype)
+        self._dtype = output_dtype(
+            source.options.dtype if chosen.dtype is None else chosen.dtype, self._shards.dtype
+        )
         blocks = chosen.block_rows
         if blocks is None:
-            blocks = self._shards.run_rows or default_block_rows(self._shards.row_bytes)
-        self.shape: ShuffleShape = shuffle_shape(
-            self._shards.shard_rows, batch_size=chosen.batch_size, block_rows=blocks,
-            window_blocks=chosen.window_blocks, sections=chosen.sections,
-        )  # fmt: skip
-        if self.shape.total_rows > MAX_POSITION:
-            raise LimitExceededError(f"{self.shape.total_rows} rows are more than a shuffle can count")
-        plan = self.shape.fingerprint()[:PLAN_CHARS]
-        self._state = OrderState(chosen.seed, chosen.epoch, 0, plan)
-        self._stream: _EpochStream | None = None
-
-    def state_dict(self) -> dict[str, Any]:
-        """Where the stream stands: under 100 bytes as JSON, the same on every rank."""
-        return self._state.to_dict()
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on where another stream over the same corpus stood, whatever its rank and world."""
-        parsed = parse_state(state, self._state.plan)
-        if parsed.position > self.shape.total_rows:
-            raise ValueError(f"position {parsed.position} of {self.shape.total_rows} rows")
-        self._close_stream()
-        self._state = parsed
-
-    def set_epoch(self, epoch: int) -> None:
-        """Go to the beginning of an epoch."""
-        self._close_stream()
-        self._state = OrderState(self._state.seed, epoch, 0, self._state.plan)
+            blocks = self._shards.run_rows or max(1, DEFAULT_BLOCK_BYTES // max(1, self._shards.row_bytes))
+        if self._shards.total_rows > MAX_POSITION:
+            raise LimitExceededError(f"{self._shards.total_rows} rows are more than a shuffle can count")
+        self.shape = BlockShape(self._shards.total_rows, blocks, chosen.window_blocks)
+        self._steps: Iterator[tuple[Step, RowBatch]] | None = None
+        self._out: Rows | None = None
 
     @property
-    def epoch(self) -> int:
-        """The epoch the next batch belongs to."""
-        return self._state.epoch
+    def total(self) -> int:
+        """Rows of an epoch."""
+        return self.shape.total_rows
 
     @property
-    def position(self) -> int:
-        """Rows of this epoch that all ranks together have given."""
-        return self._state.position
+    def global_batch(self) -> int:
+        """Rows of a batch of all ranks together."""
+        return self.batch_size
 
-    def order(self) -> EpochOrder:
+    def identity(self) -> dict[str, Any]:
+        """A fingerprint of the rows and of the shape of the shuffle."""
+        return {"plan": self.shape.fingerprint()[:PLAN_CHARS]}
+
+    def order(self) -> BlockOrder:
         """The pure order of the current epoch."""
-        return EpochOrder(self.shape, self._state.seed, self._state.epoch)
+        return BlockOrder(self.shape, self.seed, self._epoch)
 
     def shuffle_quality(self) -> ShuffleQuality:
         """How far this shuffle is from a uniform one."""
-        return measure_quality(self.order(), self.batch_size)
+        return self.order().quality(self.batch_size)
 
     def batches_per_epoch(self) -> int:
         """How many batches a whole epoch has."""
-        whole, rest = divmod(self.shape.total_rows, self.batch_size)
-        return whole if self.options.tail == "drop" or not rest else whole + 1
+        return self.steps_left(0)
 
     def next_batch(self, out: Rows | None = None) -> RowBatch | None:
         """The next batch of this rank, or None at the end of the epoch (then the next epoch begins)."""
-        if self._stream is None:
-            self._stream = _EpochStream(self)
+        if self._steps is None:
+            self._steps = self.read_steps(self.place)
+        self._out = out
         try:
-            found = self._stream.next_batch(out)
-        except BaseException:
-            self._close_stream()  # the next call tries this very batch again
-            raise
-        if found is None:
-            self.set_epoch(self._state.epoch + 1)
+            step, batch = next(self._steps)
+        except StopIteration:
+            self.set_epoch(self._epoch + 1)
             return None
-        batch, position = found
-        self._state = OrderState(self._state.seed, self._state.epoch, position, self._state.plan)
+        except BaseException:
+            self.close()  # the next call reads this very batch again
+            raise
+        self._position = step.after
         return batch
 
     def __iter__(self) -> Iterator[RowBatch]:
         while (batch := self.next_batch()) is not None:
             yield batch
 
-    def parts(self, position: int) -> list[_Part]:
-        """What the batch at `position` is made of for this rank; empty at the end of the epoch."""
-        total, size = self.shape.total_rows, self.batch_size
-        left = min(size, total - position)
-        if left <= 0 or (self.options.tail == "drop" and left < size):
-            return []
-        spans = [(position, position + left)]
-        filled = left
-        if self.options.tail == "pad" and left < size:
-            filled = size
-            check_filled(filled // self.options.world, total, self._shards.width * self._dtype.itemsize)
-        spans += [(0, min(total, filled - start)) for start in range(left, filled, total)]
-        low, high = rank_slice(filled, self.options.rank, self.options.world)
-        parts, first = [], 0
-        for start, end in spans:
-            rows = end - start
-            parts.append(_Part(start, end, min(max(low - first, 0), rows), min(max(high - first, 0), rows)))
-            first += rows
-        return parts
+    def read_steps(self, place: Place, worker: int = 0, workers: int = 1) -> Iterator[tuple[Step, RowBatch]]:
+        """Batches of this rank from a place on; of several workers each gives every n-th."""
+        epoch, position = place
+        size, total = self.batch_size, self.total
+        pools = _PoolReader(self.source, BlockOrder(self.shape, self.seed, epoch), self.rank, self.world)
+        try:
+            for number in range(worker, self.steps_left(position), workers):
+                after = position + (number + 1) * size
+                settled = position + (number // workers + 1) * workers * size
+                batch = self._batch(pools, position + number * size)
+                yield Step(min(total, after), min(total, settled)), batch
+        finally:
+            pools.close()
 
-    def close(self) -> None:
-        """Stop reading ahead; the source stays open."""
-        self._close_stream()
+    def tensor_steps(self, place: Place, worker: int, workers: int) -> Iterator[tuple[Step, TorchBatch]]:
+        """Batches of tensors from a place on."""
+        torch = imported_torch()
+        for step, batch in self.read_steps(place, worker, workers):
+            ids = torch.from_numpy(batch.row_ids.view("int64"))
+            yield step, TorchBatch(torch.from_numpy(batch.rows), ids, step.after)
 
-    def _close_stream(self) -> None:
-        stream, self._stream = self._stream, None
-        if stream is not None:
-            stream.close()
+    def _batch(self, pools: _PoolReader, start: int) -> RowBatch:
+        """This rank's slice of the global batch that begins at a position.
 
-    def __repr__(self) -> str:
-        return (
-            f"<ShuffledRows of {self.source!r}, seed {self._state.seed}, epoch {self.epoch}, "
-            f"row {self.position}, rank {self.options.rank} of {self.options.world}>"
-        )
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def __del__(self, is_over: Callable[[], bool] = sys.is_finalizing) -> None:
-        # Where the interpreter ends, modules may be gone, and the system takes back threads and files.
-        if hasattr(self, "_stream") and not is_over():
-            self._close_stream()
-
-
-class _EpochStream:
-    """The batches of one rank from a position to the end of the epoch."""
-
-    def __init__(self, owner: ShuffledRows) -> None:
-        self._parts = owner.parts
-        self._stride = owner.batch_size * owner.options.workers
-        self._dtype = owner._dtype
-        self._shards = owner._shards
-        self._order = owner.order()
-        self._pool = WindowPool(self._order, self._shards, owner.source.run_readers())
-        self._held: dict[int, Window] = {}
-        self._asked: dict[int, int] = {}
-        self._plan_position = owner.position + owner.batch_size * owner.options.worker
-        self._planned: deque[_Planned] = deque()
-        self._raw: Rows = np.empty((0, self._shards.width), raw_dtype(self._shards.dtype))
-
-    def next_batch(self, out: Rows | None) -> tuple[RowBatch, int] | None:
-        """The next batch and the position after it, or None at the end."""
-        self._plan_ahead()
-        if not self._planned:
-            return None
-        plan = self._planned.popleft()
-        rows, ids = self._target(plan.n_rows, out), np.empty(plan.n_rows, np.int64)
-        raw = rows if self._is_raw(rows) else self._scratch(plan.n_rows)
-        for number, (first, segments) in enumerate(plan.parts):
-            if number:
-                self._begin_again()
-            for segment in segments:
-                self._give(segment, raw, ids, first + segment.out_row)
+        Rows of one pool ascend by id within the batch, so that a rank touches its part of the blocks alone.
+        """
+        positions = self.batch_positions(start, self._shards.width * self._dtype.itemsize)
+        low, high = rank_slice(len(positions), self.rank, self.world)
+        rows = self._target(high - low)
+        ids = np.empty(high - low, np.int64)
+        raw = rows
+        if rows.dtype != raw_dtype(self._shards.dtype) or not rows.flags.c_contiguous:
+            raw = np.empty(rows.shape, raw_dtype(self._shards.dtype))
+        done = 0
+        for pool, piece in pools.pieces(positions):
+            mine = piece[max(0, low - done) : max(0, high - done)]
+            first = max(0, done - low)
+            ids[first : first + len(mine)] = mine
+            pools.read(pool, mine, raw[first : first + len(mine)])
+            done += len(piece)
         if raw is not rows:
             decode_rows(raw, rows, self._shards.dtype)
-        self._plan_ahead()
-        return RowBatch(rows, ids.view(np.uint64)), plan.position_after
+        return RowBatch(rows, ids.view(np.uint64))
 
-    def _give(self, segment: Segment, raw: Rows, ids: Rows, at: int) -> None:
-        """Copy the rows of a segment to their places, and drop the window after its last row."""
-        window = self._window(segment)
-        count = segment.end - segment.start
-        places = window.order[segment.start : segment.end]
-        window.rows.take(places, axis=0, out=raw[at : at + count], mode="clip")
-        ids[at : at + count] = window.row_ids[segment.start : segment.end]
-        if segment.ends_window:
-            del self._held[segment.section]
-            self._pool.release(window)
-
-    def _window(self, segment: Segment) -> Window:
-        held = self._held.get(segment.section)
-        if held is not None and held.key[1] == segment.window:
-            return held
-        if held is not None:
-            self._pool.release(held)
-        while self._pool.is_hungry and self._plan_one():
-            pass
-        window = self._held[segment.section] = self._pool.claim((segment.section, segment.window))
-        return window
-
-    def _plan_ahead(self) -> None:
-        while (not self._planned or self._pool.is_hungry) and self._plan_one():
-            pass
-
-    def _plan_one(self) -> bool:
-        """Plan one more batch and ask for the windows it begins; False at the end of the epoch."""
-        parts = self._parts(self._plan_position)
-        if not parts:
-            return False
-        planned: list[tuple[int, list[Segment]]] = []
-        n_rows = 0
-        for number, part in enumerate(parts):
-            if number:
-                self._asked.clear()
-            found = self._order.segments(part.start, part.end, part.low, part.high)
-            self._ask(found)
-            planned.append((n_rows, found))
-            n_rows += part.high - part.low
-        self._plan_position += self._stride
-        self._planned.append(_Planned(n_rows, parts[0].end, tuple(planned)))
-        return True
-
-    def _begin_again(self) -> None:
-        """What fills the last batch comes from the beginning of the epoch, in windows that are asked for anew."""
-        for window in self._held.values():
-            self._pool.release(window)
-        self._held.clear()
-
-    def _ask(self, segments: list[Segment]) -> None:
-        for segment in segments:
-            if self._asked.get(segment.section) != segment.window:
-                self._asked[segment.section] = segment.window
-                self._pool.ask((segment.section, segment.window))
-
-    def _is_raw(self, rows: Rows) -> bool:
-        return bool(rows.dtype == self._raw.dtype) and rows.flags.c_contiguous
-
-    def _scratch(self, n_rows: int) -> Rows:
-        if len(self._raw) < n_rows:
-            self._raw = np.empty((n_rows, self._shards.width), self._raw.dtype)
-        return self._raw[:n_rows]
-
-    def _target(self, n_rows: int, out: Rows | None) -> Rows:
+    def _target(self, n_rows: int) -> Rows:
+        out, self._out = self._out, None
         if out is None:
             return np.empty((n_rows, self._shards.width), self._dtype)
         if not isinstance(out, np.ndarray):
@@ -365,6 +246,143 @@ class _EpochStream:
         return out[:n_rows]
 
     def close(self) -> None:
-        """Stop reading ahead."""
-        self._pool.close()
-        self._held.clear()
+        """Stop reading ahead; the source stays open."""
+        steps, self._steps = self._steps, None
+        if steps is not None:
+            steps.close()  # type: ignore[attr-defined]
+
+    def __repr__(self) -> str:
+        return (
+            f"<ShuffledRows of {self.source!r}, seed {self.seed}, epoch {self.epoch}, "
+            f"row {self.position}, rank {self.rank} of {self.world}>"
+        )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __del__(self, is_over: Callable[[], bool] = sys.is_finalizing) -> None:
+        # At the end of the interpreter modules may be gone, and the system frees threads and files.
+        if hasattr(self, "_steps") and not is_over():
+            self.close()
+
+
+class _PoolReader:
+    """Rows of the blocks in play; the blocks of the next pool are prefetched while this one is read."""
+
+    def __init__(self, source: FixedOrderSource, order: BlockOrder, rank: int, world: int) -> None:
+        self._rows = source.open_rows(in_order=False)
+        self._order = order
+        self._rank, self._world = rank, world
+        self._block_rows = order.shape.block_rows
+        self._bases = source.shards.first_rows()
+        self._ends = self._bases + np.array(source.shards.shard_rows, np.int64)
+        self._pool = -1
+        self._held: set[int] = set()
+        """Blocks that were prefetched or read, to be released with their pool."""
+        self._coming: deque[int] = deque()
+        """Blocks of the next pool that are still to be prefetched."""
+
+    def pieces(self, positions: I64) -> Iterator[tuple[int, I64]]:
+        """The row ids of positions, by pool; those of one pool ascend."""
+        if self._block_rows == 1:
+            yield 0, np.sort(self._order.rows_at(positions))
+            return
+        start = 0
+        while start < len(positions):
+            first = int(positions[start])
+            pool = self._order.pool_at(first)
+            run = positions[start : start + self._order.pool_end(pool) - first]
+            jumps = np.flatnonzero(np.diff(run) != 1)  # padding begins again at the first row
+            run = run[: int(jumps[0]) + 1] if len(jumps) else run
+            yield pool, np.sort(self._order.rows_at(run))
+            start += len(run)
+
+    def read(self, pool: int, ids: I64, out: Rows) -> None:
+        """Copy rows by ascending id."""
+        self._enter(pool, len(ids))
+        cuts = np.flatnonzero(np.diff(ids // self._block_rows)) + 1
+        edges = [0, *cuts.tolist(), len(ids)] if len(ids) else []
+        for low, high in pairwise(edges):
+            block = int(ids[low]) // self._block_rows
+            self._held.add(block)
+            for span, first in self._spans(block):
+                start, stop = (
+                    low + ids[low:high].searchsorted([first, first + span.end - span.start])
+                ).tolist()
+                if start < stop:
+                    rows = self._rows.read(span)
+                    rows.take(ids[start:stop] - first, axis=0, out=out[start:stop], mode="clip")
+
+    def _enter(self, pool: int, n_rows: int) -> None:
+        """Release the blocks of the pool before, and prefetch some of the next in step with the rows read."""
+        if self._block_rows == 1:
+            for block in list(self._held):
+                self._release(block)
+            return
+        if pool != self._pool:
+            mine = self._share(pool)
+            for block in self._held - set(mine):
+                self._release(block)
+            for block in mine:
+                self._prefetch(block)
+            self._coming = deque(self._share(pool + 1))
+            self._pool = pool
+        share = n_rows * self._world // self._block_rows + 1
+        for _ in range(min(share, len(self._coming))):
+            self._prefetch(self._coming.popleft())
+
+    def _share(self, pool: int) -> list[int]:
+        """The blocks of a pool that this rank will need: batches ascend, so a rank stays in its part of them."""
+        blocks = self._order.pool_blocks(pool)
+        low, high = rank_slice(len(blocks), self._rank, self._world)
+        return [int(block) for block in blocks[max(0, low - 1) : high + 1]]
+
+    def _prefetch(self, block: int) -> None:
+        if block not in self._held:
+            self._held.add(block)
+            for span, _ in self._spans(block):
+                self._rows.prefetch(span)
+
+    def _release(self, block: int) -> None:
+        self._held.discard(block)
+        for span, _ in self._spans(block):
+            self._rows.release(span)
+
+    def _spans(self, block: int) -> Iterator[tuple[RowSpan, int]]:
+        """The rows of a block in each shard that holds some, and the id of the first."""
+        first = block * self._block_rows
+        end = min(first + self._block_rows, int(self._ends[-1]))
+        shard = int(self._ends.searchsorted(first, "right"))
+        while first < end:
+            stop = min(end, int(self._ends[shard]))
+            base = int(self._bases[shard])
+            if stop > first:
+                yield RowSpan(shard, first - base, stop - base), first
+            first, shard = stop, shard + 1
+
+    def close(self) -> None:
+        """Close the reader of the rows."""
+        self._rows.close()
+
+
+def torch_dataset(rows: ShuffledRows) -> Any:
+    """An IterableDataset over the shuffled corpus; use its `loader`, or DataLoader(dataset, batch_size=None)."""
+    return as_iterable_dataset(CorpusDataset)(rows)
+
+
+class CorpusDataset(TorchEpochs):
+    """Batches of tensors in the order of the shuffle, for any number of workers."""
+
+    _hint = (
+        "use dataset.state_after(batch), iterate dataset.loader(num_workers=…), or torchdata's "
+        "StatefulDataLoader"
+    )
+
+    def state_after(self, batch: TorchBatch) -> dict[str, Any]:
+        """The state to go on with after this batch of the pass begun last; read-ahead does not count."""
+        epoch, _ = self._passes.start
+        passed = max(0, self._passes.number() - 1)
+        return self._source.state_at((epoch + passed, int(batch.position)))

@@ -3,24 +3,18 @@
 from __future__ import annotations
 
 import os
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Unpack
-
-import numpy as np
+from typing import TYPE_CHECKING, Unpack
 
 from warpdata.bytekit.io.folders import FolderReader
 from warpdata.bytekit.io.ranges import FileRangeReader, RangeReader
 from warpdata.bytekit.process.threads import map_in_threads
-from warpdata.corpora.batch import Rows
-from warpdata.corpora.decode import raw_dtype
 from warpdata.corpora.options import options_of
-from warpdata.corpora.runs import FarRuns, RunReader
+from warpdata.corpora.shard_rows import ShardRows, StoreSpans, read_with_retries
 from warpdata.corpora.shards import ShardSet, bf16_shards, join_recorded, join_shards
 from warpdata.corpora.source import FixedOrderSource, SourceKeywords, SourceOptions
-from warpdata.corpora.spans import FarSpans, RowSpan
-from warpdata.errors import BlobNotFoundError, UnavailableError, require_kind
+from warpdata.errors import BlobNotFoundError, require_kind
 from warpdata.formats.bf16dir.layout import MANIFEST_NAME
 from warpdata.formats.bf16dir.reader import is_bf16_manifest, parse_directory
 from warpdata.formats.gamsae import layout
@@ -32,9 +26,6 @@ if TYPE_CHECKING:
     from typing import Self
 
 HEADER_THREADS = 8
-SHUFFLE_READERS = 8
-RETRIES = 4
-BACKOFF_S = 0.05
 
 
 class StoreShardSource(FixedOrderSource):
@@ -52,7 +43,7 @@ class StoreShardSource(FixedOrderSource):
             raise ValueError(f"{len(self.readers)} readers of {len(shards.shards)} shards")
         fits = options.prefetch_bytes // max(1, shards.row_bytes)
         batch_rows = max(1, min(options.batch_rows, shards.total_rows, fits))
-        super().__init__(shards, self._ranged(shards), options, batch_rows)
+        super().__init__(shards, options, batch_rows)
 
     @classmethod
     def open(
@@ -98,14 +89,9 @@ class StoreShardSource(FixedOrderSource):
         """Open the corpus of a local folder by positioned reads, safe for files that may change."""
         return cls.open_folder(_LocalFolder(folder), **options)
 
-    def _ranged(self, shards: ShardSet) -> RangedSpans:
-        return RangedSpans(shards, self.readers, retries=RETRIES, backoff_s=BACKOFF_S)
-
-    def _unchecked_runs(self) -> list[RunReader]:
-        return [FarRuns(self._ranged(self.shards)) for _ in range(SHUFFLE_READERS)]
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return (type(self), (self.shards, self.readers, self.options))
+    def open_rows(self, *, in_order: bool) -> ShardRows:  # noqa: ARG002
+        """A new reader through the same range readers."""
+        return StoreSpans(self.shards, self.readers, verify=self.options.verify)
 
 
 class _LocalFolder:
@@ -143,51 +129,12 @@ def _found(folder: FolderReader, name: str) -> RangeReader | None:
 
 def read_record(reader: RangeReader) -> CorpusRecord:
     """Read corpus.json, trying again while the store is unavailable."""
-    data = read_with_retries(lambda: reader.read(0, reader.size), RETRIES, BACKOFF_S)
+    data = read_with_retries(lambda: reader.read(0, reader.size))
     return parse_corpus(bytes(data), reader.name)
 
 
 def read_header(reader: RangeReader) -> ShardInfo:
     """Read and judge the header of a shard, trying again while the store is unavailable."""
     size = min(layout.HEADER_BYTES, reader.size)
-    head = read_with_retries(lambda: reader.read(0, size), RETRIES, BACKOFF_S)
+    head = read_with_retries(lambda: reader.read(0, size))
     return parse_header(head, reader.size, reader.name)
-
-
-class RangedSpans(FarSpans):
-    """Spans fetched through range readers; what fails for a moment is tried again, never skipped."""
-
-    def __init__(
-        self, shards: ShardSet, readers: Sequence[RangeReader], *, retries: int = 4, backoff_s: float = 0.05
-    ) -> None:
-        self._shards = shards.shards
-        self._dtype = shards.dtype
-        self._readers = readers
-        self._retries = retries
-        self._backoff_s = backoff_s
-
-    def fetch(self, span: RowSpan) -> Rows:
-        """Fetch exactly the bytes of the span."""
-        info = self._shards[span.shard]
-        start, end = info.row_offset(span.start), info.row_offset(span.end)
-        data = self._read(self._readers[span.shard], start, end)
-        return np.frombuffer(data, raw_dtype(info.dtype)).reshape(span.end - span.start, info.width)
-
-    def _read(self, reader: RangeReader, start: int, end: int) -> memoryview:
-        return read_with_retries(lambda: reader.read(start, end), self._retries, self._backoff_s)
-
-    def release(self, span: RowSpan, rows: Rows) -> None:
-        """Nothing is kept."""
-
-    def close(self) -> None:
-        """The readers belong to whoever opened them."""
-
-
-def read_with_retries(read: Callable[[], memoryview], retries: int, backoff_s: float) -> memoryview:
-    """Try a read again while the store is unavailable, waiting longer each time."""
-    for attempt in range(retries):
-        try:
-            return read()
-        except UnavailableError:
-            time.sleep(backoff_s * 2**attempt)
-    return read()

@@ -13,7 +13,7 @@ from warpdata.ordering.fraction import Cascade, row_in_fraction
 
 
 class FractionRows:
-    """The rows of a source that are in a fraction, in their fixed order; each pass begins anew."""
+    """The rows of a source that are in a fraction, in their fixed order; each pass begins at the first row."""
 
     def __init__(self, source: FixedOrderSource, fraction: float) -> None:
         require_kind("a source", source, FixedOrderSource, "an open corpus (wd.open_corpus)")

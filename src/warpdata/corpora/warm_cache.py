@@ -59,19 +59,25 @@ class WarmRows:
 
     @classmethod
     def from_rows(
-        cls, row_ids: npt.ArrayLike, latents: Sequence[npt.ArrayLike], active: Sequence[npt.ArrayLike],
+        cls,
+        row_ids: npt.ArrayLike,
+        latents: Sequence[npt.ArrayLike],
+        active: Sequence[npt.ArrayLike],
         iterations: npt.ArrayLike,
-    ) -> WarmRows:  # fmt: skip
+    ) -> WarmRows:
         """From one array of latents and one active set per row."""
         values, sets = (
             [np.asarray(x, np.float64) for x in latents],
             [np.asarray(x, np.uint32) for x in active],
         )
         return cls(
-            np.asarray(row_ids, np.uint64), np.asarray(iterations, np.uint32),
-            np.concatenate([np.empty(0), *values]), _offsets([len(x) for x in values]),
-            np.concatenate([np.empty(0, np.uint32), *sets]), _offsets([len(x) for x in sets]),
-        )  # fmt: skip
+            np.asarray(row_ids, np.uint64),
+            np.asarray(iterations, np.uint32),
+            np.concatenate([np.empty(0), *values]),
+            _offsets([len(x) for x in values]),
+            np.concatenate([np.empty(0, np.uint32), *sets]),
+            _offsets([len(x) for x in sets]),
+        )
 
     def __len__(self) -> int:
         return len(self.row_ids)
@@ -111,9 +117,10 @@ class RowWarmCache:
         self._lock = FileLock.take(self.folder / layout.LOCK_NAME, removes=True)
         if self._lock is None:
             raise ConflictError(
-                "another process keeps warm starts of this model here", path=self.folder,
+                "another process keeps warm starts of this model here",
+                path=self.folder,
                 hint="Wait for it, or choose another folder.",
-            )  # fmt: skip
+            )
         try:
             remove_temps_of(self.folder / layout.CHECKPOINT_NAME)
             if (self.folder / layout.CHECKPOINT_NAME).is_file():
@@ -143,10 +150,13 @@ class RowWarmCache:
         log = self._open_log()
         ids = self._checked_ids(rows.row_ids)
         body = FrameBody(
-            ids.astype("<u8"), np.diff(rows.latent_offsets).astype("<u4"),
-            np.diff(rows.active_offsets).astype("<u4"), rows.iterations.astype("<u4"),
-            np.ascontiguousarray(rows.latents, "<f8"), np.ascontiguousarray(rows.active, "<u4"),
-        )  # fmt: skip
+            ids.astype("<u8"),
+            np.diff(rows.latent_offsets).astype("<u4"),
+            np.diff(rows.active_offsets).astype("<u4"),
+            rows.iterations.astype("<u4"),
+            np.ascontiguousarray(rows.latents, "<f8"),
+            np.ascontiguousarray(rows.active, "<u4"),
+        )
         _check_shape(rows, body)
         frame = pack_frame(body)
         if log.position + len(frame) > self.max_bytes:
@@ -162,9 +172,14 @@ class RowWarmCache:
             latents = _ragged(log.values("<f8"), entries["latents_at"] // 8, entries["n_latents"])
             active = _ragged(log.values("<u4"), entries["active_at"] // 4, entries["n_active"])
         return WarmRows(
-            ids.astype(np.uint64), entries["iterations"].copy(), latents, _offsets(entries["n_latents"]),
-            active, _offsets(entries["n_active"]), entries["is_present"].astype(np.bool_),
-        )  # fmt: skip
+            ids.astype(np.uint64),
+            entries["iterations"].copy(),
+            latents,
+            _offsets(entries["n_latents"]),
+            active,
+            _offsets(entries["n_active"]),
+            entries["is_present"].astype(np.bool_),
+        )
 
     def checkpoint(self) -> None:
         """Commit everything put so far: after a crash exactly this is there."""
@@ -213,8 +228,10 @@ class RowWarmCache:
             if reader.size < end:
                 raise TruncatedError(
                     f"the log is truncated: the checkpoint expects {end} bytes, file has {reader.size}",
-                    expected=end, actual=reader.size, path=path,
-                )  # fmt: skip
+                    expected=end,
+                    actual=reader.size,
+                    path=path,
+                )
         if len(saved.row_ids) and int(saved.row_ids.max()) >= self.total_rows:
             raise LimitExceededError(f"the cache holds rows beyond {self.total_rows}", path=self.folder)
         self._log = AppendFile.open(path, end=end)
@@ -284,9 +301,10 @@ class RowWarmCache:
         log = self._read_log()
         if not log.is_open:
             raise WriterClosedError(
-                "this cache is written by another process", path=self.folder,
+                "this cache is written by another process",
+                path=self.folder,
                 hint="Put rows in the process that opened the cache.",
-            )  # fmt: skip
+            )
         return log
 
 

@@ -99,10 +99,17 @@ class CorpusWriter:
                 f"rows of {width} columns are too wide: a row has at most {layout.MAX_ROW_BYTES} bytes"
             )
         record = CorpusRecord(
-            width, chosen.dtype, layout.rows_per_run(row_bytes), is_complete=False,
-            columns=dict(chosen.columns), provenance=dict(chosen.provenance),
-            harvest={"shard_bytes": operator.index(chosen.shard_bytes), "sync_appends": bool(chosen.sync_appends)},
-        )  # fmt: skip
+            width,
+            chosen.dtype,
+            layout.rows_per_run(row_bytes),
+            is_complete=False,
+            columns=dict(chosen.columns),
+            provenance=dict(chosen.provenance),
+            harvest={
+                "shard_bytes": operator.index(chosen.shard_bytes),
+                "sync_appends": bool(chosen.sync_appends),
+            },
+        )
         with map_os_errors(path):
             path.mkdir(parents=True, exist_ok=True)
         lock = _locked(path)
@@ -220,7 +227,7 @@ class CorpusWriter:
             self._seal()
 
     def hook(self, columns: Callable[[], Mapping[str, npt.ArrayLike]] | None = None) -> Callable[..., None]:
-        """A forward hook for a torch module: every output is appended, `columns` says its side data."""
+        """A forward hook for a torch module: every output is appended, with the side data that `columns` returns."""
 
         def take(_module: Any, _inputs: Any, output: Any) -> None:
             tensor = output[0] if isinstance(output, tuple) else output

@@ -1,4 +1,4 @@
-"""From published tables to training steps: who reads which rows, in which order, and where to go on."""
+"""From published tables and episodes to training steps: batches, order, ranks and states."""
 
 from warpdata.bytekit.lazy import lazy_names
 

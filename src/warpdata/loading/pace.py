@@ -1,4 +1,4 @@
-"""How fast data flows and who waits for whom, as one line on a terminal."""
+"""A progress line on a terminal: throughput, and whether the loader or the consumer waits."""
 
 from __future__ import annotations
 
@@ -47,9 +47,9 @@ class Pace:
 
 
 class PaceLine:
-    """Counts a pass, and draws at most five times a second; draws nothing where nobody looks.
+    """Counts a pass, and draws at most five times a second; draws nothing without a terminal.
 
-    Nobody looks at a pipe or a file, and WARP_NO_PROGRESS says so of a terminal.
+    Pipes and files get no line, nor does a terminal with WARP_NO_PROGRESS set.
     """
 
     def __init__(

@@ -35,7 +35,7 @@ def known_rank(shard: Any) -> Any:
 
 
 def auto_rank() -> tuple[int, int]:
-    """What torch.distributed says if it is running, else RANK (or LOCAL_RANK) and WORLD_SIZE, else the only one."""
+    """Rank and world from torch.distributed if it runs, else from RANK (or LOCAL_RANK) and WORLD_SIZE, else (0, 1)."""
     torch = sys.modules.get("torch")
     distributed = getattr(torch, "distributed", None)
     if distributed is not None and distributed.is_available() and distributed.is_initialized():
@@ -46,5 +46,5 @@ def auto_rank() -> tuple[int, int]:
     rank = settings.local_rank if settings.rank is None else settings.rank
     world = settings.world_size or 1
     if rank is None and world > 1:
-        raise ValueError(f"WORLD_SIZE is {world}, but neither RANK nor LOCAL_RANK says which of them this is")
+        raise ValueError(f"WORLD_SIZE is {world}, but neither RANK nor LOCAL_RANK is set")
     return rank_and_world((rank or 0, world))

@@ -14,11 +14,11 @@ from warpdata.bytekit.lazy import cached_property
 from warpdata.catalog.table import BatchStream, StreamRequest, Table
 from warpdata.corpora.torch_epochs import Place, PlainStep
 from warpdata.errors import nearest
-from warpdata.loading import fetch
-from warpdata.loading.batch import batches_of, exact_batches
 from warpdata.loading.ranks import rank_and_world
-from warpdata.loading.share import check_identity
-from warpdata.loading.stream import MAX_BATCH_ROWS, TableStream, checked_limit
+from warpdata.loading.tables import fetch
+from warpdata.loading.tables.batches import batches_of, exact_batches
+from warpdata.loading.tables.share import check_identity
+from warpdata.loading.tables.stream import MAX_BATCH_ROWS, TableStream, checked_limit
 from warpdata.ordering.blocks import BlockOrder, BlockShape
 from warpdata.ordering.epoch import rank_slice
 from warpdata.ordering.state import MAX_EPOCH, MAX_POSITION, MAX_SEED, checked_integer
@@ -172,7 +172,7 @@ class ShuffledStream:
         return whole.take(rows)
 
     def state_dict(self) -> dict[str, Any]:
-        """Where the stream is, the same on every rank, valid for any number of ranks and any batch size."""
+        """Where the stream is: the same on every rank that made as many steps, and valid for any number of ranks."""
         return self._state(self._epoch, self._position)
 
     @property
@@ -189,11 +189,15 @@ class ShuffledStream:
     def _state(self, epoch: int, position: int) -> dict[str, Any]:
         return {
             "format": STATE_FORMAT, **self._identity(), "order": self.shape.fingerprint(), "seed": self._seed,
-            "epoch": epoch, "position": position,
+            "epoch": epoch, "position": position, "batch_size": self._request.batch_size, "world": self._world,
         }  # fmt: skip
 
     def load_state_dict(self, state: Mapping[str, Any] | Sequence[Mapping[str, Any]]) -> None:
-        """Go on after the rows a state, or those of all ranks, were taken at."""
+        """Go on after the rows a state, or those of all ranks, were taken at.
+
+        Ranks may have made different numbers of steps: with the same batch size each goes on by itself. Another batch
+        size gives other rows to each rank, so it takes the states of all ranks, which must be of one step.
+        """
         place = self.checked_state(state)
         self.close()
         self._epoch, self._position = place
@@ -201,11 +205,22 @@ class ShuffledStream:
     def checked_state(self, state: Mapping[str, Any] | Sequence[Mapping[str, Any]]) -> Place:
         """Where a state of this stream, or those of all ranks, stand, or ValueError that names what differs."""
         if isinstance(state, list | tuple) and state:
-            places = {self.checked_state(each) for each in state}
+            places = {self._checked_place(each) for each in state}
             if len(places) > 1:
                 rows = ", ".join(f"row {position} of epoch {epoch}" for epoch, position in sorted(places))
                 raise ValueError(f"the states of the ranks are not of one step: they stand at {rows}")
             return places.pop()
+        place = self._checked_place(state)
+        assert isinstance(state, Mapping)
+        size, world = (state.get(name) for name in ("batch_size", "world"))
+        if world != 1 and size != self._request.batch_size and place[1] > 0:
+            raise ValueError(
+                f"the state of one of {world} ranks has batch_size {size}, not {self._request.batch_size}: another rank"
+                " may be at another step. Give the states of all ranks: load_state_dict([state_0, state_1, …])"
+            )
+        return place
+
+    def _checked_place(self, state: Any) -> Place:
         if not isinstance(state, Mapping) or state.get("format") != STATE_FORMAT:
             raise ValueError(f"this is no state of a shuffled stream of format {STATE_FORMAT}")
         check_identity(state, {**self._identity(), "order": self.shape.fingerprint(), "seed": self._seed})

@@ -1,4 +1,4 @@
-"""Keyed permutations that are asked one index at a time: no table of all of them, however many there are."""
+"""Keyed permutations that are computed one index at a time, without a table of all of them."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """The order of an epoch as a function of the position: blocks in a random order, mixed a few at a time.
 
 Rows 0 … total − 1 are cut into blocks of `block_rows`. The blocks are permuted, `blocks_in_play` of them at a time are
-one pool, and the rows of a pool are permuted again. Every step is a keyed bijection that is asked by index, so any
+one pool, and the rows of a pool are permuted again. Every step is a keyed bijection that is computed by index, so any
 position costs the same and nothing is kept in memory. One row per block is a full shuffle.
 """
 
@@ -78,10 +78,24 @@ class BlockOrder:
             out[chosen] = self._in_pool(positions[chosen], pool)
         return out
 
+    def pool_at(self, position: int) -> int:
+        """The pool of a position: rows of one pool come from the same blocks."""
+        return int(self._place_of(np.array([position], np.int64))[0]) // self.shape.blocks_in_play
+
+    def pool_end(self, pool: int) -> int:
+        """The position after the last row of a pool."""
+        return min(self._start_of((pool + 1) * self.shape.blocks_in_play), self.shape.total_rows)
+
+    def pool_blocks(self, pool: int) -> I64:
+        """The blocks of a pool by number, ascending; empty after the last pool."""
+        size = self.shape.blocks_in_play
+        places = np.arange(pool * size, min((pool + 1) * size, self.shape.blocks), dtype=np.int64)
+        return np.sort(permuted(places, self.shape.blocks, self._blocks_key)) if len(places) else places
+
     def _in_pool(self, positions: I64, pool: int) -> I64:
         shape = self.shape
         low = self._start_of(pool * shape.blocks_in_play)
-        high = min(self._start_of((pool + 1) * shape.blocks_in_play), shape.total_rows)
+        high = self.pool_end(pool)
         mixed = low + permuted(
             positions - low, high - low, stream_key(self.seed, self.epoch, POOL_STREAM, pool)
         )

@@ -15,7 +15,7 @@ from warpdata.ordering.splitmix import splitmix64, splitmix64_of
 def fraction_threshold(fraction: float) -> int:
     """floor(fraction · 2^64): a row is in the fraction when its hash is below this."""
     if not 0.0 <= fraction <= 1.0:
-        raise ValueError(f"a fraction lies between 0 and 1, not {fraction}")
+        raise ValueError(f"fraction out of range: expected 0 to 1, got {fraction}")
     return math.floor(math.ldexp(fraction, 64))
 
 

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from warpdata.ordering.epoch import EpochOrder, cut_blocks
 from warpdata.ordering.splitmix import I64
 
 
@@ -24,15 +23,8 @@ class ShuffleQuality:
 
     @property
     def score(self) -> float:
-        """blocks_per_batch over its uniform value: 1.0 cannot be told from uniform by this measure."""
+        """blocks_per_batch over its uniform value: 1.0 is uniform by this measure."""
         return self.blocks_per_batch / self.uniform_blocks_per_batch
-
-
-def measure_quality(order: EpochOrder, batch_size: int, batches: int = 16) -> ShuffleQuality:
-    """Measure `batches` batches spread over the epoch."""
-    blocks = cut_blocks(order.shape)
-    in_play = min(len(blocks[0]), order.shape.sections * order.shape.section_blocks)
-    return quality_of(order.row_ids, blocks, in_play, batch_size, batches)
 
 
 def quality_of(

@@ -19,8 +19,8 @@ from ray.data.datasource import Datasink, Datasource, ReadTask
 from ray.exceptions import RayError
 
 from warpdata.catalog.stored import StoredEpisode
-from warpdata.episodes.interrupts import interrupts_wait
-from warpdata.episodes.jobs import Called
+from warpdata.episodes.collection.jobs import Called
+from warpdata.episodes.record.interrupts import interrupts_wait
 from warpdata.errors import DatasetError, UnavailableError, WarpError
 from warpdata.ray.planning import Plan, PlannedRead
 

@@ -13,10 +13,11 @@ from warpdata.catalog.artifact_contents import PublishedSource
 from warpdata.catalog.dataset import reopened_episodes
 from warpdata.catalog.recordings import one_episode
 from warpdata.catalog.stored import EpisodeStore, StoredEpisode, packed_bytes
-from warpdata.episodes.derived import with_signals
-from warpdata.episodes.opening import episode_of_shard
-from warpdata.episodes.record import Recorder
-from warpdata.errors import nearest
+from warpdata.episodes.collection.jobs import Called
+from warpdata.episodes.record.recorder import Recorder
+from warpdata.episodes.sources.derived import with_signals
+from warpdata.episodes.sources.opening import episode_of_shard
+from warpdata.errors import ConflictError, nearest
 from warpdata.formats.wshard.episode import WShardEpisode
 from warpdata.formats.wshard.reader import ShardReader
 from warpdata.timeline.episode import Episode
@@ -51,11 +52,19 @@ def row(
     return {KEY: name, EPISODE: packed_bytes(opened, name), **columns}
 
 
-def changed_row(change: Callable[[Episode], Any], given: Mapping[str, Any]) -> dict[str, Any]:
+def changed_row(
+    change: Callable[[Episode], Any], given: Mapping[str, Any], *, replace: bool = False
+) -> dict[str, Any]:
     """A row with what `change` made of its episode; the id and the other columns stay."""
     episode = open(given)
-    made = change(episode)
-    if isinstance(made, Mapping):  # which an Episode is too
+    made = Called(change).on_episode(episode)
+    if isinstance(made, Mapping):
+        taken = [] if replace or isinstance(made, Episode) else sorted(set(made) & set(episode.signals))
+        if taken:
+            raise ConflictError(
+                f"episode {given[KEY]!r} has a signal {taken[0]!r} already",
+                hint="Return it under another name, or pass replace=True.",
+            )
         made = with_signals(episode, made)
     elif not isinstance(made, Recorder | WShardEpisode | str | os.PathLike):
         hint = "give an Episode, a recording (its recorder or where it lies), or a dict of arrays by signal"

@@ -17,8 +17,8 @@ from warpdata.catalog.publish import Published
 from warpdata.catalog.recordings import CHUNK_BYTES
 from warpdata.catalog.stored import EpisodeStore, StoredEpisode
 from warpdata.catalog.table import Table
-from warpdata.episodes.jobs import Runner
-from warpdata.errors import MissingExtraError, nearest
+from warpdata.episodes.collection.jobs import Runner
+from warpdata.errors import DatasetError, MissingExtraError, nearest
 from warpdata.ordering.tail import Tail
 from warpdata.ray.planning import Plan, TablePlan, WindowShape, plan_episodes, plan_windows
 from warpdata.ray.rows import KEY, changed_row, store_rows
@@ -85,13 +85,15 @@ def map_episodes(
     artifact: str | None = None,
     catalog: str | os.PathLike[str] | None = None,
     tasks: int | None = None,
+    replace: bool = False,
     **ray_options: Any,
 ) -> Any:
     """A Ray dataset of what `fn(episode)` makes of every episode, to be published.
 
     The source is the name of a published dataset, a Dataset, or a Ray dataset from `read_episodes`. `fn` gives an
     Episode, a recording (or where it lies), or a dict of arrays: signals with one row per step, which are added to
-    the episode. Its id stays. A class is made once per worker and then called. Further options are those of
+    the episode; a name that was recorded is refused unless `replace`. Its id stays. A class is made once per worker
+    and then called. Further options are those of
     `ray.data.Dataset.map` (`concurrency`, `num_gpus`, …).
     """
     adapter = _adapter()
@@ -103,10 +105,11 @@ def map_episodes(
         rows = source
     else:
         rows = read_episodes(source, where=where, artifact=artifact, catalog=catalog, tasks=tasks)
-    return rows.map(_changing(fn) if isinstance(fn, type) else partial(changed_row, fn), **ray_options)
+    change = _changing(fn, replace) if isinstance(fn, type) else partial(changed_row, fn, replace=replace)
+    return rows.map(change, **ray_options)
 
 
-def _changing(kind: type) -> type:
+def _changing(kind: type, replace: bool) -> type:
     """A class for Ray's actors around the caller's class."""
 
     class Changing:
@@ -114,7 +117,7 @@ def _changing(kind: type) -> type:
             self._change = kind(*given, **options)
 
         def __call__(self, row: dict[str, Any]) -> dict[str, Any]:
-            return changed_row(self._change, row)
+            return changed_row(self._change, row, replace=replace)
 
     return Changing
 
@@ -162,6 +165,9 @@ def publish(
             chunk_bytes=parse_size(chunk_bytes),
         )
         stored = adapter.stored_by(dataset, store, expect=expect, concurrency=concurrency)
+        if not stored and expect != 0:
+            hint = "Check the filter of the dataset, or pass expect=0 to publish a version without episodes."
+            raise DatasetError("there are no episodes to publish", hint=hint)
         if extend:
             builder.extend()
         builder.add_stored_episodes(artifact, stored).describe(**(metadata or {}))

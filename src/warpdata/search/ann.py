@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import importlib.util
-import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -23,8 +22,6 @@ _MAX_M = 1024
 """More neighbours per node than any graph has; faiss takes memory for all of them."""
 
 _BATCH_QUERIES = 4096
-_MIN_SQUARE, _MAX_SQUARE = 1e-20, 1e30
-"""Queries whose squares are beyond these take the way that checks every number."""
 _ONE_SEARCH = 2
 """One walk from all entries together, in the words of faiss."""
 _MAX_SPREAD = 1024
@@ -129,15 +126,11 @@ class Graph:
         self._search_c = index.search_c
         self._from_entry = index.search_level_0
         self._pointer = library.swig_ptr
-        self._square = library.fvec_norm_L2sqr
-        self._squares_to = library.fvec_L2sqr_ny
         self._params: dict[int, Any] = {}
-        self._buffers = threading.local()
         self.shape = shape
         self.count = int(index.ntotal)
         self.dim = int(index.d)
         self._entries: Entries | None = None
-        self._at_entries: Any = None
 
     @classmethod
     def build(cls, vectors: Floats, metric: str, m: int, ef_construction: int) -> Graph:
@@ -213,42 +206,6 @@ class Graph:
         Where clusters lie far apart, levels lead into the wrong one; a look at one row of each does not.
         """
         self._entries = Entries.of(rows, np.ascontiguousarray(self.vectors[rows]))
-        self._at_entries = self._pointer(self._entries.vectors)
-        self._buffers = threading.local()
-
-    def search_one(self, query: Floats, k: int, ef: int, as_unit: bool) -> tuple[Ints, Floats] | None:
-        """The k nearest rows of one query, in buffers of this thread that the next call overwrites.
-
-        None if it has NaN, or numbers whose squares need care. `as_unit` gives the query length one.
-        """
-        buffers: dict[Any, Any] = self._buffers.__dict__
-        held = buffers.get(k)
-        if held is None:
-            held = buffers[k] = self._new_buffers(k)
-        wanted, rows, scores, at_query, at_scores, at_rows, entry, away, at_entry, at_away, far, at_far = held
-        wanted[:] = query
-        square = self._square(at_query, self.dim)
-        if not _MIN_SQUARE < square < _MAX_SQUARE:
-            return None
-        if as_unit:
-            wanted *= square**-0.5
-        params = self._params.get(ef) or self._parameters(ef, None)
-        if self._entries is None:
-            self._search_c(1, at_query, k, at_scores, at_rows, params)
-        else:
-            self._squares_to(at_far, at_query, self._at_entries, self.dim, len(far))
-            nearest = far.argmin()
-            entry[0], away[0] = self._entries.rows[nearest], far[nearest]
-            self._walk(1, at_query, k, at_entry, at_away, at_scores, at_rows, params)
-        return rows, scores
-
-    def _new_buffers(self, k: int) -> tuple[Any, ...]:
-        query, rows, scores = np.empty(self.dim, np.float32), np.empty(k, np.int64), np.empty(k, np.float32)
-        entry, away = np.empty(1, np.int32), np.empty(1, np.float32)
-        far = np.empty(0 if self._entries is None else len(self._entries.rows), np.float32)
-        at = self._pointer
-        found = query, rows, scores, at(query), at(scores), at(rows)
-        return *found, entry, away, at(entry), at(away), far, at(far)
 
     def _parameters(self, ef: int, allowed: NDArray[np.uint8] | None) -> Any:
         if allowed is None:

@@ -115,6 +115,6 @@ def index_vectors(path: str | os.PathLike[str], kind: str) -> None:
             rows = LiveRows(found.ids.astype(np.uint64), found.take(np.arange(len(found))), table.snapshot())
             profile = replace(content.profile, index=IndexPlan(kind))
             with one_thread():
-                rewrite(target, content, rows, RewritePlan(profile, f"index:{kind}", timestamp_ns=0))
+                rewrite(target, content, rows, RewritePlan(profile, timestamp_ns=0))
     finally:
         lock.release()

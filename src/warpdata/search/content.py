@@ -9,12 +9,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from warpdata.bytekit.lazy import cached_property
-from warpdata.errors import CorruptLayoutError, UnsupportedVersionError
+from warpdata.errors import CorruptLayoutError
 from warpdata.formats.rvf import layout
 from warpdata.formats.rvf.deletion import decode_deletions
 from warpdata.formats.rvf.layout import DirectoryEntry, Flag, LayerEntry, SegmentType, Tag
 from warpdata.formats.rvf.payloads import vec
-from warpdata.formats.rvf.payloads.domain import DomainProfile, decode_domain
 from warpdata.formats.rvf.payloads.graph import GraphPayload, decode_graph
 from warpdata.formats.rvf.payloads.hot import HotSet, decode_hot
 from warpdata.formats.rvf.payloads.ids import IdDirectory, decode_id_directory
@@ -85,29 +84,6 @@ class Content:
     def has_profile(self) -> bool:
         """Whether our own writer described this file."""
         return bool(self.snapshot.record(Tag.PROFILE_CONFIG))
-
-    @cached_property
-    def domain(self) -> DomainProfile | None:
-        """The domain that a PROFILE segment declares; it must be the one the root names."""
-        entries = [] if self.is_runtime else self.snapshot.of_type(SegmentType.PROFILE)
-        if not entries:
-            return None
-        found = decode_domain(self.read(entries[-1]), self.reader.name)
-        named = 0 if self.snapshot.root is None else self.snapshot.root.profile_id
-        if named not in (0, found.profile_id & 0xFF):
-            raise CorruptLayoutError(
-                "the root names another profile than the file has", path=self.reader.name
-            )
-        return found
-
-    def check_comparable(self) -> None:
-        """Refuse vectors that their domain compares in a way of its own."""
-        domain = self.domain
-        if domain is not None and domain.distance:
-            raise UnsupportedVersionError(
-                f"the profile {domain.name!r} compares vectors in a way of its own", path=self.reader.name,
-                hint="Read the vectors with get(), or export them and search the copy by its metric.",
-            )  # fmt: skip
 
     @property
     def is_signed(self) -> bool:

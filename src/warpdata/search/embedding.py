@@ -22,9 +22,9 @@ from warpdata.bytekit.checksum import sha256_hex
 from warpdata.bytekit.jsontext import dump_json
 from warpdata.bytekit.lazy import cached_property
 from warpdata.bytekit.process.system import available_bytes
-from warpdata.episodes.code_name import code_name
-from warpdata.episodes.collection import Episodes
-from warpdata.episodes.jobs import Called, Here, Runner
+from warpdata.episodes.collection.code_name import code_name
+from warpdata.episodes.collection.episodes import Episodes
+from warpdata.episodes.collection.jobs import Called, Here, Runner
 from warpdata.errors import ConflictError, DatasetError, NoStepsError, WarpError, nearest
 from warpdata.search import profile
 from warpdata.search.ann import has_faiss

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from warpdata.bytekit.io.commit import NewFile, commit_file
-from warpdata.episodes.receipt import Receipt
+from warpdata.episodes.salvage.receipt import Receipt
 from warpdata.errors import LimitExceededError, nearest
 from warpdata.formats.rvf import layout, segment
 from warpdata.formats.rvf.layout import FileIdentity, SegmentHeader, SegmentType
@@ -23,7 +23,7 @@ from warpdata.formats.rvf.payloads.meta import encode_meta
 from warpdata.formats.rvf.payloads.runtime import RuntimeManifest, encode_runtime_manifest
 from warpdata.formats.rvf.payloads.vec import encode_runtime_vec
 from warpdata.formats.rvf.payloads.witness import encode_runtime_witness
-from warpdata.search.rewrite import LiveRows, RewritePlan, foreign_entries, rewrite, witness_chain
+from warpdata.search.rewrite import LiveRows, RewritePlan, foreign_entries, rewrite
 
 if TYPE_CHECKING:
     from warpdata.search.content import Content
@@ -85,15 +85,13 @@ def export_rows(path: str, source: ExportSource, dialect: str, *, overwrite: boo
     content, rows = source.content, source.rows
     next_id = int(rows.ids.max(initial=0)) + 1
     profile = replace(content.profile, next_id=next_id, row_segments=(), code_segments=())
-    rewrite(path, content, rows, RewritePlan(profile, "export"), replace_file=overwrite)
+    rewrite(path, content, rows, RewritePlan(profile), replace_file=overwrite)
     has = [
         ("metadata", rows.metadata is not None), ("index", profile.index is not None),
         ("codes", profile.codes is not None), ("other segments", bool(foreign_entries(content))),
     ]  # fmt: skip
     lost = [
         ("signatures", content.is_signed), ("index", profile.index is None and _has(content, SegmentType.INDEX)),
-        ("history", _has(content, SegmentType.WITNESS) and not witness_chain(content)),
-        ("overlays", _has(content, SegmentType.OVERLAY)),
     ]  # fmt: skip
     return ExportReceipt(path, dialect, len(rows.ids), _said(has), _said(lost))
 
@@ -139,8 +137,7 @@ def _write_runtime(path: str, source: ExportSource, overwrite: bool) -> ExportRe
     has = [("metadata", rows.metadata is not None), ("index", graph is not None)]
     lost = [
         ("index", has_index and graph is None), ("codes", content.profile.codes is not None),
-        ("history", True), ("signatures", content.is_signed),
-        ("overlays", _has(content, SegmentType.OVERLAY)),
+        ("signatures", content.is_signed),
         ("other segments", bool(foreign_entries(content))),
     ]  # fmt: skip
     return ExportReceipt(path, "runtime", len(ids), _said(has), _said(lost))

@@ -16,8 +16,8 @@ from warpdata.formats.rvf.payloads.hot import HotSet, encode_hot
 from warpdata.formats.rvf.payloads.layer_a import LayerA, LayerAOffsets, encode_layer_a, make_partitions
 from warpdata.formats.rvf.payloads.layout import EntryPoint, IndexHeader, Partition
 from warpdata.search.ann import Graph
+from warpdata.search.cells import Cells
 from warpdata.search.copies import Copies
-from warpdata.search.in_memory import Cells
 from warpdata.search.metric import nearest, prepared
 from warpdata.search.profile import IndexPlan, Profile
 

@@ -1,29 +1,19 @@
-"""The metadata of a store: records by vector id, a schema that does not change its mind, filter masks."""
+"""Metadata of a store: records by vector id, a fixed schema, rows that satisfy a condition."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
-from warpdata.errors import CorruptLayoutError, SchemaMismatchError, nearest
+from warpdata.errors import CorruptLayoutError, SchemaMismatchError
 from warpdata.formats.rvf.payloads import layout, meta
 from warpdata.formats.rvf.payloads.journal import UpdateField
 from warpdata.formats.rvf.payloads.meta import DELETED, MetaPayload
-from warpdata.search.filters import ID_FIELD, All, AnyOf, Compare, Filter, Not
 
-Mask = NDArray[np.bool_]
 _META_RECORDS = 1 << 18
 """Records of one META segment; a few of them stay well below what a segment may hold."""
-_NUMPY = {"i64": np.int64, "u64": np.uint64, "f64": np.float64, "bool": np.bool_}
-_COMPARE: dict[str, Callable[[Any, Any], Any]] = {
-    "==": np.equal, "!=": np.not_equal, "<": np.less, "<=": np.less_equal, ">": np.greater,
-    ">=": np.greater_equal,
-}  # fmt: skip
+ID_FIELD = "id"
+"""The column of vector ids in conditions; no metadata field has this name."""
 
 
 class MetadataTable:
@@ -172,165 +162,3 @@ def _fitted(schema: dict[str, str], name: str, value: Any) -> Any:
         f"the metadata field {name!r} holds {wanted}, not {kind} ({value!r})",
         hint="Convert the value, or use another field name.",
     )
-
-
-@dataclass(frozen=True, slots=True)
-class FieldColumn:
-    """One field for every row: values (codes of sorted texts for str and bytes) and where there is one."""
-
-    kind: str
-    values: NDArray[Any]
-    present: Mask
-    texts: list[Any] | None = None
-
-
-class FilterColumns:
-    """Columns of the fields filters ask for, for rows in a fixed order."""
-
-    def __init__(self, table: MetadataTable, ids: NDArray[np.int64]) -> None:
-        self._table = table
-        self._ids = ids
-        self._columns: dict[str, FieldColumn] = {}
-
-    def mask(self, expression: Filter) -> Mask:
-        """Which rows a filter lets through; a field without a value fails every comparison but !=."""
-        if isinstance(expression, All):
-            return self._combined(expression.parts, np.logical_and, True)
-        if isinstance(expression, AnyOf):
-            return self._combined(expression.parts, np.logical_or, False)
-        if isinstance(expression, Not):
-            return ~self.mask(expression.part)
-        return self._compare(expression)
-
-    def _combined(self, parts: Sequence[Filter], join: Callable[..., Any], start: bool) -> Mask:
-        out = np.full(len(self._ids), start)
-        for part in parts:
-            join(out, self.mask(part), out=out)
-        return out
-
-    def _compare(self, test: Compare) -> Mask:
-        if test.field == ID_FIELD:
-            column = FieldColumn("i64", self._ids, np.ones(len(self._ids), bool))
-        else:
-            column = self._column(test.field)
-        if test.operator == "in":
-            out = np.zeros(len(self._ids), bool)
-            for group in _value_groups(test.value):
-                out |= _equal_any(column, group)
-            return out
-        if test.value is None:
-            return column.present if test.operator == "!=" else ~column.present
-        if test.operator == "!=":
-            return ~(_compared(column, "==", test.value) & column.present)
-        return _compared(column, test.operator, test.value) & column.present
-
-    def _column(self, name: str) -> FieldColumn:
-        found = self._columns.get(name)
-        if found is None:
-            kind = self._table.schema.get(name)
-            if kind is None:
-                known = ", ".join(sorted(self._table.schema)) or "there is no metadata"
-                guess = nearest(name, self._table.schema)
-                raise ValueError(f"no metadata field {name!r}; known fields: {known}.{guess}")
-            found = self._columns[name] = _build_column(kind, name, self._table.records, self._ids)
-        return found
-
-
-def _value_groups(values: Sequence[Any]) -> list[list[Any]]:
-    texts = [v for v in values if isinstance(v, str | bytes)]
-    numbers = [v for v in values if not isinstance(v, str | bytes) and v is not None]
-    nulls = [None] if any(v is None for v in values) else []
-    return [group for group in (texts, numbers, nulls) if group]
-
-
-def _equal_any(column: FieldColumn, values: list[Any]) -> Mask:
-    if values == [None]:
-        return ~column.present
-    if column.texts is not None:
-        wanted = set(values)
-        codes = [code for code, text in enumerate(column.texts) if text in wanted]
-        return np.isin(column.values, codes) & column.present
-    usable = [v for v in values if not isinstance(v, str | bytes)]
-    if not usable:
-        return np.zeros(len(column.values), bool)
-    if all(isinstance(v, int) for v in usable) and column.kind in ("i64", "u64"):
-        low, high = np.iinfo(column.values.dtype).min, np.iinfo(column.values.dtype).max
-        inside = np.array([v for v in usable if low <= v <= high], column.values.dtype)
-        return np.isin(column.values, inside) & column.present
-    out = np.zeros(len(column.values), bool)
-    for value in usable:
-        out |= _compared(column, "==", value)
-    return out & column.present
-
-
-def _compared(column: FieldColumn, operator: str, value: Any) -> Mask:
-    if column.texts is not None:
-        return _compared_text(column, operator, value)
-    if isinstance(value, str | bytes):
-        raise ValueError(f"a {column.kind} field is compared with {value!r}")
-    if column.kind in ("i64", "u64") and isinstance(value, float):
-        return _compared_whole(column, operator, value)
-    if column.kind == "f64" and isinstance(value, int):
-        return _compared_float(column, operator, value)
-    result: Mask = _COMPARE[operator](column.values, value)
-    return result
-
-
-def _compared_whole(column: FieldColumn, operator: str, value: float) -> Mask:
-    """Whole numbers against a float, without making floats of them: times in nanoseconds have more digits."""
-    if not math.isfinite(value):
-        return np.full(len(column.values), _COMPARE[operator](0.0, value))
-    if operator == "==" and not value.is_integer():
-        return np.zeros(len(column.values), bool)
-    bound = math.floor(value) if operator in ("<=", ">") else math.ceil(value)
-    result: Mask = _COMPARE[operator](column.values, bound)
-    return result
-
-
-def _compared_float(column: FieldColumn, operator: str, value: int) -> Mask:
-    """Floats against a whole number that no float may equal: then it lies between two of them."""
-    near = _nearest_float(value)
-    if near == value:
-        result: Mask = _COMPARE[operator](column.values, near)
-        return result
-    if operator == "==":
-        return np.zeros(len(column.values), bool)
-    is_less: Mask = (np.less_equal if near < value else np.less)(column.values, near)
-    return is_less if operator in ("<", "<=") else ~is_less
-
-
-def _nearest_float(value: int) -> float:
-    try:
-        return float(value)
-    except OverflowError:
-        return math.inf if value > 0 else -math.inf
-
-
-def _compared_text(column: FieldColumn, operator: str, value: Any) -> Mask:
-    """Texts are sorted, so a comparison of texts is one of their codes."""
-    wanted = bytes if column.kind == "bytes" else str
-    if not isinstance(value, wanted):
-        raise ValueError(f"a {column.kind} field is compared with {value!r}")
-    allowed = [code for code, text in enumerate(column.texts or []) if _COMPARE_TEXT[operator](text, value)]
-    return np.isin(column.values, allowed)
-
-
-_COMPARE_TEXT: dict[str, Callable[[Any, Any], bool]] = {
-    "==": lambda a, b: a == b, "!=": lambda a, b: a != b, "<": lambda a, b: a < b,
-    "<=": lambda a, b: a <= b, ">": lambda a, b: a > b, ">=": lambda a, b: a >= b,
-}  # fmt: skip
-
-
-def _build_column(
-    kind: str, name: str, records: Mapping[int, Mapping[str, Any]], ids: NDArray[np.int64]
-) -> FieldColumn:
-    empty: Mapping[str, Any] = {}
-    raw = [records.get(vector_id, empty).get(name) for vector_id in ids.tolist()]
-    present = np.array([value is not None for value in raw], bool)
-    if kind in _NUMPY:
-        values: NDArray[Any] = np.array([0 if value is None else value for value in raw], _NUMPY[kind])
-        return FieldColumn(kind, values, present)
-    texts = sorted({value for value in raw if value is not None})
-    codes = {text: code for code, text in enumerate(texts)}
-    coded: NDArray[np.int64] = np.array([-1 if value is None else codes[value] for value in raw], np.int64)
-    return FieldColumn(kind, coded, present, texts)

@@ -61,6 +61,14 @@ def is_ordinary(vectors: Floats) -> bool:
     )
 
 
+def has_ordinary_squares(queries: Floats) -> bool:
+    """Whether the square of each query stays within f32; false for zero vectors."""
+    if len(queries) == 1:
+        return _LEAST_SQUARE < float(np.vdot(queries, queries)) < _MOST_SQUARE
+    squares = np.einsum("ij,ij->i", queries, queries)
+    return bool(squares.min() > _LEAST_SQUARE and squares.max() < _MOST_SQUARE)
+
+
 def prepared(vectors: Floats, metric: str) -> Floats:
     """Vectors as an index compares them: of length one for cosine, unchanged otherwise."""
     return normalised(vectors) if metric == "cosine" else np.ascontiguousarray(vectors, np.float32)

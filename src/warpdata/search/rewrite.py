@@ -1,4 +1,4 @@
-"""Write a store anew: live rows in partition order, index layers, codes, metadata, witness, signatures."""
+"""Rewrite of a store: live rows in partition order, index layers, codes, metadata, signatures."""
 
 from __future__ import annotations
 
@@ -26,14 +26,12 @@ from warpdata.formats.rvf.layout import (
     TierEntry,
 )
 from warpdata.formats.rvf.manifest import Root, Tlv
-from warpdata.formats.rvf.payloads import layout as records
 from warpdata.formats.rvf.payloads.ids import IdDirectory, encode_id_directory
-from warpdata.formats.rvf.payloads.layout import WitnessLink
 from warpdata.formats.rvf.payloads.meta import encode_meta
 from warpdata.formats.rvf.payloads.quant import Quantiser, encode_quant
 from warpdata.formats.rvf.payloads.sketch import AccessSketch, encode_sketch
 from warpdata.formats.rvf.payloads.vec import VecBlock, encode_vec, pack_rows
-from warpdata.formats.rvf.payloads.witness import decode_witness, encode_crypto, encode_witness, extend_chain
+from warpdata.formats.rvf.payloads.witness import encode_crypto
 from warpdata.formats.rvf.segment import SegmentOptions
 from warpdata.formats.rvf.writer import NewSegment, SegmentAppender
 from warpdata.search import ann, quantise
@@ -61,10 +59,9 @@ _ROW_BYTES_FOR_IDS = 64
 """Of shorter rows an id directory would be a noticeable part, and the whole file is soon read."""
 _OWN_TYPES = {
     SegmentType.VEC, SegmentType.INDEX, SegmentType.JOURNAL, SegmentType.MANIFEST, SegmentType.QUANT,
-    SegmentType.META, SegmentType.HOT, SegmentType.SKETCH, SegmentType.WITNESS, SegmentType.CRYPTO,
-    SegmentType.IDS, SegmentType.OVERLAY,
+    SegmentType.META, SegmentType.HOT, SegmentType.SKETCH, SegmentType.CRYPTO, SegmentType.IDS,
 }  # fmt: skip
-"""What a rewrite makes anew or leaves out: an overlay changes a graph that is built anew."""
+"""Segments that a rewrite makes itself or leaves out; all others are copied."""
 _LINEAGE_TYPES = {SegmentType.COW_MAP, SegmentType.REFCOUNT, SegmentType.MEMBERSHIP, SegmentType.DELTA}
 """What ties a branched file to its parent; its copy holds the parent's rows itself."""
 OWN_TAGS = {
@@ -79,7 +76,6 @@ class RewritePlan:
     """What the new file shall have."""
 
     profile: Profile
-    action: str
     compression: str = "none"
     signer: SigningKey | None = None
     timestamp_ns: int | None = None
@@ -147,7 +143,7 @@ class _Rewriter:
         index = index_payloads(self._as_searched(quant), self._profile, arranged, row_segments)
         layers, root = self._write_index(index, quant_entry)
         self._write_metadata()
-        extra = self._write_history()
+        extra = self._write_keys()
         profile = replace(
             self._profile,
             row_segments=tuple(entry.segment_id for entry, _ in row_segments),
@@ -301,13 +297,9 @@ class _Rewriter:
             for each in split_metadata(self._rows.metadata):
                 self._append(SegmentType.META, encode_meta(each))
 
-    def _write_history(self) -> list[Tlv]:
-        """Witness chain, public key and an empty access sketch for the new blocks."""
-        chain = extended_chain(self._content, self._plan.action, self._now_ns)
-        witness = self._append(SegmentType.WITNESS, encode_witness(chain))
-        out: list[Tlv] = [
-            (Tag.WITNESS_CHAIN, layout.SKETCH_REF.pack(witness.segment_id, witness.file_offset))
-        ]
+    def _write_keys(self) -> list[Tlv]:
+        """Public key and an empty access sketch for the new blocks."""
+        out: list[Tlv] = []
         if self._plan.signer is not None:
             key = self._plan.signer.public
             entry = self._append(SegmentType.CRYPTO, encode_crypto(key))
@@ -368,17 +360,3 @@ def arrange(vectors: Floats, ids: NDArray[np.uint64], plan: IndexPlan | None) ->
     pieces = [np.arange(a, b, MAX_BLOCK_ROWS) for a, b in itertools.pairwise(edges.tolist())]
     bounds = np.append(np.concatenate(pieces), count)
     return Arrangement(order, bounds, ordered[bounds[:-1]], centroids)
-
-
-def witness_chain(content: Content) -> list[WitnessLink]:
-    """The checked chain of a store of our own dialect, oldest first."""
-    if content.is_runtime or not content.has_profile:
-        return []
-    entries = content.snapshot.of_type(SegmentType.WITNESS)
-    return decode_witness(content.read(entries[-1]), content.reader.name) if entries else []
-
-
-def extended_chain(content: Content, action: str, timestamp_ns: int) -> list[WitnessLink]:
-    """The chain with one more action, which names the state it was done to."""
-    subject = f"{action};manifest={content.snapshot.manifest_hash.hex()}".encode()
-    return extend_chain(witness_chain(content), subject, timestamp_ns, records.WITNESS_COMPUTATION)

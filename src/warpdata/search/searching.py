@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Sequence, Set
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -15,30 +15,31 @@ from warpdata.errors import CorruptLayoutError
 from warpdata.formats.rvf.layout import SegmentType
 from warpdata.formats.rvf.payloads import layout as records
 from warpdata.formats.rvf.payloads import vec
-from warpdata.formats.rvf.payloads.graph import Adjacency, GraphPayload
+from warpdata.formats.rvf.payloads.graph import GraphPayload
 from warpdata.formats.rvf.payloads.journal import DeleteRange, UpdateField
 from warpdata.formats.rvf.payloads.meta import MetaPayload
 from warpdata.formats.rvf.payloads.sketch import AccessSketch
 from warpdata.search import checked_input
 from warpdata.search.ann import Graph, GraphShape
 from warpdata.search.appending import WriterState
+from warpdata.search.cells import Cells, cells_of
 from warpdata.search.content import Content
 from warpdata.search.copies import Copies
-from warpdata.search.filters import Filter, parse_filter
-from warpdata.search.in_memory import HITS_BUFFER, Cells, MemorySearch
-from warpdata.search.metadata import FilterColumns, MetadataTable
-from warpdata.search.metric import is_ordinary, prepared
-from warpdata.search.overlays import overlaid, overlays_of
+from warpdata.search.in_memory import MemorySearch
+from warpdata.search.metadata import MetadataTable
+from warpdata.search.metric import prepared
 from warpdata.search.partial_reads import PartialReader
-from warpdata.search.probing import cells_of
 from warpdata.search.rows import RowData
+
+if TYPE_CHECKING:
+    from warpdata.search.conditions import MetadataColumns
 
 Floats = NDArray[np.float32]
 Ints = NDArray[np.int64]
 Mask = NDArray[np.bool_]
 
 _MAX_RANGE = 1 << 22
-_F32 = np.dtype(np.float32)
+_HITS_BUFFER = 256
 
 
 class Searcher:
@@ -51,10 +52,11 @@ class Searcher:
         self._rows: RowData | None = None
         self._memory: MemorySearch | None = None
         self._probed: list[Ints] = []
+        self._hits: list[Ints] = []
         self._partial = PartialReader(content, self._probed)
         self._is_followed = False
         self._metadata: MetadataTable | None = None
-        self._columns: tuple[int, FilterColumns] | None = None
+        self._columns: tuple[int, MetadataColumns] | None = None
         self._sketch: AccessSketch | None = None
         self._counted_before = 0
 
@@ -146,20 +148,6 @@ class Searcher:
             self.metadata.apply_journal(change, self._content.reader.name)
         self._columns = None
 
-    def quick(self, query: Any, k: int, ef: int) -> tuple[Ints, Floats] | None:
-        """The shortest way for one query of a warm store, without a lock; None if it does not apply."""
-        memory = self._memory
-        if memory is None or type(query) is not np.ndarray or query.dtype is not _F32:
-            return None
-        if query.ndim != 1 or len(query) != self._dim or type(k) is not int or type(ef) is not int:
-            return None
-        if not 0 < k <= ef:
-            return None
-        found = memory.quick(query, k, ef)
-        if len(memory.quick_hits) >= HITS_BUFFER:
-            self._count(memory.drain_hits())
-        return found
-
     def close(self) -> None:
         """Forget what is loaded."""
         self._memory = None
@@ -167,87 +155,49 @@ class Searcher:
 
     # -- search --------------------------------------------------------------------------------------
 
-    def search(self, queries: ArrayLike, k: int, ef: int, filter_: Any, exact: bool) -> tuple[Ints, Floats]:
-        """Ids and distances of the nearest vectors."""
-        memory = self._memory
-        if memory is None:
-            self._content.check_comparable()
-        matrix, is_one = self._queries(queries)
+    def search(self, queries: ArrayLike, k: int, ef: int, where: Any, exact: bool) -> tuple[Ints, Floats]:
+        """Ids and distances of the nearest vectors: from parts of the file at first, then from memory."""
+        array = as_array(queries)
+        matrix = checked_input.checked_matrix(array, self._dim, "queries")
         k, ef = _checked_effort(k, ef)
         if not len(matrix):
-            return _nothing(0, False, min(k, self.live_count))
-        if memory is not None and filter_ is None and not exact:
-            memory.refresh()
-            if memory.is_plain and k <= len(memory.rows.base_ids) and is_ordinary(matrix):
-                rows, distances = memory.plain_search(matrix, k, ef)
-                return self._answer(memory, rows, distances, is_one)
-        return self._general(matrix, is_one, k, ef, filter_, exact)
+            return np.zeros((0, min(k, self.live_count)), np.int64), np.zeros(
+                (0, min(k, self.live_count)), np.float32
+            )
+        found = None if exact or self._memory is not None else self._search_parts(matrix, k, ef, where)
+        ids, distances = self._search_memory(matrix, k, ef, where, exact) if found is None else found
+        with np.errstate(over="ignore"):
+            away = distances.astype(np.float32, copy=False)
+        return (ids[0], away[0]) if array.ndim == 1 else (ids, away)
 
-    def _general(
-        self, matrix: Floats, is_one: bool, k: int, ef: int, filter_: Any, exact: bool
-    ) -> tuple[Ints, Floats]:
-        if not exact and self._is_partial_query(len(matrix)):
-            found = self._from_parts(matrix, k, ef, filter_)
-            if found is not None:
-                return _shaped(*found, is_one)
+    def _search_parts(self, matrix: Floats, k: int, ef: int, where: Any) -> tuple[Ints, NDArray[Any]] | None:
+        """The answer out of a few partitions; None if everything should be loaded."""
+        if self._rows is not None or self.live_count == 0 or not self._partial.takes(len(matrix)):
+            return None
+        choose = None if where is None else lambda ids: self._chosen(where, ids.astype(np.int64))
+        return self._partial.search(matrix, k, ef, choose)
+
+    def _search_memory(
+        self, matrix: Floats, k: int, ef: int, where: Any, exact: bool
+    ) -> tuple[Ints, NDArray[Any]]:
         memory = self.warm()
-        allowed = None if filter_ is None else self._mask(filter_)
-        possible = (
-            int((memory.rows.live & allowed).sum()) if allowed is not None else int(memory.rows.live.sum())
-        )
-        count = min(k, possible)
-        if count == 0:
-            return _nothing(len(matrix), is_one)
-        rows, distances = memory.search(matrix, count, max(ef, count), allowed, exact)
-        return self._answer(memory, rows, distances, is_one)
-
-    def _answer(
-        self, memory: MemorySearch, rows: Ints, distances: NDArray[Any], is_one: bool
-    ) -> tuple[Ints, Floats]:
+        allowed = None if where is None else self._mask(where)
+        rows, distances = memory.search(matrix, k, ef, allowed, exact)
         table = memory.rows
+        if self._counts_hits:
+            self._hits.append(rows)
+            if len(self._hits) >= _HITS_BUFFER:
+                self._count_hits()
         ids = table.base_ids[rows] if len(table) == table.indexed else table.ids[rows]
-        if rows[0, -1] < 0 or (len(rows) > 1 and (rows[:, -1] < 0).any()):
+        if rows.size and rows[:, -1].min() < 0:
             missing = rows < 0
             ids[missing], distances[missing] = -1, np.inf
-        if memory.has_many_hits:
-            self._count(memory.drain_hits())
-        return _shaped(ids, distances, is_one)
-
-    def _queries(self, queries: ArrayLike) -> tuple[Floats, bool]:
-        array = as_array(queries)
-        matrix = checked_input.checked_matrix(array, self._content.dim, "queries")
-        return matrix, array.ndim == 1
-
-    def _is_partial_query(self, count: int) -> bool:
-        return self._is_unloaded and self.live_count > 0 and self._partial.takes(count)
-
-    @property
-    def _is_unloaded(self) -> bool:
-        return self._memory is None and self._rows is None
-
-    def _from_parts(self, matrix: Floats, k: int, ef: int, filter_: Any) -> tuple[Ints, NDArray[Any]] | None:
-        """The answer out of a few partitions; None if everything should be loaded."""
-        if filter_ is None:
-            count = min(k, self.live_count)
-            found = self._partial.search(matrix, count, max(ef, count))
-        else:
-            allowed = self._partial.allowed(
-                matrix, ef, lambda ids: self._chosen(filter_, ids.astype(np.int64))
-            )
-            if allowed is None:
-                return None
-            if not len(allowed.ids):
-                return np.zeros((len(matrix), 0), np.int64), np.zeros((len(matrix), 0), np.float32)
-            count = min(k, len(allowed.ids))
-            found = self._partial.search(matrix, count, max(ef, count), allowed)
-        return found
+        return ids, distances
 
     def warm(self) -> MemorySearch:
         """Everything in memory, loaded once."""
         if self._memory is None:
-            self._content.check_comparable()
             self._memory = self._load_memory()
-            self._memory.counts_hits = self._counts_hits
             self._partial = PartialReader(self._content, self._probed, self._partial.served)
         return self._memory
 
@@ -257,7 +207,8 @@ class Searcher:
     def _reads_parts(self) -> bool:
         """Whether ids are looked up in the file; a writer keeps its rows at hand instead."""
         return (
-            self._is_unloaded
+            self._memory is None
+            and self._rows is None
             and not self._is_followed
             and self._partial.knows_ids
             and self._partial.is_thrifty
@@ -291,8 +242,7 @@ class Searcher:
         graph, copies = None, None
         if payload is not None and kind == "hnsw" and self._fits(payload, rows):
             copies = self._copies(rows)
-            adjacency = self._with_overlays(payload)
-            adjacency = adjacency if copies is None else copies.unlinked(adjacency)
+            adjacency = payload.adjacency if copies is None else copies.unlinked(payload.adjacency)
             vectors = prepared(rows.base_vectors, metric)
             # Unit vectors are as far apart as they differ in direction, and distances tell near ones apart better.
             walked = "l2" if metric == "cosine" and vectors[vectors[:, 0] == 0].any(axis=1).all() else metric
@@ -309,12 +259,6 @@ class Searcher:
         if int(cells.ends[-1]) != count:
             raise CorruptLayoutError("the partitions do not fit their vectors", path=content.reader.name)
         return cells
-
-    def _with_overlays(self, payload: GraphPayload) -> Adjacency:
-        """The graph with what was changed since it was written."""
-        entry = self._content.layers.get(2)
-        chain = [] if entry is None else overlays_of(self._content, entry.segment_id)
-        return overlaid(payload.adjacency, chain, 2 * payload.header.m, self._content.reader.name)
 
     def _copies(self, rows: RowData) -> Copies | None:
         """Who is equal to whom, where the graph was built of distinct vectors; the links of copies do otherwise."""
@@ -359,22 +303,25 @@ class Searcher:
             return rows
         return RowData(payload.trailer.ids, rows.take(found), len(found), ())
 
-    def _mask(self, filter_: Any) -> Mask:
+    def _mask(self, where: Any) -> Mask:
         """Which rows a filter lets through."""
         rows = self.rows
-        if _is_id_list(filter_):
-            return self._chosen(filter_, rows.ids)
-        expression: Filter = parse_filter(filter_)
-        if self._columns is None or self._columns[0] != rows.version:
-            self._columns = (rows.version, FilterColumns(self.metadata, rows.ids))
-        return self._columns[1].mask(expression)
+        if _is_id_list(where):
+            return self._chosen(where, rows.ids)
+        from warpdata.search.conditions import MetadataColumns
 
-    def _chosen(self, filter_: Any, ids: Ints) -> Mask:
+        if self._columns is None or self._columns[0] != rows.version:
+            self._columns = (rows.version, MetadataColumns(self.metadata, rows.ids))
+        return self._columns[1].mask(_condition(where))
+
+    def _chosen(self, where: Any, ids: Ints) -> Mask:
         """Which of these ids a filter lets through."""
-        if _is_id_list(filter_):
-            wanted = sorted(filter_) if isinstance(filter_, Set) else filter_
+        if _is_id_list(where):
+            wanted = sorted(where) if isinstance(where, Set) else where
             return np.isin(ids, checked_input.checked_ids(wanted).astype(np.int64))
-        return FilterColumns(self.metadata, ids).mask(parse_filter(filter_))
+        from warpdata.search.conditions import MetadataColumns
+
+        return MetadataColumns(self.metadata, ids).mask(_condition(where))
 
     # -- counters ------------------------------------------------------------------------------------
 
@@ -389,26 +336,28 @@ class Searcher:
             self._probed.clear()
         return self._sketch
 
-    def _count(self, rows: Ints) -> None:
-        if 0 in self._content.layers:
+    def _count_hits(self) -> None:
+        """Count the partitions of the indexed rows found since the last call."""
+        if not self._hits:
+            return
+        rows = np.concatenate([hits.ravel() for hits in self._hits])
+        self._hits.clear()
+        rows = rows[(rows >= 0) & (rows < self.rows.indexed)]
+        if len(rows) and 0 in self._content.layers:
             starts = self._content.need_layer_a().partitions["id_start"]
             self.sketch.add(np.searchsorted(starts, rows.astype(np.uint64), side="right") - 1)
 
     def new_accesses(self) -> int:
         """Accesses counted since the counters were read from the file."""
-        self._count_rest()
+        self._count_hits()
         if self._sketch is None and not self._probed:
             return 0
         return self.sketch.total_accesses - self._counted_before
 
-    def _count_rest(self) -> None:
-        if self._memory is not None and (self._memory.hits or self._memory.quick_hits):
-            self._count(self._memory.drain_hits())
-
     def hot_ids(self, limit: int) -> NDArray[np.uint64]:
         """Ids of the partitions asked for most, as many as may be hot."""
         none = np.zeros(0, np.uint64)
-        self._count_rest()
+        self._count_hits()
         cells = self._cells() if self.sketch.total_accesses else None
         if cells is None:
             return none
@@ -424,7 +373,9 @@ class Searcher:
         """How queries are answered now."""
         plan = self._content.profile.index
         codes = self._content.profile.codes
-        stage = "memory" if self._memory is not None else "partitions" if self._partial.prober else "closed"
+        stage = (
+            "memory" if self._memory is not None else "partitions" if self._partial.has_cells else "closed"
+        )
         return {
             "index": None if plan is None else plan.kind,
             "codes": None if codes is None else codes.kind,
@@ -435,8 +386,14 @@ class Searcher:
         }
 
 
-def _is_id_list(filter_: Any) -> bool:
-    return isinstance(filter_, np.ndarray | Sequence | Set) and not isinstance(filter_, str | bytes)
+def _condition(where: Any) -> str:
+    if not isinstance(where, str):
+        raise TypeError(f"where is an SQL condition or a list of ids, not {type(where).__name__}")
+    return where
+
+
+def _is_id_list(where: Any) -> bool:
+    return isinstance(where, np.ndarray | Sequence | Set) and not isinstance(where, str | bytes)
 
 
 def _checked_effort(k: int, ef: int) -> tuple[int, int]:
@@ -447,15 +404,3 @@ def _checked_effort(k: int, ef: int) -> tuple[int, int]:
     if k < 1 or ef < 1:
         raise ValueError(f"k and ef are at least 1, not {k} and {ef}")
     return k, ef
-
-
-def _shaped(ids: Ints, distances: NDArray[Any], is_one: bool) -> tuple[Ints, Floats]:
-    """Results as callers get them: distances in f32, one row for one query."""
-    with np.errstate(over="ignore"):
-        away = distances.astype(np.float32, copy=False)
-    return (ids[0], away[0]) if is_one else (ids, away)
-
-
-def _nothing(count: int, is_one: bool, k: int = 0) -> tuple[Ints, Floats]:
-    ids, distances = np.zeros((count, k), np.int64), np.zeros((count, k), np.float32)
-    return (ids[0], distances[0]) if is_one else (ids, distances)

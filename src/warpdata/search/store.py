@@ -33,10 +33,8 @@ from warpdata.errors import (
 )
 from warpdata.formats.rvf import layout
 from warpdata.formats.rvf.layout import SegmentType
-from warpdata.formats.rvf.payloads.domain import DomainProfile
 from warpdata.formats.rvf.payloads.journal import encode_journal
 from warpdata.formats.rvf.payloads.meta import MetaPayload
-from warpdata.formats.rvf.payloads.overlay import Overlay
 from warpdata.formats.rvf.payloads.sketch import encode_sketch
 from warpdata.formats.rvf.payloads.witness import PublicKey
 from warpdata.formats.rvf.reader import earlier_snapshots, open_snapshot
@@ -56,10 +54,8 @@ from warpdata.search.appending import (
 from warpdata.search.content import Content
 from warpdata.search.counting import CountingReader
 from warpdata.search.export import ExportReceipt, ExportSource, check_dialect, export_rows
-from warpdata.search.filters import Filter
 from warpdata.search.metadata import MetadataTable
 from warpdata.search.metric import check_metric
-from warpdata.search.overlays import overlays
 from warpdata.search.profile import STORED_DTYPES, CodePlan, IndexPlan, Profile
 from warpdata.search.rewrite import LiveRows, RewritePlan, rewrite
 from warpdata.search.rows import RowData
@@ -72,7 +68,7 @@ if TYPE_CHECKING:
 Floats = NDArray[np.float32]
 Ids = NDArray[np.int64]
 _Keys = NDArray[np.uint64]
-FilterLike = str | Mapping[str, Any] | Filter | Sequence[int] | NDArray[np.integer]
+Where = str | Sequence[int] | NDArray[np.integer]
 
 _COMPRESSIONS = ("none", "lz4", "zstd")
 _MAX_HOT_SHARE = 0.05
@@ -243,19 +239,6 @@ class VectorStore(Reopens):
     def dialect(self) -> str:
         """`wire`, or `runtime` for files of shipped programs."""
         return self._content.snapshot.dialect
-
-    @property
-    def domain(self) -> DomainProfile | None:
-        """The domain that another program declared for these vectors (a PROFILE segment), if it did."""
-        with self._turn():
-            self._check_open()
-            return self._content.domain
-
-    def overlays(self) -> list[Overlay]:
-        """The changes of the graph since it was written (OVERLAY segments), in order; searches know them."""
-        with self._turn():
-            self._check_open()
-            return [overlay for _, overlay in overlays(self._content)]
 
     @property
     def fields(self) -> dict[str, str]:
@@ -453,21 +436,18 @@ class VectorStore(Reopens):
 
     @suggests
     def search(
-        self, queries: ArrayLike, k: int = 10, ef: int = 64, filter: FilterLike | None = None,  # noqa: A002
-        exact: bool = False,
+        self, queries: ArrayLike, k: int = 10, ef: int = 64, where: Where | None = None, exact: bool = False,
     ) -> tuple[Ids, Floats]:  # fmt: skip
         """Ids and distances of the k nearest vectors, nearest first; fewer if there are fewer.
 
-        One query gives arrays of one dimension, a batch gives one row per query; where a query of a batch has
-        fewer results than the others, ids are -1 and distances infinite.
+        `where` is an SQL condition on metadata (`"label = 'cat' and score > 0.5"`; `id` is the id of the vector, names
+        that need it are quoted: `"joint.pos" > 1`), or a list of ids to search among. One query gives arrays of one
+        dimension, a batch gives one row per query; where a query of a batch has fewer results than the others, ids are
+        -1 and distances infinite.
         """
-        if filter is None and not exact:
-            found = self._searcher.quick(queries, k, ef)
-            if found is not None:
-                return found
         with self._turn():
             self._check_open()
-            return self._searcher.search(queries, k, ef, filter, exact)
+            return self._searcher.search(queries, k, ef, where, exact)
 
     def warm(self) -> None:
         """Load everything now, so that the next query does not have to."""
@@ -489,7 +469,7 @@ class VectorStore(Reopens):
                 kind, **{name: checked_input.whole_number(value, name) for name, value in numbers.items()}
             )
             profile = replace(self._content.profile, index=plan)
-            self._rewrite(profile, f"index:{kind}", signing=self._signing(key, drop_signatures))
+            self._rewrite(profile, signing=self._signing(key, drop_signatures))
 
     def quantize(
         self, kind: str, *, keep_full: bool = True, code_bytes: int | None = None,
@@ -501,7 +481,7 @@ class VectorStore(Reopens):
             size = None if code_bytes is None else checked_input.whole_number(code_bytes, "code_bytes")
             plan = CodePlan(kind, bool(keep_full), size)
             profile = replace(self._content.profile, codes=plan)
-            self._rewrite(profile, f"quantize:{kind}", signing=self._signing(key, drop_signatures))
+            self._rewrite(profile, signing=self._signing(key, drop_signatures))
 
     def compact(
         self, *, compression: str = "none", key: SigningKey | None = None, drop_signatures: bool = False
@@ -516,7 +496,7 @@ class VectorStore(Reopens):
             self._writer()
             before = self._reader.size
             signing = self._signing(key, drop_signatures)
-            self._rewrite(self._content.profile, "compact", compression=compression, signing=signing)
+            self._rewrite(self._content.profile, compression=compression, signing=signing)
             return before - self._reader.size
 
     def sign(self, key: SigningKey) -> None:
@@ -524,7 +504,7 @@ class VectorStore(Reopens):
         _check_key(key)
         with self._turn():
             self._writer()
-            self._rewrite(self._content.profile, f"sign:{key.algorithm}", signing=key)
+            self._rewrite(self._content.profile, signing=key)
 
     def _signing(self, key: SigningKey | None, drop: bool) -> SigningKey | None:
         """The key to sign the new file with; a signed store loses its signatures only if that is asked for."""
@@ -538,12 +518,12 @@ class VectorStore(Reopens):
         return key
 
     def _rewrite(
-        self, profile: Profile, action: str, *, compression: str = "none", signing: SigningKey | None = None
+        self, profile: Profile, *, compression: str = "none", signing: SigningKey | None = None
     ) -> None:
         appender = self._writer()
         assert self._path is not None
         rows = self._searcher.rows
-        plan = RewritePlan(replace(profile, next_id=appender.state.next_id), action, compression, signing)
+        plan = RewritePlan(replace(profile, next_id=appender.state.next_id), compression, signing)
         try:
             rewrite(self._path, self._content, self._live_rows(rows), plan)
         finally:

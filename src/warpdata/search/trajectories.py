@@ -11,15 +11,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from warpdata.episodes.collection import Episodes
+from warpdata.episodes.collection.episodes import Episodes
 from warpdata.errors import suggests
 from warpdata.search.behaviour import Behaviour, Source, window_key
 from warpdata.search.checked_input import whole_number
+from warpdata.search.deepdata import DeepDataIndex
 from warpdata.search.embedders import Embedder, embedded, embedder_of
 from warpdata.search.observation import Channels, Observation
 from warpdata.search.trajectory_index import (
     Condition,
-    DeepDataIndex,
     EpisodeRecord,
     FileIndex,
     Hit,

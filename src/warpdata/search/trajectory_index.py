@@ -1,9 +1,8 @@
-"""Where trajectory vectors live: a local .rvf file, or a DeepData server. One interface, two of them."""
+"""Trajectory vectors in a local .rvf file, and the interface they share with a DeepData server."""
 
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,13 +11,11 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from warpdata.errors import BlobNotFoundError, ConflictError, StoreError
 from warpdata.search.metric import check_metric
 from warpdata.search.observation import Channels
 from warpdata.search.store import VectorStore
 from warpdata.search.trajectory_words import CHANNELS, EPISODES, TIMESTEPS, similarity
-from warpdata.stores.jsonservice import JsonService
-from warpdata.stores.webclient import Proxies
+from warpdata.sql.sqltext import literal, quoted
 
 Floats = NDArray[np.float32]
 Condition = tuple[str, str, Any]
@@ -126,10 +123,10 @@ class FileIndex:
         store.refresh()  # a server knows at once what was added, too
         if not len(store):
             return []
-        wanted = self._filter(store, collection, conditions)
+        wanted = self._where(store, collection, conditions)
         if wanted is None:
             return []
-        ids, distances = store.search(vector, k=min(top_k, len(store)), filter=wanted or None)
+        ids, distances = store.search(vector, k=min(top_k, len(store)), where=wanted or None)
         hits = []
         for row, away in zip(store.metadata(ids), distances.tolist(), strict=True):
             key = str(row.pop("key", row.get("episode_id", "")))
@@ -138,32 +135,29 @@ class FileIndex:
             hits.append(Hit(key, score, _renamed(row, _SERVER_NAMES)))
         return hits
 
-    def _filter(
-        self, store: VectorStore, collection: str, conditions: Sequence[Condition]
-    ) -> dict[str, Any] | None:
-        """The conditions for the store; None if no record can meet them."""
-        fields: dict[str, Any] = {}
+    def _where(self, store: VectorStore, collection: str, conditions: Sequence[Condition]) -> str | None:
+        """The conditions as SQL; None if no record can meet them."""
+        parts = []
         for name, operator, value in conditions:
-            mine = _LOCAL_NAMES.get(name, name)
-            if mine not in store.fields:
+            field = _LOCAL_NAMES.get(name, name)
+            if field not in store.fields:
                 return None
-            fields.setdefault(mine, {})[operator] = value
-        fields |= self._of_collection(store, collection)
-        return fields
+            parts.append(f"{quoted(field)} {_SQL[operator]} {literal(value)}")
+        return " and ".join([*parts, *self._of_collection(store, collection)])
 
-    def _of_collection(self, store: VectorStore, collection: str) -> dict[str, Any]:
+    def _of_collection(self, store: VectorStore, collection: str) -> list[str]:
         """Conditions for the vectors of a collection: windows, or steps where the file has no windows."""
         is_mixed = "collection" in store.fields
         if collection == EPISODES:
-            return {"collection": {"!=": TIMESTEPS}} if is_mixed else {}
+            return [f"collection is distinct from {literal(TIMESTEPS)}"] if is_mixed else []
         if is_mixed and "window_start" in store.fields:
-            return {"collection": {"==": collection}}
+            return [f"collection = {literal(collection)}"]
         if "step" not in store.fields:
             raise ValueError(
                 f"no windows in {self._path}: its vectors are of whole episodes. Add windows with"
                 " TrajectoryIngestor.ingest_timesteps or wd.embed(..., per='window')"
             )
-        return {"step": {">=": 0}}
+        return ["step is not null"]
 
     def close(self) -> None:
         """Let go of the file; everything added is in it."""
@@ -194,105 +188,4 @@ def _renamed(row: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, Any]
     return {names.get(name, name): value for name, value in row.items()}
 
 
-_OPERATORS = {"==": "$eq", ">=": "$gte", "<=": "$lte"}
-_BATCH_RECORDS = 256
-_BATCH_NUMBERS = 1 << 18
-
-
-class DeepDataIndex:
-    """Collections of a DeepData server. It replaces records by id, and keeps those that no longer come."""
-
-    steps_per_episode = 1
-    keeps_times = False
-
-    def __init__(
-        self,
-        url: str,
-        *,
-        timeout_s: float = 30.0,
-        headers: Mapping[str, str] | None = None,
-        proxy: str | None = None,
-    ) -> None:
-        proxies = Proxies({"http": proxy, "https": proxy} if proxy else {})
-        self._service = JsonService(url, timeout_s=timeout_s, headers=headers, proxies=proxies)
-        self._known: set[str] = set()
-        self.channels = Channels()
-
-    def ensure(self, collection: str, dim: int) -> None:
-        """Make a collection unless it exists."""
-        if collection in self._known:
-            return
-        try:
-            body = {"name": collection, "dimension": dim, "index_type": "hnsw"}
-            self._service.post("/v2/collections", body)
-        except ConflictError:
-            pass  # it exists already
-        self._known.add(collection)
-
-    def insert(
-        self,
-        collection: str,
-        file_path: str,  # noqa: ARG002
-        records: Sequence[EpisodeRecord],
-        channels: Channels,  # noqa: ARG002
-    ) -> None:
-        """Add records in batches; ids that are known are replaced."""
-        dim = len(records[0].vector)
-        self.ensure(collection, dim)
-        step = max(1, min(_BATCH_RECORDS, _BATCH_NUMBERS // dim))
-        for start in range(0, len(records), step):
-            batch = records[start : start + step]
-            body = {
-                "vectors": [record.vector.tolist() for record in batch],
-                "ids": [record.id for record in batch],
-                "metadata": [record.metadata for record in batch],
-            }
-            path = f"/v2/collections/{collection}/insert"
-            try:
-                self._service.post(path, body)
-            except BlobNotFoundError:  # the server began anew since it was made
-                self._known.discard(collection)
-                self.ensure(collection, dim)
-                self._service.post(path, body)
-
-    def search(
-        self, collection: str, vector: Floats, top_k: int, conditions: Sequence[Condition]
-    ) -> list[Hit]:
-        """The nearest records that meet every condition, nearest first."""
-        body: dict[str, Any] = {"vector": vector.tolist(), "top_k": top_k}
-        if conditions:
-            tests = [{"field": name, _OPERATORS[op]: value} for name, op, value in conditions]
-            body["filter"] = tests[0] if len(tests) == 1 else {"$and": tests}
-        path = f"/v2/collections/{collection}/search"
-        try:
-            answer = self._service.post(path, body)
-        except BlobNotFoundError:
-            raise BlobNotFoundError(
-                f"the server has no collection {collection}", path=self._service.address,
-                hint="Ingest episodes first.",
-            ) from None  # fmt: skip
-        return _hits(answer, f"{self._service.address}{path}")[:top_k]
-
-    def close(self) -> None:
-        """Close the connection."""
-        self._service.close()
-
-
-def _hits(answer: Mapping[str, Any], where: str) -> list[Hit]:
-    """The results of an answer, nearest first; null, and an answer without anything, stand for none of them."""
-    results = answer.get("results", answer or None)
-    if results is not None and not isinstance(results, list):
-        raise StoreError("the answer of the server has no list of results", path=where)
-    return sorted((_hit(each, where) for each in results or []), key=lambda hit: -hit.score)
-
-
-def _hit(found: Any, where: str) -> Hit:
-    about = found if isinstance(found, dict) else {}
-    name, score, metadata = about.get("id"), about.get("score"), about.get("metadata")
-    is_name = isinstance(name, str | int) and not isinstance(name, bool)
-    is_number = isinstance(score, int | float) and not isinstance(score, bool)
-    # An integer may be more than a float holds.
-    is_number = is_number and abs(about["score"]) <= sys.float_info.max
-    if not is_name or not is_number or not isinstance(metadata, dict):
-        raise StoreError("a result of the server has no id, score or metadata", path=where)
-    return Hit(str(name), float(about["score"]), metadata)
+_SQL = {"==": "=", ">=": ">=", "<=": "<="}

@@ -79,6 +79,11 @@ def quoted(name: str) -> str:
     return '"' + name.replace('"', '""') + '"'
 
 
+def literal(value: str | float) -> str:
+    """A text or a number as SQL writes it."""
+    return "'" + value.replace("'", "''") + "'" if isinstance(value, str) else repr(value)
+
+
 def condition_query(text: str) -> str:
     """The query whose tree `condition_of` takes: the condition stands open, so that it cannot close a bracket."""
     return f"select 1 from {VIEW} where\n{text}\n"

@@ -11,8 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from warpdata.catalog.dataset import Dataset
-from warpdata.episodes.packed import PackedRows, ShardVideo
-from warpdata.episodes.shard_episode import ChannelSignal
+from warpdata.episodes.forms.packed import PackedRows, ShardVideo
+from warpdata.episodes.sources.shard_episode import ChannelSignal
 from warpdata.formats.episodedir.frame_reader import plan_of
 from warpdata.formats.manifest.model import blob_key
 from warpdata.formats.wshard.block_rows import BlockRows

@@ -7,8 +7,8 @@ from functools import partial
 from typing import Any
 
 from warpdata.bytekit.process.locks import ThreadLock
-from warpdata.episodes.check import Finding, check_opened, new_set, set_findings, without_usual
-from warpdata.episodes.check_set import SetMember
+from warpdata.episodes.check.beside import SetMember
+from warpdata.episodes.check.rules import Finding, check_opened, new_set, set_findings, without_usual
 from warpdata.viewer.shown import ShownEpisodes
 
 UNASKED_EPISODES = 200

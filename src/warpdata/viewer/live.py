@@ -6,9 +6,9 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-from warpdata.episodes.live import backlog_of
-from warpdata.episodes.status import read_status
-from warpdata.episodes.unfinished import counts, is_recorded, open_recording
+from warpdata.episodes.salvage.live import backlog_of
+from warpdata.episodes.salvage.status import read_status
+from warpdata.episodes.salvage.unfinished import counts, is_recorded, open_recording
 from warpdata.errors import WarpError
 from warpdata.formats.episodedir.layout import RECORDING_FOLDER
 from warpdata.viewer.health import Health

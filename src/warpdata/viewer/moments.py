@@ -14,6 +14,7 @@ from warpdata._api import open_vectors
 from warpdata.errors import NoStepsError
 from warpdata.formats.manifest.model import VECTOR_KIND
 from warpdata.search.trajectory_words import TIMESTEPS
+from warpdata.sql.sqltext import literal
 from warpdata.timeline.episode import Episode
 from warpdata.viewer.published import as_published
 
@@ -75,7 +76,7 @@ class Moments:
         wanted = _FIRST_LOOK
         while True:
             looked = min(wanted, len(store))
-            ids, distances = store.search(store.get([key])[0], k=looked, filter=self._kind(kind))
+            ids, distances = store.search(store.get([key])[0], k=looked, where=self._kind(kind))
             rows = zip(store.metadata(ids), distances.tolist(), strict=True)
             found = _spread(asked, self._resolved(rows, opened, is_ours=is_ours), most)
             if len(found) >= most or len(ids) < looked or looked == len(store) or wanted >= _LONGEST_LOOK:
@@ -87,8 +88,8 @@ class Moments:
         store = self._store
         probe = np.zeros(store.dim, np.float32)
         probe[0] = 1
-        mine = {"episode_id": {"==": episode.id}}
-        ids, _ = store.search(probe, k=min(_OWN, len(store)), filter=mine, exact=True)
+        mine = f"episode_id = {literal(episode.id)}"
+        ids, _ = store.search(probe, k=min(_OWN, len(store)), where=mine, exact=True)
         found = dict(zip(ids.tolist(), store.metadata(ids), strict=True))
         here = {key: row for key, row in found.items() if row.get("file_path") == episode.address}
         if here:
@@ -99,11 +100,12 @@ class Moments:
             )
         return found
 
-    def _kind(self, collection: str | None) -> Mapping[str, Any] | None:
+    def _kind(self, collection: str | None) -> str | None:
         """Steps are compared with steps, and windows with windows."""
         if "collection" not in self._store.fields:
             return None
-        return {"collection": {"==" if collection == TIMESTEPS else "!=": TIMESTEPS}}
+        same = "=" if collection == TIMESTEPS else "is distinct from"
+        return f"collection {same} {literal(TIMESTEPS)}"
 
     def _resolved(self, rows: Any, opened: Opened, *, is_ours: bool) -> Iterator[Moment]:
         known: dict[str, Episode | None] = {}

@@ -14,12 +14,12 @@ from numpy.typing import NDArray
 from warpdata._api import divided_address, open_episodes
 from warpdata._api import open as open_address
 from warpdata.bytekit.process.locks import ThreadLock
-from warpdata.episodes.collection import Episodes
-from warpdata.episodes.draft import Draft, DraftSource
-from warpdata.episodes.edits import Edits
-from warpdata.episodes.facts import facts_of
-from warpdata.episodes.live import read_unfinished
-from warpdata.episodes.local import LocalDataset, LocalSource
+from warpdata.episodes.collection.draft import Draft, DraftSource
+from warpdata.episodes.collection.edits import Edits
+from warpdata.episodes.collection.episodes import Episodes
+from warpdata.episodes.collection.facts import facts_of
+from warpdata.episodes.collection.local import LocalDataset, LocalSource
+from warpdata.episodes.salvage.live import read_unfinished
 from warpdata.errors import WarpError
 from warpdata.formats.wshard.episode import WShardEpisode
 from warpdata.timeline.episode import Episode

@@ -15,7 +15,7 @@ from warpdata.bytekit.checksum import crc32c
 from warpdata.bytekit.io.commit import map_os_errors, write_at
 from warpdata.bytekit.io.ranges import read_at
 from warpdata.bytekit.process import system
-from warpdata.bytekit.process.forks import tell_in_child
+from warpdata.bytekit.process.forks import run_in_child
 from warpdata.bytekit.view import byte_view
 from warpdata.errors import (
     BadMagicError,
@@ -43,7 +43,7 @@ class GrowingFile:
         self.path = os.fspath(path)
         self.position = position
         self._fd = fd
-        tell_in_child(self)
+        run_in_child(self.in_child)
 
     @property
     def is_open(self) -> bool:

@@ -85,6 +85,10 @@ class NewFile:
             raise
         return start
 
+    def tell(self) -> int:
+        """Offset of the next `write`, as libraries ask for it."""
+        return self.position
+
     def write_in_large_pages(self, data: Buffer) -> None:
         """Append as `write` does, but only whole large pages; the rest is held back for the next call, or the end.
 

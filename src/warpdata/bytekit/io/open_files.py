@@ -11,7 +11,7 @@ import weakref
 from typing import Protocol
 
 from warpdata.bytekit.process import system
-from warpdata.bytekit.process.forks import tell_in_child
+from warpdata.bytekit.process.forks import PerProcess
 
 MOST_OPEN = 512
 SHARE_OF_ALLOWED = 3, 8
@@ -41,13 +41,13 @@ class OpenFiles:
         self.low = half if low is None else low
         """Descriptors below this number need not be added."""
         self.most_open = half if most_open is None else most_open
-        self.lock = threading.RLock()
+        self._lock = PerProcess(threading.RLock)
         self._files: dict[int, Claim] = {}
-        tell_in_child(self)
 
-    def in_child(self) -> None:
-        """The files are open in a forked child too; a thread that held the lock is not there."""
-        self.lock = threading.RLock()
+    @property
+    def lock(self) -> threading.RLock:
+        """The lock of this process; the files are open in forked children too."""
+        return self._lock()
 
     def add(self, fd: int, file: ClosedAndOpened) -> Claim:
         """Say that a file was opened."""

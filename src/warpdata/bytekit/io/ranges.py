@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
 
 from warpdata.bytekit.io.open_files import Claim, OpenFiles
 from warpdata.bytekit.process import system
+from warpdata.bytekit.reopen import Reopens
 from warpdata.bytekit.view import byte_view
 from warpdata.errors import BlobChangedError, BlobNotFoundError, PermissionError_, StoreError, TruncatedError
 
@@ -244,7 +245,7 @@ _FAR_PAGE_BYTES = 256 << 10
 _FAR_PAGES = 32
 
 
-class FarRangeReader:
+class FarRangeReader(Reopens):
     """Ranges of a reader that answers slowly: small ones come out of large pages, the last of which are kept."""
 
     def __init__(self, reader: RangeReader) -> None:
@@ -297,9 +298,6 @@ class FarRangeReader:
         """Close what it reads from."""
         self._pages.clear()
         self._reader.close()
-
-    def __reduce__(self) -> tuple[type[FarRangeReader], tuple[RangeReader]]:
-        return (FarRangeReader, (self._reader,))
 
 
 class FileRangeReader:
@@ -419,7 +417,7 @@ class FileStamp(NamedTuple):
         return cls(found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns)
 
 
-class MmapRangeReader:
+class MmapRangeReader(Reopens):
     """Ranges of a local file as views of a memory mapping: no copy, pages come as they are touched."""
 
     is_local = True
@@ -436,7 +434,17 @@ class MmapRangeReader:
     def read(self, start: int, end: int) -> memoryview:
         """Exactly the bytes [start, end) as a view of the mapping."""
         check_range(self, start, end)
+        self.check_not_truncated()
         return self._view[start:end]
+
+    def check_not_truncated(self) -> None:
+        """Raise TruncatedError if the file was cut since it was mapped: touching lost pages would end the process."""
+        try:
+            stamp = FileStamp.of_path(self.name)
+        except OSError:
+            return  # without its name the mapped file stays as it is
+        if stamp[:2] == self.stamp[:2]:
+            _check_size(stamp.size, self.size, self.name)
 
     def read_many(self, ranges: Sequence[Range]) -> list[memoryview]:
         """Exactly the bytes of each range as views of the mapping."""
@@ -452,9 +460,6 @@ class MmapRangeReader:
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-    def __reduce__(self) -> tuple[type[MmapRangeReader], tuple[str]]:
-        return (MmapRangeReader, (self.name,))
 
 
 OPEN_FILES = OpenFiles()
@@ -528,7 +533,17 @@ class LocalRangeReader(FileRangeReader):
         if view is None:
             with self._descriptor() as fd:
                 view = self._view = _mapped(fd, self.size, self.name)
+        else:
+            self.check_not_truncated()
         return view[start:end]
+
+    def check_not_truncated(self) -> None:
+        """Raise TruncatedError if the file was cut since it was opened: touching lost pages would end the process."""
+        if self._claim is None:
+            _check_size(os.fstat(self._fd).st_size, self.size, self.name)
+            return
+        with self._descriptor() as fd:
+            _check_size(os.fstat(fd).st_size, self.size, self.name)
 
     @contextlib.contextmanager
     def _descriptor(self) -> Iterator[int]:
@@ -597,13 +612,23 @@ class LocalRangeReader(FileRangeReader):
 
 
 def _mapped(fd: int, size: int, name: str) -> memoryview:
-    ends = os.fstat(fd).st_size
-    if ends < size:
-        raise TruncatedError(f"the file now ends at {ends}, before {size}", path=name)
+    _check_size(os.fstat(fd).st_size, size, name)
     try:
         return system.map_to_read(fd, size)
     except OSError as error:
         raise StoreError(f"cannot be mapped into memory ({error.strerror})", path=name) from None
+
+
+def _check_size(actual: int, expected: int, name: str) -> None:
+    if actual < expected:
+        raise TruncatedError(f"the file was truncated: expected {expected} bytes, got {actual}", path=name)
+
+
+def check_not_truncated(reader: RangeReader) -> None:
+    """Raise TruncatedError if a mapped file was cut since it was opened; other readers notice when they read."""
+    check = getattr(reader, "check_not_truncated", None)
+    if check is not None:
+        check()
 
 
 def total_bytes(ranges: Iterable[Range]) -> int:

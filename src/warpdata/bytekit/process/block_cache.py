@@ -7,7 +7,7 @@ import threading
 from collections import OrderedDict, deque
 from collections.abc import Collection, Hashable
 
-from warpdata.bytekit.process.forks import tell_in_child
+from warpdata.bytekit.process.forks import run_in_child
 
 DEFAULT_BYTES = 192 << 20
 """Enough for what a shuffle of small images has in play; `wd.keep_decoded` says otherwise."""
@@ -19,11 +19,10 @@ class KeptBlocks:
     def __init__(self, max_bytes: int = DEFAULT_BYTES) -> None:
         self._max_bytes = max_bytes
         self._owners = itertools.count(1)
-        self.in_child()
-        tell_in_child(self)
+        self._clear()
+        run_in_child(self._clear)  # the parent may have been changing this at the moment of the fork
 
-    def in_child(self) -> None:
-        """Keep nothing: the parent may have been changing this at the moment of the fork."""
+    def _clear(self) -> None:
         self._lock = threading.Lock()
         self._blocks: OrderedDict[tuple[int, Hashable], memoryview] = OrderedDict()
         self._names: dict[int, set[Hashable]] = {}

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator
 from warpdata.bytekit.io.commit import map_os_errors
 from warpdata.bytekit.io.ranges import check_regular
 from warpdata.bytekit.process import system
-from warpdata.bytekit.process.forks import tell_in_child, undivided
+from warpdata.bytekit.process.forks import PerProcess, run_in_child, undivided
 from warpdata.errors import BlobNotFoundError, NoLocksError, UnavailableError
 
 _BUSY = (errno.EAGAIN, errno.EACCES)
@@ -32,49 +32,16 @@ _MAX_TURNS = 1000
 
 
 class ThreadLock:
-    """A lock between the threads of a process; a forked child finds it free, whoever held it in the parent."""
+    """A lock between the threads of a process; free in a forked child, whichever thread held it in the parent."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
-        tell_in_child(self)
-
-    def in_child(self) -> None:
-        """Begin with a free lock."""
-        self._lock = threading.Lock()
+        self._lock = PerProcess(threading.Lock)
 
     def __enter__(self) -> None:
-        self._lock.acquire()
+        self._lock().acquire()
 
     def __exit__(self, *_: object) -> None:
-        self._lock.release()
-
-
-class Places:
-    """So many places for the threads of a process, taken several at once; a forked child finds all of them free."""
-
-    def __init__(self, count: int) -> None:
-        self.count = count
-        self.in_child()
-        tell_in_child(self)
-
-    def in_child(self) -> None:
-        """Begin with free places."""
-        self._free = self.count
-        self._turn = threading.Condition()
-
-    @contextlib.contextmanager
-    def taken(self, count: int) -> Iterator[None]:
-        """Wait for `count` places, or for all where there are fewer, and hold them."""
-        count, turn = min(count, self.count), self._turn
-        with turn:
-            turn.wait_for(lambda: self._free >= count)
-            self._free -= count
-        try:
-            yield
-        finally:
-            with turn:
-                self._free += count
-                turn.notify_all()
+        self._lock().release()
 
 
 class FileLock:
@@ -87,7 +54,7 @@ class FileLock:
         self.path = path
         self.fd = fd
         self._removes = removes
-        tell_in_child(self)
+        run_in_child(self.let_go)  # the lock dies with the process that took it, and not with its children
 
     @classmethod
     def take(
@@ -154,10 +121,6 @@ class FileLock:
         fd, self.fd = self.fd, -1
         if fd >= 0:
             os.close(fd)
-
-    def in_child(self) -> None:
-        """The lock dies with the process that took it, and not with its children."""
-        self.let_go()
 
     def __enter__(self) -> FileLock:
         return self

@@ -6,14 +6,14 @@ import argparse
 from typing import TYPE_CHECKING, Any
 
 from warpdata.cli import exits
-from warpdata.cli.commands._runner import add_runner, ray_of
+from warpdata.cli.arguments import add_runner, ray_of
 from warpdata.cli.console import add_json_flag
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from warpdata.cli.console import Console
-    from warpdata.episodes.receipt import Receipt
+    from warpdata.episodes.salvage.receipt import Receipt
     from warpdata.formats.episodedir.images import VideoOptions
 
 

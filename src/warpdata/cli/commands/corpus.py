@@ -7,50 +7,86 @@ import os
 from typing import TYPE_CHECKING, Any, Unpack
 
 from warpdata.cli import exits
-from warpdata.cli.console import add_json_flag, human_bytes
+from warpdata.cli.arguments import add_actions
+from warpdata.cli.console import Output, add_json_flag, add_overwrite, human_bytes
 
 if TYPE_CHECKING:
     from warpdata.cli.console import Console
     from warpdata.corpora.batch import RowBatch
     from warpdata.corpora.source import FixedOrderSource, SourceKeywords
 
-_FILE_SUFFIXES = {
-    ".npz",
-    ".csv",
-    ".json",
-    ".jsonl",
-    ".parquet",
-    ".h5",
-    ".hdf5",
-    ".pt",
-    ".pth",
-    ".bin",
-    ".shard",
-    ".tar",
-}
-"""Names of files, which nobody gives a folder."""
+_FILE_SUFFIXES = (
+    *(".npz", ".csv", ".json", ".jsonl", ".parquet", ".h5", ".hdf5"),
+    *(".pt", ".pth", ".bin", ".shard", ".tar"),
+)
+"""Suffixes of files that cannot be written; a corpus folder has none of them."""
 
 _INPUT = "a corpus folder, a bf16 directory, or shard files in order; or their URLs (s3, gs, az, http)"
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The verbs of `warp corpus`."""
-    verbs = parser.add_subparsers(dest="verb", metavar="VERB", required=True)
-    for name, text, run_verb, add in _VERBS:
-        sub = verbs.add_parser(name, help=text, description=text)
-        add(sub)
-        sub.set_defaults(run_verb=run_verb)
-
-
-def run(args: argparse.Namespace, console: Console) -> int:
-    """Run the verb."""
-    code: int = args.run_verb(args, console)
-    return code
+def add_corpus(parser: argparse.ArgumentParser) -> None:
+    """Actions of `warp corpus`."""
+    add_actions(
+        parser,
+        {
+            "info": ("describe a corpus", _add_input),
+            "verify": ("check shards against corpus.json; exit code 3 if anything is damaged", _add_input),
+            "stats": ("mean, RMS and norms of the rows", _add_stats),
+            "head": ("the first rows, or those from --start", _add_head),
+            "convert": ("to a corpus, or a corpus to .npy or .safetensors", _add_convert),
+            "sample": ("random rows, the same for the same seed", _add_sample),
+        },
+    )
 
 
 def _add_input(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("paths", nargs="+", metavar="CORPUS", help=_INPUT)
     add_json_flag(parser)
+
+
+def _add_stats(parser: argparse.ArgumentParser) -> None:
+    _add_input(parser)
+    parser.add_argument("--recompute", action="store_true", help="read every row instead of corpus.json")
+
+
+def _add_head(parser: argparse.ArgumentParser) -> None:
+    _add_input(parser)
+    parser.add_argument("-n", "--rows", type=int, default=5, help="number of rows (5)")
+    parser.add_argument("--start", type=int, default=0, metavar="ROW", help="id of the first row (0)")
+
+
+def _add_sample(parser: argparse.ArgumentParser) -> None:
+    _add_input(parser)
+    parser.add_argument("-n", "--rows", type=int, default=5, help="number of rows (5)")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--fraction", type=float, help="choose by row id: the nested subsample of this size")
+    parser.add_argument(
+        "--out", metavar="FILE.npy", help="write the rows as float32 instead of printing them"
+    )
+
+
+def _add_convert(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("input", help=".npy, .safetensors, a bf16 directory, or a folder of shards")
+    parser.add_argument("output", help="a new corpus folder, or a .npy or .safetensors file")
+    add_overwrite(parser)
+    parser.add_argument("--dtype", choices=("f32", "f16", "bf16"), help="stored type of the rows")
+    parser.add_argument("--tensor", help="the tensor of a safetensors file")
+    parser.add_argument("--shard-mib", type=int, default=512, help="size of a shard in MiB (512)")
+    add_json_flag(parser)
+
+
+def run_corpus(args: argparse.Namespace, console: Console) -> Output:
+    """Run one action."""
+    if args.action == "info":
+        return corpus_info(args.paths)
+    actions = {
+        "verify": _verify,
+        "stats": _stats,
+        "head": _head,
+        "convert": _convert,
+        "sample": _sample,
+    }
+    return actions[args.action](args, console)
 
 
 def _open(paths: list[str], **options: Unpack[SourceKeywords]) -> FixedOrderSource:
@@ -59,12 +95,8 @@ def _open(paths: list[str], **options: Unpack[SourceKeywords]) -> FixedOrderSour
     return open_corpus(paths, **options)
 
 
-def _info(args: argparse.Namespace, console: Console) -> int:
-    return show_info(args.paths, console)
-
-
-def show_info(paths: list[str], console: Console) -> int:
-    """Print what a corpus holds."""
+def corpus_info(paths: list[str]) -> Output:
+    """Describe a corpus."""
     with _open(paths) as source:
         shards, record = source.shards, source.shards.record
         facts: dict[str, Any] = {
@@ -78,56 +110,59 @@ def show_info(paths: list[str], console: Console) -> int:
             "columns": {} if record is None else dict(record.columns),
             "provenance": {} if record is None else dict(record.provenance),
         }
-    console.emit(facts)
-    shown = {**facts, "payload_bytes": human_bytes(shards.payload_bytes)}
-    console.print_table([[key, _plain(value)] for key, value in shown.items()], ["corpus", ""])
-    return exits.OK
+    shown = {**facts, "payload_bytes": human_bytes(facts["payload_bytes"])}
+    columns: dict[str, Any] = {"corpus": lambda item: item[0], "": lambda item: _plain_text(item[1])}
+    return Output(facts, rows=list(shown.items()), columns=columns)
 
 
-def _verify(args: argparse.Namespace, console: Console) -> int:
+def _plain_text(value: Any) -> str:
+    if isinstance(value, dict):
+        return ", ".join(f"{key}={item}" for key, item in value.items()) or "-"
+    return "-" if value is None else str(value)
+
+
+def _verify(args: argparse.Namespace, console: Console) -> Output:
     from dataclasses import asdict
 
     findings: list[Any] = []
     with console.progress("verify") as bar:
         for path in args.paths:
             findings += corpus_findings(path, bar)
-    damaged = any(each.is_damage for each in findings)
-    console.emit({"is_damaged": damaged, "findings": [asdict(each) for each in findings]})
-    for each in findings:
-        mark = console.paint("damaged", "red") if each.is_damage else console.paint("odd", "yellow")
-        console.print(f"{mark}: {each.message}: {each.part}")
-    if not findings:
-        console.print("sound")
-    return exits.DAMAGED if damaged else exits.OK
+    damaged = any(finding.is_damage for finding in findings)
+    lines = [f"{'damaged' if f.is_damage else 'odd'}: {f.message}: {f.part}" for f in findings]
+    return Output(
+        {"is_damaged": damaged, "findings": [asdict(finding) for finding in findings]},
+        lines or ["sound"],
+        style={"damaged:": "red", "odd:": "yellow"},
+        code=exits.DAMAGED if damaged else exits.OK,
+    )
 
 
 def corpus_findings(path: str, bar: Any = None) -> list[Any]:
-    """Every finding about one corpus or shard, also where it does not open."""
+    """Every finding about one corpus or shard, also if it does not open."""
     from warpdata.bytekit.findings import FileFinding
     from warpdata.errors import AuthenticationError, UnavailableError, WarpError
-
-    try:
-        return _verified(path, bar)
-    except WarpError as error:
-        is_there = "://" in path or os.path.exists(path)
-        if not is_there or isinstance(error, UnavailableError | AuthenticationError):
-            raise  # nothing is known about bytes that did not come
-        deeper = [each for each in _deeper(path) if each.message != str(error)]
-        return [FileFinding.of(error, path), *deeper]
-
-
-def _verified(path: str, bar: Any) -> list[Any]:
-    """Every finding about one corpus or shard, here or in a store."""
     from warpdata.formats.gamsae.verify import verify_folder, verify_shard
 
-    with _open([path]) as source:
-        if "://" in path:
-            return _verified_remote(source, bar)
-    return verify_folder(path, bar) if os.path.isdir(path) else verify_shard(path)
+    try:
+        with _open([path]) as source:
+            if "://" in path:
+                return _remote_findings(source, bar)
+        return list(verify_folder(path, bar) if os.path.isdir(path) else verify_shard(path))
+    except WarpError as error:
+        exists = "://" in path or os.path.exists(path)
+        if not exists or isinstance(error, UnavailableError | AuthenticationError):
+            raise  # nothing is known about bytes that did not arrive
+        try:
+            deeper = list(verify_folder(path)) if os.path.isdir(path) else []
+        except WarpError:
+            deeper = []
+        others = [finding for finding in deeper if finding.message != str(error)]
+        return [FileFinding.of(error, path), *others]
 
 
-def _verified_remote(source: Any, bar: Any) -> list[Any]:
-    """All bytes of a corpus in a store are read where corpus.json can judge them."""
+def _remote_findings(source: Any, bar: Any) -> list[Any]:
+    """Read all bytes of a corpus in a store that corpus.json has checksums of."""
     from warpdata.formats.gamsae.verify import verify_reader
 
     record, findings = source.shards.record, []
@@ -140,136 +175,85 @@ def _verified_remote(source: Any, bar: Any) -> list[Any]:
     return findings
 
 
-def _deeper(path: str) -> list[Any]:
-    """What can still be said about the shards of a folder that does not open."""
-    from warpdata.errors import WarpError
-    from warpdata.formats.gamsae.verify import verify_folder
-
-    try:
-        return list(verify_folder(path)) if os.path.isdir(path) else []
-    except WarpError:
-        return []
-
-
-def _add_stats(parser: argparse.ArgumentParser) -> None:
-    _add_input(parser)
-    parser.add_argument("--recompute", action="store_true", help="read every row instead of corpus.json")
-
-
-def _stats(args: argparse.Namespace, console: Console) -> int:
+def _stats(args: argparse.Namespace, console: Console) -> Output:
     from warpdata.corpora.statistics import RowStatistics
 
     with _open(args.paths) as source, console.progress("stats") as bar:
         record = source.shards.record
         if record is not None and record.statistics is not None and not args.recompute:
-            found = dict(record.statistics)
+            stats = dict(record.statistics)
         else:
             statistics = RowStatistics(source.width)
             for batch in source:
                 statistics.update(batch.rows)
                 bar(source.position, source.total_rows)
-            found = statistics.to_dict()
-    console.emit(found)
-    for name in ("rows", "nonfinite_rows", "norm_mean", "norm_rms", "norm_max"):
-        console.print(console.fitted(f"{name:<15} {found[name]:.6g}"))
-    for name in ("mean", "rms"):
-        console.print(console.fitted(f"{name:<15} {_short(found[name])}"))
-    return exits.OK
+            stats = statistics.to_dict()
+    scalars = ("rows", "nonfinite_rows", "norm_mean", "norm_rms", "norm_max")
+    lines = [f"{name:<15} {stats[name]:.6g}" for name in scalars]
+    lines += [f"{name:<15} {_short(stats[name])}" for name in ("mean", "rms")]
+    return Output(stats, lines, fit=True)
 
 
-def _add_head(parser: argparse.ArgumentParser) -> None:
-    _add_input(parser)
-    parser.add_argument("-n", "--rows", type=int, default=5, help="how many rows (5)")
-    parser.add_argument("--start", type=int, default=0, metavar="ROW", help="the id of the first row (0)")
-
-
-def _head(args: argparse.Namespace, console: Console) -> int:
+def _head(args: argparse.Namespace, _: Console) -> Output:
     if args.rows < 1:
-        raise ValueError("--rows is at least 1")
+        raise ValueError("--rows must be at least 1")
     with _open(args.paths, batch_rows=args.rows) as source:
         if args.start == source.total_rows:
             raise IndexError(f"row {args.start} of {source.total_rows}")
         source.seek(args.start)
-        found, left = [], args.rows
+        batches, left = [], args.rows
         while left > 0 and (batch := source.next_batch()) is not None:
-            found.append(_cut(batch, left))
-            left -= len(found[-1])
-    _show_rows(found, console)
-    return exits.OK
+            batches.append(_first_rows(batch, left))
+            left -= len(batches[-1])
+    return _rows_report(batches)
 
 
-def _add_sample(parser: argparse.ArgumentParser) -> None:
-    _add_input(parser)
-    parser.add_argument("-n", "--rows", type=int, default=5, help="how many rows (5)")
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--fraction", type=float, help="choose by row id: the nested subsample of this size")
-    parser.add_argument(
-        "--out", metavar="FILE.npy", help="write the rows as float32 instead of printing them"
-    )
-
-
-def _sample(args: argparse.Namespace, console: Console) -> int:
+def _sample(args: argparse.Namespace, _: Console) -> Output:
     if args.rows < 1:
-        raise ValueError("--rows is at least 1")
+        raise ValueError("--rows must be at least 1")
     if args.fraction == 0:
-        raise ValueError("a fraction of 0 has no rows; leave --fraction out for random ones")
+        raise ValueError("--fraction 0 selects no rows; omit it for random ones")
     size = 1 if args.fraction is None else 1024
     with _open(args.paths, dtype="float32", batch_rows=size) as source:
-        found = _random_sample(source, args) if args.fraction is None else _fraction_sample(source, args)
+        batches = _random_rows(source, args) if args.fraction is None else _fraction_rows(source, args)
     if args.out is None:
-        _show_rows(found, console)
-    else:
-        _save(found, args.out)
-        console.emit({"rows": sum(len(batch) for batch in found), "out": args.out})
-        console.print(f"{sum(len(batch) for batch in found)} rows: {args.out}")
-    return exits.OK
+        return _rows_report(batches)
+    _save(batches, args.out)
+    count = sum(len(batch) for batch in batches)
+    return Output({"rows": count, "out": args.out}, [f"{count} rows: {args.out}"])
 
 
-def _random_sample(source: FixedOrderSource, args: argparse.Namespace) -> list[RowBatch]:
+def _random_rows(source: FixedOrderSource, args: argparse.Namespace) -> list[RowBatch]:
     from warpdata.ordering.splitmix import random_ids
 
-    found = []
+    batches = []
     for row_id in random_ids(source.total_rows, args.rows, args.seed).tolist():
         source.seek(row_id)
-        batch = source.next_batch()
-        found += [] if batch is None else [batch]
-    return found
+        if (batch := source.next_batch()) is not None:
+            batches.append(batch)
+    return batches
 
 
-def _fraction_sample(source: FixedOrderSource, args: argparse.Namespace) -> list[RowBatch]:
+def _fraction_rows(source: FixedOrderSource, args: argparse.Namespace) -> list[RowBatch]:
     from warpdata.corpora.subsample import FractionRows
 
-    found: list[RowBatch] = []
+    batches: list[RowBatch] = []
     left = args.rows
     for batch in FractionRows(source, args.fraction):
-        found.append(_cut(batch, left))
-        left -= len(found[-1])
+        batches.append(_first_rows(batch, left))
+        left -= len(batches[-1])
         if left <= 0:
             break
-    return found
+    return batches
 
 
-def _add_convert(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("input", help=".npy, .safetensors, a bf16 directory, or a folder of shards")
-    parser.add_argument("output", help="a new corpus folder, or a .npy or .safetensors file")
-    parser.add_argument(
-        "--overwrite", action="store_true", help="replace a .npy or .safetensors file that exists"
-    )
-    parser.add_argument("--dtype", choices=("f32", "f16", "bf16"), help="stored type of the rows")
-    parser.add_argument("--tensor", help="which tensor of a safetensors file")
-    parser.add_argument("--shard-mib", type=int, default=512, help="size of a shard in MiB (512)")
-    add_json_flag(parser)
-
-
-def _convert(args: argparse.Namespace, console: Console) -> int:
+def _convert(args: argparse.Namespace, console: Console) -> Output:
     with console.progress("convert") as bar:
-        rows = _converted(args, bar)
-    console.emit({"rows": rows, "output": args.output})
-    console.print(f"{rows} rows: {args.output}")
-    return exits.OK
+        rows = _convert_rows(args, bar)
+    return Output({"rows": rows, "output": args.output}, [f"{rows} rows: {args.output}"])
 
 
-def _converted(args: argparse.Namespace, bar: Any) -> int:
+def _convert_rows(args: argparse.Namespace, bar: Any) -> int:
     from warpdata.convert.corpus_fill import ConvertOptions, folder_to_corpus
     from warpdata.convert.npy import corpus_to_npy, npy_to_corpus
     from warpdata.convert.safetensors import corpus_to_safetensors, safetensors_to_corpus
@@ -281,16 +265,13 @@ def _converted(args: argparse.Namespace, bar: Any) -> int:
             args.input, args.output, dtype=args.dtype, overwrite=args.overwrite, progress=bar
         )
     if suffix == ".safetensors":
+        tensor = args.tensor or "activations"
         return corpus_to_safetensors(
-            args.input,
-            args.output,
-            tensor=args.tensor or "activations",
-            overwrite=args.overwrite,
-            progress=bar,
+            args.input, args.output, tensor=tensor, overwrite=args.overwrite, progress=bar
         )
     if suffix in _FILE_SUFFIXES:
         raise ValueError(
-            f"rows cannot be written as {suffix}: name a .npy, a .safetensors or a new corpus folder"
+            f"rows cannot be written as {suffix}: use a .npy, a .safetensors or a new corpus folder"
         )
     if os.path.isdir(args.input):
         return folder_to_corpus(args.input, args.output, options)
@@ -298,23 +279,23 @@ def _converted(args: argparse.Namespace, bar: Any) -> int:
         return npy_to_corpus(args.input, args.output, options)
     if args.input.endswith(".safetensors"):
         return safetensors_to_corpus(args.input, args.output, tensor=args.tensor, options=options)
-    raise ValueError(f"cannot convert {args.input!r}: give .npy, .safetensors or a folder")
+    raise ValueError(f"cannot convert {args.input!r}: expected .npy, .safetensors or a folder")
 
 
-def _cut(batch: RowBatch, count: int) -> RowBatch:
+def _first_rows(batch: RowBatch, count: int) -> RowBatch:
     from warpdata.corpora.batch import RowBatch
 
     return RowBatch(batch.rows[:count], batch.row_ids[:count])
 
 
-def _show_rows(batches: list[RowBatch], console: Console) -> None:
-    pairs = [
-        (int(row_id), row.tolist())
+def _rows_report(batches: list[RowBatch]) -> Output:
+    rows = [
+        {"row_id": int(row_id), "values": _json_floats(row.tolist())}
         for batch in batches
         for row_id, row in zip(batch.row_ids, batch.rows, strict=True)
     ]
-    console.emit([{"row_id": row_id, "values": _json_floats(values)} for row_id, values in pairs])
-    console.print_table([[str(row_id), _short(values)] for row_id, values in pairs], ["row", "values"], [0])
+    columns: dict[str, Any] = {"row": "row_id", "values": lambda row: _short(row["values"])}
+    return Output(rows, rows=rows, columns=columns, right=("row",))
 
 
 def _json_floats(values: list[float]) -> list[float | str]:
@@ -334,22 +315,6 @@ def _save(batches: list[RowBatch], path: str) -> None:
     write_file(path, buffer.getvalue())
 
 
-def _short(values: list[float]) -> str:
-    shown = " ".join(f"{value:.5g}" for value in values[:8])
+def _short(values: list[Any]) -> str:
+    shown = " ".join(value if isinstance(value, str) else f"{value:.5g}" for value in values[:8])
     return shown + (f" … ({len(values)})" if len(values) > 8 else "")
-
-
-def _plain(value: Any) -> str:
-    if isinstance(value, dict):
-        return ", ".join(f"{key}={each}" for key, each in value.items()) or "-"
-    return "-" if value is None else str(value)
-
-
-_VERBS = (
-    ("info", "what a corpus holds", _info, _add_input),
-    ("verify", "check shards against corpus.json; exit code 3 if anything is damaged", _verify, _add_input),
-    ("stats", "mean, RMS and norms of the rows", _stats, _add_stats),
-    ("head", "the first rows, or those from --start", _head, _add_head),
-    ("convert", "to a corpus, or a corpus to .npy or .safetensors", _convert, _add_convert),
-    ("sample", "random rows, the same for the same seed", _sample, _add_sample),
-)

@@ -7,9 +7,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from warpdata.cli import exits
-from warpdata.cli.commands._address import FORMS, naming_errors
-from warpdata.cli.commands._dataset import add_catalog_argument
-from warpdata.cli.commands._runner import add_runner, ray_of
+from warpdata.cli.arguments import FORMS, add_catalog_argument, add_runner, naming_errors, ray_of
 from warpdata.cli.console import add_json_flag
 
 if TYPE_CHECKING:
@@ -75,7 +73,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace, console: Console) -> int:
     """Compute what is missing or changed, and keep it."""
     from warpdata._api.embedding import embed
-    from warpdata.cli.commands._function import function_of
+    from warpdata.cli.arguments import function_of
 
     embedder = function_of(args.embedder) if ":" in args.embedder else args.embedder
     with console.progress("embedding") as progress, naming_errors():

@@ -1,19 +1,30 @@
-"""`warp publish`: make files a version of a dataset."""
+"""Commands about published versions: `publish`, `versions`, `tags`, `diff`, `copy`, `list-remote`."""
 
 from __future__ import annotations
 
 import argparse
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from warpdata.cli import exits
-from warpdata.cli.commands._address import naming_errors
+from warpdata.cli.arguments import (
+    add_actions,
+    add_catalog_argument,
+    add_dataset_arguments,
+    naming_errors,
+    open_access,
+    open_named,
+    split_assignment,
+)
+from warpdata.cli.console import Output, add_json_flag, human_bytes
 
 if TYPE_CHECKING:
+    from warpdata.catalog.access import Catalog
     from warpdata.catalog.builder import DatasetBuilder
+    from warpdata.catalog.diff import PartChange
+    from warpdata.catalog.expiry import Expired
     from warpdata.cli.console import Console
 
 _PARTS = {
@@ -24,32 +35,25 @@ _PARTS = {
 _NAMES = {"activation_shards": "activations", "vector_index": "vectors"}
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
+def add_publish(parser: argparse.ArgumentParser) -> None:
     """Arguments of `warp publish`."""
-    from warpdata.cli.commands._dataset import add_catalog_argument
-    from warpdata.cli.console import add_json_flag
-
     parser.add_argument("dataset", help="workspace/name")
-    parser.add_argument(
-        "sources",
-        nargs="*",
-        metavar="SOURCE",
-        help="recordings (a root, directories, .wshard files, chunk lists, folders of them), a corpus, a vector file, "
-        "or table files (parquet, csv, jsonl): what each is is found out",
+    sources = (
+        "recordings (a root, directories, .wshard files, chunk lists, folders of them), a corpus, a vector file, or "
+        "table files (parquet, csv, jsonl); the kind is detected"
     )
-    parser.add_argument(
-        "--chunk-bytes", default="1GiB", metavar="SIZE", help="longer episodes are chunks (1GiB)"
-    )
+    parser.add_argument("sources", nargs="*", metavar="SOURCE", help=sources)
+    chunk = "longer episodes are stored in chunks (1GiB)"
+    parser.add_argument("--chunk-bytes", default="1GiB", metavar="SIZE", help=chunk)
     add_catalog_argument(parser)
     add_json_flag(parser)
     parser.add_argument("--table", action="append", default=[], nargs="+", metavar="NAME=FILES")
     parser.add_argument("--artifact", action="append", default=[], nargs="+", metavar="NAME[:KIND]=PATH")
     parser.add_argument("--webdataset", action="append", default=[], nargs="+", metavar="NAME=TARS")
-    parser.add_argument(
-        "--draft",
-        metavar="FOLDER",
-        help="edits of a version that `warp view` kept: its episodes as they show them, all else as it is",
+    draft = (
+        "edits of a version that `warp view` kept: its episodes with these edits, everything else unchanged"
     )
+    parser.add_argument("--draft", metavar="FOLDER", help=draft)
     parser.add_argument("--bind", action="append", default=[], metavar="TABLE.COLUMN=ARTIFACT[:REF_TYPE]")
     parser.add_argument("--optimize", action="store_true", help="write parquet again, sized for range reads")
     parser.add_argument("--zstd", action="store_true", help="compress packed tar shards in groups of members")
@@ -59,26 +63,25 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--description")
     parser.add_argument("--license")
     parser.add_argument("--sign", metavar="KEY.pem", help="put an Ed25519 signature beside the manifest")
-    repair = "read back blobs that are there already and replace damaged ones"
+    repair = "read existing blobs back and replace damaged ones"
     parser.add_argument("--repair", action="store_true", help=repair)
-    staging = "where to write on the way (default: on the catalog's disk, else in the cache folder)"
+    staging = "folder for temporary files (default: on the catalog's disk, else in the cache folder)"
     parser.add_argument("--staging", metavar="FOLDER", help=staging)
     extend = "add to the newest version instead of replacing it: files and rows join the parts of their name"
     parser.add_argument("--extend", action="store_true", help=extend)
-    lanes = "keep what models said about episodes of the newest version; of episodes that changed it is stale"
+    lanes = "keep the prediction lanes of the newest version; those of changed episodes are stale"
     parser.add_argument("--keep-lanes", action="store_true", help=lanes)
     parser.add_argument("--retries", type=int, default=0, help="try again when latest moved meanwhile")
 
 
-def run(args: argparse.Namespace, console: Console) -> int:
-    """Publish and print the version."""
+def run_publish(args: argparse.Namespace, console: Console) -> Output:
+    """Publish a version."""
     from warpdata.catalog.builder import DatasetBuilder
-    from warpdata.cli.console import human_bytes
 
     with (
         contextlib.ExitStack() as opened,
         DatasetBuilder(args.dataset, catalog=args.catalog, staging=args.staging) as builder,
-        _draft(builder, args) as revised,
+        _open_draft(builder, args) as revised,
         console.progress("sending") as progress,
     ):
         if args.extend:
@@ -87,7 +90,7 @@ def run(args: argparse.Namespace, console: Console) -> int:
             _keep_lanes(builder, args, opened)
         _add_parts(builder, args)
         notes = {"description": args.description, "license": args.license}
-        builder.describe(**{k: v for k, v in notes.items() if v is not None})
+        builder.describe(**{key: value for key, value in notes.items() if value is not None})
         done = builder.publish(
             set_latest=args.set_latest,
             tags=tuple(args.tag),
@@ -98,43 +101,39 @@ def run(args: argparse.Namespace, console: Console) -> int:
             repair=args.repair,
             progress=progress,
         )
-    console.emit(asdict(done))
-    console.print(str(done))
-    console.print(
-        f"{done.blobs_sent} blobs sent ({human_bytes(done.bytes_sent)}), {done.blobs_present} were there"
-    )
+    sent = f"{done.blobs_sent} blobs sent ({human_bytes(done.bytes_sent)}), {done.blobs_present} were there"
+    lines = [str(done), sent]
     if done.blobs_replaced:
-        console.print(f"{done.blobs_replaced} of them took the place of damaged ones")
+        lines.append(f"{done.blobs_replaced} of them took the place of damaged ones")
     if done.signed_by:
-        console.print(f"signed by {done.signed_by}")
+        lines.append(f"signed by {done.signed_by}")
     if not done.is_new and not done.blobs_sent:
-        console.print("this version was published before: nothing changed")
-    return exits.OK
+        lines.append("this version was published before: nothing changed")
+    return Output(asdict(done), lines)
 
 
 @contextlib.contextmanager
-def _draft(builder: DatasetBuilder, args: argparse.Namespace) -> Iterator[str | None]:
-    """The version a draft was made of, with its edits; open until it is published, and `latest` must still be it."""
+def _open_draft(builder: DatasetBuilder, args: argparse.Namespace) -> Iterator[str | None]:
+    """Apply the edits of a draft; yields the version it was made of, which `latest` must still name."""
     if args.draft is None:
         yield None
         return
     from warpdata._api import dataset
-    from warpdata.episodes.draft import Draft, drafted
+    from warpdata.episodes.collection.draft import Draft, drafted
 
     of = drafted(args.draft)
     if of is None or of.partition("@")[0] != args.dataset:
-        raise ValueError(f"{args.draft} is no draft of {args.dataset}" + (f" but of {of}" if of else ""))
+        raise ValueError(f"not a draft of {args.dataset}: {args.draft}" + (f" is one of {of}" if of else ""))
     with dataset(of, catalog=args.catalog) as before:
         builder.revise(before, Draft(before.episodes, args.draft, of=of).episodes())
         yield before.version
 
 
 def _keep_lanes(builder: DatasetBuilder, args: argparse.Namespace, opened: contextlib.ExitStack) -> None:
-    from warpdata._api import dataset
     from warpdata.errors import DatasetNotFoundError
 
     try:
-        newest = opened.enter_context(dataset(args.dataset, catalog=args.catalog))
+        newest = opened.enter_context(open_named(args))
     except DatasetNotFoundError:
         return
     builder.keep(newest, tables=[], artifacts=[lane.artifact.name for lane in newest.lanes.values()])
@@ -143,66 +142,296 @@ def _keep_lanes(builder: DatasetBuilder, args: argparse.Namespace, opened: conte
 def _add_parts(builder: DatasetBuilder, args: argparse.Namespace) -> None:
     from warpdata.formats.tarshard.writer import PackOptions
 
-    for kind, sources in _kinds(args.sources).items():
+    for kind, sources in _group_by_kind(args.sources).items():
         if kind == "episodes":
             builder.add_episodes("recordings", sources, chunk_bytes=args.chunk_bytes)
         elif kind == "table":
             builder.add_table("main", sources, optimize=args.optimize)
         else:
             builder.add_artifact(_NAMES[kind], sources, kind=kind)
-    for given in args.table:
-        name, source = _named(given)
+    for words in args.table:
+        name, source = _named_files(words)
         builder.add_table(name, source, optimize=args.optimize)
     options = PackOptions(compression="zstd") if args.zstd else None
-    for given in args.artifact:
-        name, source = _named(given)
+    for words in args.artifact:
+        name, source = _named_files(words)
         name, _, kind = name.partition(":")
         builder.add_artifact(name, source, kind=kind or "tar_shards", options=options)
-    for given in args.webdataset:
-        name, source = _named(given)
+    for words in args.webdataset:
+        name, source = _named_files(words)
         builder.add_webdataset(name, source)
-    for given in args.bind:
-        left, _, right = given.partition("=")
+    for word in args.bind:
+        left, _, right = word.partition("=")
         table, dot, column = left.partition(".")
         artifact, _, kind = right.partition(":")
         if not dot or not artifact:
-            raise ValueError(f"--bind is {given!r}; write TABLE.COLUMN=ARTIFACT:REF_TYPE")
+            raise ValueError(f"--bind is {word!r}; write TABLE.COLUMN=ARTIFACT:REF_TYPE")
         builder.bind(table, column, artifact, kind or "file")
 
 
-def _kinds(sources: list[str]) -> dict[str, list[Any]]:
-    """The sources by what they are."""
+def _group_by_kind(sources: list[str]) -> dict[str, list[Any]]:
     from warpdata._api import address_kind, divided_address, open_episodes
     from warpdata.catalog.filekinds import SUPPORTED
     from warpdata.catalog.rowsources import table_kind
     from warpdata.errors import BadMagicError
 
-    found: dict[str, list[Any]] = {}
+    groups: dict[str, list[Any]] = {}
     for source in sources:
         if table_kind(Path(source)) is not None:
-            found.setdefault("table", []).append(source)
+            groups.setdefault("table", []).append(source)
             continue
         if "://" in source:
-            raise ValueError(f"{source} is not on this machine: bring it here first, or use `warp copy`")
+            raise ValueError(f"{source} is not on this machine: download it first, or use `warp copy`")
         base, inside = divided_address(source)
         kind = address_kind(base)
         if kind == "dataset":
-            raise ValueError(f"{source} is no file or folder; `warp copy` copies published datasets")
+            raise ValueError(f"no such file or folder: {source}; `warp copy` copies published datasets")
         if kind not in _PARTS:
-            raise BadMagicError(
-                f"a {kind} cannot be published", path=source, hint=f"What can be: {SUPPORTED}."
-            )
+            raise BadMagicError(f"a {kind} cannot be published", path=source, hint=f"These can: {SUPPORTED}.")
         if inside is None:
-            found.setdefault(_PARTS[kind], []).append(source)
+            groups.setdefault(_PARTS[kind], []).append(source)
         else:
             with naming_errors():
-                found.setdefault("episodes", []).append(open_episodes(source))
-    return found
+                groups.setdefault("episodes", []).append(open_episodes(source))
+    return groups
 
 
-def _named(given: list[str]) -> tuple[str, Any]:
-    """`name=path` and the further paths the shell expanded a pattern to."""
-    name, equals, first = given[0].partition("=")
-    if not equals or not name or not first:
-        raise ValueError(f"{given[0]!r} is not NAME=PATH")
-    return name, first if len(given) == 1 else [first, *given[1:]]
+def _named_files(words: list[str]) -> tuple[str, Any]:
+    """`name=path` and the further paths of a pattern that the shell expanded."""
+    name, first = split_assignment(words[0])
+    return name, first if len(words) == 1 else [first, *words[1:]]
+
+
+def add_versions(parser: argparse.ArgumentParser) -> None:
+    """Actions of `warp versions`."""
+    add_actions(
+        parser,
+        {
+            "list": ("list the versions, newest first", _add_list),
+            "delete": ("delete versions", _add_delete),
+            "expire": ("delete old versions, or list them", _add_expire),
+        },
+    )
+
+
+def _add_list(parser: argparse.ArgumentParser) -> None:
+    add_dataset_arguments(parser)
+    parser.add_argument("-n", "--limit", type=int, metavar="N", help="list only the newest N versions")
+
+
+def _add_delete(parser: argparse.ArgumentParser) -> None:
+    add_dataset_arguments(parser)
+    parser.add_argument(
+        "versions", nargs="*", metavar="HASH", help="versions by their first 8 digits or more"
+    )
+
+
+def _add_expire(parser: argparse.ArgumentParser) -> None:
+    add_dataset_arguments(parser)
+    parser.add_argument("--keep", type=int, default=0, metavar="N", help="the newest N stay")
+    age = "only versions older than this, such as 30d or 12h"
+    parser.add_argument("--older-than", default="0s", metavar="AGE", help=age)
+    parser.add_argument("--delete", action="store_true", help="delete them (otherwise they are only listed)")
+
+
+def run_versions(args: argparse.Namespace, _: Console) -> Output:
+    """List, delete or expire; versions that latest or a tag points at always stay."""
+    if args.action == "list":
+        return _list_versions(args)
+    expired = _delete_versions(args) if args.action == "delete" else _expire_versions(args)
+    verb = "deleted" if expired.is_deleted else "would be deleted (add --delete)"
+    lines = [f"{expired.dataset_id}@{version}" for version in expired.versions]
+    lines.append(f"{len(expired.versions)} versions {verb}, {expired.kept} stay")
+    if expired.is_deleted and expired.versions:
+        lines.append("their blobs are reclaimed by `warp gc-remote --delete`")
+    return Output(asdict(expired), lines)
+
+
+def _list_versions(args: argparse.Namespace) -> Output:
+    with open_named(args) as dataset:
+        versions = dataset.versions(limit=args.limit)
+    lines = []
+    for version in versions:
+        marks = ", ".join((["latest"] if version.is_latest else []) + list(version.tags))
+        lines.append(f"{version.version[:12]} {version.created_at} {f'({marks})' if marks else ''}")
+        lines.append(f"    {version.rows} rows, {human_bytes(version.bytes)}  {version.message}")
+    style = {version.version[:12]: "yellow" for version in versions}
+    return Output([asdict(version) for version in versions], lines, style=style)
+
+
+def _delete_versions(args: argparse.Namespace) -> Expired:
+    from warpdata.catalog.expiry import delete_versions
+    from warpdata.catalog.names import parse_name
+
+    name = parse_name(args.dataset)
+    if str(name) != name.dataset_id and args.versions:
+        raise ValueError(f"name the dataset without a version ({name.dataset_id}), not {name}")
+    chosen = args.versions or ([name.hash_prefix] if name.hash_prefix else [])
+    if not chosen:
+        raise ValueError("no versions to delete: name them by the first digits of their hashes")
+    with open_access(args.catalog) as access:
+        return delete_versions(access, name, [word.removeprefix("@") for word in chosen])
+
+
+def _expire_versions(args: argparse.Namespace) -> Expired:
+    from warpdata.catalog.expiry import expire_versions
+    from warpdata.catalog.names import parse_duration, parse_name
+
+    name = parse_name(args.dataset)
+    if str(name) != name.dataset_id:
+        raise ValueError(f"name the dataset without a version ({name.dataset_id}), not {name}")
+    if not (args.keep or args.older_than != "0s"):
+        raise ValueError("nothing expires: give --keep N from 1 on, --older-than AGE, or both")
+    older_than_s = parse_duration(args.older_than)
+    with open_access(args.catalog) as access:
+        return expire_versions(
+            access, name, keep_last=args.keep, older_than_s=older_than_s, delete=args.delete
+        )
+
+
+def add_tags(parser: argparse.ArgumentParser) -> None:
+    """Actions of `warp tags`."""
+    add_actions(
+        parser,
+        {
+            "list": ("list the tags", add_dataset_arguments),
+            "set": ("set a tag on a version", _add_tag),
+            "delete": ("delete a tag; its version stays", _add_tag),
+        },
+    )
+
+
+def _add_tag(parser: argparse.ArgumentParser) -> None:
+    add_dataset_arguments(parser)
+    parser.add_argument("tag")
+
+
+def run_tags(args: argparse.Namespace, _: Console) -> Output:
+    """List, set or delete tags; prints the tags afterwards."""
+    from warpdata.catalog.history import delete_tag, list_tags, set_tag
+    from warpdata.catalog.names import parse_name
+
+    name = parse_name(args.dataset)
+    with open_access(args.catalog) as access:
+        if args.action == "delete":
+            delete_tag(access.catalogs[0], name, args.tag)
+        elif args.action == "set":
+            set_tag(access, access.catalogs[0], name, args.tag)
+        tags = list_tags(access.catalogs[0], name)
+    return Output(tags, [f"{tag}  {version[:12]}" for tag, version in tags.items()])
+
+
+def add_diff(parser: argparse.ArgumentParser) -> None:
+    """Arguments of `warp diff`."""
+    add_dataset_arguments(parser)
+    parser.add_argument("other", help="another dataset, or @hash or @tag of the same one")
+
+
+def run_diff(args: argparse.Namespace, _: Console) -> Output:
+    """Compare two manifests; no data is read."""
+    with open_named(args) as dataset:
+        diff = dataset.diff(args.other.removeprefix("@") if "/" not in args.other else args.other)
+    lines = [f"{diff.before[:12]} -> {diff.after[:12]}"]
+    if diff.is_empty:
+        return Output(diff.as_dict(), [*lines, "the same version"])
+    for kind, changes in (("table", diff.tables), ("artifact", diff.artifacts)):
+        lines += [_change_text(kind, change) for change in changes]
+    for sign, bindings in (("+", diff.bindings_added), ("-", diff.bindings_removed)):
+        lines += [f"{sign} binding {binding}" for binding in bindings]
+    shared, added = human_bytes(diff.bytes_shared), human_bytes(diff.bytes_added)
+    lines.append(f"rows {diff.rows_before} -> {diff.rows_after}; {shared} shared, {added} new")
+    return Output(diff.as_dict(), lines)
+
+
+def _change_text(kind: str, change: PartChange) -> str:
+    sign = {"added": "+", "removed": "-", "changed": "~"}[change.change]
+    parts = [
+        f"{sign} {kind} {change.name}: {change.rows_before or 0} -> {change.rows_after or 0} entries",
+        f"{len(change.shards_added)} shards added, {len(change.shards_removed)} removed",
+    ]
+    columns = {"new": change.columns_added, "gone": change.columns_removed, "changed": change.columns_changed}
+    return "; ".join(
+        [*parts, *(f"columns {key}: {', '.join(names)}" for key, names in columns.items() if names)]
+    )
+
+
+def add_copy(parser: argparse.ArgumentParser) -> None:
+    """Arguments of `warp copy`."""
+    add_dataset_arguments(parser, mode=False)
+    parser.add_argument("--to", required=True, metavar="CATALOG", help="the catalog to copy to")
+    parser.add_argument("--all", action="store_true", help="every version, oldest first")
+    parser.add_argument("--tags", action=argparse.BooleanOptionalAction, default=True, help="copy tags too")
+    latest = "move latest there (default: unless a version is named)"
+    parser.add_argument("--set-latest", action=argparse.BooleanOptionalAction, default=None, help=latest)
+
+
+def run_copy(args: argparse.Namespace, console: Console) -> Output:
+    """Copy the blobs and versions that the other catalog lacks."""
+    from warpdata.catalog.copying import copy_dataset
+    from warpdata.catalog.names import parse_name
+
+    with (
+        open_access(args.catalog, "remote") as source,
+        open_access(args.to, "remote") as target,
+        console.progress("copying") as progress,
+    ):
+        done = copy_dataset(
+            source,
+            target,
+            parse_name(args.dataset),
+            all_versions=args.all,
+            set_latest=args.set_latest,
+            tags=args.tags,
+            progress=progress,
+        )
+    lines = [f"{done.dataset_id}@{version}" for version in done.versions]
+    lines.append(f"{done.blobs_sent} blobs copied ({human_bytes(done.bytes_sent)}) to {done.target}")
+    return Output(asdict(done), lines)
+
+
+def add_list_remote(parser: argparse.ArgumentParser) -> None:
+    """Arguments of `warp list-remote`."""
+    parser.add_argument("workspace", nargs="?", default="", help="workspace/ (default: all)")
+    add_catalog_argument(parser)
+    add_json_flag(parser)
+
+
+def run_list_remote(args: argparse.Namespace, _: Console) -> Output:
+    """List names and latest versions; only pointers are read."""
+    from warpdata.catalog.history import list_datasets
+    from warpdata.errors import DatasetNotFoundError, nearest
+
+    with open_access(args.catalog) as access:
+        catalogs = _without_empty(access.catalogs)
+        rows = [
+            asdict(dataset) | {"catalog": catalog.address}
+            for catalog in catalogs
+            for dataset in list_datasets(catalog, args.workspace)
+        ]
+        if args.workspace and not rows:
+            name = args.workspace.strip("/")
+            known = {d.dataset_id.partition("/")[0] for c in catalogs for d in list_datasets(c)}
+            hint = f"There are: {', '.join(sorted(known)) or 'none'}.{nearest(name, known)}"
+            raise DatasetNotFoundError(f"no workspace {name!r}", hint=hint)
+    columns: dict[str, Any] = {
+        "dataset": "dataset_id",
+        "latest": lambda row: row["version"][:12],
+        "moves": "sequence",
+        "catalog": "catalog",
+    }
+    return Output(rows, rows=rows, columns=columns, right=("moves",))
+
+
+def _without_empty(catalogs: Sequence[Catalog]) -> Sequence[Catalog]:
+    """Catalogs that hold something, or all if none does: an empty one does not hide the others."""
+    from warpdata.catalog.dataset_list import is_empty
+    from warpdata.errors import StoreError
+
+    used = []
+    for catalog in catalogs:
+        try:
+            if catalog.store is None or not is_empty(catalog.store):
+                used.append(catalog)
+        except StoreError:  # cannot be listed: reading it reports the error
+            used.append(catalog)
+    return used or catalogs

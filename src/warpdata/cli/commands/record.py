@@ -1,20 +1,33 @@
-"""`warp record --demo`: record a simulated robot, to see the whole path without one."""
+"""Commands that record: `record`, `salvage`, `replay`, `demo`."""
 
 from __future__ import annotations
 
 import argparse
 import math
+import os
+import time
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from warpdata.cli import exits
-from warpdata.cli.commands._address import time_argument
-from warpdata.cli.console import add_json_flag
+from warpdata.cli.arguments import (
+    MOMENT,
+    add_address,
+    cut_episode,
+    moment_argument,
+    naming_errors,
+    open_one,
+    time_argument,
+)
+from warpdata.cli.console import Output, add_json_flag, add_overwrite, table
 
 if TYPE_CHECKING:
     from warpdata.cli.console import Console
 
+_DRAW_S = 0.1
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
+
+def add_record(parser: argparse.ArgumentParser) -> None:
     """Arguments of `warp record`."""
     parser.add_argument("root", help="the dataset root to add the episode to")
     parser.add_argument("--demo", action="store_true", required=True, help="record the simulated arm")
@@ -22,58 +35,183 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--duration",
         type=time_argument,
         metavar="TIME",
-        help="stop after this long, such as 5s; default: until Ctrl-C",
+        help="stop after this, such as 5s; default: until Ctrl-C",
     )
     parser.add_argument("--seconds", type=float, help="the same, as a number of seconds")
     parser.add_argument("--fast", action="store_true", help="do not wait for the clock; needs --duration")
-    parser.add_argument("--seed", type=int, default=0, help="what the arm does")
+    parser.add_argument("--seed", type=int, default=0, help="seed of the movement")
     add_json_flag(parser)
 
 
-def run(args: argparse.Namespace, console: Console) -> int:
+def run_record(args: argparse.Namespace, console: Console) -> Output:
     """Record until the time is over or Ctrl-C; the episode is finished either way."""
     if args.duration is not None:
         args.seconds = args.duration / 1e9
     if args.fast and args.seconds is None:
         raise ValueError("--fast needs --duration")
     if args.seconds is not None and not 0 < args.seconds < math.inf:
-        raise ValueError("--duration is positive")
-    from warpdata.episodes.demo_arm import describe_demo
-    from warpdata.episodes.local import LocalDatasetWriter
+        raise ValueError("--duration must be positive")
+    from warpdata._api import open_episode
+    from warpdata.episodes.collection.local import LocalDatasetWriter
+    from warpdata.episodes.demo_arm import demo_records, describe_demo
 
     writer = LocalDatasetWriter(args.root).new_episode()
+    start_ns, began = time.time_ns(), time.monotonic()
     try:
         with writer:
             describe_demo(writer, args.seed)
             console.print(f"recording {writer.path}" + ("" if args.seconds else "; Ctrl-C ends it"))
-            _record(writer, args)
+            for ts_ns, name, value in demo_records(args.seed, start_ns):
+                elapsed_s = (ts_ns - start_ns) / 1e9
+                if args.seconds is not None and elapsed_s >= args.seconds:
+                    break
+                if not args.fast and (ahead := elapsed_s - (time.monotonic() - began)) > 0:
+                    time.sleep(ahead)
+                writer.append(name, value, ts_ns)
     except KeyboardInterrupt:
         console.print("stopped by the user")
-    counts = _counts(writer.path)
-    console.emit({"episode": str(writer.path), "records": counts})
-    console.print(
-        f"finished {writer.path}: " + ", ".join(f"{name} {count}" for name, count in counts.items())
-    )
+    signals = open_episode(str(writer.path), edited=False).signals
+    counts = {name: len(signal) for name, signal in signals.items()}
+    listed = ", ".join(f"{name} {count}" for name, count in counts.items())
+    return Output({"episode": str(writer.path), "records": counts}, [f"finished {writer.path}: {listed}"])
+
+
+def add_salvage(parser: argparse.ArgumentParser) -> None:
+    """Arguments of `warp salvage`."""
+    what = "a .partial or its final name, a signal file, an episode directory, a root, ROOT#ID"
+    parser.add_argument("paths", nargs="+", metavar="PATH", help=what)
+    parser.add_argument("--output", help="where to write it (one PATH only)")
+    add_overwrite(parser)
+    add_json_flag(parser)
+
+
+def run_salvage(args: argparse.Namespace, console: Console) -> int:
+    """Salvage each path; one that fails does not stop the others."""
+    from warpdata.errors import WarpError
+
+    if args.output and len(args.paths) > 1:
+        raise ValueError("--output takes one PATH")
+    receipts: list[dict[str, Any]] = []
+    failed = False
+    for path in args.paths:
+        try:
+            receipts += _salvage(path, args, console)
+        except WarpError as error:
+            failed = True
+            console.error(error.code, str(error), error.hint)
+    console.emit(receipts)
+    if failed:
+        return exits.ERROR
+    return exits.OK if all(receipt["is_complete"] for receipt in receipts) else exits.DAMAGED
+
+
+def _salvage(path: str, args: argparse.Namespace, console: Console) -> list[dict[str, Any]]:
+    """One receipt, or one per unfinished episode of a root."""
+    from warpdata._api import divided_address
+    from warpdata.episodes.collection.listing import episode_path
+    from warpdata.episodes.salvage.recordings import salvage, salvage_folder
+
+    root, inside = divided_address(path)
+    if inside is not None and inside.isdigit() and os.path.isdir(root):
+        path = str(episode_path(Path(root), int(inside)))
+    if os.path.isdir(path):
+        if args.output:
+            raise ValueError("--output takes a file: a recording in a directory is finished in place")
+        receipts = salvage_folder(path, overwrite=args.overwrite)
+        if not receipts:
+            console.print(f"{path}: nothing to salvage")
+    else:
+        with console.progress("salvage") as bar:
+            receipts = [salvage(path, args.output, overwrite=args.overwrite, progress=bar)]
+    for receipt in receipts:
+        console.print_receipt(receipt)
+    return [receipt.to_json() for receipt in receipts]
+
+
+def add_replay(parser: argparse.ArgumentParser) -> None:
+    """Arguments of `warp replay`."""
+    add_address(parser, "an episode")
+    parser.add_argument("--speed", type=float, default=1.0, help="1 is the original timing")
+    parser.add_argument("--fast", action="store_true", help="as fast as possible")
+    parser.add_argument("--start", type=moment_argument, metavar="TIME", help=f"from here on: {MOMENT}")
+    parser.add_argument("--end", type=moment_argument, metavar="TIME", help="up to here")
+    parser.add_argument("--signal", action="append", metavar="NAME", help="only this one; may be repeated")
+    add_json_flag(parser)
+
+
+def run_replay(args: argparse.Namespace, console: Console) -> Output:
+    """Play, redrawing the table in a terminal; elsewhere only its last state is printed."""
+    from warpdata.episodes.collection.replay import replay
+
+    live = _LiveTable(console)
+    episode = cut_episode(open_one(args), args.start, args.end)
+    with naming_errors():
+        played = replay(episode, live, speed=None if args.fast else args.speed, signals=args.signal)
+    live.draw()
+    return Output({"played": played, "records": live.counts}, [f"{played} records played"])
+
+
+class _LiveTable:
+    """The last value of each signal, redrawn at most ten times a second."""
+
+    def __init__(self, console: Console) -> None:
+        self.counts: dict[str, int] = {}
+        self._console = console
+        self._last: dict[str, tuple[str, int]] = {}
+        self._first_ns: int | None = None
+        self._drawn_s = 0.0
+        self._lines = 0
+
+    def __call__(self, name: str, value: Any, ts_ns: int) -> None:
+        self._first_ns = ts_ns if self._first_ns is None else self._first_ns
+        self.counts[name] = self.counts.get(name, 0) + 1
+        self._last[name] = (_value_text(value), ts_ns - self._first_ns)
+        if self._console.out.isatty() and time.monotonic() - self._drawn_s > _DRAW_S:
+            self.draw()
+
+    def draw(self) -> None:
+        """Print the table over the previous one."""
+        if self._lines and self._console.out.isatty():
+            self._console.out.write(f"\x1b[{self._lines}A\x1b[J")
+        rows = [
+            [name, f"{at / 1e9:.3f}", str(self.counts[name]), text] for name, (text, at) in self._last.items()
+        ]
+        header = ["signal", "time", "records", "value"]
+        lines = table(rows, header, right=[1, 2], fit_width=self._console.fit_width)
+        for line in lines:
+            self._console.print(line)
+        self._lines = len(lines)
+        self._drawn_s = time.monotonic()
+
+
+def _value_text(value: Any) -> str:
+    import numpy as np
+
+    if isinstance(value, np.ndarray):
+        if value.size > 12:
+            return f"{value.dtype}{list(value.shape)} mean {value.mean():.2f}"
+        return np.array2string(value, precision=3, separator=" ").replace("\n", "")
+    return repr(value) if isinstance(value, str | bytes) else f"{value}"
+
+
+def add_demo(parser: argparse.ArgumentParser) -> None:
+    """Arguments of `warp demo`."""
+    where = "where to write; default: warp-demo here, or warp-demo-2, …"
+    parser.add_argument("folder", nargs="?", metavar="FOLDER", help=where)
+
+
+def run_demo(args: argparse.Namespace, console: Console) -> int:
+    """Run the demo; everything it makes stays in the folder."""
+    from warpdata.cli.demo_story import run_story
+
+    if args.folder is None:
+        number, folder = 1, Path("warp-demo")
+        while folder.exists():
+            number += 1
+            folder = Path(f"warp-demo-{number}")
+    else:
+        folder = Path(args.folder)
+    if folder.exists() and any(folder.iterdir()):
+        raise ValueError(f"folder is not empty: {folder}")
+    run_story(folder, console)
     return exits.OK
-
-
-def _record(writer: Any, args: argparse.Namespace) -> None:
-    import time
-
-    from warpdata.episodes.demo_arm import demo_records
-
-    start_ns, began = time.time_ns(), time.monotonic()
-    for ts_ns, name, value in demo_records(args.seed, start_ns):
-        elapsed_s = (ts_ns - start_ns) / 1e9
-        if args.seconds is not None and elapsed_s >= args.seconds:
-            return
-        if not args.fast and (ahead := elapsed_s - (time.monotonic() - began)) > 0:
-            time.sleep(ahead)
-        writer.append(name, value, ts_ns)
-
-
-def _counts(path: Any) -> dict[str, int]:
-    from warpdata.episodes.disk_episode import DiskEpisode
-
-    episode = DiskEpisode(path)
-    return {name: len(signal) for name, signal in episode.signals.items()}

@@ -70,7 +70,9 @@ def _add_search(actions: Any) -> None:
     _add_input(sub)
     sub.add_argument("-k", type=int, default=10, help="how many")
     sub.add_argument("--ef", type=int, default=64, help="effort: higher finds more of the true neighbours")
-    sub.add_argument("--filter", help="a condition on metadata, such as: label == 'cat' and score > 0.5")
+    sub.add_argument(
+        "--where", metavar="SQL", help="a condition on metadata, such as: label = 'cat' and score > 0.5"
+    )
     sub.add_argument("--exact", action="store_true", help="compare with every vector")
 
 
@@ -192,7 +194,7 @@ def _search(args: argparse.Namespace, console: Console) -> int:
 
     queries = _queries(args)
     with open_vectors(args.file) as store:
-        ids, distances = store.search(queries, args.k, args.ef, args.filter, args.exact)
+        ids, distances = store.search(queries, args.k, args.ef, args.where, args.exact)
         known = _known(store, ids[ids >= 0])
     results = [
         [{"id": i, "distance": d, **known.get(i, {})} for i, d in zip(row, away, strict=True) if i >= 0]

@@ -15,7 +15,7 @@ from warpdata.convert.kept_values import packed
 from warpdata.convert.npz_file import NpzFile
 from warpdata.convert.place import Place
 from warpdata.convert.stepped import ChainedRows, EpisodeColumn, PartRows, Parts, Rows, SteppedEpisodes
-from warpdata.episodes.collection import Episodes
+from warpdata.episodes.collection.episodes import Episodes
 from warpdata.errors import BadMagicError, BlobNotFoundError, CorruptLayoutError
 from warpdata.timeline.meta import Role
 

@@ -20,7 +20,7 @@ from warpdata.convert.each_episode import OnError, Progress
 from warpdata.convert.exporting import Part, StepColumn, StepRows, StepWriter, source_id, write_set
 from warpdata.convert.npz_file import write_npz
 from warpdata.convert.receipt import RECEIPT_FILE, ConversionReceipt, Note, note_of
-from warpdata.episodes.collection import Episodes
+from warpdata.episodes.collection.episodes import Episodes
 from warpdata.errors import SchemaMismatchError, require_word
 
 _FIRST_TIME = "20000101T000000F"

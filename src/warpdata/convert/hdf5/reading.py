@@ -23,7 +23,7 @@ from warpdata.convert.mapping import FileMapping
 from warpdata.convert.place import Place
 from warpdata.convert.set_notes import MAX_DOCUMENT_BYTES
 from warpdata.convert.stepped import Parts, SteppedEpisodes
-from warpdata.episodes.collection import Episodes
+from warpdata.episodes.collection.episodes import Episodes
 from warpdata.errors import BlobNotFoundError
 
 SUFFIXES = (".hdf5", ".h5", ".hdf")

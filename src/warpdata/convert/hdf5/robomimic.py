@@ -28,7 +28,7 @@ from warpdata.convert.hdf5.file import Hdf5Out, writing
 from warpdata.convert.hdf5.layouts import OWN_DOCUMENT
 from warpdata.convert.kept_values import packed, unpacked
 from warpdata.convert.receipt import ConversionReceipt, Note, called
-from warpdata.episodes.collection import Episodes
+from warpdata.episodes.collection.episodes import Episodes
 from warpdata.errors import CorruptLayoutError, require_word
 
 _DEMO = re.compile(r"demo_\d+")

@@ -9,7 +9,7 @@ from warpdata.convert.lerobot.documents import INFO
 from warpdata.convert.lerobot.reading import open_set
 from warpdata.convert.lerobot.writing import write
 from warpdata.convert.place import Place
-from warpdata.episodes.collection import Episodes
+from warpdata.episodes.collection.episodes import Episodes
 
 __all__ = ["matches", "read", "write"]
 

@@ -16,7 +16,7 @@ from warpdata.convert.lerobot.documents import DEFAULTS, restored_numbers
 from warpdata.convert.lerobot.features import Feature, Features, features_of
 from warpdata.convert.lerobot.reading import FORMAT, TASK
 from warpdata.convert.lerobot.statistics import FrameCounts, SetStatistics
-from warpdata.episodes.collection import Episodes
+from warpdata.episodes.collection.episodes import Episodes
 from warpdata.errors import MissingExtraError, SchemaMismatchError, nearest, require_kind
 from warpdata.timeline.signal import Signal
 

@@ -23,11 +23,11 @@ from warpdata.convert.lerobot.reading import FORMAT, TASK
 from warpdata.convert.lerobot.statistics import QUANTILES, FrameCounts, of_rows
 from warpdata.convert.receipt import Note
 from warpdata.convert.set_notes import EpisodeNotes
-from warpdata.episodes.camera import VideoFile
-from warpdata.episodes.content_sums import RowsSum
-from warpdata.episodes.encode_cameras import RawCamera, encode_cameras
-from warpdata.episodes.encoded import EncodedRun, encoded_run
-from warpdata.episodes.signals import VideoSignal
+from warpdata.episodes.forms.content_sums import RowsSum
+from warpdata.episodes.forms.encode_cameras import RawCamera, encode_cameras
+from warpdata.episodes.record.camera import VideoFile
+from warpdata.episodes.sources.encoded import EncodedRun, encoded_run
+from warpdata.episodes.sources.signals import VideoSignal
 from warpdata.errors import SchemaMismatchError
 from warpdata.formats.episodedir.images import STILL_CODECS, FrameShape, VideoOptions
 from warpdata.formats.episodedir.video import encode_png

@@ -28,7 +28,7 @@ from warpdata.convert.place import check_inside
 from warpdata.convert.plain_names import under_own_names
 from warpdata.convert.receipt import ConversionReceipt
 from warpdata.convert.rows import measured_rate, stated_rate
-from warpdata.episodes.collection import Episodes
+from warpdata.episodes.collection.episodes import Episodes
 from warpdata.errors import ConflictError, SchemaMismatchError, WarpError, nearest
 from warpdata.formats.episodedir.images import VideoOptions
 from warpdata.formats.episodedir.sample_table import is_same_stream

@@ -1,55 +1,49 @@
-"""Write episodes as MCAP: messages of a recording as they were, every other signal as a topic of its own."""
+"""Write episodes as MCAP: messages of a recording unchanged, every other signal as a topic of its own.
+
+The adapter of the mcap library, which writes the files.
+"""
 
 from __future__ import annotations
 
 import heapq
 import json
 import os
-import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
 
-from warpdata.bytekit.dtype import dtype_of
-from warpdata.bytekit.io.commit import commit_file, commit_folder
-from warpdata.convert.each_episode import OnError, Progress, check_on_error, exported
+from warpdata._version import __version__
+from warpdata.bytekit.io.commit import commit_file
+from warpdata.convert.each_episode import OnError, Progress
+from warpdata.convert.episode_files import write_episode_files
 from warpdata.convert.exporting import source_id
 from warpdata.convert.kept_values import packed, unpacked
-from warpdata.convert.mcap.container import Compression, McapFile
-from warpdata.convert.messages import encoding
+from warpdata.convert.messages.encoding import SignalTopic
 from warpdata.convert.messages.episode import ATTACHMENTS, KEPT
 from warpdata.convert.messages.log import Attachment, LogChannel
 from warpdata.convert.messages.own import OWN, RECEIPT
-from warpdata.convert.messages.packets import decoder_config, stream_packet
-from warpdata.convert.messages.restored import RestoredTopic
-from warpdata.convert.plain_names import under_own_names
-from warpdata.convert.receipt import RECEIPT_FILE, ConversionReceipt, Note, note_of
-from warpdata.episodes.collection import Episodes
-from warpdata.episodes.encoded import EncodedRun, encoded_run
-from warpdata.errors import CorruptLayoutError, SchemaMismatchError
+from warpdata.convert.messages.restored import RestoredTopic, restore_topic
+from warpdata.convert.receipt import ConversionReceipt, Note, note_of
+from warpdata.episodes.collection.episodes import Episodes
+from warpdata.errors import (
+    CorruptLayoutError,
+    LimitExceededError,
+    MissingExtraError,
+    SchemaMismatchError,
+    nearest,
+)
 from warpdata.timeline.episode import Episode
-from warpdata.timeline.signal import Signal
 
-_ENCODINGS = {(3, "uint8"): "rgb8", (2, "uint8"): "mono8", (2, "uint16"): "16UC1"}
-_STILLS = {"mjpeg": "jpeg", "png": "png"}
-_VIDEOS = {"h264": "h264", "hevc": "h265", "av1": "av1"}
-_NOT_KEPT = (KEPT, "import", "signals", "static_file", "schema_version", "uid", "writer")
-_BLOCK_BYTES = 4 << 20
-_FRAME = "warpdata"
+Compression = Literal["zstd", "lz4", "none"]
 
-
-class Message(NamedTuple):
-    """One message on its way into a file; they sort by time, then by channel."""
-
-    log_ns: int
-    channel: int
-    sequence: int
-    publish_ns: int
-    data: bytes
+_NOT_STORED = (KEPT, "import", "signals", "static_file", "schema_version", "uid", "writer")
+_MAX_CHANNELS = 0xFFFF
+_BLOCK_ROWS = 256
+_INVALID_METADATA = (AttributeError, KeyError, IndexError, TypeError, ValueError)
+"""Raised by metadata of an episode that our reader did not make."""
 
 
 def write(
@@ -65,277 +59,171 @@ def write(
 
     Topics that came from a recording get their messages back, byte for byte, unless their signals were changed. Every
     other signal is a topic of ROS 2 messages (CDR): a stamp and a value, `sensor_msgs/CompressedImage` with pictures as
-    they are encoded, `sensor_msgs/Image` for frames that are not. `jobs` processes write files; `on_error="skip"`
-    leaves out episodes that cannot be read, and counts them.
+    they are encoded, `sensor_msgs/Image` for other frames. `jobs` processes write files; `on_error="skip"` leaves out
+    episodes that cannot be read, and counts them.
     """
-    episodes = under_own_names(episodes)
-    receipt = ConversionReceipt.of_export("mcap", episodes, target)
-    check_on_error(on_error)
-    if os.fspath(target).endswith(".mcap"):
-        if len(episodes) != 1:
-            raise ValueError(f"{target} is one file, and there are {len(episodes)} episodes: name a folder")
-        _write_file(episodes[0], Path(target), compression, receipt=receipt)
-        return receipt
-    with commit_folder(target) as folder:
-        work = partial(_write_part, folder, compression)
-        taken: set[str] = set()
-        for position, (name, notes) in exported(
-            episodes, work, jobs=jobs, on_error=on_error, receipt=receipt, progress=progress
-        ):
-            while name in taken:
-                name += "_"
-            taken.add(name)
-            (folder / f".{position}.part").rename(folder / f"{name}.mcap")
-            receipt.add(notes)
-        (folder / RECEIPT_FILE).write_bytes(receipt.document())
-    return receipt
-
-
-def _write_part(
-    folder: Path, compression: Compression, position: int, episode: Episode
-) -> tuple[str, dict[str, Note]]:
-    """One file under a name that no other has; what it is to be called, and what became of the signals."""
-    notes = _write_file(episode, folder / f".{position}.part", compression, durable=False)
-    return re.sub(r"[^A-Za-z0-9_.=+@-]", "_", source_id(episode)).lstrip(".") or "episode", notes
+    known = get_args(Compression)
+    if compression not in known:
+        hint = nearest(compression, known)
+        raise ValueError(f"unknown compression {compression!r} (choose from {', '.join(known)}).{hint}")
+    write_file = partial(_write_file, compression)
+    return write_episode_files(
+        "mcap", episodes, target, write_file, on_error=on_error, jobs=jobs, progress=progress
+    )
 
 
 def _write_file(
-    episode: Episode,
-    path: Path,
-    compression: Compression,
-    *,
-    durable: bool = True,
-    receipt: ConversionReceipt | None = None,
+    compression: Compression, episode: Episode, path: Path, receipt: ConversionReceipt | None
 ) -> dict[str, Note]:
-    """One episode as a file; one that is all of the target keeps the receipt too."""
-    made = _EpisodeMessages(episode)
-    with commit_file(path, replace=False, durable=durable) as out:
-        file = McapFile(out, profile=made.profile, compression=compression)
-        for channel in made.channels:
-            file.channel(channel)
-        for each in heapq.merge(*made.streams()):
-            file.message(each.channel, each.sequence, each.log_ns, each.publish_ns, each.data)
-        for attachment in made.attachments:
-            file.attachment(attachment)
-        for name, values in made.metadata:
-            file.metadata(name, values)
+    parts = _Parts(episode)
+    with commit_file(path, replace=False, durable=receipt is not None) as out:
+        writer = _open_writer(out, parts.profile, compression)
+        numbers = _register_channels(writer, parts.channels)
+        for message in heapq.merge(*parts.streams()):
+            writer.add_message(
+                numbers[message.channel], message.log_ns, message.data, message.publish_ns, message.sequence
+            )
+        for each in parts.attachments:
+            writer.add_attachment(each.create_ns, each.log_ns, each.name, each.media_type, each.data)
+        for name, values in parts.metadata:
+            writer.add_metadata(name, dict(values))
         if receipt is not None:
-            receipt.add(made.notes)
-        if receipt is not None and made.has_own:  # a recording that is all as it was gets nothing of ours
-            file.metadata(RECEIPT, {"receipt": receipt.document().decode()})
-        file.finish()
-    return made.notes
+            receipt.add(parts.notes)
+            if parts.has_own:  # an unchanged recording gets nothing of ours
+                writer.add_metadata(RECEIPT, {"receipt": receipt.document().decode()})
+        writer.finish()
+    return parts.notes
 
 
-_NOT_AS_KEPT = (AttributeError, KeyError, IndexError, TypeError, ValueError)
-"""What comes of metadata of an episode that is not as our reader made it."""
+def _open_writer(out: Any, profile: str, compression: Compression) -> Any:
+    try:
+        from mcap.writer import CompressionType, Writer
+    except ImportError:
+        raise MissingExtraError.for_extra("mcap", "mcap") from None
+    writer = Writer(out, compression=CompressionType[compression.upper()], enable_data_crcs=True)
+    writer.start(profile, f"warpdata {__version__}")
+    return writer
 
 
-@dataclass(frozen=True, slots=True)
-class _Own:
-    """A signal that gets a topic of its own."""
+def _register_channels(writer: Any, channels: list[LogChannel]) -> list[int]:
+    """Declare all channels; their numbers in the file."""
+    if len(channels) > _MAX_CHANNELS:
+        raise LimitExceededError(f"{len(channels)} topics for one MCAP file (limit {_MAX_CHANNELS})")
+    schemas: dict[tuple[str, str, bytes], int] = {("", "", b""): 0}
+    numbers = []
+    for channel in channels:
+        schema = (channel.schema, channel.schema_encoding, channel.schema_data)
+        if schema not in schemas:
+            schemas[schema] = writer.register_schema(*schema)
+        about = dict(channel.metadata)
+        numbers.append(
+            writer.register_channel(channel.topic, channel.message_encoding, schemas[schema], about)
+        )
+    return numbers
 
-    name: str
-    signal: Signal
-    run: EncodedRun | None
+
+class _Message(NamedTuple):
+    """A message to write; messages are sorted by time, then by channel."""
+
+    log_ns: int
+    channel: int
+    sequence: int
+    publish_ns: int
+    data: bytes
 
 
-class _EpisodeMessages:
-    """An episode as channels and messages."""
+class _Parts:
+    """An episode as channels, messages, attachments and metadata records."""
 
     def __init__(self, episode: Episode) -> None:
         self._episode = episode
         kept = episode.meta.get(KEPT)
         self._kept: Mapping[str, Any] = kept if isinstance(kept, Mapping) else {}
         self.notes: dict[str, Note] = {}
-        self._restored = [
-            topic for topic in map(self._restore, self._kept.get("channels", ())) if topic is not None
+        try:
+            self._restored = self._restore_topics()
+            self.attachments = self._restore_attachments()
+            stored = [(str(each["name"]), dict(each["metadata"])) for each in self._kept.get("metadata", ())]
+        except _INVALID_METADATA as error:
+            raise CorruptLayoutError(
+                f"corrupted metadata of an imported recording ({error!r})", path=episode.source.place
+            ) from None
+        own = [(name, signal) for name, signal in episode.signals.items() if name not in self.notes]
+        for name, signal in own:
+            if len(signal) and signal.first_ts_ns < 0:
+                raise SchemaMismatchError(
+                    f"signal {name!r} has negative times, which MCAP cannot store",
+                    path=episode.source.place,
+                    hint="Move the episode in time first.",
+                )
+        self._own = {name: SignalTopic(name, signal) for name, signal in own}
+        self.notes |= {name: topic.note for name, topic in self._own.items()}
+        self.channels = [log.channels[0] for log in self._restored]
+        self.channels += [topic.channel for topic in self._own.values()]
+        self.has_own = bool(self._own) or not self._kept
+        """Whether something did not come from a recording."""
+        self.metadata: list[tuple[str, Mapping[str, str]]] = [
+            record for record in stored if record[0] not in (OWN, RECEIPT)
         ]
-        for topic in self._restored:
-            for name in topic.signals:
-                self.notes[name] = note_of(episode.signals[name], "kept", "in the message it came from")
-        self.attachments = self._attachments()
-        self._own = [
-            self._own_signal(name, signal)
-            for name, signal in episode.signals.items()
-            if name not in self.notes
-        ]
-        self.channels = [topic.channel for topic in self._restored] + [
-            self._channel(each) for each in self._own
-        ]
-
-    @property
-    def has_own(self) -> bool:
-        """Whether there is anything that did not come from a recording."""
-        return bool(self._own) or not self._kept
+        if self.has_own:
+            meta = {key: value for key, value in episode.meta.items() if key not in _NOT_STORED}
+            about = {"id": source_id(episode), "static": packed(dict(episode.static)), "meta": packed(meta)}
+            self.metadata.append((OWN, {"episode": json.dumps(about, allow_nan=False)}))
 
     @property
     def profile(self) -> str:
-        """That of the source, where all is from it; that of ROS 2 for what we write."""
+        """Profile of the source if everything is from it, else that of ROS 2."""
         header = self._kept.get("header")
-        stated = header.get("profile") if isinstance(header, Mapping) else None
-        return stated if isinstance(stated, str) and not self._own else "ros2" if self._own else ""
+        profile = header.get("profile") if isinstance(header, Mapping) else ""
+        return "ros2" if self._own else profile if isinstance(profile, str) else ""
 
-    @property
-    def metadata(self) -> list[tuple[str, Mapping[str, str]]]:
-        """The records of the source, and one of ours where the episode has what no message says."""
-        found: list[tuple[str, Mapping[str, str]]] = []
-        try:
-            for each in self._kept.get("metadata", ()):
-                if each.get("name") not in (OWN, RECEIPT):
-                    found.append((str(each["name"]), dict(each["metadata"])))
-        except _NOT_AS_KEPT:
-            raise self._damaged("metadata") from None
-        told = {
-            "id": source_id(self._episode), "static": packed(dict(self._episode.static)),
-            "meta": packed({key: value for key, value in self._episode.meta.items() if key not in _NOT_KEPT}),
-        }  # fmt: skip
-        if self.has_own:
-            found.append((OWN, {"episode": json.dumps(told, allow_nan=False)}))
-        return found
-
-    def _restore(self, stated: Mapping[str, Any]) -> RestoredTopic | None:
-        schemas = self._kept.get("schemas", ())
-        try:
-            schema = schemas[stated["schema"]]
+    def _restore_topics(self) -> list[RestoredTopic]:
+        topics = []
+        for stated in self._kept.get("channels", ()):
+            schema = self._kept["schemas"][stated["schema"]]
             channel = LogChannel(
-                stated["topic"], schema["name"], schema["encoding"], unpacked(schema["data"]), stated["encoding"],
+                stated["topic"],
+                schema["name"],
+                schema["encoding"],
+                unpacked(schema["data"]),
+                stated["encoding"],
                 dict(stated["metadata"]),
-            )  # fmt: skip
-            return RestoredTopic.of(self._episode, channel, stated)
-        except _NOT_AS_KEPT:
-            raise self._damaged("topics") from None
+            )
+            topic = restore_topic(self._episode, channel, str(stated["signal"]), stated)
+            if topic is not None:
+                topics.append(topic)
+                for name in topic.signal_names:
+                    self.notes[name] = note_of(
+                        self._episode.signals[name], "kept", "in the message it came from"
+                    )
+        return topics
 
-    def _damaged(self, what: str) -> CorruptLayoutError:
-        return CorruptLayoutError(f"what is kept of the {what} is damaged", path=self._episode.source.place)
-
-    def _attachments(self) -> list[Attachment]:
-        listed, signal = self._kept.get("attachments"), self._episode.signals.get(ATTACHMENTS)
-        if not listed or signal is None or len(listed) != len(signal):
+    def _restore_attachments(self) -> list[Attachment]:
+        stated, signal = self._kept.get("attachments"), self._episode.signals.get(ATTACHMENTS)
+        if not stated or signal is None or len(stated) != len(signal):
             return []
         self.notes[ATTACHMENTS] = note_of(signal)
-        try:
-            return [
-                Attachment(each["name"], each["media_type"], each["log_ns"], each["create_ns"], value)
-                for each, (value, _) in zip(listed, signal, strict=True)
-            ]
-        except _NOT_AS_KEPT:
-            raise self._damaged("attachments") from None
+        return [
+            Attachment(each["name"], each["media_type"], each["log_ns"], each["create_ns"], value)
+            for each, (value, _) in zip(stated, signal, strict=True)
+        ]
 
-    # Signals that get topics of their own.
-
-    def _own_signal(self, name: str, signal: Signal) -> _Own:
-        if len(signal) and signal.first_ts_ns < 0:
-            raise SchemaMismatchError(
-                f"signal {name!r} has times before 0, which MCAP cannot hold", path=self._episode.source.place,
-                hint="Move the episode in time first.",
-            )  # fmt: skip
-        run = encoded_run(signal) if signal.meta.kind == "image" and len(signal) else None
-        copied = run is not None and _is_copied(run)
-        note = note_of(signal)
-        if run is not None and copied and run.stream.codec not in _STILLS:
-            note = note_of(signal, "kept", "packets copied, with their parameter sets before keyframes")
-        if run is not None and not copied:
-            lossless = run.stream.codec in ("ffv1", "png")
-            why = f"decoded from {run.stream.codec} to pixels"
-            note = note_of(signal, "kept" if lossless else "reencoded", why)
-        self.notes[name] = note
-        return _Own(name, signal, run if copied else None)
-
-    def _channel(self, each: _Own) -> LogChannel:
-        meta = each.signal.meta
-        told = {
-            "signal": each.name, "kind": meta.kind, "dtype": None if meta.is_object else dtype_of(meta.dtype).name,
-            "shape": list(meta.shape), "role": meta.role, "clock": meta.clock, "units": meta.units,
-            "names": None if meta.names is None else list(meta.names), "of": meta.of, "model": meta.model,
-        }  # fmt: skip
-        text = json.dumps({key: value for key, value in told.items() if value is not None})
-        topic = f"/{each.name}"
-        if each.run is not None and each.run.stream.codec in _VIDEOS:
-            return encoding.type_channel(topic, "foxglove_msgs/msg/CompressedVideo", encoding.VIDEO, text)
-        if each.run is not None:
-            return encoding.type_channel(topic, "sensor_msgs/msg/CompressedImage", encoding.PICTURE, text)
-        if _pixels(each.signal) is not None:
-            return encoding.type_channel(topic, "sensor_msgs/msg/Image", encoding.IMAGE, text)
-        return encoding.value_channel(topic, meta, text)
-
-    def streams(self) -> list[Iterator[Message]]:
-        """The messages of every channel, in the order of their times."""
-        found = [self._restored_messages(number, topic) for number, topic in enumerate(self._restored)]
-        for number, each in enumerate(self._own, len(found)):
-            found.append(self._own_messages(number, each))
-        return found
-
-    def _restored_messages(self, number: int, topic: RestoredTopic) -> Iterator[Message]:
-        for log_ns, publish_ns, sequence, data in topic.messages():
-            yield Message(log_ns, number, sequence, publish_ns, data)
-
-    def _own_messages(self, number: int, each: _Own) -> Iterator[Message]:
-        for count, (ts_ns, data) in enumerate(_messages(each)):
-            yield Message(ts_ns, number, count, ts_ns, data)
+    def streams(self) -> list[Iterator[_Message]]:
+        """Messages of every channel, ordered by time."""
+        restored = [_restored_messages(number, log) for number, log in enumerate(self._restored)]
+        own = enumerate(self._own.values(), len(restored))
+        return restored + [_own_messages(number, topic) for number, topic in own]
 
 
-def _pixels(signal: Signal) -> str | None:
-    """What ROS calls the pixels of a camera."""
-    meta = signal.meta
-    return _ENCODINGS.get((len(meta.shape), meta.dtype.name)) if meta.kind == "image" else None
+def _restored_messages(number: int, log: RestoredTopic) -> Iterator[_Message]:
+    stamps = log.stamps(0)
+    for low in range(0, len(stamps), _BLOCK_ROWS):
+        rows = np.arange(low, min(low + _BLOCK_ROWS, len(stamps)))
+        columns = (column[rows].tolist() for column in (stamps.log_ns, stamps.sequence, stamps.publish_ns))
+        for log_ns, sequence, publish_ns, data in zip(*columns, log.payloads(0, rows).split(), strict=True):
+            yield _Message(log_ns, number, sequence, publish_ns, bytes(data))
 
 
-def _messages(each: _Own) -> Iterator[tuple[int, bytes]]:
-    signal, meta = each.signal, each.signal.meta
-    if each.run is not None and each.run.stream.codec in _VIDEOS:
-        yield from _video_messages(each.run)
-        return
-    if each.run is not None:
-        kind = _STILLS[each.run.stream.codec]
-        for ts_ns, data in zip(each.run.ts_ns.tolist(), each.run.packets(), strict=True):
-            yield ts_ns, encoding.picture_message(ts_ns, _FRAME, kind, data)
-        return
-    pixels = _pixels(signal)
-    for start, stop in _blocks(signal):
-        times = np.asarray(signal._ts_in(range(start, stop)))
-        values = signal.rows(start, stop)
-        if pixels is not None:
-            made = [
-                encoding.image_message(ts, _FRAME, pixels, frame)
-                for ts, frame in zip(times.tolist(), values, strict=True)
-            ]
-        elif meta.is_object:
-            made = [
-                encoding.object_message(ts, value) for ts, value in zip(times.tolist(), values, strict=True)
-            ]
-        elif encoding.ros_type(meta.dtype) is None:
-            made = [
-                encoding.object_message(ts, np.ascontiguousarray(value).tobytes())
-                for ts, value in zip(times.tolist(), values, strict=True)
-            ]
-        else:
-            made = encoding.number_messages(times, values)
-        yield from zip(times.tolist(), made, strict=True)
-
-
-def _video_messages(run: EncodedRun) -> Iterator[tuple[int, bytes]]:
-    codec, name = run.stream.codec, _VIDEOS[run.stream.codec]
-    config = decoder_config(run.entry, codec)
-    for ts_ns, frame in zip(run.ts_ns.tolist(), run.frames(), strict=True):
-        data = stream_packet(frame.data, codec, config, is_keyframe=frame.is_keyframe)
-        yield ts_ns, encoding.video_message(ts_ns, _FRAME, name, data)
-
-
-def _is_copied(run: EncodedRun) -> bool:
-    """Whether the packets can be messages: none hidden, and of a video each shown when it is decoded."""
-    if not bool(run.shown.all()):
-        return False
-    if run.stream.codec in _STILLS:
-        return True
-    in_order = bool((np.diff(run.shows) == 1).all())
-    return run.stream.codec in _VIDEOS and in_order and decoder_config(run.entry, run.stream.codec) != b""
-
-
-def _blocks(signal: Signal) -> Iterator[tuple[int, int]]:
-    step = max(1, min(1 << 13, _BLOCK_BYTES // max(1, signal.meta.row_bytes)))
-    for start in range(0, len(signal), step):
-        yield start, min(start + step, len(signal))
-
-
-__all__ = ["write"]
+def _own_messages(number: int, topic: SignalTopic) -> Iterator[_Message]:
+    for sequence, (ts_ns, data) in enumerate(topic.messages()):
+        yield _Message(ts_ns, number, sequence, ts_ns, data)

@@ -1,7 +1,7 @@
-"""What the fields of many messages become: numbers of one shape, text, bytes, or nothing that a signal can hold.
+"""Values of one field over many messages, and what kind of signal can hold them.
 
-A decoder gives, for every field, a value per message (`Values`). What all messages agree on is a `Fact`; a signal is
-made from it without its values being read again.
+A decoder gives one value per message and field (`Values`). A `FieldSummary` describes the values of all messages; the
+signal is declared from it without reading the values again.
 """
 
 from __future__ import annotations
@@ -15,150 +15,140 @@ import numpy as np
 from numpy.typing import NDArray
 
 Values = NDArray[Any] | list[Any]
-"""Numbers of one shape as an array; anything else as a list: str, bytes, lists of str, arrays of several lengths."""
+"""Numbers of one shape as an array; otherwise a list of str, bytes, tuples of str, or arrays of several lengths."""
 
-MAX_PADDED = 8
+MAX_PADDING_FACTOR = 8
 """Lists of several lengths are padded unless that makes them this many times larger."""
-_MANY = 1 << 16
+MAX_PADDED_LENGTH = 1 << 16
 
-FactKind = Literal["numbers", "ragged", "text", "bytes", "texts", "names", "left"]
+FieldKind = Literal["numbers", "ragged", "text", "bytes", "texts", "names", "skipped"]
 
 
 @dataclass(frozen=True, slots=True)
-class Fact:
-    """What a field is in all messages so far."""
+class FieldSummary:
+    """What the values of a field have in common."""
 
-    kind: FactKind
+    kind: FieldKind
     dtype: str = ""
     shape: tuple[int, ...] = ()
-    """Of one value; of lists of several lengths, that of the longest."""
+    """Of one value; for lists of several lengths the longest."""
     items: int = 0
-    """How many numbers there are in all, to judge padding."""
+    """Total number of elements, to judge the cost of padding."""
     count: int = 0
     names: tuple[str, ...] = ()
     """The list of strings that is the same in every message."""
-    why: str = ""
+    reason: str = ""
+    """Why no signal can hold the field."""
 
-    def and_then(self, other: Fact) -> Fact:
-        """What it is in the messages of both."""
-        if self.kind == "left" or other.kind == "left":
-            return self if self.kind == "left" else other
+    def merge(self, other: FieldSummary) -> FieldSummary:
+        """Summary of the messages of both."""
+        if "skipped" in (self.kind, other.kind):
+            return self if self.kind == "skipped" else other
         count, items = self.count + other.count, self.items + other.items
         kinds = {self.kind, other.kind}
         if kinds == {"names"} and self.names == other.names:
             return replace(self, count=count)
         if kinds <= {"names", "texts"}:
-            return Fact("texts", count=count)
+            return FieldSummary("texts", count=count)
         if kinds <= {"text", "bytes"}:
-            return Fact("bytes" if "bytes" in kinds else "text", count=count)
+            return FieldSummary("bytes" if "bytes" in kinds else "text", count=count)
         if not kinds <= {"numbers", "ragged"}:
-            return Fact("left", why="its type changes")
-        dtype = _wider(self.dtype, other.dtype)
-        if dtype is None or len(self.shape) != len(other.shape) or self.shape[1:] != other.shape[1:]:
-            return Fact("left", why="its type or shape changes")
-        is_same = kinds == {"numbers"} and self.shape == other.shape
-        if is_same:
-            return Fact("numbers", dtype, self.shape, items, count)
+            return FieldSummary("skipped", reason="type changes")
+        dtypes = {self.dtype, other.dtype}
+        if dtypes == {"<i8", "<f8"}:  # JSON writes whole floats as integers
+            dtypes = {"<f8"}
+        if len(dtypes) > 1 or len(self.shape) != len(other.shape) or self.shape[1:] != other.shape[1:]:
+            return FieldSummary("skipped", reason="type or shape changes")
+        if kinds == {"numbers"} and self.shape == other.shape:
+            return FieldSummary("numbers", dtypes.pop(), self.shape, items, count)
         longest = max(self.shape[0], other.shape[0])
-        return Fact("ragged", dtype, (longest, *self.shape[1:]), items, count)
+        return FieldSummary("ragged", dtypes.pop(), (longest, *self.shape[1:]), items, count)
 
-    def settled(self) -> Fact:
-        """The fact when all messages are known: padding that costs too much is none."""
-        if self.kind == "ragged":
-            padded = int(np.prod(self.shape, dtype=object)) * self.count
-            if padded > MAX_PADDED * (self.items + 64) or self.shape[0] > _MANY:
-                return Fact("left", why="its length changes too much")
-        if self.kind in ("numbers", "ragged") and 0 in self.shape:
-            return Fact("left", why="it is empty")
-        return self
-
-
-def _wider(one: str, other: str) -> str | None:
-    """Whole numbers and floats of JSON go together as floats."""
-    if one == other:
-        return one
-    return "<f8" if {one, other} == {"<i8", "<f8"} else None
+    def finish(self, count: int) -> FieldSummary:
+        """Final summary for `count` messages; fields that are missing, empty or too uneven are skipped."""
+        reason = ""
+        if self.kind != "skipped" and self.count != count:
+            reason = "missing in some messages"
+        elif self.kind in ("numbers", "ragged") and 0 in self.shape:
+            reason = "always empty"
+        elif self.kind == "ragged":
+            padded = int(np.prod(self.shape, dtype=object)) * count
+            if padded > MAX_PADDING_FACTOR * (self.items + 64) or self.shape[0] > MAX_PADDED_LENGTH:
+                reason = "length changes too much"
+        return FieldSummary("skipped", reason=reason) if reason else self
 
 
-def fact_of(values: Values) -> Fact:
-    """What the values of one field have in common."""
+def summarize(values: Values) -> FieldSummary:
+    """Summary of the values of one field."""
     count = len(values)
     if isinstance(values, np.ndarray):
-        return Fact("numbers", values.dtype.str, values.shape[1:], values.size, count)
-    first = values[0] if values else None
-    if isinstance(first, str) and all(isinstance(each, str) for each in values):
-        is_text = all(_is_text(each) for each in values)
-        return Fact("text" if is_text else "bytes", count=count)
-    if isinstance(first, bytes | memoryview) and all(isinstance(each, bytes | memoryview) for each in values):
-        return Fact("bytes", count=count)
-    if isinstance(first, tuple) and all(isinstance(each, tuple) for each in values):
-        is_same = all(each == first for each in values)
-        return Fact("names", count=count, names=first) if is_same else Fact("texts", count=count)
-    if isinstance(first, np.ndarray) and all(isinstance(each, np.ndarray) for each in values):
-        found = Fact("numbers", first.dtype.str, first.shape, first.size, 1)
-        for each in values[1:]:
-            found = found.and_then(Fact("numbers", each.dtype.str, each.shape, each.size, 1))
-        return found
-    return Fact("left", why="its type changes")
+        return FieldSummary("numbers", values.dtype.str, values.shape[1:], values.size, count)
+    types = {type(value) for value in values}
+    if types == {str}:
+        is_utf8 = all(value.isascii() or _is_utf8(value) for value in values)
+        return FieldSummary("text" if is_utf8 else "bytes", count=count)
+    if types and types <= {bytes, memoryview}:
+        return FieldSummary("bytes", count=count)
+    if types == {tuple}:
+        is_same = all(value == values[0] for value in values)
+        return (
+            FieldSummary("names", count=count, names=values[0])
+            if is_same
+            else FieldSummary("texts", count=count)
+        )
+    if types == {np.ndarray}:
+        summaries = [FieldSummary("numbers", each.dtype.str, each.shape, each.size, 1) for each in values]
+        merged = summaries[0]
+        for summary in summaries[1:]:
+            merged = merged.merge(summary)
+        return merged
+    return FieldSummary("skipped", reason="type changes")
 
 
-def _is_text(value: str) -> bool:
-    """Whether it is text that UTF-8 can hold."""
-    return not any("\ud800" <= letter <= "\udfff" for letter in value) if not value.isascii() else True
+def _is_utf8(value: str) -> bool:
+    return not any("\ud800" <= letter <= "\udfff" for letter in value)
 
 
-def lengths_of(values: Values) -> NDArray[np.int64]:
-    """How long each list is."""
+def list_lengths(values: Values) -> NDArray[np.int64]:
+    """Length of each list."""
     if isinstance(values, np.ndarray):
         return np.full(len(values), values.shape[1], np.int64)
     return np.fromiter(map(len, values), np.int64, len(values))
 
 
-def conformed(values: Values, fact: Fact) -> NDArray[Any]:
-    """The values as the signal of a fact holds them."""
-    if fact.kind in ("numbers", "ragged"):
-        if isinstance(values, np.ndarray) and values.shape[1:] == fact.shape:
-            return values.astype(fact.dtype, copy=False)
-        out = np.zeros((len(values), *fact.shape), fact.dtype)
-        for row, each in enumerate(values):
-            out[row, : len(each)] = each
-        return out
-    found = np.empty(len(values), object)
-    found[:] = [_object(each, fact.kind) for each in values]
-    return found
+def to_array(values: Values, summary: FieldSummary) -> NDArray[Any]:
+    """Values as the signal of the field holds them: shorter lists are padded with zeros."""
+    if summary.kind in ("numbers", "ragged"):
+        if isinstance(values, np.ndarray) and values.shape[1:] == summary.shape:
+            return values.astype(summary.dtype, copy=False)
+        padded = np.zeros((len(values), *summary.shape), summary.dtype)
+        for row, value in enumerate(values):
+            padded[row, : len(value)] = value
+        return padded
+    if summary.kind == "texts":
+        values = [json.dumps(list(value)) for value in values]
+    elif summary.kind == "bytes":
+        values = [
+            value.encode("utf-8", "surrogateescape") if isinstance(value, str) else bytes(value)
+            for value in values
+        ]
+    objects = np.empty(len(values), object)
+    objects[:] = values
+    return objects
 
 
-def _object(value: Any, kind: FactKind) -> str | bytes:
-    if kind == "texts":
-        return json.dumps(list(value))
-    if kind == "text":
-        return str(value)
-    return value.encode("utf-8", "surrogateescape") if isinstance(value, str) else bytes(value)
-
-
-def gathered(pieces: Sequence[Any]) -> Values:
-    """Values given one by one: numbers of one type and shape as an array."""
-    first = pieces[0] if pieces else None
-    if isinstance(first, bool):
-        if all(isinstance(each, bool) for each in pieces):
-            return np.array(pieces, np.bool_)
-    elif isinstance(first, int | float):
-        return _numbers(pieces)
-    elif isinstance(first, np.ndarray) and all(
-        isinstance(each, np.ndarray) and each.shape == first.shape and each.dtype == first.dtype
-        for each in pieces
-    ):
-        return np.stack(pieces)
-    return list(pieces)
-
-
-def _numbers(pieces: Sequence[Any]) -> Values:
-    if all(isinstance(each, int) and not isinstance(each, bool) for each in pieces):
-        if all(-(1 << 63) <= each < 1 << 63 for each in pieces):
-            return np.array(pieces, "<i8")
-    elif all(isinstance(each, int | float) and not isinstance(each, bool) for each in pieces):
+def stack_values(values: Sequence[Any]) -> Values:
+    """Python values, one per message, as an array if all are numbers of one type and shape; else as a list."""
+    types = {type(value) for value in values}
+    if types == {np.ndarray}:
+        first = values[0]
+        if all(value.shape == first.shape and value.dtype == first.dtype for value in values):
+            return np.stack(values)
+    elif types == {bool}:
+        return np.array(values, np.bool_)
+    elif types and types <= {int, float}:
         try:
-            return np.array([float(each) for each in pieces], "<f8")
-        except OverflowError:  # a whole number that is larger than any float
-            return list(pieces)
-    return list(pieces)
+            return np.array(values, "<i8" if types == {int} else "<f8")
+        except OverflowError:  # an integer that fits no type
+            return list(values)
+    return list(values)

@@ -1,136 +1,172 @@
-"""A recording of messages as an episode: a signal for every field of a topic, and what it takes to write it again."""
+"""A recording of messages as an episode: a signal per field of a topic, and the metadata to write it again."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, get_args
 
 import numpy as np
-from numpy.typing import NDArray
 
 from warpdata.bytekit.jsontext import parse_json_object
 from warpdata.bytekit.lazy import cached_property
+from warpdata.bytekit.reopen import Reopens
 from warpdata.convert.kept_values import packed, unpacked
-from warpdata.convert.messages.log import Attachment, MessageLog
-from warpdata.convert.messages.own import OWN, own_signal
+from warpdata.convert.messages.log import MessageLog
+from warpdata.convert.messages.own import OWN, open_own_topic
 from warpdata.convert.messages.topic import TimeKind, Topic
+from warpdata.convert.place import Place
 from warpdata.convert.plain_names import plain_name
-from warpdata.errors import WarpError, nearest
+from warpdata.episodes.collection.episodes import EpisodesSource
+from warpdata.errors import BlobNotFoundError, WarpError, nearest
+from warpdata.timeline.episode import Episode
+from warpdata.timeline.lazy_signals import LazySignals
 from warpdata.timeline.memory import ArraySignal
-from warpdata.timeline.meta import OBJECT, SignalMeta
+from warpdata.timeline.meta import OBJECT, Role, SignalMeta
 from warpdata.timeline.readonly import ReadOnlyDict
 from warpdata.timeline.signal import Signal
 from warpdata.timeline.source import EpisodeSource
 
 KEPT = "messages"
-"""The key of an episode's metadata under which stands what messages are made of."""
+"""Key in the metadata of an episode: channels, schemas and other records of the recording."""
 ATTACHMENTS = "message.attachments"
+
+FindRecordings = Callable[[Place], Mapping[str, list[str]]]
+"""Files of every recording by its id; one empty name if the place itself is the file."""
+OpenLog = Callable[[Place, list[str]], MessageLog]
+"""Opens the files of one recording."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """What the user said of reading messages."""
+    """Options of reading messages."""
 
-    time: TimeKind = "log"
-    actions: tuple[str, ...] = ()
-    topics: tuple[str, ...] | None = None
+    time: TimeKind
+    actions: tuple[str, ...]
+    topics: tuple[str, ...] | None
 
     @classmethod
     def of(cls, time: str, actions: Sequence[str], topics: Sequence[str] | None) -> Reading:
-        """The options, checked."""
+        """Checked options; a single topic may be given as a string."""
+        for kind in get_args(TimeKind):
+            if kind == time:
+                chosen = None if topics is None else (topics,) if isinstance(topics, str) else tuple(topics)
+                return cls(kind, (actions,) if isinstance(actions, str) else tuple(actions), chosen)
         known = get_args(TimeKind)
-        if time not in known:
-            raise ValueError(f"time is one of {', '.join(known)}, not {time!r}.{nearest(time, known)}")
-        listed = [actions] if isinstance(actions, str) else list(actions)
-        chosen = None if topics is None else tuple([topics] if isinstance(topics, str) else topics)
-        found: TimeKind = next(each for each in known if each == time)
-        return cls(found, tuple(listed), chosen)
+        raise ValueError(f"unknown time {time!r} (choose from {', '.join(known)}).{nearest(time, known)}")
 
 
-class MessageSource(EpisodeSource):
+class Recordings(Reopens, EpisodesSource):
+    """Recordings below a place, one episode each."""
+
+    def __init__(self, place: Place, reading: Reading, find: FindRecordings, open_log: OpenLog) -> None:
+        self._place, self._reading, self._open_log = place, reading, open_log
+        self._recordings = find(place)
+        if not self._recordings:
+            raise BlobNotFoundError("folder has no recording of this format", path=place.name)
+
+    @property
+    def name(self) -> str:
+        """Path or URL of the file or folder."""
+        return self._place.name
+
+    @property
+    def ids(self) -> Sequence[str]:
+        """Names of files and bags."""
+        return list(self._recordings)
+
+    def open(self, position: int) -> Episode:
+        """The recording at a position."""
+        name = self.ids[position]
+        log = self._open_log(self._place, self._recordings[name])
+        return Episode(MessageSource(name, log, self._reading))
+
+
+class MessageSource(Reopens, EpisodeSource):
     """One recording."""
 
     def __init__(self, id: str, log: MessageLog, reading: Reading) -> None:  # noqa: A002 - the word of the model
         self._id, self._log, self._reading = id, log, reading
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        return (MessageSource, (self._id, self._log, self._reading))
-
     @property
     def id(self) -> str:
-        """The name of the file or folder."""
+        """Name of the file or folder."""
         return self._id
 
     @property
     def place(self) -> str | None:
-        """Where it lies."""
+        """Path or URL of the recording."""
         return self._log.name
 
     @cached_property
     def _own(self) -> Mapping[str, Any]:
-        """What our own writer kept of the episode: its static items and metadata."""
+        """Static items and metadata that our writer stored."""
         for record in self._log.about["metadata"]:
             if record["name"] == OWN:
                 try:
-                    told = parse_json_object(record["metadata"].get("episode", "{}").encode())
-                    return {key: unpacked(value) for key, value in told.items()}
+                    stated = parse_json_object(record["metadata"].get("episode", "{}").encode())
+                    return {key: unpacked(value) for key, value in stated.items()}
                 except WarpError:
                     return {}
         return {}
 
+    def _own_items(self, key: str) -> dict[str, Any]:
+        items = self._own.get(key)
+        return dict(items) if isinstance(items, Mapping) else {}
+
+    @cached_property
+    def _chosen(self) -> list[int]:
+        """Numbers of the channels to read."""
+        names = [channel.topic for channel in self._log.channels]
+        for topic in (*self._reading.actions, *(self._reading.topics or ())):
+            if topic not in names:
+                raise ValueError(f"{self._log.name} has no topic {topic!r}.{nearest(topic, names)}")
+        wanted = self._reading.topics
+        return [number for number, name in enumerate(names) if wanted is None or name in wanted]
+
     @cached_property
     def topics(self) -> list[Topic]:
-        """The topics that were asked for, each under a name of its own."""
-        channels = self._log.channels
-        known = [channel.topic for channel in channels]
-        for asked in (*self._reading.actions, *(self._reading.topics or ())):
-            if asked not in known:
-                raise ValueError(f"{self._log.name} has no topic {asked!r}.{nearest(asked, known)}")
-        found, taken = [], set()
-        for number, channel in enumerate(channels):
-            if self._reading.topics is not None and channel.topic not in self._reading.topics:
+        """The topics to read that warpdata did not write, each with its own first part of names."""
+        topics: dict[str, Topic] = {}
+        for number in self._chosen:
+            channel = self._log.channels[number]
+            if OWN in channel.metadata:
                 continue
-            base = plain_name(channel.topic)
-            chosen, again = base, 2
-            while chosen in taken:
-                chosen, again = f"{base}.{again}", again + 1
-            taken.add(chosen)
-            is_action = channel.topic in self._reading.actions
-            found.append(Topic(self._log, number, chosen, time=self._reading.time, is_action=is_action))
-        return found
+            base = _free_name(plain_name(channel.topic), topics)
+            role: Role | None = "action" if channel.topic in self._reading.actions else None
+            topics[base] = Topic(self._log, number, base, clock=base, time=self._reading.time, role=role)
+        return list(topics.values())
 
     @cached_property
     def signals(self) -> Mapping[str, Signal]:
-        """A signal for every field; the types of messages are looked at now, their values when they are asked for."""
-        makers: dict[str, Callable[[str], Signal]] = {}
-        for topic in self.topics:
-            if OWN in topic.channel.metadata:
-                makers |= own_signal(topic)
-                continue
-            if not len(topic):
-                continue
-            for field, make in topic.signals().items():
-                name = _free(f"{topic.base}/{plain_name(field)}", makers)
-                makers[name] = make
+        """A signal per field; types are known now, values are read on use."""
+        openers: dict[str, Callable[[str], Signal]] = {}
+        topics = {topic.number: topic for topic in self.topics}
+        for number in self._chosen:
+            topic = topics.get(number)
+            if topic is None:
+                name, opener = open_own_topic(self._log, number)
+                openers[name] = opener
+            elif len(topic):
+                for label in topic.signal_names():
+                    name = _free_name(f"{topic.base}/{plain_name(label)}", openers)
+                    openers[name] = partial(topic.open_signal, label)
         if self._log.attachments:
-            makers[_free(ATTACHMENTS, makers)] = lambda _: _attachments(self._log.attachments)
-        return _Signals(makers)
+            openers[_free_name(ATTACHMENTS, openers)] = self._open_attachments
+        return LazySignals(lambda: openers, lambda name: openers[name](name))
 
     @cached_property
     def static(self) -> Mapping[str, Any]:
-        """Lists of names that do not change, what our own writer kept, and the task where a metadata record has it."""
-        found: dict[str, Any] = {}
+        """Lists of names that do not change, static items that our writer stored, and the task of a metadata record."""
+        items: dict[str, Any] = {}
         for topic in self.topics:
-            if OWN not in topic.channel.metadata:
-                found |= {f"{topic.base}/{plain_name(name)}": value for name, value in topic.static.items()}
-        own = self._own.get("static")
-        found |= dict(own) if isinstance(own, Mapping) else {}
-        for record in self._log.about.get("metadata", []):
-            told = record["metadata"]
-            if record["name"] != OWN and "task" in told:
-                found.setdefault("task", told["task"])
-        return ReadOnlyDict(found)
+            items |= {f"{topic.base}/{plain_name(name)}": names for name, names in topic.static.items()}
+        items |= self._own_items("static")
+        for record in self._log.about["metadata"]:
+            if record["name"] != OWN and "task" in record["metadata"]:
+                items.setdefault("task", record["metadata"]["task"])
+        return ReadOnlyDict(items)
 
     @cached_property
     def meta(self) -> Mapping[str, Any]:
@@ -138,88 +174,69 @@ class MessageSource(EpisodeSource):
         schemas: list[tuple[str, str, bytes]] = []
         channels = []
         for topic in self.topics:
-            channel = topic.channel
-            if OWN in channel.metadata:
-                continue
-            schema = (channel.schema, channel.schema_encoding, channel.schema_data)
+            schema = (topic.channel.schema, topic.channel.schema_encoding, topic.channel.schema_data)
             if schema not in schemas:
                 schemas.append(schema)
-            channels.append(_kept_channel(topic, schemas.index(schema)))
+            channels.append(_describe_topic(topic, schemas.index(schema)))
+        attachments = [
+            {
+                "name": each.name,
+                "media_type": each.media_type,
+                "log_ns": each.log_ns,
+                "create_ns": each.create_ns,
+            }
+            for each in self._log.attachments
+        ]
         kept = {
             **self._log.about,
-            "schemas": [{"name": name, "encoding": encoding, "data": packed(data)} for name, encoding, data in schemas],
+            "schemas": [
+                {"name": name, "encoding": kind, "data": packed(data)} for name, kind, data in schemas
+            ],
             "channels": channels,
-            "attachments": [_told(each) for each in self._log.attachments],
-        }  # fmt: skip
-        own = self._own.get("meta")
-        more = dict(own) if isinstance(own, Mapping) else {}
-        return ReadOnlyDict({**more, KEPT: kept} if channels or not more else more)
+            "attachments": attachments,
+        }
+        own = self._own_items("meta")
+        return ReadOnlyDict({**own, KEPT: kept} if channels or not own else own)
 
     def stored_bytes(self) -> int:
-        """The bytes of all messages."""
+        """Size of all messages."""
         return sum(self._log.payload_bytes(number) for number in range(len(self._log.channels)))
 
+    def _open_attachments(self, _name: str) -> Signal:
+        attachments = self._log.attachments
+        data = np.empty(len(attachments), object)
+        data[:] = [each.data for each in attachments]
+        steps = np.arange(len(attachments))
+        times = (
+            np.maximum.accumulate(np.array([each.log_ns for each in attachments], np.int64) - steps) + steps
+        )
+        return ArraySignal(times, data, SignalMeta(OBJECT, (), "bytes", role="other"))
 
-def _kept_channel(topic: Topic, schema: int) -> dict[str, Any]:
+
+def _describe_topic(topic: Topic, schema: int) -> dict[str, Any]:
     payload = topic.payload
-    found: dict[str, Any] = {
-        "topic": topic.channel.topic, "signal": topic.base, "schema": schema,
-        "encoding": topic.channel.message_encoding, "metadata": dict(topic.channel.metadata),
-        "time": topic.time_used, "messages": len(topic),
-    }  # fmt: skip
+    stated: dict[str, Any] = {
+        "topic": topic.channel.topic,
+        "signal": topic.base,
+        "schema": schema,
+        "encoding": topic.channel.message_encoding,
+        "metadata": dict(topic.channel.metadata),
+        "time": topic.time_used,
+        "messages": len(topic),
+    }
     more = {
         "payload": None if payload is None else payload.to_json(),
         "payload_signal": None if payload is None else f"{topic.base}/{plain_name(payload.field)}",
         "moved_ns": topic.moved_ns,
         "not_decoded": topic.problem,
-        "only_in_messages": topic.left,
+        "only_in_messages": topic.skipped,
     }
-    return found | {key: value for key, value in more.items() if value}
+    return stated | {key: value for key, value in more.items() if value}
 
 
-def _free(name: str, taken: Mapping[str, Any]) -> str:
-    """The name, or the next one that is free."""
-    chosen, again = name, 2
+def _free_name(name: str, taken: Container[str]) -> str:
+    """The name, with a number if it is taken."""
+    chosen, number = name, 2
     while chosen in taken:
-        chosen, again = f"{name}.{again}", again + 1
+        chosen, number = f"{name}.{number}", number + 1
     return chosen
-
-
-def _told(each: Attachment) -> dict[str, Any]:
-    return {
-        "name": each.name,
-        "media_type": each.media_type,
-        "log_ns": each.log_ns,
-        "create_ns": each.create_ns,
-    }
-
-
-def _attachments(attachments: Sequence[Attachment]) -> Signal:
-    data = np.empty(len(attachments), object)
-    data[:] = [each.data for each in attachments]
-    steps = np.arange(len(attachments))
-    times: NDArray[np.int64] = np.array([each.log_ns for each in attachments], np.int64)
-    times = np.maximum.accumulate(times - steps) + steps
-    return ArraySignal(times, data, SignalMeta(OBJECT, (), "bytes", role="other"))
-
-
-class _Signals(Mapping[str, Signal]):
-    """The signals of a recording, each made when it is first asked for."""
-
-    def __init__(self, makers: Mapping[str, Callable[[str], Signal]]) -> None:
-        self._makers = makers
-        self._made: dict[str, Signal] = {}
-
-    def __getitem__(self, name: str) -> Signal:
-        if name not in self._made:
-            self._made[name] = self._makers[name](name)
-        return self._made[name]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._makers)
-
-    def __len__(self) -> int:
-        return len(self._makers)
-
-
-__all__ = ["ATTACHMENTS", "KEPT", "MessageSource", "Reading"]

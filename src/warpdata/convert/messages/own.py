@@ -1,4 +1,4 @@
-"""Topics that warpdata wrote for signals of other recordings: each is one signal again, as it was."""
+"""Topics that warpdata wrote, one per signal: each is read as the signal it was."""
 
 from __future__ import annotations
 
@@ -12,93 +12,91 @@ from numpy.typing import NDArray
 
 from warpdata.bytekit.dtype import dtype_named
 from warpdata.bytekit.jsontext import parse_json_object
-from warpdata.convert.messages.topic import Topic, TopicPictures
+from warpdata.convert.messages.log import MessageLog
+from warpdata.convert.messages.topic import Topic
 from warpdata.convert.rows import RowsSignal
 from warpdata.errors import CorruptLayoutError, WarpError
 from warpdata.timeline.meta import OBJECT, SignalMeta, as_kind, as_role
 from warpdata.timeline.signal import Signal
 
 OWN = "warpdata"
+"""Key in the metadata of a channel: description of the signal; and name of the metadata record of the episode."""
 RECEIPT = "warpdata.receipt"
-"""The metadata record of the receipt, in a file that was exported alone."""
-"""In the metadata of a channel: what the signal was that it was written from."""
-VALUE, DATA = "value", "data"
+"""Name of the metadata record with the receipt, in a file that was exported alone."""
 
 
-def own_signal(topic: Topic) -> dict[str, Callable[[str], Signal]]:
-    """The signal of a topic that warpdata wrote, under its own name."""
+def open_own_topic(log: MessageLog, number: int) -> tuple[str, Callable[[str], Signal]]:
+    """Name of the signal of a topic that warpdata wrote, and the function that opens it under a name."""
+    channel = log.channels[number]
     try:
-        told = parse_json_object(topic.channel.metadata[OWN].encode())
-        name, meta = str(told["signal"]), _meta(told)
+        stated = parse_json_object(channel.metadata[OWN].encode())
+        name, meta = str(stated["signal"]), _parse_meta(stated)
     except (WarpError, KeyError, TypeError, ValueError):
         raise CorruptLayoutError(
-            f"what topic {topic.channel.topic!r} says of its signal is damaged", path=topic.log.name
+            f"corrupted description of the signal of topic {channel.topic!r}", path=log.name
         ) from None
-    topic.clock, topic.role = meta.clock, meta.role
-    return {name: partial(_made, topic, meta)}
+    topic = Topic(log, number, name, clock=meta.clock, role=meta.role)
+    return name, partial(_make_signal, topic, meta)
 
 
-def _meta(told: Mapping[str, Any]) -> SignalMeta:
-    kind = as_kind(told["kind"])
-    dtype = OBJECT if kind in ("text", "bytes") else dtype_named(told["dtype"]).dtype
-    names, shape = told.get("names"), tuple(int(side) for side in told["shape"])
+def _parse_meta(stated: Mapping[str, Any]) -> SignalMeta:
+    kind = as_kind(stated["kind"])
+    names, shape = stated.get("names"), tuple(int(side) for side in stated["shape"])
     if min(shape, default=0) < 0:
         raise ValueError(shape)
     return SignalMeta(
-        dtype, shape, kind, told.get("units"),
-        None if names is None else tuple(map(str, names)), as_role(told["role"]), told.get("of"), told.get("model"),
-        told.get("clock"),
-    )  # fmt: skip
+        OBJECT if kind in ("text", "bytes") else dtype_named(stated["dtype"]).dtype,
+        shape,
+        kind,
+        stated.get("units"),
+        None if names is None else tuple(map(str, names)),
+        as_role(stated["role"]),
+        stated.get("of"),
+        stated.get("model"),
+        stated.get("clock"),
+    )
 
 
-def _made(topic: Topic, meta: SignalMeta, name: str) -> Signal:
+def _make_signal(topic: Topic, meta: SignalMeta, name: str) -> Signal:
     if not len(topic):
-        return RowsSignal(np.empty(0, np.int64), meta, partial(_none, meta), 0)
+        empty = np.empty((0, *meta.shape), meta.dtype)
+        return RowsSignal(np.empty(0, np.int64), meta, partial(_slice, empty), 0)
     payload = topic.payload
-    if payload is not None and payload.field == DATA and payload.kind == "stills":
-        return TopicPictures(topic, name, meta.role)
-    if payload is not None and payload.field == DATA and payload.kind == "video":
-        return topic.payload_signal(name)
-    return RowsSignal(partial(_times, topic), meta, partial(_rows, topic, meta), len(topic))
+    if payload is not None and payload.field == "data" and payload.kind in ("stills", "video"):
+        return topic.open_payload(name)
+    return RowsSignal(topic.read_times, meta, partial(_read_rows, topic, meta), len(topic))
 
 
-def _times(topic: Topic) -> NDArray[np.int64]:
-    return topic.times
+def _slice(array: NDArray[Any], low: int, high: int) -> NDArray[Any]:
+    return array[low:high]
 
 
-def _none(meta: SignalMeta, _low: int, _high: int) -> NDArray[Any]:
-    return np.empty((0, *meta.shape), meta.dtype)
-
-
-def _rows(topic: Topic, meta: SignalMeta, low: int, high: int) -> NDArray[Any]:
+def _read_rows(topic: Topic, meta: SignalMeta, low: int, high: int) -> NDArray[Any]:
     payload = topic.payload
-    if payload is not None and payload.pixels is not None:
-        found = topic.frames(low, high)
-    elif payload is not None:
-        found = topic.blobs(low, high)
-    elif VALUE in topic.facts:
-        found = topic.rows(VALUE, low, high)
-    else:
-        found = np.empty(0)
-    made = _conformed(found, meta, high - low)
-    if made is None:
+    values = np.empty(0)
+    if payload is not None:
+        values = topic.read_frames(low, high) if payload.pixels is not None else topic.read_blobs(low, high)
+    elif "value" in topic.fields:
+        values = topic.rows("value", low, high)
+    rows = _check_values(values, meta, high - low)
+    if rows is None:
         raise CorruptLayoutError(
-            f"topic {topic.channel.topic!r} does not hold what it says {topic.problem}".rstrip(),
+            f"values of topic {topic.channel.topic!r} do not match its description {topic.problem}".rstrip(),
             path=topic.log.name,
         )
-    return made
+    return rows
 
 
-def _conformed(found: NDArray[Any], meta: SignalMeta, count: int) -> NDArray[Any] | None:
-    """The values of messages as the signal had them; None where they cannot be its values."""
-    if len(found) != count or (meta.is_object and found.dtype != OBJECT):
+def _check_values(values: NDArray[Any], meta: SignalMeta, count: int) -> NDArray[Any] | None:
+    """Values in the type and shape of the signal; None if they do not have it."""
+    if len(values) != count or (meta.is_object and values.dtype != OBJECT):
         return None
     if meta.is_object:
-        return found if all(isinstance(each, str) == (meta.kind == "text") for each in found) else None
-    if found.dtype == OBJECT:  # elements that ROS has no type for are bytes
-        if any(not isinstance(each, bytes) or len(each) != meta.row_bytes for each in found):
+        return values if all(isinstance(value, str) == (meta.kind == "text") for value in values) else None
+    if values.dtype == OBJECT:  # ROS has no type for the elements: they were written as bytes
+        if any(not isinstance(value, bytes) or len(value) != meta.row_bytes for value in values):
             return None
-        found = np.stack([np.frombuffer(each, meta.dtype) for each in found])
-    if found.dtype != meta.dtype or found[:1].size != math.prod(meta.shape):
+        values = np.stack([np.frombuffer(value, meta.dtype) for value in values])
+    if values.dtype != meta.dtype or values[:1].size != math.prod(meta.shape):
         return None
-    return found.reshape(count, *meta.shape)
+    return values.reshape(count, *meta.shape)

@@ -1,180 +1,134 @@
-"""The messages of a topic, put together again from an episode that came from a recording."""
+"""Messages of a topic, rebuilt from the signals of an episode that was imported from a recording."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from warpdata.convert.messages.log import Ints, LogChannel, MessageLog, Payloads, Stamps
-from warpdata.convert.messages.payload import Payload, is_whole
-from warpdata.convert.messages.topic import (
-    BYTES,
-    ENVELOPE,
-    LOG_TIMES,
-    PUBLISH_TIMES,
-    SEQUENCE,
-    Topic,
-)
+from warpdata.convert.messages.payload import Payload, needs_content
+from warpdata.convert.messages.topic import BYTES, ENVELOPE, LOG_TIMES, PUBLISH_TIMES, SEQUENCE, Topic
 from warpdata.convert.plain_names import plain_name
-from warpdata.episodes.encoded import encoded_run
+from warpdata.episodes.sources.encoded import encoded_run
 from warpdata.errors import WarpError
 from warpdata.timeline.episode import Episode
 from warpdata.timeline.signal import Signal
 
-_BLOCK = 256
+_COMPARED_ROWS = 1 << 12
 
 
-class RestoredTopic:
-    """A topic whose messages an episode still has."""
+class RestoredTopic(MessageLog):
+    """A log of one channel, whose messages are in an episode."""
 
-    def __init__(
-        self, channel: LogChannel, base: str, parts: Mapping[str, Signal], payload: Payload | None
-    ) -> None:
-        self.channel, self.base = channel, base
-        self._parts, self._payload = parts, payload
-        self.signals: list[str] = []
-        """The names of all signals of the episode that are in the messages."""
-
-    @classmethod
-    def of(cls, episode: Episode, channel: LogChannel, stated: Mapping[str, Any]) -> RestoredTopic | None:
-        """The topic, or None where its signals are no longer what its messages say: those must be written instead."""
-        base, signals = str(stated["signal"]), episode.signals
-        payload = Payload.from_json(stated["payload"]) if "payload" in stated else None
-        if not stated.get("messages"):
-            return cls(channel, base, {}, None)
-        wanted = {LOG_TIMES, PUBLISH_TIMES, SEQUENCE, BYTES if payload is None else ENVELOPE}
-        parts = {name: signals[f"{base}/{name}"] for name in wanted if f"{base}/{name}" in signals}
-        if len(parts) != len(wanted) or len({len(each) for each in parts.values()}) != 1:
-            return None
-        if payload is not None:
-            content = signals.get(str(stated["payload_signal"]))
-            if content is None or len(content) != len(parts[LOG_TIMES]):
-                return None
-            parts["content"] = content
-        made = cls(channel, base, parts, payload)
-        return made if made._is_unchanged(episode, str(stated.get("time", "log"))) else None
-
-    def _is_unchanged(self, episode: Episode, time: str) -> bool:
-        """Whether every signal of the topic is what its messages say, values and times."""
-        log = _RestoredLog(self, episode.source.place or self.channel.topic)
-        topic = Topic(log, 0, self.base, time=time)  # type: ignore[arg-type]
-        try:
-            makers = topic.signals()
-            for field, make in makers.items():
-                name = next((each for each in _names(self.base, field) if each in episode.signals), None)
-                if name is None:
-                    return False
-                signal = episode.signals[name]
-                if not np.array_equal(signal.timestamps, topic.times):
-                    return False
-                is_content = self._payload is not None and field == self._payload.field
-                if not is_content and not field.startswith("message.") and not _equal(make(name), signal):
-                    return False
-                self.signals.append(name)
-        except WarpError:
-            return False
-        return True
-
-    def __len__(self) -> int:
-        return len(self._parts[LOG_TIMES]) if self._parts else 0
-
-    def column(self, name: str) -> Ints:
-        """All log or publish times, or sequence numbers."""
-        return np.asarray(self._parts[name].values(), np.int64)
-
-    def message_bytes(self, rows: Sequence[int]) -> list[bytes]:
-        """The messages of some records."""
-        name = BYTES if self._payload is None else ENVELOPE
-        low, high = min(rows), max(rows) + 1
-        stored = self._parts[name].rows(low, high)
-        if self._payload is None:
-            return [stored[row - low] for row in rows]
-        contents = _contents(self._parts["content"], self._payload, low, high, list(stored))
-        return [self._payload.message(stored[row - low], contents[row - low]) for row in rows]
-
-    def messages(self) -> Iterator[tuple[int, int, int, bytes]]:
-        """Log time, publish time, sequence and bytes of every message, in the order of log times."""
-        if not self._parts:
-            return
-        log, publish, sequence = (self.column(name) for name in (LOG_TIMES, PUBLISH_TIMES, SEQUENCE))
-        order = np.argsort(log, kind="stable")
-        for start in range(0, len(order), _BLOCK):
-            rows = order[start : start + _BLOCK].tolist()
-            for row, data in zip(rows, self.message_bytes(rows), strict=True):
-                yield int(log[row]), int(publish[row]), int(sequence[row]), data
-
-
-def _names(base: str, field: str) -> list[str]:
-    name = f"{base}/{plain_name(field)}"
-    return [name, *(f"{name}.{again}" for again in range(2, 6))]
-
-
-def _contents(
-    signal: Signal, payload: Payload, low: int, high: int, envelopes: Sequence[bytes]
-) -> list[bytes]:
-    """The large field of records [low, high) as the signal has it."""
-    if all(map(is_whole, envelopes)):
-        return [b""] * (high - low)
-    if payload.kind in ("stills", "video"):
-        run = encoded_run(signal[low:high])
-        found = [] if run is None else [
-            data for data, is_shown in zip(run.packets(), run.shown.tolist(), strict=True) if is_shown
-        ]  # fmt: skip
-        if run is None or len(found) != high - low or (np.diff(run.shows) != 1).any():
-            raise WarpError("the pictures are no longer as they were")
-        return found
-    values = signal.rows(low, high)
-    if payload.pixels is not None:
-        return [payload.pixels.data(frame) for frame in values]
-    return list(values)
-
-
-def _equal(one: Signal, other: Signal) -> bool:
-    if not one.meta.same_values(other.meta) or len(one) != len(other):
-        return False
-    step = 1 << 12
-    for start in range(0, len(one), step):
-        first, second = one.rows(start, start + step), other.rows(start, start + step)
-        same = np.array_equal(first, second, equal_nan=first.dtype.kind == "f")
-        if not same:
-            return False
-    return True
-
-
-class _RestoredLog(MessageLog):
-    """The messages of one topic of an episode, to be decoded again."""
-
-    def __init__(self, topic: RestoredTopic, name: str) -> None:
-        self._topic, self._name = topic, name
-        log, publish, sequence = (topic.column(each) for each in (LOG_TIMES, PUBLISH_TIMES, SEQUENCE))
-        self._order = np.argsort(log, kind="stable")
-        self._stamps = Stamps(log[self._order], publish[self._order], sequence[self._order])
+    def __init__(self, episode: Episode, channel: LogChannel, base: str, stated: Mapping[str, Any]) -> None:
+        """`stated` is the entry of the channel in the metadata of the episode; KeyError if signals are missing."""
+        signals = episode.signals
+        self._name, self._channel = episode.source.place or channel.topic, channel
+        self._payload = Payload.from_json(stated["payload"]) if "payload" in stated else None
+        self._content: Signal | None = None
+        self.signal_names: list[str] = []
+        """Signals of the episode that the messages hold."""
+        empty = np.empty(0, np.int64)
+        self._stamps, self._order = Stamps(empty, empty, empty), empty
+        if stated.get("messages"):
+            columns = [signals[f"{base}/{name}"].values() for name in (LOG_TIMES, PUBLISH_TIMES, SEQUENCE)]
+            self._messages = signals[f"{base}/{BYTES if self._payload is None else ENVELOPE}"]
+            self._content = None if self._payload is None else signals[str(stated["payload_signal"])]
+            lengths = {len(self._messages), *map(len, columns)}
+            if self._content is not None:
+                lengths.add(len(self._content))
+            if len(lengths) != 1:
+                raise KeyError(base)
+            self._stamps, self._order = Stamps.sort(*(np.asarray(column, np.int64) for column in columns))
 
     @property
     def name(self) -> str:
-        """The episode."""
+        """Path of the episode."""
         return self._name
 
     @property
     def channels(self) -> Sequence[LogChannel]:
-        """The one topic."""
-        return [self._topic.channel]
+        """The one channel."""
+        return [self._channel]
 
     def stamps(self, channel: int) -> Stamps:  # noqa: ARG002 - there is one
-        """Its times."""
+        """Times of the messages."""
         return self._stamps
 
-    def payloads(self, channel: int, rows: Ints) -> Payloads:  # noqa: ARG002 - there is one
-        """Its messages."""
-        return Payloads.of(self._topic.message_bytes(self._order[rows].tolist()))
-
     def payload_bytes(self, channel: int) -> int:  # noqa: ARG002 - there is one
-        """Not known before they are read; small, so that fields are read together."""
-        return len(self._topic)
+        """A lower bound: sizes are unknown before the messages are read."""
+        return len(self._stamps)
 
-    @property
-    def about(self) -> Mapping[str, Any]:
-        """Nothing."""
-        return {}
+    def payloads(self, channel: int, rows: Ints) -> Payloads:  # noqa: ARG002 - there is one
+        """Messages by their positions in log order."""
+        records = self._order[rows].tolist()
+        low, high = min(records), max(records) + 1
+        stored = self._messages.rows(low, high)
+        if self._payload is None:
+            return Payloads.join([stored[record - low] for record in records])
+        contents = self._read_contents(low, high) if any(map(needs_content, stored)) else [b""] * len(stored)
+        pairs = ((stored[record - low], contents[record - low]) for record in records)
+        return Payloads.join([self._payload.message(*pair) for pair in pairs])
+
+    def _read_contents(self, low: int, high: int) -> list[bytes]:
+        """The large field of records [low, high)."""
+        assert self._payload is not None
+        assert self._content is not None
+        if self._payload.kind in ("stills", "video"):
+            run = encoded_run(self._content[low:high])
+            packets = []
+            if run is not None and (np.diff(run.shows) == 1).all():
+                pairs = zip(run.packets(), run.shown.tolist(), strict=True)
+                packets = [packet for packet, is_shown in pairs if is_shown]
+            if len(packets) != high - low:
+                raise WarpError("pictures were encoded again")
+            return packets
+        values = self._content.rows(low, high)
+        if self._payload.pixels is None:
+            return list(values)
+        return [self._payload.pixels.encode(frame) for frame in values]
+
+    def is_unchanged(self, episode: Episode, topic: Topic) -> bool:
+        """Whether every signal of the topic has the values and times that its messages hold."""
+        for field in topic.signal_names():
+            base = f"{topic.base}/{plain_name(field)}"
+            candidates = [base, *(f"{base}.{number}" for number in range(2, 6))]
+            name = next((each for each in candidates if each in episode.signals), None)
+            if name is None or not np.array_equal(episode[name].timestamps, topic.read_times()):
+                return False
+            is_content = self._payload is not None and field == self._payload.field
+            if (
+                not is_content
+                and not field.startswith("message.")
+                and not _is_equal(topic.open_signal(field, name), episode[name])
+            ):
+                return False
+            self.signal_names.append(name)
+        return True
+
+
+def restore_topic(
+    episode: Episode, channel: LogChannel, base: str, stated: Mapping[str, Any]
+) -> RestoredTopic | None:
+    """The topic of a channel; None if its signals were removed or changed, so that they must be written instead."""
+    try:
+        log = RestoredTopic(episode, channel, base, stated)
+    except KeyError:
+        return None
+    topic = Topic(log, 0, base, clock=None, time=stated.get("time", "log"))
+    try:
+        return log if not len(topic) or log.is_unchanged(episode, topic) else None
+    except WarpError:
+        return None
+
+
+def _is_equal(one: Signal, other: Signal) -> bool:
+    if not one.meta.same_values(other.meta) or len(one) != len(other):
+        return False
+    for low in range(0, len(one), _COMPARED_ROWS):
+        first, second = one.rows(low, low + _COMPARED_ROWS), other.rows(low, low + _COMPARED_ROWS)
+        if not np.array_equal(first, second, equal_nan=first.dtype.kind == "f"):
+            return False
+    return True

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Any, Literal, Protocol
 
@@ -13,26 +12,19 @@ from numpy.typing import NDArray
 from warpdata.bytekit.io.folders import buffered
 from warpdata.bytekit.io.ranges import RangeReader
 from warpdata.bytekit.lazy import cached_property
+from warpdata.bytekit.reopen import Reopens
 from warpdata.convert.messages.cdr import CdrDecoder
-from warpdata.convert.messages.columns import Fact, Values, conformed, fact_of, lengths_of
+from warpdata.convert.messages.columns import FieldSummary, Values, list_lengths, summarize, to_array
+from warpdata.convert.messages.definitions import parse_definition
 from warpdata.convert.messages.jsontext import JsonDecoder
 from warpdata.convert.messages.log import Ints, LogChannel, MessageLog, Payloads
-from warpdata.convert.messages.msgtext import parse_definition
-from warpdata.convert.messages.packets import with_lengths
-from warpdata.convert.messages.payload import (
-    IMAGES,
-    PICTURES,
-    VIDEOS,
-    Payload,
-    VideoFinder,
-    pixels_of,
-    stills_of,
-)
+from warpdata.convert.messages.packets import split_packet
+from warpdata.convert.messages.payload import Payload, PayloadFinder
 from warpdata.convert.messages.protobuf import ProtobufDecoder
 from warpdata.convert.rows import RowsSignal
 from warpdata.convert.stepped import image_kind
-from warpdata.episodes.file_video import FileVideo, SourceVideo
-from warpdata.episodes.stills import StillsSignal
+from warpdata.episodes.sources.file_video import FileVideo, SourceVideo
+from warpdata.episodes.sources.stills import StillsSignal
 from warpdata.errors import CorruptLayoutError, FormatError
 from warpdata.formats.episodedir.video import list_packets
 from warpdata.timeline.meta import OBJECT, Role, SignalMeta, guess_role, numeric_kind
@@ -42,488 +34,369 @@ from warpdata.timeline.times import frozen
 TimeKind = Literal["log", "publish", "header"]
 
 LOG_TIMES, PUBLISH_TIMES, SEQUENCE = "message.log_time_ns", "message.publish_time_ns", "message.sequence"
+_STAMPS = {LOG_TIMES: "log_ns", PUBLISH_TIMES: "publish_ns", SEQUENCE: "sequence"}
 BYTES, ENVELOPE = "message.bytes", "message.envelope"
-"""The messages as they were; of topics with a large field, without it."""
+"""Whole messages; for topics with a payload, messages without it."""
 LENGTH = ".length"
-"""Ends the name of the signal that says how many of the padded numbers are real."""
+"""Suffix of the signal with the real lengths of padded lists."""
 
-_PLACEHOLDER = 16
+_PROBE_SIDE = 16
 _BLOCK_BYTES = 8 << 20
 _BLOCK_ROWS = 1 << 15
-_KEPT_BYTES = 32 << 20
-_LARGE_FIELD = 256
-"""A field of bytes this long on average is kept once, as a signal, and not again in the message."""
+_CACHED_BYTES = 32 << 20
 _MAX_STAMP = 1 << 33
-"""Seconds, and the nanoseconds beside them: more is no time that 64 bits can hold."""
-_STAMPS = (("header/stamp/sec", "header/stamp/nanosec"), ("stamp/sec", "stamp/nanosec"),
-           ("timestamp/sec", "timestamp/nanosec"), ("timestamp/sec", "timestamp/nsec"),
-           ("timestamp/seconds", "timestamp/nanos"), ("header/stamp/seconds", "header/stamp/nanos"))  # fmt: skip
+"""Limit for seconds and for nanoseconds: larger ones overflow 64 bits."""
+_HEADER_STAMPS = (
+    ("header/stamp/sec", "header/stamp/nanosec"),
+    ("stamp/sec", "stamp/nanosec"),
+    ("timestamp/sec", "timestamp/nanosec"),
+    ("timestamp/sec", "timestamp/nsec"),
+    ("timestamp/seconds", "timestamp/nanos"),
+    ("header/stamp/seconds", "header/stamp/nanos"),
+)
 
 
 class Decoder(Protocol):
-    """What reads messages of one type."""
+    """Reads messages of one type."""
 
     def decode(self, messages: Payloads) -> dict[str, Values]:
         """Every field of every message."""
 
 
-def decoder_of(channel: LogChannel, path: str) -> Decoder:
-    """The decoder of the messages of a channel; FormatError where there is none."""
+def open_decoder(channel: LogChannel, path: str) -> Decoder:
+    """Decoder for the messages of a channel; FormatError if there is none."""
     where = f"{path} ({channel.topic})"
-    if channel.message_encoding == "cdr" and channel.schema_encoding == "ros2msg":
+    encodings = (channel.message_encoding, channel.schema_encoding)
+    if encodings == ("cdr", "ros2msg"):
         text = channel.schema_data.decode("utf-8", "replace")
         return CdrDecoder(parse_definition(channel.schema, text), where)
-    if channel.message_encoding == "protobuf" and channel.schema_encoding == "protobuf":
+    if encodings == ("protobuf", "protobuf"):
         return ProtobufDecoder(channel.schema, channel.schema_data, where)
     if channel.message_encoding == "json":
         return JsonDecoder(where)
     if channel.message_encoding == "cdr" and not channel.schema_data:
         raise FormatError(
-            f"nothing in the recording defines {channel.schema!r} (warpdata[ros] knows what ROS ships)"
+            f"recording has no definition of {channel.schema!r} (warpdata[ros] has those that ROS ships)"
         )
     raise FormatError(
-        f"{channel.message_encoding or 'no'} messages of {channel.schema_encoding or 'no'} schemas"
+        f"unsupported encoding: {encodings[0] or 'no'} messages of {encodings[1] or 'no'} schemas"
     )
 
 
-class Topic:
-    """The messages of one channel; what their fields are is found when it is first asked for."""
+class Topic(Reopens):
+    """The messages of one channel; fields are found by decoding all messages once, on first use."""
 
     def __init__(
-        self, log: MessageLog, number: int, base: str, *, time: TimeKind = "log", is_action: bool = False
+        self,
+        log: MessageLog,
+        number: int,
+        base: str,
+        *,
+        clock: str | None,
+        time: TimeKind = "log",
+        role: Role | None = None,
     ) -> None:
-        self.log, self.number, self.base, self.time = log, number, base, time
+        """`base` is the first part of the names of its signals; `role` None means a guess from each name."""
+        self.log, self.number, self.base = log, number, base
         self.channel = log.channels[number]
-        self._is_action = is_action
-        self.clock: str | None = base
-        """The clock that its signals share."""
-        self.role: Role | None = None
-        """The part its signals play, where it is stated."""
-        self._kept: OrderedDict[tuple[int, int], dict[str, Values]] = OrderedDict()
-        self._columns: dict[str, NDArray[Any]] = {}
         self.problem = ""
-        """Why the messages are not decoded, where they are not."""
+        """Why the messages cannot be decoded."""
+        self._clock, self._time, self._role = clock, time, role
+        self._last_block: tuple[int, int, dict[str, Values]] | None = None
 
     def __len__(self) -> int:
         return len(self.log.stamps(self.number))
 
     @property
     def path(self) -> str:
-        """Where it lies, for errors."""
+        """File and topic for error messages."""
         return f"{self.log.name} ({self.channel.topic})"
+
+    # Fields.
 
     @cached_property
     def _decoder(self) -> Decoder | None:
         try:
-            return decoder_of(self.channel, self.log.name)
+            return open_decoder(self.channel, self.log.name)
         except FormatError as error:
             self.problem = error.message
             return None
 
-    # What the fields are.
-
     @cached_property
-    def _survey(self) -> tuple[dict[str, Fact], Payload | None]:
-        """One pass over all messages: what every field is, and which one is large."""
+    def _survey(self) -> tuple[dict[str, FieldSummary], Payload | None]:
+        """Summaries of all fields, and the large one, from one pass over all messages."""
         if self._decoder is None or not len(self):
             return {}, None
-        facts: dict[str, Fact] = {}
-        plan = _PayloadPlan(self.channel)
+        summaries: dict[str, FieldSummary] = {}
+        finder = PayloadFinder(self.channel.schema, self.path)
         try:
-            for low, high in self._blocks():
-                found = self._decoded_log_rows(low, high)
-                plan.add(found, self.path)
-                for name, values in found.items():
-                    fact = fact_of(values)
-                    facts[name] = facts[name].and_then(fact) if name in facts else fact
+            for fields in self._decode_blocks():
+                finder.add(fields)
+                for name, values in fields.items():
+                    summary = summarize(values)
+                    summaries[name] = summaries[name].merge(summary) if name in summaries else summary
         except FormatError as error:
             self.problem = error.message
             return {}, None
-        count = len(self)
-        some = Fact("left", why="not in every message")
-        settled = {
-            name: fact.settled() if fact.count == count or fact.kind == "left" else some
-            for name, fact in facts.items()
-        }
-        return settled, plan.settled(settled, self.log.payload_bytes(self.number), count)
+        final = {name: summary.finish(len(self)) for name, summary in summaries.items()}
+        return final, finder.finish(final, self.log.payload_bytes(self.number), len(self))
 
     @property
-    def facts(self) -> dict[str, Fact]:
-        """Every field that is decoded, but for the large one."""
-        facts, payload = self._survey
-        return {name: fact for name, fact in facts.items() if payload is None or name != payload.field}
+    def fields(self) -> dict[str, FieldSummary]:
+        """Summaries of all fields except the payload."""
+        summaries, payload = self._survey
+        return {name: each for name, each in summaries.items() if payload is None or name != payload.field}
 
     @property
     def payload(self) -> Payload | None:
         """The large field."""
-        found = self._survey[1]
-        if found is not None and found.kind == "video" and self._clock[1] is not None:
-            return Payload(
-                found.field, "bytes", found.is_base64
-            )  # frames in another order than their packets
-        return found
+        payload = self._survey[1]
+        if payload is not None and payload.kind == "video" and self._ordered_times[1] is not None:
+            return Payload(payload.field, "bytes", payload.is_base64)  # a video needs its packets in order
+        return payload
 
-    def _blocks(self) -> Iterator[tuple[int, int]]:
-        count = len(self)
-        each = max(1, self.log.payload_bytes(self.number) // max(1, count))
-        step = max(1, min(_BLOCK_ROWS, _BLOCK_BYTES // each))
-        for low in range(0, count, step):
-            yield low, min(low + step, count)
+    def _decode_blocks(self) -> Iterator[dict[str, Values]]:
+        """All messages in log order, decoded block by block; the last block is cached."""
+        mean_bytes = max(1, self.log.payload_bytes(self.number) // max(1, len(self)))
+        step = max(1, min(_BLOCK_ROWS, _BLOCK_BYTES // mean_bytes))
+        for low in range(0, len(self), step):
+            high = min(low + step, len(self))
+            if self._last_block is None or self._last_block[:2] != (low, high):
+                self._last_block = (low, high, self._decode(np.arange(low, high)))
+            yield self._last_block[2]
 
-    def _decoded_log_rows(self, low: int, high: int) -> dict[str, Values]:
-        """Some messages in the order of recording, decoded; the last block is kept."""
-        found = self._kept.get((low, high))
-        if found is None:
-            assert self._decoder is not None
-            found = self._decoder.decode(self.log.payloads(self.number, np.arange(low, high)))
-            self._kept.clear()
-            self._kept[low, high] = found
-        return found
+    def _decode(self, log_rows: Ints) -> dict[str, Values]:
+        assert self._decoder is not None
+        return self._decoder.decode(self.log.payloads(self.number, log_rows))
 
     # Times.
 
     @cached_property
-    def _clock(self) -> tuple[NDArray[np.int64], Ints | None, int]:
-        """The times of the records, which messages they are (None: as recorded), and how far one was moved."""
+    def _ordered_times(self) -> tuple[NDArray[np.int64], Ints | None, int]:
+        """Times of the records, their positions in log order (None: unchanged), and the largest shift."""
         stamps = self.log.stamps(self.number)
-        times = stamps.log_ns
-        if self.time_used == "publish":
-            times = stamps.publish_ns
-        elif self.time_used == "header":
-            times = self._header_times()
+        times = {"log": stamps.log_ns, "publish": stamps.publish_ns}.get(self.time_used)
+        if times is None:
+            times = self._read_header_times()
         order = np.argsort(times, kind="stable")
-        ordered = times[order]
         steps = np.arange(len(times))
-        strict = np.maximum.accumulate(ordered - steps) + steps if len(times) else ordered
-        moved = int(np.abs(strict - ordered).max(initial=0))
-        is_same = bool((order == steps).all())
-        return frozen(strict), None if is_same else order, moved
+        strict = np.maximum.accumulate(times[order] - steps) + steps
+        moved_ns = int(np.abs(strict - times[order]).max(initial=0))
+        return frozen(strict), None if bool((order == steps).all()) else order, moved_ns
 
-    @property
-    def times(self) -> NDArray[np.int64]:
-        """The times of the records of every signal of the topic."""
-        return self._clock[0]
+    def read_times(self) -> NDArray[np.int64]:
+        """Times of the records of every signal of the topic."""
+        return self._ordered_times[0]
 
     @property
     def moved_ns(self) -> int:
         """How far a record was moved because another has the same time."""
-        return self._clock[2]
+        return self._ordered_times[2]
 
     @property
     def time_used(self) -> TimeKind:
-        """Which time it is: that of recording where the messages do not have the one that was asked for."""
-        if self.time == "publish" and bool((self.log.stamps(self.number).publish_ns > 0).all()):
+        """The chosen time, or the log time if the messages lack it."""
+        if self._time == "publish" and bool((self.log.stamps(self.number).publish_ns > 0).all()):
             return "publish"
-        return "header" if self.time == "header" and self._stamp_fields() is not None else "log"
+        return "header" if self._time == "header" and self._stamp_fields() is not None else "log"
 
     def _stamp_fields(self) -> tuple[str, str] | None:
-        facts = self.facts
-        for seconds, nanos in _STAMPS:
-            if all(
-                name in facts and facts[name].kind == "numbers" and not facts[name].shape
-                for name in (seconds, nanos)
-            ):
-                return seconds, nanos
-        return None
+        scalars = {name for name, each in self.fields.items() if each.kind == "numbers" and not each.shape}
+        return next((pair for pair in _HEADER_STAMPS if scalars.issuperset(pair)), None)
 
-    def _header_times(self) -> NDArray[np.int64]:
+    def _read_header_times(self) -> NDArray[np.int64]:
         names = self._stamp_fields()
         assert names is not None
-        pieces = []
-        for low, high in self._blocks():
-            found = self._decoded_log_rows(low, high)
-            stated = [np.asarray(found[name]) for name in names]
-            if any(not (np.abs(each.astype(np.float64)) < _MAX_STAMP).all() for each in stated):
+        blocks = []
+        for fields in self._decode_blocks():
+            parts = [np.asarray(fields[name]) for name in names]
+            if any(not (np.abs(part.astype(np.float64)) < _MAX_STAMP).all() for part in parts):
                 raise CorruptLayoutError(
-                    f"a stamp of topic {self.channel.topic!r} is no time", path=self.log.name
+                    f"header stamp out of range in topic {self.channel.topic!r}", path=self.log.name
                 )
-            seconds, nanos = (each.astype(np.int64) for each in stated)
-            pieces.append(seconds * 1_000_000_000 + nanos)
-        return np.concatenate(pieces)
+            seconds, nanoseconds = (part.astype(np.int64) for part in parts)
+            blocks.append(seconds * 1_000_000_000 + nanoseconds)
+        return np.concatenate(blocks)
 
     def _log_rows(self, low: int, high: int) -> Ints:
-        order = self._clock[1]
+        order = self._ordered_times[1]
         return np.arange(low, high) if order is None else order[low:high]
 
     # Values.
 
     def rows(self, name: str, low: int, high: int) -> NDArray[Any]:
-        """Records [low, high) of a signal of the topic, by what comes behind the name of the topic."""
-        if name in (LOG_TIMES, PUBLISH_TIMES, SEQUENCE):
-            stamps = self.log.stamps(self.number)
-            column = {LOG_TIMES: stamps.log_ns, PUBLISH_TIMES: stamps.publish_ns, SEQUENCE: stamps.sequence}[
-                name
-            ]
-            return column[self._log_rows(low, high)]
+        """Records [low, high) of a signal of the topic; `name` is the part of its name after `base`."""
+        log_rows = self._log_rows(low, high)
+        if name in _STAMPS:
+            column: NDArray[np.int64] = getattr(self.log.stamps(self.number), _STAMPS[name])
+            return column[log_rows]
         if name in (BYTES, ENVELOPE):
-            return self._messages(low, high)
-        if self.log.payload_bytes(self.number) <= _KEPT_BYTES or self.payload is not None:
-            return self._column(name)[self._log_rows(low, high)]
-        return self._some(name, self._log_rows(low, high))
+            return self._read_messages(log_rows)
+        if self.payload is not None or self.log.payload_bytes(self.number) <= _CACHED_BYTES:
+            return self._columns[name][log_rows]
+        field = name if name in self.fields else name.removesuffix(LENGTH)
+        return self._to_arrays(field, self._decode(log_rows)[field])[name]
 
-    def _column(self, name: str) -> NDArray[Any]:
-        """All values of a small field, in the order of recording; one pass reads all of them."""
-        if name not in self._columns:
-            wanted = [each for each, fact in self.facts.items() if fact.kind not in ("left", "names")]
-            pieces: dict[str, list[NDArray[Any]]] = {}
-            for low, high in self._blocks():
-                found = self._decoded_log_rows(low, high)
-                for each in wanted:
-                    for label, values in self._made(each, found).items():
-                        pieces.setdefault(label, []).append(values)
-            for label, parts in pieces.items():
-                self._columns[label] = parts[0] if len(parts) == 1 else np.concatenate(parts)
-            self._kept.clear()
-        return self._columns[name]
+    @cached_property
+    def _columns(self) -> dict[str, NDArray[Any]]:
+        """All values of all small fields in log order, from one pass."""
+        blocks: dict[str, list[NDArray[Any]]] = {}
+        for fields in self._decode_blocks():
+            for field, summary in self.fields.items():
+                if summary.kind not in ("skipped", "names"):
+                    for name, values in self._to_arrays(field, fields[field]).items():
+                        blocks.setdefault(name, []).append(values)
+        self._last_block = None
+        return {
+            name: parts[0] if len(parts) == 1 else np.concatenate(parts) for name, parts in blocks.items()
+        }
 
-    def _made(self, field: str, found: Mapping[str, Values]) -> dict[str, NDArray[Any]]:
-        fact, values = self.facts[field], found[field]
-        made = {field: conformed(values, fact)}
-        return made | ({f"{field}{LENGTH}": lengths_of(values)} if fact.kind == "ragged" else {})
+    def _to_arrays(self, field: str, values: Values) -> dict[str, NDArray[Any]]:
+        summary = self.fields[field]
+        arrays = {field: to_array(values, summary)}
+        if summary.kind == "ragged":
+            arrays[f"{field}{LENGTH}"] = list_lengths(values)
+        return arrays
 
-    def _some(self, name: str, rows: Ints) -> NDArray[Any]:
-        """A field of a large topic: only the messages that are asked for are read."""
-        assert self._decoder is not None
-        found = self._decoder.decode(self.log.payloads(self.number, rows))
-        field = name if name in self.facts else name.removesuffix(LENGTH)
-        return self._made(field, found)[name]
+    def _read_messages(self, log_rows: Ints) -> NDArray[Any]:
+        messages = self.log.payloads(self.number, log_rows)
+        result = np.empty(len(log_rows), object)
+        payload = self.payload
+        if payload is None:
+            result[:] = [bytes(message) for message in messages.split()]
+        else:
+            assert self._decoder is not None
+            values = self._decoder.decode(messages)[payload.field]
+            result[:] = [payload.envelope(*pair) for pair in zip(messages.split(), values, strict=True)]
+        return result
 
-    def contents(self, rows: Ints) -> list[bytes]:
-        """The large field of some messages, by their place in the order of recording."""
+    def read_payloads(self, low: int, high: int) -> list[bytes]:
+        """The large field of records [low, high)."""
         payload = self.payload
         assert payload is not None
-        assert self._decoder is not None
-        values = self._decoder.decode(self.log.payloads(self.number, rows))[payload.field]
+        values = self._decode(self._log_rows(low, high))[payload.field]
         return [bytes(payload.content(value)) for value in values]
 
-    def contents_at(self, low: int, high: int) -> list[bytes]:
-        """The large field of records [low, high)."""
-        return self.contents(self._log_rows(low, high))
-
-    def frames(self, low: int, high: int) -> NDArray[Any]:
-        """Raw frames [low, high)."""
+    def read_frames(self, low: int, high: int) -> NDArray[Any]:
+        """Raw images of records [low, high)."""
         assert self.payload is not None
-        pixels = self.payload.pixels
-        assert pixels is not None
-        return np.stack([pixels.frame(data) for data in self.contents_at(low, high)])
+        assert self.payload.pixels is not None
+        return np.stack([self.payload.pixels.decode(data) for data in self.read_payloads(low, high)])
 
-    def packets(self, low: int, high: int) -> list[bytes]:
-        """The packets of a video as MP4 has them."""
+    def read_blobs(self, low: int, high: int) -> NDArray[Any]:
+        """The large field of records [low, high) as objects."""
+        result = np.empty(high - low, object)
+        result[:] = self.read_payloads(low, high)
+        return result
+
+    def _read_packets(self, codec: str, low: int, high: int) -> list[bytes]:
+        packets = [split_packet(data, codec) for data in self.read_payloads(low, high)]
+        return [packet[0] for packet in packets if packet is not None]
+
+    def _open_video(self, width: int, height: int) -> RangeReader:
         assert self.payload is not None
         video = self.payload.video
         assert video is not None
-        made = [with_lengths(data, video.codec) for data in self.contents_at(low, high)]
-        return [each[0] for each in made if each is not None]
+        return video.open(partial(self._read_packets, video.codec), self.path, width, height)
 
     @cached_property
-    def frame_size(self) -> tuple[int, int]:
-        """Width and height of a video, as its decoder says."""
-        reader = _as_video(self, _PLACEHOLDER, _PLACEHOLDER)
-        probe = list_packets(buffered(reader), self.path)[0]
+    def _frame_size(self) -> tuple[int, int]:
+        """Width and height of a video, from its decoder."""
+        probe = list_packets(buffered(self._open_video(_PROBE_SIDE, _PROBE_SIDE)), self.path)[0]
         return probe.width, probe.height
 
-    def blobs(self, low: int, high: int) -> NDArray[Any]:
-        """The large field of records [low, high) as bytes."""
-        out = np.empty(high - low, object)
-        out[:] = self.contents_at(low, high)
-        return out
-
-    def _messages(self, low: int, high: int) -> NDArray[Any]:
-        messages = self.log.payloads(self.number, self._log_rows(low, high))
-        out = np.empty(high - low, object)
-        payload = self.payload
-        if payload is None:
-            out[:] = [bytes(each) for each in messages.each()]
-            return out
-        assert self._decoder is not None
-        values = self._decoder.decode(messages)[payload.field]
-        out[:] = [payload.envelope(each, value) for each, value in zip(messages.each(), values, strict=True)]
-        return out
+    def open_video(self) -> RangeReader:
+        """The packets of a video as an MP4 file."""
+        return self._open_video(*self._frame_size)
 
     # Signals.
 
-    def signals(self) -> dict[str, Callable[[str], Signal]]:
-        """Every signal of the topic: what comes behind the topic in its name -> what makes it."""
-        found: dict[str, Callable[[str], Signal]] = {}
-        for name, fact in self.facts.items():
-            if fact.kind in ("left", "names"):
-                continue
-            found[name] = partial(self._field_signal, name, fact)
-            if fact.kind == "ragged":
-                found[f"{name}{LENGTH}"] = partial(self._plain, f"{name}{LENGTH}", np.dtype("<i8"))
-        if self.payload is not None:
-            found[self.payload.field] = partial(self._payload_signal, self.payload)
-        for name in (LOG_TIMES, PUBLISH_TIMES, SEQUENCE):
-            found[name] = partial(self._plain, name, np.dtype("<i8"))
-        found[BYTES if self.payload is None else ENVELOPE] = partial(self._objects)
-        return found
+    def signal_names(self) -> list[str]:
+        """Every signal of the topic by the part of its name after `base`."""
+        names: list[str] = []
+        for name, summary in self.fields.items():
+            if summary.kind not in ("skipped", "names"):
+                names += [name, f"{name}{LENGTH}"] if summary.kind == "ragged" else [name]
+        payload = self.payload
+        return [*names, *_STAMPS, BYTES] if payload is None else [*names, payload.field, *_STAMPS, ENVELOPE]
+
+    def open_signal(self, label: str, name: str) -> Signal:
+        """The signal that `signal_names` lists as `label`, under its full name."""
+        if self.payload is not None and label == self.payload.field:
+            return self.open_payload(name)
+        summary = self.fields.get(label)
+        meta = SignalMeta(
+            np.dtype("<i8"), (), "scalar", role="other", clock=self._clock
+        )  # stamps and lengths
+        if label in (BYTES, ENVELOPE):
+            meta = SignalMeta(OBJECT, (), "bytes", role="other", clock=self._clock)
+        elif summary is not None and summary.dtype:
+            dtype, shape, kind = np.dtype(summary.dtype), summary.shape, numeric_kind(summary.shape)
+            labels = self.fields.get("name")  # a list of names beside numbers, as joints have it, names them
+            is_named = labels is not None and summary.kind == "numbers" and shape == (len(labels.names),)
+            names = labels.names if labels is not None and is_named else None
+            role = self._choose_role(name, kind)
+            meta = SignalMeta(dtype, shape, kind, names=names, role=role, clock=self._clock)
+        elif summary is not None:
+            kind = "bytes" if summary.kind == "bytes" else "text"
+            meta = SignalMeta(OBJECT, (), kind, role="event", clock=self._clock)
+        return RowsSignal(self.read_times, meta, partial(self.rows, label), len(self))
 
     @property
     def static(self) -> dict[str, Any]:
         """Lists of names that are the same in every message."""
-        return {name: list(fact.names) for name, fact in self.facts.items() if fact.kind == "names"}
+        return {name: list(each.names) for name, each in self.fields.items() if each.kind == "names"}
 
     @property
-    def left(self) -> dict[str, str]:
-        """Fields that no signal holds, and why; they are in the messages."""
-        return {name: fact.why for name, fact in self.facts.items() if fact.kind == "left"}
+    def skipped(self) -> dict[str, str]:
+        """Fields that no signal can hold, with the reason; they are in the messages."""
+        return {name: each.reason for name, each in self.fields.items() if each.kind == "skipped"}
 
-    def _role(self, name: str, kind: str) -> Role:
-        return self.role or ("action" if self._is_action else guess_role(name, kind).role)
+    def _choose_role(self, name: str, kind: str) -> Role:
+        return self._role or guess_role(name, kind).role
 
-    def _field_signal(self, field: str, fact: Fact, name: str) -> Signal:
-        if fact.kind in ("numbers", "ragged"):
-            kind: Any = numeric_kind(fact.shape)
-            names = self._names(fact)
-            meta = SignalMeta(
-                np.dtype(fact.dtype), fact.shape, kind, names=names, role=self._role(name, kind), clock=self.clock
-            )  # fmt: skip
-        else:
-            kind = "bytes" if fact.kind == "bytes" else "text"
-            meta = SignalMeta(OBJECT, (), kind, role="event", clock=self.clock)
-        return RowsSignal(self._times, meta, partial(self.rows, field), len(self))
-
-    def _names(self, fact: Fact) -> tuple[str, ...] | None:
-        """What the numbers are called, where a list beside them says it: joints."""
-        told = self.facts.get("name")
-        is_named = (
-            told is not None and told.kind == "names" and len(fact.shape) == 1 and fact.kind == "numbers"
-        )
-        return told.names if is_named and told is not None and len(told.names) == fact.shape[0] else None
-
-    def _plain(self, label: str, dtype: np.dtype[Any], _name: str) -> Signal:
-        meta = SignalMeta(dtype, (), "scalar", role="other", clock=self.clock)
-        return RowsSignal(self._times, meta, partial(self.rows, label), len(self))
-
-    def _objects(self, _name: str) -> Signal:
-        meta = SignalMeta(OBJECT, (), "bytes", role="other", clock=self.clock)
-        return RowsSignal(self._times, meta, partial(self.rows, BYTES), len(self))
-
-    def _payload_signal(self, payload: Payload, name: str) -> Signal:
-        if payload.kind == "stills":
-            return TopicPictures(self, name, self._role(name, "image"))
-        if payload.kind == "video":
-            source = SourceVideo(partial(_video_reader, self), f"{self.log.name}#{self.base}.mp4")
-            return FileVideo(source, self._times, name=name, role=self._role(name, "image"), clock=self.clock)
-        if payload.pixels is not None:
-            dtype, shape = payload.pixels.dtype.newbyteorder("<"), payload.pixels.shape
-            kind = image_kind(dtype, shape) or numeric_kind(shape)
-            meta = SignalMeta(dtype, shape, kind, role=self._role(name, kind), clock=self.clock)
-            return RowsSignal(self._times, meta, self.frames, len(self))
-        meta = SignalMeta(OBJECT, (), "bytes", role="event", clock=self.clock)
-        return RowsSignal(self._times, meta, self.blobs, len(self))
-
-    def payload_signal(self, name: str) -> Signal:
-        """The large field as a signal under a name of its own."""
-        assert self.payload is not None
-        return self._payload_signal(self.payload, name)
-
-    def _times(self) -> NDArray[np.int64]:
-        return self.times
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return (_topic, (self.log, self.number, self.base, self.time, self._is_action, self.clock, self.role))
+    def open_payload(self, name: str) -> Signal:
+        """The large field as a signal."""
+        payload = self.payload
+        assert payload is not None
+        role = self._choose_role(name, "image")
+        if payload.still is not None:
+            return TopicPictures(self, name, role, self._clock)
+        if payload.video is not None:
+            source = SourceVideo(self.open_video, f"{self.log.name}#{self.base}.mp4")
+            return FileVideo(source, self.read_times, name=name, role=role, clock=self._clock)
+        if payload.pixels is None:
+            meta = SignalMeta(OBJECT, (), "bytes", role="event", clock=self._clock)
+            return RowsSignal(self.read_times, meta, self.read_blobs, len(self))
+        dtype, shape = payload.pixels.dtype.newbyteorder("<"), payload.pixels.shape
+        kind = image_kind(dtype, shape) or numeric_kind(shape)
+        meta = SignalMeta(dtype, shape, kind, role=self._choose_role(name, kind), clock=self._clock)
+        return RowsSignal(self.read_times, meta, self.read_frames, len(self))
 
 
-def _topic(
-    log: MessageLog,
-    number: int,
-    base: str,
-    time: TimeKind,
-    is_action: bool,
-    clock: str | None,
-    role: Role | None,
-) -> Topic:
-    made = Topic(log, number, base, time=time, is_action=is_action)
-    made.clock, made.role = clock, role
-    return made
+class TopicPictures(Reopens, StillsSignal):
+    """A camera with JPEG or PNG pictures in its messages."""
 
-
-def _as_video(topic: Topic, width: int, height: int) -> RangeReader:
-    assert topic.payload is not None
-    video = topic.payload.video
-    assert video is not None
-    return video.reader(topic.packets, topic.path, width, height)
-
-
-def _video_reader(topic: Topic) -> RangeReader:
-    return _as_video(topic, *topic.frame_size)
-
-
-class TopicPictures(StillsSignal):
-    """A camera whose messages are JPEG or PNG pictures."""
-
-    def __init__(self, topic: Topic, name: str, role: Role) -> None:
-        super().__init__(name, role=role, clock=topic.clock)
+    def __init__(self, topic: Topic, name: str, role: Role, clock: str | None) -> None:
+        super().__init__(name, role=role, clock=clock)
         self._topic = topic
-        if topic.payload is not None:
-            self._still = topic.payload.still
+        self._still = topic.payload.still if topic.payload is not None else None
 
     @property
     def place(self) -> str:
-        """The file and the topic."""
+        """File and topic."""
         return self._topic.path
 
     def pictures(self, rows: Sequence[int]) -> list[bytes]:
-        """The pictures as they lie in the messages."""
+        """Encoded pictures of these records."""
         low, high = min(rows), max(rows) + 1
         if high - low <= 2 * len(rows):
-            found = self._topic.contents_at(low, high)
-            return [found[row - low] for row in rows]
-        return [self._topic.contents_at(row, row + 1)[0] for row in rows]
+            pictures = self._topic.read_payloads(low, high)
+            return [pictures[row - low] for row in rows]
+        return [self._topic.read_payloads(row, row + 1)[0] for row in rows]
 
     def __len__(self) -> int:
         return len(self._topic)
 
     def _clock(self) -> NDArray[np.int64]:
-        return self._topic.times
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return (TopicPictures, (self._topic, self.name, self._role))
-
-
-class _PayloadPlan:
-    """Finds out over all messages what the large field is."""
-
-    def __init__(self, channel: LogChannel) -> None:
-        self._is_picture, self._is_image = channel.schema in PICTURES, channel.schema in IMAGES
-        self._found: list[Payload | None] = []
-        self._video = VideoFinder() if channel.schema in VIDEOS else None
-        self._bytes: dict[str, int] = {}
-
-    def add(self, fields: Mapping[str, Values], path: str) -> None:
-        """Look at more messages."""
-        values = fields.get("data")
-        if (self._is_picture or self._is_image) and isinstance(values, list):
-            self._found.append(stills_of(values, path) if self._is_picture else pixels_of(fields))
-        if self._video is not None:
-            self._video.add(fields)
-        for name, each in fields.items():
-            if isinstance(each, list) and each and isinstance(each[0], bytes | memoryview):
-                self._bytes[name] = self._bytes.get(name, 0) + sum(map(len, each))
-
-    def settled(self, facts: Mapping[str, Fact], total: int, count: int) -> Payload | None:
-        """What it is, when all messages are known."""
-        if (
-            self._found
-            and None not in self._found
-            and all(_same(each, self._found[0]) for each in self._found)
-        ):
-            return self._found[0]
-        if self._video is not None and self._video.found is not None:
-            return self._video.found
-        name = max(self._bytes, key=lambda each: self._bytes[each], default="")
-        is_large = bool(name) and self._bytes[name] > max(total // 2, _LARGE_FIELD * count)
-        return Payload(name, "bytes") if is_large and facts[name].kind == "bytes" else None
-
-
-def _same(one: Payload | None, other: Payload | None) -> bool:
-    assert one is not None
-    assert other is not None
-    stills = [each.still and (each.still.codec, each.still.shape) for each in (one, other)]
-    return (one.skip, one.pixels, one.is_base64, stills[0]) == (
-        other.skip,
-        other.pixels,
-        other.is_base64,
-        stills[1],
-    )
+        return self._topic.read_times()

@@ -17,7 +17,7 @@ from warpdata.convert.minari.spaces import box_shape, is_image_space, leaves, pa
 from warpdata.convert.pictures import PictureRows
 from warpdata.convert.place import Place
 from warpdata.convert.stepped import EpisodeColumn, Parts, Rows, SteppedEpisodes, positive
-from warpdata.episodes.collection import Episodes
+from warpdata.episodes.collection.episodes import Episodes
 from warpdata.errors import BadMagicError, CorruptLayoutError, FormatError, UnsupportedVersionError
 from warpdata.timeline.meta import Role
 

@@ -32,8 +32,8 @@ from warpdata.convert.minari.spaces import (
     space_of,
 )
 from warpdata.convert.receipt import RECEIPT_FILE, ConversionReceipt, Note, called, note_of
-from warpdata.episodes.collection import Episodes
-from warpdata.episodes.encoded import encoded_run
+from warpdata.episodes.collection.episodes import Episodes
+from warpdata.episodes.sources.encoded import encoded_run
 from warpdata.errors import CorruptLayoutError, SchemaMismatchError, require_word
 from warpdata.timeline.meta import Role
 

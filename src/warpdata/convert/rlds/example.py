@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from warpdata.bytekit.varint import decode_varints, encode_varints
-from warpdata.convert.wire import DELIMITED, FIXED32, VARINT, wire_fields
+from warpdata.convert.rlds.wire import DELIMITED, FIXED32, VARINT, wire_fields
 from warpdata.errors import CorruptLayoutError, FormatError
 
 Kind = Literal["bytes", "floats", "ints", "nothing"]

@@ -1,4 +1,4 @@
-"""ROS 2 bags: a folder with metadata.yaml and SQLite files; those that hold MCAP files are read as such."""
+"""ROS 2 bags: a folder with metadata.yaml and SQLite files; bags of MCAP files are read as such."""
 
 from __future__ import annotations
 

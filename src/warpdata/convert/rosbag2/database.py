@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 import io
-import os
 import shutil
 import sqlite3
 import tempfile
 import weakref
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,13 +16,11 @@ import numpy as np
 from warpdata.bytekit.codec import decode_zstd_bounded, decoded_zstd_pieces, zstd_frame_size
 from warpdata.bytekit.io.commit import map_os_errors
 from warpdata.bytekit.io.folders import RangeFile
-from warpdata.bytekit.io.ranges import RangeReader
 from warpdata.bytekit.lazy import cached_property
 from warpdata.convert.messages.cdr import CdrDecoder
+from warpdata.convert.messages.definitions import parse_definition, ros_definition
 from warpdata.convert.messages.log import MAX_MESSAGE_BYTES, Ints, LogChannel, MessageLog, Payloads, Stamps
-from warpdata.convert.messages.msgtext import parse_definition
 from warpdata.convert.place import Place
-from warpdata.convert.rosbag2.types import known_definition
 from warpdata.errors import (
     BadMagicError,
     CorruptLayoutError,
@@ -35,21 +31,25 @@ from warpdata.errors import (
 )
 
 SQLITE_MAGIC = b"SQLite format 3\0"
-_ASKED = 512
+_ROWS_PER_QUERY = 512
 _MAX_FILE_RATIO = 64
-_TRIED = 8
-_HEAD_BYTES = 1024
+_TRIED_MESSAGES = 8
+_ZSTD_HEAD_BYTES = 1024
+_COPY_BYTES = 1 << 24
+
+_TOPICS = "SELECT id, name, type, serialization_format FROM topics ORDER BY id"
+_TABLES = "SELECT name FROM sqlite_master WHERE type = 'table'"
+_DEFINITIONS = "SELECT topic_type, encoding, encoded_message_definition FROM message_definitions"
+_MESSAGES = "SELECT timestamp, id, length(data) FROM messages WHERE topic_id = ? ORDER BY timestamp, id"
+_DATA = "SELECT id, data FROM messages WHERE id IN ({})"
 
 
 class BagLog(MessageLog):
-    """The .db3 files of one bag, in order."""
+    """The .db3 files of one bag, in order; `stated` is its metadata.yaml."""
 
-    def __init__(self, place: Place, files: Sequence[str], told: Mapping[str, Any], name: str) -> None:
-        self._place, self._files, self._told, self._name = place, list(files), told, name
-        self._open: dict[int, sqlite3.Connection] = {}
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return (BagLog, (self._place, self._files, self._told, self._name))
+    def __init__(self, place: Place, files: Sequence[str], stated: Mapping[str, Any], name: str) -> None:
+        self._place, self._files, self._stated, self._name = place, list(files), stated, name
+        self._connections: dict[int, sqlite3.Connection] = {}
 
     @property
     def name(self) -> str:
@@ -58,241 +58,196 @@ class BagLog(MessageLog):
 
     @property
     def about(self) -> Mapping[str, Any]:
-        """metadata.yaml."""
-        return {"header": {"profile": "ros2", "library": "rosbag2"}, "metadata": [], "bag": dict(self._told)}
-
-    @property
-    def _mode(self) -> str:
-        return str(self._told.get("compression_mode") or "").upper()
+        """metadata.yaml as JSON."""
+        return {
+            "header": {"profile": "ros2", "library": "rosbag2"},
+            "metadata": [],
+            "bag": dict(self._stated),
+        }
 
     # The files.
 
     def _path(self, file: int) -> str:
         return f"{self._place.name}/{self._files[file]}" if self._files[file] else self._place.name
 
-    def _connection(self, file: int) -> sqlite3.Connection:
-        if file not in self._open:
-            self._open[file] = self._connect(file)
-        return self._open[file]
+    def _select(self, file: int, query: str, *values: Any) -> list[tuple[Any, ...]]:
+        try:
+            if file not in self._connections:
+                self._connections[file] = self._connect(file)
+            return self._connections[file].execute(query, values).fetchall()
+        except (sqlite3.Error, UnicodeDecodeError, OverflowError, MemoryError) as error:
+            # The message of an SQLite error can quote damaged bytes that are no text.
+            raise CorruptLayoutError(f"corrupted SQLite file ({error})", path=self._path(file)) from None
 
     def _connect(self, file: int) -> sqlite3.Connection:
-        """The file itself, opened to be read only; a copy where it is compressed, elsewhere, or was never closed."""
-        name = self._files[file]
-        path = self._place.inside(name) if name and self._place.path is not None else self._place.path
-        is_packed = self._path(file).endswith(".zstd")
-        wal = None if path is None else Path(f"{path}-wal")
-        has_wal = wal is not None and wal.is_file() and wal.stat().st_size > 0
-        if path is None or is_packed or has_wal:
-            path = self._copied(file, is_packed, wal if has_wal else None)
-        elif self._place.head(len(SQLITE_MAGIC), name) != SQLITE_MAGIC:
-            raise BadMagicError("not an SQLite file", path=path)
-        with self._typed(file):
-            flags = "mode=ro" if has_wal else "mode=ro&immutable=1"
-            found = sqlite3.connect(f"{path.as_uri()}?{flags}", uri=True, check_same_thread=False)
-            weakref.finalize(self, found.close)
-            found.text_factory = lambda raw: raw.decode("utf-8", "surrogateescape")
-            found.execute("PRAGMA trusted_schema = OFF")
-            return found
+        """Open a file read-only; a copy if it is compressed, remote, or has a write-ahead log."""
+        name, path = self._files[file], self._place.path
+        if name and path is not None:
+            path = self._place.inside(name)
+        is_compressed = self._path(file).endswith(".zstd")
+        log = None if path is None else Path(f"{path}-wal")
+        has_log = log is not None and log.is_file() and log.stat().st_size > 0
+        if path is None or is_compressed or has_log:
+            path = self._copy(file, is_compressed)
+            if log is not None and has_log:
+                shutil.copyfile(log, f"{path}-wal")
+        with open(path, "rb") as opened:
+            if opened.read(len(SQLITE_MAGIC)) != SQLITE_MAGIC:
+                raise BadMagicError("not an SQLite file", path=self._path(file))
+        flags = "mode=ro" if has_log else "mode=ro&immutable=1"
+        connection = sqlite3.connect(f"{path.as_uri()}?{flags}", uri=True, check_same_thread=False)
+        weakref.finalize(self, connection.close)
+        connection.text_factory = lambda raw: raw.decode("utf-8", "replace")
+        connection.execute("PRAGMA trusted_schema = OFF")
+        return connection
 
-    def _copied(self, file: int, is_packed: bool, wal: Path | None) -> Path:
+    def _copy(self, file: int, is_compressed: bool) -> Path:
+        """A temporary copy of a file, decompressed."""
         folder = tempfile.mkdtemp(prefix="warp-bag-")
         weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
         target = Path(folder) / "bag.db3"
         reader = self._place.open(self._files[file])
+        size, limit = None, max(1 << 24, reader.size * _MAX_FILE_RATIO)
         try:
-            if is_packed:
-                self._unpack(reader, target, file)
-            else:
-                with open(target, "wb") as out:
-                    for start in range(0, reader.size, 1 << 24):
-                        out.write(reader.read(start, min(start + (1 << 24), reader.size)))
+            source = io.BufferedReader(RangeFile(reader))
+            if is_compressed:
+                size = zstd_frame_size(reader.read(0, min(reader.size, _ZSTD_HEAD_BYTES)))
+                if size is not None and size > limit:
+                    raise LimitExceededError(
+                        f"decompressed size {size} of {reader.size} bytes (limit {limit})"
+                    )
+            with map_os_errors(target), open(target, "wb") as out:
+                if is_compressed:
+                    out.writelines(decoded_zstd_pieces(source, limit))
+                else:
+                    shutil.copyfileobj(source, out, _COPY_BYTES)
+                if is_compressed and out.tell() < (size or 1):
+                    raise TruncatedError(f"compressed file is cut: expected {size} bytes, got {out.tell()}")
+        except WarpError as error:
+            raise type(error)(error.message, path=self._path(file), hint=error.hint) from None
         finally:
             reader.close()
-        if wal is not None:
-            shutil.copyfile(wal, f"{target}-wal")
-        with open(target, "rb") as made:
-            if made.read(len(SQLITE_MAGIC)) != SQLITE_MAGIC:
-                raise BadMagicError("not an SQLite file", path=self._path(file))
         return target
 
-    def _unpack(self, reader: RangeReader, target: Path, file: int) -> None:
-        """Decompress a file, a piece at a time."""
-        limit = max(1 << 24, reader.size * _MAX_FILE_RATIO)
-        try:
-            size = zstd_frame_size(reader.read(0, min(reader.size, _HEAD_BYTES)))
-            if size is not None and size > limit:
-                raise LimitExceededError(f"{reader.size} bytes would become {size}")
-            with map_os_errors(target), open(target, "wb") as out:
-                for piece in decoded_zstd_pieces(io.BufferedReader(RangeFile(reader)), limit):
-                    out.write(piece)
-                if out.tell() < (size or 1):
-                    raise TruncatedError("the compressed file ends too soon")
-        except WarpError as error:
-            raise type(error)(error.message, path=self._path(file), hint=error.hint) from None
-
-    def _unpacked(self, data: Any, limit: int, file: int) -> bytes:
-        try:
-            return decode_zstd_bounded(data, limit)
-        except WarpError as error:
-            raise type(error)(error.message, path=self._path(file), hint=error.hint) from None
-
-    @contextlib.contextmanager
-    def _typed(self, file: int) -> Iterator[None]:
-        try:
-            yield
-        except sqlite3.Error as error:
-            raise CorruptLayoutError(f"the bag is damaged ({error})", path=self._path(file)) from None
-
-    def _select(self, file: int, query: str, *values: Any) -> list[tuple[Any, ...]]:
-        with self._typed(file):
-            return self._connection(file).execute(query, values).fetchall()
-
-    # What is in them.
+    # Topics.
 
     @cached_property
     def _topics(self) -> dict[tuple[str, str, str], dict[int, int]]:
-        """Name, type and serialization -> file -> number of the topic in it."""
-        found: dict[tuple[str, str, str], dict[int, int]] = {}
-        stated = {name: about.get("serialization_format") for name, about in self._told_topics.items()}
+        """Name, type and serialization -> number of the topic in each file."""
+        topics: dict[tuple[str, str, str], dict[int, int]] = {}
         for file in range(len(self._files)):
-            for number, name, kind, form in self._select(
-                file, "SELECT id, name, type, serialization_format FROM topics ORDER BY id"
-            ):
-                if not all(isinstance(each, str) for each in (name, kind, form)) or not isinstance(
-                    number, int
+            for number, name, kind, form in self._select(file, _TOPICS):
+                if not isinstance(number, int) or not all(
+                    isinstance(each, str) for each in (name, kind, form)
                 ):
-                    raise CorruptLayoutError("a topic of the bag is damaged", path=self._path(file))
-                wrong = next((each for each in (form, stated.get(name)) if each not in ("cdr", None)), None)
-                if wrong is not None:
+                    raise CorruptLayoutError("corrupted topic of a bag", path=self._path(file))
+                forms = {form, self._stated_topics.get(name, {}).get("serialization_format") or "cdr"}
+                if forms != {"cdr"}:
                     raise FormatError(
-                        f"topic {name!r} is serialized as {wrong!r}", path=self._path(file),
+                        f"unsupported serialization {min(forms - {'cdr'}, key=str)!r} of topic {name!r}",
+                        path=self._path(file),
                         hint="Only CDR can be read: convert the bag with the program that wrote it.",
-                    )  # fmt: skip
-                found.setdefault((name, kind, form), {})[file] = number
-        return found
+                    )
+                topics.setdefault((name, kind, form), {})[file] = number
+        return topics
 
     @cached_property
-    def _told_topics(self) -> dict[str, Mapping[str, Any]]:
-        """What metadata.yaml says of every topic."""
-        found: dict[str, Mapping[str, Any]] = {}
-        listed = self._told.get("topics_with_message_count")
-        for each in listed if isinstance(listed, list) else ():
-            about = each.get("topic_metadata") if isinstance(each, dict) else None
+    def _stated_topics(self) -> dict[str, Mapping[str, Any]]:
+        """Entries of topics in metadata.yaml by name."""
+        entries = self._stated.get("topics_with_message_count")
+        topics: dict[str, Mapping[str, Any]] = {}
+        for entry in entries if isinstance(entries, list) else ():
+            about = entry.get("topic_metadata") if isinstance(entry, dict) else None
             if isinstance(about, dict):
-                found[str(about.get("name"))] = about
-        return found
+                topics[str(about.get("name"))] = about
+        return topics
 
     @cached_property
-    def _stored(self) -> dict[str, str]:
-        """Type -> its definition, as newer bags have it."""
-        found: dict[str, str] = {}
+    def _stored_definitions(self) -> dict[str, str]:
+        """Definitions by type, which bags since ROS 2 Iron carry."""
+        definitions: dict[str, str] = {}
         for file in range(len(self._files)):
-            listed = self._select(file, "SELECT name FROM sqlite_master WHERE type = 'table'")
-            if ("message_definitions",) in listed:
-                for name, encoding, text in self._select(
-                    file, "SELECT topic_type, encoding, encoded_message_definition FROM message_definitions"
-                ):
+            if ("message_definitions",) in self._select(file, _TABLES):
+                for name, encoding, text in self._select(file, _DEFINITIONS):
                     if encoding == "ros2msg" and isinstance(text, str) and text:
-                        found.setdefault(str(name), text)
-        return found
+                        definitions.setdefault(str(name), text)
+        return definitions
 
     @cached_property
     def channels(self) -> Sequence[LogChannel]:
         """The topics of all files."""
-        found = []
+        channels = []
         for number, (name, kind, form) in enumerate(self._topics):
-            text = self._definition(number, kind)
-            schema = (
-                ("", "", b"") if text is None else (kind, "ros2msg", text.encode("utf-8", "surrogateescape"))
-            )
-            qos = self._told_topics.get(name, {}).get("offered_qos_profiles")
-            metadata = {"offered_qos_profiles": qos} if isinstance(qos, str) else {}
-            found.append(LogChannel(name, schema[0] or kind, schema[1], schema[2], form, metadata))
-        return found
+            text = self._find_definition(number, kind)
+            encoding, data = ("", b"") if text is None else ("ros2msg", text.encode())
+            qos = self._stated_topics.get(name, {}).get("offered_qos_profiles")
+            about = {"offered_qos_profiles": qos} if isinstance(qos, str) else {}
+            channels.append(LogChannel(name, kind, encoding, data, form, about))
+        return channels
 
-    def _definition(self, number: int, kind: str) -> str | None:
-        """The definition that fits the messages: that of the bag, else that of ROS."""
-        parts = kind.split("/")
-        full = f"{parts[0]}/msg/{parts[1]}" if len(parts) == 2 else kind
-        candidates = [self._stored.get(kind), known_definition(full)]
-        for text in candidates:
-            if text is not None and self._fits(number, kind, text):
-                return text
+    def _find_definition(self, number: int, kind: str) -> str | None:
+        """The definition that fits the first messages: that of the bag or that of ROS."""
+        package, _, name = kind.rpartition("/")
+        full_name = kind if "/" in package else f"{package}/msg/{name}"
+        rows = np.arange(min(_TRIED_MESSAGES, len(self.stamps(number))))
+        for text in (self._stored_definitions.get(kind), ros_definition(full_name)):
+            try:
+                if text is not None:
+                    CdrDecoder(parse_definition(kind, text), self._name).decode(self.payloads(number, rows))
+                    return text
+            except WarpError:
+                continue
         return None
 
-    def _fits(self, number: int, kind: str, text: str) -> bool:
-        try:
-            decoder = CdrDecoder(parse_definition(kind, text), self._name)
-            count = min(_TRIED, len(self._messages[number][0]))
-            decoder.decode(self.payloads(number, np.arange(count)))
-        except WarpError:
-            return False
-        return True
+    # Messages.
 
     @cached_property
     def _messages(self) -> list[tuple[Stamps, Ints, Ints, int]]:
-        """Of every channel: times, file and row of each message, bytes in all."""
-        found = []
+        """Stamps, file and row of each message, and total size, for every channel."""
+        channels = []
         for numbers in self._topics.values():
-            times, files, rows, total = [], [], [], 0
+            found: list[tuple[int, int, int, int]] = []
             for file, number in numbers.items():
-                listed = self._select(
-                    file, "SELECT timestamp, id, length(data) FROM messages WHERE topic_id = ? ORDER BY timestamp, id",
-                    number,
-                )  # fmt: skip
-                for time, row, size in listed:
-                    if (
-                        not isinstance(time, int)
-                        or not isinstance(row, int)
-                        or not isinstance(size, int)
-                        or time < 0
-                    ):
-                        raise CorruptLayoutError("a message of the bag is damaged", path=self._path(file))
-                    times.append(time)
-                    files.append(file)
-                    rows.append(row)
-                    total += size
-            log = np.array(times, np.int64)
-            order = np.argsort(log, kind="stable")
-            stamps = Stamps(log[order], log[order], np.arange(len(log), dtype=np.int64))
-            found.append((stamps, np.array(files, np.int64)[order], np.array(rows, np.int64)[order], total))
-        return found
+                for time, row, size in self._select(file, _MESSAGES, number):
+                    if not all(isinstance(value, int) for value in (time, row, size)) or time < 0:
+                        raise CorruptLayoutError("corrupted message of a bag", path=self._path(file))
+                    found.append((time, file, row, size))
+            times, files, rows, sizes = np.array(found, np.int64).reshape(-1, 4).T
+            stamps, order = Stamps.sort(times, times, np.arange(len(times)))
+            stamps = Stamps(stamps.log_ns, stamps.publish_ns, np.arange(len(times)))
+            channels.append((stamps, files[order], rows[order], int(sizes.sum())))
+        return channels
 
     def stamps(self, channel: int) -> Stamps:
-        """When the messages were recorded: the only time a bag has."""
+        """Times of recording, the only ones of a bag."""
         return self._messages[channel][0]
 
     def payload_bytes(self, channel: int) -> int:
-        """How large the messages are, as they are stored."""
+        """Size of the messages as they are stored."""
         return self._messages[channel][3]
 
     def payloads(self, channel: int, rows: Ints) -> Payloads:
-        """Some messages, by the numbers of their rows."""
-        _, files, ids, _ = self._messages[channel]
-        found: dict[tuple[int, int], bytes] = {}
-        for file in np.unique(files[rows]).tolist():
-            wanted = ids[rows][files[rows] == file].tolist()
-            for start in range(0, len(wanted), _ASKED):
-                some = wanted[start : start + _ASKED]
-                marks = ",".join("?" * len(some))
-                for row, data in self._select(
-                    file, f"SELECT id, data FROM messages WHERE id IN ({marks})", *some
-                ):
-                    found[file, row] = self._message(data, file)
+        """Messages of a channel by their positions in `stamps`."""
+        _, all_files, all_ids, _ = self._messages[channel]
+        files, ids = all_files[rows], all_ids[rows]
+        data: dict[tuple[int, int], bytes] = {}
+        for file in np.unique(files).tolist():
+            wanted = ids[files == file].tolist()
+            for start in range(0, len(wanted), _ROWS_PER_QUERY):
+                some = wanted[start : start + _ROWS_PER_QUERY]
+                for row, stored in self._select(file, _DATA.format(",".join("?" * len(some))), *some):
+                    data[file, row] = self._decompress(stored, file)
         try:
-            messages = [found[key] for key in zip(files[rows].tolist(), ids[rows].tolist(), strict=True)]
+            return Payloads.join([data[key] for key in zip(files.tolist(), ids.tolist(), strict=True)])
         except KeyError:
-            raise TruncatedError("a message of the bag is gone", path=self._name) from None
-        return Payloads.of(messages)
+            raise TruncatedError("message of a bag is missing", path=self._name) from None
 
-    def _message(self, data: Any, file: int) -> bytes:
-        if not isinstance(data, bytes):
-            raise CorruptLayoutError("a message of the bag is no bytes", path=self._path(file))
-        if self._mode != "MESSAGE":
-            return data
-        return self._unpacked(data, min(MAX_MESSAGE_BYTES, max(1 << 20, len(data) << 10)), file)
-
-
-def is_database(name: str) -> bool:
-    """Whether a file of this name belongs to a bag."""
-    return os.path.basename(name).endswith((".db3", ".db3.zstd"))
+    def _decompress(self, stored: Any, file: int) -> bytes:
+        if not isinstance(stored, bytes):
+            raise CorruptLayoutError("message of a bag is not bytes", path=self._path(file))
+        if str(self._stated.get("compression_mode") or "").upper() != "MESSAGE":
+            return stored
+        try:
+            return decode_zstd_bounded(stored, min(MAX_MESSAGE_BYTES, max(1 << 20, len(stored) << 10)))
+        except WarpError as error:
+            raise type(error)(error.message, path=self._path(file), hint=error.hint) from None

@@ -23,8 +23,8 @@ from warpdata.convert.rows import stated_rate
 from warpdata.convert.set_notes import EpisodeNotes
 from warpdata.convert.stepped import EpisodeColumn, MemoryRows, Parts, Rows, SteppedEpisodes, VideoRows
 from warpdata.convert.webdataset.samples import SampleField, Shards, TarSample
-from warpdata.episodes.collection import Episodes
-from warpdata.episodes.file_video import SourceVideo
+from warpdata.episodes.collection.episodes import Episodes
+from warpdata.episodes.sources.file_video import SourceVideo
 from warpdata.errors import (
     BlobNotFoundError,
     CorruptLayoutError,

@@ -23,8 +23,8 @@ from warpdata.convert.each_episode import OnError, Progress
 from warpdata.convert.exporting import Part, StepColumn, StepRows, StepWriter, source_id, write_set
 from warpdata.convert.receipt import RECEIPT_FILE, ConversionReceipt, Note, note_of
 from warpdata.convert.webdataset.reading import OWN_FIELD, Per
-from warpdata.episodes.collection import Episodes
-from warpdata.episodes.encoded import EncodedRun, encoded_camera, encoded_run
+from warpdata.episodes.collection.episodes import Episodes
+from warpdata.episodes.sources.encoded import EncodedRun, encoded_camera, encoded_run
 from warpdata.errors import SchemaMismatchError, require_word
 from warpdata.formats.tarshard.layout import BLOCK_BYTES
 from warpdata.formats.tarshard.writer import member_header

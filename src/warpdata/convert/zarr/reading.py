@@ -16,7 +16,7 @@ from warpdata.convert.receipt import RECEIPT_FILE
 from warpdata.convert.set_notes import MAX_DOCUMENT_BYTES
 from warpdata.convert.stepped import EpisodeColumn, PartRows, Parts, SteppedEpisodes, Times, seconds_as_times
 from warpdata.convert.zarr.store import ZIP_MAGIC, ZarrRows, ZarrStore
-from warpdata.episodes.collection import Episodes
+from warpdata.episodes.collection.episodes import Episodes
 from warpdata.errors import (
     BadMagicError,
     CorruptLayoutError,

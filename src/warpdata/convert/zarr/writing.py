@@ -30,7 +30,7 @@ from warpdata.convert.place import check_inside
 from warpdata.convert.receipt import RECEIPT_FILE, ConversionReceipt
 from warpdata.convert.zarr import codecs
 from warpdata.convert.zarr.reading import ENDS
-from warpdata.episodes.collection import Episodes
+from warpdata.episodes.collection.episodes import Episodes
 from warpdata.errors import CorruptLayoutError, nearest
 
 Compressor = Literal["zstd", "blosc", "zlib", "none"]

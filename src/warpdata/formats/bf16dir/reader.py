@@ -35,7 +35,7 @@ class Bf16File:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Bf16Directory:
-    """What manifest.json says, checked against the files."""
+    """The contents of manifest.json, checked against the files."""
 
     width: int
     files: tuple[Bf16File, ...]
@@ -64,7 +64,7 @@ def read_directory(folder: str | os.PathLike[str]) -> Bf16Directory:
 
 
 def parse_directory(manifest: RangeReader, find: FindFile) -> Bf16Directory:
-    """Judge a manifest and the files it lists; `find` says where a file is and how long."""
+    """Judge a manifest and the files it lists; `find` returns the path and the size of a file."""
     data = bytes(manifest.read(0, min(manifest.size, layout.MAX_MANIFEST_BYTES + 1)))
     try:
         body = parse_json_object(data, max_bytes=layout.MAX_MANIFEST_BYTES, allow_nan=True)

@@ -31,7 +31,7 @@ class ShardDigest:
 
 
 def digest_shard(path: str | os.PathLike[str], run_rows: int) -> ShardDigest:
-    """Read a shard file once and compute everything corpus.json says about its bytes."""
+    """Read a shard file once and compute its entry in corpus.json."""
     with FileRangeReader(path) as reader:
         return digest_reader(reader, run_rows)
 

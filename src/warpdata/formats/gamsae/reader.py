@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class ShardInfo:
-    """What a shard's header says, checked against the size of the file."""
+    """The header of a shard, checked against the size of the file."""
 
     name: str
     n_rows: int
@@ -83,8 +83,10 @@ def open_shard_info(path: str | os.PathLike[str]) -> ShardInfo:
 def _truncated(expected: int, actual: int, name: str) -> TruncatedError:
     return TruncatedError(
         f"shard is truncated: header expects {expected} bytes, file has {actual}",
-        expected=expected, actual=actual, path=name,
-    )  # fmt: skip
+        expected=expected,
+        actual=actual,
+        path=name,
+    )
 
 
 def _unsupported(tag: int, name: str) -> UnsupportedDtypeError:

@@ -44,7 +44,7 @@ def verify_shard(path: str | os.PathLike[str]) -> list[FileFinding]:
 
 
 def _structure(path: str | os.PathLike[str]) -> list[FileFinding]:
-    """What can be said about one shard without corpus.json: its structure, and what readers overlook."""
+    """Findings about one shard without corpus.json: its structure, and what readers overlook."""
     try:
         return _oddities(open_shard_info(path))
     except WarpError as error:

@@ -52,14 +52,15 @@ class Records:
 
     def of_stream(self, stream: int) -> Records:
         """Only the records of one stream."""
-        return self._chosen(self.stream == stream)
+        return self.select(self.stream == stream)
 
     def in_order(self) -> Records:
         """By the number of their first step; of two with one number the later one in the file."""
         _, from_end = np.unique(self.first_step[::-1], return_index=True)
-        return self._chosen(len(self) - 1 - from_end)
+        return self.select(len(self) - 1 - from_end)
 
-    def _chosen(self, which: NDArray[Any]) -> Records:
+    def select(self, which: NDArray[Any]) -> Records:
+        """Some of the records, by mask or by position."""
         return Records(*(getattr(self, name)[which] for name in self.__dataclass_fields__))
 
 

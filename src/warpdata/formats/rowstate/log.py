@@ -24,16 +24,20 @@ _FRAME = SealedHeader(layout.FrameHeader, layout.FRAME_HEADER, layout.FRAME_MAGI
 
 ENTRY = np.dtype(
     [
-        ("latents_at", "<u8"), ("active_at", "<u8"), ("n_latents", "<u4"), ("n_active", "<u4"),
-        ("iterations", "<u4"), ("is_present", "<u4"),
+        ("latents_at", "<u8"),
+        ("active_at", "<u8"),
+        ("n_latents", "<u4"),
+        ("n_active", "<u4"),
+        ("iterations", "<u4"),
+        ("is_present", "<u4"),
     ]
-)  # fmt: skip
+)
 """Where one row is: offsets in the log, counts, and the number that needs no lookup."""
 
 
 @dataclass(frozen=True, slots=True)
 class FrameBounds:
-    """Where a frame's body lies in the log, and what it must sum to."""
+    """Bounds and checksum of a frame's body in the log."""
 
     start: int
     end: int

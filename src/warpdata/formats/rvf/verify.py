@@ -13,17 +13,15 @@ from warpdata.formats.rvf import layout, manifest, segment, signing
 from warpdata.formats.rvf.layout import DirectoryEntry, SegmentHeader, SegmentType, Tag
 from warpdata.formats.rvf.payloads import layout as records
 from warpdata.formats.rvf.payloads import vec
-from warpdata.formats.rvf.payloads.domain import decode_domain
 from warpdata.formats.rvf.payloads.graph import decode_graph, unpack_index_header
 from warpdata.formats.rvf.payloads.hot import decode_hot
 from warpdata.formats.rvf.payloads.ids import decode_id_directory
 from warpdata.formats.rvf.payloads.journal import decode_journal
 from warpdata.formats.rvf.payloads.layer_a import decode_layer_a
 from warpdata.formats.rvf.payloads.meta import decode_meta
-from warpdata.formats.rvf.payloads.overlay import decode_overlay
 from warpdata.formats.rvf.payloads.quant import ProductQuant, ResidualQuant, decode_quant
 from warpdata.formats.rvf.payloads.sketch import decode_sketch
-from warpdata.formats.rvf.payloads.witness import PublicKey, decode_crypto, decode_witness
+from warpdata.formats.rvf.payloads.witness import PublicKey, decode_crypto
 from warpdata.formats.rvf.reader import read_segment
 from warpdata.formats.rvf.segment import SignatureFooter
 from warpdata.formats.rvf.snapshot import Snapshot
@@ -77,9 +75,6 @@ def _verify_segment(reader: RangeReader, snapshot: Snapshot, entry: DirectoryEnt
     if entry.seg_type == SegmentType.VEC:
         vec.decode_vec(payload, code_bytes=code_bytes, where=reader.name)
         return
-    if entry.seg_type == SegmentType.OVERLAY:
-        decode_overlay(payload, 0 if snapshot.root is None else snapshot.root.dimension, reader.name)
-        return
     decoder = _DECODERS.get(entry.seg_type)
     if decoder is not None:
         decoder(payload, reader.name)
@@ -101,9 +96,7 @@ _DECODERS: dict[int, Callable[[memoryview, str], Any]] = {
     SegmentType.HOT: decode_hot,
     SegmentType.IDS: decode_id_directory,
     SegmentType.SKETCH: decode_sketch,
-    SegmentType.WITNESS: decode_witness,
     SegmentType.CRYPTO: decode_crypto,
-    SegmentType.PROFILE: decode_domain,
 }
 
 

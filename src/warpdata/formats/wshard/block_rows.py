@@ -44,6 +44,7 @@ class BlockRows:
             data = np.frombuffer(self._shard.whole(self.block), self.spec.dtype.dtype)
             return data.reshape(self.length, *self.spec.shape)
         if self._array is not None:
+            self._shard.check_not_truncated()
             self._shard.verify_rows(self.block, self.spec.row_bytes, start, end)
             return self._array[start:end]
         if (mapped := self._shard.mapped(self.block)) is not None:
@@ -101,6 +102,8 @@ class BlockRows:
             if found is None:
                 return None
             self._mapped = np.frombuffer(found, self.spec.dtype.dtype).reshape(self.length, *self.spec.shape)
+        else:
+            self._shard.check_not_truncated()
         return self._mapped, None if self._is_checked else self._check
 
     def _check(self, start: int, end: int) -> bool:

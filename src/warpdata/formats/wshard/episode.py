@@ -141,44 +141,21 @@ class WShardEpisode:
         super().__setattr__(name, value)
 
     def __getattr__(self, name: str) -> Any:
-        """A field that is made when it is first asked for."""
-        later = self.__dict__.get(_LATER)
-        if later is None or name not in _LAZY_FIELDS:
-            raise AttributeError(f"an episode has no {name!r}.{nearest(name, _NO_FIELDS)}")
-        value = self.__dict__[name] = later(name)
-        return value
+        raise AttributeError(f"an episode has no {name!r}.{nearest(name, _NO_FIELDS)}")
 
     def __getstate__(self) -> dict[str, Any]:
-        """Every field for another process; blocks that nobody interprets go along as bytes."""
-        fields = self._fields()
-        views = {name: bytes(each) for name, each in fields["blocks"].items() if isinstance(each, memoryview)}
-        return {**fields, "blocks": {**fields["blocks"], **views}}
+        """Every field for another process; uninterpreted blocks are sent as bytes."""
+        views = {name: bytes(each) for name, each in self.blocks.items() if isinstance(each, memoryview)}
+        return {**self.__dict__, "blocks": {**self.blocks, **views}}
 
     def __copy__(self) -> Self:
         made = type(self).__new__(type(self))
-        made.__dict__.update(self._fields())
-        return made
-
-    def _fields(self) -> dict[str, Any]:
-        """Every field, made or not."""
-        fields = {
-            name: getattr(self, name) for name in _LAZY_FIELDS if name not in self.__dict__
-        } | self.__dict__
-        fields.pop(_LATER, None)
-        return fields
-
-    @classmethod
-    def of_later(cls, known: Mapping[str, Any], later: Callable[[str], Any]) -> Self:
-        """An episode of which some fields are known and `later` makes the others (of `_LAZY_FIELDS`) by name."""
-        made = cls.__new__(cls)
-        fields = made.__dict__
-        fields.update(known)
-        fields[_LATER] = later
+        made.__dict__.update(self.__dict__)
         return made
 
     @classmethod
     def of(cls, known: Mapping[str, Any]) -> Self:
-        """An episode of fields that are right already, made without the checks that a caller's values need."""
+        """Make an episode from valid fields, without the checks of assignment."""
         made = cls.__new__(cls)
         made.__dict__ = fields = {**_NO_FIELDS, **known}
         for name, empty in _EMPTY_FIELDS.items():
@@ -190,7 +167,7 @@ class WShardEpisode:
         if not isinstance(other, WShardEpisode):
             return NotImplemented
         clocks = self.timestamps_ns, other.timestamps_ns
-        mine, theirs = self._fields(), other._fields()
+        mine, theirs = dict(self.__dict__), dict(other.__dict__)
         del mine["timestamps_ns"], theirs["timestamps_ns"]
         for name in ("metadata", "models", "about"):  # compared as JSON, which has no tuples
             mine[name], theirs[name] = plain_json(mine[name]), plain_json(theirs[name])
@@ -257,7 +234,7 @@ class WShardEpisode:
     @property
     def in_time(self) -> Any:
         """The same episode as signals in time."""
-        from warpdata.episodes.shard_episode import ShardSource  # the two views offer each other
+        from warpdata.episodes.sources.shard_episode import ShardSource  # the two views offer each other
         from warpdata.timeline.episode import Episode
 
         return Episode(ShardSource(self))
@@ -400,17 +377,12 @@ class WShardEpisode:
 _KINDS: dict[str, type] = {
     "metadata": dict, "about": dict, "models": list, "blocks": dict
 }  # fmt: skip
-_LATER = "_later"
 _NO_FIELDS = dict.fromkeys(each.name for each in dataclass_fields(WShardEpisode))
 _EMPTY_FIELDS: dict[str, Callable[[], Any]] = {
     each.name: each.default_factory
     for each in dataclass_fields(WShardEpisode)
     if each.default_factory is not MISSING
 }
-
-_LAZY_FIELDS = frozenset([*_EMPTY_FIELDS, *_FLAGS]) - {"timebase"}
-for _name in _FLAGS:
-    delattr(WShardEpisode, _name)  # a default of the class would hide what is made later
 
 
 class _LazyTimes:

@@ -74,9 +74,7 @@ class IntactBlocks:
                 entry = f"entry {(at - layout.TABLE_OFFSET) // layout.ENTRY_BYTES}"
                 self.lost.append(LostBlock(entry, f"{entry} of the table: {error.message}", 0))
                 continue
-            block = table.get(table.names[0])
-            assert block is not None
-            yield block
+            yield from table.blocks.values()
 
     def _holds(self, block: Block) -> bool:
         try:

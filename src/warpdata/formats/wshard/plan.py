@@ -7,7 +7,7 @@ from typing import Any
 
 from warpdata.bytekit.align import align_up
 from warpdata.bytekit.jsontext import plain_json
-from warpdata.errors import BlobNotFoundError, FormatError, SchemaMismatchError
+from warpdata.errors import FormatError, SchemaMismatchError
 from warpdata.formats.wshard import layout
 from warpdata.formats.wshard.channel import Channel
 from warpdata.formats.wshard.episode import WShardEpisode
@@ -42,27 +42,12 @@ class PlannedShard:
 
     def __init__(self, meta: Mapping[str, bytes], sizes: Mapping[str, int], path: str) -> None:
         self.path = path
+        self.sizes = sizes
         self._meta = meta
-        self._sizes = sizes
 
     @property
     def schema(self) -> EpisodeSchema:
         return read_schema(self)
-
-    @property
-    def names(self) -> list[str]:
-        return list(self._sizes)
-
-    def __contains__(self, name: object) -> bool:
-        return name in self._sizes
-
-    def block(self, name: str) -> Block:
-        if name not in self._sizes:
-            raise BlobNotFoundError("no such block", block=name, path=self.path)
-        return Block(name, "none", False, 0, self._sizes[name], self._sizes[name], 0, 0)
-
-    def raw_size(self, name: str) -> int:
-        return self.block(name).raw_size
 
     def view(self, name: str) -> memoryview:
         return memoryview(self._meta.get(name, b""))

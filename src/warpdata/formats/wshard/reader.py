@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from warpdata.bytekit.buffers import BUFFERS
 from warpdata.bytekit.checksum import crc32c
 from warpdata.bytekit.codec import decode
 from warpdata.bytekit.io.ranges import (
     LocalRangeReader,
     Range,
     RangeReader,
+    check_not_truncated,
     drop_cached,
     open_source,
     prefetch,
@@ -27,7 +27,6 @@ from warpdata.bytekit.seekable import FOOTER_BYTES, SeekTable, seek_table_bytes,
 from warpdata.errors import BlobNotFoundError, ChecksumError, CorruptLayoutError, FormatError, nearest
 from warpdata.formats.wshard import layout
 from warpdata.formats.wshard.block_rows import BlockRows
-from warpdata.formats.wshard.known_heads import known_head_of, remember_head
 from warpdata.formats.wshard.pieces import PieceChecksums
 from warpdata.formats.wshard.schema import EpisodeSchema, TensorSpec, read_schema, tensor_specs
 from warpdata.formats.wshard.table import Block, parse_table, unpack_header
@@ -47,8 +46,6 @@ CHECK_STEP_BYTES = 32 << 20
 _SMALL_BYTES = 128 << 10
 """Blocks that are decompressed or fetched, and held, as a whole."""
 
-_BYTE = np.dtype(np.uint8)
-
 Source = str | os.PathLike[str] | RangeReader | bytes | BinaryIO
 Verify = Literal["block", "window"] | bool
 """What is held against a checksum before it is handed out.
@@ -66,6 +63,7 @@ class ShardReader:
     _owner = 0
     _specs: dict[str, TensorSpec] | None = None
     _schema: EpisodeSchema | None = None
+    _sizes: dict[str, int] | None = None
 
     def __init__(self, reader: RangeReader, *, verify: Verify = "block") -> None:
         self._reader = reader
@@ -89,25 +87,27 @@ class ShardReader:
         """Read the head of the file: header, block table and names."""
         first, size = LOCAL_HEAD_BYTES if self._is_local else HEAD_BYTES, self._reader.size
         self._head = start = self._reader.read(0, first if first < size else size)
-        self.known_head = known_head_of(self.path, start, size) if self._is_local else None
-        """The head of this file if it was opened before and is as it was."""
-        if self.known_head is not None:
-            self.table = self.known_head.table
-        else:
-            header = unpack_header(start, size, self.path)
-            self.table = parse_table(header, self._whole_head(header), size, self.path)
+        header = unpack_header(start, size, self.path)
+        self.table = parse_table(header, self._whole_head(header), size, self.path)
 
     @classmethod
     def open(cls, source: Source, *, verify: Verify = "block") -> ShardReader:
         """Open a shard by path, from bytes, an open binary file or any RangeReader; what is checked: see `Verify`."""
-        # Asking for a path is much cheaper than asking for the protocol.
-        reader = LocalRangeReader(source) if isinstance(source, str | os.PathLike) else open_source(source)
+        # A check for a string is much cheaper than one for a protocol.
+        reader = LocalRangeReader(source) if isinstance(source, str) else open_source(source)
         return cls(reader, verify=verify)
 
     @property
     def names(self) -> list[str]:
         """The names of all blocks, in the order of the table."""
-        return self.table.names
+        return list(self.table.blocks)
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        """Decompressed bytes of every block by name, in the order of the table."""
+        if self._sizes is None:
+            self._sizes = {name: block.raw_size for name, block in self.table.blocks.items()}
+        return self._sizes
 
     @property
     def role(self) -> int:
@@ -136,11 +136,11 @@ class ShardReader:
         return dict(zip(self.names, (fields[0] for fields in layout.ENTRY.iter_unpack(head)), strict=True))
 
     def __contains__(self, name: object) -> bool:
-        return name in self.table
+        return name in self.table.blocks
 
     def block(self, name: str) -> Block:
         """Where and how a block is stored."""
-        found = self.table.get(name)
+        found = self.table.blocks.get(name)
         if found is None:
             raise BlobNotFoundError(
                 "no such block", block=name, path=self.path, hint="`warp inspect` lists the blocks of a file."
@@ -149,8 +149,7 @@ class ShardReader:
 
     def raw_size(self, name: str) -> int:
         """How many bytes a block has when it is decompressed."""
-        found = self.table.raw_size(name)
-        return self.block(name).raw_size if found is None else found
+        return self.block(name).raw_size
 
     def read(self, name: str) -> bytes:
         """The decompressed, verified bytes of a block."""
@@ -158,9 +157,9 @@ class ShardReader:
 
     def view(self, name: str) -> memoryview:
         """Like `read`, without a copy where the block is stored raw: a read-only view of the file."""
-        block = self.block(name)
         if self._owner and (kept := KEPT.get(self._owner, name)) is not None:
             return kept
+        block = self.block(name)
         try:
             return self._view(block)
         except FormatError:
@@ -189,7 +188,9 @@ class ShardReader:
         else:
             data = self._stored(block, 0, block.disk_size)
         if self._verify and name not in self._verified:
-            self._check(block, data)
+            if crc32c(data) != block.crc32c:
+                raise ChecksumError("checksum mismatch", block=name, path=self.path)
+            self._verified.add(name)
         return data
 
     def whole(self, name: str) -> memoryview:
@@ -231,13 +232,9 @@ class ShardReader:
 
     @property
     def schema(self) -> EpisodeSchema:
-        """What the metadata of the episode says; not to be changed, other readers may share it."""
-        if self._schema is None and self.known_head is not None:
-            self._schema = self.known_head.schema
+        """Everything the metadata of the episode states; parts of it may be shared by readers and must not change."""
         if self._schema is None:
-            self._schema = read_schema(self)  # what is damaged is not remembered
-            if self._is_local and self._verify:
-                remember_head(self.path, self._head, self._reader.size, self.table, self._schema)
+            self._schema = read_schema(self)
         return self._schema
 
     def spec(self, name: str) -> TensorSpec:
@@ -271,6 +268,10 @@ class ShardReader:
         if not self._is_local:
             return resident(self._reader, block.data_offset, block.data_offset + block.disk_size)
         return self._stored(block, 0, block.disk_size)
+
+    def check_not_truncated(self) -> None:
+        """Raise TruncatedError if the mapped file was cut; for users of `mapped` bytes, before they touch them."""
+        check_not_truncated(self._reader)
 
     def small_view(self, name: str) -> memoryview | None:
         """All bytes of a small block, decompressed and verified; None of a larger one."""
@@ -413,7 +414,7 @@ class ShardReader:
             number = first + index
             part = stored[table.disk_starts[number] - base : table.disk_starts[number + 1] - base]
             try:
-                frame = _kept_copy(table.decode_frames(number, number + 1, part))
+                frame = memoryview(table.decode_frames(number, number + 1, part))
             except FormatError as error:
                 raise type(error)(error.message, block=block.name, path=self.path) from None
             frames[index] = frame
@@ -475,12 +476,7 @@ class ShardReader:
             end = min(start + CHECK_STEP_BYTES, block.disk_size)
             checksum = crc32c(self._stored(block, start, end), checksum)
         if checksum != block.crc32c:
-            raise ChecksumError("its bytes do not match their checksum", block=block.name, path=self.path)
-        self._verified.add(block.name)
-
-    def _check(self, block: Block, data: memoryview) -> None:
-        if crc32c(data) != block.crc32c:
-            raise ChecksumError("its bytes do not match their checksum", block=block.name, path=self.path)
+            raise ChecksumError("checksum mismatch", block=block.name, path=self.path)
         self._verified.add(block.name)
 
     def _stored(self, block: Block, start: int, end: int) -> memoryview:
@@ -520,13 +516,6 @@ class ShardReader:
 
     def __reduce__(self) -> tuple[Any, ...]:
         return (_reopen, (self._reader, self._verify))
-
-
-def _kept_copy(data: bytes) -> memoryview:
-    """The same bytes in memory that is used again: what is kept comes and goes all the time."""
-    memory = BUFFERS.array((len(data),), _BYTE)
-    memory[:] = np.frombuffer(data, np.uint8)
-    return memory.data.toreadonly()
 
 
 def _reopen(reader: RangeReader, verify: Verify) -> ShardReader:

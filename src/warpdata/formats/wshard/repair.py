@@ -77,26 +77,11 @@ class _LenientShard:
         start = reader.read(0, min(reader.size, layout.TABLE_OFFSET))
         header = unpack_header(start, reader.size, self.path)
         head = reader.read(0, header.data_section_offset)
-        self._table = parse_table(header, head, reader.size, self.path, allow_overlap=True)
-
-    @property
-    def names(self) -> list[str]:
-        return self._table.names
-
-    def __contains__(self, name: object) -> bool:
-        return name in self._table
-
-    def block(self, name: str) -> Block:
-        found = self._table.get(name)
-        if found is None:
-            raise CorruptLayoutError("is missing", block=name, path=self.path)
-        return found
-
-    def raw_size(self, name: str) -> int:
-        return self.block(name).raw_size
+        self.blocks = parse_table(header, head, reader.size, self.path, allow_overlap=True).blocks
+        self.sizes = {name: block.raw_size for name, block in self.blocks.items()}
 
     def view(self, name: str) -> memoryview:
-        block = self.block(name)
+        block = self.blocks[name]
         return self.reader.read(block.data_offset, block.data_offset + block.disk_size)
 
 
@@ -105,14 +90,14 @@ def repair_stream(reader: RangeReader) -> WShardEpisode | None:
     shard = _overlapping(reader)
     if shard is None:
         return None
-    said = parse_json_object(shard.view(layout.META_WSHARD)) if layout.META_WSHARD in shard else {}
+    said = parse_json_object(shard.view(layout.META_WSHARD)) if layout.META_WSHARD in shard.blocks else {}
     if said.get("streaming") is not True:
         raise CorruptLayoutError(
             "was not written by a streaming writer; it cannot be put in order", path=reader.name
         )
     schema = read_schema(shard)
     data = sorted(
-        (shard.block(name) for name in shard.names if not name.startswith("meta/")),
+        (block for name, block in shard.blocks.items() if not name.startswith("meta/")),
         key=lambda block: block.data_offset,
     )
     # The ranges are wrong, but their checksums were taken over them: they still say whether bytes changed.
@@ -133,7 +118,7 @@ def _overlapping(reader: RangeReader) -> _LenientShard | None:
         shard = _LenientShard(reader)
     except WarpError:
         return None
-    blocks = [shard.block(name) for name in shard.names]
+    blocks = list(shard.blocks.values())
     ranges = sorted(
         (each.data_offset, each.data_offset + each.disk_size) for each in blocks if each.disk_size
     )

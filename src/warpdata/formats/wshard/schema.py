@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import copy
 import math
 import re
 import sys
 from collections.abc import Callable, Container, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache, wraps
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import Any, NamedTuple, Protocol
 
 from numpy.typing import NDArray
 
@@ -38,18 +37,16 @@ _SHARED_BYTES = 64 << 10
 
 
 class MetaSource(Protocol):
-    """What the schema needs of an open shard."""
+    """The part of a shard that its schema is read from."""
 
     path: str
 
     @property
-    def names(self) -> list[str]: ...
+    def sizes(self) -> Mapping[str, int]:
+        """Decompressed bytes of every block by name, in the order of the table."""
 
-    def __contains__(self, name: object) -> bool: ...
-
-    def raw_size(self, name: str, /) -> int: ...
-
-    def view(self, name: str, /) -> memoryview: ...
+    def view(self, name: str, /) -> memoryview:
+        """The decompressed bytes of a block."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,12 +152,11 @@ class EpisodeSchema(NamedTuple):
     about: dict[str, Any]
 
 
-T = TypeVar("T")
-
-
-def own_copy(said: T) -> T:
-    """A copy of what metadata says, for one episode to change: all readers of a file share what was read."""
-    return copy.deepcopy(said) if said else type(said)()
+def own_copy(value: Any) -> Any:
+    """Copy a JSON value for an episode to change: readers share what was parsed."""
+    if isinstance(value, dict):
+        return {key: own_copy(item) for key, item in value.items()}
+    return [own_copy(item) for item in value] if isinstance(value, list) else value
 
 
 def check_channel_id(channel_id: str) -> None:
@@ -177,7 +173,7 @@ def read_schema(shard: MetaSource) -> EpisodeSchema:
     """Read the metadata of an episode shard, whichever program wrote it."""
     block = layout.META_WSHARD
     try:
-        stated = _stated(bytes(shard.view(block))) if block in shard else _NOTHING_STATED
+        stated = _stated(bytes(shard.view(block))) if block in shard.sizes else _NOTHING_STATED
         block = layout.META_EPISODE
         episode = parse_json_object(_required(shard, block))
         length = _length(episode, shard)
@@ -187,9 +183,9 @@ def read_schema(shard: MetaSource) -> EpisodeSchema:
         metadata = _object(episode.get("metadata"))
         about: dict[str, Any] = {key: episode[key] for key in episode if key not in EPISODE_KEYS}
         block = layout.META_CHANNELS
-        channels, texts = _listed(bytes(_required(shard, block)), tuple(shard.names))
+        channels, texts = _listed(bytes(_required(shard, block)), tuple(shard.sizes))
         block = layout.META_MODELS
-        models = _list(parse_json_object(shard.view(block)).get("models", [])) if block in shard else []
+        models = _list(parse_json_object(shard.view(block)).get("models", [])) if block in shard.sizes else []
     except FormatError as error:
         if error.path is not None:
             raise
@@ -256,9 +252,9 @@ def tensor_specs(shard: MetaSource, schema: EpisodeSchema) -> dict[str, TensorSp
     specs |= {layout.EXACT[flag]: TensorSpec(dtype, ()) for flag, dtype in schema.flags.items()}
     specs |= schema.lanes
     specs |= {text.ends: tensor_spec("i64") for text in schema.texts.values()}
-    for name in shard.names:
+    for name, size in shard.sizes.items():
         if name not in specs:
-            found = guess_spec(name, shard.raw_size(name), schema)
+            found = guess_spec(name, size, schema)
             if found is not None:
                 specs[name] = found
     return specs
@@ -309,7 +305,7 @@ def _rows_of(dtype: str, raw_size: int, length: int) -> TensorSpec | None:
 
 
 def _required(shard: MetaSource, name: str) -> memoryview:
-    if name not in shard:
+    if name not in shard.sizes:
         raise CorruptLayoutError("is missing: this is no episode", block=name, path=shard.path)
     return shard.view(name)
 
@@ -348,8 +344,8 @@ def _length(episode: dict[str, Any], shard: MetaSource) -> int:
     for key in ("length_T", "length_t"):
         if key in episode:
             return _count(episode[key], key)
-    if layout.DONE in shard:
-        return shard.raw_size(layout.DONE)
+    if layout.DONE in shard.sizes:
+        return shard.sizes[layout.DONE]
     raise ValueError("the length of the episode is missing")
 
 

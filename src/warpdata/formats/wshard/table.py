@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 
 from warpdata.bytekit.align import align_up
@@ -11,6 +12,7 @@ from warpdata.errors import (
     BadMagicError,
     ChecksumError,
     CorruptLayoutError,
+    FormatError,
     LimitExceededError,
     TruncatedError,
     UnsupportedVersionError,
@@ -36,49 +38,13 @@ class Block(NamedTuple):
     content_type: int
 
 
-_RAW_SIZE = layout.Entry._fields.index("raw_size")
+class BlockTable(NamedTuple):
+    """The header of a shard and its blocks by name, in the order of the table."""
 
-
-class BlockTable:
-    """The header of a shard and where its blocks are, by name, in the order of the table."""
-
-    __slots__ = ("_blocks", "_entries", "header", "is_checksummed")
-
-    def __init__(
-        self,
-        header: layout.Header,
-        entries: dict[str, tuple[int, ...]],
-        blocks: dict[str, Block],
-        is_checksummed: bool,
-    ) -> None:
-        self.header = header
-        self.is_checksummed = is_checksummed
-        """Whether header and table carry our checksum; else only structure and name hashes were checked."""
-        self._entries = entries
-        self._blocks = blocks
-
-    @property
-    def names(self) -> list[str]:
-        """The names of all blocks."""
-        return list(self._entries or self._blocks)
-
-    def __contains__(self, name: object) -> bool:
-        return name in self._entries or name in self._blocks
-
-    def raw_size(self, name: str) -> int | None:
-        """How many bytes the block of this name has when it is decompressed, or None."""
-        found = self._entries.get(name)
-        return None if found is None else found[_RAW_SIZE]
-
-    def get(self, name: str) -> Block | None:
-        """The block of this name, or None."""
-        found = self._blocks.get(name)
-        if found is None and name in self._entries:
-            _, _, _, flags, offset, disk_size, raw_size, crc, content_type, _ = self._entries[name]
-            codec, is_seekable = _STORAGE[flags]
-            found = Block(name, codec, is_seekable, offset, disk_size, raw_size, crc, content_type)
-            self._blocks[name] = found
-        return found
+    header: layout.Header
+    blocks: dict[str, Block]
+    is_checksummed: bool
+    """Whether header and table carry our checksum; else only structure and name hashes were checked."""
 
 
 def unpack_header(start: memoryview, size: int, path: str) -> layout.Header:
@@ -120,49 +86,33 @@ def _check_header(header: layout.Header, size: int, path: str) -> None:
 def parse_table(
     header: layout.Header, head: memoryview, size: int, path: str, *, allow_overlap: bool = False
 ) -> BlockTable:
-    """The blocks of a shard out of its first `data_section_offset` bytes."""
+    """Read the block table from the first `data_section_offset` bytes of a shard."""
     is_checksummed = _check_mark(header, head, path)
     names = bytes(head[header.string_table_offset : header.data_section_offset])
-    table = head[layout.TABLE_OFFSET : header.string_table_offset]
-    if is_checksummed and (entries := _plain_entries(table, names, header.data_section_offset, size)):
-        return BlockTable(header, entries, {}, is_checksummed)
     default = layout.CODEC_DEFAULTS.get(header.compression_default, "none")
     blocks: dict[str, Block] = {}
-    for entry in layout.ENTRY.iter_unpack(table):
-        block = _block(entry, names, default, is_checksummed, path)
-        if block.name in blocks:
-            raise CorruptLayoutError("two blocks have this name", block=block.name, path=path)
-        blocks[block.name] = block
-    if not allow_overlap:
-        _check_ranges(blocks.values(), header.data_section_offset, size, path)
-    return BlockTable(header, {}, blocks, is_checksummed)
-
-
-def _plain_entries(
-    table: memoryview, names: bytes, position: int, size: int
-) -> dict[str, tuple[int, ...]] | None:
-    """The entries of a checksummed table in one quick pass; None if any of them needs a closer look."""
-    if not names.isascii():
-        return None
-    text, most = names.decode("ascii"), layout.MAX_BLOCK_BYTES
-    entries: dict[str, tuple[int, ...]] = {}
-    count = 0
-    for entry in layout.ENTRY.iter_unpack(table):
-        _, at, length, flags, offset, disk_size, raw_size, _, _, _ = entry
-        name = text[at : at + length]
-        if (
-            offset < position
-            or raw_size > most
-            or flags not in _STORAGE
-            or (flags == 0 and raw_size != disk_size)
-        ):
-            return None
-        if len(name) != length or not 0 < length <= layout.MAX_NAME_BYTES or "\0" in name:
-            return None
+    position, is_ordered = header.data_section_offset, True
+    for entry in layout.ENTRY.iter_unpack(head[layout.TABLE_OFFSET : header.string_table_offset]):
+        name_hash, name_at, name_bytes, flags, offset, disk_size, raw_size, crc, content_type, _ = entry
+        name = _name(names[name_at : name_at + name_bytes], name_bytes, path)
+        if not is_checksummed:
+            _check_name_hash(name, name_hash, path)
+        if name in blocks:
+            raise CorruptLayoutError("two blocks have this name", block=name, path=path)
+        if raw_size > layout.MAX_BLOCK_BYTES or disk_size > layout.MAX_BLOCK_BYTES:
+            raise LimitExceededError(f"{max(raw_size, disk_size)} bytes are too many", block=name, path=path)
+        codec, is_seekable = _STORAGE.get(flags) or _default_storage(
+            flags, default, disk_size == raw_size, name, path
+        )
+        if codec == "none" and raw_size != disk_size:
+            raise CorruptLayoutError("stored raw, but its two sizes differ", block=name, path=path)
+        fields = (name, codec, is_seekable, offset, disk_size, raw_size, crc, content_type)
+        blocks[name] = tuple.__new__(Block, fields)  # twice as fast as Block(…)
+        is_ordered = is_ordered and offset >= position
         position = offset + disk_size
-        entries[name] = entry
-        count += 1
-    return entries if position <= size and len(entries) == count else None
+    if not allow_overlap and not (is_ordered and position <= size):
+        _check_ranges(blocks.values(), header.data_section_offset, size, path)
+    return BlockTable(header, blocks, is_checksummed)
 
 
 def _check_ranges(blocks: Iterable[Block], position: int, size: int, path: str) -> None:
@@ -179,20 +129,6 @@ def _check_ranges(blocks: Iterable[Block], position: int, size: int, path: str) 
             raise TruncatedError("lies past the end of the file", block=block.name, path=path)
 
 
-def _block(entry: tuple[int, ...], names: bytes, default: str, is_trusted: bool, path: str) -> Block:
-    stated_hash, name_at, name_bytes, flags, offset, disk_size, raw_size, crc, content_type, _ = entry
-    raw_name = names[name_at : name_at + name_bytes]
-    name = _name(raw_name, name_bytes, None if is_trusted else stated_hash, path)
-    if raw_size > layout.MAX_BLOCK_BYTES or disk_size > layout.MAX_BLOCK_BYTES:
-        raise LimitExceededError(f"{max(raw_size, disk_size)} bytes are too many", block=name, path=path)
-    storage = _STORAGE.get(flags)
-    if storage is None:
-        storage = _default_storage(flags, default, disk_size == raw_size, name, path)
-    if raw_size != disk_size and storage[0] == "none":
-        raise CorruptLayoutError("stored raw, but its two sizes differ", block=name, path=path)
-    return Block(name, storage[0], storage[1], offset, disk_size, raw_size, crc, content_type)
-
-
 _STORAGE = {flags: (codec, False) for codec, flags in layout.ENTRY_FLAGS.items()}
 _STORAGE[layout.ENTRY_FLAGS["zstd"] | layout.ENTRY_SEEKABLE] = ("zstd", True)
 
@@ -204,20 +140,33 @@ def _default_storage(flags: int, default: str, is_same_size: bool, name: str, pa
     return ("none" if is_same_size else default), False
 
 
-def _name(raw: bytes, size: int, stated_hash: int | None, path: str) -> str:
+def _name(raw: bytes, size: int, path: str) -> str:
+    try:
+        return _valid_name(raw, size)
+    except FormatError as error:
+        raise type(error)(error.message, path=path) from None
+
+
+@lru_cache(maxsize=4096)
+def _valid_name(raw: bytes, size: int) -> str:
+    """The name in these bytes; the files of a set have the same names, so they are decoded once."""
     if len(raw) != size:
-        raise CorruptLayoutError("the name of a block lies outside the table of names", path=path)
-    if size > layout.MAX_NAME_BYTES or size == 0:
-        raise LimitExceededError(f"a block name of {size} bytes: {bytes(raw[:60])!r}", path=path)
+        raise CorruptLayoutError("the name of a block lies outside the table of names")
+    if not 0 < size <= layout.MAX_NAME_BYTES:
+        raise LimitExceededError(f"a block name of {size} bytes: {bytes(raw[:60])!r}")
     try:
         name = raw.decode()
     except UnicodeDecodeError:
-        raise CorruptLayoutError(f"the block name {raw[:40]!r} is not UTF-8", path=path) from None
+        raise CorruptLayoutError(f"the block name {raw[:40]!r} is not UTF-8") from None
     if "\0" in name:
-        raise CorruptLayoutError("holds a NUL byte", block=name, path=path)
-    if stated_hash is not None and stated_hash != xxh64(raw) and stated_hash != fnv1a64(raw):
-        raise CorruptLayoutError("the hash of the name is wrong", block=name, path=path)
+        raise CorruptLayoutError(f"the block name {name!r:.40} contains a NUL byte")
     return name
+
+
+def _check_name_hash(name: str, stated: int, path: str) -> None:
+    raw = name.encode()
+    if stated not in (xxh64(raw), fnv1a64(raw)):
+        raise CorruptLayoutError("the hash of the name is wrong", block=name, path=path)
 
 
 def _check_mark(header: layout.Header, head: memoryview, path: str) -> bool:
@@ -246,7 +195,7 @@ def check_names(names: Iterable[str], path: str) -> None:
             raw = name.encode()
         except UnicodeEncodeError:
             raise CorruptLayoutError(f"the block name {name!r:.80} is not UTF-8", path=path) from None
-        _name(raw, len(raw), None, path)
+        _name(raw, len(raw), path)
 
 
 def data_offset_for(names: Sequence[str]) -> int:

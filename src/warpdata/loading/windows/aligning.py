@@ -28,9 +28,9 @@ class Aligned:
     """`inside`, and not too old."""
     age_ns: Int64s
     later: Int64s | None = None
-    """Where values lie between two records: the second of them."""
+    """For values between two records: the second of them."""
     share: NDArray[np.float64] | None = None
-    """How far between the two each value lies."""
+    """How far between the two each value is, from 0 to 1."""
 
 
 class Clock:
@@ -57,7 +57,7 @@ class Clock:
         return self.stamps.searchsorted(times, "right").astype(np.int64) - 1
 
     def stretch(self, records: Int64s) -> tuple[Int64s | int, Int64s | int]:
-        """First and last record of the stretch each record lies in; before the first record counts to it."""
+        """First and last record of the stretch of each record; before the first record counts to it."""
         if self._first is None or self._last is None:
             return 0, len(self.stamps) - 1
         at = np.maximum(records, 0)

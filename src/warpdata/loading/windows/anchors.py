@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from warpdata.episodes.facts import column_table
+from warpdata.episodes.collection.facts import column_table
 from warpdata.errors import DatasetError, nearest
 from warpdata.ordering.state import checked_integer
 from warpdata.sql.engine import matching_rows, parse_condition

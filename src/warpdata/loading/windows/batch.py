@@ -1,12 +1,14 @@
-"""What a loader hands over: arrays by field, with the mask and the ages of every value."""
+"""Samples and batches: arrays by field with masks and ages, as numpy arrays or tensors."""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
+from warpdata.corpora.torch import imported_torch, worker_info
 from warpdata.errors import nearest
 
 _NONE = object()
@@ -48,7 +50,7 @@ class Sample(Named):
         self.mask = Named(mask, "mask of a field")
         """Which rows are valid: not beyond an edge, not too old."""
         self.age_ns = Named(age_ns, "age of a field")
-        """How old each value is at the moment it was asked for; negative where it came later."""
+        """The age of each value at the moment of its row; negative where it came later."""
         self.sample_id = sample_id
         """The number of the sample among its windows."""
         self.ts_ns = ts_ns
@@ -128,7 +130,7 @@ class Batch(Sample):
         )
 
     def to(self, *where: Any, **options: Any) -> Batch:
-        """The same with every tensor on a device, as Lightning and accelerate ask for it: masks go along."""
+        """A copy with every tensor on a device, masks included, as Lightning and accelerate call it."""
         return self.map(lambda each: each.to(*where, **options) if hasattr(each, "to") else each)
 
     def _parts(self) -> tuple[Any, ...]:
@@ -161,3 +163,49 @@ def masked_mean(values: Any, mask: Any) -> Any:
 def _fits(shape: tuple[int, ...], wanted: tuple[int, ...]) -> bool:
     """Whether a mask is one that `loss_mask` gave: as many axes, the last ones of length one."""
     return len(shape) == len(wanted) and all(a in (1, b) for a, b in zip(shape, wanted, strict=True))
+
+
+def as_tensors(batch: Batch) -> Batch:
+    """A batch whose arrays are tensors over the same memory; text stays as lists."""
+    return batch.map(_tensor)
+
+
+def _tensor(array: Any) -> Any:
+    if array.dtype.hasobject:
+        return array.tolist()
+    torch = imported_torch()
+    found = torch.from_numpy(np.ascontiguousarray(array))
+    # Pinned memory goes to the device while the program goes on; in a worker it would have to cross a process.
+    return found.pin_memory() if torch.cuda.is_available() and worker_info() is None else found
+
+
+def teach_collate() -> None:
+    """Tell torch, once it is loaded, how samples become a batch: by itself it keeps the masks of the first only."""
+    collate = sys.modules.get("torch.utils.data._utils.collate")
+    if collate is not None:
+        collate.default_collate_fn_map.setdefault(Sample, _collated)
+
+
+def _collated(samples: Sequence[Sample], *, collate_fn_map: Any = None) -> Batch:
+    """Samples of `windows[i]` as `windows.batch` gives them, as tensors."""
+    _ = collate_fn_map
+    names = list(samples[0])
+    return as_tensors(
+        Batch(
+            {name: _stacked([each[name] for each in samples]) for name in names},
+            {name: _stacked([each.mask[name] for each in samples]) for name in names},
+            {name: _stacked([each.age_ns[name] for each in samples]) for name in names},
+            _stacked([each.sample_id for each in samples]),
+            _stacked([each.ts_ns for each in samples]),
+            _stacked([each.episode for each in samples]),
+        )
+    )
+
+
+def _stacked(rows: list[Any]) -> Any:
+    """Arrays or numbers with an axis in front; anything else as objects."""
+    if isinstance(rows[0], np.ndarray | np.generic | int | float):
+        return np.stack(rows)
+    found = np.empty(len(rows), object)
+    found[:] = rows
+    return found

@@ -1,4 +1,4 @@
-"""Which episodes can be read at all: asked of each as a whole before a batch is cut, so every rank finds the same."""
+"""Checks of whole episodes before a batch is cut, so that every rank leaves out the same."""
 
 from __future__ import annotations
 
@@ -7,20 +7,16 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from warpdata.episodes.signals import VideoSignal
+from warpdata.episodes.sources.signals import VideoSignal
 from warpdata.errors import DatasetError, WarpError
-from warpdata.loading.windows.mixture import Mixture
+from warpdata.loading.windows.mixture import Chosen, Mixture
 from warpdata.loading.windows.open_episode import DAMAGE, OpenEpisode, SignalReader
-from warpdata.loading.windows.order import Chosen
 from warpdata.loading.windows.windows import Windows
+from warpdata.ordering.epochs import LeftOut
 from warpdata.timeline.memory import JoinedSignal, ShiftedSignal
 from warpdata.timeline.signal import Signal, SignalView
 
 _STEP_BYTES = 16 << 20
-
-
-LeftOut = tuple[tuple[str, str], ...]
-"""Episodes that are left out, each with the reason."""
 
 
 class Verdicts:

@@ -62,8 +62,8 @@ def _note_quick(windows: Windows, out: _Buffers, anchors: list[int]) -> dict[int
     left: dict[int, list[tuple[int, int]]] = {}
     known: dict[int, Quick | None] = {}
     fields, times, copied = out.fields, out.times, out.copied
-    lying = {name: each.lying for name, each in fields.items()}
-    ages_of = {name: each.lying_ages for name, each in fields.items()}
+    pending = {name: each.pending for name, each in fields.items()}
+    ages_of = {name: each.pending_ages for name, each in fields.items()}
     for place, (episode, anchor) in enumerate(zip(out.episodes.tolist(), anchors, strict=True)):
         if episode in known:
             quick = known[episode]
@@ -75,7 +75,7 @@ def _note_quick(windows: Windows, out: _Buffers, anchors: list[int]) -> dict[int
         times[place] = quick.time_of(anchor)
         for name, rows, starts, width in quick.fields:
             start = starts[anchor]
-            lying[name][place] = rows[start : start + width]
+            pending[name][place] = rows[start : start + width]
         for name, ages in quick.ages:
             ages_of[name][place] = ages[anchor]
         for pair in quick.same_rows:
@@ -86,7 +86,7 @@ def _note_quick(windows: Windows, out: _Buffers, anchors: list[int]) -> dict[int
 
 
 def gather_at(windows: Windows, sample: int, episode: int, ts_ns: int) -> Batch:
-    """One sample at any time of an episode, whatever its number is."""
+    """One sample at any time of an episode."""
     out = _Buffers(windows, 1)
     _read_at(windows.open_at(episode), ts_ns, out)
     out.times, out.episodes = [ts_ns], np.array([episode], np.int64)

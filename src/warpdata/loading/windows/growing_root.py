@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from warpdata.episodes.collection import EpisodesSource
-from warpdata.episodes.live import live_episode
-from warpdata.episodes.local import LocalDataset
+from warpdata.episodes.collection.episodes import EpisodesSource
+from warpdata.episodes.collection.local import LocalDataset
+from warpdata.episodes.salvage.live import live_episode
 from warpdata.errors import BlobNotFoundError
 from warpdata.timeline.episode import Episode
 

@@ -17,34 +17,23 @@ from numpy.typing import NDArray
 from warpdata.bytekit.io.commit import write_file
 from warpdata.bytekit.jsontext import dump_json
 from warpdata.bytekit.process.threads import MAX_PARALLEL, ThreadPool
-from warpdata.corpora.torch_epochs import Place, torch_epochs
-from warpdata.corpora.torch_passes import EpochSetter
+from warpdata.corpora.torch import torch_epochs
 from warpdata.errors import SchemaMismatchError, nearest, suggests
 from warpdata.loading.pace import NoLine, PaceLine
 from warpdata.loading.ranks import auto_rank, rank_and_world
-from warpdata.loading.windows.batch import Batch
-from warpdata.loading.windows.faults import LeftOut, Verdicts
+from warpdata.loading.windows.batch import Batch, as_tensors
+from warpdata.loading.windows.faults import Verdicts
 from warpdata.loading.windows.gathering import Together, gather, hide_with_zeros, planned
-from warpdata.loading.windows.mixture import Mixture, MixtureCourse
+from warpdata.loading.windows.mixture import Chosen, Course, Mixture, MixtureCourse, PlainCourse, Shuffle
 from warpdata.loading.windows.open_episode import DAMAGE
-from warpdata.loading.windows.order import Chosen, Course, PlainCourse, Shuffle
-from warpdata.loading.windows.report import LoaderReport, SampleOrigin
-from warpdata.loading.windows.state import (
-    DATA_CHARS,
-    NAME_CHARS,
-    LoaderState,
-    names_of,
-    parse_state,
-    saved_state,
-)
+from warpdata.loading.windows.report import DATA_CHARS, LoaderReport, SampleOrigin, names_of, saved_state
 from warpdata.loading.windows.statistics import FieldStatistics, Normalization, chosen_ways
-from warpdata.loading.windows.torch import as_tensors
 from warpdata.loading.windows.windows import Windows
-from warpdata.ordering.epoch import rank_slice
+from warpdata.ordering.epochs import EpochStream, LeftOut, Place, rank_slice
 from warpdata.ordering.quality import ShuffleQuality
 from warpdata.ordering.splitmix import stream_key
 from warpdata.ordering.state import MAX_POSITION, checked_integer
-from warpdata.ordering.tail import Tail, check_filled, check_tail
+from warpdata.ordering.tail import Tail, check_filled
 from warpdata.stores.readahead import CORES, ReadAhead
 from warpdata.stores.traffic import traffic
 
@@ -59,7 +48,7 @@ _AHEAD = 12
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class LoaderStep:
     """One global batch as a rank sees it."""
 
     position: int
@@ -74,7 +63,7 @@ class Step:
     """Damaged episodes that samples would have been of."""
 
 
-class Loader:
+class Loader(EpochStream):
     """Batches of windows, or of a mixture of them, epoch after epoch; every iteration gives the rest of an epoch.
 
     `batch_size` is the batch of all ranks together: global batch t is the same samples in the same order for any
@@ -105,8 +94,7 @@ class Loader:
             raise TypeError(f"a loader is over wd.Windows or a wd.Mixture, not {type(windows).__name__}")
         self.windows = windows
         self.batch_size = checked_integer("batch_size", batch_size, MAX_POSITION, least=1)
-        self.rank, self.world = _rank(rank, world)
-        self.tail = check_tail(tail)
+        super().__init__(seed, epoch, *_rank(rank, world), tail)
         self.on_error: OnError = _one_of("on_error", on_error, get_args(OnError))
         self.threads = min(4, CORES) if threads is None else checked_integer("threads", threads, MAX_THREADS)
         self._shuffle: Shuffle = shuffle
@@ -114,8 +102,6 @@ class Loader:
         self._read_ahead_bytes = read_ahead_bytes
         self._progress = progress
         self._traffic_before = traffic()
-        first = LoaderState(seed, epoch, 0, "", "")
-        self.seed, self._epoch, self._position = first.seed, first.epoch, 0
         self._skipped_before = (0, "")
         self._left_out: dict[str, str] = {}
         """Episodes that batches handed over so far were cut without; what is read ahead does not count yet."""
@@ -135,34 +121,20 @@ class Loader:
         return self.steps_left(0)
 
     @property
-    def epoch(self) -> int:
-        """The epoch that the next batch belongs to."""
-        return self._epoch
-
-    @property
-    def position(self) -> int:
-        """Samples of the epoch that all ranks together are past."""
-        return self._position
-
-    @property
     def total(self) -> int:
         """Samples of an epoch."""
         return len(self._course)
+
+    @property
+    def global_batch(self) -> int:
+        """Samples of a step of all ranks together."""
+        return self.batch_size
 
     def quality(self) -> ShuffleQuality:
         """How far the order is from a uniform shuffle, as a number."""
         return self._course.quality(self.batch_size)
 
-    def set_epoch(self, epoch: int) -> None:
-        """Go to the beginning of an epoch."""
-        self._epoch, self._position = LoaderState(self.seed, epoch, 0, "", "").epoch, 0
-
-    @property
-    def sampler(self) -> EpochSetter:
-        """Where trainers look for `set_epoch`: they call it before every epoch."""
-        return EpochSetter(self)
-
-    def steps(self, epoch: int, position: int, worker: int = 0, workers: int = 1) -> Iterator[Step]:
+    def steps(self, epoch: int, position: int, worker: int = 0, workers: int = 1) -> Iterator[LoaderStep]:
         """The steps of this rank from a position of an epoch on; of several workers each gives every n-th."""
         while position < len(self._course):
             begun = position
@@ -191,13 +163,13 @@ class Loader:
         is_short = len(chosen) < self.batch_size
         return None if not len(chosen) or (is_short and self.tail == "drop") else (position, after)
 
-    def _step(self, epoch: int, position: int, after: int, *, settled: int) -> Step:
+    def _step(self, epoch: int, position: int, after: int, *, settled: int) -> LoaderStep:
         chosen, repeated = self._filled(epoch, position)
         mine = slice(*rank_slice(len(chosen), self.rank, self.world))
         left_out: LeftOut = ()
         if self.on_error == "skip":
             left_out = self._verdicts.left_out(self._course.chosen(epoch, position, after))
-        return Step(position, after, settled, chosen[mine], repeated[mine], left_out)
+        return LoaderStep(position, after, settled, chosen[mine], repeated[mine], left_out)
 
     def _filled(self, epoch: int, position: int) -> tuple[Chosen, NDArray[np.bool_]]:
         """The batch of all ranks that begins at a position, and which samples of it only fill it."""
@@ -270,22 +242,27 @@ class Loader:
 
     def read_steps(
         self, epoch: int, position: int, worker: int = 0, workers: int = 1
-    ) -> Iterator[tuple[Step, Batch]]:
+    ) -> Iterator[tuple[LoaderStep, Batch]]:
         """Steps and their batches, read ahead by threads and handed over in order."""
         steps = self.steps(epoch, position, worker, workers)
         is_far = self.threads > 0 and any(each.is_remote() for each in self._course.sources)
         fetchers = ThreadPool(MAX_PARALLEL, "warp-bring")
         together = (fetchers, self.threads) if self.threads > 1 else None
 
-        def work(step: Step, _: None) -> tuple[Step, Batch]:
+        def work(step: LoaderStep, _: None) -> tuple[LoaderStep, Batch]:
             # Nothing else is to be done before the first batch is there: all threads read it.
             return step, self.read(step, together if step.position == position else None)
 
-        ahead: ReadAhead[Step, None, tuple[Step, Batch]] = ReadAhead(
-            lambda step: partial(self._fetch, fetchers, step) if is_far else _nothing, work, steps,
-            workers=_AHEAD if is_far else self.threads, cost=self._cost, max_cost=self._read_ahead_bytes,
-            cores=max(1, self.threads), first=1,
-        )  # fmt: skip
+        ahead: ReadAhead[LoaderStep, None, tuple[LoaderStep, Batch]] = ReadAhead(
+            lambda step: partial(self._fetch, fetchers, step) if is_far else _nothing,
+            work,
+            steps,
+            workers=_AHEAD if is_far else self.threads,
+            cost=self._cost,
+            max_cost=self._read_ahead_bytes,
+            cores=max(1, self.threads),
+            first=1,
+        )
         with closing(fetchers), closing(ahead):
             while True:
                 began = time.perf_counter()
@@ -295,15 +272,10 @@ class Loader:
                 self._report.add(found[1].size, self._cost(found[0]), time.perf_counter() - began)
                 yield found
 
-    def steps_left(self, position: int) -> int:
-        """How many steps an epoch has from a position on, as far as nothing is left out."""
-        left = len(self._course) - position
-        return left // self.batch_size if self.tail == "drop" else -(-left // self.batch_size)
-
-    def _cost(self, step: Step) -> int:
+    def _cost(self, step: LoaderStep) -> int:
         return len(step.chosen) * self._sample_bytes
 
-    def _fetch(self, fetchers: ThreadPool, step: Step) -> None:
+    def _fetch(self, fetchers: ThreadPool, step: LoaderStep) -> None:
         """Open what a batch needs, and bring its bytes into the cache, all episodes at the same time."""
         tasks = [
             (source, part)
@@ -313,7 +285,7 @@ class Loader:
         ]
         fetchers.map(lambda task: task[0].prefetch(task[1]), tasks)
 
-    def read(self, step: Step, together: Together = None) -> Batch:
+    def read(self, step: LoaderStep, together: Together = None) -> Batch:
         """Read the batch of a step: gather, transform and normalise the samples of each source, then join them."""
         chosen = step.chosen
         numbers = np.unique(chosen.source).tolist() or [0]
@@ -411,29 +383,25 @@ class Loader:
 
     # The state.
 
-    def state_dict(self) -> dict[str, Any]:
-        """Where the loader stands, after the batch it handed over last: the same on every rank."""
-        return self.state_at(self.place)
-
-    @property
-    def place(self) -> Place:
-        """Epoch and position."""
-        return (self._epoch, self._position)
+    def identity(self) -> dict[str, Any]:
+        """Which samples of which data, in which order."""
+        return {
+            "windows": names_of(self._course.data_id, self._course.id),
+            "order": self._course.fingerprint(),
+        }
 
     def state_at(self, place: Place, *, is_worker: bool = False) -> dict[str, Any]:
-        """The state at (epoch, position); at the end of an epoch the beginning of the next, unless a worker is."""
+        """The state at a place, with what was left out so far and, of windows that grow, how many samples there are."""
         epoch, position = place
-        return self._state_at(epoch, position, is_worker=is_worker).to_dict()
-
-    def _state_at(self, epoch: int, position: int, *, is_worker: bool = False) -> LoaderState:
         if position and not is_worker and self._bounds(epoch, position) is None:
-            epoch, position = epoch + 1, 0
+            place = (epoch + 1, 0)
+        state = super().state_at(place, is_worker=is_worker)
         count, digest = self._skipped()
-        grows = isinstance(self.windows, Windows) and self.windows.follow
-        return LoaderState(
-            self.seed, epoch, position, names_of(self._course.data_id, self._course.id),
-            self._course.fingerprint(), count, digest, len(self._course) if grows else None,
-        )  # fmt: skip
+        if count:
+            state |= {"skipped": count, "skip": digest}
+        if isinstance(self.windows, Windows) and self.windows.follow:
+            state["samples"] = len(self._course)
+        return state
 
     def _skipped(self) -> tuple[int, str]:
         """How many episodes are left out and a digest of which; what was left out before a resume counts too."""
@@ -446,39 +414,34 @@ class Loader:
         """Count the episodes that a batch was cut without, now that it is handed over."""
         self._left_out |= dict(left_out)
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on after the batch a state was taken at, on any number of ranks, threads and workers.
+    def _checked_place(self, state: Any) -> Place:
+        """The place of a state of this loader; what it left out counts on."""
+        if isinstance(state, Mapping):
+            self._take_samples(state.get("samples"))
+            self._check_windows(state.get("windows"))
+        place = super()._checked_place(state)
+        skipped = checked_integer("skipped", state.get("skipped", 0), MAX_POSITION)
+        self._skipped_before, self._left_out = (skipped, str(state.get("skip", ""))), {}
+        return place
 
-        With another batch size it means: the samples before `position` are done. Other windows, data, fields, order or
-        another seed are refused.
-        """
-        self._epoch, self._position = self.checked_state(state)
-
-    def checked_state(self, state: Mapping[str, Any]) -> Place:
-        """Where a state of this loader stands, or ValueError that names what differs; what it skipped counts on."""
-        parsed = parse_state(state)
-        if parsed.samples is not None and isinstance(self.windows, Windows) and self.windows.follow:
-            if parsed.samples > len(self.windows):
+    def _take_samples(self, samples: Any) -> None:
+        """An epoch of windows that grow has the samples that were there when it began."""
+        if samples is not None and isinstance(self.windows, Windows) and self.windows.follow:
+            count = checked_integer("samples", samples, MAX_POSITION)
+            if count > len(self.windows):
                 self.windows.refresh()
-            self._set_total(min(parsed.samples, len(self.windows)))
-        here = self._state_at(self._epoch, self._position)
-        # The first states had the name of the windows alone.
-        if parsed.windows not in (here.windows, self._course.id[:NAME_CHARS]):
-            raise ValueError(
-                f"the state was taken with windows {parsed.windows}, these are {here.windows}: "
-                + _what_differs(parsed.windows[:DATA_CHARS], self._course.data_id[:DATA_CHARS])
-            )
-        if parsed.order != here.order:
-            raise ValueError(
-                f"the state was taken with order {parsed.order}, this is {here.order}: another shuffle, "
-                "other weights of a mixture, or a release that mixed in another order"
-            )
-        if parsed.seed != here.seed:
-            raise ValueError(f"the state was taken with seed {parsed.seed}, this loader has seed {here.seed}")
-        if parsed.position > len(self._course):
-            raise ValueError(f"the state stands at sample {parsed.position} of {len(self._course)}")
-        self._skipped_before, self._left_out = (parsed.skipped, parsed.skip), {}
-        return (parsed.epoch, parsed.position)
+            self._set_total(min(count, len(self.windows)))
+
+    def _check_windows(self, windows: Any) -> None:
+        """ValueError with the reason if a state is of other windows."""
+        here, data = self.identity()["windows"], self._course.data_id[:DATA_CHARS]
+        if isinstance(windows, str) and windows != here:
+            if data and windows[:DATA_CHARS] == data:
+                reason = "the same data with other fields, anchors or edges"
+            else:
+                known = f" (data {windows[:DATA_CHARS]}, here {data})" if data else ", or other fields"
+                reason = f"another version of the data, another selection or other edits{known}"
+            raise ValueError(f"the state was taken with windows {windows}, these are {here}: {reason}")
 
     def save_state(self, path: str | os.PathLike[str]) -> None:
         """Write the state with what `warp why` and `load_state` need to know of the run; no data, no credentials."""
@@ -492,9 +455,14 @@ class Loader:
     def plan(self) -> dict[str, Any]:
         """How this run's samples are found again without the program that trained: see `warp why`."""
         return {
-            "v": 1, "batch_size": self.batch_size, "seed": self.seed, "shuffle": self._shuffle,
-            "on_error": self.on_error, "tail": self.tail, "windows": self.windows.plan(),
-        }  # fmt: skip
+            "v": 1,
+            "batch_size": self.batch_size,
+            "seed": self.seed,
+            "shuffle": self._shuffle,
+            "on_error": self.on_error,
+            "tail": self.tail,
+            "windows": self.windows.plan(),
+        }
 
     # What happened.
 
@@ -552,25 +520,34 @@ class Loader:
             source = self._course.sources[number]
             origin = source.episodes.origin(episode)
             yield SampleOrigin(
-                dataset=origin.dataset, version=origin.version, episode_id=source.ids[episode], ts_ns=time_ns,
-                sample_id=int(chosen.sample[row]), epoch=int(chosen.epoch[row]), blob=origin.blob,
-                content=source.contents[episode], source=self._course.names[number] or None,
-            )  # fmt: skip
+                dataset=origin.dataset,
+                version=origin.version,
+                episode_id=source.ids[episode],
+                ts_ns=time_ns,
+                sample_id=int(chosen.sample[row]),
+                epoch=int(chosen.epoch[row]),
+                blob=origin.blob,
+                content=source.contents[episode],
+                source=self._course.names[number] or None,
+            )
 
     def report(self) -> LoaderReport:
         """What was given, what was left out and why, and how long the consumer waited."""
         damaged = self._verdicts.uncounted() | self._left_out
         came = traffic().since(self._traffic_before)
         return replace(
-            self._report, skipped=damaged, skipped_before=self._skipped_before[0],
-            network_bytes=came.network, cache_bytes=came.cache,
-        )  # fmt: skip
+            self._report,
+            skipped=damaged,
+            skipped_before=self._skipped_before[0],
+            network_bytes=came.network,
+            cache_bytes=came.cache,
+        )
 
     def to_torch(self) -> Any:
         """A torch IterableDataset of the same batches as tensors, in the same order with any number of workers."""
         return torch_epochs(self)
 
-    def tensor_steps(self, place: Place, worker: int, workers: int) -> Iterator[tuple[Step, Batch]]:
+    def tensor_steps(self, place: Place, worker: int, workers: int) -> Iterator[tuple[LoaderStep, Batch]]:
         """Steps and their batches as tensors, for `to_torch`."""
         epoch, position = place
         for step, batch in self.read_steps(epoch, position, worker, workers):
@@ -620,14 +597,6 @@ def _course(windows: Windows | Mixture, seed: int, shuffle: Shuffle, total: int 
     if isinstance(windows, Mixture):
         return MixtureCourse(windows, seed, shuffle)
     return PlainCourse(windows, seed, shuffle, total)
-
-
-def _what_differs(data: str, here: str) -> str:
-    """Whether it is the data or what is made of it; of data that grow that is not known."""
-    if data and data == here:
-        return "the same data with other fields, anchors or edges"
-    apart = f" (data {data}, here {here})" if here else ", or other fields, anchors or edges"
-    return f"another version of the data, another selection or other edits{apart}"
 
 
 def _nothing() -> None:

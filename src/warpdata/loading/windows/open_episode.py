@@ -8,14 +8,19 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from warpdata.bytekit.buffers import BUFFERS
 from warpdata.bytekit.lazy import cached_property
 from warpdata.errors import BlobNotFoundError, FormatError, WarpError
 from warpdata.loading.windows.aligning import Aligned, Bools, Clock, Int64s, align_rows
 from warpdata.loading.windows.anchors import Anchors
-from warpdata.loading.windows.field import Field, FieldRows
+from warpdata.loading.windows.field import (
+    Field,
+    FieldRows,
+    FieldSchema,
+    check_same,
+    find_schema,
+    signal_named,
+)
 from warpdata.loading.windows.images import crop_box, scale_images
-from warpdata.loading.windows.schema import FieldSchema, check_same, find_schema, signal_named
 from warpdata.timeline.episode import Episode
 from warpdata.timeline.sampling import blank_values, mixed_values
 from warpdata.timeline.signal import MappedRows, Signal
@@ -32,11 +37,11 @@ _TABLE_ROWS = 1 << 18
 
 
 _ASK_EVERY = 16
-"""Reads after which it is asked again whether the bytes of a signal have all come near."""
+"""Reads between two checks whether all bytes of a signal are in memory or mapped."""
 
 
 class SampleGroup:
-    """Samples of a batch that lie in one episode: which anchors, and where in the batch they go."""
+    """Samples of a batch from one episode: their anchors and places in the batch."""
 
     __slots__ = ("episode", "pairs")
 
@@ -59,24 +64,24 @@ class SampleGroup:
 class FieldOut:
     """One field of a batch while it is read, with an axis of rows if it is a signal.
 
-    What lies in memory is noted, and copied by one call once all of it is known: while a batch is copied the caches
-    hold nothing else, so whatever is done for each sample in between costs a multiple.
+    Rows in memory are collected and copied by one call once all of them are known: while a batch is copied the caches
+    hold nothing else, so anything done for each sample in between costs a multiple.
     """
 
-    __slots__ = ("age_ns", "lying", "lying_ages", "mask", "values")
+    __slots__ = ("age_ns", "mask", "pending", "pending_ages", "values")
 
     def __init__(self, schema: FieldSchema, count: int) -> None:
         self.values = empty_values(schema, count)
         self.mask = np.ones(rows_shape(schema, count), np.bool_)
         self.age_ns = np.empty(self.mask.shape, np.int64)
-        self.lying: dict[int, NDArray[Any]] = {}
-        """Where the values of samples lie, by their place in the batch."""
-        self.lying_ages: dict[int, Int64s] = {}
+        self.pending: dict[int, NDArray[Any]] = {}
+        """Views of the values of samples, by their place in the batch."""
+        self.pending_ages: dict[int, Int64s] = {}
 
     def complete(self) -> None:
         """Copy what was noted."""
-        _copy_noted(self.lying, self.values)
-        _copy_noted(self.lying_ages, self.age_ns)
+        _copy_noted(self.pending, self.values)
+        _copy_noted(self.pending_ages, self.age_ns)
 
 
 def _copy_noted(noted: dict[int, NDArray[Any]], out: NDArray[Any]) -> None:
@@ -89,7 +94,7 @@ def _copy_noted(noted: dict[int, NDArray[Any]], out: NDArray[Any]) -> None:
 
 
 class Quick:
-    """An episode all of whose values lie in memory and were checked: a sample of it is a few slices."""
+    """An episode with all values in memory and checked: a sample of it is a few slices."""
 
     __slots__ = ("ages", "fields", "good", "items", "same_rows", "time_of")
 
@@ -124,7 +129,7 @@ class OpenEpisode:
     ) -> None:
         self.episode = episode
         self.quick: Quick | None = None
-        """What is needed to read it by slices; None while `made_quick` has not been asked, or cannot say."""
+        """Tables to read it by slices; None until `made_quick` has made them."""
         self._clocks: dict[str, Clock] = {}
         self._max_gap_ns = max_gap_ns
         signals = {each.field.signal: signal_named(episode, each.field.signal) for each in schema.values()}
@@ -172,13 +177,13 @@ class OpenEpisode:
     def made_quick(self) -> Quick | None:
         """What is needed to read it by slices, once all of it is near and checked."""
         readers = {n: each for n, each in self.fields.items() if isinstance(each, SignalReader)}
-        lying = {n: found for n, each in readers.items() if (found := each.checked_rows()) is not None}
-        if len(lying) == len(readers):
-            self.quick = Quick(self, lying)
+        pending = {n: found for n, each in readers.items() if (found := each.checked_rows()) is not None}
+        if len(pending) == len(readers):
+            self.quick = Quick(self, pending)
         return self.quick
 
     def inside(self, anchors: Int64s) -> Bools:
-        """At which anchors no row of any signal lies beyond an edge."""
+        """At which anchors no row of any signal is beyond an edge."""
         good = np.ones(len(anchors), np.bool_)
         for name, field in self.fields.items():
             if name not in self.same_rows:
@@ -186,7 +191,7 @@ class OpenEpisode:
         return good
 
     def settled(self) -> int:
-        """Of an episode that grows, how many anchors have all their rows, whatever is still recorded."""
+        """Of an episode that grows, how many anchors have all their rows, so that later records change nothing."""
         if not len(self.times):
             return 0
         good = np.ones(len(self.times), np.bool_)
@@ -195,7 +200,7 @@ class OpenEpisode:
         return int(good.argmin()) if not good.all() else len(good)
 
     def first_outside(self, anchors: Int64s) -> tuple[str, int] | None:
-        """The field and the anchor of the first row that lies beyond an edge."""
+        """The field and the anchor of the first row beyond an edge."""
         found = [
             (int(anchors[~good][0]), name)
             for name, field in self.fields.items()
@@ -309,13 +314,16 @@ class RowTable:
             return self._at_anchors(self._times[anchors], self._field.rows, self._max_age_ns)
         table = runs.table
         return Aligned(
-            table.positions[anchors], table.inside[anchors], table.mask[anchors], table.age_ns[anchors],
+            table.positions[anchors],
+            table.inside[anchors],
+            table.mask[anchors],
+            table.age_ns[anchors],
             None if table.later is None else table.later[anchors],
             None if table.share is None else table.share[anchors],
-        )  # fmt: skip
+        )
 
     def settled(self) -> Bools:
-        """At which anchors no record that is still to come can change a row: it lies before the last one there is."""
+        """At which anchors no record that is still to come can change a row: it is before the last one there is."""
         if not len(self._clock):
             return np.zeros(len(self._times), np.bool_)
         rows, last = self._field.rows, int(self._clock.stamps[-1])
@@ -326,7 +334,7 @@ class RowTable:
 
 
 class Runs:
-    """An alignment of all anchors, and what is quicker to ask than the whole of it."""
+    """An alignment of all anchors, with lists that are fast to index."""
 
     __slots__ = ("ages", "firsts", "is_valid", "starts", "table")
 
@@ -337,7 +345,7 @@ class Runs:
         self.firsts = np.where(is_run, positions[:, 0], -1)
         """The first record at each anchor whose rows are consecutive records, else -1."""
         self.starts: list[int] = self.firsts.tolist()
-        """The same, to be asked one by one."""
+        """The same as a list."""
         self.ages = table.age_ns
         self.is_valid = table.mask.all(axis=1).tobytes()
         """At which anchors all rows are valid."""
@@ -347,9 +355,18 @@ class SignalReader:
     """A signal: which records answer at each anchor, and their values."""
 
     __slots__ = (
-        "_asked", "_direct", "_has_axis", "_is_between", "_is_plain", "_length", "_runs", "_signal", "_width", "rows",
+        "_asked",
+        "_direct",
+        "_has_axis",
+        "_is_between",
+        "_is_plain",
+        "_length",
+        "_runs",
+        "_signal",
+        "_width",
+        "rows",
         "schema",
-    )  # fmt: skip
+    )
 
     def __init__(self, schema: FieldSchema, signal: Signal, rows: RowTable) -> None:
         self.schema = schema
@@ -375,12 +392,12 @@ class SignalReader:
         return self._direct is not None
 
     def checked_rows(self) -> tuple[NDArray[Any], Runs] | None:
-        """All values where they lie, and where the rows of each anchor begin; None while a part was not checked."""
+        """A view of all values, and the first row of each anchor; None while a part was not checked."""
         direct, runs = self._direct, self._runs
         return None if direct is None or direct.check is not None or runs is None else (direct.rows, runs)
 
     def inside(self, anchors: Int64s) -> Bools:
-        """At which anchors no row lies beyond an edge."""
+        """At which anchors no row is beyond an edge."""
         return self.rows.inside(anchors)
 
     def settled(self) -> Bools:
@@ -388,7 +405,7 @@ class SignalReader:
         return self.rows.settled()
 
     def read(self, group: SampleGroup, out: FieldOut, *, marks: bool = True) -> None:
-        """Put the values of a group to their places of a batch, and mask and ages where these are asked for."""
+        """Put the values of a group to their places of a batch, and mask and ages if `marks`."""
         runs = self._runs
         if runs is None and (runs := self._all_runs()) is None:
             self.write(self.rows.aligned(group.anchors), group.places, out)
@@ -399,11 +416,11 @@ class SignalReader:
         else:
             self._note(direct, runs, group, out)
         if marks:
-            ages, lying, is_valid = runs.ages, out.lying_ages, runs.is_valid
+            ages, pending, is_valid = runs.ages, out.pending_ages, runs.is_valid
             for anchor, place in group.pairs:
                 if not is_valid[anchor]:
                     out.mask[place] = runs.table.mask[anchor]
-                lying[place] = ages[anchor]
+                pending[place] = ages[anchor]
 
     def read_one(self, anchor: int) -> One:
         """The values, the mask and the ages at one anchor, without an axis of samples."""
@@ -412,7 +429,7 @@ class SignalReader:
         start = -1 if runs is None or direct is None else runs.starts[anchor]
         if runs is None or direct is None or start < 0:
             return _one(self, anchor)
-        values, table = self._lying(direct, start).copy(), runs.table
+        values, table = self._checked_view(direct, start).copy(), runs.table
         mask, age_ns = table.mask[anchor].copy(), table.age_ns[anchor].copy()
         return (values, mask, age_ns) if self._has_axis else (values[0], mask[0], age_ns[0])
 
@@ -423,14 +440,14 @@ class SignalReader:
         return self._runs
 
     def _mapped(self) -> MappedRows | None:
-        """All values where they lie, if that is in memory or in a mapped file."""
+        """A view of all values, if they are in memory or in a mapped file."""
         if self._asked % _ASK_EVERY == 0:
             self._direct = self._signal._in_memory()
         self._asked += 1
         return self._direct
 
-    def _lying(self, direct: MappedRows, start: int) -> NDArray[Any]:
-        """The rows from a record on where they lie, checked."""
+    def _checked_view(self, direct: MappedRows, start: int) -> NDArray[Any]:
+        """A view of the rows from a record on, checked."""
         stop = start + self._width
         if direct.check is not None and direct.check(start, stop):
             self._direct = MappedRows(direct.rows)
@@ -438,15 +455,15 @@ class SignalReader:
 
     def _note(self, direct: MappedRows, runs: Runs, group: SampleGroup, out: FieldOut) -> None:
         rows, check = direct
-        width, starts, lying = self._width, runs.starts, out.lying
+        width, starts, pending = self._width, runs.starts, out.pending
         for anchor, place in group.pairs:
             start = starts[anchor]
             if start < 0:
                 out.values[place] = self._read(runs.table.positions[anchor : anchor + 1])[0]
             elif check is None:
-                lying[place] = rows[start : start + width]
+                pending[place] = rows[start : start + width]
             else:
-                lying[place] = self._lying(direct, start)
+                pending[place] = self._checked_view(direct, start)
 
     def _read_runs(self, runs: Runs, group: SampleGroup, out: NDArray[Any]) -> None:
         """Runs of records straight to where they go; the few that are no runs by number."""
@@ -523,7 +540,7 @@ def rows_shape(schema: FieldSchema, count: int) -> tuple[int, ...]:
 def empty_values(schema: FieldSchema, count: int) -> NDArray[Any]:
     """Memory for the values of so many samples; what it holds is left over."""
     shape = (*rows_shape(schema, count), *schema.shape)
-    return np.empty(shape, schema.dtype) if schema.dtype.hasobject else BUFFERS.array(shape, schema.dtype)
+    return np.empty(shape, schema.dtype)
 
 
 def _one(reader: SignalReader | StaticReader, anchor: int) -> One:
@@ -538,7 +555,7 @@ def _one(reader: SignalReader | StaticReader, anchor: int) -> One:
 
 
 def named_fault(error: WarpError, place: str) -> WarpError:
-    """The same error, which says where: of which episode, at what time, of which field."""
+    """The same error with its place: episode, time and field."""
     error.message = f"{place}: {error.message}"
     error.args = (error.message,)
     return error

@@ -1,9 +1,14 @@
-"""What a loader can say about itself: where samples come from, what was given and what was left out."""
+"""Reports of a loader: origins of samples, counts, what was left out, and saved states."""
 
 from __future__ import annotations
 
+import os
 from dataclasses import asdict, dataclass, field
 from typing import Any
+
+from warpdata.bytekit.io.ranges import FileRangeReader
+from warpdata.bytekit.jsontext import parse_json_object
+from warpdata.errors import CorruptLayoutError, FormatError
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,11 +44,11 @@ class LoaderReport:
     bytes: int = 0
     """Bytes of the arrays that were handed over."""
     wait_s: float = 0.0
-    """How long whoever consumes the batches waited for them."""
+    """How long the consumer waited for batches."""
     network_bytes: int = 0
     """Bytes that came over a network meanwhile, of everything this process read."""
     cache_bytes: int = 0
-    """Bytes that were in the page cache when they were first asked for meanwhile."""
+    """Bytes that came from the cache meanwhile."""
     skipped: dict[str, str] = field(default_factory=dict)
     """Episodes that were left out, each with the reason."""
     skipped_before: int = 0
@@ -59,3 +64,25 @@ class LoaderReport:
     def to_json(self) -> dict[str, Any]:
         """For a program."""
         return asdict(self)
+
+
+NAME_CHARS, DATA_CHARS = 16, 6
+
+
+def names_of(data_id: str, windows_id: str) -> str:
+    """The name of samples in a state: the beginning of the hash of the episodes, then of the windows over them.
+
+    For windows that grow the first is "" and only the second is used.
+    """
+    data = data_id[:DATA_CHARS]
+    return data + windows_id[: NAME_CHARS - len(data)]
+
+
+def saved_state(path: str | os.PathLike[str]) -> dict[str, Any]:
+    """Read a file that `save_state` wrote."""
+    with FileRangeReader(path) as reader:
+        try:
+            return parse_json_object(reader.read(0, reader.size))
+        except FormatError as error:
+            hint = "Save it with loader.save_state()."
+            raise CorruptLayoutError(f"not a saved state: {error.message}", path=path, hint=hint) from None

@@ -16,12 +16,12 @@ from numpy.typing import NDArray
 
 from warpdata.bytekit.io.commit import write_file
 from warpdata.bytekit.jsontext import dump_json
+from warpdata.episodes.collection.summary import recorded_statistics
 from warpdata.episodes.statistics import MAX_CHANNELS, QUANTILES, RELATIVE_ERROR, ValueStatistics
-from warpdata.episodes.summary import recorded_statistics
 from warpdata.errors import SchemaMismatchError, WarpError, nearest
 from warpdata.loading.pace import NoLine, PaceLine
+from warpdata.loading.windows.field import FieldSchema
 from warpdata.loading.windows.gathering import gather
-from warpdata.loading.windows.schema import FieldSchema
 from warpdata.settings import Settings
 
 if TYPE_CHECKING:
@@ -60,13 +60,15 @@ class FieldStatistics:
         names = ("mean", "std", "min", "max", "q01", "q99")
         arrays = {name: np.array(stated[name], np.float64) for name in names}
         return cls(
-            np.array(stated["count"], np.int64), **arrays,
-            quantile_error=float(stated["quantile_error"]), was_read=bool(stated["was_read"]),
-        )  # fmt: skip
+            np.array(stated["count"], np.int64),
+            **arrays,
+            quantile_error=float(stated["quantile_error"]),
+            was_read=bool(stated["was_read"]),
+        )
 
 
 def channel_shape(schema: FieldSchema) -> tuple[int, ...]:
-    """The axes of a row that are told apart: colours of an image, all numbers of a small row, else none."""
+    """The axes of a row with statistics of their own: colours of an image, all numbers of a small row, else none."""
     if schema.is_image:
         return schema.shape[2:]
     return schema.shape if 0 < int(np.prod(schema.shape, dtype=np.int64)) <= MAX_CHANNELS else ()
@@ -115,10 +117,16 @@ def _from_recordings(windows: Windows, name: str) -> ValueStatistics | None:
     """Merged from what each episode recorded, where the samples have every record of the signal exactly once."""
     schema = windows.schema[name]
     is_all = (
-        windows.anchors.signal == schema.field.signal and windows.anchors.stride == 1 and windows.where is None
-        and windows.keeps_all and not schema.is_static and not schema.is_changed and not schema.is_image
-        and schema.rows == 1 and (schema.field.rows.steps or schema.field.rows.offsets_ns) == (0,)
-    )  # fmt: skip
+        windows.anchors.signal == schema.field.signal
+        and windows.anchors.stride == 1
+        and windows.where is None
+        and windows.keeps_all
+        and not schema.is_static
+        and not schema.is_changed
+        and not schema.is_image
+        and schema.rows == 1
+        and (schema.field.rows.steps or schema.field.rows.offsets_ns) == (0,)
+    )
     if not is_all:
         return None
     merged = ValueStatistics(channel_shape(schema))
@@ -131,7 +139,7 @@ def _from_recordings(windows: Windows, name: str) -> ValueStatistics | None:
 
 
 def _from_pass(windows: Windows, names: Sequence[str], progress: bool) -> dict[str, ValueStatistics]:
-    """One pass over all samples, in the order they lie, with nothing but these fields."""
+    """One pass over all samples in stored order, with these fields only."""
     narrow = windows.only(names)
     sample_bytes = max(1, sum(each.sample_bytes for each in narrow.schema.values()))
     step = max(1, _READ_BYTES // sample_bytes)
@@ -214,7 +222,7 @@ class Normalizer:
 
     def undo(self, values: Any) -> Any:
         """The values as they were, of the type that was given."""
-        if hasattr(values, "new_tensor"):  # torch, on whatever device
+        if hasattr(values, "new_tensor"):  # torch, on any device
             return values * values.new_tensor(self.scale) + values.new_tensor(self.offset)
         array = np.asarray(values)
         return (array * self.scale + self.offset).astype(

@@ -1,4 +1,4 @@
-"""The samples of a training set: a description over any episodes, which reads nothing it is not asked for."""
+"""The samples of a training set: a lazy description over any episodes."""
 
 from __future__ import annotations
 
@@ -18,20 +18,25 @@ from warpdata.bytekit.jsontext import dump_json
 from warpdata.bytekit.lazy import cached_property
 from warpdata.bytekit.process.locks import ThreadLock
 from warpdata.bytekit.process.threads import map_in_threads
-from warpdata.episodes.collection import Episodes
-from warpdata.episodes.local import LocalDataset
+from warpdata.episodes.collection.episodes import Episodes
+from warpdata.episodes.collection.local import LocalDataset
 from warpdata.errors import DatasetError, WarpError, nearest, suggests
 from warpdata.loading.windows.aligning import Int64s
 from warpdata.loading.windows.anchors import Anchors, matching_anchors
-from warpdata.loading.windows.batch import Batch, Sample
-from warpdata.loading.windows.field import Field, _seconds
+from warpdata.loading.windows.batch import Batch, Sample, teach_collate
+from warpdata.loading.windows.field import (
+    Field,
+    FieldSchema,
+    _seconds,
+    find_schema,
+    signal_named,
+    unknown_signal,
+)
 from warpdata.loading.windows.gathering import first_sample, gather, gather_at, read_one
 from warpdata.loading.windows.growing_root import GrowingRoot
 from warpdata.loading.windows.open_episode import DAMAGE, OpenEpisode, Quick, SampleGroup, SignalReader
-from warpdata.loading.windows.schema import FieldSchema, find_schema, signal_named, unknown_signal
 from warpdata.loading.windows.statistics import FieldStatistics, window_statistics
 from warpdata.loading.windows.table import SampleTable, keep_table, kept_table
-from warpdata.loading.windows.torch import teach_collate
 from warpdata.settings import Settings
 from warpdata.timeline.episode import Episode
 from warpdata.timeline.meta import ROLES
@@ -55,7 +60,7 @@ class Windows:
 
     `anchor` names a signal (or a role): a sample per record. `rate_hz` makes a grid per episode instead. `stride` keeps
     every n-th; `where` keeps the samples for which a SQL condition over signals and static items holds.
-    `edges`: rows beyond an edge repeat the nearest record and are masked ("pad"), or whatever the mask hides is 0
+    `edges`: rows beyond an edge repeat the nearest record and are masked ("pad"), or all that the mask hides is 0
     ("zero"), samples with such rows do not exist ("skip"), or are refused ("error"). A pause of a signal longer than
     `max_gap_s` is an edge; values older than `max_age_s` are masked.
     """
@@ -168,10 +173,15 @@ class Windows:
         made = cls(
             episodes,
             {name: Field.from_json(each) for name, each in plan["fields"].items()},
-            anchor=plan["anchors"]["signal"], rate_hz=plan["anchors"]["rate_hz"], stride=plan["anchors"]["stride"],
-            where=plan["where"], edges=plan["edges"], max_age_s=plan["max_age_s"], max_gap_s=plan["max_gap_s"],
+            anchor=plan["anchors"]["signal"],
+            rate_hz=plan["anchors"]["rate_hz"],
+            stride=plan["anchors"]["stride"],
+            where=plan["where"],
+            edges=plan["edges"],
+            max_age_s=plan["max_age_s"],
+            max_gap_s=plan["max_gap_s"],
             follow=plan.get("follow", False),
-        )  # fmt: skip
+        )
         if (
             not made.follow and made.id != plan["id"]
         ):  # what grows is told by its first samples, as the state has them
@@ -182,13 +192,15 @@ class Windows:
         return made
 
     def describe(self) -> dict[str, Any]:
-        """What was asked for, as JSON: anchors, fields and edges, without the episodes."""
+        """The options as JSON: anchors, fields and edges, without the episodes."""
         return {
             "anchors": self.anchors.to_json(),
             "fields": {name: field.to_json() for name, field in sorted(self.fields.items())},
-            "where": self.where, "edges": self.edges,
-            "max_age_s": self.max_age_s, "max_gap_s": self.max_gap_s,
-        }  # fmt: skip
+            "where": self.where,
+            "edges": self.edges,
+            "max_age_s": self.max_age_s,
+            "max_gap_s": self.max_gap_s,
+        }
 
     @cached_property
     def schema(self) -> dict[str, FieldSchema]:
@@ -323,7 +335,7 @@ class Windows:
         return self.edges in ("pad", "zero")
 
     def _counts_from_facts(self, episodes: range) -> list[int] | None:
-        """Anchors per episode where what is known of the episodes says it without opening any; else None."""
+        """Anchors per episode if the facts suffice to count them without opening any; else None."""
         name = self.anchors.signal
         if name is None or not self.keeps_all or self.where is not None:
             return None
@@ -391,14 +403,14 @@ class Windows:
         number = operator.index(sample)
         if not -len(self) <= number < len(self):
             raise IndexError(f"sample {number} of {len(self)}")
-        teach_collate()  # a DataLoader over the windows asks for single samples
+        teach_collate()  # a DataLoader over the windows collates single samples
         return read_one(self, number % len(self))
 
     def batch(self, samples: Any) -> Batch:
         """These samples as one batch, in the order given."""
         numbers = _sample_numbers(samples)
         if numbers.size and not 0 <= int(numbers.min()) <= int(numbers.max()) < len(self):
-            raise IndexError(f"samples lie from 0 to {len(self) - 1}")
+            raise IndexError(f"sample out of range (valid: 0..{len(self) - 1})")
         return gather(self, numbers)
 
     def at(self, episode: int | str, ts_ns: int) -> Sample:
@@ -448,9 +460,9 @@ class Windows:
         """An episode if it is open already; it is the one used last."""
         found = self._open.get(position)
         if found is not None:
-            try:  # asked for every episode of a batch: a context manager would cost more than all else
+            try:  # called for every episode of a batch: a context manager would cost more than all else
                 self._open.move_to_end(position)
-            except KeyError:  # another thread has let go of it just now
+            except KeyError:  # another thread has dropped it just now
                 return found
         return found
 
@@ -460,10 +472,13 @@ class Windows:
         if found is not None:
             return found
         made = OpenEpisode(
-            self.episodes[position], self.anchors, self._grid_signals, self.schema,
+            self.episodes[position],
+            self.anchors,
+            self._grid_signals,
+            self.schema,
             None if self.max_age_s is None else round(self.max_age_s * 1e9),
             None if self.max_gap_s is None else round(self.max_gap_s * 1e9),
-        )  # fmt: skip
+        )
         with self._lock:
             made = self._open.setdefault(position, made)
             self._trim()
@@ -492,9 +507,16 @@ class Windows:
     def _remade(self, episodes: Episodes, where: str | None) -> Windows:
         anchors = self.anchors
         return Windows(
-            episodes, self.fields, anchor=anchors.signal, rate_hz=anchors.rate_hz, stride=anchors.stride,
-            where=where, edges=self.edges, max_age_s=self.max_age_s, max_gap_s=self.max_gap_s,
-        )  # fmt: skip
+            episodes,
+            self.fields,
+            anchor=anchors.signal,
+            rate_hz=anchors.rate_hz,
+            stride=anchors.stride,
+            where=where,
+            edges=self.edges,
+            max_age_s=self.max_age_s,
+            max_gap_s=self.max_gap_s,
+        )
 
     def only(self, names: Sequence[str]) -> Windows:
         """The same samples with some of the fields and no transforms; nothing is counted again."""

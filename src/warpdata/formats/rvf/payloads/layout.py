@@ -313,19 +313,6 @@ META_TYPE_NAMES = {number: name for name, number in META_TYPES.items()}
 VALUE_NULL, VALUE_DELETE_FIELD = 0, 7
 
 
-class WitnessLink(NamedTuple):
-    """One 73-byte entry of a witness chain."""
-
-    prev_hash: bytes
-    action_hash: bytes
-    timestamp_ns: int
-    witness_type: int
-
-
-WITNESS_LINK = struct.Struct("<32s32sQB")
-WITNESS_PROVENANCE, WITNESS_COMPUTATION, WITNESS_AUDIT = 1, 2, 4
-
-
 class RuntimeWitnessHead(NamedTuple):
     """The head of the witness payload that shipped programs write."""
 
@@ -449,81 +436,4 @@ MEMBERSHIP_HEAD = struct.Struct("<4sHBBQQQQ")
 MEMBERSHIP_MAGIC = b"BMVR"
 
 
-class OverlayHead(NamedTuple):
-    """The head of an OVERLAY payload: which graph it changes, and since when."""
-
-    epoch: int
-    parent_epoch: int
-    parent_seg_id: int
-    rollback_offset: int
-    timestamp_ns: int
-    delta_count: int
-    partition_count: int
-
-
-OVERLAY_HEAD = struct.Struct("<IIQQQII")
-
-
-class EdgeDelta(NamedTuple):
-    """One change of an edge; a weight (f32) follows where an edge is added or weighted anew."""
-
-    delta_type: int
-    src: int
-    dst: int
-
-
-EDGE_DELTA = struct.Struct("<BQQ")
-EDGE_WEIGHT = struct.Struct("<f")
-EDGE_ADD, EDGE_REMOVE, EDGE_REWEIGHT = 1, 2, 3
-OVERLAY_MAX_CHAIN = 8
-OVERLAY_MAX_BYTES = 1 << 20
-
-
-class OverlayPartition(NamedTuple):
-    """The head of a partition of an overlay; its centroid (f16) and its range of ids follow."""
-
-    partition_id: int
-    node_count: int
-    edge_cut_weight: float
-
-
-OVERLAY_PARTITION = struct.Struct("<IQd")
-OVERLAY_RANGE = struct.Struct("<QQ")
-
-
-class OverlayWitness(NamedTuple):
-    """What vouches for the partitions of an overlay; a certificate is followed by its edges."""
-
-    witness_type: int
-    cut_value: float
-    cut_edge_count: int
-    partition_hash: bytes
-
-
-OVERLAY_WITNESS = struct.Struct("<BdI32s")
-OVERLAY_CERTIFICATE = 1
-
-
-class OverlayRollback(NamedTuple):
-    """Where the state before an overlay is."""
-
-    prev_epoch_offset: int
-    prev_epoch_hash: bytes
-
-
-OVERLAY_ROLLBACK = struct.Struct("<Q16s")
-
-
-class DomainHead(NamedTuple):
-    """The head of a PROFILE payload; four texts follow, each after its length (u64)."""
-
-    profile_magic: int
-    profile_version: int
-    profile_id: int
-    name: bytes
-
-
-DOMAIN_HEAD = struct.Struct("<IHH32s")
-DOMAIN_MAGICS = {1: 0x52444E41, 2: 0x52545854, 3: 0x52475248, 4: 0x52564953}
-"""RDNA, RTXT, RGRH and RVIS, by profile id."""
 DOMAIN_NAMES = {0: "generic", 1: "rvdna", 2: "rvtext", 3: "rvgraph", 4: "rvvis"}

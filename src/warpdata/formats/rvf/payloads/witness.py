@@ -1,17 +1,15 @@
-"""WITNESS payloads: a hash chain of what was done to the file; and CRYPTO payloads: public keys."""
+"""CRYPTO payloads (public keys) and the WITNESS payload that shipped programs expect."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from warpdata.bytekit.checksum import shake256
 from warpdata.bytekit.view import byte_view
-from warpdata.errors import ChecksumError, CorruptLayoutError, TruncatedError
+from warpdata.errors import ChecksumError, TruncatedError
 from warpdata.formats.rvf import layout
 from warpdata.formats.rvf.payloads import layout as records
-from warpdata.formats.rvf.payloads.layout import WitnessLink
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -32,38 +30,6 @@ class PublicKey:
     def key_id(self) -> bytes:
         """The 16 bytes that name this key: SHAKE-256 of its bytes."""
         return shake256(self.data, 16)
-
-
-def link_hash(link: WitnessLink) -> bytes:
-    """What the next link of the chain must repeat."""
-    return shake256(records.WITNESS_LINK.pack(*link), 32)
-
-
-def extend_chain(
-    chain: Sequence[WitnessLink], action: bytes, timestamp_ns: int, witness_type: int
-) -> list[WitnessLink]:
-    """The chain with one more action."""
-    previous = link_hash(chain[-1]) if chain else _ZERO
-    return [*chain, WitnessLink(previous, shake256(action, 32), timestamp_ns, witness_type)]
-
-
-def encode_witness(chain: Sequence[WitnessLink]) -> bytes:
-    """A WITNESS payload: 73 bytes per link."""
-    return b"".join(records.WITNESS_LINK.pack(*link) for link in chain)
-
-
-def decode_witness(payload: Buffer, where: str = "") -> list[WitnessLink]:
-    """The links of a WITNESS payload; a link that does not repeat the hash of the one before is an error."""
-    view = byte_view(payload)
-    if view.nbytes % records.WITNESS_LINK.size:
-        raise CorruptLayoutError("a WITNESS payload is not a whole number of links", path=where or None)
-    chain = [WitnessLink._make(each) for each in records.WITNESS_LINK.iter_unpack(view)]
-    expected = _ZERO
-    for link in chain:
-        if link.prev_hash != expected:
-            raise ChecksumError("a link of the witness chain does not fit the one before", path=where or None)
-        expected = link_hash(link)
-    return chain
 
 
 def runtime_fold(payload: bytes) -> bytes:

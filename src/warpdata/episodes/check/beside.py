@@ -1,0 +1,540 @@
+"""What is wrong with an episode beside the others of its set: odd lengths, returns, motions, mixed up channels, copies.
+
+An episode is compared with those of the same task where enough name it; all others are one group. What is odd stands
+alone: what several episodes share is usual, so tasks that nobody named, failures, and joints that some episodes leave
+alone are no findings. Episodes that lack a signal, or have it in another shape, are left out of what is said of it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import combinations
+from statistics import NormalDist
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from warpdata.episodes.check.camera_lag import MIN_EXPLAINED, Sight, lags_of, look
+from warpdata.errors import WarpError
+from warpdata.timeline.episode import Episode
+from warpdata.timeline.pictures import is_camera
+from warpdata.timeline.signal import Signal
+from warpdata.timeline.times import ns_between
+
+SET_RULES = {
+    "outlier-length": "an episode is far shorter or longer than the others",
+    "outlier-return": "the sum of the rewards is far from that of the others",
+    "outlier-final-state": "an episode ends in a state far from where the others end",
+    "action-jerk": "actions jump from one step to the next as in no other episode",
+    "dead-channel": "a channel hardly moves where it moves in the others",
+    "swapped-channels": "two channels look like each other's in all other episodes",
+    "time-shift": "what a camera shows moves earlier or later than the state, unlike in the others",
+    "near-duplicate": "two episodes are nearly the same recording",
+}
+"""Rule id -> what it says; all are warnings."""
+
+MIN_EPISODES = 8
+"""In a smaller set nothing can be called usual."""
+
+_MIN_RECORDS = 10
+_MAX_CHANNELS = 64
+_POINTS = 32
+_LARGEST = 1e30
+"""What is larger, infinite or no number cannot be compared: squares of it would not be finite."""
+_MAD_TO_STD = 1.4826
+
+_COMPANY, _COMPANY_SHARE = 3, 0.1
+"""What so many episodes of a group, and this share of it, have in common is usual."""
+_ODD_SHARE = 0.2
+"""Where more of them stand alone, none of them is odd."""
+_CORE, _CORE_SHARE = 5, 0.5
+"""The densest half says how far values usually are from each other: other tasks beside it do not widen it."""
+_GAP, _WIDE_GAP = 3.0, 5.0
+"""So many deviations without a value are between what is usual and what is odd; more where many channels are tried."""
+_FEW = 8.0
+"""The deviation of so few values is known to half of it only."""
+
+_LENGTH_FACTOR, _SHORTEST_SHARE = 1.5, 1e-3
+_JERK_FACTOR = 3.0
+_RETURN_SHARE, _RETURN_GAP = 0.25, 4.0
+_STATE_SHARE = 0.25
+_GRAINS = 4
+_DEAD_SHARE, _LITTLE_SHARE = 0.02, 0.15
+_STUCK_SHARE = 0.3
+_SWAP_FAR, _LEAST_SPREAD = 2.0, 0.05
+"""So many times as far as any usual course from its own kind; courses that are repeated exactly still have a spread."""
+_COPY_SHARE = 0.05
+_COPY_STD = 0.05
+_COPY_LENGTH = 0.02
+_COPY_NEXT, _COPY_CHANCE = 0.5, 1e-3
+"""What is so much nearer than the next one, by a chance so small in the whole set, is a copy too."""
+_LAG_FRAMES, _LAG_SPREAD, _LAG_GAIN = 3, 4.0, 0.25
+
+Numbers = NDArray[np.float64]
+Channels = set[tuple[str, str | None, int]]
+"""Episode, signal and channel of what was found."""
+
+
+class SetFinding(NamedTuple):
+    """One thing that is wrong with an episode of a set."""
+
+    rule: str
+    episode: str
+    signal: str | None
+    message: str
+    details: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class _Track:
+    """What is remembered of one numeric signal of one episode, per channel."""
+
+    is_action: bool
+    final: Numbers
+    std: Numbers
+    grain: Numbers
+    """The smallest step that was seen."""
+    stuck: Numbers
+    """The longest stretch without any change, as a share of the episode."""
+    extent: Numbers
+    """The largest value less the smallest."""
+    bend: Numbers
+    """How far values are, on average, from where the four around them would put them: little on a smooth course."""
+    reach: Numbers
+    """How far apart the values are, but for the lowest and highest tenth."""
+    shape: Numbers
+    """The values at even times: [points, channels]."""
+
+
+@dataclass(slots=True)
+class SetMember:
+    """What is remembered of an episode."""
+
+    name: str
+    task: str = ""
+    is_empty: bool = True
+    seconds: float = 0.0
+    total_reward: float | None = None
+    largest_reward: float = 0.0
+    tracks: dict[str, _Track] = field(default_factory=dict)
+    sights: dict[str, Sight] = field(default_factory=dict)
+    """Some pictures of each camera."""
+
+
+class EpisodeSet:
+    """Remembers a little of each episode, then says which do not belong."""
+
+    def __init__(self) -> None:
+        self._members: list[SetMember] = []
+
+    def add(self, member: SetMember) -> None:
+        """One more episode."""
+        self._members.append(member)
+
+    def findings(self) -> Iterator[SetFinding]:
+        """Everything that sets an episode apart; one cause is named once."""
+        for group in self._groups():
+            yield from group.findings()
+        for group in self._comparable():
+            yield from group.copies()
+
+    def usual_constants(self) -> set[tuple[str, str, int]]:
+        """Episode, signal and channel that never changes there, and neither in several others, though it can."""
+        return {each for group in self._groups() for each in group.usual_constants()}
+
+    def _comparable(self) -> list[_Alike]:
+        """Episodes whose courses can be laid side by side: all where they share a signal, else those of each form."""
+        forms: dict[frozenset[tuple[str, int]], list[SetMember]] = defaultdict(list)
+        for each in self._members:
+            forms[frozenset((name, len(track.final)) for name, track in each.tracks.items())].append(each)
+        together = [self._members] if forms and frozenset.intersection(*forms) else list(forms.values())
+        return [_Alike(every) for every in together if len(every) >= MIN_EPISODES]
+
+    def _groups(self) -> list[_Alike]:
+        """Episodes of one task together; those of tasks with few episodes are one group."""
+        tasks: dict[str, list[SetMember]] = defaultdict(list)
+        for each in self._members:
+            tasks[each.task].append(each)
+        large = [every for every in tasks.values() if len(every) >= MIN_EPISODES]
+        rest = [each for every in tasks.values() if len(every) < MIN_EPISODES for each in every]
+        return [_Alike(every) for every in (*large, rest) if len(every) >= MIN_EPISODES]
+
+
+class _Alike:
+    """Episodes that are alike."""
+
+    def __init__(self, members: Sequence[SetMember]) -> None:
+        self._members = members
+
+    def findings(self) -> Iterator[SetFinding]:
+        """What sets an episode apart from the others; one cause is named once."""
+        lengths = list(self._lengths())
+        # What ends early runs otherwise, leaves joints alone, ends elsewhere, earns less and was hasty.
+        cut = {each.episode for each in lengths}
+        mixed = [each for each in self._swapped() if each.episode not in cut]
+        mixed += (each for each in self._dead(_channels(mixed)) if each.episode not in cut)
+        yield from lengths
+        yield from mixed
+        # What is mixed up is not where it seems.
+        known = _channels(mixed)
+        yield from self._returns(cut)
+        yield from self._final_states(cut, known)
+        yield from (each for each in self._jerks() if each.episode not in cut)
+        yield from self._shifts()
+
+    def usual_constants(self) -> Iterator[tuple[str, str, int]]:
+        """Episode, signal and channel that never changes there, and neither in several others, though it can."""
+        for name, chosen, tracks in self._signals():
+            constant = np.stack([each.std == 0 for each in tracks])
+            often = constant.sum(0)
+            usual = (often >= _company(len(tracks))) & (often < len(tracks)) | self._hardly(tracks).any(0)
+            for position, channel in np.argwhere(constant & usual).tolist():
+                yield self._members[chosen[position]].name, name, channel
+
+    @staticmethod
+    def _hardly(tracks: Sequence[_Track]) -> NDArray[np.bool_]:
+        """[episode, channel]: whether it moves by no more than a few of the smallest steps of its sensor."""
+        grain = np.median([each.grain for each in tracks], axis=0)
+        return np.stack([(each.std > 0) & (each.extent <= _GRAINS * grain) for each in tracks])
+
+    def _lengths(self) -> Iterator[SetFinding]:
+        chosen = [at for at, each in enumerate(self._members) if not each.is_empty]
+        seconds = np.array([self._members[at].seconds for at in chosen])
+        usual = float(np.median(seconds)) if chosen else 0.0
+        if not usual:
+            return
+        # One record takes no time, which has no logarithm.
+        lengths = np.log(np.maximum(seconds, _SHORTEST_SHARE * usual))
+        for position in _alone(lengths, least=np.log(_LENGTH_FACTOR)):
+            text = f"{seconds[position]:.2f} s long, the others about {usual:.2f} s"
+            at = chosen[position]
+            yield self._found("outlier-length", at, None, text, seconds=seconds[position], usual=usual)
+
+    def _returns(self, cut: set[str]) -> Iterator[SetFinding]:
+        chosen = [
+            at
+            for at, each in enumerate(self._members)
+            if each.total_reward is not None and each.name not in cut
+        ]
+        total = np.array([self._members[at].total_reward for at in chosen], np.float64)
+        if not chosen:
+            return
+        usual = float(np.median(total))
+        # Whether the one reward at the end came or not is no oddity.
+        single = float(np.median([self._members[at].largest_reward for at in chosen]))
+        for position in _alone(total, max(_RETURN_SHARE * abs(usual), single), _RETURN_GAP):
+            text = f"a return of {total[position]:.4g}, the others have about {usual:.4g}"
+            yield self._found(
+                "outlier-return", chosen[position], None, text, total=total[position], usual=usual
+            )
+
+    def _final_states(self, cut: set[str], known: Channels) -> Iterator[SetFinding]:
+        for name, chosen, tracks in self._signals(is_action=False):
+            final = np.stack([each.final for each in tracks])
+            range_of = np.median([each.reach for each in tracks], axis=0)
+            grain = np.median([each.grain for each in tracks], axis=0)
+            least = np.maximum(_STATE_SHARE * range_of, _GRAINS * grain)
+            away: dict[int, list[int]] = defaultdict(list)
+            for channel in range(final.shape[1]):
+                # One that is constant is named by the rule for those.
+                left = [
+                    position
+                    for position, at in enumerate(chosen)
+                    if self._members[at].name not in cut
+                    and (self._members[at].name, name, channel) not in known
+                    and tracks[position].std[channel] > 0
+                ]
+                for odd in _alone(final[left, channel], float(least[channel]), _WIDE_GAP):
+                    away[left[odd]].append(channel)
+            for position, channels in away.items():
+                text = f"ends with {_listed(channels)} far from where the others end"
+                yield self._found("outlier-final-state", chosen[position], name, text, channels=channels)
+
+    def _jerks(self) -> Iterator[SetFinding]:
+        for name, chosen, tracks in self._signals(is_action=True):
+            bend = np.stack([each.bend for each in tracks])
+            scale = np.median(np.stack([each.std for each in tracks]), axis=0)
+            moving = scale > 0
+            if not moving.any():
+                continue
+            jerk = np.sqrt(((bend[:, moving] / scale[moving]) ** 2).mean(1))
+            usual = float(np.median(jerk))
+            floor = 1e-6 + 1e-3 * usual
+            for position in _alone(np.log(jerk + floor), least=np.log(_JERK_FACTOR)):
+                if jerk[position] > usual:
+                    times = jerk[position] / max(usual, floor)
+                    text = f"jumps {times:.1f} times as much as in the others"
+                    yield self._found("action-jerk", chosen[position], name, text, times=times)
+
+    def _dead(self, known: Channels) -> Iterator[SetFinding]:
+        for name, chosen, tracks in self._signals():
+            std = np.stack([each.std for each in tracks])
+            usual = np.median(std, axis=0)
+            still = (std < _DEAD_SHARE * usual) & (usual > 0)
+            # One that is exactly constant is named by the rule for those, unless a constant is a choice.
+            dead = still & ((std > 0) | tracks[0].is_action) & (still.sum(0) < _company(len(tracks)))
+            # Where others move little, one that moves less has less far to go: goals lie in all directions.
+            dead &= np.where(still, np.inf, std).min(0) > _LITTLE_SHARE * usual
+            coarse = self._hardly(tracks).sum(0) > 1
+            for channel in [] if tracks[0].is_action else np.flatnonzero(~coarse).tolist():
+                stuck = np.array([each.stuck[channel] for each in tracks])
+                for position in _alone(stuck, _STUCK_SHARE, _WIDE_GAP):
+                    if stuck[position] > np.median(stuck) and std[position, channel] > 0:
+                        dead[position, channel] = True
+            for position in np.flatnonzero(dead.any(1)).tolist():
+                episode = self._members[chosen[position]].name
+                channels = [
+                    c for c in np.flatnonzero(dead[position]).tolist() if (episode, name, c) not in known
+                ]
+                if channels:
+                    text = f"{_listed(channels)} hardly moves"
+                    yield self._found("dead-channel", chosen[position], name, text, channels=channels)
+
+    def _swapped(self) -> Iterator[SetFinding]:
+        for name, chosen, tracks in self._signals():
+            shapes, extents = (
+                np.stack(each) for each in zip(*((t.shape, t.extent) for t in tracks), strict=True)
+            )
+            found = list(_exchanged(shapes, extents))
+            if len({position for position, *_ in found}) >= _company(len(tracks)):
+                continue
+            for position, one, other in found:
+                text = f"channels {one} and {other} look like each other's"
+                yield self._found("swapped-channels", chosen[position], name, text, channels=[one, other])
+
+    def _shifts(self) -> Iterator[SetFinding]:
+        found: dict[tuple[str, int, int], list[int]] = defaultdict(list)
+        for at, member in enumerate(self._members):
+            for name, sight in member.sights.items():
+                found[name, sight.views.shape[1], sight.state.shape[1]].append(at)
+        for (name, *_), chosen in sorted(found.items()):
+            sights = [self._members[at].sights[name] for at in chosen]
+            lags = lags_of(sights) if len(chosen) >= MIN_EPISODES else None
+            if lags is None:
+                continue
+            seconds = np.array([each.seconds for each in lags])
+            usual = float(np.median(seconds))
+            spread = _LAG_SPREAD * _MAD_TO_STD * float(np.median(np.abs(seconds - usual)))
+            for at, sight, lag in zip(chosen, sights, lags, strict=True):
+                late = lag.seconds - usual
+                left, before = 1 - lag.explained, 1 - lag.at(usual)
+                is_clear = lag.explained >= MIN_EXPLAINED and left < _LAG_GAIN * before
+                if is_clear and abs(late) >= max(_LAG_FRAMES * sight.pause_s, spread):
+                    text = f"shows what happens {abs(late):.2f} s {'late' if late > 0 else 'early'}"
+                    yield self._found("time-shift", at, name, text, seconds=late)
+
+    def copies(self) -> Iterator[SetFinding]:
+        """Episodes that are nearly the same recording as one before them."""
+        vectors = self._shapes()
+        if vectors is None:
+            return
+        distance = _nearest_distances(vectors)
+        limit = min(_COPY_STD, _COPY_SHARE * float(np.median([each for each, _, _ in distance])))
+        # By chance the nearest is r times as far as the next one with probability r to the power of the dimension.
+        share = np.array([away / max(next_away, 1e-12) for away, next_away, _ in distance])
+        dimension = np.log(0.5) / min(float(np.median(np.log(np.maximum(share, 1e-12)))), -5e-3)
+        is_close = (share < _COPY_NEXT) & (len(share) * share**dimension < _COPY_CHANCE)
+        seconds = [max(each.seconds, 1e-9) for each in self._members]
+        said = set()
+        for at, (away, _, other) in enumerate(distance):
+            is_as_long = abs(np.log(seconds[at] / seconds[other])) <= _COPY_LENGTH
+            if (away <= limit or is_close[at]) and is_as_long and (other, at) not in said:
+                said.add((at, other))
+                first, second = sorted((at, other))
+                text = f"nearly the same recording as {self._members[first].name}"
+                yield self._found(
+                    "near-duplicate", second, None, text, other=self._members[first].name, distance=away
+                )
+
+    def _shapes(self) -> NDArray[np.float32] | None:
+        """One vector per episode: its course, in units of how much each channel moves in the set."""
+        names = [name for name, chosen, _ in self._signals() if len(chosen) == len(self._members)]
+        if not names:
+            return None
+        columns = []
+        for name in names:
+            shapes = np.stack([each.tracks[name].shape for each in self._members])
+            scale = shapes.std(axis=(0, 1))
+            shapes = shapes - shapes.mean(
+                axis=(0, 1)
+            )  # a large offset would leave no digits for what differs
+            columns.append((shapes / np.where(scale > 0, scale, 1.0)).reshape(len(shapes), -1))
+        return np.concatenate(columns, 1).astype(np.float32)
+
+    def _signals(self, is_action: bool | None = None) -> Iterator[tuple[str, list[int], list[_Track]]]:
+        """Signals that enough episodes have in one shape: name, positions of the episodes, what is remembered."""
+        found: dict[tuple[str, int, bool], list[int]] = defaultdict(list)
+        for at, member in enumerate(self._members):
+            for name, track in member.tracks.items():
+                if is_action is None or track.is_action == is_action:
+                    found[name, len(track.final), track.is_action].append(at)
+        for (name, *_), chosen in sorted(found.items()):
+            if len(chosen) >= MIN_EPISODES:
+                yield name, chosen, [self._members[at].tracks[name] for at in chosen]
+
+    def _found(self, rule: str, at: int, signal: str | None, text: str, **details: Any) -> SetFinding:
+        plain = {key: float(each) if isinstance(each, np.floating) else each for key, each in details.items()}
+        return SetFinding(rule, self._members[at].name, signal, text, plain)
+
+
+def remembered(name: str, episode: Episode, is_action: Callable[[str], bool]) -> SetMember:
+    """Look at an episode; signals that cannot be read are findings of other rules."""
+    member = SetMember(name, _task_of(episode))
+    cameras: dict[str, Signal] = {}
+    for each in episode.signals:
+        try:
+            signal = episode.signals[each]
+            if len(signal):
+                member.is_empty = False
+                member.seconds = max(member.seconds, (signal.last_ts_ns - signal.first_ts_ns) / 1e9)
+            if is_camera(signal.meta):
+                cameras[each] = signal
+            elif not signal.meta.is_object and len(signal) >= _MIN_RECORDS:
+                _track(member, each, signal, is_action(each))
+        except WarpError:
+            continue
+    states = [episode.signals[each] for each, track in sorted(member.tracks.items()) if not track.is_action]
+    for each, camera in cameras.items():
+        try:
+            sight = look(camera, states)
+        except WarpError:
+            continue
+        if sight is not None:
+            member.sights[each] = sight
+    return member
+
+
+def _task_of(episode: Episode) -> str:
+    """The task that an episode names; nothing where it names none, or cannot be read."""
+    try:
+        return str(episode.static.get("task", ""))
+    except WarpError:
+        return ""
+
+
+def _track(member: SetMember, name: str, signal: Signal, is_action: bool) -> None:
+    meta = signal.meta
+    if math.prod(meta.shape) > _MAX_CHANNELS or meta.role not in ("observation", "action", "reward"):
+        return
+    values = np.asarray(signal.values(), np.float64).reshape(len(signal), -1)
+    if not (np.abs(values) < _LARGEST).all():
+        return
+    if meta.role == "reward" or name.rpartition("/")[2].startswith("reward"):
+        member.total_reward = float(values.sum())
+        member.largest_reward = float(np.abs(values).max())
+        return
+    times = ns_between(signal.timestamps, signal.first_ts_ns)
+    grid = np.linspace(0, float(times[-1]), _POINTS)
+    shape = np.stack([np.interp(grid, times, column) for column in values.T], 1)
+    low, high = np.quantile(values, (0.1, 0.9), axis=0)
+    pauses = np.abs(np.diff(values, axis=0))
+    bend = np.sqrt((np.diff(values, 4, axis=0) ** 2).mean(0)) / 6
+    grain = np.where(pauses > 0, pauses, np.inf).min(0)
+    member.tracks[name] = _Track(
+        is_action or meta.role == "action", values[-1], values.std(0), np.where(np.isfinite(grain), grain, 0.0),
+        _longest_runs(pauses == 0) / len(pauses), np.ptp(values, axis=0), bend, high - low, shape,
+    )  # fmt: skip
+
+
+def _channels(findings: Sequence[SetFinding]) -> Channels:
+    return {(each.episode, each.signal, c) for each in findings for c in each.details["channels"]}
+
+
+def _longest_runs(flags: NDArray[np.bool_]) -> Numbers:
+    """The longest run of True in each column."""
+    rows = np.arange(1, len(flags) + 1)[:, None]
+    ended = np.maximum.accumulate(np.where(flags, 0, rows), axis=0)
+    longest: Numbers = (rows - ended).max(0).astype(np.float64)
+    return longest
+
+
+def _company(count: int) -> float:
+    """How many of so many episodes must be alike to be usual."""
+    return max(_COMPANY, _COMPANY_SHARE * count)
+
+
+def _alone(values: Numbers, least: float, gap: float = _GAP) -> list[int]:
+    """Positions of the few values that stand alone: `gap` deviations, and `least`, from where many are."""
+    count = len(values)
+    if count < MIN_EPISODES:
+        return []
+    order = np.argsort(values)
+    ranked = values[order]
+    core = max(_CORE, round(_CORE_SHARE * count))
+    width = float((ranked[core - 1 :] - ranked[: count - core + 1]).min())
+    spread = width / (2 * NormalDist().inv_cdf(0.5 + core / count / 2))
+    apart = np.flatnonzero(np.diff(ranked) > max(_GAP * spread, least, 1e-12)) + 1
+    clumps = [values[each] for each in np.split(order, apart)]
+    usual = [each for each in clumps if len(each) >= _company(count)]
+    odd = [at for each in np.split(order, apart) if len(each) < _company(count) for at in each.tolist()]
+    if not usual or len(odd) > max(2, _ODD_SHARE * count):
+        return []  # scattered
+    return sorted(at for at in odd if _is_far(float(values[at]), usual, gap))
+
+
+def _is_far(value: float, usual: Sequence[Numbers], gap: float) -> bool:
+    """Whether a value is far from the clump that is nearest to it."""
+    away, near = min(((float(np.abs(each - value).min()), each) for each in usual), key=lambda pair: pair[0])
+    return away > gap * (1 + _FEW / len(near)) * float(near.std())
+
+
+def _exchanged(shapes: Numbers, extents: Numbers) -> Iterator[tuple[int, int, int]]:
+    """Episodes and two channels in each that run as in no other episode, but as the other one does there."""
+    middle = np.median(shapes, axis=0)
+    spread = _MAD_TO_STD * np.median(np.abs(shapes - middle), axis=0)
+    scale = np.maximum(
+        spread, _LEAST_SPREAD * np.median(extents, axis=0) + 1e-9 * np.abs(middle).max(0) + 1e-12
+    )
+    courses = (shapes - middle) / scale
+    # A course has company: several others run like it. How far the usual ones are from theirs is the unit.
+    own = np.stack([_company_away(each, each, _COMPANY + 1) for each in courses.transpose(2, 0, 1)], 1)
+    usual = np.sort(own, axis=0)[-math.ceil(_company(len(own)))] + 1e-9
+    away = own / usual
+    for at, every in enumerate(away > _SWAP_FAR):
+        for one, other in combinations(np.flatnonzero(every).tolist(), 2):
+            here, there = [one, other], [other, one]
+            exchanged = (shapes[at][:, there] - middle[:, here]) / scale[:, here]
+            crossed = [
+                float(
+                    _company_away(exchanged[None, :, at_], courses[:, :, channel], _COMPANY)[0]
+                    / usual[channel]
+                )
+                for at_, channel in enumerate(here)
+            ]
+            if away[at, here].min() > _SWAP_FAR * max(1.0, *crossed):
+                yield at, one, other
+
+
+def _company_away(rows: Numbers, others: Numbers, count: int) -> Numbers:
+    """How far so many of the others are at most, per number, from each row; a block of rows at a time."""
+    squares = (others**2).mean(1)
+    out = []
+    for start in range(0, len(rows), 256):
+        block = rows[start : start + 256]
+        away = (block**2).mean(1)[:, None] + squares - 2.0 / rows.shape[1] * (block @ others.T)
+        out.append(np.sqrt(np.maximum(np.partition(away, count - 1, axis=1)[:, count - 1], 0.0)))
+    return np.concatenate(out)
+
+
+def _nearest_distances(vectors: NDArray[np.float32]) -> list[tuple[float, float, int]]:
+    """For each vector how far the nearest other one and the next are, per number, and which is nearest."""
+    squares = (vectors.astype(np.float64) ** 2).sum(1)
+    out: list[tuple[float, float, int]] = []
+    for start in range(0, len(vectors), 256):
+        block = vectors[start : start + 256]
+        away = squares[start : start + 256, None] + squares - 2.0 * (block @ vectors.T)
+        away[np.arange(len(block)), np.arange(start, start + len(block))] = np.inf
+        for row, (first, second) in enumerate(np.argpartition(away, 1, axis=1)[:, :2].tolist()):
+            exact = [(float(((block[row] - vectors[at]) ** 2).mean()) ** 0.5, at) for at in (first, second)]
+            (near, nearest), (beyond, _) = sorted(exact)
+            out.append((near, beyond, nearest))
+    return out
+
+
+def _listed(channels: Sequence[int]) -> str:
+    shown = ", ".join(map(str, channels[:8]))
+    return f"channel {shown}" if len(channels) == 1 else f"channels {shown}"

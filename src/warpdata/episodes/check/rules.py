@@ -1,0 +1,390 @@
+"""Look for what is wrong with recorded episodes: rules with stable ids, each finding says where."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from warpdata.bytekit.findings import FileFinding
+from warpdata.episodes.check.beside import SET_RULES, EpisodeSet, SetMember, remembered
+from warpdata.episodes.sources.shard_episode import ChannelSignal
+from warpdata.episodes.sources.signals import VideoSignal
+from warpdata.episodes.statistics import GAP_FACTOR, ClockStatistics, ValueStatistics
+from warpdata.errors import FormatError, JournalInUseError, WarpError, nearest
+from warpdata.formats.episodedir import layout
+from warpdata.timeline.episode import Episode
+from warpdata.timeline.meta import SignalMeta
+from warpdata.timeline.pictures import is_camera
+from warpdata.timeline.signal import Signal
+from warpdata.timeline.times import ns_between
+
+DAMAGED, WARNING, INFO = "damaged", "warning", "info"
+
+RULES: dict[str, tuple[str, str]] = {
+    "damaged-file": (DAMAGED, "a file of the episode cannot be read or does not match its checksum"),
+    "clock-order": (DAMAGED, "timestamps are not strictly increasing, as a recording has them"),
+    "video-index": (DAMAGED, "video and frame index do not have the same frames"),
+    "statistics": (DAMAGED, "the statistics in meta.json are not those of the data"),
+    "edits": (DAMAGED, "a line of edits.jsonl is damaged"),
+    "gap": (WARNING, "a pause is more than five times the usual one"),
+    "jitter": (WARNING, "pauses deviate by more than a quarter of the usual one"),
+    "frozen-camera": (WARNING, "a camera repeats one image for a second or longer"),
+    "nan": (WARNING, "values are NaN or infinite"),
+    "constant-channel": (WARNING, "a channel never changes"),
+    "no-actions": (WARNING, "no signal of the episode is an action"),
+    "empty-episode": (WARNING, "the episode has no records"),
+    "unfinished": (WARNING, "a recording was never finished"),
+    "falling-times": (
+        WARNING,
+        "times that a shard of another program holds do not increase: read it by step",
+    ),
+    "interrupted": (INFO, "the recording ended by an exception or was salvaged"),
+    **{rule: (WARNING, text) for rule, text in SET_RULES.items()},
+}
+"""Rule id -> (severity, what it says). Ids are append-only: programs match on them."""
+
+_JITTER_SHARE = 0.25
+_FROZEN_S = 1.0
+_MIN_RECORDS = 10
+_ACTION_WORDS = ("action", "command", "cmd", "ctrl", "control", "target")
+_MAY_STAY = ("action", "reward", "terminated", "truncated", "event", "other")
+_BATCH_BYTES = 16 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing that is wrong."""
+
+    rule: str
+    severity: str
+    episode: str
+    signal: str | None
+    message: str
+    details: dict[str, Any] = field(default_factory=dict)
+
+    def to_json(self) -> dict[str, Any]:
+        """The finding for a program."""
+        return asdict(self)
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """Everything found in a dataset or an episode."""
+
+    episodes: int
+    findings: list[Finding]
+
+    @property
+    def is_damaged(self) -> bool:
+        """Whether any data is damaged."""
+        return any(each.severity == DAMAGED for each in self.findings)
+
+    def groups(self) -> list[Group]:
+        """Findings of one rule and signal together, the most serious and then the most frequent first."""
+        found: dict[tuple[str, str | None], list[Finding]] = {}
+        for each in self.findings:
+            found.setdefault((each.rule, each.signal), []).append(each)
+        made = [Group(rule, signal, every) for (rule, signal), every in found.items()]
+        order = (DAMAGED, WARNING, INFO)
+        return sorted(made, key=lambda each: (order.index(each.severity), -len(each.findings)))
+
+    def without(self, rules: Iterable[str]) -> Report:
+        """The report without the findings of these rules."""
+        muted = set(rules)
+        return Report(self.episodes, [each for each in self.findings if each.rule not in muted])
+
+    def to_json(self) -> dict[str, Any]:
+        """The report for a program."""
+        counts = Counter(each.rule for each in self.findings)
+        return {
+            "episodes": self.episodes, "is_damaged": self.is_damaged, "by_rule": dict(sorted(counts.items())),
+            "groups": [each.to_json() for each in self.groups()],
+            "findings": [each.to_json() for each in self.findings],
+        }  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """What one rule found in one signal, over all episodes."""
+
+    rule: str
+    signal: str | None
+    findings: list[Finding]
+
+    @property
+    def severity(self) -> str:
+        """How serious it is."""
+        return self.findings[0].severity
+
+    def to_json(self) -> dict[str, Any]:
+        """The group for a program."""
+        return {
+            "rule": self.rule, "severity": self.severity, "signal": self.signal,
+            "count": len(self.findings), "episodes": [each.episode for each in self.findings],
+        }  # fmt: skip
+
+
+def check_rules(names: Iterable[str]) -> None:
+    """Raise ValueError unless each is the id of a rule."""
+    for name in names:
+        if name not in RULES:
+            raise ValueError(f"no rule is called {name!r}.{nearest(name, RULES)}")
+
+
+Progress = Callable[[int, int], None]
+
+
+def merged(reports: Iterable[Report]) -> Report:
+    """Several reports as one."""
+    every = list(reports)
+    return Report(sum(each.episodes for each in every), [found for each in every for found in each.findings])
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """A signal that is being checked: where findings say they were made, and what the episode states of it."""
+
+    episode: str
+    signal: str
+    stated: Mapping[str, Any]
+
+    def found(self, rule: str, message: str, **details: Any) -> Finding:
+        return found(rule, self.episode, self.signal, message, **details)
+
+
+def new_set() -> EpisodeSet:
+    """Episodes that are to be compared with each other."""
+    return EpisodeSet()
+
+
+def set_findings(beside: EpisodeSet) -> list[Finding]:
+    """What is wrong with episodes beside the others."""
+    return [
+        found(each.rule, each.episode, each.signal, each.message, **each.details)
+        for each in beside.findings()
+    ]
+
+
+def without_usual(findings: Iterable[Finding], beside: EpisodeSet) -> list[Finding]:
+    """Findings without those of channels that never change in several episodes of the set, though they can."""
+    usual = beside.usual_constants()
+    return [
+        each
+        for each in findings
+        if each.rule != "constant-channel"
+        or any((each.episode, each.signal, c) not in usual for c in each.details["channels"])
+    ]
+
+
+def check_opened(
+    opened: Callable[[], Episode],
+    name: str,
+    *,
+    deep: bool = False,
+    beside: Callable[[SetMember], object] | None = None,
+) -> Iterator[Finding]:
+    """Everything wrong with an episode of any form, also that it cannot be opened.
+
+    `beside` is told what is remembered of it, to compare it with others.
+    """
+    try:
+        episode = opened()
+    except JournalInUseError as error:
+        yield found("unfinished", name, None, str(error))
+    except FormatError as error:
+        yield found("damaged-file", name, None, str(error), code=error.code)
+    else:
+        yield from check_episode(episode, name, deep=deep)
+        if beside is not None:
+            beside(remembered(name, episode, _is_action))
+
+
+def check_episode(episode: Episode, name: str, *, deep: bool = False) -> Iterator[Finding]:
+    """Everything wrong with the signals, static items and metadata of an episode of any form."""
+    yield from _check_documents(episode, name)
+    names = list(episode.signals)
+    if not names:
+        yield found("empty-episode", name, None, "no signals")
+    elif not any(_is_action(each) or _has_role(episode, each, "action") for each in names):
+        yield found("no-actions", name, None, f"signals are {', '.join(names)}")
+    stated = _described(episode)
+    for each in names:
+        about = stated.get(each)
+        yield from _check_signal(
+            episode, _Place(name, each, about if isinstance(about, dict) else {}), deep=deep
+        )
+
+
+def _check_documents(episode: Episode, name: str) -> Iterator[Finding]:
+    for file, attribute in ((layout.META_FILE, "meta"), (layout.STATIC_FILE, "static")):
+        try:
+            getattr(episode, attribute)
+        except WarpError as error:
+            yield found("damaged-file", name, None, str(error), file=file, code=error.code)
+            continue
+        if file == layout.META_FILE and episode.meta.get("interrupted"):
+            yield found("interrupted", name, None, str(episode.meta["interrupted"]))
+
+
+def _described(episode: Episode) -> Mapping[str, Any]:
+    """What the metadata says of each signal; nothing where it is damaged or of another writer."""
+    try:
+        found = episode.meta.get("signals")
+    except FormatError:
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _check_signal(episode: Episode, place: _Place, *, deep: bool) -> Iterator[Finding]:
+    signal = None
+    try:
+        signal = episode.signals[place.signal]
+        if not len(signal):
+            yield place.found("empty-episode", "no records")
+            return
+        if isinstance(signal, VideoSignal):
+            rows, frames = signal.count_frames()
+            if frames != rows:
+                text = f"the video has {frames} frames, its index {rows}"
+                yield place.found("video-index", text, frames=frames, rows=rows)
+            signal.check()
+        if is_camera(signal.meta):
+            yield from _check_camera(place, signal, deep=deep)
+        if signal.meta.is_object:
+            signal.values()
+        elif signal.meta.kind != "image":
+            yield from _check_values(place, signal)
+        yield from _check_clock(place, signal)
+    except WarpError as error:
+        rule = "clock-order" if "not increasing" in error.message else "damaged-file"
+        if rule == "clock-order" and isinstance(signal, ChannelSignal):
+            rule = "falling-times"  # what was stored, and is read so by step: no byte is damaged
+        yield place.found(rule, str(error), code=error.code)
+
+
+def _check_clock(place: _Place, signal: Signal) -> Iterator[Finding]:
+    clock = ClockStatistics()
+    clock.add(signal.timestamps)
+    found = clock.to_json()
+    for key in ("count", "first_ts_ns", "last_ts_ns"):
+        if place.stated and place.stated.get(key) != found.get(key):
+            yield place.found("statistics", f"{key} is {found.get(key)}, not {place.stated.get(key)}")
+    if found["count"] < _MIN_RECORDS or signal.meta.is_object:
+        return
+    usual = found["usual_pause_ns"]
+    if found["gaps"]:
+        seconds = found["longest_pause_ns"] / 1e9
+        yield place.found(
+            "gap", f"{found['gaps']} gaps, the longest {seconds:.3f} s",
+            gaps=found["gaps"], longest_ns=found["longest_pause_ns"], at_ns=found["longest_pause_at_ns"],
+        )  # fmt: skip
+    pauses = ns_between(signal.timestamps[1:], signal.timestamps[:-1])
+    jitter = float(pauses[pauses <= GAP_FACTOR * usual].std())
+    if jitter > _JITTER_SHARE * usual:
+        text = f"pauses of {usual / 1e6:.3f} ms deviate by {jitter / 1e6:.3f} ms"
+        yield place.found("jitter", text, jitter_ns=jitter, usual_ns=usual)
+
+
+def _check_values(place: _Place, signal: Signal) -> Iterator[Finding]:
+    values = ValueStatistics(signal.meta.shape)
+    for part in _batches(signal):
+        values.add(part)
+    stated = place.stated.get("values")
+    if stated is not None and not _agree(values.to_json(), stated):
+        yield place.found("statistics", "min, max, mean or deviation differ from the data")
+    if values.invalid.any():
+        count = int(values.invalid.sum())
+        yield place.found("nan", f"{count} values are not finite", count=count)
+    constant = np.flatnonzero((values.low == values.high) & (values.count >= _MIN_RECORDS))
+    if len(constant) and _must_change(signal.meta):
+        which = ", ".join(map(str, constant[:8]))
+        yield place.found("constant-channel", f"channel {which} is constant", channels=constant.tolist())
+
+
+def _must_change(meta: SignalMeta) -> bool:
+    """Whether a constant is odd: what is chosen, earned or counted may stay as it is, and so may a pixel."""
+    return meta.dtype != np.bool_ and not is_camera(meta) and meta.role not in _MAY_STAY
+
+
+def _check_camera(place: _Place, signal: Signal, *, deep: bool) -> Iterator[Finding]:
+    longest = place.stated.get("longest_frozen_frames")
+    if longest is None or deep:
+        longest = _longest_frozen(signal)
+    seconds = (signal.last_ts_ns - signal.first_ts_ns) / 1e9
+    rate = (len(signal) - 1) / seconds if seconds else 0.0
+    if len(signal) >= _MIN_RECORDS and longest >= max(2.0, _FROZEN_S * rate):
+        yield place.found("frozen-camera", f"{longest + 1} equal images in a row", frames=longest + 1)
+
+
+def _longest_frozen(signal: Signal) -> int:
+    """How often the same image follows itself, at most."""
+    longest = run = 0
+    before: NDArray[Any] | None = None
+    for frames in _batches(signal):
+        for frame in frames:
+            run = run + 1 if before is not None and np.array_equal(frame, before) else 0
+            longest, before = max(longest, run), frame
+    return longest
+
+
+def _batches(signal: Signal) -> Iterator[NDArray[Any]]:
+    """All values of a signal, in batches that fit in memory."""
+    step = max(1, _BATCH_BYTES // max(1, signal.meta.row_bytes))
+    for start in range(0, len(signal), step):
+        yield signal[start : start + step].values()
+
+
+def _agree(found: dict[str, Any], stated: Any) -> bool:
+    """Whether two sums of the same values are equal but for the order of adding."""
+    if not isinstance(stated, dict):
+        return False
+    low, high = _column(found["min"]), _column(found["max"])
+    scale = 1e-9 * np.maximum(1.0, np.nan_to_num(np.maximum(abs(low), abs(high))))
+    for key in ("min", "max", "mean", "std"):
+        mine, theirs = _column(found[key]), _column(stated.get(key))
+        if mine.shape != theirs.shape or not np.array_equal(np.isnan(mine), np.isnan(theirs)):
+            return False
+        if (abs(mine - theirs) > 1e-6 * abs(mine) + scale).any():
+            return False
+    return True
+
+
+def _column(numbers: Any) -> NDArray[np.float64]:
+    """One number per channel, NaN where there is none; nothing where it is no list of numbers."""
+    try:
+        return np.array([np.nan if each is None else float(each) for each in numbers])
+    except (TypeError, ValueError):
+        return np.empty(0)
+
+
+def _has_role(episode: Episode, name: str, role: str) -> bool:
+    try:
+        return episode.signals[name].meta.role == role
+    except WarpError:  # damaged: a finding of its own
+        return False
+
+
+def _is_action(name: str) -> bool:
+    return any(part.lower().startswith(_ACTION_WORDS) for part in name.replace("_", "/").split("/"))
+
+
+def is_directory(folder: Path) -> bool:
+    """Whether a folder is one episode, finished or not, rather than a root of many."""
+    marks = (layout.META_FILE, layout.STATIC_FILE, layout.RECORDING_FOLDER)
+    return any((folder / mark).exists() for mark in marks)
+
+
+def damaged_block(episode: str, damage: FileFinding) -> Finding:
+    """A damaged block of a shard as a finding of its episode."""
+    return found("damaged-file", episode, None, damage.message, block=damage.part, code=damage.code)
+
+
+def found(rule: str, episode: str, signal: str | None, message: str, **details: Any) -> Finding:
+    """A finding of a rule."""
+    return Finding(rule, RULES[rule][0], episode, signal, message, details)

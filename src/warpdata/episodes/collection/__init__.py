@@ -1,0 +1,1 @@
+"""Many episodes: lists, roots, facts, edits, statistics and work over them."""

@@ -1,0 +1,139 @@
+"""Edits of episodes that cannot be changed where they lie: a log in a folder of its own, applied while reading."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from warpdata.bytekit.io.commit import map_os_errors, write_file
+from warpdata.bytekit.jsontext import dump_json, parse_json_object
+from warpdata.episodes.collection.edits import EditedSource, Edits, Effect, EpisodeEntry
+from warpdata.episodes.collection.episodes import Episodes, EpisodesSource
+from warpdata.errors import ConflictError, CorruptLayoutError, nearest
+from warpdata.formats.episodedir.documents import read_document
+from warpdata.timeline.episode import Episode
+
+DRAFT_FILE = "draft.json"
+"""Beside the log: which version its positions are counted in."""
+
+
+class Draft:
+    """Episodes with edits that are not published yet; in the log an episode is named by its position."""
+
+    def __init__(self, episodes: Episodes, folder: str | os.PathLike[str], *, of: str) -> None:
+        self._episodes = episodes
+        self.folder = Path(os.path.abspath(folder))
+        stated = drafted(self.folder)
+        if stated not in (None, of):
+            raise ConflictError(
+                f"the draft holds edits of {stated}, not of {of}", path=self.folder,
+                hint="Publish or view that version, or choose another folder for the draft.",
+            )  # fmt: skip
+        self.edits = DraftEdits(episodes, self.folder, of)
+
+    def episodes(self) -> Episodes:
+        """The episodes as the draft shows them."""
+        if not self.edits.log:
+            return self._episodes
+        return Episodes(DraftSource(self._episodes, self.edits.apply(range(len(self._episodes)))))
+
+
+def drafted(folder: str | os.PathLike[str]) -> str | None:
+    """Of what a folder is a draft, as `workspace/name@version`; None where it is none yet."""
+    _, data = read_document(Path(folder), DRAFT_FILE)
+    if data is None:
+        return None
+    stated = parse_json_object(data).get("of")
+    if not isinstance(stated, str):
+        raise CorruptLayoutError(
+            "the file does not say of what it is a draft", path=Path(folder) / DRAFT_FILE
+        )
+    return stated
+
+
+class DraftEdits(Edits):
+    """An edit log beside nothing: its episodes are those of a sequence."""
+
+    def __init__(self, episodes: Episodes, folder: Path, of: str) -> None:
+        super().__init__(folder)
+        self._episodes = episodes
+        self._of = of
+
+    @property
+    def dropped(self) -> list[str]:
+        """The episodes that the draft hides, by their names in the sequence."""
+        ids = self._episodes.ids
+        return [_renamed(each, ids) for each in super().dropped]
+
+    def _named(self, episode_id: str | int) -> str:
+        ids = self._episodes.ids
+        for entry in self._fold(self.log, range(len(ids))):
+            if _renamed(entry.id, ids) == str(episode_id):
+                return entry.id
+        raise KeyError(
+            f"no episode {episode_id!r} in {self._episodes.source.name}.{nearest(str(episode_id), ids)}"
+        )
+
+    def _numbers_in(self, edit: dict[str, Any]) -> list[int]:
+        return self._mentioned(edit)
+
+    def _mentioned(self, edit: dict[str, Any]) -> list[int]:  # noqa: ARG002 - all of them
+        return list(range(len(self._episodes)))
+
+    def _open(self, entry: EpisodeEntry) -> Episode:
+        return _opened(entry, self._episodes)
+
+    def _try_to_add(self, edit: dict[str, Any], *, dry_run: bool) -> Effect:
+        if not dry_run:
+            with map_os_errors(self._here):
+                self._here.mkdir(parents=True, exist_ok=True)
+            if drafted(self._here) is None:
+                write_file(self._here / DRAFT_FILE, dump_json({"of": self._of}))
+        return super()._try_to_add(edit, dry_run=dry_run)
+
+
+class DraftSource(EpisodesSource):
+    """Episodes of a sequence as edits show them."""
+
+    def __init__(self, episodes: Episodes, entries: Sequence[EpisodeEntry]) -> None:
+        self._episodes = episodes
+        self.entries = entries
+        known = episodes.ids
+        self._ids = [_renamed(entry.id, known) for entry in entries]
+
+    @property
+    def ids(self) -> Sequence[str]:
+        """The id of every episode, in order."""
+        return self._ids
+
+    @property
+    def name(self) -> str:
+        """The sequence behind it."""
+        return f"{self._episodes.source.name}, edited"
+
+    def open(self, position: int) -> Episode:
+        """The episode at a position."""
+        entry = self.entries[position]
+        if entry.is_plain:
+            return self._episodes[entry.parts[0].number]
+        return _opened(entry, self._episodes, self._ids[position])
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (DraftSource, (self._episodes, self.entries))
+
+
+def _opened(entry: EpisodeEntry, episodes: Episodes, name: str | None = None) -> Episode:
+    shown = entry if name is None else replace(entry, id=name)
+    return Episode(EditedSource(shown, [episodes[part.number].source for part in entry.parts]))
+
+
+def _renamed(entry_id: str, ids: Sequence[str]) -> str:
+    """`000000000003-1` as `<id of the fourth>-1`."""
+    parts = []
+    for part in entry_id.split("+"):
+        number, dash, rest = part.partition("-")
+        parts.append(ids[int(number)] + dash + rest)
+    return "+".join(parts)

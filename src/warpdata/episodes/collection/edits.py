@@ -1,0 +1,518 @@
+"""Edits of a dataset as a log: recordings never change, every edit can be undone."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from warpdata.bytekit.checksum import sha256_hex
+from warpdata.bytekit.jsontext import dump_json
+from warpdata.episodes.collection.listing import episode_path
+from warpdata.episodes.sources.disk_episode import DirectorySource
+from warpdata.errors import ConflictError, CorruptLayoutError, RecordingError, StoreError
+from warpdata.formats.episodedir.documents import Folder, plain_static, restored_static
+from warpdata.formats.episodedir.edit_log import append_edit, read_log
+from warpdata.formats.episodedir.names import check_name
+from warpdata.timeline.episode import Episode
+from warpdata.timeline.memory import JoinedSignal, ShiftedSignal
+from warpdata.timeline.readonly import ReadOnlyDict
+from warpdata.timeline.signal import Signal, window
+from warpdata.timeline.source import EpisodeSource
+from warpdata.timeline.times import as_int
+
+_OF_FILES = ("signals", "static_file")
+"""What the metadata of a recording says of its files, which an edited episode does not have."""
+
+
+@dataclass(frozen=True, slots=True)
+class RecordingPart:
+    """Some of a recording: a window of time, maybe moved."""
+
+    number: int
+    start_ns: int | None = None
+    end_ns: int | None = None
+    shift_ns: int = 0
+    static: Mapping[str, Any] | None = None
+    """Static items that were edited before it was joined to others: they stand before those of the later parts."""
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether this is all of a recording, as it was made."""
+        return self.start_ns is None and self.end_ns is None and not self.shift_ns and not self.static
+
+
+@dataclass(frozen=True, slots=True)
+class EpisodeEntry:
+    """One episode of a dataset as readers see it."""
+
+    id: str
+    parts: tuple[RecordingPart, ...]
+    static: Mapping[str, Any] = field(default_factory=dict)
+    is_dropped: bool = False
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether this is a recording as it was made."""
+        return len(self.parts) == 1 and not self.static and not self.is_dropped and self.parts[0].is_whole
+
+    def to_json(self) -> dict[str, Any]:
+        """The entry for a program."""
+        parts = [
+            {
+                "episode": f"{p.number:012d}",
+                "start_ns": p.start_ns,
+                "end_ns": p.end_ns,
+                "shift_ns": p.shift_ns,
+                **({"static": dict(p.static)} if p.static else {}),
+            }
+            for p in self.parts
+        ]
+        return {"id": self.id, "parts": parts, "static": dict(self.static), "dropped": self.is_dropped}
+
+
+@dataclass(frozen=True, slots=True)
+class Effect:
+    """What an edit changes: the entries before and after, and its number in the log (None in a dry run)."""
+
+    before: list[EpisodeEntry]
+    after: list[EpisodeEntry]
+    seq: int | None
+
+    def to_json(self) -> dict[str, Any]:
+        """The effect for a program."""
+        return {
+            "seq": self.seq,
+            "before": [entry.to_json() for entry in self.before],
+            "after": [entry.to_json() for entry in self.after],
+        }
+
+
+class Edits:
+    """The edit log of a dataset root: read it, apply it, add to it, undo."""
+
+    def __init__(self, root: Folder) -> None:
+        self.root = root
+        self.log, self.is_foreign = read_log(root)
+
+    @staticmethod
+    def plain(numbers: Sequence[int]) -> list[EpisodeEntry]:
+        """The recordings as they were made."""
+        return [EpisodeEntry(f"{number:012d}", (RecordingPart(number),)) for number in numbers]
+
+    def apply(self, numbers: Sequence[int]) -> Sequence[EpisodeEntry]:
+        """The episodes readers see."""
+        if not self.log:
+            return self.plain(numbers)
+        return [entry for entry in self._fold(self.log, numbers) if not entry.is_dropped]
+
+    @property
+    def dropped(self) -> list[str]:
+        """The episodes that are hidden: `undrop` shows them again."""
+        return [entry.id for entry in self._fold(self.log, self._mentioned({})) if entry.is_dropped]
+
+    def showing(self, number: int) -> list[EpisodeEntry]:
+        """The episodes that readers see of this recording."""
+        numbers = self._numbers_in({"episode": f"{number:012d}"})
+        return [each for each in self.apply(numbers) if any(part.number == number for part in each.parts)]
+
+    def drop(self, episode_id: str | int, *, dry_run: bool = False) -> Effect:
+        """Hide an episode."""
+        return self._add({"op": "drop", "episode": self._named(episode_id)}, dry_run=dry_run)
+
+    def undrop(self, episode_id: str | int, *, dry_run: bool = False) -> Effect:
+        """Show a dropped episode again."""
+        return self._add({"op": "undrop", "episode": self._named(episode_id)}, dry_run=dry_run)
+
+    def set_static(self, episode_id: str | int, name: str, value: Any, *, dry_run: bool = False) -> Effect:
+        """Give a static item another value for readers."""
+        plain = plain_static(check_name(name), value)
+        edit = {"op": "set_static", "episode": self._named(episode_id), "name": name, "value": plain}
+        return self._add(edit, dry_run=dry_run)
+
+    def trim(
+        self, episode_id: str | int, start_ns: int | None, end_ns: int | None, *, dry_run: bool = False
+    ) -> Effect:
+        """Show only the records with start <= ts < end."""
+        bounds = [None if each is None else as_int(each, "a time") for each in (start_ns, end_ns)]
+        edit = {"op": "trim", "episode": self._named(episode_id), "start_ns": bounds[0], "end_ns": bounds[1]}
+        return self._add(edit, dry_run=dry_run)
+
+    def split(self, episode_id: str | int, at_ns: int, *, dry_run: bool = False) -> Effect:
+        """Show one episode as two: before `at_ns`, and from it on."""
+        edit = {"op": "split", "episode": self._named(episode_id), "at_ns": as_int(at_ns, "a time")}
+        return self._add(edit, dry_run=dry_run)
+
+    def concat(
+        self, episode_ids: Sequence[str | int], *, gap_ns: int | None = None, dry_run: bool = False
+    ) -> Effect:
+        """Show several episodes as one; with `gap_ns` later ones are moved to follow the one before."""
+        names = [self._named(each) for each in episode_ids]
+        edit: dict[str, Any] = {"op": "concat", "episodes": names}
+        if gap_ns is not None:
+            edit["shifts_ns"] = self._shifts(names, as_int(gap_ns, "a gap"))
+        return self._add(edit, dry_run=dry_run)
+
+    def undo(self, seq: int | None = None, *, dry_run: bool = False) -> Effect:
+        """Take back an edit, by default the last one that still holds."""
+        undone = {edit["undoes"] for edit in self.log if edit["op"] == "undo"}
+        open_edits = [e["seq"] for e in self.log if e["op"] != "undo" and e["seq"] not in undone]
+        wanted = (open_edits[-1] if open_edits else None) if seq is None else seq
+        if wanted not in open_edits:
+            raise ValueError(
+                "there is no edit to undo" if seq is None else f"edit {seq} is not there to be undone"
+            )
+        return self._add({"op": "undo", "undoes": wanted}, dry_run=dry_run)
+
+    def redo(self, *, dry_run: bool = False) -> Effect:
+        """Make the edit again that was taken back last, unless another one was made since."""
+        taken_back: list[Mapping[str, Any]] = []
+        for edit in self.log:
+            if edit["op"] == "undo":
+                taken_back.append(self.log[edit["undoes"] - 1])
+            elif "redoes" in edit:
+                taken_back = taken_back[:-1]
+            else:
+                taken_back = []
+        if not taken_back:
+            raise ValueError("there is no edit to make again")
+        again = {key: value for key, value in taken_back[-1].items() if key not in ("seq", "ts_ns")}
+        return self._add({**again, "redoes": taken_back[-1]["seq"]}, dry_run=dry_run)
+
+    def _named(self, episode_id: str | int) -> str:
+        """What the log calls an episode."""
+        return _id(episode_id)
+
+    def _add(self, edit: dict[str, Any], *, dry_run: bool) -> Effect:
+        if self.is_foreign:
+            raise CorruptLayoutError("edits.jsonl belongs to another program", path=str(self.root))
+        while True:
+            try:
+                return self._try_to_add(edit, dry_run=dry_run)
+            except ConflictError:  # another process was quicker: look again at what there is now
+                continue
+
+    def _try_to_add(self, edit: dict[str, Any], *, dry_run: bool) -> Effect:
+        self.log, _ = read_log(self.root)
+        numbers = self._numbers_in(edit)
+        before = self._fold(self.log, numbers)
+        full = {"seq": len(self.log) + 1, "ts_ns": time.time_ns(), **edit}
+        after = self._fold([*self.log, full], numbers)
+        self._check_joins(after, before)
+        if edit["op"] in ("set_static", "concat"):
+            self._check_names(after, before)
+        changed = {entry.id for entry in before} ^ {entry.id for entry in after}
+        was, now = ({e.id: e for e in entries} for entries in (before, after))
+        changed |= {name for name in set(was) & set(now) if was[name] != now[name]}
+        if not dry_run:
+            append_edit(self._here, full)
+            self.log.append(full)
+        return Effect(
+            [e for e in before if e.id in changed], [e for e in after if e.id in changed],
+            None if dry_run else full["seq"],
+        )  # fmt: skip
+
+    def _numbers_in(self, edit: dict[str, Any]) -> list[int]:
+        """The recordings this edit and the log speak of; they must exist."""
+        numbers = self._mentioned(edit)
+        for number in numbers:
+            if not episode_path(self._here, number).is_dir():
+                raise KeyError(f"no episode {number:012d} in {self.root}")
+        return numbers
+
+    def _mentioned(self, edit: dict[str, Any]) -> list[int]:
+        names = [
+            name for e in (*self.log, edit) for name in (e.get("episode"), *e.get("episodes", ())) if name
+        ]
+        return sorted({int(part.split("-")[0]) for name in names for part in name.split("+")})
+
+    def _check_joins(self, after: list[EpisodeEntry], before: list[EpisodeEntry]) -> None:
+        """A new joint must be possible: opening it raises what is wrong."""
+        for entry in after:
+            if len(entry.parts) > 1 and entry not in before:
+                episode = self._open(entry)
+                for name in episode.signals:
+                    _ = episode[name]
+
+    def _check_names(self, after: list[EpisodeEntry], before: list[EpisodeEntry]) -> None:
+        """A name is a signal or a static item, never both."""
+        for entry in after:
+            if entry not in before:
+                episode = self._open(entry)
+                both = sorted(set(episode.static) & set(episode.signals))
+                if both:
+                    raise RecordingError(
+                        f"{both[0]!r} is a signal of episode {entry.id!r}", path=str(self.root)
+                    )
+
+    def _shifts(self, names: list[str], gap_ns: int) -> list[int]:
+        entries = {e.id: e for e in self._fold(read_log(self.root)[0], self._numbers_in({"episodes": names}))}
+        shifts, end = [0], self._open(entries[names[0]]).last_ts_ns
+        for name in names[1:]:
+            episode = self._open(entries[name])
+            filled = [signal.first_ts_ns for signal in episode.signals.values() if len(signal)]
+            if not filled:
+                raise ValueError(f"episode {name!r} has no records to move")
+            shifts.append(end + gap_ns - min(filled))
+            end = episode.last_ts_ns + shifts[-1]
+        return shifts
+
+    def _open(self, entry: EpisodeEntry) -> Episode:
+        parts = [DirectorySource(episode_path(self._here, part.number)) for part in entry.parts]
+        return Episode(EditedSource(entry, parts))
+
+    @property
+    def _here(self) -> Path:
+        """The root on this machine: the only place where edits can be added."""
+        if isinstance(self.root, Path):
+            return self.root
+        raise StoreError(
+            "a root in a store is read only", path=self.root.name,
+            hint="Edit the recordings where they lie on a disk.",
+        )  # fmt: skip
+
+    def _fold(self, log: Sequence[Mapping[str, Any]], numbers: Sequence[int]) -> list[EpisodeEntry]:
+        """Apply every edit that was not undone, in order."""
+        undone = {edit.get("undoes") for edit in log if edit.get("op") == "undo"}
+        entries = {entry.id: entry for entry in self.plain(numbers)}
+        for edit in log:
+            if edit.get("op") == "undo" or edit["seq"] in undone:
+                continue
+            change = _CHANGES.get(str(edit.get("op")))
+            if change is None:
+                raise CorruptLayoutError(f"edit {edit['seq']} is a {edit.get('op')!r}", path=str(self.root))
+            entries = change(entries, edit)
+        return list(entries.values())
+
+
+Entries = dict[str, EpisodeEntry]
+
+
+def _changed(entries: Entries, edit: Mapping[str, Any], **values: Any) -> Entries:
+    entry = _entry(entries, edit["episode"], edit)
+    return {**entries, entry.id: replace(entry, **values)}
+
+
+def _entry(entries: Entries, name: str, edit: Mapping[str, Any]) -> EpisodeEntry:
+    if name not in entries:
+        raise KeyError(
+            f"edit {edit.get('seq')} ({edit.get('op')}) needs episode {name!r}, which is not there"
+        )
+    return entries[name]
+
+
+def _set_static(entries: Entries, edit: Mapping[str, Any]) -> Entries:
+    entry = _entry(entries, edit["episode"], edit)
+    return _changed(entries, edit, static={**entry.static, edit["name"]: edit["value"]})
+
+
+def _trim(entries: Entries, edit: Mapping[str, Any]) -> Entries:
+    entry = _entry(entries, edit["episode"], edit)
+    return _changed(entries, edit, parts=_cut(entry.parts, edit["start_ns"], edit["end_ns"]))
+
+
+def _split(entries: Entries, edit: Mapping[str, Any]) -> Entries:
+    entry = _entry(entries, edit["episode"], edit)
+    halves = [
+        replace(entry, id=f"{entry.id}-1", parts=_cut(entry.parts, None, edit["at_ns"])),
+        replace(entry, id=f"{entry.id}-2", parts=_cut(entry.parts, edit["at_ns"], None)),
+    ]
+    out: Entries = {}
+    for name, each in entries.items():
+        out.update({half.id: half for half in halves} if name == entry.id else {name: each})
+    return out
+
+
+def _concat(entries: Entries, edit: Mapping[str, Any]) -> Entries:
+    names = edit["episodes"]
+    if len(set(names)) != len(names) or len(names) < 2:
+        raise ValueError("concat takes two or more different episodes")
+    chosen = [_entry(entries, name, edit) for name in names]
+    shifts = edit.get("shifts_ns") or [0] * len(names)
+    parts = tuple(
+        replace(part, shift_ns=part.shift_ns + shift, static={**(part.static or {}), **entry.static})
+        for entry, shift in zip(chosen, shifts, strict=True)
+        for part in entry.parts
+    )
+    joined = EpisodeEntry("+".join(names), parts)
+    out: Entries = {}
+    for name, each in entries.items():
+        if name == names[0]:
+            out[joined.id] = joined
+        elif name not in names:
+            out[name] = each
+    return out
+
+
+def _cut(
+    parts: tuple[RecordingPart, ...], start_ns: int | None, end_ns: int | None
+) -> tuple[RecordingPart, ...]:
+    """The parts inside a window of shown time."""
+    if start_ns is not None and end_ns is not None and start_ns >= end_ns:
+        raise ValueError(f"nothing lies between {start_ns} and {end_ns}")
+    out = []
+    for part in parts:
+        starts = [each for each in (part.start_ns, _back(start_ns, part)) if each is not None]
+        ends = [each for each in (part.end_ns, _back(end_ns, part)) if each is not None]
+        out.append(replace(part, start_ns=max(starts, default=None), end_ns=min(ends, default=None)))
+    return tuple(out)
+
+
+def _back(ts_ns: int | None, part: RecordingPart) -> int | None:
+    return None if ts_ns is None else ts_ns - part.shift_ns
+
+
+_CHANGES: dict[str, Callable[[Entries, Mapping[str, Any]], Entries]] = {
+    "drop": lambda entries, edit: _changed(entries, edit, is_dropped=True),
+    "undrop": lambda entries, edit: _changed(entries, edit, is_dropped=False),
+    "set_static": _set_static,
+    "trim": _trim,
+    "split": _split,
+    "concat": _concat,
+}
+
+
+class EditedSource(EpisodeSource):
+    """An episode as the edits show it; the recordings behind it are untouched."""
+
+    def __init__(self, entry: EpisodeEntry, parts: Sequence[EpisodeSource]) -> None:
+        self.entry = entry
+        self._parts = list(parts)
+        self._signals = _EditedSignals(entry.parts, self._parts)
+
+    @property
+    def id(self) -> str:
+        """The id under which the dataset shows it."""
+        return self.entry.id
+
+    @property
+    def signals(self) -> Mapping[str, Signal]:
+        """The signals of all parts, cut, moved and joined."""
+        return self._signals
+
+    @property
+    def static(self) -> Mapping[str, Any]:
+        """Static items of the parts, the first one's before the others', then the edited values."""
+        found: dict[str, Any] = {}
+        for source, part in zip(reversed(self._parts), reversed(self.entry.parts), strict=True):
+            found.update(source.static)
+            found.update({name: restored_static(value) for name, value in (part.static or {}).items()})
+        edited = {name: restored_static(value) for name, value in self.entry.static.items()}
+        return ReadOnlyDict({**found, **edited})
+
+    @property
+    def meta(self) -> Mapping[str, Any]:
+        """The metadata of the first recording, and what was edited; what it said of its files is left out."""
+        kept = dict(self._parts[0].meta)
+        if not self.is_whole:  # other records than the files have
+            kept = {key: value for key, value in kept.items() if key not in _OF_FILES}
+        origin = {"recordings": self.part_uids, "edited": self.entry.to_json()}
+        # The identity follows from the recordings and the edits: the same ones give the same episode.
+        return ReadOnlyDict({**kept, **origin, "uid": sha256_hex(dump_json(origin))[:32]})
+
+    @property
+    def place(self) -> str | None:
+        """Where the first recording lies."""
+        return self._parts[0].place
+
+    @property
+    def address(self) -> str | None:
+        """The root around the recordings, and the id in it."""
+        place = self._parts[0].place
+        return None if place is None else f"{os.path.dirname(os.path.dirname(place))}#{self.id}"
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether every record of one recording is shown as it is, so that only static items may differ."""
+        return len(self.entry.parts) == 1 and self.entry.parts[0].is_whole
+
+    @property
+    def recording(self) -> EpisodeSource:
+        """The recording behind it as it was made; of several joined ones there is none."""
+        if len(self._parts) > 1:
+            raise ValueError(f"episode {self.id!r} is made of {len(self._parts)} recordings")
+        return self._parts[0]
+
+    @property
+    def part_uids(self) -> list[str]:
+        """The identities of the recordings behind it."""
+        return [str(part.meta.get("uid") or part.id) for part in self._parts]
+
+    def stored_bytes(self) -> int:
+        """What the recordings behind it take."""
+        return sum(part.stored_bytes() for part in self._parts)
+
+    def loaded_bytes(self) -> int:
+        """How many bytes of signals are in memory."""
+        return sum(part.loaded_bytes() for part in self._parts)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (EditedSource, (self.entry, self._parts))
+
+
+class _EditedSignals(Mapping[str, Signal]):
+    def __init__(self, windows: Sequence[RecordingPart], parts: Sequence[EpisodeSource]) -> None:
+        self._windows = windows
+        self._parts = parts
+        self._made: dict[str, Signal] = {}
+        self._names = list(dict.fromkeys(name for part in parts for name in part.signals))
+
+    def __getitem__(self, name: str) -> Signal:
+        if name not in self._made:
+            signals = [
+                _cut_signal(episode.signals[name], part)
+                for episode, part in zip(self._parts, self._windows, strict=True)
+                if name in episode.signals
+            ]
+            if not signals:
+                raise KeyError(name)
+            self._made[name] = signals[0] if len(signals) == 1 else JoinedSignal(signals)
+        return self._made[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._names)
+
+    def __len__(self) -> int:
+        return len(self._names)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._names
+
+
+def _cut_signal(signal: Signal, part: RecordingPart) -> Signal:
+    cut = window(signal, slice(part.start_ns, part.end_ns))
+    return ShiftedSignal(cut, part.shift_ns) if part.shift_ns else cut
+
+
+def shown(episode: str | os.PathLike[str] | Episode) -> Episode:
+    """An episode directory as the edits of the dataset around it show it; one of no dataset as it is."""
+    if isinstance(episode, Episode):
+        return episode
+    plain = Episode(DirectorySource(episode))
+    folder = Path(os.path.abspath(episode))
+    root = folder.parent.parent
+    if not folder.name.isdigit() or folder != episode_path(root, int(folder.name)):
+        return plain
+    edits = Edits(root)
+    entries = edits.showing(int(folder.name)) if edits.log else []
+    if not edits.log or entries == Edits.plain([int(folder.name)]):
+        return plain
+    if len(entries) != 1 or len(entries[0].parts) != 1:
+        seen = ", ".join(repr(each.id) for each in entries) or "nothing: it is dropped"
+        raise ConflictError(
+            f"the edits show this recording as {seen}", path=folder,
+            hint=f"Open one of those, such as {root}#{entries[0].id if entries else 'ID'}; wd.DiskEpisode and "
+            "`--raw` give the recording as it was made.",
+        )  # fmt: skip
+    return Episode(EditedSource(entries[0], [plain.source]))
+
+
+def _id(episode_id: str | int) -> str:
+    if isinstance(episode_id, int) and not isinstance(episode_id, bool):
+        return f"{episode_id:012d}"
+    if isinstance(episode_id, str) and episode_id:
+        return episode_id.zfill(12) if episode_id.isdigit() else episode_id
+    raise TypeError(f"an episode id is a number or a string, not {episode_id!r}")

@@ -1,0 +1,1 @@
+"""Episodes written in a form: a directory, one shard, chunks, tensors."""

@@ -1,0 +1,315 @@
+"""The threads of one recording: a helper, a syncer, and no more encoders than cores; jobs wait for them in order."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+
+from warpdata.bytekit.process.system import usable_cores
+from warpdata.bytekit.process.threads import start_thread
+from warpdata.episodes.record.durability import Durability
+from warpdata.episodes.record.interrupts import Wakeup
+from warpdata.episodes.salvage.status import STATUS_S
+from warpdata.errors import StoreError, WarpError, WriterClosedError
+from warpdata.formats.journal.writer import JournalWriter
+
+Job = Callable[[], None]
+
+_LOOK_AGAIN_S = 0.05
+"""Several callers may wait for room and one is woken: the others look by themselves."""
+
+_KEPT = "What was recorded so far is kept: end the recording, see to the disk, then run `warp salvage` on it."
+_UNBOUNDED = 1 << 30
+_ALMOST = 0.99
+"""A wait may end a little early."""
+
+
+class RecordingThreads:
+    """All threads of a recording, however many signals, journals and cameras it has.
+
+    One helper writes tables and prepares journals, one syncer brings journals to the disk (if they are to be synced
+    at times) and tells how the recording is doing, and as many encoders as there are cameras, but never more than
+    cores.
+    """
+
+    def __init__(self, durability: Durability, tell: Job | None = None) -> None:
+        """`tell` is called twice a second while the recording goes on."""
+        self.failure: BaseException | None = None
+        """What went wrong in the background and concerns the whole recording: whoever appends next must hear of it."""
+        self._syncs: dict[JournalWriter, Job] = {}
+        self._period_s = durability.period_s
+        self._ended = Wakeup()
+        self._helper = Workers("warp-record-helper", 1)
+        self._encoders = Workers("warp-record-encoder", usable_cores())
+        # Served first: windows must be there before they are needed.
+        self.chores = self._helper.queue(_UNBOUNDED, on_failure=self.failed)
+        self.chores.is_urgent = True
+        """Short jobs that cannot wait, in order."""
+        self._helper.start()
+        self._syncer: threading.Thread | None = None
+        self._tell = tell
+        if self._period_s is not None or tell is not None:
+            self._syncer = start_thread(self._sync, "warp-record-syncer")
+
+    def table_jobs(self, limit: int, delay_s: float) -> JobQueue:
+        """A queue of jobs that write tables; a burst of records is over, or `delay_s` have passed, when they run."""
+        return self._helper.queue(limit, delay_s=delay_s, on_failure=self.failed)
+
+    def camera_jobs(self, limit: int) -> JobQueue:
+        """A queue of jobs of one camera; what goes wrong in it concerns that camera only."""
+        made = self._encoders.queue(limit)
+        self.chores.submit(self._encoders.start)  # starting a thread takes a while on a busy machine
+        return made
+
+    def keep(self, journal: JournalWriter, sync: Job | None = None) -> None:
+        """Keep windows of a journal ready, and sync it at times; `sync` does so in another way."""
+        self._syncs[journal] = sync or journal.sync
+        journal.on_advance = lambda: self.chores.submit(lambda: _prepare(journal))
+        journal.on_advance()
+
+    def forget(self, journal: JournalWriter) -> None:
+        """The journal is no longer needed; whoever works on it just now holds its lock."""
+        journal.on_advance = None
+        self._syncs.pop(journal, None)
+
+    def failed(self, error: BaseException) -> None:
+        """Note what went wrong first."""
+        if self.failure is None:
+            self.failure = error
+
+    def check(self) -> None:
+        """Raise what went wrong in the background."""
+        if self.failure is not None:
+            raise_again(self.failure)
+
+    def end(self) -> None:
+        """Begin nothing new: the threads end meanwhile, once they have done what is queued."""
+        self._ended.set()
+        self._helper.end()
+        self._encoders.end()
+
+    def close(self) -> None:
+        """End all threads; what is queued is finished first, unless its queue was cancelled."""
+        self.end()
+        if self._syncer is not None:
+            self._syncer.join()
+        self._helper.close()
+        self._encoders.close()
+
+    def _sync(self) -> None:
+        periods = [each for each in (self._period_s, STATUS_S if self._tell else None) if each is not None]
+        synced = told = time.monotonic()
+        while not self._ended.wait(min(periods)):
+            now = time.monotonic()
+            if self._period_s is not None and now - synced >= self._period_s * _ALMOST:
+                synced = now
+                for sync in tuple(self._syncs.values()):
+                    try:
+                        sync()
+                    except StoreError as error:
+                        self.failed(error)
+                        return
+            if self._tell is not None and now - told >= STATUS_S * _ALMOST:
+                told = now
+                self._tell()
+
+
+class Workers:
+    """Threads that serve queues: the jobs of one queue run in order, those of several at the same time."""
+
+    def __init__(self, name: str, most: int) -> None:
+        self._name = name
+        self._most = most
+        self._queues: list[JobQueue] = []
+        self._threads: list[threading.Thread] = []
+        self._claiming = threading.Lock()
+        """Only taken by these threads, which no signal handler interrupts."""
+        self._wakeup = Wakeup()
+        self._is_closing = False
+
+    def queue(
+        self, limit: int, *, delay_s: float = 0.0, on_failure: Callable[[BaseException], None] | None = None
+    ) -> JobQueue:
+        """Another queue for these threads."""
+        made = JobQueue(self._wakeup, self.start, limit, delay_s, on_failure)
+        self._queues.append(made)
+        return made
+
+    def start(self) -> None:
+        """Start another thread if there are fewer than queues and than `most`."""
+        if len(self._threads) < min(self._most, len(self._queues)):
+            self._threads.append(start_thread(self._run, self._name))
+
+    def end(self) -> None:
+        """Take no more jobs: the threads run what is queued and end."""
+        for queue in self._queues:
+            queue.stop()
+        self._is_closing = True
+        self._wakeup.set()
+
+    def close(self) -> None:
+        """Run what is queued and end the threads."""
+        self.end()
+        for thread in self._threads:
+            thread.join()
+
+    def _run(self) -> None:
+        while True:
+            with self._claiming:
+                queue, wait_s = self._claim()
+            if queue is not None:
+                if len(self._threads) > 1:
+                    self._wakeup.set()  # there may be work for another one
+                queue.run_first()
+                queue.is_taken = False
+            elif self._is_closing and not any(queue.jobs for queue in self._queues):
+                self._wakeup.set()  # for the next thread
+                return
+            else:
+                self._wakeup.wait(wait_s)
+
+    def _claim(self) -> tuple[JobQueue | None, float | None]:
+        """The queue whose job is due for longest, else how long to wait at most."""
+        now, first, soonest = time.monotonic(), None, None
+        for queue in tuple(self._queues):
+            due_s = None if queue.is_taken else queue.due_in_s(now)
+            if due_s is not None and (soonest is None or due_s < soonest):
+                first, soonest = queue, due_s
+            if due_s is not None and due_s <= 0 and queue.is_urgent:
+                first, soonest = queue, due_s
+                break
+        if first is None or soonest is None or soonest > 0:
+            return None, soonest
+        first.is_taken = True
+        return first, None
+
+
+class JobQueue:
+    """Jobs in order behind a bound: a caller that is faster than the threads waits, and the wait is counted.
+
+    A job is queued by one operation of the interpreter, so Ctrl-C leaves it queued or not, never in between.
+    """
+
+    def __init__(
+        self,
+        wakeup: Wakeup,
+        start: Callable[[], None],
+        limit: int,
+        delay_s: float,
+        on_failure: Callable[[BaseException], None] | None,
+    ) -> None:
+        self.failure: BaseException | None = None
+        self.blocked = 0
+        """How often a caller had to wait."""
+        self.blocked_ns = 0
+        self.is_taken = False
+        """Whether a thread is running the first job."""
+        self.jobs: deque[tuple[Job, float]] = deque()
+        """The first one may be running; it leaves when it is done."""
+        self._wakeup = wakeup
+        self._start = start
+        """Whoever waits sees to it that there is a thread: what was to start one may have failed."""
+        self.limit = limit
+        """How many jobs may wait, the running one included."""
+        self._delay_s = delay_s
+        self._on_failure = on_failure
+        self.is_urgent = False
+        """Whether its jobs come before those of all other queues."""
+        self._room, self._empty = Wakeup(), Wakeup()
+        self._closing = False
+        self._is_cancelled = False
+
+    def submit(self, job: Job) -> None:
+        """Queue a job; blocks while the queue is full. A failed job fails every later call."""
+        self.room()
+        if self._closing:
+            raise WriterClosedError("the writer is closed")
+        self.jobs.append((job, time.monotonic()))
+        self._wakeup.set()
+
+    def room(self) -> None:
+        """Wait until the queue has room; raises what went wrong in a job."""
+        if len(self.jobs) >= self.limit:
+            start = time.monotonic_ns()
+            self.blocked += 1
+            self._start()
+            while len(self.jobs) >= self.limit and self.failure is None and not self._closing:
+                self._room.wait(_LOOK_AGAIN_S)
+            self.blocked_ns += time.monotonic_ns() - start
+        self.check()
+
+    def check(self) -> None:
+        """Raise what went wrong in a job, if anything did."""
+        if self.failure is not None:
+            raise_again(self.failure)
+
+    def settle(self) -> None:
+        """Wait until everything queued so far was run, and raise what went wrong."""
+        self._wait_until_empty()
+        self.check()
+
+    def finish(self) -> None:
+        """Run everything queued, take no more, and raise what went wrong."""
+        self.stop()
+        self._wait_until_empty()
+        self.check()
+
+    def cancel(self) -> None:
+        """Drop what is queued, and wait for the job that is running."""
+        self._is_cancelled = True
+        self.stop()
+        self._wait_until_empty()
+
+    def stop(self) -> None:
+        """Take no more jobs."""
+        self._closing = True
+        if self.jobs:  # they are due now
+            self._wakeup.set()
+
+    def due_in_s(self, now: float) -> float | None:
+        """When the first job may run: a burst is left alone until it is over or the queue is half full."""
+        if not self.jobs:
+            return None
+        due_s = self.jobs[0][1] + self._delay_s - now
+        if self._closing or self._is_cancelled or len(self.jobs) * 2 >= self.limit:
+            return min(due_s, 0.0)
+        return due_s
+
+    def run_first(self) -> None:
+        """A job that fails is the last one run; those behind it are dropped, and the failure is kept."""
+        try:
+            if self.failure is None and not self._is_cancelled:
+                self.jobs[0][0]()
+        except BaseException as error:  # noqa: BLE001 - kept, and raised to the caller by check()
+            self.failure = error
+            if self._on_failure is not None:
+                self._on_failure(error)
+        self.jobs.popleft()
+        self._room.set()
+        if not self.jobs:
+            self._empty.set()
+
+    def _wait_until_empty(self) -> None:
+        if not self.jobs:
+            return
+        self._wakeup.set()
+        self._start()
+        while self.jobs:
+            self._empty.wait(_LOOK_AGAIN_S)
+
+
+def raise_again(failure: BaseException) -> None:
+    """Raise what went wrong in another thread, with that as its cause."""
+    if isinstance(failure, WarpError):
+        hint = f"{failure.hint} {_KEPT}".strip() if isinstance(failure, StoreError) else failure.hint
+        raise type(failure)(failure.message, hint=hint) from failure
+    raise failure
+
+
+def _prepare(journal: JournalWriter) -> None:
+    # A disk too full for the next window is no error yet: the recorder meets it when it gets there.
+    with contextlib.suppress(OSError):
+        journal.prepare()

@@ -1,0 +1,1 @@
+"""Finishing what a crash left: unfinished recordings, what they hold, and receipts of what was lost."""

@@ -1,0 +1,488 @@
+"""Turn what a crash left into a valid episode, and say exactly what was lost."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from warpdata.bytekit.findings import FileFinding
+from warpdata.bytekit.io.commit import fsync_folder, map_os_errors, second_name
+from warpdata.bytekit.io.ranges import FileRangeReader, MmapRangeReader
+from warpdata.episodes.forms.packed import directory_of, pack_episode
+from warpdata.episodes.record.disk_writer import RECORDING_SUFFIX
+from warpdata.episodes.record.journals import remove_folder, remove_left
+from warpdata.episodes.record.step_journal import KIND, StepRun, step_episode
+from warpdata.episodes.record.stream_writer import owner_of
+from warpdata.episodes.salvage.folders import (
+    DAMAGED,
+    finish_recording,
+    free_name,
+    is_unfinished,
+    nobody_else,
+    one_of_many,
+    salvage_episode,
+    salvage_root,
+    salvage_signal,
+    set_aside,
+)
+from warpdata.episodes.salvage.receipt import LossReceipt
+from warpdata.episodes.salvage.unfinished import open_recording
+from warpdata.episodes.salvage.work_folder import work_folders_in
+from warpdata.episodes.sources.disk_episode import DiskEpisode
+from warpdata.episodes.sources.opening import DIRECTORY_BLOCK, ShardReader, episode_of_shard
+from warpdata.errors import (
+    BlobNotFoundError,
+    ConflictError,
+    CorruptLayoutError,
+    WarpError,
+    suggests,
+)
+from warpdata.formats.episodedir import layout
+from warpdata.formats.episodedir.documents import read_meta
+from warpdata.formats.journal.layout import record_span
+from warpdata.formats.journal.reader import JournalReader, Records, Scan, is_journal
+from warpdata.formats.wshard.chunked import (
+    ChunkedEpisodeReader,
+    finish_cut,
+    list_again,
+    unfinished_cut,
+    unfinished_cuts,
+)
+from warpdata.formats.wshard.chunks import chunks_in, list_name, read_chunk_list, write_chunk_list
+from warpdata.formats.wshard.compression import Compression
+from warpdata.formats.wshard.episode import WShardEpisode
+from warpdata.formats.wshard.intact import IntactBlocks
+from warpdata.formats.wshard.layout import ROLE_CHUNK_LIST
+from warpdata.formats.wshard.load import load_wshard
+from warpdata.formats.wshard.repair import repair_partial, repair_stream
+from warpdata.formats.wshard.save import plan_shard, save_wshard
+from warpdata.formats.wshard.schema import Timebase
+from warpdata.formats.wshard.verify import verify_shard
+from warpdata.timeline.episode import Episode
+
+PARTIAL = ".partial"
+SHARD = ".wshard"
+_LANES = ("signal/", "action/", "time/", "omen/", "uncert/", "residual/", "reward", "done", "truncated")
+_ORPHANS = "aux/orphan/"
+
+
+@suggests
+def salvage(
+    path: str | os.PathLike[str],
+    output: str | os.PathLike[str] | None = None,
+    *,
+    overwrite: bool = False,
+    force: bool = False,
+    channels: Sequence[Mapping[str, Any]] | None = None,
+    flush_interval: int = 64,
+    progress: Callable[[int, int], None] | None = None,
+) -> LossReceipt:
+    """Finish an interrupted recording: a `.partial`, its final path, an episode directory, a signal file."""
+    path = _by_name(path)
+    work = recording_of(path)
+    if work is not None:
+        remove_left(work)
+        if work.is_dir():
+            shard = (
+                work.with_name(work.name.removesuffix(RECORDING_SUFFIX)) if output is None else Path(output)
+            )
+            with nobody_else(work):
+                return _into_one_file(work, shard, overwrite=overwrite)
+    receipt = salvage_signal(path) or _from_cut(path) if output is None else None
+    if receipt is not None:
+        return receipt
+    if os.path.isdir(path):
+        if output is not None:
+            raise ValueError("what was recorded into a directory is finished there: it takes no output")
+        return salvage_episode(path)
+    source = _find(os.fspath(path))
+    target = os.fspath(output) if output is not None else source.removesuffix(PARTIAL)
+    with FileRangeReader(source) as reader:
+        ours, is_empty = is_journal(reader), reader.size == 0
+    if is_empty and source.endswith(PARTIAL):
+        return _nothing_left(source)
+    if ours:
+        who = f"being recorded by {owner_of(source)}"
+        with contextlib.nullcontext() if force else nobody_else(Path(source), who):
+            return _from_journal(source, target, progress, overwrite=overwrite)
+    if source.endswith(PARTIAL):
+        return _from_foreign_partial(source, target, channels, flush_interval, overwrite=overwrite)
+    if _is_chunk_list(source):
+        return _from_chunk_list(source, target, overwrite=overwrite)
+    return _from_foreign_file(source, target, overwrite=overwrite)
+
+
+def salvage_folder(path: str | os.PathLike[str], *, overwrite: bool = False) -> list[LossReceipt]:
+    """Finish whatever was left unfinished at a folder or in it: one recording, or all of a root or a folder of shards.
+
+    Those whose recorder lives are left alone, and so are those that cannot be salvaged: their receipts say why.
+    """
+    path = _by_name(path)
+    work = recording_of(path)
+    if is_unfinished(path) or Path(path) in work_folders_in(Path(path).parent) or (work and work.is_dir()):
+        return [salvage(path, overwrite=overwrite)]
+    receipts = salvage_root(path)
+    left = [each for each in Path(path).glob(f"*{SHARD}{RECORDING_SUFFIX}") if each.is_dir()]
+    for each in sorted([*left, *Path(path).glob(f"*{SHARD}{PARTIAL}"), *unfinished_cuts(Path(path))]):
+        receipts += one_of_many(lambda one: salvage(one, overwrite=overwrite), each)
+    return receipts
+
+
+def _by_name(path: str | os.PathLike[str]) -> str | os.PathLike[str]:
+    """`.` and `..` by the name of the folder they stand for: what belongs to it is called after it."""
+    return os.path.abspath(path) if Path(path).name in ("", "..") else path
+
+
+def recording_of(path: str | os.PathLike[str]) -> Path | None:
+    """The directory in which a recording into this one file is made, which may be named itself."""
+    name = os.fspath(path).rstrip(os.sep)
+    if name.endswith(SHARD):
+        return Path(name + RECORDING_SUFFIX)
+    return Path(name) if name.endswith(SHARD + RECORDING_SUFFIX) else None
+
+
+def _into_one_file(work: Path, target: Path, *, overwrite: bool) -> LossReceipt:
+    """Finish the directory, then pack it into the file it was meant to be; what could not be read lies beside that."""
+    aside = None
+    done = _packed_already(work, target)
+    if done is not None:
+        if not _is_damaged(target):
+            why = "the file was finished; only its journals were left"
+            remove_folder(work)
+            return LossReceipt.of_records(str(target), str(target), target.stem, done, why)
+        aside = set_aside(target)
+    receipt = _finished(work)
+    if receipt.is_complete and not receipt.steps_kept:
+        remove_folder(work)
+        return replace(receipt, source=str(target), output=None, episode_id=target.stem)
+    if not receipt.steps_kept:
+        return receipt  # nothing could be read: all of it stays where it is
+    pack_episode(work, target, episode_id=target.stem, overwrite=overwrite)
+    for unread in sorted(work.glob(f"{layout.RECORDING_FOLDER}{DAMAGED}*")):
+        aside = free_name(target.with_name(work.name), DAMAGED)
+        with map_os_errors(aside):
+            os.rename(unread, aside)
+            fsync_folder(target.parent)
+    remove_folder(work)
+    receipt = replace(receipt, source=str(target), output=str(target), episode_id=target.stem)
+    return replace(receipt, kept_aside=None if aside is None else str(aside))
+
+
+def _finished(work: Path) -> LossReceipt:
+    """Make whole episode files of the journals, if that was not done already; what was lost then is told again."""
+    if is_unfinished(work):
+        return finish_recording(work / layout.RECORDING_FOLDER)
+    if not any(work.iterdir()):
+        return LossReceipt(source=str(work), episode_id=work.name, why="nothing was recorded")
+    episode = DiskEpisode(work)
+    why = "the recorder ended before it packed the episode"
+    found = LossReceipt.of_records(str(work), str(work), work.name, _signals(episode), why)
+    before = episode.meta.get("salvaged")
+    return found if not isinstance(before, Mapping) else LossReceipt.from_json(before) or found
+
+
+def _is_damaged(target: Path) -> bool:
+    with MmapRangeReader(target) as reader:
+        return any(each.is_damage for each in verify_shard(reader))
+
+
+def _signals(episode: Episode) -> dict[str, Any]:
+    """How many records each signal has, and from when to when."""
+    found: dict[str, Any] = {}
+    for name, each in episode.signals.items():
+        found[name] = {"count": len(each)}
+        if len(each):
+            found[name] |= {"first_ts_ns": each.first_ts_ns, "last_ts_ns": each.last_ts_ns}
+    return found
+
+
+def _packed_already(work: Path, target: Path) -> dict[str, Any] | None:
+    """The signals in the file, if it holds this recording: its recorder died as it tidied up."""
+    if not target.is_file():
+        return None
+    try:
+        about = (
+            open_recording(work / layout.RECORDING_FOLDER).meta if is_unfinished(work) else read_meta(work)
+        )
+        episode = episode_of_shard(ShardReader.open(target))
+        if about.get("uid") is None or episode.meta.get("uid") != about["uid"]:
+            return None
+        return _signals(episode)
+    except WarpError:
+        return None
+
+
+def _find(path: str) -> str:
+    partial = path if path.endswith(PARTIAL) else path + PARTIAL
+    for candidate in (partial, path):
+        if os.path.isfile(candidate):
+            return candidate
+    raise BlobNotFoundError("nothing to salvage here", path=path)
+
+
+def _nothing_left(source: str) -> LossReceipt:
+    """A recorder names its journal once there is something in it: an empty one has lost what it held."""
+    why = "the file is empty: whatever it held is gone"
+    damage = [{"file": os.path.basename(source), "why": why}]
+    return LossReceipt(source=source, episode_id="", why=why, damage=damage, kept_aside=source)
+
+
+def _from_journal(
+    source: str, target: str, progress: Callable[[int, int], None] | None, *, overwrite: bool
+) -> LossReceipt:
+    journal = JournalReader.open(MmapRangeReader(source))
+    if journal.descriptor.get("kind") != KIND:
+        raise CorruptLayoutError(
+            f"a journal of kind {journal.descriptor.get('kind')!r} is no episode", path=source
+        )
+    scan = journal.scan(released=0)
+    episode = _episode(source, journal.descriptor, scan)
+    if _is_finished_already(target, episode):
+        return _let_go(_receipt(source, target, episode, scan))
+    if os.path.exists(target) and not overwrite:
+        raise ConflictError(
+            "another file has the name of this recording", path=target,
+            hint="Move it away, or give another output, or say overwrite.",
+        )  # fmt: skip
+    compat = "strict" if journal.descriptor.get("compat") == "strict" else "default"
+    how = _compression(source, journal.descriptor)
+    save_wshard(episode, target, how, compat=compat, progress=progress)
+    return _let_go(_receipt(source, target, episode, scan))
+
+
+def _let_go(receipt: LossReceipt) -> LossReceipt:
+    """Remove a journal whose records are all in the finished file; one with damage is only renamed."""
+    if receipt.is_complete:
+        os.unlink(receipt.source)
+        return receipt
+    return replace(receipt, kept_aside=str(set_aside(Path(receipt.source), "-damaged")))
+
+
+def _compression(source: str, descriptor: Mapping[str, Any]) -> dict[str, str]:
+    channels = descriptor.get("channels", [])
+    wanted = {
+        f"{each['lane']}/{each.get('path') or each['id']}": each["compression"]
+        for each in channels
+        if each["compression"]
+    }
+    try:
+        for each in wanted.values():
+            Compression.parse(each)
+    except (TypeError, ValueError):
+        raise CorruptLayoutError("the journal names an unknown compression", path=source) from None
+    return wanted
+
+
+def _episode(source: str, descriptor: Mapping[str, Any], scan: Scan) -> WShardEpisode:
+    records = scan.records.of_stream(0).in_order()
+    size = descriptor.get("payload_bytes")
+    if not isinstance(size, int) or (len(records) and (records.payload_bytes != size).any()):
+        raise CorruptLayoutError("the records do not have the size the journal says", path=source)
+    stride = record_span(size)
+    episode = step_episode(source, descriptor, _runs(records, stride), stride)
+    if len(records) and int(records.first_step[-1]) + 1 != len(records):
+        _keep_times(episode, records)
+    return episode
+
+
+def _runs(records: Records, stride: int) -> list[StepRun]:
+    """Records that follow each other in the file, as runs."""
+    if not len(records):
+        return []
+    breaks = np.flatnonzero(np.diff(records.offset) != stride) + 1
+    starts = np.concatenate(([0], breaks))
+    counts = np.diff(np.concatenate((starts, [len(records)])))
+    return [StepRun(int(records.offset[at]), int(n)) for at, n in zip(starts, counts, strict=True)]
+
+
+def _keep_times(episode: WShardEpisode, records: Records) -> None:
+    """Where steps in the middle are lost, those that remain keep the times they had."""
+    if episode.timestamps_ns is None:
+        times = np.round(records.first_step * (1e9 / episode.timebase.tick_hz)).astype(np.int64)
+        episode.timebase = Timebase("timestamps_ns", episode.timebase.tick_hz)
+        episode.timestamps_ns = times
+
+
+def _receipt(source: str, target: str, episode: WShardEpisode, scan: Scan) -> LossReceipt:
+    records = scan.records
+    steps_seen = int(records.first_step.max()) + 1 if len(records) else 0
+    lost: list[dict[str, Any]] = [
+        {"start": each.start, "end": each.end, "why": each.why} for each in scan.lost
+    ]
+    if scan.is_cut:
+        lost.append({"start": scan.end_offset, "why": "the journal was cut behind its last whole record"})
+    return LossReceipt.of_steps(
+        source,
+        target,
+        episode,
+        lost[-1]["why"] if lost else "nothing was lost",
+        steps_lost=steps_seen - episode.length,
+        bytes_dropped=sum(each.end - each.start for each in scan.lost),
+        damage=lost,
+        last_crc32c=f"{scan.last_crc32c:08x}" if len(records) else None,
+    )
+
+
+def _is_finished_already(target: str, episode: WShardEpisode) -> bool:
+    """A crash between the rename and the removal of the journal leaves both, with the same contents."""
+    if not os.path.exists(target):
+        return False
+    try:
+        return load_wshard(target) == episode
+    except WarpError:
+        return False
+
+
+def _is_chunk_list(source: str) -> bool:
+    """By what the file says; where it cannot be opened, by its name and the chunks beside it."""
+    with contextlib.suppress(WarpError):
+        return ShardReader.open(source).role == ROLE_CHUNK_LIST
+    folder, name = os.path.split(os.path.abspath(source))
+    suffix = list_name("")
+    return name.endswith(suffix) and bool(chunks_in(Path(folder), name.removesuffix(suffix)))
+
+
+def _from_chunk_list(source: str, target: str, *, overwrite: bool) -> LossReceipt:
+    """A list says nothing that its chunks do not say themselves: one that does not hold is written anew from them."""
+    findings = [each for each in verify_shard(source) if each.is_damage]
+    if not findings:
+        whole = "the list and its chunks are whole: nothing to salvage"
+        return _what_is_in(source, source, None, ChunkedEpisodeReader(source).episode(), whole)
+    stated = None
+    with contextlib.suppress(WarpError):
+        stated = read_chunk_list(source)
+    listed = list_again(source, stated)
+    for chunk in map(listed.chunk_path, listed.chunks):
+        if any(each.is_damage for each in verify_shard(chunk)):
+            hint = f"Restore it from a copy, or run `warp salvage {chunk}` first."
+            raise CorruptLayoutError("a chunk of the list is damaged", path=chunk, hint=hint)
+    aside = _save_over(partial(write_chunk_list, listed, target), source, target, overwrite=overwrite)
+    why = f"the list was written anew from its {listed.total_chunks} chunks"
+    # A chunk may hold in itself and not be the one that the list knew.
+    damage = [] if stated is None else [{"file": source, "why": each.message} for each in findings]
+    episode = ChunkedEpisodeReader(target).episode()
+    return _what_is_in(target, source, target, episode, why, damage=damage, kept_aside=aside)
+
+
+def _from_cut(path: str | os.PathLike[str]) -> LossReceipt | None:
+    """An episode that was being cut anew in its own folder: its new chunks are put in their place."""
+    stage = unfinished_cut(path)
+    if stage is None:
+        return None
+    listed = finish_cut(stage, path)
+    target = os.fspath(listed)
+    why = f"the {listed.total_chunks} chunks of a cut that was interrupted were put in their place"
+    return _what_is_in(target, target, target, ChunkedEpisodeReader(target).episode(), why)
+
+
+def _from_foreign_file(source: str, target: str, *, overwrite: bool) -> LossReceipt:
+    """A finished file: whole, or interleaved by a streaming writer, or damaged with blocks that still hold."""
+    reader = MmapRangeReader(source)
+    findings = [each for each in verify_shard(reader) if each.is_damage]
+    if not findings:
+        whole = "the file is whole: nothing to salvage"
+        return _what_is_in(source, source, None, load_wshard(reader), whole)
+    episode = repair_stream(reader)
+    if episode is None:
+        return _from_blocks(source, target, findings, overwrite=overwrite)
+    aside = _save_over(partial(save_wshard, episode, target), source, target, overwrite=overwrite)
+    why = "blocks were interleaved by a streaming writer; their rows were put in order"
+    return LossReceipt.of_steps(source, target, episode, why, kept_aside=aside)
+
+
+def _from_blocks(
+    source: str, target: str, findings: Sequence[FileFinding], *, overwrite: bool
+) -> LossReceipt:
+    intact = IntactBlocks(MmapRangeReader(source))
+    episode = load_wshard(intact.shard())
+    _rename_orphans(episode)
+    kept = [name for name, _ in plan_shard(episode, target).sizes]
+    _forget_lost_signals(episode, kept)
+    # What lost its partner has another name now, and is not stored as before.
+    compression = {name: how for name, how in intact.compression().items() if name in kept}
+    save = partial(save_wshard, episode, target, compression)
+    aside = _save_over(save, source, target, overwrite=overwrite)
+    dropped = sum(each.size_bytes for each in intact.lost)
+    why = f"every block holds, and was written anew ({findings[0].message})"
+    if intact.lost:
+        why = f"{len(intact.lost)} of {len(intact.lost) + len(intact.blocks)} blocks could not be read"
+    if intact.has_lost_times:
+        why += f"; the times of the steps are lost: rows are kept by number, {episode.timebase.tick_hz:g} per second"
+    damage = [each.to_json() for each in intact.lost]
+    return _what_is_in(
+        target, source, target, episode, why, bytes_dropped=dropped, damage=damage, kept_aside=aside
+    )
+
+
+def _what_is_in(
+    shard: str, source: str, output: str | None, episode: WShardEpisode, why: str, **more: Any
+) -> LossReceipt:
+    """The receipt of a shard: by step, or by record where it is a packed recording, which need not have steps."""
+    if DIRECTORY_BLOCK in episode.blocks:
+        signals = _signals(episode_of_shard(ShardReader.open(shard)))
+        return LossReceipt.of_records(source, output, episode.id, signals, why, **more)
+    return LossReceipt.of_steps(source, output, episode, why, **more)
+
+
+def _forget_lost_signals(episode: WShardEpisode, kept: Sequence[str]) -> None:
+    """A packed directory lists its signals: those whose blocks are lost are no longer among them."""
+    if DIRECTORY_BLOCK in episode.blocks:
+        names = {*kept, *(block.removeprefix("signal/") for block in kept)}
+        episode.blocks[DIRECTORY_BLOCK] = directory_of(bytes(episode.blocks[DIRECTORY_BLOCK]), names)
+
+
+def _rename_orphans(episode: WShardEpisode) -> None:
+    """Bytes whose partner is lost, rows without their clock or a clock without rows, are kept as plain bytes."""
+    kept = {
+        _ORPHANS + name if name.startswith(_LANES) else name: data for name, data in episode.blocks.items()
+    }
+    episode.blocks = kept
+
+
+def _save_over(save: Callable[[], object], source: str, target: str, *, overwrite: bool) -> str | None:
+    """Save, keeping the original if it is about to be replaced and may not go; returns the name it has then."""
+    if overwrite or not os.path.lexists(target):
+        save()
+        return None
+    if not os.path.samefile(source, target):
+        raise ConflictError(
+            "the output exists already", path=target, hint="Give another output, or say overwrite."
+        )
+    # A second name: the first one always has a whole file, the old one or the new.
+    aside = free_name(Path(target), ".bak")
+    second_name(target, aside)
+    try:
+        save()
+    except BaseException:
+        os.unlink(aside)
+        raise
+    return str(aside)
+
+
+def _from_foreign_partial(
+    source: str,
+    target: str,
+    channels: Sequence[Mapping[str, Any]] | None,
+    flush_interval: int,
+    *,
+    overwrite: bool,
+) -> LossReceipt:
+    if channels is None:
+        raise CorruptLayoutError(
+            "a partial file of another program does not say what it holds",
+            path=source,
+            hint="Pass channels=[{'id', 'dtype', 'shape', 'lane'}, …] as they were given to that program.",
+        )
+    if os.path.exists(target) and not overwrite:
+        raise ConflictError("another file has the name of this recording", path=target)
+    episode, dropped = repair_partial(MmapRangeReader(source), Path(target).stem, channels, flush_interval)
+    save_wshard(episode, target)
+    why = "steps after the last complete flush were never written" if dropped else "ends at a complete flush"
+    return LossReceipt.of_steps(source, target, episode, why, bytes_dropped=dropped)
