@@ -15,9 +15,10 @@ import pytest
 from PIL import Image
 
 from tests.convert.foreign import copied, expected, hdf5_content, imported, same_channel, sample
-from warpdata.convert import hdf5, npz
+from warpdata.convert import hdf5
 from warpdata.convert.hdf5.file import Hdf5Rows
 from warpdata.convert.place import Place
+from warpdata.convert.tables import npz
 from warpdata.errors import (
     CorruptLayoutError,
     FormatError,

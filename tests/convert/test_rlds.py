@@ -25,7 +25,7 @@ from tests.conftest import SHARED_GOLDEN
 from tests.sweeps import enough_examples
 from warpdata.bytekit.io.ranges import FileRangeReader
 from warpdata.bytekit.png import encode_png
-from warpdata.convert import npz, rlds
+from warpdata.convert import rlds
 from warpdata.convert.aligning import AlignOptions, aligned
 from warpdata.convert.exporting import step_columns
 from warpdata.convert.importing import import_episodes
@@ -34,6 +34,7 @@ from warpdata.convert.rlds import features as rlds_features
 from warpdata.convert.rlds import records
 from warpdata.convert.rlds.example import Values, build_example, bytes_values, parse_example
 from warpdata.convert.rlds.records import TFRecordFile, packed_record
+from warpdata.convert.tables import npz
 from warpdata.errors import (
     BadMagicError,
     ChecksumError,

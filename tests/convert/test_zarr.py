@@ -17,8 +17,9 @@ import pytest
 
 from tests.convert.foreign import copied, expected, imported, same_channel, sample
 from warpdata.bytekit.codec import encode
-from warpdata.convert import npz, zarr
+from warpdata.convert import zarr
 from warpdata.convert.place import Place
+from warpdata.convert.tables import npz
 from warpdata.errors import (
     BadMagicError,
     CorruptLayoutError,

@@ -33,6 +33,7 @@ DEFAULT_FPS = 10.0
 """Steps per second of a set that does not say; `fps_from` in the metadata of its episodes is then `assumed`."""
 
 Times = NDArray[np.int64]
+_JPEG, _JPEG_END = b"\xff\xd8", b"\xff\xd9"
 
 
 class Rows(ABC):
@@ -139,6 +140,38 @@ class VideoRows(Rows):
     def read(self, _start: int, _stop: int) -> NDArray[Any]:
         """Frames are decoded by the signal."""
         raise TypeError("frames of a video are decoded by their signal")
+
+
+class PictureRows(Rows):
+    """JPEG or PNG pictures: rows of bytes, or of bytes padded to one length."""
+
+    def __init__(self, rows: Rows, *, has_axis: bool = False) -> None:
+        self._rows = rows
+        self.has_axis = has_axis
+        self.count, self.dtype, self.row_shape = rows.count, np.dtype(object), ()
+
+    @property
+    def is_pictures(self) -> bool:
+        """True."""
+        return True
+
+    def encoded(self, start: int, stop: int) -> list[bytes]:
+        """The pictures of the file, without padding."""
+        return [without_padding(bytes(each)) for each in self._rows.read(start, stop)]
+
+    def read(self, start: int, stop: int) -> NDArray[Any]:
+        """The pictures as bytes."""
+        out = np.empty(stop - start, object)
+        out[:] = self.encoded(start, stop)
+        return out
+
+
+def without_padding(data: bytes) -> bytes:
+    """A picture without zeros behind it."""
+    if data.startswith(_JPEG) and data.endswith(b"\0"):
+        end = data.rfind(_JPEG_END)
+        return data[: end + 2] if end >= 0 else data
+    return data
 
 
 @dataclass(frozen=True, slots=True)

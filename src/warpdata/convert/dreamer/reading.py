@@ -12,9 +12,9 @@ from warpdata.bytekit.lazy import cached_property
 from warpdata.convert.aligning import LAST_ROW
 from warpdata.convert.dreamer.names import ChunkName, chunk_name, episode_name
 from warpdata.convert.kept_values import packed
-from warpdata.convert.npz_file import NpzFile
 from warpdata.convert.place import Place
 from warpdata.convert.stepped import ChainedRows, EpisodeColumn, PartRows, Parts, Rows, SteppedEpisodes
+from warpdata.convert.tables.npz_file import NpzFile
 from warpdata.episodes.collection.episodes import Episodes
 from warpdata.errors import BadMagicError, BlobNotFoundError, CorruptLayoutError
 from warpdata.timeline.meta import Role

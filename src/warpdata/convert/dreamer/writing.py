@@ -18,8 +18,8 @@ from warpdata.convert.aligning import AlignOptions, Hold
 from warpdata.convert.dreamer.names import NOBODY, ChunkName, uuid_bytes, uuid_text
 from warpdata.convert.each_episode import OnError, Progress
 from warpdata.convert.exporting import Part, StepColumn, StepRows, StepWriter, source_id, write_set
-from warpdata.convert.npz_file import write_npz
 from warpdata.convert.receipt import RECEIPT_FILE, ConversionReceipt, Note, note_of
+from warpdata.convert.tables.npz_file import write_npz
 from warpdata.episodes.collection.episodes import Episodes
 from warpdata.errors import SchemaMismatchError, require_word
 

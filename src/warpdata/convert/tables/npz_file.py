@@ -18,7 +18,7 @@ from warpdata.bytekit.io.folders import RangeFile
 from warpdata.bytekit.lazy import cached_property
 from warpdata.bytekit.process.block_cache import KEPT
 from warpdata.bytekit.view import byte_view
-from warpdata.convert.npy import npy_header
+from warpdata.convert.corpora.npy import npy_header
 from warpdata.convert.place import Place, check_inside
 from warpdata.convert.stepped import Rows
 from warpdata.errors import CorruptLayoutError, LimitExceededError, UnsupportedDtypeError, nearest
