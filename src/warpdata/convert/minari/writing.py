@@ -148,7 +148,9 @@ class MinariWriter(StepWriter):
             path = paths[name]
             wanted, there = _counts(path, column, steps)
             run = _jpegs(column) if self._is_jpeg and is_image_space(self._spaces.get(path)) else None
-            frames = None if run is None else _extended(list(run.packets())[:there], wanted)
+            frames = None if run is None else list(run.packets())[:there]
+            if frames is not None:
+                frames += frames[-1:] * (wanted - there)
             arrays[path] = (column, frames, wanted, there)
             note = note_of(column.signal) if run is not None else column.note()
             notes[name] = called(_noted(note, column, wanted, there), name, path)
@@ -189,7 +191,9 @@ class MinariWriter(StepWriter):
         self, path: Path, arrays: Mapping[str, Any], missing: Mapping[str, Any], steps: int
     ) -> None:
         table = TableOut(steps + 1)
-        for name, (column, frames, wanted, there) in sorted(arrays.items(), key=lambda item: _order(item[0])):
+        names = sorted(arrays, key=lambda name: _ORDER.index(name.partition("/")[0]))
+        for name in names:
+            column, frames, wanted, there = arrays[name]
             if frames is not None:
                 table.objects(name, frames, is_text=False)
             elif column.meta.is_object:
@@ -325,10 +329,6 @@ def _counts(path: str, column: StepColumn, steps: int) -> tuple[int, int]:
     return count, count
 
 
-def _extended(frames: list[bytes], count: int) -> list[bytes]:
-    return frames + frames[-1:] * (count - len(frames))
-
-
 def _blocks(column: StepColumn, wanted: int, there: int) -> Iterator[NDArray[Any]]:
     yield from column.blocks(0, there)
     if wanted > there:
@@ -361,10 +361,6 @@ def _missing(
             why = "missing in the source: true at the last step, where nothing was terminated"
         notes[path] = Note("kept", 0, why=why)
     return made
-
-
-def _order(path: str) -> int:
-    return _ORDER.index(path.partition("/")[0])
 
 
 def _flat(tree: Mapping[str, Any], above: str = "") -> dict[str, Any]:
