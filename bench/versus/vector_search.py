@@ -211,7 +211,7 @@ def add_rate(x: Any, folder: Path, repeats: int) -> float:
 LOAD = """
 import sys, time, faiss
 from warpdata.search.store import VectorStore
-from warpdata.search.ann import Graph
+from warpdata.search.query.ann import Graph
 faiss.omp_set_num_threads(1)
 spent = []
 inner = Graph.restore.__func__

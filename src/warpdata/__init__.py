@@ -71,7 +71,7 @@ if TYPE_CHECKING:
     from warpdata.formats.episodedir.images import VideoOptions as VideoOptions
     from warpdata.formats.gamsae.writer import ActivationShardWriter as ActivationShardWriter
     from warpdata.formats.gamsae.writer import encode_shard_bytes as encode_shard_bytes
-    from warpdata.formats.rvf.signing import SigningKey as SigningKey
+    from warpdata.formats.rvf.container.signing import SigningKey as SigningKey
     from warpdata.formats.wshard.bits import compute_error_residual as compute_error_residual
     from warpdata.formats.wshard.bits import dequantize_delta as dequantize_delta
     from warpdata.formats.wshard.bits import pack_bool_mask as pack_bool_mask
@@ -110,10 +110,10 @@ if TYPE_CHECKING:
     from warpdata.loading.windows.windows import Windows as Windows
     from warpdata.ordering.fraction import Cascade as Cascade
     from warpdata.ordering.fraction import row_in_fraction as row_in_fraction
+    from warpdata.search.moments.trajectories import EpisodeRef as EpisodeRef
+    from warpdata.search.moments.trajectories import TrajectoryIngestor as TrajectoryIngestor
+    from warpdata.search.moments.trajectories import TrajectoryRetriever as TrajectoryRetriever
     from warpdata.search.store import VectorStore as VectorStore
-    from warpdata.search.trajectories import EpisodeRef as EpisodeRef
-    from warpdata.search.trajectories import TrajectoryIngestor as TrajectoryIngestor
-    from warpdata.search.trajectories import TrajectoryRetriever as TrajectoryRetriever
     from warpdata.timeline.episode import Episode as Episode
     from warpdata.timeline.episode import EpisodeView as EpisodeView
     from warpdata.timeline.memory import ArraySignal as ArraySignal
@@ -140,8 +140,8 @@ _HOMES: dict[str, str] = {
     "RecordEpisodes": "warpdata.episodes.record.gym",
     "ShuffledRows": "warpdata.corpora.shuffled",
     "Signal": "warpdata.timeline.signal",
-    "TrajectoryIngestor": "warpdata.search.trajectories",
-    "TrajectoryRetriever": "warpdata.search.trajectories",
+    "TrajectoryIngestor": "warpdata.search.moments.trajectories",
+    "TrajectoryRetriever": "warpdata.search.moments.trajectories",
     "VectorStore": "warpdata.search.store",
     "VideoOptions": "warpdata.formats.episodedir.images",
     "WShardEpisode": "warpdata.formats.wshard.episode",

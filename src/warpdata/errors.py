@@ -1,6 +1,6 @@
-"""Every exception of warpdata, grouped by what the person who catches it should do.
+"""Every exception of warpdata, grouped by what a caller should do.
 
-WarpError                      .code is stable, .hint says what to do next
+WarpError                      .code is stable, .hint is what to do next
 ├── FormatError                the bytes are wrong: do not retry, quarantine
 │   ├── BadMagicError          not a file of this kind
 │   ├── UnsupportedVersionError
@@ -11,7 +11,7 @@ WarpError                      .code is stable, .hint says what to do next
 │   ├── UnsupportedDtypeError  an element type this release does not know
 │   ├── WidthMismatchError     parts of one corpus disagree about their width
 │   └── EmptyCorpusError       nothing to read: no shards, or no rows in them
-├── SettingsError              (also ValueError) a variable of the environment says what cannot be
+├── SettingsError              (also ValueError) invalid value of an environment variable
 ├── StoreError                 the bytes could not be moved
 │   ├── BlobNotFoundError      (also FileNotFoundError)
 │   ├── BlobChangedError       it was replaced while it was open: open it again
@@ -19,7 +19,7 @@ WarpError                      .code is stable, .hint says what to do next
 │   ├── AuthenticationError
 │   ├── PermissionError_       (also PermissionError) wd.PermissionError
 │   ├── ConflictError          the pointer moved or the blob exists: re-read and decide
-│   │   └── PointerMovedError  somebody else published meanwhile: go on from there
+│   │   └── PointerMovedError  another version was published meanwhile
 │   ├── OutOfSpaceError        (also OSError) no room left: free some, then run again
 │   ├── NoLocksError           this file system cannot lock files: write elsewhere
 │   └── UnavailableError       timeout, 5xx: retry
@@ -36,8 +36,8 @@ WarpError                      .code is stable, .hint says what to do next
 │   ├── SchemaMismatchError    (also ValueError)
 │   ├── WriterClosedError      (also RuntimeError)
 │   └── JournalInUseError      another recorder owns this path, or left it unfinished
-├── TimeRangeError             (also KeyError) asked before the first sample
-├── NoStepsError               (also LookupError) nobody said which moments are the steps: choose a clock
+├── TimeRangeError             (also KeyError) requested time before the first sample
+├── NoStepsError               (also LookupError) no clock for steps: choose one
 ├── ResidencyError             a bounded window and its cursor disagree: a bug, never wrong rows
 └── MissingExtraError          (also ImportError) an optional library is not installed
 """
@@ -56,27 +56,27 @@ C = TypeVar("C", bound=Callable[..., Any])
 
 
 def nearest(name: str, names: Iterable[str]) -> str:
-    """The end of a message about a misspelt name: which of the right ones was meant, or nothing."""
+    """A suggestion for a misspelt name, to end a message with; empty if none is close."""
     known = {str(each).casefold(): str(each) for each in names}
     found = difflib.get_close_matches(str(name).casefold(), known, n=1)
     return f" Did you mean {known[found[0]]!r}?" if found else ""
 
 
-def suggests(asked: C) -> C:
-    """The same function or class; a misspelt option is refused with the right one, as by Python itself from 3.13 on."""
-    if isinstance(asked, type):
-        asked.__init__ = suggests(asked.__init__)  # type: ignore[misc]
-        return asked
-    code = cast(FunctionType, asked).__code__
+def suggests(function: C) -> C:
+    """Decorate a function or class: a misspelt option is refused with a suggestion, as in Python 3.13."""
+    if isinstance(function, type):
+        function.__init__ = suggests(function.__init__)  # type: ignore[misc]
+        return function
+    code = cast(FunctionType, function).__code__
 
-    @functools.wraps(asked)
+    @functools.wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
         try:
-            return asked(*args, **kwargs)
+            return function(*args, **kwargs)
         except TypeError as error:
-            text, came = str(error).partition(". Did you mean")[0], error.__traceback__
-            # Only the call itself: whatever is raised inside it has more of a traceback.
-            if came is None or came.tb_next is not None or "unexpected keyword" not in text:
+            text, trace = str(error).partition(". Did you mean")[0], error.__traceback__
+            # Only the call itself: errors inside of it have a longer traceback.
+            if trace is None or trace.tb_next is not None or "unexpected keyword" not in text:
                 raise
             known = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
             wrong = next(name for name in kwargs if name not in known)
@@ -87,7 +87,7 @@ def suggests(asked: C) -> C:
 
 @contextlib.contextmanager
 def naming(path: str) -> Iterator[None]:
-    """An error raised inside that names no file names this one."""
+    """Add a path to errors raised inside that have none."""
     try:
         yield
     except WarpError as error:
@@ -97,14 +97,14 @@ def naming(path: str) -> Iterator[None]:
 
 
 def require_word(what: str, word: object, words: Iterable[str]) -> None:
-    """ValueError for a word that is not one of a few: it names them, and the one that was meant."""
+    """Raise ValueError unless a word is one of a few; the message lists them with a suggestion."""
     known = list(words)
     if not isinstance(word, str) or word not in known:
         raise ValueError(f"{what} is one of {', '.join(known)}, not {word!r}.{nearest(str(word), known)}")
 
 
 def require_kind(what: str, value: object, kinds: type | tuple[type, ...], words: str) -> None:
-    """TypeError for what is of none of these kinds: `words` say what it should be."""
+    """Raise TypeError unless a value is of one of these types, described by `words`."""
     if not isinstance(value, kinds):
         raise TypeError(f"{what} is {words}, not {type(value).__name__}")
 
@@ -263,7 +263,7 @@ class BlobNotFoundError(StoreError, FileNotFoundError):
 
 
 class BlobChangedError(StoreError):
-    """What lies at an address is no longer what was opened there."""
+    """The bytes at an address changed after it was opened."""
 
     code = "blob_changed"
     default_hint = "Open it again and read from the beginning: what was read so far is of the one before."
@@ -277,14 +277,14 @@ class BucketNotFoundError(StoreError):
 
 
 class AuthenticationError(StoreError):
-    """The store does not know who is asking."""
+    """The store did not accept the credentials."""
 
     code = "authentication"
     default_hint = "Set the credentials of the store in the environment."
 
 
 class PermissionError_(StoreError, PermissionError):  # noqa: N801 - the builtin has the plain name
-    """The store knows who is asking and refuses."""
+    """The store accepted the credentials and refused access."""
 
     code = "permission"
     default_hint = "Ask for access to this path, or use another one."
@@ -298,7 +298,7 @@ class ConflictError(StoreError):
 
 
 class PointerMovedError(ConflictError):
-    """Somebody else published first: what was built on the older version is to be built on the newer one."""
+    """Another version was published first: build on that one."""
 
     code = "pointer_moved"
 
@@ -325,13 +325,13 @@ class UnavailableError(StoreError):
     code = "unavailable"
     default_hint = "Try again later."
     retry_after_s: float | None = None
-    """How long the server asked us to wait, if it did."""
+    """Seconds until a retry, from the server; None if it gave none."""
     bytes_received: int = 0
-    """What came of an answer before it failed."""
+    """Bytes of a response received before it failed."""
 
 
 class DatasetError(WarpError):
-    """A published dataset cannot be used as asked."""
+    """A published dataset cannot be used this way."""
 
     code = "dataset"
 
@@ -362,7 +362,7 @@ class RollbackError(DatasetError):
 
     code = "rollback"
     default_hint = (
-        "Ask who runs the catalog; if it is meant, open the dataset once with accept_rollback=True."
+        "Ask the owner of the catalog; if it is intended, open the dataset once with accept_rollback=True."
     )
 
 
@@ -381,7 +381,7 @@ class BudgetExceededError(DatasetError):
 
 
 class TooLargeError(DatasetError):
-    """A whole table was asked for that does not fit the limit set for memory."""
+    """A whole table exceeds the memory limit."""
 
     code = "too_large"
     default_hint = (
@@ -423,14 +423,14 @@ class JournalInUseError(RecordingError):
 
 
 class TimeRangeError(WarpError, KeyError):
-    """A time before the first sample was asked for."""
+    """The requested time is before the first sample."""
 
     code = "time_range"
     default_hint = "Ask at or after the first timestamp."
 
 
 class NoStepsError(WarpError, LookupError):
-    """An episode has no clock that says which moments are its steps."""
+    """An episode has no clock for its steps."""
 
     code = "no_steps"
     default_hint = "Choose one: episode.steps_at(clock=NAME) or episode.steps_at(rate_hz=20)."

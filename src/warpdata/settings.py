@@ -20,7 +20,7 @@ _PREFETCH = ("auto", "off", "none", "aggressive")
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What the environment says, read once and passed down as arguments."""
+    """Values of the environment, read once and passed down as arguments."""
 
     debug: bool = False
     """`WARP_DEBUG`: show tracebacks of errors in the command line."""
@@ -64,16 +64,16 @@ class Settings:
     aws_config_file: str = ""
     """`AWS_CONFIG_FILE`: the settings of profiles; `~/.aws/config` by default."""
     proxies: Mapping[str, str] = field(default_factory=dict, repr=False)
-    """`HTTP_PROXY`, `HTTPS_PROXY` and `ALL_PROXY` (or in small letters): which proxy to ask, by scheme."""
+    """`HTTP_PROXY`, `HTTPS_PROXY` and `ALL_PROXY` (or in small letters): proxies by scheme."""
     no_proxy: str = ""
-    """`NO_PROXY`: hosts that are asked directly, separated by commas."""
+    """`NO_PROXY`: hosts without a proxy, separated by commas."""
     has_credentials: Mapping[str, bool] = field(default_factory=dict, compare=False)
     """For each kind of object store: whether the environment names credentials. Never the credentials."""
 
     @classmethod
     def from_env(cls, env: Mapping[str, str] | None = None) -> Settings:
         """Read the settings from `env`, by default the process's environment."""
-        source = dict(os.environ) if env is None else env  # os.environ encodes each name it is asked for
+        source = dict(os.environ) if env is None else env  # os.environ encodes every requested name
         return cls(
             debug=_is_true(source, "WARP_DEBUG"),
             color=not source.get("NO_COLOR"),
@@ -137,7 +137,7 @@ def aws_role() -> dict[str, str]:
 
 
 def _refuse(name: str, value: str, allowed: str, hint: str = "") -> SettingsError:
-    """The error for a variable: its name, what it says, and what it may say."""
+    """An error with the name, the value and the valid values of a variable."""
     return SettingsError(
         f"{name} is {value!r}, but must be {allowed}", hint=hint or f"Correct {name}, or unset it."
     )
@@ -206,7 +206,7 @@ def _prefetch(env: Mapping[str, str]) -> str:
 
 
 def _s3_endpoint(env: Mapping[str, str]) -> str | None:
-    """The library that asks S3 takes an empty variable for an address: that it is there must be known."""
+    """The endpoint of S3; empty if a variable is set but empty, which the S3 library takes for an address."""
     names = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL")
     named = _url(env, names[0]) or _url(env, names[1])
     return "" if named is None and any(name in env for name in names) else named

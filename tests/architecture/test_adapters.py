@@ -19,19 +19,19 @@ ADAPTERS: dict[str, set[str]] = {
     "zstandard": {"bytekit/codec.py"},
     "lz4": {"bytekit/codec.py"},
     "ml_dtypes": {"bytekit/dtype.py"},
-    "cryptography": {"catalog/signing.py", "formats/rvf/signing.py"},
+    "cryptography": {"catalog/signing.py", "formats/rvf/container/signing.py"},
     "duckdb": {"sql/engine.py"},
-    "faiss": {"search/ann.py"},
+    "faiss": {"search/query/ann.py"},
     "h5py": {"convert/hdf5/file.py"},
     "numcodecs": {"convert/zarr/codecs.py"},
     "imagecodecs": {"convert/zarr/codecs.py"},
     "gymnasium": {"episodes/record/gym.py"},
     "boto3": {"stores/awskeys.py"},
     "isal": {"formats/episodedir/picture_decoder.py"},
-    "matplotlib": {"timeline/figures.py"},
+    "matplotlib": {"timeline/cards.py"},
     "obstore": {"stores/objects.py"},
     "polars": {"sql/frames.py"},
-    "pqcrypto": {"formats/rvf/signing.py"},
+    "pqcrypto": {"formats/rvf/container/signing.py"},
     "pyarrow": {
         "bytekit/arrow_arrays.py",
         "catalog/bindings.py",
@@ -56,7 +56,6 @@ ADAPTERS: dict[str, set[str]] = {
         "corpora/side_table.py",
         "episodes/collection/episodes.py",
         "episodes/collection/facts.py",
-        "episodes/collection/facts_cache.py",
         "episodes/collection/local.py",
         "formats/episodedir/arrow.py",
         "loading/tables/arrays.py",
@@ -64,7 +63,7 @@ ADAPTERS: dict[str, set[str]] = {
         "ray/planning.py",
         "ray/rows.py",
         "search/columns.py",
-        "search/conditions.py",
+        "search/query/conditions.py",
     },
     "tornado": {"viewer/server.py"},
     "urllib3": {"stores/webclient.py"},
@@ -101,11 +100,11 @@ OPTIONAL_ADAPTERS: set[str] = {
     "formats/episodedir/picture_decoder.py",
     "loading/windows/images.py",
     "formats/episodedir/video.py",
-    "formats/rvf/signing.py",
+    "formats/rvf/container/signing.py",
     "ray/verbs.py",
-    "search/ann.py",
+    "search/query/ann.py",
     "stores/awskeys.py",
-    "timeline/figures.py",
+    "timeline/cards.py",
 }
 """Adapters of optional libraries: they may import inside a function and raise MissingExtraError."""
 
@@ -188,7 +187,7 @@ LATE = {
     "stores/webclient.py",  # urllib3 opens a socket when it is loaded, which local mode must not
     "catalog/refs.py", "catalog/artifact_contents.py",  # what was pickled opens its dataset again
     "catalog/rowfilter.py", "catalog/rowgroups.py",  # pyarrow's datasets load pandas: only for SQL
-    "search/searching.py",  # conditions load the SQL engine
+    "search/query/searcher.py",  # conditions load the SQL engine
     "catalog/dataset.py",  # a dataset publishes a lane about itself, and publishing opens datasets
 }  # fmt: skip
 

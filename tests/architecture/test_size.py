@@ -20,37 +20,37 @@ PACKAGE = ROOT / "src" / "warpdata"
 MODULES_PER_FOLDER = 15
 CROWDED = frozenset(
     [
-        *("bytekit", "catalog", "convert", "corpora", "episodes", "episodes/record", "formats/episodedir"),
-        *("formats/wshard", "loading/windows", "search", "stores"),
+        *("catalog", "convert", "episodes/record", "formats/episodedir", "formats/wshard"),
+        *("search", "stores"),
     ]
 )
 """Folders that still have more modules; the list only gets shorter."""
 
 BUDGETS: dict[str, tuple[int, int, int]] = {
-    "(top)": (800, 80, 30),
-    "_api": (1100, 60, 15),
-    "bytekit": (3800, 510, 105),
-    "catalog": (9000, 960, 240),
+    "(top)": (800, 80, 5),
+    "_api": (1100, 60, 5),
+    "bytekit": (3600, 470, 90),
+    "catalog": (9200, 960, 235),
     "cli": (4000, 330, 10),
-    "convert": (14800, 1490, 255),
-    "corpora": (3500, 500, 50),
+    "convert": (14800, 1480, 250),
+    "corpora": (2600, 360, 5),
     "episodes": (12500, 1420, 295),
-    "formats": (14400, 1500, 265),
-    "loading": (4900, 570, 75),
-    "ordering": (700, 90, 10),
-    "ray": (900, 100, 30),
-    "search": (6700, 680, 105),
-    "sql": (800, 90, 25),
-    "stores": (4000, 470, 120),
+    "formats": (13900, 1450, 245),
+    "loading": (4800, 550, 10),
+    "ordering": (600, 80, 0),
+    "ray": (1000, 100, 30),
+    "search": (6200, 630, 100),
+    "sql": (800, 90, 0),
+    "stores": (4000, 480, 120),
     "timeline": (2200, 380, 45),
-    "viewer": (2300, 240, 65),
+    "viewer": (2300, 240, 5),
 }
 """Package -> non-blank lines, functions and classes, unusual words in docstrings, comments and messages."""
 
-DOCS_WORDS = 177
+DOCS_WORDS = 159
 """Unusual words in README.md, ARCHITECTURE.md, CONTRIBUTING.md and docs/."""
 
-FORMAT_SKIPS = 634
+FORMAT_SKIPS = 579
 """Lines that switch the formatter off, in src, tests, bench, tools and examples."""
 
 UNUSUAL = re.compile(

@@ -189,7 +189,7 @@ def test_tables_that_sql_takes_for_one_are_refused_where_both_are_named() -> Non
     table = pa.table({"a": [1]})
     sources = {name: arrow_source(list(table.schema), lambda *_: iter([table])) for name in ("x", "X", "y")}
     assert run_sql("select * from X, y", sources).arrow().num_rows == 1
-    with pytest.raises(DatasetError, match="cannot tell these tables apart"):
+    with pytest.raises(DatasetError, match="table names differ only in case"):
         run_sql("select * from x, X", sources)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 import shutil
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from tests.convert.foreign import imported, listed_samples, sample, sha256
 from tests.convert.sets import assert_same, made_episode, made_episodes
 from warpdata.bytekit.codec import encode as encode_bytes
 from warpdata.convert import mcap as ours
+from warpdata.convert import rosbag2
 from warpdata.convert.importing import import_episodes
 from warpdata.convert.mcap.layout import MAGIC
 from warpdata.convert.messages.log import LogChannel
@@ -30,6 +32,7 @@ from warpdata.errors import (
     CorruptLayoutError,
     FormatError,
     LimitExceededError,
+    MissingExtraError,
     TruncatedError,
 )
 from warpdata.timeline.episode import Episode
@@ -59,11 +62,18 @@ def content(path: Path) -> Any:
     with open(path, "rb") as file:
         reader = mcap.reader.make_reader(file, validate_crcs=True)
         messages = sorted(
-            (channel.topic, message.log_time, message.publish_time, message.sequence, message.data,
-             schema and (schema.name, schema.encoding, schema.data), channel.message_encoding,
-             sorted(channel.metadata.items()))
+            (
+                channel.topic,
+                message.log_time,
+                message.publish_time,
+                message.sequence,
+                message.data,
+                schema and (schema.name, schema.encoding, schema.data),
+                channel.message_encoding,
+                sorted(channel.metadata.items()),
+            )
             for schema, channel, message in reader.iter_messages()
-        )  # fmt: skip
+        )
         summary = reader.get_summary()
         assert summary is not None
         assert summary.statistics is not None
@@ -79,11 +89,15 @@ def numbers(episode: Episode, topic: str) -> Any:
     """All numbers of a topic, message by message in the order of fields, as the samples' expected values have them."""
     base = f"{topic.strip('/')}/"
     found = [
-        (name, signal) for name, signal in episode.signals.items()
-        if name.startswith(base) and signal.meta.kind in ("scalar", "vector", "tensor")
+        (name, signal)
+        for name, signal in episode.signals.items()
+        if name.startswith(base)
+        and signal.meta.kind in ("scalar", "vector", "tensor")
         and not name.endswith((*MESSAGE, ".length"))
-        and not (signal.meta.dtype == np.uint8 and signal.meta.shape and "_values" not in name.rpartition("/")[0])
-    ]  # fmt: skip
+        and not (
+            signal.meta.dtype == np.uint8 and signal.meta.shape and "_values" not in name.rpartition("/")[0]
+        )
+    ]
     count = len(episode.signals[f"{base}message.log_time_ns"])
     rows = []
     for row in range(count):
@@ -145,11 +159,16 @@ def test_names_of_joints_go_with_the_numbers() -> None:
 
 @pytest.mark.parametrize("kind", ["straight", "root", "shards"])
 @pytest.mark.parametrize(
-    "parts", [CDR, JSON, ("mcap", "gen", "foxglove_protobuf.mcap"),
-              ("mcap", "rosbag2", "rosbag2_cpp", "test", "rosbag2_cpp", "bags", "topics_and_services.mcap"),
-              ("mcap", "rosbag2", "rosbag2_tests", "resources", "mcap", "cdr_test", "cdr_test_0.mcap")],
+    "parts",
+    [
+        CDR,
+        JSON,
+        ("mcap", "gen", "foxglove_protobuf.mcap"),
+        ("mcap", "rosbag2", "rosbag2_cpp", "test", "rosbag2_cpp", "bags", "topics_and_services.mcap"),
+        ("mcap", "rosbag2", "rosbag2_tests", "resources", "mcap", "cdr_test", "cdr_test_0.mcap"),
+    ],
     ids=lambda parts: parts[-1],
-)  # fmt: skip
+)
 def test_every_message_comes_out_as_it_went_in(parts: tuple[str, ...], kind: str, tmp_path: Path) -> None:
     source = sample(*parts)
     episodes = ours.read(source)
@@ -193,14 +212,15 @@ def test_episodes_of_other_kinds_come_back(tmp_path: Path) -> None:
     blobs[:] = [b"", b"\0", rng.bytes(3000), b"x"]
     times = np.array([3, 10, 11, 2_000_000_000_000_000_000])
     signals = {
-        "text": ArraySignal(times, values), "blob": ArraySignal(times, blobs),
+        "text": ArraySignal(times, values),
+        "blob": ArraySignal(times, blobs),
         "half": ArraySignal(times, rng.normal(size=(4, 3)).astype(np.float16)),
         "flags/on": ArraySignal(times, np.array([True, False, True, True])),
         "big": ArraySignal(times, rng.integers(0, 1 << 63, (4, 2, 2), np.uint64)),
         "nan": ArraySignal(times, np.array([np.nan, np.inf, -0.0, 1e-300])),
         "none": ArraySignal(times[:0], np.empty((0, 2), np.float32)),
         "plane": ArraySignal(times, rng.integers(0, 1 << 16, (4, 20, 24), np.uint16)),
-    }  # fmt: skip
+    }
     episode = Episode.of(signals, {"task": "x", "list": [1, 2.5, None]}, id="odd one")
     ours.write(Episodes.of([episode]), tmp_path / "one.mcap")
     (again,) = ours.read(tmp_path / "one.mcap")
@@ -256,8 +276,10 @@ def log_of(path: Path, messages: list[tuple[int, int, bytes]], channel: LogChann
 
 def test_times_are_kept_whatever_they_are(tmp_path: Path) -> None:
     stamps = [(5, 50, 70), (5, 40, 60), (3, 30, 80), (9, 20, 90)]
-    told = [(log, publish, b'{"header":{"stamp":{"sec":0,"nanosec":%d}},"v":%d}' % (header, log))
-            for log, publish, header in stamps]  # fmt: skip
+    told = [
+        (log, publish, b'{"header":{"stamp":{"sec":0,"nanosec":%d}},"v":%d}' % (header, log))
+        for log, publish, header in stamps
+    ]
     path = log_of(tmp_path / "x.mcap", told)
     (episode,) = ours.read(path)
     assert episode["t/v"].timestamps.tolist() == [3, 5, 6, 9]
@@ -422,6 +444,26 @@ def test_every_byte_of_our_files_is_checked(tmp_path: Path) -> None:
     assert_changes_are_found(tmp_path / "x.mcap", 7)
 
 
+@pytest.mark.parametrize(
+    ("module", "use"),
+    [
+        ("mcap.writer", lambda folder: ours.write(made_episodes(1), folder / "x.mcap")),
+        (
+            "google.protobuf",
+            lambda _: list(ours.read(sample("mcap", "gen", "foxglove_protobuf.mcap"))[0].signals),
+        ),
+        ("yaml", lambda _: rosbag2.read(sample("rosbag2_db3", "gen_v9_sqlite3"))[0]),
+    ],
+)
+def test_missing_libraries_are_named(
+    module: str, use: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setitem(sys.modules, module, None)  # type: ignore[arg-type]
+    with pytest.raises(MissingExtraError, match="is not installed"):
+        use(tmp_path)
+    assert not list(tmp_path.iterdir())
+
+
 def test_other_files_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "x.mcap"
     path.write_bytes(b"not an mcap file at all")
@@ -434,9 +476,14 @@ def test_messages_that_lie_about_their_lengths_stay_as_they_are(tmp_path: Path) 
     channel = LogChannel("/t", "std_msgs/msg/String", "ros2msg", b"string data", "cdr")
     good = b"\0\1\0\0" + (3).to_bytes(4, "little") + b"ab\0"
     for bad in (
-        b"", b"\0", b"\0\1\0\0", b"\0\1\0\0\xff\xff\xff\xff", b"\0\1\0\0" + (4).to_bytes(4, "little") + b"ab\0",
-        good + bytes(9), b"\0\2" + good[2:],
-    ):  # fmt: skip
+        b"",
+        b"\0",
+        b"\0\1\0\0",
+        b"\0\1\0\0\xff\xff\xff\xff",
+        b"\0\1\0\0" + (4).to_bytes(4, "little") + b"ab\0",
+        good + bytes(9),
+        b"\0\2" + good[2:],
+    ):
         path = log_of(tmp_path / "x.mcap", [(1, 1, good), (2, 2, bad)], channel)
         (episode,) = ours.read(path)
         assert episode.meta["messages"]["channels"][0]["not_decoded"]
@@ -491,95 +538,47 @@ def forged(*records: bytes, summary: bytes = b"", before: bytes = b"") -> bytes:
 
 
 STATED_3 = record(11, u(3, 8) + bytes(38))
-FORGED: dict[str, tuple[bytes, type[FormatError], str]] = {
+FORGED: dict[str, tuple[bytes, str]] = {
     "no time": (
         forged(channel_record(1), message_record(1, 1 << 63)),
-        CorruptLayoutError,
         "timestamp out of range in topic '/t'",
     ),
-    "long map": (
-        forged(channel_record(1, pairs=u(3, 4) + bytes(8))),
-        CorruptLayoutError,
-        "record ends before its last field",
-    ),
-    "no text": (
-        forged(record(1, words(b"\xff", ""))),
-        CorruptLayoutError,
-        "string of a record is not UTF-8",
-    ),
+    "long map": (forged(channel_record(1, pairs=u(3, 4) + bytes(8))), "record ends before its last field"),
+    "no text": (forged(record(1, words(b"\xff", ""))), "string of a record is not UTF-8"),
     "gap before the summary": (
         forged(before=record(200, b"x"), summary=STATED_3),
-        CorruptLayoutError,
         "data does not end where the summary starts",
     ),
-    "long record of the summary": (
-        forged(summary=b"\x0b" + u(1 << 40, 8) + b"x"),
-        CorruptLayoutError,
-        "exceeds its summary",
-    ),
-    "two schemas": (
-        forged(schema_record(1), schema_record(1, "other")),
-        CorruptLayoutError,
-        "several schemas with number 1",
-    ),
-    "no schema": (
-        forged(channel_record(1, schema=7)),
-        CorruptLayoutError,
-        "unknown schema 7 of topic '/t'",
-    ),
+    "long record of the summary": (forged(summary=b"\x0b" + u(1 << 40, 8) + b"x"), "exceeds its summary"),
+    "two schemas": (forged(schema_record(1), schema_record(1, "other")), "several schemas with number 1"),
+    "no schema": (forged(channel_record(1, schema=7)), "unknown schema 7 of topic '/t'"),
     "two channels": (
         forged(channel_record(1), channel_record(1, topic="/other")),
-        CorruptLayoutError,
         "several channels with number 1",
     ),
     "short message": (
         forged(channel_record(1), record(5, bytes(21))),
-        CorruptLayoutError,
         "invalid record with opcode 5 and 21 bytes",
     ),
-    "no channel": (
-        forged(message_record(9)),
-        CorruptLayoutError,
-        "message of unknown channel 9",
-    ),
-    "no channel in a chunk": (
-        forged(plain_chunk(message_record(9))),
-        CorruptLayoutError,
-        "message of unknown channel 9",
-    ),
+    "no channel": (forged(message_record(9)), "message of unknown channel 9"),
+    "no channel in a chunk": (forged(plain_chunk(message_record(9))), "message of unknown channel 9"),
     "long message in a chunk": (
         forged(plain_chunk(channel_record(1) + message_record(1)[:-1])),
-        CorruptLayoutError,
         "record of 29 bytes exceeds its chunk",
     ),
     "cut record in a chunk": (
         forged(plain_chunk(channel_record(1) + b"\x03\0\0")),
-        CorruptLayoutError,
         "chunk ends inside a record",
     ),
-    "long record in a chunk": (
-        forged(plain_chunk(b"\x03" + u(1 << 62, 8))),
-        CorruptLayoutError,
-        "exceeds its chunk",
-    ),
-    "chunk in a chunk": (
-        forged(plain_chunk(plain_chunk(b""))),
-        CorruptLayoutError,
-        "invalid record with opcode 6",
-    ),
+    "long record in a chunk": (forged(plain_chunk(b"\x03" + u(1 << 62, 8))), "exceeds its chunk"),
+    "chunk in a chunk": (forged(plain_chunk(plain_chunk(b""))), "invalid record with opcode 6"),
     "short message in a chunk": (
         forged(plain_chunk(record(5, bytes(3)))),
-        CorruptLayoutError,
         "invalid record with opcode 5 and 3 bytes",
     ),
-    "changed attachment": (
-        forged(attachment_record(crc=1)),
-        ChecksumError,
-        "CRC mismatch of the attachment 'notes'",
-    ),
+    "changed attachment": (forged(attachment_record(crc=1)), "CRC mismatch of the attachment 'notes'"),
     "no time of an attachment": (
         forged(attachment_record(log=1 << 63)),
-        CorruptLayoutError,
         "timestamp out of range in attachment 'notes'",
     ),
 }
@@ -587,10 +586,10 @@ FORGED: dict[str, tuple[bytes, type[FormatError], str]] = {
 
 @pytest.mark.parametrize("case", FORGED)
 def test_forged_records_are_told(case: str, tmp_path: Path) -> None:
-    data, error, words_of_it = FORGED[case]
+    data, words_of_it = FORGED[case]
     path = tmp_path / "forged.mcap"
     path.write_bytes(data)
-    with pytest.raises(error, match=words_of_it) as told:
+    with pytest.raises(FormatError, match=words_of_it) as told:
         _ = [signal.values() for signal in ours.read(path)[0].signals.values()]
     assert "forged.mcap" in str(told.value)
 

@@ -63,10 +63,20 @@ def foreign(path: Path, listed: list[tuple[int, bytes]], codec: str, form: str) 
     if form == "json":
         channel = LogChannel("/t", "foxglove.CompressedVideo", "jsonschema", b"{}", "json")
         made = [
-            (log, log, json.dumps({"timestamp": {"sec": 0, "nsec": log}, "frame_id": "c", "format": codec,
-                                   "data": base64.b64encode(data).decode()}).encode())
+            (
+                log,
+                log,
+                json.dumps(
+                    {
+                        "timestamp": {"sec": 0, "nsec": log},
+                        "frame_id": "c",
+                        "format": codec,
+                        "data": base64.b64encode(data).decode(),
+                    }
+                ).encode(),
+            )
             for log, data in listed
-        ]  # fmt: skip
+        ]
     else:
         definition = encoding.VIDEO.encode()
         channel = LogChannel("/t", "foxglove_msgs/msg/CompressedVideo", "ros2msg", definition, "cdr")

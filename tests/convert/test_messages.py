@@ -90,7 +90,7 @@ def nested(depth: int) -> bytes:
             "corrupted descriptors",
         ),
     ],
-)  # fmt: skip
+)
 def test_descriptors_that_are_none_are_told(descriptors: bytes, words: str) -> None:
     with pytest.raises(FormatError, match=words):
         ProtobufDecoder("p.T0", descriptors, "x.mcap")
@@ -99,12 +99,15 @@ def test_descriptors_that_are_none_are_told(descriptors: bytes, words: str) -> N
 LISTS = described(
     message_of(
         "T",
-        field_of("d", 1, DOUBLE, repeated=True), field_of("s", 2, SINT32, repeated=True),
-        field_of("one", 3, INT64), field_of("f", 4, FIXED32), field_of("t", 5, STRING),
+        field_of("d", 1, DOUBLE, repeated=True),
+        field_of("s", 2, SINT32, repeated=True),
+        field_of("one", 3, INT64),
+        field_of("f", 4, FIXED32),
+        field_of("t", 5, STRING),
         field_of("in", 6, MESSAGE, "p.In", repeated=True),
     ),
     message_of("In", field_of("a", 1, INT32), field_of("b", 2, INT32)),
-)  # fmt: skip
+)
 
 
 def decoded(*messages: bytes, descriptors: bytes = LISTS, name: str = "p.T") -> dict[str, Any]:
@@ -158,6 +161,28 @@ def test_the_last_of_a_field_that_is_given_twice_counts() -> None:
     assert found["in/b"].tolist() == [[0, 5]]
 
 
+def test_maps_are_lists_of_keys_and_values() -> None:
+    entry = held(
+        3, held(1, "ME") + field_of("key", 1, STRING) + field_of("value", 2, INT32) + held(7, number(7, 1))
+    )
+    kind = described(message_of("T", entry, field_of("m", 1, MESSAGE, "p.T.ME", repeated=True)))
+    found = decoded(
+        held(1, held(1, "a") + number(2, 5)) + held(1, held(1, "b") + number(2, 6)), descriptors=kind
+    )
+    assert found["m/key"] == [("a", "b")]
+    assert found["m/value"].tolist() == [[5, 6]]
+
+
+def test_files_of_descriptors_may_come_in_any_order() -> None:
+    inner = held(1, held(1, "b.proto") + held(2, "q") + message_of("In", field_of("a", 1, INT32)))
+    outer = held(1, "a.proto") + held(2, "p") + held(3, "b.proto")
+    kind = held(1, outer + message_of("T", field_of("in", 1, MESSAGE, "q.In"))) + inner
+    assert decoded(held(1, number(1, 7)), descriptors=kind)["in/a"].tolist() == [7]
+    looped = held(1, held(1, "a.proto") + held(3, "a.proto"))
+    with pytest.raises(FormatError, match="import each other"):
+        decoded(descriptors=looped)
+
+
 def test_types_inside_themselves_end() -> None:
     tree = described(
         message_of(
@@ -188,7 +213,7 @@ EMPTY = "====\nMSG: p/T28\n"
             "has more than 65536 fields",
         ),
     ],
-)  # fmt: skip
+)
 def test_definitions_that_are_none_are_told(text: str, words: str) -> None:
     with pytest.raises(FormatError, match=words):
         parse_definition("p/msg/T", text)
@@ -226,11 +251,21 @@ def test_messages_that_are_no_json_stay_as_they_are(
 @pytest.mark.parametrize(
     "values",
     [
-        (b"1.5", HUGE), (b"1", HUGE), (b"[1]", b"[%s]" % HUGE), (b"[1.5]", b"[%s]" % HUGE), (b"[[1],[2,3]]",) * 2,
-        (b"true", b"1"), (b"1", b'"a"'), (b"[1]", b"[[1]]"), (b"[true,1]",) * 2, (b"[1]", b'["a"]'), (b"null",) * 2,
-        (b"[]", b"[]"), (*[b"[1]"] * 20, b"[%s]" % b",".join([b"1"] * 3000)),
+        (b"1.5", HUGE),
+        (b"1", HUGE),
+        (b"[1]", b"[%s]" % HUGE),
+        (b"[1.5]", b"[%s]" % HUGE),
+        (b"[[1],[2,3]]",) * 2,
+        (b"true", b"1"),
+        (b"1", b'"a"'),
+        (b"[1]", b"[[1]]"),
+        (b"[true,1]",) * 2,
+        (b"[1]", b'["a"]'),
+        (b"null",) * 2,
+        (b"[]", b"[]"),
+        (*[b"[1]"] * 20, b"[%s]" % b",".join([b"1"] * 3000)),
     ],
-)  # fmt: skip
+)
 def test_values_that_no_signal_can_hold_are_left_in_their_messages(
     values: tuple[bytes, ...], tmp_path: Path
 ) -> None:
@@ -292,11 +327,14 @@ def test_pixels_of_json_are_frames(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "stated",
     [
-        {}, {"field": "data"}, {"field": "data", "kind": "video"},
-        {"field": "data", "kind": "pixels", "pixels": ["mono8", 1]}, {"field": "data", "kind": "pixels", "pixels": 3},
+        {},
+        {"field": "data"},
+        {"field": "data", "kind": "video"},
+        {"field": "data", "kind": "pixels", "pixels": ["mono8", 1]},
+        {"field": "data", "kind": "pixels", "pixels": 3},
         {"field": "data", "kind": "pixels", "pixels": ["none", 1, 1, 1, False]},
     ],
-)  # fmt: skip
+)
 def test_what_is_kept_of_a_payload_may_be_damaged(stated: dict[str, Any]) -> None:
     with pytest.raises(CorruptLayoutError, match="corrupted metadata of a topic"):
         Payload.from_json(stated)
@@ -323,10 +361,13 @@ def test_packets_that_are_no_longer_as_they_were_are_told() -> None:
 @pytest.mark.parametrize(
     "units",
     [
-        [b"\x67abc"] * 32 + [b"\x68abc"], [b"\x67abc"] + [b"\x68abc"] * 300, [b"\x67" + b"a" * 70_000, b"\x68abc"],
-        [b"\x67abc"], [b"\x67a", b"\x68abc"],
+        [b"\x67abc"] * 32 + [b"\x68abc"],
+        [b"\x67abc"] + [b"\x68abc"] * 300,
+        [b"\x67" + b"a" * 70_000, b"\x68abc"],
+        [b"\x67abc"],
+        [b"\x67a", b"\x68abc"],
     ],
-)  # fmt: skip
+)
 def test_parameter_sets_that_mp4_cannot_hold_make_no_video(units: list[bytes]) -> None:
     assert decoder_config(b"".join(b"\0\0\1" + unit for unit in units), "h264") is None
 
@@ -367,11 +408,19 @@ def test_our_own_topics_come_back(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "told",
     [
-        "", "[]", "{}", "{", json.dumps(TOLD | {"kind": "x"}), json.dumps(TOLD | {"dtype": "x"}),
-        json.dumps(TOLD | {"shape": 3}), json.dumps(TOLD | {"shape": ["a"]}), json.dumps(TOLD | {"role": "x"}),
-        json.dumps(TOLD | {"names": 3}), json.dumps(TOLD | {"shape": [-1]}),
+        "",
+        "[]",
+        "{}",
+        "{",
+        json.dumps(TOLD | {"kind": "x"}),
+        json.dumps(TOLD | {"dtype": "x"}),
+        json.dumps(TOLD | {"shape": 3}),
+        json.dumps(TOLD | {"shape": ["a"]}),
+        json.dumps(TOLD | {"role": "x"}),
+        json.dumps(TOLD | {"names": 3}),
+        json.dumps(TOLD | {"shape": [-1]}),
     ],
-)  # fmt: skip
+)
 def test_what_our_own_topics_say_of_their_signals_may_be_damaged(told: str, tmp_path: Path) -> None:
     path = own(tmp_path / "x.mcap", told, "float64[2] value", bytes(16))
     with pytest.raises(CorruptLayoutError, match="corrupted description of the signal of topic '/v'"):

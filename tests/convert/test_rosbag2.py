@@ -149,9 +149,13 @@ def test_bombs_are_refused(tmp_path: Path) -> None:
 
 def test_values_of_wrong_types_in_the_database_are_told(tmp_path: Path) -> None:
     for change in (
-        "UPDATE messages SET timestamp = 'soon'", "UPDATE messages SET data = 17", "UPDATE messages SET timestamp = -5",
-        "UPDATE topics SET name = NULL", "DROP TABLE topics", "DROP TABLE messages",
-    ):  # fmt: skip
+        "UPDATE messages SET timestamp = 'soon'",
+        "UPDATE messages SET data = 17",
+        "UPDATE messages SET timestamp = -5",
+        "UPDATE topics SET name = NULL",
+        "DROP TABLE topics",
+        "DROP TABLE messages",
+    ):
         folder = tmp_path / str(abs(hash(change)))
         folder.mkdir()
         path = copied(sample(*PLAIN), folder)

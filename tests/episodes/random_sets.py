@@ -264,7 +264,7 @@ def findings(takes: list[Take]) -> list[Finding]:
     for number, each in enumerate(takes):
         episode = each.episode(f"{number:03d}")
         found += list(check_opened(partial(_itself, episode), episode.id, beside=beside.add))
-    return without_usual(found, beside) + set_findings(beside)
+    return without_usual(found, beside, len(takes)) + set_findings(beside)
 
 
 def _itself(episode: wd.Episode) -> wd.Episode:

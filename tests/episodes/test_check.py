@@ -161,6 +161,7 @@ BROKEN: dict[str, list[Callable[[Path], Path]]] = {
     "gap": [lambda root: of_times(root, [i * 10 + (500 if i > 20 else 0) for i in range(40)])],
     "jitter": [uneven, lambda root: uneven(root, gap=4000)],
     "frozen-camera": [lambda root: clean(root, cam=lambda i: np.full((16, 16, 3), min(i, 5) * 6, np.uint8))],
+    "repeated-frames": [lambda root: clean(root, cam=lambda i: np.full((16, 16, 3), i // 3 * 6, np.uint8))],
     "nan": [lambda root: clean(root, bad=lambda i: float("nan") if i == 7 else float(i)),
             lambda root: clean(root, bad=lambda i: np.array([i, np.inf if i == 7 else i], "f4"))],
     "constant-channel": [lambda root: clean(root, stuck=lambda i: np.array([i, 3.0]))],

@@ -33,7 +33,7 @@ def spoilt(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_each_sabotage_is_named_and_nothing_else(spoilt: Path) -> None:
     expected = {(each["episode"], each["rule"], each["signal"]) for each in json.loads(EXPECTED.read_text())}
     assert named(spoilt) == expected
-    assert {rule for _, rule, _ in expected} >= set(SET_RULES)
+    assert {rule for _, rule, _ in expected} >= set(SET_RULES) - {"odd-view"}  # in test_check_usual.py
 
 
 def test_the_maker_says_what_the_committed_list_says() -> None:
@@ -118,13 +118,13 @@ def test_repeats_are_one_line_and_rules_can_be_muted(
     assert main(["check", str(tmp_path)]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) == 3  # two groups and the sum
-    assert any("[constant-channel] state: 6 findings in" in line and "and 3 more" in line for line in lines)
-    assert lines[-1] == "6 episodes, 12 findings"
+    assert any("[constant-channel]" in line and "in 6 of 6 episodes" in line for line in lines)
+    assert lines[-1] == "6 episodes, 2 findings"
     assert main(["check", str(tmp_path), "--all"]) == 0
-    assert len(capsys.readouterr().out.splitlines()) == 13
+    assert len(capsys.readouterr().out.splitlines()) == 3
     assert main(["check", str(tmp_path), "--mute", "constant-channel", "--json"]) == 0
     report = json.loads(capsys.readouterr().out)
-    assert report["by_rule"] == {"no-actions": 6}
+    assert report["by_rule"] == {"no-actions": 1}
     [group] = report["groups"]
     assert (group["rule"], group["count"], len(group["episodes"])) == ("no-actions", 6, 6)
     quiet = wd.check_dataset(tmp_path, mute=["no-actions", "constant-channel"])

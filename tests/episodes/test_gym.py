@@ -167,6 +167,12 @@ def check_rows(episode: wd.Episode, length: int) -> None:
     assert steps.rewards.data.tolist() == [1000 + k for k in range(length)]
     assert steps.terminated is not None
     assert steps.terminated.data.tolist() == [k == length - 1 for k in range(length)]
+    for name in ("info/note", "info/deep/force", "info/level"):
+        if name in episode.signals:
+            rows, was = steps[name], {"note": [f"n{k + 1}" for k in range(length)], "level": [3] * length}
+            assert rows.mask.all()
+            seen = rows.data.tolist() if name != "info/deep/force" else rows.data[:, 0].tolist()
+            assert seen == was.get(name.removeprefix("info/"), [k + 1 for k in range(length)])
     assert steps.final_observations is not None
     assert steps.final_observations["observation"].tolist()[0] == length
 

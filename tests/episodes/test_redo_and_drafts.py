@@ -110,7 +110,7 @@ def test_a_draft_belongs_to_one_version(tmp_path: Path) -> None:
     with pytest.raises(wd.ConflictError, match="lab/arm@1"):
         Draft(episodes, tmp_path / "draft", of="lab/arm@2")
     (tmp_path / "draft" / "draft.json").write_bytes(b'{"of": 5}')
-    with pytest.raises(wd.WarpError, match="does not say"):
+    with pytest.raises(wd.WarpError, match="does not name"):
         Draft(episodes, tmp_path / "draft", of="lab/arm@1")
 
 

@@ -263,7 +263,7 @@ def test_without_its_main_journal_a_recording_is_kept_and_said_to_be_lost(
     assert main(["salvage", str(tmp_path / "ep")]) == 3
     said = capsys.readouterr().out
     assert "unreadable: signals.journal" in said
-    assert "lost, nothing says how much: signals.journal: " in said or size
+    assert "an unknown amount is lost: signals.journal: " in said or size
     aside = tmp_path / "ep" / ".recording-damaged"
     assert {path.name for path in aside.glob("frames-*")} == {
         path.name for path in (crashed / ".recording").glob("frames-*")
@@ -375,9 +375,9 @@ def test_one_that_cannot_be_salvaged_does_not_stop_the_others(crashed: Path, tmp
 def test_an_older_file_of_the_same_name_is_kept(tmp_path: Path) -> None:
     """A single signal is recorded over an older one: salvage finishes it, and keeps what it replaces."""
     for make, names in (
-        (lambda: wd.SimpleSignalWriter(tmp_path / "s.parquet"), ["s.parquet"]),
+        (lambda: wd.SimpleSignalWriter(tmp_path / "s.parquet", overwrite=True), ["s.parquet"]),
         (
-            lambda: wd.VideoSignalWriter(tmp_path / "c.mp4", tmp_path / "c.frames.parquet"),
+            lambda: wd.VideoSignalWriter(tmp_path / "c.mp4", tmp_path / "c.frames.parquet", overwrite=True),
             ["c.mp4", "c.frames.parquet"],
         ),
     ):
@@ -529,11 +529,11 @@ def test_whatever_the_journals_say_of_the_recording_is_refused_or_finished(
 @pytest.mark.parametrize(
     ("place", "value", "words"),
     [
-        (("signal", "video"), KeyError, "nothing says how it is encoded"),
-        (("signal", "video"), "h264", "nothing says how it is encoded"),
-        (("signal", "video", "codec"), KeyError, "nothing says how it is encoded"),
-        (("signal", "video", "codec"), "crayon", "nothing says how it is encoded (codec"),
-        (("signal", "video", "gop_size"), "many", "nothing says how it is encoded ("),
+        (("signal", "video"), KeyError, "unknown video encoding"),
+        (("signal", "video"), "h264", "unknown video encoding"),
+        (("signal", "video", "codec"), KeyError, "unknown video encoding"),
+        (("signal", "video", "codec"), "crayon", "unknown video encoding (codec"),
+        (("signal", "video", "gop_size"), "many", "unknown video encoding ("),
         (("signal", "shape"), [5], "no image: u8 (5,)"),
         (("signal", "shape"), [48, 64], "frames of the wrong size"),
     ],

@@ -141,7 +141,7 @@ def test_a_folder_of_shards_is_salvaged_as_a_whole(
     said = capsys.readouterr().out
     assert "one.wshard" in said
     assert "two.wshard" in said
-    assert "live" not in said
+    assert "live.wshard.recording: being recorded" in said
     assert sorted(os.listdir(tmp_path)) == [".hidden.wshard", "live.wshard", "one.wshard", "two.wshard"]
     assert len(wd.open_episode(tmp_path / ".hidden.wshard")["arm"]) == COUNT
 

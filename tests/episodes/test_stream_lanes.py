@@ -200,7 +200,7 @@ def test_a_time_that_cannot_be_stored_poisons_nothing(tmp_path: Path, ts_ns: int
         ([{"id": "x", "dtype": "f32"}, {"id": "p", "lane": "omen", "of": "x", "dtype": "f32"}], "no 'model'"),
         ([{"id": "x", "dtype": "f32"}, {"id": "p", "lane": "uncert", "of": "x", "model": "m", "dtype": "f32"}],
          "no 'type'"),
-        ([{"id": "p", "lane": "omen", "model": "m", "dtype": "f32"}], "give 'of'"),
+        ([{"id": "p", "lane": "omen", "model": "m", "dtype": "f32"}], "has no 'of'"),
         ([{"id": "x", "dtype": "f32"},
           {"id": "p", "lane": "residual", "of": "x", "type": "sign2nddiff", "dtype": "f32"}], "'i8'"),
         ([{"id": "x/sign2nddiff", "lane": "residual", "dtype": "f32"}], "'i8'"),

@@ -137,8 +137,8 @@ INDEXES: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
     "before the beginning": ({"offset": numbers(-1, 10)}, {}, "frames of impossible size"),
     "an empty frame": ({"size": numbers(10, 0)}, {}, "frames of impossible size"),
     "a huge frame": ({"size": numbers(10, 1 << 60)}, {}, "frames of impossible size"),
-    "past the end": ({"offset": numbers(0, 91)}, {}, "frames lie past the end of the video"),
-    "past all numbers": ({"offset": numbers(0, (1 << 63) - 1)}, {}, "frames lie past the end of the video"),
+    "past the end": ({"offset": numbers(0, 91)}, {}, "frames are past the end of the video"),
+    "past all numbers": ({"offset": numbers(0, (1 << 63) - 1)}, {}, "frames are past the end of the video"),
     "no keyframe": (
         {"keyframe": pa.array([False, True])},
         {},

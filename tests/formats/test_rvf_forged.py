@@ -23,18 +23,18 @@ from warpdata.errors import (
     TruncatedError,
     UnsupportedVersionError,
 )
-from warpdata.formats.rvf import deletion, layout, lockfile, manifest, segment
-from warpdata.formats.rvf.layout import Flag, SegmentType
-from warpdata.formats.rvf.manifest import Root
-from warpdata.formats.rvf.payloads import graph, ids, layer_a, meta, quant, runtime, vec
-from warpdata.formats.rvf.payloads import layout as records
-from warpdata.formats.rvf.payloads.layout import IndexHeader, PrefetchHint
-from warpdata.formats.rvf.payloads.meta import MetaPayload
-from warpdata.formats.rvf.payloads.vec import VecBlock
-from warpdata.formats.rvf.reader import earlier_snapshots, open_snapshot, read_segment
-from warpdata.formats.rvf.segment import SegmentOptions, SignatureFooter
-from warpdata.formats.rvf.snapshot import Snapshot
-from warpdata.formats.rvf.writer import NewSegment, SegmentAppender
+from warpdata.formats.rvf.container import deletion, layout, lockfile, manifest, segment
+from warpdata.formats.rvf.container.layout import Flag, SegmentType
+from warpdata.formats.rvf.container.manifest import Root
+from warpdata.formats.rvf.container.reader import earlier_snapshots, open_snapshot, read_segment
+from warpdata.formats.rvf.container.segment import SegmentOptions, SignatureFooter
+from warpdata.formats.rvf.container.snapshot import Snapshot
+from warpdata.formats.rvf.container.writer import NewSegment, SegmentAppender
+from warpdata.formats.rvf.segments import graph, ids, layer_a, meta, quant, runtime, vec
+from warpdata.formats.rvf.segments import layout as records
+from warpdata.formats.rvf.segments.layout import IndexHeader, PrefetchHint
+from warpdata.formats.rvf.segments.meta import MetaPayload
+from warpdata.formats.rvf.segments.vec import VecBlock
 
 CORRUPT, LIMIT, CUT = CorruptLayoutError, LimitExceededError, TruncatedError
 ALIGN = layout.ALIGNMENT

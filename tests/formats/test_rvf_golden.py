@@ -11,15 +11,15 @@ import pytest
 
 from tests.conftest import shared_golden
 from warpdata.bytekit.io.ranges import FileRangeReader
-from warpdata.formats.rvf import layout, manifest, segment, signing
-from warpdata.formats.rvf.layout import FileIdentity, SegmentType, Tag
-from warpdata.formats.rvf.lockfile import pack_lock, unpack_lock
-from warpdata.formats.rvf.manifest import Root
-from warpdata.formats.rvf.payloads import graph, hot, journal, quant, sketch, vec, witness
-from warpdata.formats.rvf.payloads.vec import VecBlock
-from warpdata.formats.rvf.reader import open_snapshot, read_segment
-from warpdata.formats.rvf.segment import SegmentOptions, SignatureFooter
-from warpdata.formats.rvf.signing import SigningKey
+from warpdata.formats.rvf.container import layout, manifest, segment, signing
+from warpdata.formats.rvf.container.layout import FileIdentity, SegmentType, Tag
+from warpdata.formats.rvf.container.lockfile import pack_lock, unpack_lock
+from warpdata.formats.rvf.container.manifest import Root
+from warpdata.formats.rvf.container.reader import open_snapshot, read_segment
+from warpdata.formats.rvf.container.segment import SegmentOptions, SignatureFooter
+from warpdata.formats.rvf.container.signing import SigningKey
+from warpdata.formats.rvf.segments import graph, hot, journal, quant, sketch, vec, witness
+from warpdata.formats.rvf.segments.vec import VecBlock
 from warpdata.search.store import VectorStore
 
 

@@ -12,11 +12,12 @@ from hypothesis import strategies as st
 
 from tests.sweeps import enough_examples, thinned
 from warpdata.errors import ChecksumError, FormatError, LimitExceededError, UnsupportedVersionError
-from warpdata.formats.rvf import deletion, layout, manifest, segment
-from warpdata.formats.rvf.layout import DirectoryEntry, Flag, OverlayChain, RootPointer, SegmentType
-from warpdata.formats.rvf.lockfile import LockOwner, pack_lock, unpack_lock
-from warpdata.formats.rvf.manifest import Root
-from warpdata.formats.rvf.payloads import (
+from warpdata.formats.rvf.container import deletion, layout, manifest, segment
+from warpdata.formats.rvf.container.layout import DirectoryEntry, Flag, OverlayChain, RootPointer, SegmentType
+from warpdata.formats.rvf.container.lockfile import LockOwner, pack_lock, unpack_lock
+from warpdata.formats.rvf.container.manifest import Root
+from warpdata.formats.rvf.container.segment import SegmentOptions, SignatureFooter
+from warpdata.formats.rvf.segments import (
     graph,
     hot,
     journal,
@@ -28,21 +29,20 @@ from warpdata.formats.rvf.payloads import (
     vec,
     witness,
 )
-from warpdata.formats.rvf.payloads import layout as records
-from warpdata.formats.rvf.payloads.graph import Adjacency
-from warpdata.formats.rvf.payloads.journal import DeleteRange, OtherEntry, UpdateField
-from warpdata.formats.rvf.payloads.layer_a import LayerA
-from warpdata.formats.rvf.payloads.layout import (
+from warpdata.formats.rvf.segments import layout as records
+from warpdata.formats.rvf.segments.graph import Adjacency
+from warpdata.formats.rvf.segments.journal import DeleteRange, OtherEntry, UpdateField
+from warpdata.formats.rvf.segments.layer_a import LayerA
+from warpdata.formats.rvf.segments.layout import (
     EntryPoint,
     IndexHeader,
     Partition,
     PrefetchHint,
     RuntimeSegment,
 )
-from warpdata.formats.rvf.payloads.meta import DELETED, MetaPayload
-from warpdata.formats.rvf.payloads.vec import VecBlock
-from warpdata.formats.rvf.payloads.witness import PublicKey
-from warpdata.formats.rvf.segment import SegmentOptions, SignatureFooter
+from warpdata.formats.rvf.segments.meta import DELETED, MetaPayload
+from warpdata.formats.rvf.segments.vec import VecBlock
+from warpdata.formats.rvf.segments.witness import PublicKey
 
 RNG = np.random.default_rng(5)
 IDS = st.lists(st.integers(0, 2**63 - 1), max_size=300, unique=True).map(

@@ -9,8 +9,8 @@ import pytest
 
 import warpdata.formats.rvf as room
 from tests.formats.spec_tables import assert_spec_matches
-from warpdata.formats.rvf import layout
-from warpdata.formats.rvf.payloads import layout as records
+from warpdata.formats.rvf.container import layout
+from warpdata.formats.rvf.segments import layout as records
 
 SPEC = Path(room.__file__).parent / "SPEC.md"
 

@@ -14,7 +14,7 @@ from warpdata.bytekit.checksum import crc32c
 from warpdata.bytekit.process.block_cache import DEFAULT_BYTES
 from warpdata.episodes.forms.content import stated_content
 from warpdata.episodes.forms.packed import PackedRows
-from warpdata.episodes.sources.kept_frames import stretch_starts
+from warpdata.episodes.sources.open_cameras import stretch_starts
 from warpdata.errors import FormatError
 from warpdata.formats.wshard.reader import ShardReader
 from warpdata.stores.readahead import ReadAhead

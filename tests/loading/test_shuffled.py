@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 
 import pytest
@@ -80,6 +81,23 @@ def test_a_state_goes_on_in_another_world(table) -> None:
         stream.load_state_dict([state, {**state, "position": 0}])
 
 
+def test_ranks_at_different_steps_do_not_go_on_with_another_batch_size(table) -> None:
+    streams = [table.batches(20, shuffle=True, seed=3, shard=(rank, 2)) for rank in range(2)]
+    seen = [ids(itertools.islice(stream, 2 + 3 * rank)) for rank, stream in enumerate(streams)]
+    states = [json.loads(json.dumps(stream.state_dict())) for stream in streams]
+    rest = []
+    for rank, state in enumerate(states):
+        stream = table.batches(20, shuffle=True, seed=3, shard=(rank, 2))
+        stream.load_state_dict(state)
+        rest += ids(stream)
+    assert sorted([*seen[0], *seen[1], *rest]) == list(range(table.row_count))
+    other = table.batches(30, shuffle=True, seed=3, shard=(1, 2))
+    with pytest.raises(ValueError, match="load the state of rank 0 on all ranks"):
+        other.load_state_dict(states[1])
+    with pytest.raises(ValueError, match="not of one step"):
+        other.load_state_dict(states)
+
+
 def torch_ids(batches) -> list[int]:
     return [each for batch in batches for each in batch["id"].tolist()]
 
@@ -132,9 +150,9 @@ def test_ranks_at_different_steps_resume_with_their_batch_size_only(local_catalo
             first = stream(rank, 20)
             seen += [i for _ in range(steps) for i in next(first)["i"].to_pylist()]
             states.append(first.state_dict())
+        with pytest.raises(ValueError, match="the list of all states"):
+            stream(1, 30).load_state_dict(states[1])
         for rank in range(2):
-            with pytest.raises(ValueError, match="states of all ranks"):
-                stream(rank, 30).load_state_dict(states[rank])
             with pytest.raises(ValueError, match="not of one step"):
                 stream(rank, 30).load_state_dict(states)
             rest = stream(rank, 20)

@@ -200,7 +200,7 @@ def test_what_the_mask_hides_is_zero_in_any_type() -> None:
 
 @pytest.mark.parametrize("edges", ["pad", "skip"])
 def test_a_batch_is_the_same_before_and_after_all_of_it_was_checked(tmp_path, edges) -> None:
-    """Once every byte of an episode was looked at its samples are slices: values, masks, ages and items stay."""
+    """Bytes are checked on first use: values, masks, ages and items are the same afterwards."""
     rng = np.random.default_rng(0)
     for number in range(3):
         made = wd.WShardEpisode(id=f"{number}", length=30)
@@ -214,7 +214,6 @@ def test_a_batch_is_the_same_before_and_after_all_of_it_was_checked(tmp_path, ed
     windows = wd.Windows(wd.open_episodes(tmp_path), fields, anchor="torque", edges=edges)
     everything = np.arange(len(windows))
     batches = [windows.batch(everything) for _ in range(3)]
-    assert any(windows.quick(n) is not None for n in range(3))
     singles = [windows[int(n)] for n in everything]
     for batch in batches:
         for number, sample in enumerate(singles):
@@ -228,7 +227,7 @@ def test_a_batch_is_the_same_before_and_after_all_of_it_was_checked(tmp_path, ed
                     np.testing.assert_array_equal(part[name][number], one_part[name], err_msg=name)
 
 
-def test_a_value_that_is_too_old_stays_masked_once_samples_are_slices() -> None:
+def test_a_value_that_is_too_old_stays_masked_in_every_batch() -> None:
     episodes = one(fast=(range(0, 100, 10), np.arange(10.0)), slow=([0, 50], [1.0, 2.0]))
     fields = {"slow": wd.Field("slow", max_age_s=0.02), "fast": "fast", "task": "task"}
     windows = wd.Windows(episodes, fields, anchor="fast")
@@ -237,7 +236,6 @@ def test_a_value_that_is_too_old_stays_masked_once_samples_are_slices() -> None:
         assert batch.mask["slow"].tolist() == ([True] * 3 + [False] * 2) * 2
         assert batch.age_ns["slow"].tolist() == [0, 10 * MS, 20 * MS, 30 * MS, 40 * MS] * 2
         assert batch["task"].tolist() == ["pick"] * 10
-    assert windows.quick(0) is not None
 
 
 def test_misspelt_names_suggest_the_right_one() -> None:

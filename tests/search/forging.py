@@ -9,16 +9,16 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from warpdata.bytekit.io.ranges import BytesRangeReader
-from warpdata.formats.rvf import layout, manifest
-from warpdata.formats.rvf.layout import DirectoryEntry, OverlayChain, SegmentType, Tag
-from warpdata.formats.rvf.manifest import Root, Tlv
-from warpdata.formats.rvf.payloads.graph import Adjacency, decode_graph, encode_graph
-from warpdata.formats.rvf.payloads.layer_a import decode_layer_a, encode_layer_a
-from warpdata.formats.rvf.payloads.quant import decode_quant
-from warpdata.formats.rvf.payloads.vec import VecBlock, decode_vec, encode_vec
-from warpdata.formats.rvf.reader import open_snapshot, read_segment
-from warpdata.formats.rvf.segment import SegmentOptions
-from warpdata.formats.rvf.writer import NewSegment, SegmentAppender
+from warpdata.formats.rvf.container import layout, manifest
+from warpdata.formats.rvf.container.layout import DirectoryEntry, OverlayChain, SegmentType, Tag
+from warpdata.formats.rvf.container.manifest import Root, Tlv
+from warpdata.formats.rvf.container.reader import open_snapshot, read_segment
+from warpdata.formats.rvf.container.segment import SegmentOptions
+from warpdata.formats.rvf.container.writer import NewSegment, SegmentAppender
+from warpdata.formats.rvf.segments.graph import Adjacency, decode_graph, encode_graph
+from warpdata.formats.rvf.segments.layer_a import decode_layer_a, encode_layer_a
+from warpdata.formats.rvf.segments.quant import decode_quant
+from warpdata.formats.rvf.segments.vec import VecBlock, decode_vec, encode_vec
 
 
 @dataclass

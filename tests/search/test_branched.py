@@ -11,13 +11,13 @@ import pytest
 import warpdata as wd
 from tests.conftest import shared_golden
 from warpdata.errors import BlobNotFoundError, CorruptLayoutError, StoreError, TruncatedError
-from warpdata.formats.rvf import segment
-from warpdata.formats.rvf.layout import FileIdentity, SegmentType
-from warpdata.formats.rvf.payloads import layout as records
-from warpdata.formats.rvf.payloads.layout import RuntimeSegment
-from warpdata.formats.rvf.payloads.runtime import RuntimeManifest, encode_runtime_manifest
-from warpdata.formats.rvf.payloads.vec import encode_runtime_vec
-from warpdata.formats.rvf.segment import SegmentOptions
+from warpdata.formats.rvf.container import segment
+from warpdata.formats.rvf.container.layout import FileIdentity, SegmentType
+from warpdata.formats.rvf.container.segment import SegmentOptions
+from warpdata.formats.rvf.segments import layout as records
+from warpdata.formats.rvf.segments.layout import RuntimeSegment
+from warpdata.formats.rvf.segments.runtime import RuntimeManifest, encode_runtime_manifest
+from warpdata.formats.rvf.segments.vec import encode_runtime_vec
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from warpdata.search.metric import nearest
+from warpdata.search.query.distance import nearest
 from warpdata.search.store import VectorStore
 
 DIM, K = 24, 10

@@ -14,7 +14,7 @@ import pytest
 from warpdata.bytekit.checksum import crc32c
 from warpdata.bytekit.io.ranges import BytesRangeReader
 from warpdata.errors import FormatError
-from warpdata.search import merging
+from warpdata.search.file import merging
 from warpdata.search.store import VectorStore
 
 DIM = 4
@@ -228,7 +228,7 @@ def test_rows_that_are_merged_at_once_are_written_once(tmp_path: Path) -> None:
 
 KILLED = """
 import os, sys, numpy as np
-from warpdata.search import rewrite
+from warpdata.search.file import rewrite
 from warpdata.search.store import VectorStore
 rewrite.index_payloads = lambda *_: os._exit(9)
 with VectorStore.open(sys.argv[1], mode="a") as store:

@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.sweeps import enough_examples
-from warpdata.search.ann import Graph, one_thread
-from warpdata.search.copies import Copies
+from warpdata.search.query.ann import Graph, one_thread
+from warpdata.search.query.copies import Copies
 from warpdata.search.store import VectorStore
 
 RNG = np.random.default_rng(5)

@@ -12,10 +12,10 @@ import pytest
 import warpdata as wd
 from tests.sweeps import SOAK
 from warpdata.errors import ConflictError, DatasetError
-from warpdata.search import embedding
-from warpdata.search.bulk import write_vectors
-from warpdata.search.embedders import BUILT_IN
-from warpdata.search.observation import Observation
+from warpdata.search.file.bulk import write_vectors
+from warpdata.search.moments import embedding
+from warpdata.search.moments.embedders import BUILT_IN
+from warpdata.search.moments.observation import Observation
 from warpdata.search.store import VectorStore
 
 STEP_NS = 20_000_000
@@ -365,7 +365,7 @@ def test_many_vectors_get_an_index(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert (plain.index, plain.vectors >= 1200) == (None, True)
     auto = wd.embed(root, embed_joints, output=tmp_path / "auto.rvf", max_steps=0)
     assert auto.index is None, "too few"
-    monkeypatch.setattr("warpdata.search.profile.WORTH_INDEXING", 1000)
+    monkeypatch.setattr("warpdata.search.file.profile.WORTH_INDEXING", 1000)
     choice = "auto" if kind == "hnsw" else kind
     made = [
         wd.embed(root, embed_joints, output=tmp_path / f"{jobs}.rvf", index=choice, max_steps=0, jobs=jobs)
@@ -391,7 +391,7 @@ def test_without_the_library_there_is_no_index_unasked(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     root = record(tmp_path / "root")
-    monkeypatch.setattr("warpdata.search.profile.WORTH_INDEXING", 1)
+    monkeypatch.setattr("warpdata.search.file.profile.WORTH_INDEXING", 1)
     with monkeypatch.context() as patch:
         patch.setattr(embedding, "available_bytes", lambda: 1000)
         assert wd.embed(root, embed_joints, name="large").index is None, "it would not fit into memory"
@@ -402,7 +402,7 @@ def test_without_the_library_there_is_no_index_unasked(
 
 
 def test_much_metadata_lies_in_several_segments(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("warpdata.search.metadata._META_RECORDS", 7)
+    monkeypatch.setattr("warpdata.search.file.metadata._META_RECORDS", 7)
     monkeypatch.setattr(embedding, "_WRITTEN_BYTES", 1)
     root = record(tmp_path / "root")
     made = wd.embed(root, "state")

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from warpdata.search.metric import METRICS, nearest
+from warpdata.search.query.distance import METRICS, nearest
 from warpdata.search.store import VectorStore
 
 K = 10

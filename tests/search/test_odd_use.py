@@ -15,10 +15,10 @@ import pytest
 import warpdata as wd
 from warpdata.bytekit.io.ranges import BytesRangeReader
 from warpdata.errors import ConflictError, FormatError, LimitExceededError, OutOfSpaceError
-from warpdata.formats.rvf.payloads import layout as records
-from warpdata.formats.rvf.payloads.meta import MetaPayload, encode_meta
-from warpdata.formats.rvf.writer import SegmentAppender
-from warpdata.search.appending import meta_segment
+from warpdata.formats.rvf.container.writer import SegmentAppender
+from warpdata.formats.rvf.segments import layout as records
+from warpdata.formats.rvf.segments.meta import MetaPayload, encode_meta
+from warpdata.search.file.appending import meta_segment
 from warpdata.search.store import VectorStore
 
 DIM = 8

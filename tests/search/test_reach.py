@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from warpdata.search.ann import Graph, has_faiss, link_unreached
+from warpdata.search.query.ann import Graph, has_faiss, link_unreached
 
 WIDTH = 3
 

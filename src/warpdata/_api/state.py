@@ -1,4 +1,4 @@
-"""A loader as a saved state describes it."""
+"""Rebuilds a loader from a saved state."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def loader_of_state(path: str | os.PathLike[str]) -> Loader:
-    """A loader as it stood when it saved a state with `save_state`; it knows every sample, and transforms nothing."""
+    """The loader that saved a state with `save_state`, without its transforms; it can name every sample."""
     from warpdata.errors import CorruptLayoutError
     from warpdata.loading.windows.loader import Loader
     from warpdata.loading.windows.report import saved_state
@@ -49,7 +49,7 @@ def _windows_of_plan(plan: dict[str, Any]) -> Any:
 
 
 def _episodes_of_address(address: dict[str, Any] | None) -> Episodes:
-    """The episodes that a saved state names."""
+    """The episodes of a saved state."""
     import json
     import operator
 

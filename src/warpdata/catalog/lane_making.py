@@ -33,7 +33,7 @@ from warpdata.catalog.lanes import (
 from warpdata.catalog.publish import Published, PublishOptions
 from warpdata.catalog.stored import packed_bytes
 from warpdata.catalog.transfer import upload_bytes, upload_file
-from warpdata.episodes.collection.code_name import code_name
+from warpdata.episodes.collection.episodes import code_name
 from warpdata.episodes.collection.jobs import Called, Here, Runner
 from warpdata.episodes.sources.opening import episode_of_shard
 from warpdata.errors import ConflictError, DatasetError, NoLocksError, WarpError, nearest

@@ -202,7 +202,7 @@ def _run(args: argparse.Namespace, console: Console, *, debug: bool) -> int:
 
 
 def _report_os_error(console: Console, error: OSError, *, debug: bool) -> int:
-    """Output an error of the system; a closed pipe (`warp … | head`) is none."""
+    """Report an error of the system; a closed pipe (`warp … | head`) is not an error."""
     try:
         sys.stdout.flush()
     except OSError:

@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from warpdata.bytekit.view import byte_view
-from warpdata.convert.aligning import OUTCOMES, AlignOptions, steps_with
+from warpdata.convert.aligning import AlignOptions, steps_with
 from warpdata.convert.each_episode import OnError, Progress, check_on_error, exported
 from warpdata.convert.plain_names import under_own_names
 from warpdata.convert.receipt import ConversionReceipt, Note, note_of
@@ -300,7 +300,7 @@ def _end_ns(episode: Episode, steps: Steps, counts: Mapping[str, int | None]) ->
 
 def _comes_later(signal: Signal, steps: Steps) -> bool:
     """Whether what an action led to stands with the observation after it."""
-    return steps.outcome == "next" and signal.meta.role in OUTCOMES
+    return steps.comes_later(signal)
 
 
 def _exact_rows(signal: Signal, steps: Steps) -> int | None:

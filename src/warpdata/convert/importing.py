@@ -12,7 +12,6 @@ import os
 import re
 import shutil
 from abc import ABC, abstractmethod
-from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -33,10 +32,9 @@ from warpdata.episodes.collection.listing import episode_path
 from warpdata.episodes.collection.local import holds_recordings
 from warpdata.episodes.forms.content_sums import ContentSum
 from warpdata.episodes.forms.directory_copy import (
-    WrittenLater,
-    copying_to_directory,
     holds_frames,
     is_intact,
+    write_directory,
 )
 from warpdata.episodes.forms.packed import pack_episode
 from warpdata.episodes.sources.encoded import encoded_parts
@@ -47,7 +45,7 @@ from warpdata.formats.episodedir.documents import read_meta
 from warpdata.formats.episodedir.images import VideoOptions
 from warpdata.formats.wshard.reader import ShardReader
 from warpdata.timeline.episode import Episode
-from warpdata.timeline.readonly import PLAIN_TYPES, ReadOnlyDict
+from warpdata.timeline.lazy_signals import PLAIN_TYPES, ReadOnlyDict
 from warpdata.timeline.signal import Signal
 from warpdata.timeline.source import SourceAround
 
@@ -299,9 +297,6 @@ class Target(ABC):
 class RootTarget(Target):
     """A root of recordings: episode k of the source is directory k."""
 
-    _writing: WrittenLater | None = None
-    """Waits for the disk; of this process."""
-
     def is_done(self, position: int) -> bool:
         """Whether the directory is there with all its bytes; one that the loss of power damaged is made again."""
         directory = episode_path(self.path, position)
@@ -323,23 +318,9 @@ class RootTarget(Target):
             _tell_names(notes, episode)
             return _noted_meta(episode, plan, notes)
 
-        if self._writing is None:
-            self._writing = WrittenLater()
         directory = episode_path(self.path, position)
-        deque(
-            copying_to_directory(episode, directory, meta_of, video=plan.video, writing=self._writing),
-            maxlen=0,
-        )
+        write_directory(episode, directory, meta_of, video=plan.video, durable=False)
         return notes
-
-    def close(self) -> None:
-        """End its thread."""
-        if self._writing is not None:
-            self._writing.close()
-            self._writing = None
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {key: value for key, value in self.__dict__.items() if key != "_writing"}
 
     def _is_taken(self) -> bool:
         return holds_recordings(self.path) or any(self.path.glob("*.wshard"))

@@ -10,7 +10,7 @@ from warpdata.bytekit.lazy import cached_property
 from warpdata.episodes.collection.episodes import Episodes, EpisodesSource
 from warpdata.formats.episodedir.names import check_name
 from warpdata.timeline.episode import Episode
-from warpdata.timeline.readonly import ReadOnlyDict
+from warpdata.timeline.lazy_signals import ReadOnlyDict
 from warpdata.timeline.signal import Signal
 from warpdata.timeline.source import SourceAround
 

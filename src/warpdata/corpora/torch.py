@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
-from typing import Any, Protocol
+from typing import Any
 
 from warpdata.errors import MissingExtraError
 from warpdata.ordering.epochs import EpochSetter, EpochStream, LeftOut, Place
@@ -108,32 +108,14 @@ class Passes:
         return _WORDS + self._n_start + int(info.id) % _SLOTS
 
 
-class Noting(Protocol):
-    """A dataset that learns from a loader which batch was handed over."""
-
-    def tagged(self) -> Iterator[tuple[Any, Any]]:
-        """Batches, each with the place of the stream after it."""
-
-    def note_begin(self) -> None:
-        """A pass begins."""
-
-    def note(self, tag: Any) -> None:
-        """The batch with this tag was handed over."""
-
-    def note_end(self) -> None:
-        """The last batch of the pass was handed over, and no other follows."""
-
-    def state_dict(self) -> dict[str, Any]:
-        """Where the stream is."""
-
-    def load_state_dict(self, state: Any) -> None:
-        """Go on from a state."""
-
-
 class StatefulLoader:
-    """A DataLoader whose state is after the batch it handed over last, not after what its workers have read ahead."""
+    """A DataLoader whose state is after the batch it handed over last, not after what its workers have read ahead.
 
-    def __init__(self, dataset: Noting, options: dict[str, Any]) -> None:
+    The dataset gives batches with their places by `tagged`, and learns what was handed over by `note_begin`, `note` and
+    `note_end`.
+    """
+
+    def __init__(self, dataset: Any, options: dict[str, Any]) -> None:
         for name in ("batch_size", "dataset", "sampler", "batch_sampler", "shuffle", "drop_last", "in_order"):
             if name in options:
                 raise ValueError(f"{name} is not for the loader: the dataset decides it")
@@ -155,7 +137,8 @@ class StatefulLoader:
 
     def state_dict(self) -> dict[str, Any]:
         """Where the loader is, after the batch it handed over last."""
-        return self.dataset.state_dict()
+        state: dict[str, Any] = self.dataset.state_dict()
+        return state
 
     def load_state_dict(self, state: Any) -> None:
         """Go on from a state the next time it is iterated, with any number of workers."""
@@ -163,7 +146,7 @@ class StatefulLoader:
         self._loader = None  # workers that persist have the state they began with
 
     def __len__(self) -> int:
-        return len(self.dataset)  # type: ignore[arg-type]
+        return len(self.dataset)
 
     def _opened(self) -> Any:
         if self._loader is None:
@@ -183,10 +166,10 @@ class _Collate:
         return tag, batch if self._inner is None else self._inner(batch)
 
 
-def _tagged_dataset(dataset: Noting) -> Any:
+def _tagged_dataset(dataset: Any) -> Any:
     class Tagged(imported_torch().utils.data.IterableDataset):  # type: ignore[misc]
         def __iter__(self) -> Iterator[tuple[Any, Any]]:
-            return dataset.tagged()
+            yield from dataset.tagged()
 
         def __reduce__(self) -> tuple[Any, ...]:
             return _tagged_dataset, (dataset,)

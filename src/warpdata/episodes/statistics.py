@@ -42,7 +42,7 @@ class ClockStatistics:
     _sum: float = 0.0
     _squares: float = 0.0
     _stated: dict[str, Any] | None = None
-    """What `to_json` said, until more is added: several signals may share a clock."""
+    """The result of `to_json`, until more is added: several signals may share a clock."""
 
     def add(self, stamps: NDArray[np.int64]) -> None:
         """Add the next timestamps."""
@@ -68,7 +68,7 @@ class ClockStatistics:
         self._sketch.add(as_float[:, None])
 
     def rate_hz(self, missing: float) -> float:
-        """The rate as `to_json` says it, or `missing` where there are not two times."""
+        """The rate as in `to_json`, or `missing` where there are not two times."""
         return float(self.to_json().get("rate_hz", missing))
 
     def to_json(self) -> dict[str, Any]:
@@ -240,12 +240,12 @@ _FEW_VALUES = 1 << 14
 
 
 def are_few(rows: int, channels: int) -> bool:
-    """Whether `stated_together` may be asked for the statistics of so many records."""
+    """Whether `stated_together` takes so many records."""
     return 0 < channels <= MAX_CHANNELS and 0 < rows * channels <= _FEW_VALUES
 
 
 def stated_together(columns: Sequence[NDArray[Any]]) -> list[dict[str, Any]]:
-    """What `ValueStatistics.to_json` says of each of several signals of as many records, computed in one go.
+    """`ValueStatistics.to_json` of several signals with as many records, computed in one go.
 
     Of few numbers each: most of what such statistics cost is calls.
     """
@@ -283,7 +283,7 @@ class Sketch:
         """Count a batch of shape [records, channels], all of which is finite where it is `counted`."""
         channels = np.arange(self._channels) * _CHANNEL_STRIDE
         if counted is None:
-            # The keys of a channel lie between those of its neighbours: many short sorts are one long one.
+            # The keys of a channel are between those of its neighbours: many short sorts are one long one.
             keys = np.ascontiguousarray((_bucket_of(values) + channels).T)
         else:
             keys = _bucket_of(values[counted]) + np.broadcast_to(channels, values.shape)[counted]
@@ -328,7 +328,7 @@ class Sketch:
 
     @classmethod
     def from_text(cls, channels: int, text: str) -> Sketch:
-        """A sketch that was written as text; ValueError or FormatError where it is none."""
+        """A sketch that was written as text; ValueError or FormatError for other text."""
         numbers = decode_varints(base64.b64decode(text, validate=True))
         if len(numbers) % 2:
             raise ValueError("a sketch has as many keys as counts")
@@ -358,13 +358,13 @@ class Sketch:
         return np.where(totals > 0, found, 0.0)
 
     def count_above(self, limit: float) -> int:
-        """How many values of the first channel lie in buckets above `limit`."""
+        """How many values of the first channel are in buckets above `limit`."""
         edges, _ = self._edges()
         keys, counts = self._keys[: edges[1]], self._counts[: edges[1]]
         return int(counts[keys > int(_bucket_of(np.array([[limit]]))[0, 0])].sum())
 
     def _edges(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Where the buckets of each channel begin, with the end behind the last; how many values lie before each."""
+        """Where the buckets of each channel begin, with the end behind the last; how many values are before each."""
         self._compact()
         if self._known_edges is None:
             starts = np.arange(self._channels + 1) * _CHANNEL_STRIDE - _CHANNEL_STRIDE // 2

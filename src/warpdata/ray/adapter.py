@@ -20,7 +20,7 @@ from ray.exceptions import RayError
 
 from warpdata.catalog.stored import StoredEpisode
 from warpdata.episodes.collection.jobs import Called
-from warpdata.episodes.record.interrupts import interrupts_wait
+from warpdata.episodes.record.threads import interrupts_wait
 from warpdata.errors import DatasetError, UnavailableError, WarpError
 from warpdata.ray.planning import Plan, PlannedRead
 

@@ -5,10 +5,10 @@ from warpdata.bytekit.lazy import lazy_names
 __getattr__, __dir__ = lazy_names(
     __name__,
     {
-        "EpisodeRef": "warpdata.search.trajectories",
-        "SigningKey": "warpdata.formats.rvf.signing",
-        "TrajectoryIngestor": "warpdata.search.trajectories",
-        "TrajectoryRetriever": "warpdata.search.trajectories",
+        "EpisodeRef": "warpdata.search.moments.trajectories",
+        "SigningKey": "warpdata.formats.rvf.container.signing",
+        "TrajectoryIngestor": "warpdata.search.moments.trajectories",
+        "TrajectoryRetriever": "warpdata.search.moments.trajectories",
         "VectorStore": "warpdata.search.store",
     },
 )

@@ -31,19 +31,19 @@ from warpdata.errors import (
     require_word,
     suggests,
 )
-from warpdata.formats.rvf import layout
-from warpdata.formats.rvf.layout import SegmentType
-from warpdata.formats.rvf.payloads.journal import encode_journal
-from warpdata.formats.rvf.payloads.meta import MetaPayload
-from warpdata.formats.rvf.payloads.sketch import encode_sketch
-from warpdata.formats.rvf.payloads.witness import PublicKey
-from warpdata.formats.rvf.reader import earlier_snapshots, open_snapshot
-from warpdata.formats.rvf.signing import SigningKey
-from warpdata.formats.rvf.snapshot import Snapshot
-from warpdata.formats.rvf.verify import verify_file
-from warpdata.formats.rvf.writer import NewSegment
-from warpdata.search import checked_input
-from warpdata.search.appending import (
+from warpdata.formats.rvf.container import layout
+from warpdata.formats.rvf.container.layout import SegmentType
+from warpdata.formats.rvf.container.reader import earlier_snapshots, open_snapshot
+from warpdata.formats.rvf.container.signing import SigningKey
+from warpdata.formats.rvf.container.snapshot import Snapshot
+from warpdata.formats.rvf.container.verify import verify_file
+from warpdata.formats.rvf.container.writer import NewSegment
+from warpdata.formats.rvf.segments.journal import encode_journal
+from warpdata.formats.rvf.segments.meta import MetaPayload
+from warpdata.formats.rvf.segments.sketch import encode_sketch
+from warpdata.formats.rvf.segments.witness import PublicKey
+from warpdata.search.file import checked_input
+from warpdata.search.file.appending import (
     StoreAppender,
     WriterState,
     create_file,
@@ -51,16 +51,16 @@ from warpdata.search.appending import (
     meta_segment,
     row_segments,
 )
-from warpdata.search.content import Content
-from warpdata.search.counting import CountingReader
-from warpdata.search.export import ExportReceipt, ExportSource, check_dialect, export_rows
-from warpdata.search.metadata import MetadataTable
-from warpdata.search.metric import check_metric
-from warpdata.search.profile import STORED_DTYPES, CodePlan, IndexPlan, Profile
-from warpdata.search.rewrite import LiveRows, RewritePlan, rewrite
-from warpdata.search.rows import RowData
-from warpdata.search.searching import Searcher
-from warpdata.search.writer_lock import WriterLock
+from warpdata.search.file.content import Content
+from warpdata.search.file.counting import CountingReader
+from warpdata.search.file.export import ExportReceipt, ExportSource, check_dialect, export_rows
+from warpdata.search.file.metadata import MetadataTable
+from warpdata.search.file.profile import STORED_DTYPES, CodePlan, IndexPlan, Profile
+from warpdata.search.file.rewrite import LiveRows, RewritePlan, rewrite
+from warpdata.search.file.rows import RowData
+from warpdata.search.file.writer_lock import WriterLock
+from warpdata.search.query.distance import check_metric
+from warpdata.search.query.searcher import Searcher
 
 if TYPE_CHECKING:
     from warpdata.stores.meter import Spent

@@ -1,1 +1,1 @@
-"""SQL over tables in memory or behind a reader: one shut engine, and what its text may say."""
+"""SQL over tables in memory or behind a reader: one sandboxed engine, and checks of its text."""

@@ -1,4 +1,4 @@
-"""A table as the SQL engine scans it. Apart from the engine: whoever runs no SQL need not load pyarrow's datasets."""
+"""A table as the SQL engine scans it; separate, because it loads pyarrow's datasets, which only SQL needs."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ TableScan = Callable[[Sequence[EngineColumn], Any], Iterator[pa.Table]]
 
 
 class ArrowSource(pads.Dataset):  # type: ignore[misc]
-    """A table as DuckDB sees it: a schema, and scans that read only the columns and rows asked for."""
+    """A table as DuckDB sees it: a schema, and scans that read only the needed columns and rows."""
 
     def __init__(self, fields: Sequence[pa.Field], scan: TableScan) -> None:
         columns = engine_columns(fields)
-        # Who only counts rows asks for the first column, so that must be one that can be read.
+        # A count of rows reads the first column, which must be readable.
         self._columns = {c.name: c for c in sorted(columns, key=lambda column: column.held is None)}
         self._scan = scan
         self.unheld = [column for column in columns if column.held is None]
-        """The columns that the engine takes for text, and cannot read."""
+        """Columns shown as text that the engine cannot read."""
         self.failures: list[BaseException] = []
         """Why scans failed: DuckDB passes only the text on."""
 
@@ -34,7 +34,7 @@ class ArrowSource(pads.Dataset):  # type: ignore[misc]
         return engine_schema(self._columns.values())
 
     def scanner(self, columns: list[str] | None = None, filter: Any = None, **_: Any) -> Any:  # noqa: A002
-        """A scan with projection and filter, as DuckDB asks for it."""
+        """A scan with projection and filter, as DuckDB calls it."""
         names = list(self._columns) if columns is None else columns
         in_filter = fields_in(filter, list(self._columns))
         needed = [self._columns[name] for name in dict.fromkeys([*names, *in_filter])]

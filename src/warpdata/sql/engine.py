@@ -46,7 +46,7 @@ class SpillFolder(Protocol):
 
 
 ROW_NUMBER = f"{OWN_COLUMNS}row__"
-"""A column of ours beside those of the table, whose values say which rows were found; users never hear of it."""
+"""An internal column with row numbers beside those of the table; messages never show it."""
 _SANDBOX = {
     "enable_external_access": "false",
     "autoload_known_extensions": "false",
@@ -76,7 +76,7 @@ class SqlResult:
     def batches(self) -> Generator[pa.RecordBatch, None, None]:
         """The rows, batch by batch; once."""
         reader, self._unread = self._unread, None
-        if reader is None:  # an empty answer would pass for one without rows
+        if reader is None:  # an empty result would look like one without rows
             hint = "Keep what arrow() gave, or run the query again."
             raise DatasetError("the rows of this query were read already, or it was closed", hint=hint)
         return self._read(reader)
@@ -134,7 +134,7 @@ def run_sql(
     named = tables_of(_parsed(query), tables)
     used = {name: tables[name] for name in named.values()}
     if len({folded(name) for name in used}) < len(used):
-        raise DatasetError(f"SQL cannot tell these tables apart: {', '.join(used)}")
+        raise DatasetError(f"table names differ only in case: {', '.join(used)}")
     with contextlib.ExitStack() as stack:
         options = {}
         if spill is not None:
@@ -155,31 +155,31 @@ def parse_condition(text: str) -> Condition:
 
 
 def check_condition(text: str, tables: Sequence[str]) -> None:
-    """DatasetError for a condition that is none, or whose subqueries name anything but these tables."""
+    """Raise DatasetError for an invalid condition, or one whose subqueries use other tables."""
     parse_condition(text)
     tables_of(_parsed(condition_query(text)), [*tables, VIEW])
 
 
 def pushed_down(condition: Condition, columns: Sequence[EngineColumn]) -> Any:
-    """As much of a condition as can be said about row groups beforehand, as an Arrow expression, or None."""
+    """The part of a condition that can exclude row groups, as an Arrow expression, or None."""
     from warpdata.sql.arrow_source import ArrowSource
 
-    asked: list[Any] = []
+    filters: list[Any] = []
 
-    class AskedSource(ArrowSource):
+    class RecordingSource(ArrowSource):
         def scanner(self, columns: list[str] | None = None, filter: Any = None, **_: Any) -> Any:  # noqa: A002
-            asked.append(filter)
+            filters.append(filter)
             return super().scanner(columns, None)
 
     if not _pushes_right(columns):
         return None
-    source = AskedSource([column.field for column in columns], lambda *_: iter(()))
+    source = RecordingSource([column.field for column in columns], lambda *_: iter(()))
     with contextlib.suppress(DatasetError), contextlib.closing(_shared(pushes=True).cursor()) as cursor:
         with _mapped([source]):
             cursor.register(VIEW, source)
             cursor.sql(f"select 1 from {VIEW} where {condition.clause}").to_arrow_reader(1).read_all()
         names = {column.name for column in columns if not column.is_as_stored}
-        return next((e for e in asked if e is not None and not fields_in(e, list(names))), None)
+        return next((e for e in filters if e is not None and not fields_in(e, list(names))), None)
     return None
 
 
@@ -205,7 +205,7 @@ def matching_rows(table: pa.Table, text: str) -> Positions:
 
 
 class RowMatcher:
-    """A condition asked of one Arrow table after the other, by the engine that runs SQL."""
+    """Evaluates a condition on one Arrow table after the other."""
 
     def __init__(self, condition: Condition, columns: Sequence[EngineColumn], known: Sequence[str]) -> None:
         refuse_unheld(columns)
@@ -214,7 +214,7 @@ class RowMatcher:
         self._known = known
         self._condition = condition
         self._cursor = _shared(pushes=False).cursor()
-        # One transaction: the clock says the same to every row.
+        # One transaction: the clock has one value for every row.
         self._cursor.begin()
         self.positions(pa.Table.from_batches([], pa.schema([column.field for column in columns])))
 
@@ -224,16 +224,16 @@ class RowMatcher:
         clause = self._condition.clause
         if self._condition.takes_rows(self._known):
             # A number in the row would be one of its values. `columns(*)` makes several answers, and all must hold.
-            answers = self._asked(f"select {clause}::boolean from {VIEW}", pa.table(held, pa.schema(fields)))
+            answers = self._run(f"select {clause}::boolean from {VIEW}", pa.table(held, pa.schema(fields)))
             holds = [column.fill_null(False).to_numpy() for column in answers.columns]
             return np.flatnonzero(np.logical_and.reduce(holds))
         rows = np.arange(table.num_rows, dtype=np.int64)
         schema = pa.schema([*fields, pa.field(ROW_NUMBER, pa.int64())])
         numbered = pa.table([*held, pa.array(rows)], schema)
-        numbers = self._asked(f"select {ROW_NUMBER} from {VIEW} where {clause}", numbered)[0].to_numpy()
+        numbers = self._run(f"select {ROW_NUMBER} from {VIEW} where {clause}", numbered)[0].to_numpy()
         return np.sort(numbers) if len(numbers) < len(rows) else rows
 
-    def _asked(self, query: str, table: pa.Table) -> pa.Table:
+    def _run(self, query: str, table: pa.Table) -> pa.Table:
         with _mapped([], _names_hint(self._condition, self._known)):
             self._cursor.register(VIEW, table)
             found = self._cursor.sql(query).to_arrow_reader(1 << 20).read_all()
@@ -311,13 +311,13 @@ def _pushes_right(columns: Sequence[EngineColumn]) -> bool:
     return not (is_old and any(word in str(c.held) for c in columns for word in ("float", "double")))
 
 
-def _in_users_words(said: str) -> str:
-    """What the engine says, without the columns that only we know of."""
-    if unknown := _UNKNOWN_COLUMN.search(said):
+def _clean_message(message: str) -> str:
+    """A message of the engine without internal columns."""
+    if unknown := _UNKNOWN_COLUMN.search(message):
         return f"there is no column {unknown[1]!r}"
-    if ROW_NUMBER in said:  # the line it shows is ours, with the user's words somewhere in it
-        said = said.partition("\n\nLINE ")[0]
-    return said.strip()
+    if ROW_NUMBER in message:  # the quoted line is generated
+        message = message.partition("\n\nLINE ")[0]
+    return message.strip()
 
 
 @contextlib.contextmanager
@@ -330,7 +330,7 @@ def _mapped(sources: Sequence[ArrowSource], hint: str = "") -> Iterator[None]:
         for source in sources:
             if source.failures:
                 raise source.failures[0] from None
-        fact = _in_users_words(str(error))
+        fact = _clean_message(str(error))
         if isinstance(error, duckdb.OutOfMemoryException) or fact.startswith("Out of Memory"):
             # The engine's advice is about settings, which are locked here.
             fact, hint = fact.splitlines()[0], "Select fewer columns or rows, or aggregate first."
@@ -343,5 +343,5 @@ def _mapped(sources: Sequence[ArrowSource], hint: str = "") -> Iterator[None]:
             hint = (
                 f"Check the SQL; it cannot look at column {column.field.name!r} of type {column.field.type}."
             )
-        said = fact if unknown else f"the query failed: {fact}"
-        raise DatasetError(said, hint=hint or "Check the SQL.") from None
+        message = fact if unknown else f"the query failed: {fact}"
+        raise DatasetError(message, hint=hint or "Check the SQL.") from None

@@ -44,7 +44,7 @@ class EngineColumn:
 
 
 def engine_columns(fields: Iterable[pa.Field]) -> list[EngineColumn]:
-    """Columns as SQL sees them: each name once, whatever its case."""
+    """Columns as SQL sees them: each name once, ignoring case."""
     taken: set[str] = set()
     seen: dict[str, int] = {}
     columns = []
@@ -114,7 +114,7 @@ def _held_struct(kind: pa.DataType) -> pa.DataType | None:
     if not fields or any(held is None for _, held in fields):
         return None
     if len({folded(field.name) for field in kind}) < len(fields):
-        return None  # asked for the second, the engine gives the first
+        return None  # the engine returns the first of two
     return pa.struct([field.with_type(held) for field, held in fields])
 
 
@@ -154,8 +154,8 @@ def _plain(array: pa.Array) -> pa.Array:
 
 
 def engine_schema(columns: Iterable[EngineColumn]) -> pa.Schema:
-    """The columns as the engine is told of them."""
-    # A column without a type the engine knows is shown as text: whoever asks for it gets the error.
+    """The columns as the engine sees them."""
+    # A column of an unsupported type is shown as text; reading it raises the error.
     return pa.schema([pa.field(column.name, column.held or pa.string()) for column in columns])
 
 

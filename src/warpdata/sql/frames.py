@@ -16,7 +16,7 @@ MAX_BYTES = 1 << 30
 def collected(
     batches: Iterable[pa.RecordBatch], schema: pa.Schema, what: str, max_rows: int | None, max_bytes: int
 ) -> pa.Table:
-    """Batches as one table; as soon as they are more than the limits allow, no more are asked for."""
+    """Batches as one table; reading stops as soon as they exceed the limits."""
     held: list[pa.RecordBatch] = []
     rows = size = 0
     for batch in batches:

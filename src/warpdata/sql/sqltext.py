@@ -1,4 +1,4 @@
-"""What a piece of SQL would do, read from the tree that the engine's parser makes of it. Pure: nothing runs."""
+"""Checks of SQL text on the syntax tree of the engine's parser; nothing runs."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ class Condition:
 
     text: str
     names: frozenset[str]
-    """Every name it mentions; which of them are columns only a schema can say."""
+    """Every name it mentions; a schema decides which of them are columns."""
     has_star: bool
-    """Whether it says `*` or the number of a column, outside of subqueries."""
+    """Whether it has `*` or the number of a column, outside of subqueries."""
     names_view: bool
     """Whether it takes the view's name for a value: a whole row, unless a column is called so."""
     has_subquery: bool
@@ -57,7 +57,7 @@ class Condition:
         for name in known:
             key = folded(name)
             if found.get(key, name) != name and {name, found[key]} <= self.names:
-                fact = f"SQL cannot tell the columns {found[key]!r} and {name!r} apart"
+                fact = f"columns {found[key]!r} and {name!r} differ only in case"
                 raise DatasetError(fact, hint="Name only one of them, or rename it.")
             if key in mentioned and (key not in found or name in self.names):
                 found[key] = name
@@ -65,7 +65,7 @@ class Condition:
 
     @property
     def clause(self) -> str:
-        """The condition as it can stand after `where`, whatever comment it ends with."""
+        """The condition as it can stand after `where`, also if it ends with a comment."""
         return f"(\n{self.text}\n)"
 
 
@@ -75,7 +75,7 @@ def folded(name: str) -> str:
 
 
 def quoted(name: str) -> str:
-    """A name as SQL wants it, whatever letters it has."""
+    """A name in SQL quotes."""
     return '"' + name.replace('"', '""') + '"'
 
 

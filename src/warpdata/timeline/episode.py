@@ -9,8 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from warpdata.errors import NoStepsError, TimeRangeError, nearest
-from warpdata.timeline.cards import items_card, signals_card, titled
-from warpdata.timeline.figures import plot_episode
+from warpdata.timeline.cards import items_card, plot_episode, signals_card, titled
 from warpdata.timeline.meta import Role
 from warpdata.timeline.sampling import Align, Before, Samples, sample_signals
 from warpdata.timeline.signal import Signal, positive_step, value_at
@@ -44,7 +43,7 @@ class Names(tuple[str, ...]):
 
 
 class NamedSignals(Mapping[str, Signal]):
-    """The signals of an episode, read-only; a name that is none of them is told with the one that was meant."""
+    """The signals of an episode, read-only; an unknown name is an error with a suggestion."""
 
     __slots__ = ("_signals",)
 
@@ -96,7 +95,7 @@ class Episode(Mapping[str, Any]):
 
     @property
     def source(self) -> EpisodeSource:
-        """Where it comes from; nothing that uses episodes needs to ask."""
+        """Where it comes from; most callers do not need it."""
         return self._source
 
     @property
@@ -106,7 +105,7 @@ class Episode(Mapping[str, Any]):
 
     @property
     def signals(self) -> Mapping[str, Signal]:
-        """Name -> signal; each is opened when it is first asked for."""
+        """Name -> signal; each is opened on first use."""
         return NamedSignals(self._source.signals)
 
     @property
@@ -165,7 +164,7 @@ class Episode(Mapping[str, Any]):
     __hash__ = object.__hash__
 
     def _older_name(self, name: str) -> str | None:
-        """A signal asked for by a name that carries its role: `action/torque`, `done`."""
+        """A signal by a name that carries its role: `action/torque`, `done`."""
         if not isinstance(name, str):
             return None
         signals = self._source.signals
@@ -293,7 +292,7 @@ class Episode(Mapping[str, Any]):
         shared = [each for each in signals.values() if each.meta.clock == clock.name]
         if not shared:
             raise NoStepsError(
-                f"the steps are said to be on {clock.name!r}, which is no signal and no clock here",
+                f"the step clock {clock.name!r} is not a signal or clock of this episode",
                 path=self._source.place,
             )
         # There are as many steps as actions; what was seen after the last one has a time of its own.
@@ -313,7 +312,7 @@ class Episode(Mapping[str, Any]):
         return StepClock(signals[actions[0]].meta.clock or actions[0], self._guessed_outcome())
 
     def _guessed_outcome(self) -> Outcome:
-        """`next` where every reward or flag lies after its action and before the one that follows."""
+        """`next` where every reward or flag is after its action and before the next one."""
         by_role: dict[str, Signal] = {}
         for signal in self._source.signals.values():
             if len(signal):

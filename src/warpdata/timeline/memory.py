@@ -197,7 +197,7 @@ def check_increasing(stamps: NDArray[np.int64]) -> None:
 
 def _as_objects(values: Any) -> NDArray[Any]:
     out = np.empty(len(values), object)
-    out[:] = list(values)
+    out[:] = values.tolist() if isinstance(values, np.ndarray) else list(values)
     kinds = {type(value) for value in out}
     if kinds - {str} and kinds - {bytes}:
         raise TypeError("values are numbers, or all str, or all bytes")

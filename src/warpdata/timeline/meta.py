@@ -19,7 +19,7 @@ Role = Literal[
 ]  # fmt: skip
 ROLES: tuple[Role, ...] = get_args(Role)
 ABOUT_OTHERS: tuple[Role, ...] = ("prediction", "uncertainty", "residual")
-"""Roles of signals that speak of another signal: `of` names it, `model` who made them."""
+"""Roles of signals that speak of another signal: `of` names it, `model` their maker."""
 
 OBJECT = np.dtype(object)
 _RESIDUALS = ("sign2nddiff", "error")
@@ -34,7 +34,7 @@ _ROLE_OF_NAME: dict[str, Role] = {
 
 @dataclass(frozen=True, slots=True)
 class SignalMeta:
-    """Element type, shape of one value, kind, role, and what the caller said about units and axis names."""
+    """Element type, shape of one value, kind, role, units and axis names."""
 
     dtype: np.dtype[Any]
     shape: tuple[int, ...]
@@ -74,7 +74,7 @@ class SignalRole:
 
 
 def guess_role(name: str, kind: str) -> SignalRole:
-    """The role of a signal that nobody stated, by its name: `action/…`, `reward`, `omen/joints/dreamer`, …"""
+    """The role of a signal by its name: `action/…`, `reward`, `omen/joints/dreamer`, …"""
     first, _, rest = name.partition("/")
     role = _ROLE_OF_NAME.get(first)
     if role is not None and role in ABOUT_OTHERS:
@@ -85,7 +85,7 @@ def guess_role(name: str, kind: str) -> SignalRole:
 
 
 def _about_another(role: Role, parts: list[str]) -> SignalRole:
-    """Of whom a name speaks: `<of>/<model>`; uncertainties add a type, residuals say how they are encoded."""
+    """The signal and model a name refers to: `<of>/<model>`; uncertainties add a type, residuals their encoding."""
     if role == "uncertainty" and len(parts) > 2:
         parts = parts[:-1]
     if role == "residual":

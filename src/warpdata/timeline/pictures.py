@@ -28,7 +28,7 @@ def is_camera(meta: SignalMeta) -> bool:
 
 
 def picture_shape(shape: tuple[int, ...]) -> tuple[int, int] | None:
-    """Height and width of one value as a picture: HxW, HxWxC or CxHxW; None if it is none."""
+    """Height and width of one value as a picture: HxW, HxWxC or CxHxW; None for other values."""
     if len(shape) == 3 and shape[2] in _COLOURS:
         shape = shape[:2]
     elif len(shape) == 3 and shape[0] in _COLOURS:

@@ -1,4 +1,4 @@
-"""Values at chosen times: which record answers, how valid and how old it is, and what lies between two records."""
+"""Values at chosen times: which record answers, how valid and how old it is, and values between two records."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _COLLATE = "torch.utils.data._utils.collate"
 
 
 class Samples(dict[str, NDArray[Any]]):
-    """Field -> stacked array; `.mask` and `.age_ns` have one array per field, `.times_ns` the times asked.
+    """Field -> stacked array; `.mask` and `.age_ns` have one array per field, `.times_ns` the times.
 
     The three can also be had by key, unless a field has that name. torch's default collate keeps them for every item.
     """
@@ -180,7 +180,7 @@ def check_align(align: str, meta: SignalMeta) -> None:
     if align == "linear" and (meta.dtype.kind != "f" or meta.kind == "image"):
         raise ValueError(f"align='linear' needs floats, not {meta.kind} values of {meta.dtype}")
     if align == "slerp" and not is_quaternion(meta):
-        raise ValueError("align='slerp' needs four floats whose units say 'quaternion'")
+        raise ValueError("align='slerp' needs four floats with units 'quaternion'")
 
 
 def is_quaternion(meta: SignalMeta) -> bool:
@@ -213,7 +213,7 @@ def shares(
 def mixed_values(
     first: NDArray[Any], second: NDArray[Any], share: NDArray[np.float64], align: Align
 ) -> NDArray[Any]:
-    """Values that lie a share of the way from the first to the second, in a line or by turning."""
+    """Values a share of the way from the first to the second, in a line or by turning."""
     share = share.reshape(-1, *(1,) * (first.ndim - 1))
     if align == "linear":
         mixed = first * (1.0 - share) + second * share

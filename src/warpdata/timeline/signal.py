@@ -65,19 +65,19 @@ class Signal(Sequence[Record]):
         return self._values_at(np.arange(rows.start, rows.stop, rows.step, dtype=np.int64))
 
     def _in_memory(self) -> MappedRows | None:
-        """All values where they lie, if they need no decoding and no waiting; None where they do."""
+        """All values in place, if they need no decoding and no waiting; None where they do."""
         return None
 
     def _gives_runs(self) -> bool:
-        """Whether runs of records are better asked for as such than by number."""
+        """Whether runs of records are better read as such than by number."""
         return False
 
     def _values_kept(self, indices: NDArray[np.int64]) -> NDArray[Any]:
-        """Like `_values_at`, for a caller who will ask for what lies near as well: what is decoded is kept for it."""
+        """Like `_values_at`, for a caller that will read neighbours as well: what is decoded is kept."""
         return self._values_at(indices)
 
     def _bring(self, indices: NDArray[np.int64]) -> None:
-        """Bring the bytes of these records near, where they lie far away; nothing to do where they do not."""
+        """Fetch the bytes of these records, if they are remote."""
 
     def _is_far(self) -> bool:
         """Whether reading waits for a network."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Literal, get_args
@@ -12,8 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from warpdata.errors import TimeRangeError, require_kind
+from warpdata.timeline.lazy_signals import LazySignals, ReadOnlyDict
 from warpdata.timeline.memory import ArraySignal
-from warpdata.timeline.readonly import ReadOnlyDict
 from warpdata.timeline.signal import Signal, sampled, window
 from warpdata.timeline.times import INT64_MAX, INT64_MIN
 
@@ -23,7 +23,9 @@ OUTCOMES: tuple[Outcome, ...] = get_args(Outcome)
 Times = NDArray[np.int64]
 
 STEPS = "steps"
-"""What the clock of everything recorded by step is called."""
+"""The clock of everything recorded by step."""
+OUTCOME_CLOCK = "outcomes"
+"""The clock of what an action led to: reward, flags, and the infos of an environment."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +45,7 @@ class StepClock:
 
     @classmethod
     def from_json(cls, stated: Any) -> StepClock | None:
-        """The clock as metadata states it; None where it says nothing that can be used."""
+        """The clock as metadata states it; None without a usable one."""
         if not isinstance(stated, Mapping) or not isinstance(stated.get("clock"), str):
             return None
         outcome = stated.get("outcome", "same")
@@ -52,6 +54,11 @@ class StepClock:
     def to_json(self) -> dict[str, str]:
         """The clock as metadata states it."""
         return {"clock": self.name, "outcome": self.outcome}
+
+
+def change_signals(signals: Mapping[str, Signal], change: Callable[[str, Signal], Signal]) -> LazySignals:
+    """The signals of an episode, each changed when it is first used."""
+    return LazySignals(lambda: signals, lambda name: change(name, signals[name]))
 
 
 class EpisodeSource(ABC):
@@ -65,7 +72,7 @@ class EpisodeSource(ABC):
     @property
     @abstractmethod
     def signals(self) -> Mapping[str, Signal]:
-        """Name -> signal, each opened when it is first asked for."""
+        """Name -> signal, each opened on first use."""
 
     @property
     @abstractmethod
@@ -87,7 +94,7 @@ class EpisodeSource(ABC):
 
     @property
     def place(self) -> str | None:
-        """Where it lies, for messages."""
+        """Path or URL, for messages."""
         return None
 
     @property
@@ -97,7 +104,7 @@ class EpisodeSource(ABC):
         return None if place is None or place.startswith("<") else place  # bytes in memory have such names
 
     def loaded_bytes(self) -> int:
-        """How many bytes of signals are kept in memory and could be let go."""
+        """How many bytes of signals are kept in memory and could be freed."""
         return 0
 
     def stored_bytes(self) -> int:
@@ -106,7 +113,7 @@ class EpisodeSource(ABC):
 
 
 class StatedSource(EpisodeSource):
-    """A source of which everything is known when it is made; its signals may still be opened when asked for."""
+    """A source of which everything is known when it is made; its signals may still be opened on first use."""
 
     def __init__(
         self,
@@ -198,7 +205,7 @@ class SourceAround(EpisodeSource):
 
     @property
     def place(self) -> str | None:
-        """Where the episode behind it lies."""
+        """Path or URL of the episode behind it."""
         return self.inner.place
 
     @property
@@ -228,7 +235,7 @@ class WindowSource(SourceAround):
     def __init__(self, inner: EpisodeSource, start_ns: int | None, stop_ns: int | None) -> None:
         super().__init__(inner)
         self._bounds = (start_ns, stop_ns)
-        self._signals = ChangedSignals(inner.signals, partial(_windowed, self._bounds))
+        self._signals = change_signals(inner.signals, partial(_windowed, self._bounds))
 
     @property
     def signals(self) -> Mapping[str, Signal]:
@@ -253,7 +260,7 @@ class SampledSource(SourceAround):
     def __init__(self, inner: EpisodeSource, times: Times) -> None:
         super().__init__(inner)
         self._times = times
-        self._signals = ChangedSignals(inner.signals, partial(_sampled, times))
+        self._signals = change_signals(inner.signals, partial(_sampled, times))
 
     @property
     def signals(self) -> Mapping[str, Signal]:
@@ -267,30 +274,6 @@ class SampledSource(SourceAround):
 
     def __reduce__(self) -> tuple[Any, ...]:
         return (SampledSource, (self.inner, self._times))
-
-
-class ChangedSignals(Mapping[str, Signal]):
-    """The signals of an episode, each changed when it is first asked for."""
-
-    def __init__(self, signals: Mapping[str, Signal], change: Callable[[str, Signal], Signal]) -> None:
-        self._source = signals
-        self._change = change
-        self._made: dict[str, Signal] = {}
-
-    def __getitem__(self, name: str) -> Signal:
-        found = self._made.get(name)
-        if found is None:
-            found = self._made[name] = self._change(name, self._source[name])
-        return found
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._source)
-
-    def __len__(self) -> int:
-        return len(self._source)
-
-    def __contains__(self, name: object) -> bool:
-        return name in self._source
 
 
 def _windowed(bounds: tuple[int | None, int | None], _: str, signal: Signal) -> Signal:
@@ -316,5 +299,5 @@ def _times_within(times: Callable[[], Times], bounds: tuple[int | None, int | No
 
 
 def named_error(error: TimeRangeError, name: str) -> TimeRangeError:
-    """An error of a signal that says which one."""
+    """An error of a signal, with its name."""
     return TimeRangeError(f"signal {name!r}: {error.message}", hint=error.hint)

@@ -25,7 +25,7 @@ from warpdata.timeline.sampling import (
     check_max_age,
 )
 from warpdata.timeline.signal import Signal
-from warpdata.timeline.source import Outcome
+from warpdata.timeline.source import OUTCOME_CLOCK, Outcome
 from warpdata.timeline.times import INT64_MAX, frozen, ns_between
 
 _OUTCOMES: tuple[Role, ...] = ("reward", "terminated", "truncated")
@@ -35,7 +35,7 @@ PREFIXES: dict[str, tuple[str, ...]] = {
     "uncertainty": ("uncert/", "uncertainty/"),
     "residual": ("residual/",),
 }
-"""How older names carry a role; such a name may be asked for with it and without it."""
+"""How older names carry a role; such a name works with it and without it."""
 
 
 class StepTimes:
@@ -53,7 +53,7 @@ class StepTimes:
 
     @property
     def array(self) -> NDArray[np.int64]:
-        """The times, read when they are first asked for."""
+        """The times, read on first use."""
         if self._array is None:
             self._array = frozen(self._read())
         return self._array
@@ -107,7 +107,7 @@ class Steps:
 
     @property
     def predictions(self) -> StepSignals:
-        """What models said the observations would be."""
+        """What models predicted of the observations."""
         return self._of_role("prediction")
 
     @property
@@ -142,7 +142,7 @@ class Steps:
 
     @property
     def rewards(self) -> StepSignal | None:
-        """What the action of the row earned; None where nobody recorded it."""
+        """What the action of the row earned; None where it was not recorded."""
         return self._one("reward")
 
     @property
@@ -174,7 +174,7 @@ class Steps:
         return float(np.sum(rewards.data[rewards.mask], dtype=np.float64))
 
     def __getitem__(self, name: str) -> StepSignal:
-        """One signal on the steps, whatever its role."""
+        """One signal on the steps, of any role."""
         found = self._made.get(name)
         if found is None:
             if name not in self._signals:
@@ -218,12 +218,19 @@ class Steps:
     def _aligned(self, signal: Signal, align: Align) -> StepSignal:
         if signal.meta.clock == self.clock and len(signal) == self.length:
             return StepSignal(signal, self._times)  # the rows are the records
-        if signal.meta.role in _OUTCOMES and self.outcome == "next":
+        if self.comes_later(signal):
             return StepSignal(signal, self._times, self._following(signal))
         if signal.meta.role in _OUTCOMES and signal.meta.clock == self.clock:
             return StepSignal(signal, self._times, self._at_their_steps(signal))
         check_align(align, signal.meta)
         return StepSignal(signal, self._times, align=align, max_age_ns=self._max_age_ns)
+
+    def comes_later(self, signal: Signal) -> bool:
+        """Whether row k shows the record after step k: outcomes that were recorded with the next observation."""
+        meta = signal.meta
+        return self.outcome == "next" and (
+            meta.role in _OUTCOMES or (meta.role == "other" and meta.clock == OUTCOME_CLOCK)
+        )
 
     def _following(self, signal: Signal) -> Alignment:
         """The first record after each step and not after the next one."""
@@ -279,7 +286,7 @@ class StepSignals(Mapping[str, "StepSignal"]):
 
 
 class StepSignal:
-    """One signal with one row per step; `[a:b]` reads only those rows, `.mask` says which are valid."""
+    """One signal with one row per step; `[a:b]` reads only those rows, `.mask` marks the valid ones."""
 
     def __init__(
         self,
@@ -328,7 +335,7 @@ class StepSignal:
 
     @property
     def positions(self) -> NDArray[np.int64]:
-        """Which record each row shows; -1 where there is none."""
+        """Which record each row shows; -1 without one."""
         found = self._found()
         return np.arange(len(self), dtype=np.int64) if found is None else frozen(found.positions)
 

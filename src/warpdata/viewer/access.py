@@ -48,7 +48,7 @@ class AccessRules:
 
     @property
     def write_token(self) -> str:
-        """What a request that changes something says besides; only a page of this server can know it."""
+        """Second token of requests that change something; only a page of this server has it."""
         return self._derived("write")
 
     def headers(self) -> dict[str, str]:
@@ -77,7 +77,7 @@ class AccessRules:
         )
 
     def refuse_caller(self, headers: Mapping[str, str], cookies: Mapping[str, str]) -> Refusal | None:
-        """Who asks for data has the token, or the cookie that was given for it, and is no other site."""
+        """Check that a request has the token or its cookie, and does not come from another site."""
         if headers.get("Sec-Fetch-Site", "same-origin") not in ("same-origin", "none"):
             return Refusal(403, "another site may not ask")
         if self.has_token(headers) or _equal(cookies.get(self.cookie_name, ""), self.cookie):
@@ -110,7 +110,7 @@ def check_binding(host: str, token: str | None) -> None:
         raise ValueError(f"a token has at least {LEAST_TOKEN} characters")
     if token is None and not is_loopback(host):
         raise ValueError(
-            f"{host} can be reached from elsewhere: say --token TEXT, or use the default 127.0.0.1"
+            f"{host} can be reached from other machines: set --token TEXT, or use the default 127.0.0.1"
         )
 
 

@@ -89,7 +89,7 @@ class Question:
         except ValueError:
             raise BadQuestion(f"{name} is a whole number, not {text!r}") from None
         if not low <= found <= high:
-            raise BadQuestion(f"{name} lies between {low} and {high}, not at {found}")
+            raise BadQuestion(f"{name} out of range: expected {low} to {high}, got {found}")
         return found
 
 
@@ -99,7 +99,7 @@ def reply_json(value: Any) -> Reply:
 
 
 class _Kept:
-    """Things made once, whoever asks meanwhile, and kept while they fit; the oldest go first."""
+    """A cache of values that are made once, also with concurrent requests; the oldest are dropped first."""
 
     def __init__(self, most: int, size_of: Callable[[Any], int] = lambda _: 1) -> None:
         self._most = most
@@ -150,7 +150,7 @@ class Answers:
         self._thumbnails = _Kept(_KEPT_THUMBNAILS)
         self._growing: tuple[str, float, Episode] | None = None
         self.is_listed = False
-        """Whether somebody was shown rows of the list."""
+        """Whether a page has shown rows of the list."""
 
     # What is here.
 
@@ -202,7 +202,7 @@ class Answers:
         return reply_json(selection_statistics(snapshot.facts(), rows, snapshot.ids))
 
     def distribution(self, ask: Question) -> Reply:
-        """How the values of a signal lie in the selection, from some records of some of its episodes."""
+        """Distribution of the values of a signal in the selection, from a sample of records and episodes."""
         snapshot, name = self.shown.snapshot, ask.text("signal")
         samples, unreadable = [], 0
         for position in spread_over(self._rows(ask).tolist()):
@@ -269,7 +269,7 @@ class Answers:
         for number, signal in _readable(self._episode(name)):
             if not len(signal):
                 continue
-            with contextlib.suppress(WarpError):  # damaged: what it holds says so where it is shown
+            with contextlib.suppress(WarpError):  # damaged: shown where its content would be
                 if signal.meta.kind == "text":
                     texts += [
                         {"signal": number, "at_ns": str(ts), "text": str(value)[:MAX_TEXT]}
@@ -304,7 +304,7 @@ class Answers:
         for number, signal in _readable(self._episode(name)):
             if not len(signal):
                 continue
-            with contextlib.suppress(WarpError):  # damaged: its plot says so
+            with contextlib.suppress(WarpError):  # damaged: its plot shows the error
                 values.append({"signal": number, **_held(self._track(name, number), ts_ns)})
                 if (residual := self.residual(name, number)) is not None:
                     values.append({"signal": number, "is_residual": True, **_held(residual, ts_ns)})
@@ -371,7 +371,7 @@ class Answers:
         name = ask.text("episode")
         found = []
         for number, _ in _readable(self._episode(name)):
-            with contextlib.suppress(WarpError):  # damaged: its plot says so
+            with contextlib.suppress(WarpError):  # damaged: its plot shows the error
                 if (residual := self.residual(name, number)) is not None:
                     found += _worst_errors(residual, number)
         found.sort(key=lambda each: -each["error"])
@@ -508,7 +508,7 @@ def _groups_after(signal: Signal, group: PictureGroup) -> Iterator[PictureGroup]
 
 
 def _happened(signal: Signal) -> Iterator[tuple[Any, int]]:
-    """The texts of a signal with their times; one that is told again at every step happened when it was new."""
+    """Texts of a signal with their times; one repeated at every step counts when it is new."""
     before: Any = None
     for value, ts in signal[:MAX_EVENTS]:
         if signal.meta.role == "event" or value != before:
@@ -539,7 +539,7 @@ def _steps(episode: Episode) -> dict[str, Any] | None:
 
 
 def _told(meta: Mapping[str, Any]) -> dict[str, Any]:
-    """What of the metadata a person reads: not what it says of every signal."""
+    """Metadata for people, without the entries of every signal."""
     return {
         key: value
         for key, value in meta.items()
@@ -556,7 +556,7 @@ def _truth_of(signals: Mapping[str, Signal], prediction: Signal) -> int | None:
         return None
     try:
         truth = signals[about.of]
-    except WarpError:  # damaged: it says so itself
+    except WarpError:  # damaged: reported by the signal
         return None
     is_alike = truth.meta.shape == about.shape and not truth.meta.is_object
     is_small = max(len(truth), len(prediction)) <= MAX_FRAMES

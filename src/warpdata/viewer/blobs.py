@@ -82,7 +82,7 @@ class Blobs:
         return about, np.stack(columns, axis=1).astype(np.float64)
 
     def _number(self, shard: ShardReader) -> int | None:
-        """The number of the blob a shard is; None where it is none of the blob area of its catalog."""
+        """Number of the blob of a shard; None outside of the blob area of its catalog."""
         address = getattr(shard.range_reader, "address", None)
         key = getattr(address, "key", None)
         if address is None or key != blob_key(address.sha256):
@@ -114,8 +114,8 @@ def data_address(dataset: Dataset, site: str) -> str | None:
         return f"https://storage.googleapis.com/{bucket}/{prefix}"
     if scheme != "s3":
         return None
-    options, asked = dataset.access.options.store, dict(parse_qsl(split_address(dataset.catalog.given).query))
-    if endpoint := asked.get("endpoint", options.s3_endpoint):
+    options, query = dataset.access.options.store, dict(parse_qsl(split_address(dataset.catalog.given).query))
+    if endpoint := query.get("endpoint", options.s3_endpoint):
         return f"{endpoint.rstrip('/')}/{bucket}/{prefix}"
-    region = asked.get("region", options.s3_region) or DEFAULT_REGION
+    region = query.get("region", options.s3_region) or DEFAULT_REGION
     return f"https://{bucket}.s3.{region}.{AWS_DOMAIN}/{prefix}"

@@ -1,4 +1,4 @@
-"""What a browser calls the codec of a camera, and what its decoder must be told."""
+"""Name of a camera's codec for browsers, and the configuration of their decoder."""
 
 from __future__ import annotations
 

@@ -52,7 +52,7 @@ def export_site(
     """Write a site that shows these episodes from any server of files; the folder must not be there yet.
 
     Of a published dataset the site reads the published blobs themselves, by range, where a browser can reach them:
-    `data_url` says where (default: beside the site for a folder, by HTTPS for a bucket). `copy=True` puts copies of all
+    `data_url` is where (default: beside the site for a folder, by HTTPS for a bucket). `copy=True` puts copies of all
     that is shown into the site instead; what is not published is always copied.
     """
     target = os.path.abspath(folder)
@@ -85,7 +85,7 @@ def export_site(
 
 
 def _data_url(shown: Shown, target: str, given: str | None, *, must: bool) -> str | None:
-    """Where the published blobs are for a browser; None where there are none."""
+    """Address of the published blobs for a browser; None if there are none."""
     dataset = shown.published
     if dataset is None:
         if given is not None or must:
@@ -97,12 +97,12 @@ def _data_url(shown: Shown, target: str, given: str | None, *, must: bool) -> st
         return given.rstrip("/") + "/"
     found = data_address(dataset, target)
     if found is None and must:
-        raise ValueError(f"say with data_url where browsers find {dataset.catalog.address}")
+        raise ValueError(f"data_url is missing: the address where browsers find {dataset.catalog.address}")
     return found
 
 
 def _site(answers: Answers, plotted: Sequence[str]) -> dict[str, Any]:
-    """What is known of all episodes: rows to filter and sort by, how values lie, and what was found."""
+    """Facts about all episodes: rows to filter and sort by, distributions, findings."""
     dataset = parse_json(answers.dataset(Question({})).body)
     columns = [each for each in dataset["columns"] if each["type"] in _SCALARS]
     names = [*(each["name"] for each in columns), "problems"]
@@ -133,7 +133,7 @@ def _write_page(work: Path, base: str | None) -> None:
 
 
 class _Parts:
-    """Pieces in one file, each known by where it lies; all begin at multiples of eight."""
+    """Pieces in one file, each with its offset, a multiple of eight."""
 
     def __init__(self, file: BinaryIO) -> None:
         self._file = file
@@ -148,13 +148,13 @@ class _Parts:
         return [start, len(data)]
 
     def array(self, array: Any) -> dict[str, Any]:
-        """Where an array lies, and what it is."""
+        """Offset, dtype and shape of an array."""
         place = self.add(np.ascontiguousarray(array).tobytes())
         return {"at": place[0], "dtype": DTYPES[array.dtype.name], "shape": list(array.shape)}
 
 
 class _Exported:
-    """One episode of a site: what is said of it in one file, and in another the pieces that are read by range."""
+    """One episode of a site: its description in one file, pieces that are read by range in another."""
 
     def __init__(self, answers: Answers, name: str, path: Path, blobs: Blobs | None) -> None:
         self._answers = answers
@@ -216,7 +216,7 @@ class _Exported:
         return levels
 
     def _placed(self, parts: _Parts, signal: Signal) -> dict[str, Any] | None:
-        """Where the frames of a camera lie in its blob."""
+        """Offsets of the frames of a camera in its blob."""
         if self._blobs is None:
             return None
         video = self._blobs.video(signal)

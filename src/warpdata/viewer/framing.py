@@ -22,7 +22,7 @@ DTYPES = {"uint8": "u1", "uint16": "u2", "float32": "f4", "float64": "f8"}
 
 
 def framed(head: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> bytes:
-    """Arrays with what is said of them, as one body."""
+    """Arrays and a JSON head as one body."""
     places: dict[str, dict[str, Any]] = {}
     at = 0
     for name, array in arrays.items():

@@ -1,4 +1,4 @@
-"""What `warp check` finds, episode by episode, while somebody looks and others edit."""
+"""Findings of `warp check`, episode by episode, while episodes are viewed and edited."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from warpdata.episodes.check.rules import Finding, check_opened, new_set, set_fi
 from warpdata.viewer.shown import ShownEpisodes
 
 UNASKED_EPISODES = 200
-"""A set on this machine of at most this many episodes is checked without being asked."""
+"""A set on this machine of at most this many episodes is checked at once."""
 
 USUAL_EPISODES = 3
 """A warning that all of at least this many episodes have is one of the set."""
@@ -29,10 +29,10 @@ class Health:
         self._is_compared = False
         self.is_wanted = False
         self.revision = 0
-        """Grows whenever something else is known: a page asks again."""
+        """Grows with every new finding, so that pages load them again."""
 
     def step(self, snapshot: ShownEpisodes) -> bool:
-        """Check the next episode; False when there is none left."""
+        """Check the next episode; False when all are checked."""
         if snapshot.generation != self._generation:
             self._forget(snapshot)
         for name in snapshot.ids:
@@ -50,7 +50,7 @@ class Health:
         return False
 
     def _forget(self, snapshot: ShownEpisodes) -> None:
-        """What was edited, here or by another program, is checked again; what is gone has no findings."""
+        """Drop the findings of edited and removed episodes."""
         with self._lock:
             self._generation = snapshot.generation
             known = set(snapshot.ids)
@@ -68,7 +68,7 @@ class Health:
             for member in checked.members:
                 beside.add(member)
         found: dict[str, list[Finding]] = defaultdict(list)
-        for each in (*without_usual(own, beside), *set_findings(beside)):
+        for each in (*without_usual(own, beside, len(self._checked)), *set_findings(beside)):
             found[each.episode].append(each)
         with self._lock:
             self._found = {name: found[name] for name in self._checked}

@@ -34,11 +34,12 @@ def recording_state(folder: Path) -> dict[str, Any]:
     state: dict[str, Any] = {"id": folder.name, "is_live": is_recorded(work)}
     try:
         found = open_recording(work)
-    except (WarpError, OSError):  # it ended just now, or is damaged: a salvage will say
+    except (WarpError, OSError):  # it ended just now, or is damaged: salvage reports it
         return state
-    told = read_status(work)
-    said = {} if told is None else {each: told.total(each) for each in ("dropped", "blocked", "blocked_ns")}
+    status = read_status(work)
+    names = ("dropped", "blocked", "blocked_ns")
+    totals = {} if status is None else {name: status.total(name) for name in names}
     return {
-        **state, "records": counts(found), "backlog": backlog_of(found), **said,
+        **state, "records": counts(found), "backlog": backlog_of(found), **totals,
         "lost": len(found.unreadable), "owner": found.owner.get("pid"),
     }  # fmt: skip

@@ -1,4 +1,4 @@
-"""Moments like another, by a vector index of the same episodes: published with them, or lying beside them."""
+"""Similar moments, from a vector index that is published with the episodes or stored beside them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import numpy as np
 from warpdata._api import open_vectors
 from warpdata.errors import NoStepsError
 from warpdata.formats.manifest.model import VECTOR_KIND
-from warpdata.search.trajectory_words import TIMESTEPS
+from warpdata.search.moments.words import TIMESTEPS
 from warpdata.sql.sqltext import literal
 from warpdata.timeline.episode import Episode
 from warpdata.viewer.published import as_published
@@ -46,11 +46,11 @@ class NoMoments(ValueError):
 
 
 Opened = Callable[[str], Episode | None]
-"""Opens an episode that is shown; None where there is none of this name."""
+"""Opens an episode by id; None if it is not shown."""
 
 
 class Moments:
-    """An index of the episodes that are shown. Its embedder is not here: it is asked with its own vectors."""
+    """A vector index of the shown episodes, queried with its own vectors: no embedder is needed."""
 
     def __init__(self, store: VectorStore, name: str) -> None:
         self._store = store
@@ -70,7 +70,7 @@ class Moments:
             )
         key = min(times, key=lambda each: abs(times[each] - ts_ns))
         is_ours = _knows_path(own.values(), episode)
-        asked = Moment(episode.id, times[key], 1.0)
+        query = Moment(episode.id, times[key], 1.0)
         kind = own[key].get("collection")
         found: list[Moment] = []
         wanted = _FIRST_LOOK
@@ -78,7 +78,7 @@ class Moments:
             looked = min(wanted, len(store))
             ids, distances = store.search(store.get([key])[0], k=looked, where=self._kind(kind))
             rows = zip(store.metadata(ids), distances.tolist(), strict=True)
-            found = _spread(asked, self._resolved(rows, opened, is_ours=is_ours), most)
+            found = _spread(query, self._resolved(rows, opened, is_ours=is_ours), most)
             if len(found) >= most or len(ids) < looked or looked == len(store) or wanted >= _LONGEST_LOOK:
                 return found
             wanted *= 4
@@ -96,7 +96,7 @@ class Moments:
             return here
         if len({row.get("file_path") for row in found.values()}) > 1:
             raise NoMoments(
-                f"{self.name} knows several episodes called {episode.id}, and none of them lies here"
+                f"{self.name} has several episodes with the id {episode.id}, and none at this path"
             )
         return found
 
@@ -129,7 +129,7 @@ def _knows_path(rows: Any, episode: Episode) -> bool:
 
 
 def _time_of(row: Mapping[str, Any], episode: Episode) -> int | None:
-    """When a vector was taken; of older indexes, which do not say it, by the steps of the episode."""
+    """Time of a vector; by the steps of the episode if the index has no times."""
     if row.get("ts_ns") is not None:
         return int(row["ts_ns"])
     step = row.get("step", row.get("window_start"))
@@ -141,12 +141,12 @@ def _time_of(row: Mapping[str, Any], episode: Episode) -> int | None:
         return None
 
 
-def _spread(asked: Moment, found: Iterator[Moment], most: int) -> list[Moment]:
+def _spread(query: Moment, moments: Iterator[Moment], most: int) -> list[Moment]:
     """The nearest, each more than a moment away from those before it."""
-    kept = [asked]
-    for each in found:
-        if all(each.episode != one.episode or abs(each.at_ns - one.at_ns) >= SPREAD_NS for one in kept):
-            kept.append(each)
+    kept = [query]
+    for moment in moments:
+        if all(moment.episode != k.episode or abs(moment.at_ns - k.at_ns) >= SPREAD_NS for k in kept):
+            kept.append(moment)
             if len(kept) > most:
                 break
     return kept[1:]

@@ -1,4 +1,4 @@
-"""Whether something is a published dataset, without loading the catalog for those who show none."""
+"""Recognises a published dataset without importing the catalog."""
 
 from __future__ import annotations
 

@@ -41,7 +41,7 @@ FILES = {
     "app.css": ("app.css", "text/css; charset=utf-8"),
     "icon.svg": ("icon.svg", "image/svg+xml"),
 }
-"""Everything that is served from a disk, by the name it is asked for."""
+"""Files of the page, by request path."""
 
 QUESTIONS = (
     "dataset", "episodes", "statistics", "distribution", "checks", "thumbnail", "episode", "events", "points", "at",
@@ -57,7 +57,7 @@ _WORKERS = 4
 _PIECE_BYTES = 1 << 20
 _LIVE_S = 0.5
 _FIRST_ROWS_S = 3.0
-"""How long what is done in the background waits for a page that asks for its first rows."""
+"""Seconds that background work waits for a page to load its first rows."""
 _REST_S, _MOST_REST_S = 0.5, 5.0
 """How long pages ask for nothing before an episode is checked, and how long that is waited for."""
 _UNASKED = ("checks", "dataset")
@@ -110,7 +110,7 @@ class Viewer:
         return f"{self.address}#t={self.access.token}"
 
     def open_browser(self) -> bool:
-        """Open the link in the browser of this machine; False where there is none."""
+        """Open the link in a browser of this machine; False if it has none."""
         return webbrowser.open(self.url)
 
     def wait(self) -> None:
@@ -183,14 +183,14 @@ class Viewer:
             snapshot = answers.shown.snapshot
             if not snapshot.has_facts:
                 await self._busy.at_rest(_REST_S / 4, _REST_S)
-                with contextlib.suppress(WarpError, OSError, RuntimeError):  # who asks for them is told
+                with contextlib.suppress(WarpError, OSError, RuntimeError):  # a request for them reports it
                     await asyncio.wrap_future(self._pool.submit(snapshot.facts))
             await asyncio.sleep(0.5)
 
     async def _check_all(self, stop: asyncio.Event) -> None:
-        """Check episodes one after the other, as long as it is wanted, while nobody waits for anything else.
+        """Check episodes one after the other while no request is waiting.
 
-        A long episode takes seconds, and there is one interpreter: whoever looks meanwhile would feel it.
+        A long episode takes seconds of the one interpreter, which would delay requests.
         """
         answers = self._answers
         await self._first_rows(stop)
@@ -205,7 +205,7 @@ class Viewer:
             await asyncio.sleep(0.01 if more else 1.0)
 
     async def _first_rows(self, stop: asyncio.Event) -> None:
-        """Until somebody was shown rows of the list, or nobody comes."""
+        """Wait until a page has shown rows of the list, or none connects."""
         until = time.monotonic() + _FIRST_ROWS_S
         while not self._answers.is_listed and time.monotonic() < until and not stop.is_set():
             await asyncio.sleep(0.1)
@@ -220,7 +220,7 @@ class _Busy:
         self.asked_s = time.monotonic()
 
     async def at_rest(self, rest_s: float, most_s: float) -> None:
-        """Until nothing was asked for so long; at most so long, because somebody may always ask."""
+        """Wait until no request came for a while, at most for a fixed time."""
         until = time.monotonic() + most_s
         while (now := time.monotonic()) < until and (self.requests or now - self.asked_s < rest_s):
             await asyncio.sleep(rest_s / 4)
@@ -451,7 +451,7 @@ def view(
 ) -> Viewer:
     """Show episodes in the browser: an address, an Episode, Episodes or a Dataset; returns the running Viewer.
 
-    `index` is a vector file of the episodes for "moments like this"; one that is published with them or lies beside
+    `index` is a vector file of the episodes for "moments like this"; one published with them or stored beside
     them is found without it; `catalog` is where published datasets are looked for.
 
     In a notebook the viewer shows itself inline, elsewhere the browser is opened unless

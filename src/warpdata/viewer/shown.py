@@ -109,7 +109,7 @@ class ShownEpisodes:
         if not where.strip():
             return np.arange(len(self.ids), dtype=np.int64)
         _ = self.facts()  # read once, under the lock
-        # The condition is asked of positions, not of names: two episodes may have one name in a joined sequence.
+        # By position, not by name: two episodes of a joined sequence may have the same id.
         found = self.episodes.positions_where(where)
         return found.astype(np.int64)
 
@@ -128,7 +128,7 @@ class ShownEpisodes:
         return self._outliers or {}
 
     def listed(self, rows: Rows) -> list[dict[str, Any]]:
-        """What the list shows of these episodes; they are asked one by one until the table of all is made."""
+        """Rows of the list for these episodes; each is opened until the table of all is ready."""
         if not self.has_facts:
             found = [facts_of(self.episodes[int(row)]) for row in rows.tolist()]
             return [{name: each[name] for name in LISTED if name in each} for each in found]
@@ -148,7 +148,7 @@ def _order(values: NDArray[Any], *, descending: bool) -> Rows:
 
 
 def _told(snapshot: ShownEpisodes) -> tuple[Sequence[str], list[str], int]:
-    """What tells one moment from another."""
+    """State of the list, to detect changes."""
     return snapshot.ids, list(snapshot.unfinished), snapshot.edits
 
 
@@ -176,7 +176,7 @@ class Shown:
 
     @property
     def name(self) -> str:
-        """What to call it: the dataset with its version, or where it lies."""
+        """Display name: the dataset with its version, or the path."""
         if (dataset := self.published) is not None:
             return f"{dataset.id}@{dataset.version[:12]}"
         if self.address:
@@ -239,7 +239,7 @@ class Shown:
         return self._open_moments is not None
 
     def moments(self) -> Moments:
-        """The vector index, opened when it is first asked."""
+        """The vector index, opened at its first use."""
         if not self.has_moments or self._open_moments is None:
             raise NoMoments("there is no vector index of these episodes: make one with wd.TrajectoryIngestor")
         with self._lock:
@@ -248,7 +248,7 @@ class Shown:
             return self._moments
 
     def _folder(self) -> Path | None:
-        """Where it lies on this disk."""
+        """Its path on this disk, if it has one."""
         if self.root is not None:
             return self.root
         return Path(self.address) if self.address and os.path.exists(self.address) else None
@@ -318,7 +318,7 @@ class Shown:
 
 
 def edited(edits: Edits, op: str, ask: Mapping[str, Any]) -> Any:
-    """Make one edit that a page asked for; anything it lacks is a ValueError or KeyError."""
+    """Make one edit requested by a page; ValueError or KeyError for missing values."""
     if op in ("undo", "redo"):
         seq = ask.get("seq")
         return edits.redo() if op == "redo" else edits.undo(None if seq is None else int(seq))
@@ -339,7 +339,7 @@ def edited(edits: Edits, op: str, ask: Mapping[str, Any]) -> Any:
 
 
 def described(error: Exception) -> tuple[str, str]:
-    """An error as a page says it: what is wrong, and what to do."""
+    """Message and hint of an error."""
     if isinstance(error, WarpError):
         return str(error), error.hint
     return (str(error.args[0]) if isinstance(error, KeyError) and error.args else str(error)), ""

@@ -64,7 +64,7 @@ def _far_off(values: NDArray[np.float64]) -> list[int]:
         return []
     middle = float(np.median(known))
     away = np.abs(known - middle)
-    # Where more than half are the same, the mean deviation tells how far the others are.
+    # If more than half are equal, use the mean deviation.
     spread = float(np.median(away)) * 1.4826 or float(away.mean()) * 1.2533
     if not spread:
         return []
@@ -91,7 +91,7 @@ def sampled(signal: Signal) -> NDArray[np.float64]:
 
 
 def distribution(samples: Sequence[NDArray[np.float64]]) -> dict[str, Any]:
-    """How the values of a signal lie, channel by channel; episodes in which it has another width are left out."""
+    """Distribution of the values of a signal by channel; episodes with another width are left out."""
     width = samples[0].shape[1] if samples else 0
     taken = [each for each in samples if each.shape[1] == width]
     rows = np.concatenate(taken) if taken else np.empty((0, 0))

@@ -1,4 +1,4 @@
-"""Signals as plots see them: from few points whatever their length, and the record that holds at a time."""
+"""Signals for plots: a few points for any length, and the record that holds at a time."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ class Track:
         count = len(self.times) - 1
         if count < 3:
             return []
-        some = np.arange(0, count, -(-count // _SAMPLED))  # of very many, a sample says what is usual
+        some = np.arange(0, count, -(-count // _SAMPLED))  # a sample is enough for the usual pause
         limit = GAP_FACTOR * np.median(self.times[some + 1] - self.times[some])
         found: list[int] = []
         for start in range(0, count, _LOOKED_AT):
@@ -140,7 +140,7 @@ class Track:
 
 def _extremes(values: Values, starts: NDArray[np.int64]) -> tuple[Values, Values]:
     """The least and greatest value of each run, per channel; NaN only where nothing else is."""
-    # Several times quicker than fmin and fmax, which are asked only where a NaN would hide the rest of its run.
+    # Several times quicker than fmin and fmax, which are used only where a NaN would hide the rest of its run.
     least, most = np.minimum.reduceat(values, starts, axis=0), np.maximum.reduceat(values, starts, axis=0)
     if np.isnan(least).any():
         least, most = np.fmin.reduceat(values, starts, axis=0), np.fmax.reduceat(values, starts, axis=0)

@@ -24,7 +24,7 @@ from warpdata.convert.lerobot.statistics import QUANTILES, FrameCounts, of_rows
 from warpdata.convert.receipt import Note
 from warpdata.convert.set_notes import EpisodeNotes
 from warpdata.episodes.forms.content_sums import RowsSum
-from warpdata.episodes.forms.encode_cameras import RawCamera, encode_cameras
+from warpdata.episodes.forms.directory_copy import RawCamera, encode_cameras
 from warpdata.episodes.record.camera import VideoFile
 from warpdata.episodes.sources.encoded import EncodedRun, encoded_run
 from warpdata.episodes.sources.signals import VideoSignal

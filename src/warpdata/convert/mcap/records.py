@@ -1,4 +1,4 @@
-"""The messages of MCAP files, found in one pass from front to back; every checksum is compared.
+"""Index of the messages of MCAP files, made in one pass from front to back; every checksum is compared.
 
 The mcap library writes files but does not read them: its reader loads records and decompresses chunks without a bound,
 skips the checksums of attachments, cannot continue after damage, and is several times slower per message.
@@ -123,14 +123,14 @@ class McapLog(MessageLog):
         every = np.concatenate([np.empty(0, _MESSAGES), *self._contents.messages])
         every = every[np.argsort(every["channel"], kind="stable")]
         bounds = np.searchsorted(every["channel"], np.arange(1, len(self.channels)))
-        found = []
+        by_channel = []
         for channel, own in zip(self.channels, np.split(every, bounds), strict=False):
             if max(own["log"].max(initial=0), own["publish"].max(initial=0)) >= _MAX_TIME:
                 raise CorruptLayoutError(f"timestamp out of range in topic {channel.topic!r}", path=self.name)
             log_ns, publish_ns = own["log"].astype(np.int64), own["publish"].astype(np.int64)
             stamps, order = Stamps.sort(log_ns, publish_ns, own["sequence"])
-            found.append((stamps, own[order]))
-        return found
+            by_channel.append((stamps, own[order]))
+        return by_channel
 
     def stamps(self, channel: int) -> Stamps:
         """Times of the messages of a channel."""
@@ -204,7 +204,7 @@ class McapLog(MessageLog):
             stored = self._open(part.file).read(part.offset, part.offset + part.stored)
             records = np.frombuffer(_decompress(part, stored), np.uint8)
         self._cache[number] = records
-        total = sum(each.nbytes for each in self._cache.values())
+        total = sum(part_records.nbytes for part_records in self._cache.values())
         while total > _CACHE_BYTES and len(self._cache) > 1:
             total -= self._cache.popitem(last=False)[1].nbytes
         return records

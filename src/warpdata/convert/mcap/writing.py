@@ -22,7 +22,7 @@ from warpdata.convert.episode_files import write_episode_files
 from warpdata.convert.exporting import source_id
 from warpdata.convert.kept_values import packed, unpacked
 from warpdata.convert.messages.encoding import SignalTopic
-from warpdata.convert.messages.episode import ATTACHMENTS, KEPT
+from warpdata.convert.messages.episode import ATTACHMENT_KEYS, ATTACHMENTS, KEPT
 from warpdata.convert.messages.log import Attachment, LogChannel
 from warpdata.convert.messages.own import OWN, RECEIPT
 from warpdata.convert.messages.restored import RestoredTopic, restore_topic
@@ -83,8 +83,8 @@ def _write_file(
             writer.add_message(
                 numbers[message.channel], message.log_ns, message.data, message.publish_ns, message.sequence
             )
-        for each in parts.attachments:
-            writer.add_attachment(each.create_ns, each.log_ns, each.name, each.media_type, each.data)
+        for file in parts.attachments:
+            writer.add_attachment(file.create_ns, file.log_ns, file.name, file.media_type, file.data)
         for name, values in parts.metadata:
             writer.add_metadata(name, dict(values))
         if receipt is not None:
@@ -143,7 +143,9 @@ class _Parts:
         try:
             self._restored = self._restore_topics()
             self.attachments = self._restore_attachments()
-            stored = [(str(each["name"]), dict(each["metadata"])) for each in self._kept.get("metadata", ())]
+            stored = [
+                (str(record["name"]), dict(record["metadata"])) for record in self._kept.get("metadata", ())
+            ]
         except _INVALID_METADATA as error:
             raise CorruptLayoutError(
                 f"corrupted metadata of an imported recording ({error!r})", path=episode.source.place
@@ -204,8 +206,8 @@ class _Parts:
             return []
         self.notes[ATTACHMENTS] = note_of(signal)
         return [
-            Attachment(each["name"], each["media_type"], each["log_ns"], each["create_ns"], value)
-            for each, (value, _) in zip(stated, signal, strict=True)
+            Attachment(**{key: about[key] for key in ATTACHMENT_KEYS}, data=data)
+            for about, (data, _) in zip(stated, signal, strict=True)
         ]
 
     def streams(self) -> list[Iterator[_Message]]:

@@ -1,1 +1,1 @@
-"""Recorded messages as episodes, whatever they were recorded with: topics, their types, and what a field becomes."""
+"""Recordings of messages as episodes, and back: topics, decoders of their types, signals of their fields."""

@@ -61,25 +61,22 @@ class _Layout:
 
     size: int
     order: str
-    head: bytes
-    length_offsets: Ints
-    lengths: NDArray[np.uint32]
+    offsets: Ints
+    """Of the bytes that all messages of the layout share: the encapsulation and all lengths."""
+    shared: NDArray[np.uint8]
     leaves: dict[str, _Leaf]
     tail: str | None
-    """The bytes at the very end, whose length is not part of the layout."""
-    tail_offset: int
+    """The bytes after `size`; their length, which is the last four bytes before, is not part of the layout."""
 
     def select(self, messages: Payloads, rows: Ints) -> NDArray[np.bool_]:
         """Which of these messages have this layout."""
         starts, sizes = messages.starts[rows], messages.sizes[rows]
         mask: NDArray[np.bool_] = sizes >= self.size if self.tail is not None else sizes == self.size
-        offsets = np.concatenate([np.arange(2), (self.length_offsets[:, None] + np.arange(4)).reshape(-1)])
-        expected = np.frombuffer(self.head + self.lengths.astype(f"{self.order}u4").tobytes(), np.uint8)
         candidates = np.flatnonzero(mask)
-        step = max(1, _COMPARED_BYTES // len(offsets))
+        step = max(1, _COMPARED_BYTES // len(self.offsets))
         for low in range(0, len(candidates), step):
             some = candidates[low : low + step]
-            mask[some] = (messages.data[starts[some][:, None] + offsets] == expected).all(axis=1)
+            mask[some] = (messages.data[starts[some][:, None] + self.offsets] == self.shared).all(axis=1)
         return mask
 
     def read(self, messages: Payloads, rows: Ints) -> dict[str, Values]:
@@ -110,7 +107,7 @@ class _Layout:
         return values
 
     def _read_tails(self, messages: Payloads, rows: Ints, matrix: Matrix) -> list[memoryview]:
-        raw = np.ascontiguousarray(matrix[:, self.tail_offset : self.tail_offset + 4])
+        raw = np.ascontiguousarray(matrix[:, -4:])
         sizes = raw.view(f"{self.order}u4").reshape(-1).astype(np.int64)
         rest = messages.sizes[rows] - self.size - sizes
         if ((rest < 0) | (rest > _MAX_PADDING)).any():
@@ -173,7 +170,7 @@ class _Walk:
             raise FormatError("message is not CDR", path=path)
         self._order, self._max_align = _ENCODINGS[data[0], data[1]]
         self._at = _HEAD_BYTES
-        self._lengths: list[tuple[int, int]] = []
+        self._length_offsets: list[int] = []
         self._slot_count = 0
         self._tail_offset = -1
         self._leaves: dict[str, _Leaf] = {}
@@ -185,14 +182,12 @@ class _Walk:
         rest = len(self._data) - self._at
         if rest > _MAX_PADDING:
             raise CorruptLayoutError(f"message has {rest} bytes more than its type", path=self._path)
-        offsets, lengths = np.array(self._lengths, np.int64).reshape(-1, 2).T
-        has_tail = self._tail_offset >= 0
-        size = self._tail_offset + 4 if has_tail else len(self._data)
-        tail = self._tail if has_tail else None
-        head = self._data[:2]
-        return _Layout(
-            size, self._order, head, offsets, lengths.astype(np.uint32), self._leaves, tail, self._tail_offset
-        )
+        lengths = np.array(self._length_offsets, np.int64)
+        offsets = np.concatenate([np.arange(2), (lengths[:, None] + np.arange(4)).reshape(-1)])
+        shared = np.frombuffer(self._data, np.uint8)[offsets]
+        if self._tail_offset < 0:
+            return _Layout(len(self._data), self._order, offsets, shared, self._leaves, None)
+        return _Layout(self._tail_offset + 4, self._order, offsets, shared, self._leaves, self._tail)
 
     def _walk_struct(self, struct: Struct, prefix: str, dims: tuple[int, ...]) -> None:
         if not struct.fields:
@@ -238,7 +233,7 @@ class _Walk:
         if is_tail:
             self._tail_offset = at
         else:
-            self._lengths.append((at, length))
+            self._length_offsets.append(at)
         return length
 
     def _skip(self, align: int, size: int) -> int:

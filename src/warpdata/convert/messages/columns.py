@@ -97,7 +97,7 @@ def summarize(values: Values) -> FieldSummary:
             else FieldSummary("texts", count=count)
         )
     if types == {np.ndarray}:
-        summaries = [FieldSummary("numbers", each.dtype.str, each.shape, each.size, 1) for each in values]
+        summaries = [FieldSummary("numbers", array.dtype.str, array.shape, array.size, 1) for array in values]
         merged = summaries[0]
         for summary in summaries[1:]:
             merged = merged.merge(summary)

@@ -21,16 +21,17 @@ from warpdata.convert.plain_names import plain_name
 from warpdata.episodes.collection.episodes import EpisodesSource
 from warpdata.errors import BlobNotFoundError, WarpError, nearest
 from warpdata.timeline.episode import Episode
-from warpdata.timeline.lazy_signals import LazySignals
+from warpdata.timeline.lazy_signals import LazySignals, ReadOnlyDict
 from warpdata.timeline.memory import ArraySignal
 from warpdata.timeline.meta import OBJECT, Role, SignalMeta
-from warpdata.timeline.readonly import ReadOnlyDict
 from warpdata.timeline.signal import Signal
 from warpdata.timeline.source import EpisodeSource
 
 KEPT = "messages"
 """Key in the metadata of an episode: channels, schemas and other records of the recording."""
 ATTACHMENTS = "message.attachments"
+"""Signal with the data of attachments; the rest of them is metadata."""
+ATTACHMENT_KEYS = ("name", "media_type", "log_ns", "create_ns")
 
 FindRecordings = Callable[[Place], Mapping[str, list[str]]]
 """Files of every recording by its id; one empty name if the place itself is the file."""
@@ -179,13 +180,7 @@ class MessageSource(Reopens, EpisodeSource):
                 schemas.append(schema)
             channels.append(_describe_topic(topic, schemas.index(schema)))
         attachments = [
-            {
-                "name": each.name,
-                "media_type": each.media_type,
-                "log_ns": each.log_ns,
-                "create_ns": each.create_ns,
-            }
-            for each in self._log.attachments
+            {key: getattr(attachment, key) for key in ATTACHMENT_KEYS} for attachment in self._log.attachments
         ]
         kept = {
             **self._log.about,
@@ -205,11 +200,10 @@ class MessageSource(Reopens, EpisodeSource):
     def _open_attachments(self, _name: str) -> Signal:
         attachments = self._log.attachments
         data = np.empty(len(attachments), object)
-        data[:] = [each.data for each in attachments]
+        data[:] = [attachment.data for attachment in attachments]
         steps = np.arange(len(attachments))
-        times = (
-            np.maximum.accumulate(np.array([each.log_ns for each in attachments], np.int64) - steps) + steps
-        )
+        log_ns = np.array([attachment.log_ns for attachment in attachments], np.int64)
+        times = np.maximum.accumulate(log_ns - steps) + steps
         return ArraySignal(times, data, SignalMeta(OBJECT, (), "bytes", role="other"))
 
 

@@ -271,18 +271,21 @@ def _detect_pixels(fields: Mapping[str, Any], payload: Payload | None, _path: st
     numbers = [fields.get(name) for name in ("height", "width", "step")]
     numbers.append(fields.get("is_bigendian", np.zeros(len(values), np.uint8)))
     layouts: set[tuple[int, ...]] = set()
-    if all(isinstance(each, np.ndarray) and each.ndim == 1 and each.dtype.kind in "iub" for each in numbers):
-        layouts = set(zip(*(np.asarray(each).tolist() for each in numbers), strict=True))
+    if all(
+        isinstance(column, np.ndarray) and column.ndim == 1 and column.dtype.kind in "iub"
+        for column in numbers
+    ):
+        layouts = set(zip(*(np.asarray(column).tolist() for column in numbers), strict=True))
     if len(encodings) != 1 or len(layouts) != 1 or not encodings <= _PIXELS.keys():
         raise FormatError("images have several sizes or encodings")
     height, width, step, is_big_endian = layouts.pop()
     pixels = Pixels(encodings.pop(), height, width, step, bool(is_big_endian))
-    found = Payload("data", "pixels", is_base64, pixels=pixels)
-    if height < 1 or width < 1 or step < pixels.row_bytes or (payload is not None and payload != found):
+    result = Payload("data", "pixels", is_base64, pixels=pixels)
+    if height < 1 or width < 1 or step < pixels.row_bytes or (payload is not None and payload != result):
         raise FormatError("images have several sizes or encodings")
-    if any(len(found.content(value)) != height * step for value in values):
+    if any(len(result.content(value)) != height * step for value in values):
         raise FormatError("size of an image does not match its height and step")
-    return found
+    return result
 
 
 _DETECTORS = {

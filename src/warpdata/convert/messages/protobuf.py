@@ -42,8 +42,8 @@ class _Leaf(NamedTuple):
             return None
         values: Iterable[Any] = [message]
         for name, is_repeated in self.path:
-            found = (getattr(value, name) for value in values)
-            values = [item for items in found for item in items] if is_repeated else list(found)
+            members = [getattr(value, name) for value in values]
+            values = [item for items in members for item in items] if is_repeated else members
         return tuple(values) if self.dtype is None else np.array(values, self.dtype)
 
 

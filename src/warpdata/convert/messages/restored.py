@@ -95,7 +95,7 @@ class RestoredTopic(MessageLog):
         for field in topic.signal_names():
             base = f"{topic.base}/{plain_name(field)}"
             candidates = [base, *(f"{base}.{number}" for number in range(2, 6))]
-            name = next((each for each in candidates if each in episode.signals), None)
+            name = next((candidate for candidate in candidates if candidate in episode.signals), None)
             if name is None or not np.array_equal(episode[name].timestamps, topic.read_times()):
                 return False
             is_content = self._payload is not None and field == self._payload.field

@@ -84,7 +84,7 @@ def open_decoder(channel: LogChannel, path: str) -> Decoder:
 
 
 class Topic(Reopens):
-    """The messages of one channel; fields are found by decoding all messages once, on first use."""
+    """The messages of one channel; fields follow from decoding all messages once, on first use."""
 
     def __init__(
         self,
@@ -145,7 +145,9 @@ class Topic(Reopens):
     def fields(self) -> dict[str, FieldSummary]:
         """Summaries of all fields except the payload."""
         summaries, payload = self._survey
-        return {name: each for name, each in summaries.items() if payload is None or name != payload.field}
+        return {
+            name: summary for name, summary in summaries.items() if payload is None or name != payload.field
+        }
 
     @property
     def payload(self) -> Payload | None:
@@ -201,7 +203,7 @@ class Topic(Reopens):
         return "header" if self._time == "header" and self._stamp_fields() is not None else "log"
 
     def _stamp_fields(self) -> tuple[str, str] | None:
-        scalars = {name for name, each in self.fields.items() if each.kind == "numbers" and not each.shape}
+        scalars = {name for name, field in self.fields.items() if field.kind == "numbers" and not field.shape}
         return next((pair for pair in _HEADER_STAMPS if scalars.issuperset(pair)), None)
 
     def _read_header_times(self) -> NDArray[np.int64]:
@@ -345,12 +347,12 @@ class Topic(Reopens):
     @property
     def static(self) -> dict[str, Any]:
         """Lists of names that are the same in every message."""
-        return {name: list(each.names) for name, each in self.fields.items() if each.kind == "names"}
+        return {name: list(field.names) for name, field in self.fields.items() if field.kind == "names"}
 
     @property
     def skipped(self) -> dict[str, str]:
         """Fields that no signal can hold, with the reason; they are in the messages."""
-        return {name: each.reason for name, each in self.fields.items() if each.kind == "skipped"}
+        return {name: field.reason for name, field in self.fields.items() if field.kind == "skipped"}
 
     def _choose_role(self, name: str, kind: str) -> Role:
         return self._role or guess_role(name, kind).role

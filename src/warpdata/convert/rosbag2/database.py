@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import shutil
 import sqlite3
@@ -19,7 +20,15 @@ from warpdata.bytekit.io.folders import RangeFile
 from warpdata.bytekit.lazy import cached_property
 from warpdata.convert.messages.cdr import CdrDecoder
 from warpdata.convert.messages.definitions import parse_definition, ros_definition
-from warpdata.convert.messages.log import MAX_MESSAGE_BYTES, Ints, LogChannel, MessageLog, Payloads, Stamps
+from warpdata.convert.messages.log import (
+    MAX_MESSAGE_BYTES,
+    Ints,
+    LogChannel,
+    MessageLog,
+    Payloads,
+    Stamps,
+    name_path,
+)
 from warpdata.convert.place import Place
 from warpdata.errors import (
     BadMagicError,
@@ -106,27 +115,23 @@ class BagLog(MessageLog):
         folder = tempfile.mkdtemp(prefix="warp-bag-")
         weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
         target = Path(folder) / "bag.db3"
-        reader = self._place.open(self._files[file])
-        size, limit = None, max(1 << 24, reader.size * _MAX_FILE_RATIO)
-        try:
+        with (
+            name_path(self._path(file)),
+            contextlib.closing(self._place.open(self._files[file])) as reader,
+            map_os_errors(target),
+            open(target, "wb") as out,
+        ):
             source = io.BufferedReader(RangeFile(reader))
-            if is_compressed:
-                size = zstd_frame_size(reader.read(0, min(reader.size, _ZSTD_HEAD_BYTES)))
-                if size is not None and size > limit:
-                    raise LimitExceededError(
-                        f"decompressed size {size} of {reader.size} bytes (limit {limit})"
-                    )
-            with map_os_errors(target), open(target, "wb") as out:
-                if is_compressed:
-                    out.writelines(decoded_zstd_pieces(source, limit))
-                else:
-                    shutil.copyfileobj(source, out, _COPY_BYTES)
-                if is_compressed and out.tell() < (size or 1):
-                    raise TruncatedError(f"compressed file is cut: expected {size} bytes, got {out.tell()}")
-        except WarpError as error:
-            raise type(error)(error.message, path=self._path(file), hint=error.hint) from None
-        finally:
-            reader.close()
+            if not is_compressed:
+                shutil.copyfileobj(source, out, _COPY_BYTES)
+                return target
+            limit = max(1 << 24, reader.size * _MAX_FILE_RATIO)
+            size = zstd_frame_size(reader.read(0, min(reader.size, _ZSTD_HEAD_BYTES)))
+            if size is not None and size > limit:
+                raise LimitExceededError(f"decompressed size {size} of {reader.size} bytes (limit {limit})")
+            out.writelines(decoded_zstd_pieces(source, limit))
+            if out.tell() < (size or 1):
+                raise TruncatedError(f"compressed file is cut: expected {size} bytes, got {out.tell()}")
         return target
 
     # Topics.
@@ -136,18 +141,20 @@ class BagLog(MessageLog):
         """Name, type and serialization -> number of the topic in each file."""
         topics: dict[tuple[str, str, str], dict[int, int]] = {}
         for file in range(len(self._files)):
-            for number, name, kind, form in self._select(file, _TOPICS):
-                if not isinstance(number, int) or not all(
-                    isinstance(each, str) for each in (name, kind, form)
-                ):
+            for number, *texts in self._select(file, _TOPICS):
+                if not isinstance(number, int) or not all(isinstance(text, str) for text in texts):
                     raise CorruptLayoutError("corrupted topic of a bag", path=self._path(file))
-                forms = {form, self._stated_topics.get(name, {}).get("serialization_format") or "cdr"}
-                if forms != {"cdr"}:
-                    raise FormatError(
-                        f"unsupported serialization {min(forms - {'cdr'}, key=str)!r} of topic {name!r}",
-                        path=self._path(file),
-                        hint="Only CDR can be read: convert the bag with the program that wrote it.",
-                    )
+                name, kind, form = texts
+                for encoding in (
+                    form,
+                    self._stated_topics.get(name, {}).get("serialization_format") or "cdr",
+                ):
+                    if encoding != "cdr":
+                        raise FormatError(
+                            f"unsupported serialization {encoding!r} of topic {name!r}",
+                            path=self._path(file),
+                            hint="Only CDR can be read: convert the bag with the program that wrote it.",
+                        )
                 topics.setdefault((name, kind, form), {})[file] = number
         return topics
 
@@ -247,7 +254,5 @@ class BagLog(MessageLog):
             raise CorruptLayoutError("message of a bag is not bytes", path=self._path(file))
         if str(self._stated.get("compression_mode") or "").upper() != "MESSAGE":
             return stored
-        try:
+        with name_path(self._path(file)):
             return decode_zstd_bounded(stored, min(MAX_MESSAGE_BYTES, max(1 << 20, len(stored) << 10)))
-        except WarpError as error:
-            raise type(error)(error.message, path=self._path(file), hint=error.hint) from None

@@ -1,8 +1,8 @@
 """What is wrong with an episode beside the others of its set: odd lengths, returns, motions, mixed up channels, copies.
 
 An episode is compared with those of the same task where enough name it; all others are one group. What is odd stands
-alone: what several episodes share is usual, so tasks that nobody named, failures, and joints that some episodes leave
-alone are no findings. Episodes that lack a signal, or have it in another shape, are left out of what is said of it.
+alone: what several episodes share is usual, so unnamed tasks, failures, and joints that some episodes leave
+alone are no findings. Episodes that lack a signal, or have it in another shape, are left out there.
 """
 
 from __future__ import annotations
@@ -33,9 +33,10 @@ SET_RULES = {
     "dead-channel": "a channel hardly moves where it moves in the others",
     "swapped-channels": "two channels look like each other's in all other episodes",
     "time-shift": "what a camera shows moves earlier or later than the state, unlike in the others",
+    "odd-view": "a camera shows something else than in the others: covered, exchanged, turned or in other colours",
     "near-duplicate": "two episodes are nearly the same recording",
 }
-"""Rule id -> what it says; all are warnings."""
+"""Rule id -> description; all are warnings."""
 
 MIN_EPISODES = 8
 """In a smaller set nothing can be called usual."""
@@ -52,7 +53,7 @@ _COMPANY, _COMPANY_SHARE = 3, 0.1
 _ODD_SHARE = 0.2
 """Where more of them stand alone, none of them is odd."""
 _CORE, _CORE_SHARE = 5, 0.5
-"""The densest half says how far values usually are from each other: other tasks beside it do not widen it."""
+"""The densest half gives the usual distance of values: other tasks beside it do not widen it."""
 _GAP, _WIDE_GAP = 3.0, 5.0
 """So many deviations without a value are between what is usual and what is odd; more where many channels are tried."""
 _FEW = 8.0
@@ -64,6 +65,9 @@ _RETURN_SHARE, _RETURN_GAP = 0.25, 4.0
 _STATE_SHARE = 0.25
 _GRAINS = 4
 _DEAD_SHARE, _LITTLE_SHARE = 0.02, 0.15
+_NO_STROKE, _FULL_STROKE = 0.25, 0.8
+"""A channel that makes nearly the same stroke in all other episodes, such as a gripper, never makes it."""
+_VIEW_FACTOR = 2.5
 _STUCK_SHARE = 0.3
 _SWAP_FAR, _LEAST_SPREAD = 2.0, 0.05
 """So many times as far as any usual course from its own kind; courses that are repeated exactly still have a spread."""
@@ -126,7 +130,7 @@ class SetMember:
 
 
 class EpisodeSet:
-    """Remembers a little of each episode, then says which do not belong."""
+    """Remembers a little of each episode, then names those that do not belong."""
 
     def __init__(self) -> None:
         self._members: list[SetMember] = []
@@ -185,6 +189,7 @@ class _Alike:
         yield from self._final_states(cut, known)
         yield from (each for each in self._jerks() if each.episode not in cut)
         yield from self._shifts()
+        yield from self._views()
 
     def usual_constants(self) -> Iterator[tuple[str, str, int]]:
         """Episode, signal and channel that never changes there, and neither in several others, though it can."""
@@ -277,8 +282,13 @@ class _Alike:
             still = (std < _DEAD_SHARE * usual) & (usual > 0)
             # One that is exactly constant is named by the rule for those, unless a constant is a choice.
             dead = still & ((std > 0) | tracks[0].is_action) & (still.sum(0) < _company(len(tracks)))
-            # Where others move little, one that moves less has less far to go: goals lie in all directions.
+            # Where others move little, one that moves less has less far to go: goals are in all directions.
             dead &= np.where(still, np.inf, std).min(0) > _LITTLE_SHARE * usual
+            stroke = np.stack([each.extent for each in tracks])
+            full = np.median(stroke, axis=0)
+            never = (stroke < _NO_STROKE * full) & (std > 0)
+            is_alone = (never.sum(0) == 1) & (np.where(never, np.inf, stroke).min(0) > _FULL_STROKE * full)
+            dead |= never & is_alone
             coarse = self._hardly(tracks).sum(0) > 1
             for channel in [] if tracks[0].is_action else np.flatnonzero(~coarse).tolist():
                 stuck = np.array([each.stuck[channel] for each in tracks])
@@ -327,6 +337,27 @@ class _Alike:
                     text = f"shows what happens {abs(late):.2f} s {'late' if late > 0 else 'early'}"
                     yield self._found("time-shift", at, name, text, seconds=late)
 
+    def _views(self) -> Iterator[SetFinding]:
+        """Cameras whose mean picture is far from the mean picture of the others."""
+        cameras: dict[tuple[str, int], list[int]] = defaultdict(list)
+        for at, member in enumerate(self._members):
+            for name, sight in member.sights.items():
+                cameras[name, sight.views.shape[1]].append(at)
+        for (name, _), chosen in sorted(cameras.items()):
+            if len(chosen) < MIN_EPISODES:
+                continue
+            means = np.stack(
+                [self._members[at].sights[name].views.mean(0, dtype=np.float64) for at in chosen]
+            )
+            away = np.sqrt(((means - np.median(means, axis=0)) ** 2).mean(1))
+            floor = max(float(np.median(away)), 1.0)
+            for position in _alone(np.log(away + floor), least=np.log(_VIEW_FACTOR)):
+                if away[position] > floor:
+                    text = (
+                        f"differs from the others by {away[position]:.0f} of 255, they by about {floor:.0f}"
+                    )
+                    yield self._found("odd-view", chosen[position], name, text, away=away[position])
+
     def copies(self) -> Iterator[SetFinding]:
         """Episodes that are nearly the same recording as one before them."""
         vectors = self._shapes()
@@ -339,11 +370,11 @@ class _Alike:
         dimension = np.log(0.5) / min(float(np.median(np.log(np.maximum(share, 1e-12)))), -5e-3)
         is_close = (share < _COPY_NEXT) & (len(share) * share**dimension < _COPY_CHANCE)
         seconds = [max(each.seconds, 1e-9) for each in self._members]
-        said = set()
+        reported = set()
         for at, (away, _, other) in enumerate(distance):
             is_as_long = abs(np.log(seconds[at] / seconds[other])) <= _COPY_LENGTH
-            if (away <= limit or is_close[at]) and is_as_long and (other, at) not in said:
-                said.add((at, other))
+            if (away <= limit or is_close[at]) and is_as_long and (other, at) not in reported:
+                reported.add((at, other))
                 first, second = sorted((at, other))
                 text = f"nearly the same recording as {self._members[first].name}"
                 yield self._found(

@@ -1,4 +1,4 @@
-"""How late a camera is: a model of the set says from a picture what the state is, and when the state was that."""
+"""The delay of a camera: a model of the set predicts the state from a picture, and finds when the state was that."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _MAX_LAG_S, _MAX_LAG_SHARE, _LAG_STEPS = 1.5, 0.3, 91
 _RIDGE = 1e-2
 _AS_WELL = 1.5
 MIN_EXPLAINED = 0.5
-"""A model that explains less of a channel of the state than this says nothing of it, nor of time."""
+"""A model that explains less of a channel of the state than this is not used."""
 
 Floats = NDArray[np.float64]
 
@@ -57,7 +57,7 @@ def _lags_to_try(sights: Sequence[Sight]) -> Floats:
 
 
 def look(camera: Signal, states: Sequence[Signal]) -> Sight | None:
-    """What is remembered of a camera beside its states; None of one too short to say anything."""
+    """What is remembered of a camera beside its states; None of one that is too short."""
     if len(camera) < MIN_VIEWS or not states:
         return None
     rows = np.unique(np.linspace(0, len(camera) - 1, min(_MAX_VIEWS, len(camera))).astype(np.int64))
@@ -80,7 +80,7 @@ def look(camera: Signal, states: Sequence[Signal]) -> Sight | None:
 
 
 def lags_of(sights: Sequence[Sight]) -> list[Lag] | None:
-    """The lag of each camera, if pictures of this set tell the state at all; else None."""
+    """The lag of each camera, if pictures of this set show the state at all; else None."""
     centre, scale = _spread(np.concatenate([each.state for each in sights]))
     moving = scale > 1e-9
     if not moving.any():
@@ -91,19 +91,19 @@ def lags_of(sights: Sequence[Sight]) -> list[Lag] | None:
         np.c_[(each.views - middle) / np.where(width > 1e-6, width, 1.0), np.ones(len(each.views))]
         for each in sights
     ]
-    said_of = _said_by_others(seen, wanted)
-    said, truth = np.concatenate(said_of), np.concatenate(wanted)
-    # A camera does not show every joint: those it shows best say when it was taken, others only move along with them.
-    left = ((said - truth) ** 2).sum(0) / np.maximum(((truth - truth.mean(0)) ** 2).sum(0), 1e-12)
+    predictions = _predict_by_others(seen, wanted)
+    predicted, truth = np.concatenate(predictions), np.concatenate(wanted)
+    # A camera does not show every joint: those it shows best give its time, others only move along with them.
+    left = ((predicted - truth) ** 2).sum(0) / np.maximum(((truth - truth.mean(0)) ** 2).sum(0), 1e-12)
     if left.min() > 1 - MIN_EXPLAINED:
         return None
     is_shown = left <= _AS_WELL * left.min()
     shown, tried = np.flatnonzero(moving)[is_shown], _lags_to_try(sights)
     lags = []
-    for sight, every in zip(sights, said_of, strict=True):
-        said = every[:, is_shown]
+    for sight, every in zip(sights, predictions, strict=True):
+        predicted = every[:, is_shown]
         state = (sight.state[:, shown] - centre[shown]) / scale[shown]
-        curve = np.array([_explained(sight, state, said, lag) for lag in tried])
+        curve = np.array([_explained(sight, state, predicted, lag) for lag in tried])
         lags.append(Lag(float(tried[curve.argmax()]), float(curve.max()), tried, curve))
     return lags
 
@@ -129,8 +129,8 @@ def _state_at(sight: Sight, times_s: Floats, centre: Floats, scale: Floats) -> F
     return (np.stack(columns, 1) - centre) / np.where(scale > 1e-9, scale, 1.0)
 
 
-def _said_by_others(seen: Sequence[Floats], wanted: Sequence[Floats]) -> list[Floats]:
-    """What the pictures of each episode say of the state by a model of the others: one of its own has learnt its lag.
+def _predict_by_others(seen: Sequence[Floats], wanted: Sequence[Floats]) -> list[Floats]:
+    """The state by a model of the other episodes: a model of its own would have learnt its lag.
 
     Least squares with a little ridge, so that tiles that hardly change do not decide.
     """
@@ -144,7 +144,7 @@ def _said_by_others(seen: Sequence[Floats], wanted: Sequence[Floats]) -> list[Fl
     ]
 
 
-def _explained(sight: Sight, state: Floats, said: Floats, lag_s: float) -> float:
+def _explained(sight: Sight, state: Floats, predicted: Floats, lag_s: float) -> float:
     """The share of the state's variance that the pictures explain if they are late by `lag_s`."""
     times = sight.times_s - lag_s
     inside = (times >= 0) & (times <= sight.state_times_s[-1])
@@ -152,4 +152,4 @@ def _explained(sight: Sight, state: Floats, said: Floats, lag_s: float) -> float
         return -np.inf
     truth = np.stack([np.interp(times[inside], sight.state_times_s, column) for column in state.T], 1)
     spread = ((truth - truth.mean(0)) ** 2).sum()
-    return float(1.0 - ((said[inside] - truth) ** 2).sum() / spread) if spread else -np.inf
+    return float(1.0 - ((predicted[inside] - truth) ** 2).sum() / spread) if spread else -np.inf

@@ -1,4 +1,4 @@
-"""Look for what is wrong with recorded episodes: rules with stable ids, each finding says where."""
+"""Look for what is wrong with recorded episodes: rules with stable ids; each finding has its place."""
 
 from __future__ import annotations
 
@@ -34,7 +34,10 @@ RULES: dict[str, tuple[str, str]] = {
     "edits": (DAMAGED, "a line of edits.jsonl is damaged"),
     "gap": (WARNING, "a pause is more than five times the usual one"),
     "jitter": (WARNING, "pauses deviate by more than a quarter of the usual one"),
-    "frozen-camera": (WARNING, "a camera repeats one image for a second or longer"),
+    "frozen-camera": (
+        WARNING,
+        "a camera repeats one image for half a second or longer while something moves",
+    ),
     "nan": (WARNING, "values are NaN or infinite"),
     "constant-channel": (WARNING, "a channel never changes"),
     "no-actions": (WARNING, "no signal of the episode is an action"),
@@ -44,13 +47,23 @@ RULES: dict[str, tuple[str, str]] = {
         WARNING,
         "times that a shard of another program holds do not increase: read it by step",
     ),
+    "repeated-frames": (WARNING, "a camera shows most images several times: its rate is lower than recorded"),
     "interrupted": (INFO, "the recording ended by an exception or was salvaged"),
     **{rule: (WARNING, text) for rule, text in SET_RULES.items()},
 }
-"""Rule id -> (severity, what it says). Ids are append-only: programs match on them."""
+"""Rule id -> (severity, description). Ids are append-only: programs match on them."""
 
 _JITTER_SHARE = 0.25
-_FROZEN_S = 1.0
+_FROZEN_S = 0.5
+_REPEATED_SHARE, _REPEATED_RUN = 0.5, 8
+"""Images that repeat the one before, evenly: a scene at rest repeats one for longer."""
+_MOVED_SHARE, _MOVED_STEPS = 0.1, 6.0
+"""A signal moves where it changes by this share of its range, and by more than its usual steps, which may be noise."""
+_IRREGULAR_SHARE, _IRREGULAR_FACTOR = 0.05, 3.0
+"""Signals recorded on change have no rate: many long pauses, or pauses that differ by this factor."""
+_USUAL, _USUAL_SHARE = 3, 0.3
+"""What so many episodes, and this share of a set, have in common is usual: one line for the set."""
+_PER_SET = ("gap", "jitter", "frozen-camera", "repeated-frames", "constant-channel", "no-actions", "nan")
 _MIN_RECORDS = 10
 _ACTION_WORDS = ("action", "command", "cmd", "ctrl", "control", "target")
 _MAY_STAY = ("action", "reward", "terminated", "truncated", "event", "other")
@@ -124,9 +137,10 @@ class Group:
 
     def to_json(self) -> dict[str, Any]:
         """The group for a program."""
+        names = [name for each in self.findings for name in each.details.get("episodes", [each.episode])]
         return {
             "rule": self.rule, "severity": self.severity, "signal": self.signal,
-            "count": len(self.findings), "episodes": [each.episode for each in self.findings],
+            "count": len(names), "episodes": names,
         }  # fmt: skip
 
 
@@ -148,7 +162,7 @@ def merged(reports: Iterable[Report]) -> Report:
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """A signal that is being checked: where findings say they were made, and what the episode states of it."""
+    """A signal that is being checked: the place of its findings, and its entry in the metadata."""
 
     episode: str
     signal: str
@@ -171,15 +185,27 @@ def set_findings(beside: EpisodeSet) -> list[Finding]:
     ]
 
 
-def without_usual(findings: Iterable[Finding], beside: EpisodeSet) -> list[Finding]:
-    """Findings without those of channels that never change in several episodes of the set, though they can."""
+def without_usual(findings: Iterable[Finding], beside: EpisodeSet, episodes: int) -> list[Finding]:
+    """Findings of single episodes that are odd in their set; what is usual there is one line for the set.
+
+    Channels that never change in several episodes, though they can, are no findings.
+    """
     usual = beside.usual_constants()
-    return [
-        each
-        for each in findings
-        if each.rule != "constant-channel"
-        or any((each.episode, each.signal, c) not in usual for c in each.details["channels"])
-    ]
+    odd: dict[tuple[str, str | None], list[Finding]] = {}
+    for each in findings:
+        if each.rule != "constant-channel" or any(
+            (each.episode, each.signal, channel) not in usual for channel in each.details["channels"]
+        ):
+            odd.setdefault((each.rule, each.signal), []).append(each)
+    kept: list[Finding] = []
+    for (rule, signal), alike in odd.items():
+        names = list(dict.fromkeys(each.episode for each in alike))
+        if rule not in _PER_SET or len(names) < max(_USUAL, _USUAL_SHARE * episodes):
+            kept += alike
+            continue
+        text = f"in {len(names)} of {episodes} episodes, such as {names[0]}: {alike[0].message}"
+        kept.append(Finding(rule, INFO, "", signal, text, {"episodes": names}))
+    return kept
 
 
 def check_opened(
@@ -191,7 +217,7 @@ def check_opened(
 ) -> Iterator[Finding]:
     """Everything wrong with an episode of any form, also that it cannot be opened.
 
-    `beside` is told what is remembered of it, to compare it with others.
+    `beside` gets what is remembered of it, to compare it with others.
     """
     try:
         episode = opened()
@@ -233,7 +259,7 @@ def _check_documents(episode: Episode, name: str) -> Iterator[Finding]:
 
 
 def _described(episode: Episode) -> Mapping[str, Any]:
-    """What the metadata says of each signal; nothing where it is damaged or of another writer."""
+    """Signal entries of the metadata; empty if it is damaged or foreign."""
     try:
         found = episode.meta.get("signals")
     except FormatError:
@@ -255,7 +281,7 @@ def _check_signal(episode: Episode, place: _Place, *, deep: bool) -> Iterator[Fi
                 yield place.found("video-index", text, frames=frames, rows=rows)
             signal.check()
         if is_camera(signal.meta):
-            yield from _check_camera(place, signal, deep=deep)
+            yield from _check_camera(episode, place, signal, deep=deep)
         if signal.meta.is_object:
             signal.values()
         elif signal.meta.kind != "image":
@@ -278,13 +304,16 @@ def _check_clock(place: _Place, signal: Signal) -> Iterator[Finding]:
     if found["count"] < _MIN_RECORDS or signal.meta.is_object:
         return
     usual = found["usual_pause_ns"]
+    pauses = ns_between(signal.timestamps[1:], signal.timestamps[:-1])
+    low, high = np.quantile(pauses, (0.1, 0.9))
+    if found["gaps"] > _IRREGULAR_SHARE * found["count"] or high > _IRREGULAR_FACTOR * low:
+        return  # recorded on change
     if found["gaps"]:
         seconds = found["longest_pause_ns"] / 1e9
         yield place.found(
             "gap", f"{found['gaps']} gaps, the longest {seconds:.3f} s",
             gaps=found["gaps"], longest_ns=found["longest_pause_ns"], at_ns=found["longest_pause_at_ns"],
         )  # fmt: skip
-    pauses = ns_between(signal.timestamps[1:], signal.timestamps[:-1])
     jitter = float(pauses[pauses <= GAP_FACTOR * usual].std())
     if jitter > _JITTER_SHARE * usual:
         text = f"pauses of {usual / 1e6:.3f} ms deviate by {jitter / 1e6:.3f} ms"
@@ -312,25 +341,73 @@ def _must_change(meta: SignalMeta) -> bool:
     return meta.dtype != np.bool_ and not is_camera(meta) and meta.role not in _MAY_STAY
 
 
-def _check_camera(place: _Place, signal: Signal, *, deep: bool) -> Iterator[Finding]:
-    longest = place.stated.get("longest_frozen_frames")
-    if longest is None or deep:
-        longest = _longest_frozen(signal)
+def _check_camera(episode: Episode, place: _Place, signal: Signal, *, deep: bool) -> Iterator[Finding]:
+    if len(signal) < _MIN_RECORDS:
+        return
+    longest, repeated = (place.stated.get(key) for key in ("longest_frozen_frames", "duplicate_frames"))
+    runs: list[tuple[int, int]] = []
+    if longest is None or repeated is None or deep:
+        runs = _equal_runs(signal)
+        longest = max((last - first for first, last in runs), default=0)
+        repeated = sum(last - first for first, last in runs)
     seconds = (signal.last_ts_ns - signal.first_ts_ns) / 1e9
     rate = (len(signal) - 1) / seconds if seconds else 0.0
-    if len(signal) >= _MIN_RECORDS and longest >= max(2.0, _FROZEN_S * rate):
-        yield place.found("frozen-camera", f"{longest + 1} equal images in a row", frames=longest + 1)
+    least = max(2.0, _FROZEN_S * rate)
+    if longest < least and repeated < _REPEATED_SHARE * len(signal):
+        return
+    runs = runs or _equal_runs(signal)
+    short = [last - first for first, last in runs if last - first <= _REPEATED_RUN]
+    moving = len(signal) - sum(last - first for first, last in runs if last - first > _REPEATED_RUN)
+    if len(short) >= _REPEATED_RUN and sum(short) >= _REPEATED_SHARE * moving:
+        text = f"{sum(short)} of {moving} images repeat the one before"
+        yield place.found("repeated-frames", text, repeated=sum(short))
+    for first, last in runs:
+        span = (int(signal.timestamps[first]), int(signal.timestamps[last]))
+        if last - first >= least and any(_moves(other, span) for _, other in _others(episode, place.signal)):
+            yield place.found(
+                "frozen-camera",
+                f"{last - first + 1} equal images in a row",
+                frames=last - first + 1,
+                at_ns=span[0],
+            )
+            return
 
 
-def _longest_frozen(signal: Signal) -> int:
-    """How often the same image follows itself, at most."""
-    longest = run = 0
+def _equal_runs(signal: Signal) -> list[tuple[int, int]]:
+    """Stretches of equal images: the positions of the first and the last of each."""
+    runs: list[tuple[int, int]] = []
     before: NDArray[Any] | None = None
+    position = 0
     for frames in _batches(signal):
         for frame in frames:
-            run = run + 1 if before is not None and np.array_equal(frame, before) else 0
-            longest, before = max(longest, run), frame
-    return longest
+            if before is not None and np.array_equal(frame, before):
+                first = runs.pop()[0] if runs and runs[-1][1] == position - 1 else position - 1
+                runs.append((first, position))
+            before, position = frame, position + 1
+    return runs
+
+
+def _others(episode: Episode, camera: str) -> Iterator[tuple[str, Signal]]:
+    """Signals of numbers that show whether something moves."""
+    for name in episode.signals:
+        try:
+            signal = episode.signals[name]
+            is_state = not signal.meta.is_object and signal.meta.role in ("observation", "action")
+            if name != camera and is_state and not is_camera(signal.meta) and len(signal) >= _MIN_RECORDS:
+                yield name, signal
+        except WarpError:  # damaged: a finding of its own
+            continue
+
+
+def _moves(signal: Signal, span: tuple[int, int]) -> bool:
+    """Whether a signal changes in a span of time, by more than its noise."""
+    low, high = np.searchsorted(signal.timestamps, span, side="right")
+    values = np.asarray(signal.values(), np.float64).reshape(len(signal), -1)
+    if high - low < 2 or not np.isfinite(values).all():
+        return False
+    step = np.median(np.abs(np.diff(values, axis=0)), axis=0)
+    moved = np.ptp(values[low:high], axis=0)
+    return bool(((moved > _MOVED_SHARE * np.ptp(values, axis=0)) & (moved > _MOVED_STEPS * step)).any())
 
 
 def _batches(signal: Signal) -> Iterator[NDArray[Any]]:
@@ -356,7 +433,7 @@ def _agree(found: dict[str, Any], stated: Any) -> bool:
 
 
 def _column(numbers: Any) -> NDArray[np.float64]:
-    """One number per channel, NaN where there is none; nothing where it is no list of numbers."""
+    """One number per channel, NaN for a missing one; empty if it is not a list of numbers."""
     try:
         return np.array([np.nan if each is None else float(each) for each in numbers])
     except (TypeError, ValueError):

@@ -6,25 +6,32 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
+from warpdata.bytekit.findings import FileFinding
 from warpdata.episodes.check.beside import SetMember
 from warpdata.episodes.check.rules import (
     Finding,
     Progress,
     Report,
     check_opened,
+    damaged_block,
     found,
     new_set,
     set_findings,
     without_usual,
 )
-from warpdata.episodes.check.shards import damaged_blocks
 from warpdata.episodes.collection.episodes import EpisodesSource
 from warpdata.episodes.collection.jobs import Here, Runner
 from warpdata.episodes.collection.local import LocalDataset
 from warpdata.episodes.collection.shard_folder import ShardFolderSource
-from warpdata.errors import AuthenticationError, FormatError, StoreError, UnavailableError
+from warpdata.episodes.forms.packed import VIDEO_PREFIX, PackedSource, is_packed
+from warpdata.episodes.sources.signals import VideoSignal
+from warpdata.errors import AuthenticationError, FormatError, StoreError, UnavailableError, WarpError
 from warpdata.formats.episodedir.documents import Folder
+from warpdata.formats.wshard.layout import ROLE_EPISODE
+from warpdata.formats.wshard.reader import ShardReader
+from warpdata.formats.wshard.verify import verify_shard
 
 Checked = tuple[list[Finding], SetMember | None]
 """What was found in an episode, and what is remembered of it to compare it with the others."""
@@ -54,7 +61,7 @@ class CheckTask:
         return findings, members[0] if members else None
 
     def _place(self, position: int) -> int:
-        """Where the episode is by now: a root that is recorded into may have been listed anew with more of them."""
+        """Where the episode is by now: a root that is recorded into may have been listed again with more of them."""
         ids = self.source.ids
         is_there = position < len(ids) and ids[position] == self.ids[position]
         return position if is_there else list(ids).index(self.ids[position])
@@ -80,7 +87,7 @@ def check_each(
     for _, member in checked:
         if member is not None:
             beside.add(member)
-    findings = without_usual((each for one, _ in checked for each in one), beside)
+    findings = without_usual((each for one, _ in checked for each in one), beside, len(ids))
     return Report(len(ids), [*findings, *set_findings(beside)])
 
 
@@ -108,3 +115,31 @@ def check_root(
         for each in dataset.unfinished
     ]
     return Report(report.episodes, [*findings, *report.findings, *unfinished])
+
+
+def unplayable_cameras(path: str | os.PathLike[str], *, full: bool) -> list[FileFinding]:
+    """What keeps the cameras of a packed recording from being played; `full` decodes every frame."""
+    shard = ShardReader.open(path)
+    if not is_packed(shard):
+        return []
+    found = []
+    for name, signal in PackedSource(shard).signals.items():
+        if isinstance(signal, VideoSignal) and len(signal):
+            try:
+                signal.check()
+                for _ in signal if full else signal[:1]:
+                    pass
+            except WarpError as error:
+                found.append(
+                    FileFinding("unplayable_camera", str(error), f"{VIDEO_PREFIX}{name}", error.hint)
+                )
+    return found
+
+
+def damaged_blocks(found: Any, name: str) -> list[Finding]:
+    """What is wrong with the blocks of a shard, those too that are no signal; nothing of anything else."""
+    if found is None or (isinstance(found, str | os.PathLike) and os.path.isdir(found)):
+        return []
+    if ShardReader.open(found).role != ROLE_EPISODE:
+        return []
+    return [damaged_block(name, each) for each in verify_shard(found) if each.is_damage]

@@ -1,4 +1,4 @@
-"""Edits of episodes that cannot be changed where they lie: a log in a folder of its own, applied while reading."""
+"""Edits of episodes that cannot be changed in place: a log in a folder of its own, applied while reading."""
 
 from __future__ import annotations
 
@@ -42,14 +42,14 @@ class Draft:
 
 
 def drafted(folder: str | os.PathLike[str]) -> str | None:
-    """Of what a folder is a draft, as `workspace/name@version`; None where it is none yet."""
+    """Of what a folder is a draft, as `workspace/name@version`; None if it is not a draft yet."""
     _, data = read_document(Path(folder), DRAFT_FILE)
     if data is None:
         return None
     stated = parse_json_object(data).get("of")
     if not isinstance(stated, str):
         raise CorruptLayoutError(
-            "the file does not say of what it is a draft", path=Path(folder) / DRAFT_FILE
+            "the file does not name the source of the draft", path=Path(folder) / DRAFT_FILE
         )
     return stated
 

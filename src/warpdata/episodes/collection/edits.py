@@ -13,19 +13,19 @@ from warpdata.bytekit.checksum import sha256_hex
 from warpdata.bytekit.jsontext import dump_json
 from warpdata.episodes.collection.listing import episode_path
 from warpdata.episodes.sources.disk_episode import DirectorySource
-from warpdata.errors import ConflictError, CorruptLayoutError, RecordingError, StoreError
+from warpdata.errors import ConflictError, CorruptLayoutError, RecordingError, StoreError, TimeRangeError
 from warpdata.formats.episodedir.documents import Folder, plain_static, restored_static
 from warpdata.formats.episodedir.edit_log import append_edit, read_log
 from warpdata.formats.episodedir.names import check_name
 from warpdata.timeline.episode import Episode
+from warpdata.timeline.lazy_signals import LazySignals, ReadOnlyDict
 from warpdata.timeline.memory import JoinedSignal, ShiftedSignal
-from warpdata.timeline.readonly import ReadOnlyDict
 from warpdata.timeline.signal import Signal, window
 from warpdata.timeline.source import EpisodeSource
 from warpdata.timeline.times import as_int
 
 _OF_FILES = ("signals", "static_file")
-"""What the metadata of a recording says of its files, which an edited episode does not have."""
+"""Metadata about the files of a recording, which an edited episode does not have."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,6 +202,8 @@ class Edits:
         full = {"seq": len(self.log) + 1, "ts_ns": time.time_ns(), **edit}
         after = self._fold([*self.log, full], numbers)
         self._check_joins(after, before)
+        if edit["op"] in ("trim", "split"):
+            self._check_records(after, before, edit)
         if edit["op"] in ("set_static", "concat"):
             self._check_names(after, before)
         changed = {entry.id for entry in before} ^ {entry.id for entry in after}
@@ -237,6 +239,22 @@ class Edits:
                 for name in episode.signals:
                     _ = episode[name]
 
+    def _check_records(
+        self, after: list[EpisodeEntry], before: list[EpisodeEntry], edit: Mapping[str, Any]
+    ) -> None:
+        """An episode that is cut must keep a record."""
+        for entry in after:
+            if entry in before or any(len(signal) for signal in self._open(entry).signals.values()):
+                continue
+            whole = next(each for each in before if each.id == edit["episode"])
+            filled = [signal for signal in self._open(whole).signals.values() if len(signal)]
+            first_ns = min((signal.first_ts_ns for signal in filled), default=None)
+            last_ns = max((signal.last_ts_ns for signal in filled), default=None)
+            raise TimeRangeError(
+                f"{edit['op']} leaves no record in episode {entry.id!r}: its times are {first_ns} to {last_ns}",
+                path=str(self.root),
+            )
+
     def _check_names(self, after: list[EpisodeEntry], before: list[EpisodeEntry]) -> None:
         """A name is a signal or a static item, never both."""
         for entry in after:
@@ -271,7 +289,7 @@ class Edits:
             return self.root
         raise StoreError(
             "a root in a store is read only", path=self.root.name,
-            hint="Edit the recordings where they lie on a disk.",
+            hint="Edit a copy of the root on a local disk.",
         )  # fmt: skip
 
     def _fold(self, log: Sequence[Mapping[str, Any]], numbers: Sequence[int]) -> list[EpisodeEntry]:
@@ -352,7 +370,7 @@ def _cut(
 ) -> tuple[RecordingPart, ...]:
     """The parts inside a window of shown time."""
     if start_ns is not None and end_ns is not None and start_ns >= end_ns:
-        raise ValueError(f"nothing lies between {start_ns} and {end_ns}")
+        raise ValueError(f"the end {end_ns} is not after the start {start_ns}")
     out = []
     for part in parts:
         starts = [each for each in (part.start_ns, _back(start_ns, part)) if each is not None]
@@ -381,7 +399,18 @@ class EditedSource(EpisodeSource):
     def __init__(self, entry: EpisodeEntry, parts: Sequence[EpisodeSource]) -> None:
         self.entry = entry
         self._parts = list(parts)
-        self._signals = _EditedSignals(entry.parts, self._parts)
+        self._signals = LazySignals(self._signal_names, self._open_signal)
+
+    def _signal_names(self) -> Iterator[str]:
+        return (name for part in self._parts for name in part.signals)
+
+    def _open_signal(self, name: str) -> Signal:
+        signals = [
+            _cut_signal(source.signals[name], part)
+            for source, part in zip(self._parts, self.entry.parts, strict=True)
+            if name in source.signals
+        ]
+        return signals[0] if len(signals) == 1 else JoinedSignal(signals)
 
     @property
     def id(self) -> str:
@@ -405,7 +434,7 @@ class EditedSource(EpisodeSource):
 
     @property
     def meta(self) -> Mapping[str, Any]:
-        """The metadata of the first recording, and what was edited; what it said of its files is left out."""
+        """The metadata of the first recording, and what was edited; without its file entries."""
         kept = dict(self._parts[0].meta)
         if not self.is_whole:  # other records than the files have
             kept = {key: value for key, value in kept.items() if key not in _OF_FILES}
@@ -415,7 +444,7 @@ class EditedSource(EpisodeSource):
 
     @property
     def place(self) -> str | None:
-        """Where the first recording lies."""
+        """Path of the first recording."""
         return self._parts[0].place
 
     @property
@@ -431,7 +460,7 @@ class EditedSource(EpisodeSource):
 
     @property
     def recording(self) -> EpisodeSource:
-        """The recording behind it as it was made; of several joined ones there is none."""
+        """The recording behind it as it was made; an error for several joined ones."""
         if len(self._parts) > 1:
             raise ValueError(f"episode {self.id!r} is made of {len(self._parts)} recordings")
         return self._parts[0]
@@ -451,35 +480,6 @@ class EditedSource(EpisodeSource):
 
     def __reduce__(self) -> tuple[Any, ...]:
         return (EditedSource, (self.entry, self._parts))
-
-
-class _EditedSignals(Mapping[str, Signal]):
-    def __init__(self, windows: Sequence[RecordingPart], parts: Sequence[EpisodeSource]) -> None:
-        self._windows = windows
-        self._parts = parts
-        self._made: dict[str, Signal] = {}
-        self._names = list(dict.fromkeys(name for part in parts for name in part.signals))
-
-    def __getitem__(self, name: str) -> Signal:
-        if name not in self._made:
-            signals = [
-                _cut_signal(episode.signals[name], part)
-                for episode, part in zip(self._parts, self._windows, strict=True)
-                if name in episode.signals
-            ]
-            if not signals:
-                raise KeyError(name)
-            self._made[name] = signals[0] if len(signals) == 1 else JoinedSignal(signals)
-        return self._made[name]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._names)
-
-    def __len__(self) -> int:
-        return len(self._names)
-
-    def __contains__(self, name: object) -> bool:
-        return name in self._names
 
 
 def _cut_signal(signal: Signal, part: RecordingPart) -> Signal:

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import functools
+import hashlib
+import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from types import CodeType, FunctionType, ModuleType
 from typing import Any, overload
 
 import numpy as np
@@ -16,7 +20,6 @@ from warpdata.bytekit.checksum import xxh64
 from warpdata.bytekit.keys import positions
 from warpdata.bytekit.lazy import cached_property
 from warpdata.bytekit.process.threads import map_in_threads
-from warpdata.episodes.collection.code_name import code_name
 from warpdata.episodes.collection.facts import facts_of, joined_tables, table_of
 from warpdata.episodes.collection.summary import SignalSummary, summaries_of
 from warpdata.episodes.forms.content import content_of
@@ -56,7 +59,7 @@ class EpisodesSource(ABC):
         """The episode at a position that is there."""
 
     def facts(self) -> pa.Table:
-        """One row per episode; a source that knows them without opening every episode says so here."""
+        """One row per episode; overridden by sources that know them without opening every episode."""
         return table_of([self._facts_at(position) for position in range(len(self.ids))])
 
     def _facts_at(self, position: int) -> dict[str, Any]:
@@ -76,9 +79,9 @@ class EpisodesSource(ABC):
         return _OPENING
 
     def contents(self) -> list[str]:
-        """What each episode holds, as `content_of` says it: equal in every form one version is stored in.
+        """What each episode holds, as `content_of` gives it: equal in every form one version is stored in.
 
-        From the facts where they say so; an episode that cannot be read is called by its id.
+        From the facts where they have it; an episode that cannot be read is called by its id.
         """
         stated = self.stated_contents()
         unknown = [position for position, each in enumerate(stated) if not each]
@@ -100,7 +103,7 @@ class EpisodesSource(ABC):
             return f"unreadable:{self.ids[position]}"
 
     def lane_contents(self, signals: Collection[str] | None) -> list[str] | None:  # noqa: ARG002
-        """What stands for these signals (None: for any) where they lie beside the episodes and not in `contents`.
+        """The identity of these signals (None: of any) that are stored beside the episodes and not in `contents`.
 
         None where no such signal does.
         """
@@ -121,7 +124,7 @@ class EpisodesSource(ABC):
 
     @property
     def metadata(self) -> Mapping[str, Any]:
-        """What is known of the set as a whole, as JSON values: by foreign format what its files said of it."""
+        """What is known of the set as a whole, as JSON values: by foreign format."""
         return {}
 
     @property
@@ -161,7 +164,7 @@ class Episodes(Sequence[Episode]):
 
     @property
     def source(self) -> EpisodesSource:
-        """Where they come from; nothing that uses episodes needs to ask."""
+        """Where they come from; most callers do not need it."""
         return self._source
 
     @property
@@ -207,7 +210,7 @@ class Episodes(Sequence[Episode]):
         return self._at(self.position(episode_id))
 
     def position(self, episode_id: str | int) -> int:
-        """Where the episode lies that `open` opens."""
+        """Path or URL of the episode that `open` opens."""
         wanted = str(episode_id)
         ids = self.ids
         for candidate in (wanted, wanted.zfill(12) if wanted.isdigit() else wanted):
@@ -281,7 +284,7 @@ class Episodes(Sequence[Episode]):
     def stats(self, signals: Sequence[str] | None = None) -> dict[str, SignalSummary]:
         """Count, mean, std, min, max and quantiles per signal over all episodes.
 
-        From what was recorded where it suffices; `.read` says how many episodes' data had to be read.
+        From what was recorded where it suffices; `.read` counts the episodes whose data had to be read.
         """
         return summaries_of(self, signals)
 
@@ -338,7 +341,7 @@ def _thumbnail(signal: Signal) -> str:
 
 
 class Split(tuple[Episodes, ...]):
-    """The parts of a split in the order they were asked for; each also by its name."""
+    """The parts of a split in the order of the arguments; each also by its name."""
 
     names: tuple[str, ...]
 
@@ -503,3 +506,126 @@ class _MappedSource(EpisodesSource):
 
     def __reduce__(self) -> tuple[Any, ...]:
         return (_MappedSource, (self._episodes, self._change))
+
+
+_PLAIN = (bool, int, float, complex, str, bytes, type(None))
+_INSTALLED = ("site-packages", "dist-packages")
+
+
+def code_name(function: Any) -> str:
+    """A text that changes when the function, a helper it calls or a global it reads changes.
+
+    Code of installed libraries counts by name. State that Python cannot show, such as the weights of a model, does not
+    count: such functions need a revision from their caller.
+    """
+    return _Identity().name_of(function)
+
+
+class _Identity:
+    """One walk over the code that a function reaches; each piece is visited once."""
+
+    def __init__(self) -> None:
+        self._seen: dict[int, int] = {}
+
+    def name_of(self, function: Any) -> str:
+        """Name and hash of a callable."""
+        if isinstance(function, functools.partial):
+            given = [self.text_of(each) for each in (function.args, function.keywords)]
+            return f"partial({self.name_of(function.func)}, {_short(''.join(given))})"
+        inner = getattr(function, "__func__", function)
+        kind = inner if isinstance(inner, type | FunctionType) else type(inner)
+        name = f"{getattr(inner, '__module__', '')}.{getattr(inner, '__qualname__', kind.__qualname__)}"
+        if id(inner) in self._seen:
+            return f"{name}#{self._seen[id(inner)]}"
+        self._seen[id(inner)] = len(self._seen)
+        if _is_library(kind.__module__) and isinstance(inner, type | FunctionType):
+            return name
+        if isinstance(inner, type):
+            return f"{name}:{_short(self._class(inner))}"
+        if isinstance(inner, FunctionType):
+            return f"{name}:{_short(self._function(inner))}"
+        state = sorted(getattr(inner, "__dict__", {}).items())
+        code = "" if _is_library(kind.__module__) else self._class(type(inner))
+        return f"{name}:{_short(code + self.text_of(state))}"
+
+    def text_of(self, value: Any) -> str:
+        """A text for a value that code reads: its content where that is plain data, else its type."""
+        if isinstance(value, _PLAIN):
+            return repr(value)
+        if isinstance(value, np.ndarray | np.generic):
+            array = np.asarray(value)
+            data = repr(array.tolist()) if array.dtype.hasobject else array.tobytes().hex()
+            return f"{array.dtype}{array.shape}{_short(data)}"
+        if isinstance(value, ModuleType):
+            return value.__name__
+        if isinstance(value, Mapping):
+            return str([(self.text_of(key), self.text_of(each)) for key, each in value.items()])
+        if isinstance(value, list | tuple):
+            return str([self.text_of(each) for each in value])
+        if isinstance(value, set | frozenset):
+            return str(sorted(self.text_of(each) for each in value))
+        if callable(value):
+            return self.name_of(value)
+        return f"{type(value).__module__}.{type(value).__qualname__}"
+
+    def _function(self, function: FunctionType) -> str:
+        cells = [self.text_of(each.cell_contents) for each in function.__closure__ or ()]
+        values = [self.text_of(function.__defaults__), self.text_of(function.__kwdefaults__), *cells]
+        read = [f"{name}={self.text_of(value)}" for name, value in _globals_of(function)]
+        return _code_text(function.__code__) + "".join([*values, *read])
+
+    def _class(self, kind: type) -> str:
+        """Methods and plain attributes of a class and of its bases outside of Python and of libraries."""
+        parts = []
+        for base in kind.__mro__:
+            if _is_library(base.__module__):
+                continue
+            for name, value in sorted(vars(base).items()):
+                inner = getattr(value, "__func__", getattr(value, "fget", value))
+                if isinstance(inner, FunctionType):
+                    parts.append(f"{name}:{self._function(inner)}")
+                elif isinstance(value, _PLAIN) and not name.startswith("__"):
+                    parts.append(f"{name}={value!r}")
+        return "\n".join(parts)
+
+
+def _globals_of(function: FunctionType) -> Iterator[tuple[str, Any]]:
+    """Globals that the code names, and what it names in modules of the user."""
+    names = sorted(_names_in(function.__code__))
+    for name in names:
+        if name not in function.__globals__:
+            continue
+        value = function.__globals__[name]
+        yield name, value
+        if isinstance(value, ModuleType) and not _is_library(value.__name__):
+            yield from ((f"{name}.{each}", vars(value)[each]) for each in names if each in vars(value))
+
+
+def _names_in(code: CodeType) -> set[str]:
+    inner = [_names_in(each) for each in code.co_consts if isinstance(each, CodeType)]
+    return set(code.co_names).union(*inner)
+
+
+def _is_library(module: str) -> bool:
+    """Whether a module is part of Python or installed, so that its name stands for its code."""
+    top = module.partition(".")[0]
+    if top in sys.stdlib_module_names and top != "__main__":
+        return True
+    path = getattr(sys.modules.get(module), "__file__", None) or ""
+    return top == "warpdata" or any(folder in path for folder in _INSTALLED)
+
+
+def _code_text(code: CodeType) -> str:
+    constants = [
+        _code_text(each)
+        if isinstance(each, CodeType)
+        else repr(sorted(map(repr, each)))
+        if isinstance(each, frozenset)
+        else repr(each)
+        for each in code.co_consts
+    ]
+    return f"{code.co_code.hex()}{constants}{code.co_names}"
+
+
+def _short(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:12]

@@ -1,6 +1,6 @@
 """Work on many episodes, one position after the other: here, or in processes of this machine.
 
-A runner takes a task and positions and gives back results as they come in, in any order. The task goes to other
+A runner takes a task and positions and yields results as they come in, in any order. The task goes to other
 processes by pickle and is unpacked once in each. A cluster is one more runner (`warpdata.ray`), of the same tasks.
 """
 
@@ -130,7 +130,7 @@ def _check_travels(task: Callable[[int], Any]) -> None:
     """A function that other processes cannot import is found out before they are started."""
     try:
         ForkingPickler.dumps(task)
-    except Exception as error:  # noqa: BLE001 - whatever refuses to travel says so in its own words
+    except Exception as error:  # noqa: BLE001 - any error of pickling
         fact = f"what is computed cannot be sent to other processes ({error})"
         raise ValueError(f"{fact}: use a function or class of a module, or one process") from None
 
@@ -156,4 +156,4 @@ def _end_with_parent() -> None:
 
 def _end_behind(parent: multiprocessing.process.BaseProcess) -> None:
     parent.join()
-    os._exit(1)  # what is half done has no name yet, and nobody waits for it
+    os._exit(1)  # what is half done has no name yet, and no process waits for it

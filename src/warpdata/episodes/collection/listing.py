@@ -38,7 +38,7 @@ def episode_path(root: Path, number: int) -> Path:
 
 
 def episode_name(number: int) -> str:
-    """Where an episode lies below its root."""
+    """Relative path of an episode in its root."""
     return f"{number // layout.BLOCK_EPISODES * layout.BLOCK_EPISODES:012d}/{number:012d}"
 
 

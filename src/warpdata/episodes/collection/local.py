@@ -1,4 +1,4 @@
-"""A root of episode directories: read like a list wherever it lies, written by episode on this machine."""
+"""A root of episode directories: read like a list from any store, written by episode on this machine."""
 
 from __future__ import annotations
 
@@ -16,15 +16,16 @@ from warpdata.bytekit.io.folders import FolderReader, SubFolder
 from warpdata.bytekit.process.locks import ThreadLock
 from warpdata.episodes.collection.edits import EditedSource, Edits, EpisodeEntry
 from warpdata.episodes.collection.episodes import Episodes, EpisodesSource
-from warpdata.episodes.collection.facts import facts_table, joined_tables
-from warpdata.episodes.collection.facts_cache import recorded_facts
+from warpdata.episodes.collection.facts import facts_table, joined_tables, recorded_facts
 from warpdata.episodes.collection.listing import episode_name, episode_path, list_episodes, list_folder
 from warpdata.episodes.record.clock import RecordingClock
 from warpdata.episodes.record.disk_writer import DiskEpisodeWriter
-from warpdata.episodes.record.durability import Durability
+from warpdata.episodes.record.journals import remove_left
+from warpdata.episodes.record.threads import Durability
 from warpdata.episodes.salvage.unfinished import Unfinished, unfinished_at
 from warpdata.episodes.sources.disk_episode import DirectorySource
 from warpdata.errors import ConflictError, StoreError, require_kind, suggests
+from warpdata.formats.episodedir import layout
 from warpdata.formats.episodedir.documents import Folder, read_set_metadata
 from warpdata.formats.episodedir.images import VideoOptions
 from warpdata.timeline.episode import Episode
@@ -228,7 +229,9 @@ class LocalDataset(Episodes):
         return (_reopened_dataset, (self._local,))
 
     def __repr__(self) -> str:
-        return f"<LocalDataset {self.root}: {len(self)} episodes>"
+        unfinished = len(self._local.unfinished_numbers)
+        more = f", {unfinished} unfinished (`warp salvage {self.root}`)" if unfinished else ""
+        return f"<LocalDataset {self.root}: {len(self)} episodes{more}>"
 
 
 class LocalDatasetWriter:
@@ -258,6 +261,8 @@ class LocalDatasetWriter:
         `wait`: wait until the beginning survives power loss. `clock`: for records that come without a time.
         """
         number = self._next()
+        if number:  # a recorder that was killed as it removed its journals left them
+            remove_left(episode_path(self.root, number - 1) / layout.RECORDING_FOLDER)
         while True:
             try:
                 return DiskEpisodeWriter(
@@ -268,7 +273,7 @@ class LocalDatasetWriter:
                 number += 1
 
     def _next(self) -> int:
-        """One past the highest id any block knows; the exclusive mkdir settles who gets it."""
+        """One past the highest id any block knows; the exclusive mkdir decides between processes."""
         blocks = _numbers(self.root)
         for block in reversed(blocks):
             inside = _numbers(episode_path(self.root, block).parent)
@@ -301,7 +306,7 @@ def _numbers(folder: Path) -> list[int]:
 
 
 def _local(root: str | os.PathLike[str]) -> Path:
-    """A root on this machine; a URL needs to be told how its store is reached."""
+    """A root on this machine; a URL is refused."""
     if isinstance(root, str) and "://" in root:
         raise ValueError(f"{root!r} is a URL: open it with wd.open_recordings({root!r})")
     return Path(os.path.abspath(root))

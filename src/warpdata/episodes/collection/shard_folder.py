@@ -26,7 +26,7 @@ _CHUNK = re.compile(r"(.*)_chunk_[0-9]{4,}")
 
 
 class ShardFolderSource(EpisodesSource):
-    """The episodes of shard files by their names; each is opened when it is asked for."""
+    """The episodes of shard files by their names; each is opened on first use."""
 
     def __init__(
         self, folder: str | os.PathLike[str] | FolderReader, names: Sequence[str] | None = None

@@ -37,12 +37,12 @@ class SignalSummary:
 
     @property
     def q01(self) -> NDArray[np.float64]:
-        """Below this lies one value in a hundred."""
+        """The first percentile."""
         return self.quantiles[0.01]
 
     @property
     def q99(self) -> NDArray[np.float64]:
-        """Above this lies one value in a hundred."""
+        """The 99th percentile."""
         return self.quantiles[0.99]
 
     def to_json(self) -> dict[str, Any]:

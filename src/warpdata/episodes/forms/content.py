@@ -1,4 +1,4 @@
-"""Which content an episode has, said in one word that does not depend on the form it is stored in."""
+"""The identity of the content of an episode, the same in every form it is stored in."""
 
 from __future__ import annotations
 

@@ -6,31 +6,34 @@ import functools
 import itertools
 import math
 import os
-from collections import deque
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Future
-from dataclasses import replace
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
 
-from warpdata.bytekit.checksum import crc32c
+from warpdata.bytekit.checksum import RunningXxh3128, crc32c
 from warpdata.bytekit.dtype import dtype_of
 from warpdata.bytekit.io.commit import commit_folder, map_os_errors, put_file
 from warpdata.bytekit.io.filenames import keep_apart
 from warpdata.bytekit.io.ranges import RangeReader
-from warpdata.bytekit.process.threads import ThreadPool
+from warpdata.bytekit.process.system import usable_cores
 from warpdata.episodes.forms.content_sums import ContentSum, RowsSum, sum_of, sum_of_rows
-from warpdata.episodes.forms.copied_video import copy_camera
-from warpdata.episodes.forms.encode_cameras import RawCamera, encode_cameras
 from warpdata.episodes.record.camera import VideoFile
 from warpdata.episodes.record.disk_writer import last_documents
 from warpdata.episodes.record.tables import TableFile
-from warpdata.episodes.sources.encoded import CameraCopy, camera_copy, encoded_camera, encoded_parts
-from warpdata.episodes.sources.file_video import FileVideo
+from warpdata.episodes.record.threads import JobQueue, Workers
+from warpdata.episodes.sources.encoded import (
+    CameraCopy,
+    Stretches,
+    camera_copy,
+    encoded_camera,
+    encoded_parts,
+)
 from warpdata.episodes.statistics import ClockStatistics, SharedClocks, are_few, stated_together
 from warpdata.errors import FormatError
 from warpdata.formats.episodedir import layout
@@ -49,73 +52,43 @@ _BLOCK_BYTES = 4 << 20
 _BLOCK_ROWS = 1 << 14
 _COPY_BYTES = 1 << 20
 """Few calls, and what was read is still in the cache of the processor when it is written."""
-_WRITES_AHEAD = 8
-"""Each holds a few megabytes."""
-
-T = TypeVar("T")
 
 MetaOf = Callable[[Mapping[str, ContentSum]], Mapping[str, Any]]
 """The metadata of an episode, from the sum of every signal as it was copied."""
 
 
-Steps = Generator[bool, None, T]
-"""Work on an episode that may go in step with that on others. It yields between its steps, and says first whether it
-is small enough for that: it holds little while it waits."""
-
-
-def copying_to_directory(
+def write_directory(
     episode: Episode,
     directory: Path,
-    meta_of: MetaOf,
+    meta_of: MetaOf | None = None,
     *,
     video: VideoOptions | None = None,
-    writing: WrittenLater | None = None,
-) -> Steps[None]:
-    """Write an episode as a new directory, which appears whole or not at all; power may still take it.
+    reencode: bool = False,
+    durable: bool = True,
+    overwrite: bool = False,
+) -> None:
+    """Write an episode as a directory, which appears whole or not at all; power loss may take it unless `durable`.
 
-    Frames that are not encoded become lossless video, unless `video` says how to encode them. Every value is read once.
-    `writing` waits for the disk while the next signal is read; all of its work is done at the end.
+    Frames that are not encoded become lossless video, unless `video` gives another encoding; `reencode` encodes the
+    frames of every camera again. Every value is read once. `meta_of` makes the metadata (default: that of the episode).
     """
-    signals = dict(episode.signals)
-    is_small = _are_small(signals.values())
-    yield is_small
-    parent = os.path.dirname(directory)
-    if not os.path.isdir(parent):
-        with map_os_errors(directory):
-            os.makedirs(parent, exist_ok=True)
-    with commit_folder(directory, durable=False) as folder:
-        copying = _Copying(folder, video, writing)
-        try:
-            for _ in copying.steps(signals, is_small=is_small):
-                yield is_small
-        finally:  # what is still being written when something fails is waited for: its folder is about to be removed
-            copying.wait()
-        about, sums = copying.found()
-        meta = meta_of(sums)
-        yield is_small
+    if reencode:
+        video = video or VideoOptions()
+    with map_os_errors(directory):
+        os.makedirs(os.path.dirname(directory), exist_ok=True)
+    with commit_folder(directory, durable=durable, replace=overwrite) as folder:
+        copy = _Copy(folder, video, reencode=reencode)
+        copy.add_all(dict(episode.signals))
+        about, sums = copy.result()
+        meta = episode.meta if meta_of is None else meta_of(sums)
+        stated = meta.get("signals")
+        if (
+            isinstance(stated, Mapping) and not reencode
+        ):  # such as how often a camera froze while it was recorded
+            about = {name: {**stated.get(name, {}), **facts} for name, facts in about.items()}
         static = {check_name(name): plain_static(name, value) for name, value in episode.static.items()}
         for path, data in last_documents(folder, meta, static, about, None).items():
             put_file(path, data)
-
-
-class WrittenLater:
-    """One thread that writes the last part of large files, which is mostly to wait for the disk; few wait for it."""
-
-    def __init__(self) -> None:
-        self._thread = ThreadPool(1, "warpdata-import")
-        self._ahead: deque[Future[None]] = deque()
-
-    def submit(self, job: Callable[[], None]) -> Future[None]:
-        """Ask for a job, once there are not too many."""
-        while len(self._ahead) >= _WRITES_AHEAD:
-            self._ahead.popleft().exception()  # whoever asked for it is told
-        future = self._thread.submit(job)
-        self._ahead.append(future)
-        return future
-
-    def close(self) -> None:
-        """End the thread."""
-        self._thread.close(wait=True)
 
 
 def is_intact(directory: Path) -> bool:
@@ -146,15 +119,14 @@ _CLOCKS = SharedClocks()
 """Not only the signals of an episode share a clock: the next one of as many steps has it too."""
 
 
-class _Copying:
+class _Copy:
     """The signals of an episode on their way into a folder; small ones of as many records are written together."""
 
-    def __init__(self, folder: Path, video: VideoOptions | None, writing: WrittenLater | None) -> None:
+    def __init__(self, folder: Path, video: VideoOptions | None, *, reencode: bool) -> None:
         self._folder = folder
+        self._reencode = reencode
         self._inside = f"{folder}{os.sep}"
         self._video = video
-        self._writing = writing
-        self._written: list[Future[None]] = []
         self._found: dict[str, dict[str, Any]] = {}
         self._sums: dict[str, ContentSum] = {}
         self._raw: list[RawCamera] = []
@@ -166,39 +138,20 @@ class _Copying:
         self._small_numbers: dict[int, int] = {}
         """How many numbers a record of all of those has."""
 
-    def steps(self, signals: Mapping[str, Signal], *, is_small: bool) -> Iterator[None]:
-        """Copy all signals; between two steps of a small episode others may take theirs."""
+    def add_all(self, signals: Mapping[str, Signal]) -> None:
+        """Copy all signals."""
         self._name(signals)
         for name, signal in signals.items():
-            if not isinstance(signal, FileVideo):
-                self._add(name, signal)
-        small = [self._small_steps(each) for each in self._small.values()]
-        if is_small:
-            for each in small:
-                next(each)
-            yield
-        for name, signal in signals.items():
-            if isinstance(signal, FileVideo):
-                self._add(name, signal)
-        yield
-        copied = [self._copy_video(name, copy) for name, copy in self._copies]
-        yield
-        for (name, copy), index in zip(self._copies, copied, strict=True):
+            self._add(name, signal)
+        for small in self._small.values():
+            self._write_small(small)
+        for name, copy in self._copies:
+            index, self._sums[name] = copy_camera(copy, self._inside + name + copy.suffix)
             self._add_index(name, index, frame_index_bytes(index), copy.video_bytes)
-        yield
-        yield from map(_nothing, itertools.zip_longest(*small) if is_small else itertools.chain(*small))
         encode_cameras(self._raw)
 
-    def wait(self) -> None:
-        """Until nothing is being written any more, whatever came of it."""
-        for each in self._written:
-            each.exception()
-
-    def found(self) -> tuple[dict[str, dict[str, Any]], dict[str, ContentSum]]:
-        """What meta.json says of every signal, and its sum, in the order of the source."""
-        with map_os_errors(self._folder):
-            for each in self._written:
-                each.result()
+    def result(self) -> tuple[dict[str, dict[str, Any]], dict[str, ContentSum]]:
+        """The meta.json entry of every signal, and its sum, in the order of the source."""
         sums = self._sums | {name: each.found() for name, each in self._raw_sums.items()}
         return self._found, {name: sums[name] for name in self._found}
 
@@ -216,7 +169,7 @@ class _Copying:
     def _add(self, name: str, signal: Signal) -> None:
         """Copy one signal, now or together with others."""
         if signal.meta.kind == "image":
-            if _is_raw_camera(signal):
+            if _is_raw_camera(signal) or (self._reencode and holds_frames(signal)):
                 self._raw.append(self._raw_camera(name, signal))
                 return
             if len(signal) and self._camera(name, signal):
@@ -233,28 +186,21 @@ class _Copying:
         self._small_numbers[rows] = numbers
         if rows * numbers > _SMALL_TOGETHER:
             del self._small_numbers[rows]
-            for _ in self._small_steps(self._small.pop(rows)):
-                pass
+            self._write_small(self._small.pop(rows))
 
-    def _small_steps(self, signals: Sequence[tuple[str, Signal]]) -> Iterator[None]:
-        """Write small signals of as many records."""
+    def _write_small(self, signals: Sequence[tuple[str, Signal]]) -> None:
+        """Write small signals of as many records; their statistics are computed together."""
         rows = range(len(signals[0][1]))
         values = [np.asarray(signal._values_in(rows)) for _, signal in signals]
-        clocks = [np.asarray(signal.timestamps) for _, signal in signals]
-        yield
-        stated = stated_together(values)
-        yield
-        files: list[tuple[str, Any]] = []
-        for (name, signal), times, found, said in zip(signals, clocks, values, stated, strict=True):
+        statistics = stated_together(values)
+        for (name, signal), array, stated in zip(signals, values, statistics, strict=True):
             about, text = _stored_description(signal.meta)
-            data = table_bytes(about, times, found, text)
-            files.append((name, data))
-            self._sums[name] = sum_of_rows([found])
+            times = np.asarray(signal.timestamps)
+            data = table_bytes(about, times, array, text)
+            self._sums[name] = sum_of_rows([array])
             self._found[name] = {
-                **about, **self._clock_of(times).to_json(), "values": said, "file": _file(data),
+                **about, **self._clock_of(times).to_json(), "values": stated, "file": _file(data),
             }  # fmt: skip
-        yield
-        for name, data in files:
             put_file(self._inside + name + layout.SIGNAL_SUFFIX, data)
 
     def _table(self, name: str, signal: Signal) -> None:
@@ -287,16 +233,6 @@ class _Copying:
         self._add_index(name, index, frames, camera.video.size)
         return True
 
-    def _copy_video(self, name: str, copy: CameraCopy) -> FrameIndex:
-        index, self._sums[name] = copy_camera(copy, self._inside + name + copy.suffix)
-        return index
-
-    def _later(self, job: Callable[[], None]) -> None:
-        if self._writing is None:
-            job()
-        else:
-            self._written.append(self._writing.submit(job))
-
     def _add_index(self, name: str, index: FrameIndex, frames: Any, video_bytes: int) -> None:
         put_file(self._inside + name + layout.FRAMES_SUFFIX, frames)
         clock = self._clock_of(index.shown_ts_ns)
@@ -315,7 +251,7 @@ class _Copying:
         return self._last_clock[1]
 
     def _raw_camera(self, name: str, signal: Signal) -> RawCamera:
-        """A camera whose frames are to be encoded; what is said of it is known once they are."""
+        """A camera whose frames are to be encoded; its entry is known once they are."""
         meta = signal.meta
         shape = FrameShape.of_values(meta.shape, meta.dtype)
         fps = self._clock_of(signal.timestamps).rate_hz(30.0)
@@ -341,22 +277,6 @@ class _Copying:
         )
 
 
-def _nothing(_: object) -> None:
-    return None
-
-
-def _are_small(signals: Iterable[Signal]) -> bool:
-    """Whether an episode is nothing but few numbers, and videos that are copied from files of other programs."""
-    numbers = 0
-    for signal in signals:
-        if isinstance(signal, FileVideo):
-            continue
-        if not _is_small(signal):
-            return False
-        numbers += len(signal) * math.prod(signal.meta.shape)
-    return numbers <= _SMALL_TOGETHER
-
-
 def _is_small(signal: Signal) -> bool:
     """Whether a signal holds numbers that fit into one block, with statistics of their own each."""
     meta = signal.meta
@@ -364,7 +284,7 @@ def _is_small(signal: Signal) -> bool:
 
 
 def _file(data: Any) -> dict[str, Any]:
-    """What meta.json says of a file."""
+    """The file entry for meta.json."""
     return {"bytes": memoryview(data).nbytes, "crc32c": f"{crc32c(data):08x}"}
 
 
@@ -411,11 +331,139 @@ def _copy(source: RangeReader, target: str) -> None:
     source.close()
 
 
-__all__ = [
-    "Steps",
-    "WrittenLater",
-    "copying_to_directory",
-    "described",
-    "holds_frames",
-    "is_intact",
-]
+_PIECE_BYTES = 512 << 10
+"""What is hashed and written while it is still in the cache of the processor."""
+
+
+def copy_camera(copy: CameraCopy, target: str | os.PathLike[str]) -> tuple[FrameIndex, ContentSum]:
+    """Write the video of a camera as a new file; returns its index and the sum of its frames."""
+    digest = RunningXxh3128()
+    sums: list[int] = []
+    with map_os_errors(target), open(target, "xb") as out:
+        out.write(copy.head)
+        for each in copy.stretches:
+            sums += _copy_stretches(each, out, digest)
+        out.write(copy.tail)
+    total = sum([int(each.size.sum()) for each in copy.stretches])
+    return copy.complete(np.array(sums, np.uint32)), ContentSum(total, xxh3_128=digest.digest().hex())
+
+
+def _copy_stretches(stretches: Stretches, out: BinaryIO, digest: RunningXxh3128) -> list[int]:
+    """Copy the bytes; the checksum of each packet in the order of the file."""
+    packets = _Packets(stretches, digest)
+    reader = stretches.video.video_bytes()
+    try:
+        for start, stop in stretches.ranges:
+            for at in range(start, stop, _PIECE_BYTES):
+                piece = reader.read(at, min(at + _PIECE_BYTES, stop))
+                packets.see(at, piece)
+                out.write(piece)
+    finally:
+        reader.close()
+    return packets.sums
+
+
+class _Packets:
+    """The checksum of each packet and the hash of all, from pieces of a file in order that are cut anywhere."""
+
+    def __init__(self, stretches: Stretches, digest: RunningXxh3128) -> None:
+        ends = stretches.offset + stretches.size
+        self._starts, self._ends = stretches.offset.tolist(), ends.tolist()
+        is_gap = stretches.offset[1:] != ends[:-1]
+        self._gaps = (np.flatnonzero(is_gap) + 1).tolist()
+        """The packets that do not follow the one before at once."""
+        self.sums: list[int] = []
+        """Of the packets that are complete, in the order of the file."""
+        self._begun = 0
+        """The checksum of what pieces before had of the next packet."""
+        self._digest = digest
+
+    def see(self, start: int, piece: memoryview) -> None:
+        """Take the bytes of packets out of a piece that begins at `start` of the file."""
+        stop, first = start + piece.nbytes, len(self.sums)
+        last = bisect_right(self._ends, stop, first)  # those before it end in this piece
+        at, starts, ends = first, self._starts, self._ends
+        if first < last and starts[first] < start:
+            self.sums.append(crc32c(piece[: ends[first] - start], self._begun))
+            self._begun, at = 0, first + 1
+        self.sums += [
+            crc32c(piece[low - start : high - start])
+            for low, high in zip(starts[at:last], ends[at:last], strict=True)
+        ]
+        if last < len(ends) and starts[last] < stop:
+            self._begun = crc32c(piece[max(0, starts[last] - start) :], self._begun)
+            last += 1
+        self._hash(start, stop, piece, first, last)
+
+    def _hash(self, start: int, stop: int, piece: memoryview, first: int, last: int) -> None:
+        """Add the packets [first, last), as far as they are in the piece, in contiguous parts."""
+        if first == last:
+            return
+        cuts = self._gaps[bisect_right(self._gaps, first) : bisect_left(self._gaps, last)]
+        for low, high in itertools.pairwise([first, *cuts, last]):
+            begin, end = max(self._starts[low], start), min(self._ends[high - 1], stop)
+            self._digest.update(piece[begin - start : end - start])
+
+
+_BLOCKS_AHEAD = 3
+"""Blocks of one camera that may wait for its encoder."""
+
+Block = tuple[NDArray[Any], Sequence[int]]
+"""Frames, and the time of each."""
+
+
+@dataclass(frozen=True, slots=True)
+class RawCamera:
+    """A camera to be encoded."""
+
+    open: Callable[[], VideoFile]
+    """Opens its encoder, when its turn has come."""
+    blocks: Iterator[Block]
+    """Read by the caller's thread, a block of each camera in turn."""
+    finish: Callable[[VideoFile], None]
+    """Is given the file when all frames are in it."""
+
+
+def encode_cameras(cameras: Sequence[RawCamera]) -> None:
+    """Encode all frames of all cameras; where one fails, open files are closed and the reason is raised."""
+    together = usable_cores()  # an encoder takes as much memory as many frames
+    for first in range(0, len(cameras), together):
+        _encode_together(cameras[first : first + together])
+
+
+def _encode_together(cameras: Sequence[RawCamera]) -> None:
+    workers = Workers("warp-encoder", len(cameras))
+    files: list[VideoFile] = []
+    queues: list[JobQueue] = []
+    try:
+        for camera in cameras:
+            files.append(camera.open())
+            queues.append(workers.queue(_BLOCKS_AHEAD))
+            workers.start()
+        waiting = list(zip(cameras, files, queues, strict=True))
+        while waiting:
+            waiting = [each for each in waiting if _hand_over(*each)]
+        for queue in queues:
+            queue.finish()
+        for camera, file in zip(cameras, files, strict=True):
+            camera.finish(file)
+    except BaseException:
+        for queue in queues:
+            queue.cancel()
+        for file in files:
+            file.close()
+        raise
+    finally:
+        workers.close()
+
+
+def _hand_over(camera: RawCamera, file: VideoFile, queue: JobQueue) -> bool:
+    """Give the next block to the encoder; after the last it is drained, at the same time as the others."""
+    block = next(camera.blocks, None)
+    queue.submit(file.drain if block is None else partial(_encode, file, *block))
+    return block is not None
+
+
+def _encode(file: VideoFile, frames: NDArray[Any], times: Sequence[int]) -> None:
+    for frame, ts_ns in zip(frames, times, strict=True):
+        file.encode(np.ascontiguousarray(frame), ts_ns)

@@ -1,17 +1,16 @@
 """A recording as one `.wshard` and back, losing nothing: rows of steps where other programs look for them.
 
 Signals on the step clock are rows of T under `signal/`, `action/`, `reward`, `done`, `omen/`; signals with another
-clock, events and cameras lie under names that other programs ignore. `meta/directory` says where everything is.
+clock, events and cameras have names that other programs ignore. `meta/directory` lists the place of everything.
 """
 
 from __future__ import annotations
 
 import contextlib
 import io
-import math
 import os
 import tempfile
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,46 +18,40 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from warpdata.bytekit.checksum import crc32c, join_crc32c
+from warpdata.bytekit.checksum import join_crc32c
 from warpdata.bytekit.dtype import dtype_named, dtype_of
-from warpdata.bytekit.io.commit import commit_file, commit_folder, write_file
-from warpdata.bytekit.io.filenames import keep_apart
 from warpdata.bytekit.io.ranges import PartRangeReader, RangeReader
 from warpdata.bytekit.jsontext import dump_json, parse_json_object
 from warpdata.bytekit.keys import chosen
 from warpdata.episodes.collection.edits import EditedSource, shown
-from warpdata.episodes.forms.rerecord import record_again
+from warpdata.episodes.forms.directory_copy import write_directory
 from warpdata.episodes.forms.tensors import channel_of, lane_key, rows_of
 from warpdata.episodes.sources.disk_episode import DirectorySource
 from warpdata.episodes.sources.encoded import encoded_camera
 from warpdata.episodes.sources.opening import DIRECTORY_BLOCK
-from warpdata.episodes.sources.shard_episode import ChannelSignal
 from warpdata.episodes.sources.signals import SimpleSignal, VideoSignal, signal_meta
-from warpdata.errors import ChecksumError, ConflictError, CorruptLayoutError, NoStepsError, suggests
+from warpdata.errors import ConflictError, CorruptLayoutError, NoStepsError, suggests
 from warpdata.formats.episodedir import layout
-from warpdata.formats.episodedir.arrow import ParquetFooter, TableWriter, plain_table, signal_schema
+from warpdata.formats.episodedir.arrow import TableWriter, signal_schema
 from warpdata.formats.episodedir.documents import (
     FileSum,
     plain_static,
     restored_static,
-    write_meta,
-    write_static,
 )
 from warpdata.formats.episodedir.frame_index import FrameIndex, parse_frame_index
-from warpdata.formats.episodedir.names import check_name, signal_file
 from warpdata.formats.episodedir.signal_file import Description, parse_signal
 from warpdata.formats.wshard.block_rows import BlockRows
 from warpdata.formats.wshard.channel import ArrayRows
 from warpdata.formats.wshard.compression import CompressionChoice, check_compat
 from warpdata.formats.wshard.episode import LaneMap, WShardEpisode
 from warpdata.formats.wshard.layout import EXACT, TIMESTAMPS_NS
-from warpdata.formats.wshard.load import fits_own_block, load_wshard
+from warpdata.formats.wshard.load import fits_own_block
 from warpdata.formats.wshard.reader import ShardReader
 from warpdata.formats.wshard.save import save_wshard
 from warpdata.formats.wshard.schema import TensorSpec, Timebase, check_channel_id
 from warpdata.timeline.episode import Episode
+from warpdata.timeline.lazy_signals import LazySignals
 from warpdata.timeline.memory import ArraySignal, ClockedSignal
-from warpdata.timeline.meta import guess_role
 from warpdata.timeline.signal import MappedRows, Signal
 from warpdata.timeline.source import StatedSource, StepClock
 from warpdata.timeline.steps import Steps, StepSignal
@@ -98,12 +91,13 @@ def pack_episode(
     opened = _beneath(episode) if raw else shown(episode)
     target = Path(output)
     if target.exists() and not overwrite:
-        raise ConflictError("the file exists already", path=target, hint="Choose another, or say overwrite.")
+        raise ConflictError("target exists", path=target, hint="Choose another path, or pass overwrite=True.")
     target.parent.mkdir(parents=True, exist_ok=True)
     with contextlib.ExitStack() as scratch:
         if reencode:
             folder = tempfile.TemporaryDirectory(prefix=".warpdata-", dir=target.absolute().parent)
-            again = record_again(opened, Path(scratch.enter_context(folder)) / "again")
+            again = Path(scratch.enter_context(folder)) / "again"
+            write_directory(opened, again, reencode=True)
             opened, episode_id = Episode(DirectorySource(again)), episode_id or opened.id
         save_wshard(shard_of(opened, episode_id), target, compression, compat=compat)
     return target
@@ -163,18 +157,13 @@ class _Packing:
                 about["video"] = f"{VIDEO_PREFIX}{name}{camera.suffix}"
                 about["frames"] = FRAMES_PREFIX + name
                 self.blocks[about["video"]], self.blocks[about["frames"]] = camera.video, camera.frames
-                original = signal.original_index() if isinstance(signal, ShardVideo) else camera.original
-                if original is not None:
-                    about["file"] = FILE_PREFIX + name
-                    self.blocks[about["file"]] = original
                 return about
         if signal.meta.is_object:
             about["table"] = TABLE_PREFIX + name
             self.blocks[about["table"]] = _table_bytes(signal)
             return about
         about["count"] = len(signal)
-        about |= self._by_step(name, signal) or self._in_time(name, signal)
-        return about | self._origin(name, signal)
+        return about | (self._by_step(name, signal) or self._in_time(name, signal))
 
     def _by_step(self, name: str, signal: Signal) -> dict[str, Any] | None:
         """Rows of T for signals on the step clock: row k as every program of the format takes it."""
@@ -225,25 +214,6 @@ class _Packing:
         self.blocks[CLOCK_PREFIX + name] = ArrayRows(stamps, TensorSpec(dtype_named("i64"), ()))
         return CLOCK_PREFIX + name
 
-    def _origin(self, name: str, signal: Signal) -> dict[str, Any]:
-        """What it takes to write the file of the signal again byte for byte."""
-        if isinstance(signal, PackedRows):
-            if (original := signal.original_file()) is None:
-                return signal.written
-            self.blocks[FILE_PREFIX + name] = original
-            return {"file": FILE_PREFIX + name}
-        if not isinstance(signal, SimpleSignal):
-            return {}
-        whole = _all(signal.file_bytes())
-        groups = ParquetFooter(bytes(whole), signal.path).group_rows()
-        for written in ({"groups": groups, "plain": True}, {"groups": groups}):
-            again = _Sum()
-            _write_table(again, signal, **written)
-            if (again.size, again.crc32c) == (whole.nbytes, crc32c(whole)):
-                return written
-        self.blocks[FILE_PREFIX + name] = signal.file_bytes()
-        return {"file": FILE_PREFIX + name}
-
 
 def described(signal: Signal) -> Description:
     """The description of a signal as it is stored."""
@@ -262,10 +232,6 @@ def _is_channel_id(name: str) -> bool:
     return True
 
 
-def _all(reader: RangeReader) -> memoryview:
-    return reader.read(0, reader.size)
-
-
 def _table_bytes(signal: Signal) -> Any:
     """The parquet file of a signal: its own, checked, or one made now."""
     if isinstance(signal, SimpleSignal):
@@ -274,64 +240,17 @@ def _table_bytes(signal: Signal) -> Any:
     if isinstance(signal, TableSignal):
         return signal.file_bytes()
     sink = io.BytesIO()
-    _write_table(sink, signal, None)
-    return sink.getvalue()
-
-
-def _write_table(sink: Any, signal: Signal, groups: list[int] | None = None, *, plain: bool = False) -> None:
-    """Write a signal as the parquet file of a directory, in row groups of these sizes, or a small one plainly."""
-    about = (
-        described(signal).to_json()
-        if not isinstance(signal, SimpleSignal)
-        else signal.description().to_json()
-    )
-    if plain and (data := plain_table(about, np.array(signal.timestamps), np.array(signal.values()))):
-        sink.write(data)
-        return
+    about = described(signal).to_json()
     writer = TableWriter(sink, signal_schema(about), about)
-    start = 0
-    for rows in groups or _row_groups(signal):
-        part = signal[start : start + rows]
-        writer.write(np.array(part.timestamps), np.array(part.values()))
-        start += rows
-    if not start:
-        writer.write(np.empty(0, np.int64), np.array(signal.values()))
+    writer.write(np.array(signal.timestamps), np.array(signal.values()))
     writer.close()
-
-
-def _row_groups(signal: Signal) -> Iterator[int]:
-    row_bytes = max(1, signal.meta.dtype.itemsize * math.prod(signal.meta.shape))
-    step = max(1, _COPY_BYTES // row_bytes)
-    return (min(step, len(signal) - start) for start in range(0, len(signal), step))
-
-
-class _Sum(io.RawIOBase):
-    """A file of which only size and checksum are kept."""
-
-    def __init__(self) -> None:
-        self.size = self.crc32c = 0
-
-    def writable(self) -> bool:
-        return True
-
-    def tell(self) -> int:
-        return self.size
-
-    def write(self, data: Any) -> int:
-        view = memoryview(data).cast("B")
-        self.crc32c = crc32c(view, self.crc32c)
-        self.size += view.nbytes
-        return view.nbytes
+    return sink.getvalue()
 
 
 def directory_of(about: bytes, blocks: Collection[str]) -> bytes:
     """The directory block without the signals whose blocks are not among these names."""
     found = parse_json_object(about)
-    kept = {
-        name: _without_lost_file(how, blocks)
-        for name, how in found["signals"].items()
-        if set(_blocks_of(name, how)) <= set(blocks)
-    }
+    kept = {name: how for name, how in found["signals"].items() if set(_blocks_of(how)) <= set(blocks)}
     lost = set(found["signals"]) - set(kept)
     meta = found["meta"]
     if isinstance(meta.get("signals"), dict):
@@ -339,23 +258,12 @@ def directory_of(about: bytes, blocks: Collection[str]) -> bytes:
     return dump_json({**found, "meta": meta, "signals": kept})
 
 
-def _without_lost_file(how: Any, blocks: Collection[str]) -> Any:
-    """The records of a signal hold where only the file they were recorded in is lost."""
-    if isinstance(how, dict) and how.get("file") not in (None, *blocks):
-        return {key: value for key, value in how.items() if key != "file"}
-    return how
-
-
-def _blocks_of(name: str, how: Any) -> list[str]:
-    """Where a signal lies: its rows and times, its table, or its video and frame index."""
-    if isinstance(how, dict):
-        places = ("video", "frames", "table", "block", "more", "times")
-        found = [str(how[key]) for key in places if how.get(key) is not None]
-        is_on_steps = how.get("block") is not None and how.get("times") is None
-        return [*found, TIMESTAMPS_NS] if is_on_steps else found
-    if how.startswith("video"):
-        return [f"{VIDEO_PREFIX}{name}{how.removeprefix('video')}", FRAMES_PREFIX + name]
-    return [TABLE_PREFIX + name if how == "table" else name]
+def _blocks_of(how: Mapping[str, Any]) -> list[str]:
+    """The blocks of a signal: its rows and times, its table, or its video and frame index."""
+    places = ("video", "frames", "table", "block", "more", "times")
+    blocks = [str(how[key]) for key in places if how.get(key) is not None]
+    is_on_steps = how.get("block") is not None and how.get("times") is None
+    return [*blocks, TIMESTAMPS_NS] if is_on_steps else blocks
 
 
 def is_packed(shard: ShardReader) -> bool:
@@ -365,7 +273,7 @@ def is_packed(shard: ShardReader) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _Stored:
-    """Where a signal lies in a shard."""
+    """The blocks of a signal in a shard."""
 
     description: Description
     video: str | None = None
@@ -375,16 +283,6 @@ class _Stored:
     more: str | None = None
     times: str | None = None
     count: int = 0
-    groups: list[int] | None = None
-    plain: bool = False
-    file: str | None = None
-
-    @property
-    def written(self) -> dict[str, Any]:
-        """How its file was written, where that is how to write it again."""
-        if self.groups is None:
-            return {}
-        return {"groups": self.groups, "plain": True} if self.plain else {"groups": self.groups}
 
 
 class PackedSource(StatedSource):
@@ -394,8 +292,8 @@ class PackedSource(StatedSource):
         self.shard = shard
         about = shard.read_json(DIRECTORY_BLOCK)
         try:
-            version = about.get("version", 1)
-            if version not in (1, VERSION):
+            version = about.get("version")
+            if version != VERSION:
                 raise CorruptLayoutError(
                     f"a recording packed in version {version}", block=DIRECTORY_BLOCK, path=shard.path,
                     hint="Upgrade warpdata.",
@@ -403,19 +301,17 @@ class PackedSource(StatedSource):
             static = {k: restored_static(v) for k, v in about["static"].items()}
             meta = dict(about["meta"])
             name = str(about.get("id") or shard.read_json("meta/episode").get("episode_id"))
-            if version == 1:
-                signals: Mapping[str, Signal] = _FirstSignals(shard, about["signals"])
-            else:
-                signals = _PackedSignals(shard, _stored(about["signals"], shard.path))
+            stored = _stored(about["signals"], shard.path)
+            signals = LazySignals(lambda: stored, lambda name: _open_signal(shard, name, stored[name]))
             super().__init__(name, signals, static, meta, StepClock.from_json(about.get("steps")))
         except (KeyError, TypeError, AttributeError, ValueError):
             raise CorruptLayoutError(
-                "what it says of the recording is damaged", block=DIRECTORY_BLOCK, path=shard.path
+                "the description of the recording is damaged", block=DIRECTORY_BLOCK, path=shard.path
             ) from None
 
     @property
     def place(self) -> str | None:
-        """Where the shard lies."""
+        """Path or URL of the shard."""
         return self.shard.path
 
     def stored_bytes(self) -> int:
@@ -427,49 +323,19 @@ class PackedSource(StatedSource):
 
 
 def _stored(signals: Any, path: str) -> dict[str, _Stored]:
-    places = ("video", "frames", "table", "block", "more", "times", "file")
-    found = {}
+    places = ("video", "frames", "table", "block", "more", "times")
+    stored = {}
     for name, about in signals.items():
         where = {key: None if about.get(key) is None else str(about[key]) for key in places}
-        groups = None if about.get("groups") is None else [int(each) for each in about["groups"]]
-        description = Description.from_json(about, path)
-        found[str(name)] = _Stored(
-            description,
-            **where,
-            count=int(about.get("count", 0)),
-            groups=groups,
-            plain=bool(about.get("plain")),
+        stored[str(name)] = _Stored(
+            Description.from_json(about, path), **where, count=int(about.get("count", 0))
         )
-    return found
+    return stored
 
 
-class _PackedSignals(Mapping[str, Signal]):
-    """The signals of a shard by name, opened when they are first asked for."""
-
-    def __init__(self, shard: ShardReader, stored: Mapping[str, _Stored]) -> None:
-        self._shard = shard
-        self.stored = stored
-        self._made: dict[str, Signal] = {}
-
-    def __getitem__(self, name: str) -> Signal:
-        found = self._made.get(name)
-        if found is None:
-            found = self._made.setdefault(name, _open(self._shard, name, self.stored[name]))
-        return found
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self.stored)
-
-    def __len__(self) -> int:
-        return len(self.stored)
-
-    def __contains__(self, name: object) -> bool:
-        return name in self.stored
-
-
-def _open(shard: ShardReader, name: str, how: _Stored) -> Signal:
+def _open_signal(shard: ShardReader, name: str, how: _Stored) -> Signal:
     if how.video is not None and how.frames is not None:
-        return ShardVideo(shard, name, how.video, how.frames, how.file)
+        return ShardVideo(shard, name, how.video, how.frames)
     if how.table is not None:
         return TableSignal(shard, name, how.table)
     return PackedRows(shard, name, how)
@@ -521,15 +387,6 @@ class PackedRows(ClockedSignal):
     @property
     def _times_block(self) -> str:
         return self._how.times or TIMESTAMPS_NS
-
-    @property
-    def written(self) -> dict[str, Any]:
-        """How the file it was recorded in was written, where that is how to write it again."""
-        return self._how.written
-
-    def original_file(self) -> bytes | None:
-        """The file it was recorded in, where it could not be written again byte for byte."""
-        return None if self._how.file is None else self._shard.read(self._how.file)
 
     def checksum(self) -> int:
         """CRC-32C of all values, as the file states it."""
@@ -648,15 +505,11 @@ class TableSignal(ClockedSignal):
 class ShardVideo(VideoSignal):
     """A camera inside a shard, played by reading only the frames it needs."""
 
-    def __init__(
-        self, shard: ShardReader, name: str, video: str, frames: str, original: str | None = None
-    ) -> None:
+    def __init__(self, shard: ShardReader, name: str, video: str, frames: str) -> None:
         self._shard = shard
         self._frames_block = frames
         self.video_block = video
         """The block that holds the video."""
-        self._original = original
-        """The index as another writer made it, where it had to be completed."""
         super().__init__(f"{shard.path}#{video}", f"{shard.path}#{frames}", name=name)
 
     def _read_index(self, _expected: FileSum | None) -> FrameIndex:
@@ -667,16 +520,12 @@ class ShardVideo(VideoSignal):
 
     @property
     def shard(self) -> ShardReader:
-        """Where the video lies."""
+        """The shard of the video."""
         return self._shard
 
     def index_bytes(self) -> RangeReader:
         """The bytes of the frame index."""
         return self._part(self._frames_block)
-
-    def original_index(self) -> RangeReader | None:
-        """The index as another writer made it, where it had to be completed."""
-        return None if self._original is None else self._part(self._original)
 
     def _is_far(self) -> bool:
         return not self._shard.is_local
@@ -690,44 +539,7 @@ class ShardVideo(VideoSignal):
         )
 
     def __reduce__(self) -> tuple[Any, ...]:
-        places = (self.video_block, self._frames_block, self._original)
-        return (ShardVideo, (self._shard, self.name, *places))
-
-
-class _FirstSignals(Mapping[str, Signal]):
-    """The signals of a shard packed in version 1: channels with clocks of their own, tables and cameras."""
-
-    def __init__(self, shard: ShardReader, stored: Mapping[str, Any]) -> None:
-        self._shard = shard
-        self._stored = {str(name): str(how) for name, how in stored.items()}
-        wanted = [name.removeprefix(_ACTION) for name, how in self._stored.items() if how == "channel"]
-        self._tensors = load_wshard(shard, channels=wanted)
-        self._made: dict[str, Signal] = {}
-
-    def __getitem__(self, name: str) -> Signal:
-        if name not in self._made:
-            self._made[name] = self._opened(name, self._stored[name])
-        return self._made[name]
-
-    def _opened(self, name: str, how: str) -> Signal:
-        if how.startswith("video"):
-            suffix = how.removeprefix("video")
-            return ShardVideo(self._shard, name, f"{VIDEO_PREFIX}{name}{suffix}", FRAMES_PREFIX + name)
-        if how == "table":
-            return TableSignal(self._shard, name, TABLE_PREFIX + name)
-        is_action = name.startswith(_ACTION)
-        lane = self._tensors.actions if is_action else self._tensors.observations
-        channel = lane[name.removeprefix(_ACTION) if is_action else name]
-        return ChannelSignal(self._tensors, channel, name, guess_role(name, "vector"))
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._stored)
-
-    def __len__(self) -> int:
-        return len(self._stored)
-
-    def __contains__(self, name: object) -> bool:
-        return name in self._stored
+        return (ShardVideo, (self._shard, self.name, self.video_block, self._frames_block))
 
 
 @suggests
@@ -748,58 +560,5 @@ def unpack_episode(
     target = Path(directory)
     if overwrite and target.exists() and not (target / layout.META_FILE).is_file():
         raise ConflictError("what is there is no episode directory", path=target, hint="Choose another name.")
-    target.parent.mkdir(parents=True, exist_ok=True)
-    with commit_folder(target, replace=overwrite) as folder:
-        signals = dict(episode.meta.get("signals") or {})
-        taken: dict[str, str] = {}
-        for name, signal in episode.signals.items():
-            keep_apart(name, taken, folder)
-            _unpack(folder, check_name(name), signal, episode, signals)
-        total = FileSum.of(write_static(folder, {n: plain_static(n, v) for n, v in episode.static.items()}))
-        meta = {**episode.meta, "signals": signals} if signals else dict(episode.meta)
-        meta["static_file"] = {"bytes": total.size_bytes, "crc32c": f"{total.crc32c:08x}"}
-        write_meta(folder, meta)
+    write_directory(Episode(episode), target, overwrite=overwrite)
     return target
-
-
-def _unpack(folder: Path, name: str, signal: Signal, episode: PackedSource, signals: dict[str, Any]) -> None:
-    signal_file(folder, name).parent.mkdir(parents=True, exist_ok=True)
-    if isinstance(signal, ShardVideo):
-        suffix = os.path.splitext(signal.video_block)[1]
-        _copy_block(episode.shard, signal.video_block, signal_file(folder, name, suffix))
-        frames = signal._original or signal._frames_block
-        _copy_block(episode.shard, frames, signal_file(folder, name, layout.FRAMES_SUFFIX))
-        return
-    target = signal_file(folder, name)
-    if isinstance(signal, TableSignal):
-        _copy_block(episode.shard, signal._block, target)
-        return
-    how = signal._how if isinstance(signal, PackedRows) else None
-    if how is not None and how.file is not None:
-        _copy_block(episode.shard, how.file, target)
-        return
-    sink = io.BytesIO()
-    _write_table(sink, signal, **({} if how is None else how.written))
-    write_file(target, sink.getvalue())
-    if name in signals:
-        total = FileSum.of(sink.getvalue())
-        signals[name] = {
-            **signals[name],
-            "file": {"bytes": total.size_bytes, "crc32c": f"{total.crc32c:08x}"},
-        }
-
-
-def _copy_block(shard: ShardReader, name: str, target: Path) -> None:
-    """Write a raw block as a file of its own, a piece at a time, checked before it has its name."""
-    block, checksum = shard.block(name), 0
-    if block.codec != "none":
-        write_file(target, shard.read(name))
-        return
-    part = PartRangeReader(shard.range_reader, block.data_offset, block.disk_size, f"{shard.path}#{name}")
-    with commit_file(target) as out:
-        for start in range(0, part.size, _COPY_BYTES):
-            piece = part.read(start, min(start + _COPY_BYTES, part.size))
-            checksum = crc32c(piece, checksum)
-            out.write(piece)
-        if checksum != block.crc32c:
-            raise ChecksumError("its bytes do not match their checksum", block=name, path=shard.path)

@@ -19,9 +19,16 @@ from warpdata.formats.wshard.layout import META_EPISODE
 from warpdata.formats.wshard.reader import ShardReader
 from warpdata.formats.wshard.save import save_wshard
 from warpdata.timeline.episode import Episode
+from warpdata.timeline.lazy_signals import LazySignals
 from warpdata.timeline.memory import JoinedSignal
 from warpdata.timeline.signal import Signal, window
-from warpdata.timeline.source import ChangedSignals, EpisodeSource, SourceAround, StepClock, innermost
+from warpdata.timeline.source import (
+    EpisodeSource,
+    SourceAround,
+    StepClock,
+    change_signals,
+    innermost,
+)
 from warpdata.timeline.steps import Steps
 
 Progress = Callable[[int, int], None]
@@ -165,7 +172,7 @@ class _ChunkOf(SourceAround):
             part: Signal = signal[rows] if name in by_row else window(signal, slice(*bounds))
             return part
 
-        self._signals = ChangedSignals(inner.signals, cut)
+        self._signals = change_signals(inner.signals, cut)
 
     @property
     def signals(self) -> Mapping[str, Signal]:
@@ -179,13 +186,13 @@ class _ChunkOf(SourceAround):
 
 
 class PackedChunks(EpisodeSource):
-    """The packed chunks of a recording as one episode; a chunk is opened when a signal is first asked for."""
+    """The packed chunks of a recording as one episode; a chunk is opened on first use of a signal."""
 
     def __init__(self, chunks: ChunkList) -> None:
         validate_chunk_continuity(chunks, check_channels=False)
         self.chunks = chunks
         self._first = self._opened(0)
-        self._signals = _JoinedSignals(self)
+        self._signals = LazySignals(lambda: self._first.signals, self._open_signal)
 
     def _opened(self, index: int) -> PackedSource:
         entry = self.chunks.chunks[index]
@@ -194,6 +201,10 @@ class PackedChunks(EpisodeSource):
         if stated.get("chunk_index") != entry.chunk_index or stated.get("length_T", 0) != entry.length:
             raise CorruptLayoutError(f"{entry.uri} is not chunk {entry.chunk_index} of its list")
         return PackedSource(shard)
+
+    def _open_signal(self, name: str) -> Signal:
+        signals = [part.signals[name] for part in self.parts]
+        return signals[0] if len(signals) == 1 else JoinedSignal(signals)
 
     @cached_property
     def parts(self) -> list[PackedSource]:
@@ -231,7 +242,7 @@ class PackedChunks(EpisodeSource):
 
     @property
     def place(self) -> str | None:
-        """The chunk list, or where the first chunk lies."""
+        """Path of the chunk list, or of the first chunk."""
         return self._first.place if self.chunks.path is None else os.fspath(self.chunks.path)
 
     def stored_bytes(self) -> int:
@@ -240,25 +251,3 @@ class PackedChunks(EpisodeSource):
 
     def __reduce__(self) -> tuple[Any, ...]:
         return (PackedChunks, (self.chunks,))
-
-
-class _JoinedSignals(Mapping[str, Signal]):
-    def __init__(self, whole: PackedChunks) -> None:
-        self._whole = whole
-        self._made: dict[str, Signal] = {}
-
-    def __getitem__(self, name: str) -> Signal:
-        found = self._made.get(name)
-        if found is None:
-            parts = [part.signals[name] for part in self._whole.parts]
-            found = self._made[name] = parts[0] if len(parts) == 1 else JoinedSignal(parts)
-        return found
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._whole._first.signals)
-
-    def __len__(self) -> int:
-        return len(self._whole._first.signals)
-
-    def __contains__(self, name: object) -> bool:
-        return name in self._whole._first.signals

@@ -1,4 +1,4 @@
-"""An episode by step as the tensor container of the WShard document, whatever it came from."""
+"""An episode by step as the tensor container of the WShard document, from any source."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from warpdata.timeline.steps import PREFIXES, StepSignal, StepSignals
 
 
 def tensors_of(episode: Episode) -> WShardEpisode:
-    """The rows of an episode: those of its shard, or its steps, read when they are asked for.
+    """The rows of an episode: those of its shard, or its steps, read on demand.
 
     A signal that has no record of its own for every step keeps its own clock. Text and bytes are left out.
     """
@@ -66,7 +66,7 @@ def lane_key(name: str, signal: StepSignal) -> str:
 
 
 def channel_of(name: str, signal: StepSignal | Signal) -> Channel:
-    """A signal as a channel: by step, or in time with its own clock; read when it is asked for."""
+    """A signal as a channel: by step, or in time with its own clock; read on demand."""
     meta = signal.meta
     about: dict[str, Any] = {"kind": meta.kind, "unit": meta.units, "names": meta.names and list(meta.names)}
     kept = {key: value for key, value in about.items() if value is not None}

@@ -45,7 +45,7 @@ class VideoFile:
         *,
         durable: bool = True,
     ) -> None:
-        """`durable` says whether frames must survive a crash while others are added."""
+        """`durable`: frames must survive a crash while others are added."""
         self.shape = shape
         self._durable = durable
         self.options = options
@@ -92,7 +92,7 @@ class VideoFile:
         return len(self._waiting)
 
     def stream(self) -> Stream:
-        """What a decoder must know, as the header in the file says it."""
+        """The decoder parameters in the header of the file."""
         return probe(str(self.path)).stream
 
     def encode(self, frame: NDArray[Any], ts_ns: int) -> bool:
@@ -112,7 +112,7 @@ class VideoFile:
             self._mark(is_end=True)
 
     def complete(self) -> dict[str, Any]:
-        """Write the ends of the video and of its index, which still have no names; what meta.json says of them."""
+        """Write the ends of the video and of its index, which still have no names; returns the entry for meta.json."""
         self.drain()
         if self._waiting:
             raise RuntimeError(f"{len(self._waiting)} frames did not come out of the encoder")
@@ -266,7 +266,7 @@ class CameraRecorder:
         return len(self._jobs.jobs)
 
     def close(self) -> None:
-        """Hand over the rest; whoever appends after this is refused."""
+        """Hand over the rest; later appends are refused."""
         with self._lock:
             self._hand_over()
             self.last_ts_ns = CLOSED
@@ -279,7 +279,7 @@ class CameraRecorder:
         self._frames.close(durable=False)
 
     def facts(self, _clocks: SharedClocks) -> dict[str, Any]:
-        """What meta.json says of the camera once its files are complete."""
+        """The entry of the camera in meta.json, once its files are complete."""
         return {**self._facts, "blocked_ns": self.blocked_ns}
 
     def files(self, data: Path, frames: Path) -> list[tuple[Path, Path]]:
@@ -294,7 +294,7 @@ class CameraRecorder:
         return self.video.suffix
 
     def cancel(self) -> None:
-        """Stop encoding and let go of everything; files stay as they are."""
+        """Stop encoding and close everything; files stay as they are."""
         self._jobs.cancel()  # first: an `append` that waits for room holds the lock
         with self._lock:
             self.last_ts_ns = CLOSED
@@ -309,7 +309,7 @@ class CameraRecorder:
             self._handed = number
 
     def _encode(self, number: int, journal: FrameJournal | None, place: int, ts_ns: int) -> None:
-        """In the background: read the frame back from the journal, encode it, give back what is safe."""
+        """In the background: read the frame from the journal, encode it, free the space of frames that are safe."""
         if number <= self._encoded:
             return
         if self.video is None:

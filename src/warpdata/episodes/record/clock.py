@@ -17,8 +17,8 @@ class RecordingClock:
     """Gives increasing times, for any number of threads.
 
     A wall clock that is set back would refuse every record until it caught up. Instead the times continue at the
-    pace of the monotonic clock, from where the wall clock was before; a warning says so once, and the offset at the
-    end of the recording tells how far the times are off.
+    pace of the monotonic clock, from where the wall clock was before; this is warned of once, and the offset at the
+    end of the recording gives the difference.
     """
 
     def __init__(self, name: Clock) -> None:

@@ -4,22 +4,19 @@ from __future__ import annotations
 
 import os
 import shutil
-import threading
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from warpdata.bytekit.io.commit import fsync_folder, make_folders, map_os_errors, write_file
 from warpdata.bytekit.io.filenames import keep_apart
-from warpdata.bytekit.process.forks import tell_in_child
 from warpdata.bytekit.process.locks import make_locked_folder
 from warpdata.episodes.provenance import first_meta
 from warpdata.episodes.record.clock import RecordingClock
-from warpdata.episodes.record.durability import Durability
-from warpdata.episodes.record.interrupts import finish_despite_interrupt, interrupts_wait
-from warpdata.episodes.record.recording import Documents, Recording, SignalRecorder, Targets
+from warpdata.episodes.record.recording import Documents, Recording, RecordingWriter, SignalRecorder, Targets
+from warpdata.episodes.record.threads import Durability, interrupts_wait
 from warpdata.episodes.record.values import Hints, as_timestamp
-from warpdata.errors import ConflictError, RecordingError, WarpError, WriterClosedError, suggests
+from warpdata.errors import ConflictError, RecordingError, WarpError, suggests
 from warpdata.formats.episodedir import layout
 from warpdata.formats.episodedir.documents import FileSum, meta_bytes, plain_static, static_bytes
 from warpdata.formats.episodedir.images import VideoOptions
@@ -36,8 +33,8 @@ RECORDING_SUFFIX = ".recording"
 _WRITER = "warpdata.DiskEpisodeWriter"
 
 
-class DiskEpisodeWriter(EpisodeWriter):
-    """Writes one episode into a new directory; whatever `append` acknowledged survives a crash.
+class DiskEpisodeWriter(RecordingWriter, EpisodeWriter):
+    """Writes one episode into a new directory; every acknowledged record survives a crash.
 
     The writer of the document, over the same `Recording` as `wd.record`, which adds steps, roles and one-file targets.
     """
@@ -57,11 +54,12 @@ class DiskEpisodeWriter(EpisodeWriter):
         clock: RecordingClock | None = None,
     ) -> None:
         """`wait`: wait until the beginning survives power loss. `clock`: for records that come without a time."""
+        super().__init__()
         self._clock = clock
         self._durability = Durability.parse(durability)
         self._video = video or VideoOptions()
         self._on_close = on_close
-        self.path = Path(os.path.abspath(directory))
+        self.path: Path = Path(os.path.abspath(directory))
         self._meta = {**first_meta(_WRITER, created_ts_ns, uid), **(meta or {})}
         if clock is not None:
             self._meta["clock"] = clock.facts()
@@ -70,15 +68,12 @@ class DiskEpisodeWriter(EpisodeWriter):
         self._static: dict[str, Any] = {}
         self._taken: dict[str, str] = {}
         self._declared: dict[str, tuple[Hints, VideoOptions]] = {}
-        self._lock = threading.RLock()
-        self._closed: str | None = None
         self._create(wait=wait)
         self._signals = self._recording.signals
-        tell_in_child(self)
 
-    def in_child(self) -> None:
-        """In a forked child: the recording goes on in the process that began it."""
-        self._closed, self._signals, self._lock = "recorded by another process", {}, threading.RLock()
+    def _leave_to_parent(self) -> None:
+        super()._leave_to_parent()
+        self._signals = {}
 
     def _create(self, *, wait: bool) -> None:
         with map_os_errors(self.path):
@@ -230,14 +225,17 @@ class DiskEpisodeWriter(EpisodeWriter):
 
     def close(self) -> None:
         """Finalise the episode; calling it again does nothing. Ctrl-C waits until it is done."""
-        self._close(None)
+        self.finish(None)
 
     def finish(self, interrupted: str | None, store: Callable[[Path], None] | None = None) -> None:
         """Finalise, saying why it ended early if it did.
 
         `store` makes one file of the episode, here given as a directory without edits: that is what remains.
         """
-        self._close(interrupted, store)
+        is_closed = self._closed == "closed"
+        self._close_once(lambda: self._finish(interrupted, store))
+        if self._on_close is not None and not is_closed:
+            self._on_close(self)
 
     def abort(self) -> None:
         """Remove the whole episode; every later call raises WriterClosedError."""
@@ -253,7 +251,7 @@ class DiskEpisodeWriter(EpisodeWriter):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if self._closed is None:
-            self._close(None if kind is None else f"{kind.__name__}: {error}")
+            self.finish(None if kind is None else f"{kind.__name__}: {error}")
 
     def _add(self, name: str, data: Any, ts_ns: Any) -> SignalRecorder:
         with interrupts_wait(), self._lock:
@@ -267,36 +265,20 @@ class DiskEpisodeWriter(EpisodeWriter):
             hints, options = self._declared.get(name, (Hints(), self._video))
             return self._recording.add(name, data, ts_ns, hints, options)
 
-    def _check_open(self) -> None:
-        if self._closed is not None:
-            raise WriterClosedError(f"the episode is {self._closed}", path=self.path)
-
-    def _close(self, interrupted: str | None, store: Callable[[Path], None] | None = None) -> None:
-        finish_despite_interrupt(lambda: self._finish(interrupted, store), lambda: self._closed is not None)
-
     def _finish(self, interrupted: str | None, store: Callable[[Path], None] | None) -> None:
-        with self._lock:
-            if self._closed == "closed":
-                return
-            self._check_open()
-            self._signals = {}  # whoever appends from now on is refused
-            self._closed = "being closed"
-            try:
-                if store is None:
-                    self._recording.finish(*self._names(self.path, interrupted))
-                else:
-                    targets, _, documents = self._names(Path(), interrupted)
-                    self._recording.finish_by(store, targets, documents)
-            except BaseException:
-                self._closed = "broken: closing it failed; `warp salvage` finishes it"
-                self._recording.let_go()
-                raise
-            self._closed = "closed"
-        if self._on_close is not None:
-            self._on_close(self)
+        self._signals = {}  # later appends are refused
+        try:
+            if store is None:
+                self._recording.finish(*self._names(self.path, interrupted))
+            else:
+                targets, _, documents = self._names(Path(), interrupted)
+                self._recording.finish_by(store, targets, documents)
+        except BaseException:
+            self._recording.let_go()
+            raise
 
     def _names(self, folder: Path, interrupted: str | None) -> tuple[Targets, Path, Documents]:
-        """Which files the episode consists of in a folder, that folder, and what its documents say."""
+        """The files of the episode in a folder, that folder, and the contents of its documents."""
 
         def targets(name: str, suffix: str) -> tuple[Path, Path]:
             return signal_file(folder, name, suffix), signal_file(folder, name, layout.FRAMES_SUFFIX)

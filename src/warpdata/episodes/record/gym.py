@@ -15,6 +15,7 @@ from warpdata.episodes.record.recorder import Recorder, nested, plain_part
 from warpdata.errors import MissingExtraError, RecordingError, suggests
 from warpdata.formats.episodedir.images import VideoOptions
 from warpdata.timeline.meta import Role
+from warpdata.timeline.source import OUTCOME_CLOCK
 
 try:
     import gymnasium
@@ -134,9 +135,9 @@ class _Environment:
         self._step += 1
         now = self._now()
         self._seen(observation, frame, now)
-        self._append("reward", float(reward), now, "reward", "outcomes")
-        self._append("terminated", bool(terminated), now, "terminated", "outcomes")
-        self._append("truncated", bool(truncated), now, "truncated", "outcomes")
+        self._append("reward", float(reward), now, "reward", OUTCOME_CLOCK)
+        self._append("terminated", bool(terminated), now, "terminated", OUTCOME_CLOCK)
+        self._append("truncated", bool(truncated), now, "truncated", OUTCOME_CLOCK)
         self._informed(info, now)
         if terminated or truncated:
             self.has_ended = True
@@ -145,7 +146,7 @@ class _Environment:
                 self.recorder.mark(success=bool(found))
 
     def finish(self) -> None:
-        """Finish the episode under way or just ended; one in which nothing was done is none."""
+        """Finish the episode under way or just ended; one without an action is discarded."""
         recorder, self.recorder, self.has_ended = self.recorder, None, False
         if recorder is not None and not self._has_acted:
             recorder.discard()
@@ -178,11 +179,11 @@ class _Environment:
             self._append("frame", frame, now, "observation", None)
 
     def _informed(self, info: Mapping[str, Any], now: int) -> None:
-        """What the environment said besides; what cannot be a signal is left out, and named in the end."""
+        """Record the info of the environment; what cannot be a signal is left out, and listed at the end."""
         for key, value in info.items() if self._info else ():
             for name, leaf in nested(f"info/{plain_part(key)}", value):
                 try:
-                    self._append(name, leaf, now, "other", None)
+                    self._append(name, leaf, now, "other", OUTCOME_CLOCK)
                 except (TypeError, ValueError):
                     self._left_out.add(name)
 
@@ -256,7 +257,7 @@ class _VectorRecorder(vector.VectorWrapper):
         mode = env.metadata.get("autoreset_mode", vector.AutoresetMode.NEXT_STEP)
         self._mode = vector.AutoresetMode(mode)
         self._restarts = [False] * len(recorded)
-        """Which environments the next step only begins anew."""
+        """Environments that the next step only resets."""
         self._begun: dict[int, tuple[tuple[Any, Mapping[str, Any], Any], int]] = {}
         """What the step that ended an episode saw of the next one, which begins with the next step."""
 
@@ -321,8 +322,8 @@ class _VectorRecorder(vector.VectorWrapper):
         if not has_ended or self._mode is not vector.AutoresetMode.SAME_STEP:
             self._recorded[number].result(seen, *outcome, info, frame)
             return
-        last, said = info.get("final_obs", seen), dict(info.get("final_info") or {})
-        self._recorded[number].result(last, *outcome, said)
+        last, final_info = info.get("final_obs", seen), dict(info.get("final_info") or {})
+        self._recorded[number].result(last, *outcome, final_info)
         begun = {key: value for key, value in info.items() if not key.startswith("final_")}
         self._begun[number] = (copy.deepcopy((seen, begun, frame)), time.time_ns())
 
@@ -350,7 +351,7 @@ def _row(batch: Any, number: int) -> Any:
 
 
 def _info_of(infos: Mapping[str, Any], number: int) -> dict[str, Any]:
-    """What the infos of a vector environment say of one: `_key` says for which `key` is there."""
+    """The info of one environment of a vector: `_key` is the mask of `key`."""
     return dict(_infos_of(infos, number))
 
 

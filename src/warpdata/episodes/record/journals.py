@@ -14,9 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from warpdata.bytekit.io.commit import fsync_folder, map_os_errors
 from warpdata.bytekit.jsontext import dump_json
-from warpdata.episodes.record.durability import Durability, owner
-from warpdata.episodes.record.interrupts import interrupts_wait
-from warpdata.episodes.record.threads import RecordingThreads
+from warpdata.episodes.record.threads import Durability, RecordingThreads, interrupts_wait, owner
 from warpdata.formats.journal.layout import MAX_RECORD_BYTES
 from warpdata.formats.journal.writer import JournalWriter
 
@@ -32,7 +30,7 @@ ROW_STREAM = 0xFFFF
 """An empty record of this stream follows the records of each row: with it the row is whole."""
 
 REVISION = 2
-"""How the folder of a recording is used; 1 where no journal says it. From 2 on marks stay as long as the folder."""
+"""How the folder of a recording is used; 1 where no journal states it. From 2 on marks stay as long as the folder."""
 
 MAPPED_RECORD_BYTES = 64 << 10
 SIGNALS_JOURNAL = "signals.journal"
@@ -46,7 +44,7 @@ RAW_SYNC_S = 2.0
 
 
 class SignalsJournal:
-    """The journal of all numbers and events of a recording, of what is said of it, and of the first raw frames."""
+    """The journal of all numbers and events of a recording, of facts about it, and of the first raw frames."""
 
     def __init__(
         self,
@@ -97,7 +95,7 @@ def _no_clock() -> int:
 
 
 class FrameJournal:
-    """A journal of raw frames: its space is given back as they are safely encoded.
+    """A journal of raw frames: its space is freed as they are safely encoded.
 
     A frame that is encoded soon never needs to reach the disk: what is synced is its video. Only frames that wait
     for longer than `RAW_SYNC_S` are brought to the disk as they are.
@@ -138,7 +136,7 @@ class FrameJournal:
 
 
 class FrameJournals:
-    """Raw frames of one camera until they are encoded, in a row of journals whose space is given back.
+    """Raw frames of one camera until they are encoded, in a row of journals whose space is freed.
 
     Whoever appends never makes a file: until the background has made the first journal, frames go where all other
     records go, and while it has not made the next one, the current one grows.
@@ -166,7 +164,7 @@ class FrameJournals:
         self._lock = threading.Lock()
 
     def append(self, step: int, ts_ns: int, frame: Buffer) -> tuple[FrameJournal | None, int]:
-        """Copy a frame into a journal; when this returns it survives the death of the process. Where it lies."""
+        """Copy a frame into a journal; when this returns it survives the death of the process. Returns its place."""
         self._signals.threads.check()
         if self._spare is not None and self._is_used(1.0):
             self._go_on_with_spare()
@@ -179,7 +177,7 @@ class FrameJournals:
         return journal, place
 
     def read(self, journal: FrameJournal | None, place: int, out: memoryview) -> None:
-        """Read back the frame at a place that `append` told."""
+        """Read back the frame at a place that `append` returned."""
         (self._signals if journal is None else journal).writer.read_payload(place, out)
 
     def sync(self) -> None:
@@ -197,7 +195,7 @@ class FrameJournals:
                 self._spare = made
 
     def release_before(self, journal: FrameJournal | None, place: int) -> None:
-        """Say that no frame before this place is needed any more: journals behind give back their space."""
+        """Free the space of all frames before this place."""
         if journal is None:
             return
         while self._row[0] is not journal:
@@ -258,4 +256,6 @@ def _remove_files(folder: Path) -> None:
 
 def remove_left(folder: Path) -> None:
     """Remove what a crash left of a recording folder that was being taken away."""
-    shutil.rmtree(folder.with_name(f"{folder.name}-done"), ignore_errors=True)
+    left = folder.with_name(f"{folder.name}-done")
+    if left.is_dir():
+        shutil.rmtree(left, ignore_errors=True)

@@ -5,28 +5,27 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-import threading
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, get_args
 
 import numpy as np
 
-from warpdata.bytekit.io.commit import writable_path
-from warpdata.bytekit.process.forks import tell_in_child
+from warpdata.bytekit.io.commit import remove_temps_of, writable_path
 from warpdata.episodes.collection.local import LocalDatasetWriter
 from warpdata.episodes.forms.packed import pack_episode
 from warpdata.episodes.provenance import environment
 from warpdata.episodes.record.clock import Clock, RecordingClock
 from warpdata.episodes.record.disk_writer import RECORDING_SUFFIX, DiskEpisodeWriter
-from warpdata.episodes.record.durability import Durability
+from warpdata.episodes.record.journals import remove_left
+from warpdata.episodes.record.recording import RecordingWriter
 from warpdata.episodes.record.stream_writer import check_no_file
+from warpdata.episodes.record.threads import Durability
 from warpdata.episodes.record.values import Hints
 from warpdata.errors import (
     ConflictError,
     RecordingError,
     WarpError,
-    WriterClosedError,
     require_word,
     suggests,
 )
@@ -45,15 +44,15 @@ SHARD_SUFFIX = ".wshard"
 _STRANGE = re.compile(r"[^A-Za-z0-9_.-]")
 
 
-class Recorder:
+class Recorder(RecordingWriter):
     """Records one episode: into one file where `target` ends in `.wshard`, else as a new episode of a root.
 
     Use it with `with`, as `wd.record(target, …)`. Any thread may append. Nothing is on disk before the first record.
 
-    `clock` says what times mean: `monotonic` and `wall` are read where a call gives no `ts_ns`, `simulated` times are
-    always given. `step_clock` names the signal whose records are the steps (default: what `step` records, or the
-    clock the actions share); `outcome="next"` says that rewards and flags come with the next observation.
-    `durability` is what power loss may take: `"100ms"` (or another period), nothing with `"record"`, whatever the
+    `clock`: `monotonic` and `wall` are read where a call gives no `ts_ns`, `simulated` times are always given.
+    `step_clock` names the signal whose records are the steps (default: what `step` records, or the
+    clock the actions share); `outcome="next"`: rewards and flags come with the next observation.
+    `durability` is what power loss may take: `"100ms"` (or another period), nothing with `"record"`, everything the
     kernel has not written with `"none"`. `compression` and `compat` are those of `save_wshard`, for one file.
     """
 
@@ -72,13 +71,14 @@ class Recorder:
         compat: str = "default",
         overwrite: bool = False,
     ) -> None:
+        super().__init__()
         require_word("clock", clock, get_args(Clock))
         require_word("outcome", outcome, OUTCOMES)
         if step_clock is not None and not isinstance(step_clock, str):
             raise TypeError(f"step_clock is the name of a signal or clock, not {type(step_clock).__name__}")
         Durability.parse(durability)
         check_choice(compression)
-        environment(os.getcwd())  # asked now, because the first record must not wait for it
+        environment(os.getcwd())  # now, because the first record must not wait for it
         self.target = Path(os.path.abspath(target))
         self._clock: Clock = clock
         self._outcome: Outcome = outcome
@@ -92,22 +92,20 @@ class Recorder:
         self._declared: dict[str, dict[str, Any]] = {}
         self._roles: dict[str, Role] = {}
         self._writer: DiskEpisodeWriter | None = None
-        self._lock = threading.RLock()
-        self._closed: str | None = None
         self._is_new = not self._is_file and not self.target.exists()
         self._check_target()
         self.mark(**dict(static or {}))
-        tell_in_child(self)
 
-    def in_child(self) -> None:
-        """In a forked child: what was begun goes on in the process that began it; what was not is each one's own."""
-        self._lock = threading.RLock()
-        if self._writer is not None:
-            self._closed = "recorded by another process"
+    def _leave_to_parent(self) -> None:
+        """In a forked child: a recorder that has not begun is the child's own."""
+        reason = self._closed
+        super()._leave_to_parent()
+        if self._writer is None:
+            self._closed = reason
 
     @property
-    def path(self) -> Path | None:
-        """Where the episode lies, or will lie; None in a root before the first record."""
+    def path(self) -> Path | None:  # type: ignore[override]
+        """Path of the episode; None in a root before the first record."""
         if self._is_file:
             return self.target
         return None if self._writer is None else self._writer.path
@@ -205,7 +203,7 @@ class Recorder:
 
     def close(self) -> None:
         """Finish the episode; an episode without records leaves nothing behind."""
-        self._close(None)
+        self._close_once(lambda: self._finish(None))
 
     def __enter__(self) -> Self:
         return self
@@ -214,7 +212,7 @@ class Recorder:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if self._closed is None:
-            self._close(None if kind is None else f"{kind.__name__}: {error}")
+            self._close_once(lambda: self._finish(None if kind is None else f"{kind.__name__}: {error}"))
 
     def __repr__(self) -> str:
         return f"<Recorder {self.path or self.target}: {self._closed or 'recording'}>"
@@ -233,6 +231,7 @@ class Recorder:
     def _check_target(self) -> None:
         if not self._is_file:
             return
+        remove_left(self._work)
         if self._work.exists():
             raise ConflictError(
                 "a recording is under way here, or was never finished", path=self._work,
@@ -241,10 +240,6 @@ class Recorder:
         if not self._overwrite:
             check_no_file(self.target)
         writable_path(self.target)
-
-    def _check_open(self) -> None:
-        if self._closed is not None:
-            raise WriterClosedError(f"the episode is {self._closed}", path=self.path or self.target)
 
     def _begin(self) -> DiskEpisodeWriter:
         with self._lock:
@@ -264,9 +259,13 @@ class Recorder:
         if self._step_clock is not None or self._outcome != "same":
             meta["steps"] = StepClock(self._step_clock or STEPS, self._outcome).to_json()
         if self._is_file:
-            return DiskEpisodeWriter(
+            writer = DiskEpisodeWriter(
                 self._work, video=self._video, durability=self._durability, meta=meta, wait=False, clock=clock
             )
+            remove_temps_of(
+                self.target
+            )  # of one that was killed as it packed; no other process packs meanwhile
+            return writer
         root = LocalDatasetWriter(self.target, video=self._video, durability=self._durability)
         return root.new_episode(meta=meta, wait=False, clock=clock)
 
@@ -313,30 +312,21 @@ class Recorder:
             for folder in (writer.path.parent, self.target) if self._is_new else ():
                 folder.rmdir()
 
-    def _close(self, interrupted: str | None) -> None:
-        with self._lock:
-            if self._closed == "closed":
-                return
-            self._check_open()
-            if self._writer is None or not any(self._writer.counts().values()):
-                if self._writer is not None:
-                    self._remove(self._writer)  # every record was refused: there is no episode
-                self._closed = "closed"
-                return
-            try:
-                self._writer.finish(interrupted, self._pack if self._is_file else None)
-            except BaseException:
-                self._closed = "broken: closing it failed; `warp salvage` finishes it"
-                raise
-            self._closed = "closed"
+    def _finish(self, interrupted: str | None) -> None:
+        if self._writer is None:
+            return
+        if any(self._writer.counts().values()):
+            self._writer.finish(interrupted, self._pack if self._is_file else None)
+        else:
+            self._remove(self._writer)  # every record was refused: there is no episode
 
 
 record = Recorder
-"""The same, as one says it: `with wd.record(target) as rec`."""
+"""The verb for `with wd.record(target) as rec`."""
 
 
 def leaves(name: str, value: Any) -> Iterator[tuple[str, Any]]:
-    """The parts of an observation or action by signal name; None and empty arrays have nothing to say."""
+    """The parts of an observation or action by signal name; without None and empty arrays."""
     if isinstance(value, Mapping):
         for key, inner in value.items():
             yield from nested(plain_name(key), inner)

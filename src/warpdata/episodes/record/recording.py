@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import threading
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -19,9 +20,10 @@ from warpdata.bytekit.io.commit import (
     start_writing,
 )
 from warpdata.bytekit.jsontext import dump_json
+from warpdata.bytekit.process.forks import run_in_child
 from warpdata.bytekit.process.locks import FileLock, make_locked_folder
+from warpdata.bytekit.reopen import NoPickle
 from warpdata.episodes.record.camera import QUEUE_BYTES, CameraRecorder, VideoFile
-from warpdata.episodes.record.durability import Durability
 from warpdata.episodes.record.journals import REVISION, FrameJournals, SignalsJournal, remove_folder
 from warpdata.episodes.record.tables import (
     EventRecorder,
@@ -30,11 +32,11 @@ from warpdata.episodes.record.tables import (
     TableRecorder,
     count_together,
 )
-from warpdata.episodes.record.threads import JobQueue, RecordingThreads
+from warpdata.episodes.record.threads import Durability, JobQueue, RecordingThreads, finish_despite_interrupt
 from warpdata.episodes.record.values import Hints, as_timestamp, describe
 from warpdata.episodes.salvage.status import SignalStatus, remove_status, write_status
 from warpdata.episodes.statistics import SharedClocks
-from warpdata.errors import JournalInUseError
+from warpdata.errors import JournalInUseError, WriterClosedError
 from warpdata.formats.episodedir import layout
 from warpdata.formats.episodedir.images import FrameShape, VideoOptions, choose_codec
 from warpdata.formats.episodedir.signal_file import Description
@@ -45,12 +47,46 @@ Targets = Callable[[str, str], tuple[Path, Path]]
 """The data file, and the frame index of a camera, by the signal's name and the ending of its data file's name."""
 
 Documents = Callable[[dict[str, Any]], Mapping[Path, bytes]]
-"""The documents of an episode by path, from what is to be said of each signal."""
+"""The documents of an episode by path, from the entry of each signal."""
 
 _SOME_FRAMES = 2
 """That may wait for their encoder, however large they are."""
 _TABLE_BLOCKS = 64
 _TABLE_DELAY_S = 0.5
+
+
+class RecordingWriter(NoPickle):
+    """What all writers share: a lock, one notion of closed, finishing once, and refusal in forked children."""
+
+    path: Path | None
+
+    def __init__(self) -> None:
+        self._lock = threading.RLock()
+        self._closed: str | None = None
+        """The reason why no more records are taken."""
+        run_in_child(self._leave_to_parent)
+
+    def _leave_to_parent(self) -> None:
+        """In a forked child: the recording continues in the process that began it."""
+        self._lock, self._closed = threading.RLock(), "recorded by another process"
+
+    def _check_open(self) -> None:
+        if self._closed is not None:
+            raise WriterClosedError(f"the recording is {self._closed}", path=self.path)
+
+    def _close_once(self, finish: Callable[[], None]) -> None:
+        """Run `finish`, with Ctrl-C held back; if it fails, the rest is left to salvage. Later calls do nothing."""
+
+        def close() -> None:
+            with self._lock:
+                if self._closed == "closed":
+                    return
+                self._check_open()
+                self._closed = "broken: closing it failed; `warp salvage` finishes it"
+                finish()
+                self._closed = "closed"
+
+        finish_despite_interrupt(close, lambda: self._closed is not None)
 
 
 class Recording:
@@ -76,7 +112,7 @@ class Recording:
         self.folder = folder
         self.signals: dict[str, SignalRecorder] = {}
         self.dropped: dict[str, int] = {}
-        """How many values of each signal were refused: whoever gave them was told, who watches wants to know."""
+        """How many values of each signal were refused; shown in the status."""
         self._on_begun = on_begun
         self._streams = 0
         self._expected: dict[str, JobQueue] = {}
@@ -92,7 +128,7 @@ class Recording:
                     hint="Wait for its recorder; if it was killed, run `warp salvage`, then record again.",
                 ) from None  # fmt: skip
         self._has_begun = False
-        self._threads = RecordingThreads(durability, self._tell)
+        self._threads = RecordingThreads(durability, self._write_status)
         try:
             facts = {**facts, "revision": REVISION}
             self._journal = SignalsJournal(folder, facts, durability, self._threads, now)
@@ -115,9 +151,9 @@ class Recording:
             self._on_begun()
         self._has_begun = True
 
-    def _tell(self) -> None:
-        """Twice a second, in the background: how it is doing."""
-        if self._has_begun:  # before that a journal is the only thing that says there is a recording
+    def _write_status(self) -> None:
+        """Twice a second, in the background: write the status."""
+        if self._has_begun:  # before that, only a journal marks the recording
             write_status(self.folder, self.status())
 
     def status(self) -> dict[str, SignalStatus]:
@@ -179,7 +215,7 @@ class Recording:
     def finish(self, targets: Targets, root: Path, documents: Documents) -> None:
         """Complete all files and give them their names at once, the documents last; then the journals go.
 
-        `documents` makes them from what is to be said of each signal; the disk writes the files while that is found
+        `documents` makes them from the entry of each signal; the disk writes the files while those are computed
         out. Folders below `root` are synced once.
         """
         files = []
@@ -249,7 +285,7 @@ class Recording:
         self._threads.close()
         self._journal.close(durable=False)
         remove_folder(folder, durable=durable)
-        self._unlock()  # now only: until it is gone, a folder that nobody holds is one to salvage
+        self._unlock()  # now only: a folder without a lock is one to salvage
 
     def let_go(self) -> None:
         """Stop all threads and close all files, leaving them as they are."""
@@ -307,7 +343,7 @@ class Recording:
 
 def _rehearse(name: str, hints: Hints, options: VideoOptions) -> None:
     """What the first frame needs, done with a small one: code that never ran takes many times as long."""
-    with contextlib.suppress(Exception):  # what is wrong with the hints is told with the first frame
+    with contextlib.suppress(Exception):  # wrong hints are an error of the first frame
         description = describe(name, np.zeros((16, 16, 3), np.uint8), hints)
         settings = {**options.to_json(), "codec": choose_codec(description.frame_shape(), options)}
         dump_json({"signal": {"name": name, **description.to_json(), "video": settings}})

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import threading
 from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import replace
@@ -13,15 +12,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from warpdata.bytekit.io.commit import map_os_errors
-from warpdata.bytekit.process.forks import tell_in_child
-from warpdata.episodes.record.durability import Durability
-from warpdata.episodes.record.interrupts import finish_despite_interrupt, interrupts_wait
-from warpdata.episodes.record.recording import Recording, SignalRecorder
+from warpdata.episodes.record.journals import remove_left
+from warpdata.episodes.record.recording import Recording, RecordingWriter, SignalRecorder
 from warpdata.episodes.record.stream_writer import check_no_file
 from warpdata.episodes.record.tables import write_empty
+from warpdata.episodes.record.threads import Durability, interrupts_wait
 from warpdata.episodes.record.values import Hints, as_numbers
 from warpdata.episodes.salvage.work_folder import facts_of, work_folder
-from warpdata.errors import SchemaMismatchError, WriterClosedError
+from warpdata.errors import SchemaMismatchError
 from warpdata.formats.episodedir.frame_index import write_empty_index
 from warpdata.formats.episodedir.images import FrameShape, VideoOptions, choose_codec, suffix_for
 from warpdata.timeline.writing import SignalWriter
@@ -29,29 +27,25 @@ from warpdata.timeline.writing import SignalWriter
 if TYPE_CHECKING:
     from types import TracebackType
 
-_BROKEN = "broken: closing it failed; `warp salvage` finishes it"
 
-
-class _JournaledWriter(SignalWriter):
+class _JournaledWriter(RecordingWriter, SignalWriter):
     """One signal with a recording of its own, made by the first record and gone when the files are done."""
 
     def __init__(
         self, path: str | os.PathLike[str], hints: Hints, durability: str, *, overwrite: bool
     ) -> None:
-        self.path = Path(os.path.abspath(path))
+        super().__init__()
+        self.path: Path = Path(os.path.abspath(path))
         self._overwrite = overwrite
         self._hints = hints
         self._durability = Durability.parse(durability)
         self._options = VideoOptions()
-        self._lock = threading.Lock()
         self._recording: Recording | None = None
         self._signal: SignalRecorder | None = None
-        self._closed: str | None = None
-        tell_in_child(self)
 
-    def in_child(self) -> None:
-        """In a forked child: the recording goes on in the process that began it."""
-        self._closed, self._signal, self._lock = "of another process", None, threading.Lock()
+    def _leave_to_parent(self) -> None:
+        super()._leave_to_parent()
+        self._signal = None
 
     def append(self, data: Any, ts_ns: int) -> None:
         """Add a copy of `data` at `ts_ns`; when this returns, the record survives a crash."""
@@ -62,27 +56,21 @@ class _JournaledWriter(SignalWriter):
 
     def close(self) -> None:
         """Finish the files under their names; calling it again does nothing. Ctrl-C waits until it is done."""
-        finish_despite_interrupt(self._close, lambda: self._closed is not None)
+        self._close_once(self._finish)
 
-    def _close(self) -> None:
-        with self._lock:
-            if self._closed == "closed":
-                return
-            self._check_open()
-            self._closed = _BROKEN
-            if self._recording is None or self._signal is None or not self._signal.count:
-                self._drop_recording()
-                self._check_targets()
-                self._write_nothing()
-            else:
-                self._signal = None
-                try:
-                    self._check_targets()
-                    self._recording.finish(self._targets, self.path.parent, lambda _: {})
-                except BaseException:
-                    self._recording.let_go()
-                    raise
-            self._closed = "closed"
+    def _finish(self) -> None:
+        if self._recording is None or self._signal is None or not self._signal.count:
+            self._drop_recording()
+            self._check_targets()
+            self._write_nothing()
+            return
+        self._signal = None
+        try:
+            self._check_targets()
+            self._recording.finish(self._targets, self.path.parent, lambda _: {})
+        except BaseException:
+            self._recording.let_go()
+            raise
 
     def abort(self) -> None:
         """Remove what was written; every later call raises WriterClosedError."""
@@ -125,6 +113,7 @@ class _JournaledWriter(SignalWriter):
                 if self._recording is None:
                     with map_os_errors(self.path):
                         self.path.parent.mkdir(parents=True, exist_ok=True)
+                    remove_left(work_folder(self.path))
                     facts = facts_of(self.path, self._frames_file)
                     self._recording = Recording(work_folder(self.path), facts, self._durability)
                 name = self.path.stem
@@ -135,10 +124,6 @@ class _JournaledWriter(SignalWriter):
         if self._recording is not None:
             self._recording.discard()
         self._recording = self._signal = None
-
-    def _check_open(self) -> None:
-        if self._closed is not None:
-            raise WriterClosedError(f"the writer is {self._closed}", path=self.path)
 
 
 class SimpleSignalWriter(_JournaledWriter):

@@ -14,21 +14,21 @@ from numpy.typing import NDArray
 
 from warpdata.bytekit.arrays import as_array
 from warpdata.bytekit.dtype import dtype_of
-from warpdata.bytekit.io.commit import map_os_errors, writable_path
+from warpdata.bytekit.io.commit import map_os_errors, remove_temps_of, writable_path
 from warpdata.bytekit.process.forks import tell_in_child
-from warpdata.episodes.record.durability import Durability, owner
-from warpdata.episodes.record.step_channels import TEXT_SIZE_BYTES, absent
 from warpdata.episodes.record.step_journal import (
     GIVEN_DONE,
     GIVEN_REWARD,
     GIVEN_TIME,
     GIVEN_TRUNCATED,
     KIND,
+    TEXT_SIZE_BYTES,
     StepLayout,
     StepRun,
+    absent,
     step_episode,
 )
-from warpdata.episodes.record.threads import RecordingThreads
+from warpdata.episodes.record.threads import Durability, RecordingThreads, owner
 from warpdata.episodes.record.values import as_declared
 from warpdata.errors import (
     ConflictError,
@@ -60,7 +60,7 @@ class WShardStreamWriter:
     """Streams one episode into `<path>.partial` and turns it into `path` when the episode ends.
 
     The writer of the document: rows of declared channels, in one journal with the threads of any recording.
-    `wd.record` takes what nobody declared, cameras, and signals of different rates.
+    `wd.record` takes undeclared signals, cameras, and signals of different rates.
     """
 
     @suggests
@@ -118,7 +118,7 @@ class WShardStreamWriter:
             self._state = "recorded by another process"
 
     def begin_episode(self) -> None:
-        """Create the journal; a journal already there is an error that says whose it is."""
+        """Create the journal; a journal already there is an error that names its owner."""
         if self._state != "new":
             raise WriterClosedError(f"the episode is {self._state}", path=self.path)
         check_free(self.partial_path)
@@ -150,6 +150,7 @@ class WShardStreamWriter:
             self._journal = JournalWriter(
                 self.partial_path, self._descriptor, max_record_bytes=self._layout.payload_bytes
             )
+        remove_temps_of(self.path)  # of one that was killed as it finished; the journal keeps others away
         self._threads = RecordingThreads(self._durability)
         self._threads.keep(self._journal)
         self._state = "recording"
@@ -298,7 +299,7 @@ class WShardStreamWriter:
 
     @contextlib.contextmanager
     def _released(self) -> Iterator[JournalWriter]:
-        """Stop the threads and close the journal; what was written stays in it, and nobody salvages it meanwhile."""
+        """Stop the threads and close the journal; what was written stays in it, locked against salvage."""
         journal, threads = self._journal, self._threads
         self._journal = self._threads = None
         if journal is None or threads is None:
@@ -337,15 +338,15 @@ def check_free(partial_path: str) -> None:
     """Raise JournalInUseError if a journal is at this path, saying whether its owner lives."""
     if not os.path.exists(partial_path):
         return
-    who = owner_of(partial_path)
+    owner_name = owner_of(partial_path)
     if is_live(partial_path):
         raise JournalInUseError(
-            f"being recorded by {who}",
+            f"being recorded by {owner_name}",
             path=partial_path,
             hint="Record to another path, or stop that process.",
         )
     raise JournalInUseError(
-        f"an unfinished recording of {who} is there",
+        f"an unfinished recording of {owner_name} is there",
         path=partial_path,
         hint=f"Run `warp salvage {partial_path}` to finish it, or delete it.",
     )
@@ -354,8 +355,8 @@ def check_free(partial_path: str) -> None:
 def owner_of(partial_path: str) -> str:
     """The owner of a journal in words; a journal that cannot be read has an unknown one."""
     try:
-        who = JournalReader.open(partial_path).descriptor.get("owner", {})
-        return f"process {who['pid']} on {who['host']}"
+        stated = JournalReader.open(partial_path).descriptor.get("owner", {})
+        return f"process {stated['pid']} on {stated['host']}"
     except (WarpError, KeyError, TypeError, AttributeError):
         return "an unknown process"
 
@@ -379,16 +380,16 @@ def _real(value: Any) -> NDArray[Any]:
     """A number of any kind; not one with an imaginary part, nor a text or a time that numpy would turn into one."""
     array = as_array(value)
     if array.dtype.kind in "cSUmM":
-        raise TypeError(f"{value!r:.40} is none")
+        raise TypeError(f"{value!r:.40} is not a number")
     return array
 
 
 def _flag(value: Any) -> bool:
     """True or false, as bool or as the number 1 or 0; a word or another number is neither."""
-    said = bool(value)
-    if value is not None and value is not said and not value == said:
-        raise ValueError(f"{value!r:.40} is neither")
-    return said
+    flag = bool(value)
+    if value is not None and value is not flag and not value == flag:
+        raise ValueError(f"{value!r:.40} is not a bool")
+    return flag
 
 
 def _put_text(name: str, encoding: str, slot: NDArray[Any], values: Mapping[str, Any]) -> None:

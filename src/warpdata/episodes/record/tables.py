@@ -72,7 +72,7 @@ class SummedFile(io.RawIOBase):
     def write(self, data: Any) -> int:
         """Append all of `data`."""
         view = memoryview(data).cast("B")
-        if self._fd < 0:  # let go of: whatever a library still wants to write goes nowhere
+        if self._fd < 0:  # closed: what a library still writes is dropped
             return view.nbytes
         self.crc32c = crc32c(view, self.crc32c)
         self.size_bytes += view.nbytes
@@ -93,7 +93,7 @@ class TableFile:
     """The growing parquet file and the statistics of a signal, fed in blocks by one thread.
 
     `clock` are the statistics of its times, where they are known before it is written. A file that is not `recorded`
-    but copied gives way to nobody.
+    but copied never yields to other threads.
     """
 
     def __init__(
@@ -110,7 +110,7 @@ class TableFile:
         if clock is not None:
             self.use_clock(clock)
         self.gives_way = recorded
-        """Whether somebody may be appending, who must not wait for statistics."""
+        """Whether a thread may be appending, which must not wait for statistics."""
         self._buffer: io.BufferedWriter | None = None
         is_number = description.kind not in ("text", "bytes")
         self.values = ValueStatistics(description.shape) if is_number else None
@@ -186,7 +186,7 @@ class TableFile:
         self._file.let_go()
 
     def facts(self) -> dict[str, Any]:
-        """What meta.json says of the signal once its file is complete."""
+        """The entry of the signal in meta.json, once its file is complete."""
         assert self._file is not None
         found = {**self.description.to_json(), **self.clock.to_json()}
         if self.values is not None:
@@ -195,7 +195,7 @@ class TableFile:
         return found
 
     def commit(self, target: Path) -> dict[str, Any]:
-        """Finish the file under its name; returns what meta.json says of the signal."""
+        """Finish the file under its name; returns the entry of the signal in meta.json."""
         self.complete()
         fsync_file(self.path)
         commit_together([(self.path, target)], target.parent)
@@ -230,7 +230,7 @@ class TableRecorder(ABC):
     """What is recorded into one table: records are counted as they reach the journal, and leave in blocks.
 
     Ctrl-C may come between any two calls. So a record counts from the moment the journal has it, without a call in
-    between, and a block is handed over before it is let go of: twice if need be, the file knows what it has.
+    between, and a block is handed over before it is dropped: twice if need be, the file knows what it has.
     """
 
     def __init__(
@@ -257,7 +257,7 @@ class TableRecorder(ABC):
 
     def complete(self) -> None:
         """Write the rest and the end of the file."""
-        self._jobs.settle()  # the file counts rows before they are written: only an empty queue says it is idle
+        self._jobs.settle()  # the file counts rows before they are written: only with an empty queue it is idle
         rest = [part[self.file.rows - self._first :] for part in self._block(self.count - self._first)]
         if len(rest[0]):
             (self.file.write_rows if self.file.rows else self.file.write_all)(*rest)
@@ -265,7 +265,7 @@ class TableRecorder(ABC):
         self.file.complete()
 
     def facts(self, clocks: SharedClocks) -> dict[str, Any]:
-        """What meta.json says of the signal once its file is complete; `clocks` are those of the episode."""
+        """The entry of the signal in meta.json, once its file is complete; `clocks` are those of the episode."""
         stamps, values = self._rest
         if len(stamps) == self.count:  # nothing was counted yet: others may be on the same clock
             self.file.use_clock(clocks.of(stamps))
@@ -290,7 +290,7 @@ class TableRecorder(ABC):
         return layout.SIGNAL_SUFFIX
 
     def cancel(self) -> None:
-        """Refuse whoever appends after this, and let go of the file."""
+        """Refuse later appends, and close the file."""
         with self._journal.lock:
             self.last_ts_ns = CLOSED
         self.file.let_go()

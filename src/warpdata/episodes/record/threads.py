@@ -3,18 +3,116 @@
 from __future__ import annotations
 
 import contextlib
+import re
+import signal
+import socket
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from types import FrameType
+from typing import Any
 
+from warpdata.bytekit.process.forks import process_id
 from warpdata.bytekit.process.system import usable_cores
 from warpdata.bytekit.process.threads import start_thread
-from warpdata.episodes.record.durability import Durability
-from warpdata.episodes.record.interrupts import Wakeup
 from warpdata.episodes.salvage.status import STATUS_S
-from warpdata.errors import StoreError, WarpError, WriterClosedError
+from warpdata.errors import StoreError, WarpError, WriterClosedError, nearest
 from warpdata.formats.journal.writer import JournalWriter
+
+Handler = Callable[[int, FrameType | None], Any]
+
+
+@contextmanager
+def interrupts_wait() -> Iterator[None]:
+    """Hold back the first Ctrl-C until the block is done; a second one is let through at once."""
+    handler = signal.getsignal(signal.SIGINT)
+    if threading.current_thread() is not threading.main_thread() or not callable(handler):
+        yield  # Python hands signals to the main thread only
+        return
+    came: list[int] = []
+
+    def note(number: int, frame: FrameType | None) -> None:
+        came.append(number)
+        if len(came) > 1:
+            handler(number, frame)
+
+    signal.signal(signal.SIGINT, note)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, handler)
+        if came:
+            handler(came[0], None)
+
+
+def finish_despite_interrupt(finish: Callable[[], None], is_begun: Callable[[], bool]) -> None:
+    """Run `finish` with Ctrl-C held back; one that comes before that can be is raised after it."""
+    try:
+        with interrupts_wait():
+            finish()
+    except KeyboardInterrupt:
+        if not is_begun():
+            with interrupts_wait():
+                finish()
+        raise
+
+
+class Wakeup:
+    """Set by any thread, waited for by one; if no thread waits, the next wait ends at once.
+
+    Events and conditions of the standard library are Python code: KeyboardInterrupt inside them can leave their
+    lock held for ever. This is one lock of the interpreter, which is taken and given whole.
+    """
+
+    __slots__ = ("_asleep",)
+
+    def __init__(self) -> None:
+        self._asleep = threading.Lock()
+        self._asleep.acquire()
+
+    def set(self) -> None:
+        """Wake one thread that waits, or let the next wait return at once."""
+        with contextlib.suppress(RuntimeError):  # set already, and not noticed yet
+            self._asleep.release()
+
+    def wait(self, timeout_s: float | None = None) -> bool:
+        """Whether it was set before the timeout."""
+        return self._asleep.acquire(timeout=-1 if timeout_s is None else timeout_s)
+
+
+_PERIOD = re.compile(r"(\d+(?:\.\d+)?)(ms|s)")
+
+
+@dataclass(frozen=True, slots=True)
+class Durability:
+    """What power loss may take: the last period, no record, or everything the kernel has not written."""
+
+    every_record: bool = False
+    period_s: float | None = None
+
+    @classmethod
+    def parse(cls, text: str) -> Durability:
+        """From `"record"`, `"none"`, or a period such as `"100ms"` or `"2s"`."""
+        if text == "record":
+            return cls(every_record=True)
+        if text == "none":
+            return cls()
+        match = _PERIOD.fullmatch(text) if isinstance(text, str) else None
+        if match is None:
+            raise ValueError(
+                f"durability is 'none', 'record' or a period like '100ms', not {text!r}."
+                + nearest(str(text), ("none", "record", "100ms"))
+            )
+        return cls(period_s=float(match[1]) * (0.001 if match[2] == "ms" else 1.0))
+
+
+def owner() -> dict[str, Any]:
+    """The recording process, as its journal names it."""
+    return {"pid": process_id(), "host": socket.gethostname(), "started_ns": time.time_ns()}
+
 
 Job = Callable[[], None]
 
@@ -31,14 +129,14 @@ class RecordingThreads:
     """All threads of a recording, however many signals, journals and cameras it has.
 
     One helper writes tables and prepares journals, one syncer brings journals to the disk (if they are to be synced
-    at times) and tells how the recording is doing, and as many encoders as there are cameras, but never more than
+    at times) and writes the status of the recording, and as many encoders as there are cameras, but never more than
     cores.
     """
 
-    def __init__(self, durability: Durability, tell: Job | None = None) -> None:
-        """`tell` is called twice a second while the recording goes on."""
+    def __init__(self, durability: Durability, report: Job | None = None) -> None:
+        """`report` is called twice a second while the recording goes on."""
         self.failure: BaseException | None = None
-        """What went wrong in the background and concerns the whole recording: whoever appends next must hear of it."""
+        """An error in the background that concerns the whole recording: raised by the next append."""
         self._syncs: dict[JournalWriter, Job] = {}
         self._period_s = durability.period_s
         self._ended = Wakeup()
@@ -50,8 +148,8 @@ class RecordingThreads:
         """Short jobs that cannot wait, in order."""
         self._helper.start()
         self._syncer: threading.Thread | None = None
-        self._tell = tell
-        if self._period_s is not None or tell is not None:
+        self._report = report
+        if self._period_s is not None or report is not None:
             self._syncer = start_thread(self._sync, "warp-record-syncer")
 
     def table_jobs(self, limit: int, delay_s: float) -> JobQueue:
@@ -71,7 +169,7 @@ class RecordingThreads:
         journal.on_advance()
 
     def forget(self, journal: JournalWriter) -> None:
-        """The journal is no longer needed; whoever works on it just now holds its lock."""
+        """Stop preparing and syncing a journal; a thread that works on it now holds its lock."""
         journal.on_advance = None
         self._syncs.pop(journal, None)
 
@@ -100,8 +198,8 @@ class RecordingThreads:
         self._encoders.close()
 
     def _sync(self) -> None:
-        periods = [each for each in (self._period_s, STATUS_S if self._tell else None) if each is not None]
-        synced = told = time.monotonic()
+        periods = [each for each in (self._period_s, STATUS_S if self._report else None) if each is not None]
+        synced = reported = time.monotonic()
         while not self._ended.wait(min(periods)):
             now = time.monotonic()
             if self._period_s is not None and now - synced >= self._period_s * _ALMOST:
@@ -112,9 +210,9 @@ class RecordingThreads:
                     except StoreError as error:
                         self.failed(error)
                         return
-            if self._tell is not None and now - told >= STATUS_S * _ALMOST:
-                told = now
-                self._tell()
+            if self._report is not None and now - reported >= STATUS_S * _ALMOST:
+                reported = now
+                self._report()
 
 
 class Workers:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,12 +22,14 @@ MAX_VALUE_BYTES = 1 << 30
 BEGIN, CLOSED = INT64_MIN - 1, INT64_MAX + 1
 """The last time of a signal before its first record, and once it takes no more."""
 
+_USER_LEVEL = 7
+"""Frames between a warning here and the call of `append`."""
 _KNOWN = ", ".join(DTYPE_NAMES)
 
 
 @dataclass(frozen=True, slots=True)
 class Hints:
-    """What the caller said about a signal before its first value."""
+    """What was declared of a signal before its first value."""
 
     kind: str | None = None
     units: str | None = None
@@ -52,7 +55,7 @@ class Hints:
         model: str | None = None,
         clock: str | None = None,
     ) -> Hints:
-        """Hints from whatever a caller passed, checked."""
+        """Hints from the arguments of a call, checked."""
         for what, text in (("units", units), ("of", of), ("model", model), ("clock", clock)):
             if text is not None and not isinstance(text, str):
                 raise TypeError(f"{what}: a string, not {type(text).__name__}")
@@ -68,7 +71,7 @@ class Hints:
         )  # fmt: skip
 
     def describe(self, name: str, kind: str, dtype: str, shape: tuple[int, ...]) -> Description:
-        """The description of a signal of this name; a role that nobody stated goes by the name."""
+        """The description of a signal of this name; without a declared role, it is guessed from the name."""
         names = None if kind in ("text", "bytes") else self.names
         if self.role is None:
             guess = guess_role(name, kind)
@@ -91,7 +94,7 @@ def describe(name: str, data: Any, hints: Hints) -> Description:
         array = as_declared(name, array, hints.dtype)
     if hints.names is not None and len(hints.names) != (array.size if array.ndim == 1 else array.ndim):
         raise SchemaMismatchError(f"{len(hints.names)} names for a value of shape {array.shape}")
-    return hints.describe(name, _kind(array, hints.kind), dtype_of(array.dtype).name, array.shape)
+    return hints.describe(name, _kind(name, array, hints.kind), dtype_of(array.dtype).name, array.shape)
 
 
 def as_declared(name: str, array: NDArray[Any], dtype: DType) -> NDArray[Any]:
@@ -113,7 +116,13 @@ def as_declared(name: str, array: NDArray[Any], dtype: DType) -> NDArray[Any]:
     return array
 
 
-def _kind(array: NDArray[Any], wanted: str | None) -> str:
+def _resembles_image(array: NDArray[Any]) -> bool:
+    is_rgba = array.ndim == 3 and array.shape[2] == 4 and array.dtype == np.uint8
+    is_deep = array.ndim == 3 and array.shape[2] in (3, 4) and array.dtype == np.uint16
+    return (is_rgba or is_deep) and min(array.shape[:2]) >= 16
+
+
+def _kind(name: str, array: NDArray[Any], wanted: str | None) -> str:
     looks_like_image = (array.ndim == 3 and array.shape[2] == 3 and array.dtype == np.uint8) or (
         array.ndim == 2 and array.dtype in (np.uint8, np.uint16)
     )
@@ -121,6 +130,13 @@ def _kind(array: NDArray[Any], wanted: str | None) -> str:
         FrameShape.of(array)
         return "image"
     natural = numeric_kind(array.shape)
+    if wanted is None and _resembles_image(array):
+        warnings.warn(
+            f"signal {name!r}: {array.dtype}{list(array.shape)} is stored as a tensor, without video encoding: "
+            "images are uint8[H, W, 3], uint8[H, W] or uint16[H, W] (declare kind='tensor' to keep it so)",
+            RuntimeWarning,
+            stacklevel=_USER_LEVEL,
+        )
     if wanted not in (None, natural, "tensor"):
         raise SchemaMismatchError(f"a value of shape {array.shape} is a {natural}, not a {wanted}")
     return wanted or natural

@@ -16,8 +16,7 @@ from warpdata.bytekit.io.commit import write_file
 from warpdata.bytekit.io.folders import RangeFile
 from warpdata.bytekit.io.ranges import FileRangeReader, MmapRangeReader, PartRangeReader
 from warpdata.episodes.record.camera import VideoFile
-from warpdata.episodes.salvage.rows import JournaledRows
-from warpdata.episodes.salvage.unfinished import UnfinishedRecording, Unreadable, marks_of
+from warpdata.episodes.salvage.unfinished import JournaledRows, UnfinishedRecording, Unreadable, marks_of
 from warpdata.episodes.statistics import ClockStatistics
 from warpdata.errors import CorruptLayoutError, FormatError, WarpError
 from warpdata.formats.episodedir import boxes, layout
@@ -40,7 +39,7 @@ _NOTHING = layout.FrameMark(0, 0, 1, 0, 0, 0)
 
 @dataclass(frozen=True, slots=True)
 class Targets:
-    """Where the finished files of a camera go, and whether anything else could lie there already."""
+    """Paths of the finished files of a camera, and whether other files may be there."""
 
     video: Path
     frames: Path
@@ -64,7 +63,7 @@ class CameraSalvage:
             self._options = VideoOptions(**about["video"])
             self._suffix = suffix_for(about["video"]["codec"])
         except (KeyError, TypeError, ValueError) as error:
-            raise CorruptLayoutError(f"nothing says how it is encoded ({error})", path=found.work) from None
+            raise CorruptLayoutError(f"unknown video encoding ({error})", path=found.work) from None
         self._noted = found.videos.get(stream)
         self._raw = JournaledRows(found.journals, stream)
         self._raw_at = {step: at for at, step in enumerate(self._raw.steps.tolist())}
@@ -72,7 +71,7 @@ class CameraSalvage:
         self._marks = self._in_order(marks_of(found, stream))
 
     def finish(self, make_way: Any) -> dict[str, Any] | None:
-        """Make the files; returns what meta.json says of them, None if there is not one frame."""
+        """Make the files; returns the entry for meta.json, None without a frame."""
         done = self._take_what_has_its_name()
         if done is not None:
             return done
@@ -111,7 +110,7 @@ class CameraSalvage:
     def _in_order(self, marks: list[Mark]) -> list[Mark]:
         """The marks up to the first that is not later than what came before: what follows is no part of this video.
 
-        Raw frames say their numbers themselves; a mark says its own by its place alone.
+        Raw frames hold their numbers; the number of a mark is its place.
         """
         last: int | None = None
         for number, mark in enumerate(marks):
@@ -124,7 +123,7 @@ class CameraSalvage:
         return marks
 
     def _open(self, base: Path, marks: list[layout.FrameMark]) -> VideoFile:
-        """The video to go on with; where no encoder takes these frames as was asked for, they are kept lossless."""
+        """The video to go on with; where no encoder takes these frames, they are kept lossless."""
         try:
             return VideoFile(base, self._shape, self._options, marks, self._description)
         except ValueError:
@@ -182,7 +181,7 @@ class CameraSalvage:
         unknown = len(packets_in(self._growing)) - known
         if unknown > 0:
             self.lost += unknown
-            self.unreadable.append(Unreadable(name, f"nothing says when {unknown} encoded frames were taken"))
+            self.unreadable.append(Unreadable(name, f"the times of {unknown} encoded frames are lost"))
 
     def _whole(self, good: NDArray[np.bool_], total: int) -> int | None:
         """How many frames can stay as they are encoded, all others being in the journal; None if that cannot be."""
@@ -285,7 +284,7 @@ def good_packets(video: Path, marks: Sequence[Mark]) -> NDArray[np.bool_]:
 
 
 def packets_in(video: Path) -> list[boxes.PacketPlace]:
-    """Where the whole encoded frames of a growing video lie, as far as its boxes can be followed."""
+    """Places of the whole encoded frames of a growing video, as far as its boxes can be followed."""
     if not video.is_file():
         return []
     find = boxes.mp4_packets if video.suffix == ".mp4" else boxes.mkv_packets
@@ -297,7 +296,7 @@ def packets_in(video: Path) -> list[boxes.PacketPlace]:
 
 
 def finished_camera(frames: Path, index: FrameIndex) -> dict[str, Any]:
-    """What meta.json says of a camera whose files were complete already."""
+    """The meta.json entry of a camera whose files were complete already."""
     clock = ClockStatistics()
     clock.add(index.ts_ns)
     total = FileSum.of(frames.read_bytes())

@@ -1,4 +1,4 @@
-"""Finish the episodes and single signals a crash left, say exactly what was lost, and remove nothing unread."""
+"""Finishing episodes and single signals that a crash left; nothing unread is removed."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from warpdata.episodes.record.journals import remove_folder, remove_left
 from warpdata.episodes.record.tables import TableFile
 from warpdata.episodes.salvage.cameras import CameraSalvage, Targets, good_packets
 from warpdata.episodes.salvage.receipt import LossReceipt
-from warpdata.episodes.salvage.rows import JournaledRows
 from warpdata.episodes.salvage.status import remove_status
 from warpdata.episodes.salvage.unfinished import (
+    JournaledRows,
     UnfinishedRecording,
     Unreadable,
     has_live_journal,
@@ -53,7 +53,7 @@ DAMAGED = "-damaged"
 _BACKUP = ".bak"
 _MAX_FILE_BYTES = 1 << 36
 _MOMENT_S = 0.2
-"""Whoever only asks whether somebody is at work holds the lock for a moment himself."""
+"""A process that only checks the lock holds it for a moment."""
 
 
 def is_unfinished(path: str | os.PathLike[str]) -> bool:
@@ -64,9 +64,12 @@ def is_unfinished(path: str | os.PathLike[str]) -> bool:
 def salvage_root(root: str | os.PathLike[str]) -> list[LossReceipt]:
     """Salvage every unfinished recording in a root whose recorder is gone; live ones are left alone.
 
-    One that cannot be salvaged stays as it is, does not stop the others, and has a receipt that says so.
+    One that cannot be salvaged stays as it is, does not stop the others, and has a receipt with the reason.
     """
-    folders = [episode_path(Path(root), number) for number in list_episodes(Path(root)).unfinished]
+    listing = list_episodes(Path(root))
+    for number in listing.finished:  # a recorder that was killed as it removed its journals left them
+        remove_left(episode_path(Path(root), number) / layout.RECORDING_FOLDER)
+    folders = [episode_path(Path(root), number) for number in listing.unfinished]
     work = [folder / layout.RECORDING_FOLDER for folder in folders] + work_folders_in(Path(root))
     receipts = []
     for each in work:
@@ -75,18 +78,23 @@ def salvage_root(root: str | os.PathLike[str]) -> list[LossReceipt]:
 
 
 def one_of_many(salvage: Callable[[Path], LossReceipt], path: Path) -> list[LossReceipt]:
-    """No receipt if somebody is at work there or has just finished, one that says why if it cannot be salvaged."""
+    """No receipt if it was just finished; one with the reason if it is being recorded or cannot be salvaged."""
     try:
         return [salvage(path)]
-    except (JournalInUseError, BlobNotFoundError):
+    except BlobNotFoundError:
         return []
+    except JournalInUseError:
+        source, why = locked_folder(path), "being recorded by a running process: left alone"
+        return [LossReceipt(source=str(source), episode_id=source.name, why=why, is_live=True)]
+    except (OutOfSpaceError, PermissionError_):
+        raise  # nothing is wrong with the recording: it is finished once there is room
     except WarpError as error:
         source, damage = locked_folder(path), [{"file": path.name, "why": str(error)}]
         return [LossReceipt(source=str(source), episode_id=source.name, why=str(error), damage=damage)]
 
 
 def salvage_signal(path: str | os.PathLike[str]) -> LossReceipt | None:
-    """Finish the recording of a single signal, named by the file it was to make; None if there is none."""
+    """Finish the recording of a single signal, named by the file it was to make; None without one."""
     work = Path(path)
     if work not in work_folders_in(work.parent):
         work = work_folder(work)
@@ -145,7 +153,7 @@ def _salvage_held(work: Path) -> LossReceipt:
 
 
 def finish_recording(work: Path) -> LossReceipt:
-    """Finish the recording whose journals are in this folder, for who keeps everybody else away."""
+    """Finish the recording whose journals are in this folder, for a caller that holds its lock."""
     if not work.is_dir():
         raise BlobNotFoundError("nothing to salvage here: it was finished just now", path=work)
     return _Salvage(work).run()
@@ -290,7 +298,7 @@ class _Salvage:
         try:
             suffix = suffix_for(about["video"]["codec"])
         except (KeyError, TypeError):
-            raise CorruptLayoutError("nothing says how it is encoded", path=self.work) from None
+            raise CorruptLayoutError("unknown video encoding", path=self.work) from None
         targets = Targets(
             self._target(name, suffix), self._target(name, layout.FRAMES_SUFFIX), not self.is_episode
         )
@@ -325,7 +333,7 @@ def _blocks(
 
 
 def _table_that_covers(path: Path, rows: JournaledRows, description: Description) -> dict[str, Any] | None:
-    """What meta.json says of a finished signal file that holds every record the journal has; None if it does not.
+    """The meta.json entry of a finished signal file that holds every record of the journal; None if it does not.
 
     A recorder that died while it finished leaves both; the file may have what a damaged journal has lost.
     """

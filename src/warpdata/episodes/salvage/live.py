@@ -9,8 +9,7 @@ import numpy as np
 
 from warpdata.bytekit.io.ranges import FileRangeReader, RangeReader
 from warpdata.episodes.salvage.cameras import frame_shape
-from warpdata.episodes.salvage.rows import JournaledRows
-from warpdata.episodes.salvage.unfinished import UnfinishedRecording, marks_of, open_recording
+from warpdata.episodes.salvage.unfinished import JournaledRows, UnfinishedRecording, marks_of, open_recording
 from warpdata.episodes.sources.signals import VideoSignal, signal_meta
 from warpdata.errors import WarpError
 from warpdata.formats.episodedir import layout
@@ -65,7 +64,7 @@ def _signal(found: UnfinishedRecording, stream: int, about: dict[str, Any]) -> S
         is_object = description.kind in ("text", "bytes")
         blocks = list(rows.events(description.kind) if is_object else rows.numbers(description))
     except (WarpError, KeyError, TypeError, ValueError):
-        return None  # damaged: a salvage says what it is
+        return None  # damaged: salvage reports it
     meta = signal_meta(description, name)
     if not blocks:
         return ArraySignal(np.empty(0, np.int64), np.empty((0, *meta.shape), meta.dtype), meta)

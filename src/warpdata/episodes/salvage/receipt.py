@@ -1,4 +1,4 @@
-"""Receipts: what became of data on its way. The one of a salvage says what it kept, what it could not, and why."""
+"""Receipts: what became of data on its way. That of a salvage lists what was kept, what was lost, and why."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Receipt(ABC):
 
 @dataclass(frozen=True, slots=True, repr=False, kw_only=True)
 class LossReceipt(Receipt):
-    """What came out of a salvage; `is_complete` says whether everything that was written is there."""
+    """What came out of a salvage; `is_complete`: everything that was written is there."""
 
     source: str
     output: str | None = None
@@ -54,13 +54,15 @@ class LossReceipt(Receipt):
     """From the first record that was kept to the last."""
     rows_dropped: int = 0
     """Rows that were being recorded when the recorder died: never acknowledged, and not whole."""
+    is_live: bool = False
+    """Whether a running process records it: nothing was changed."""
     channels: dict[str, int] = field(default_factory=dict)
     bytes_dropped: int = 0
     why: str
     damage: list[dict[str, Any]] = field(default_factory=list)
     last_crc32c: str | None = None
     kept_aside: str | None = None
-    """Where the original lies, if not all of it could be read or another file took its place."""
+    """Path of the original, if not all of it could be read or another file took its place."""
 
     @classmethod
     def of_steps(cls, source: str, output: str | None, episode: WShardEpisode, why: str, **more: Any) -> Self:
@@ -82,7 +84,7 @@ class LossReceipt(Receipt):
         why: str,
         **more: Any,
     ) -> Self:
-        """The receipt of a recording in time, from what meta.json says of each signal."""
+        """The receipt of a recording in time, from the meta.json entry of each signal."""
         spans = [(each["first_ts_ns"], each["last_ts_ns"]) for each in signals.values() if each["count"]]
         first_ns, last_ns = min((a for a, _ in spans), default=0), max((b for _, b in spans), default=0)
         kept = {name: about["count"] for name, about in signals.items()}
@@ -93,12 +95,31 @@ class LossReceipt(Receipt):
 
     @classmethod
     def from_json(cls, stated: Mapping[str, Any]) -> Self | None:
-        """The receipt that `to_json` told; None if this is none."""
+        """The receipt from its JSON; None if it is not one."""
         names = {each.name for each in fields(cls)}
         try:
             return cls(**{name: value for name, value in stated.items() if name in names})
         except TypeError:
             return None
+
+    parts: list[LossReceipt] = field(default_factory=list)
+    """The receipts of all recordings of a folder."""
+
+    @classmethod
+    def of_folder(cls, folder: str, parts: list[LossReceipt]) -> Self:
+        """One receipt for all recordings of a folder."""
+        return cls(
+            source=folder,
+            episode_id=folder,
+            why=f"{len(parts)} unfinished recordings" if parts else "nothing to salvage",
+            steps_kept=sum(each.steps_kept for each in parts),
+            steps_lost=sum(each.steps_lost for each in parts),
+            rows_dropped=sum(each.rows_dropped for each in parts),
+            bytes_dropped=sum(each.bytes_dropped for each in parts),
+            time_kept_s=sum(each.time_kept_s for each in parts),
+            damage=[damage for each in parts for damage in each.damage],
+            parts=parts,
+        )
 
     @property
     def is_complete(self) -> bool:
@@ -121,13 +142,20 @@ class LossReceipt(Receipt):
 
     def lines(self) -> Iterator[str]:
         """The receipt for a person."""
+        if self.parts:
+            for part in self.parts:
+                yield from part.lines()
+            return
+        if self.is_live or self.why == "nothing to salvage":
+            yield f"{self.source}: {self.why}"
+            return
         yield f"{self.source} → {self.output or 'unchanged'}"
         yield f"  episode {self.episode_id!r}: {self.steps_kept} {self._what} kept, {self.time_kept_s:.3f} s"
         for name, count in self.channels.items():
             yield f"    {name}: {count}"
         lost = f"{self.steps_lost} {self._what} and {self.bytes_dropped} bytes lost: "
         if not self.steps_lost and not self.bytes_dropped:
-            lost = "something is lost, nothing says how much: "
+            lost = "an unknown amount is lost: "
         yield f"  {'' if self.is_complete else lost}{self.why}"
         if self.rows_dropped:
             yield f"  {self.rows_dropped} row that was being recorded was dropped, because it is not whole"

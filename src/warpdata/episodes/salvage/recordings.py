@@ -1,10 +1,11 @@
-"""Turn what a crash left into a valid episode, and say exactly what was lost."""
+"""Turning what a crash left into a valid episode, with a receipt of what was lost."""
 
 from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Mapping, Sequence
+import shutil
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -13,8 +14,9 @@ from typing import Any
 import numpy as np
 
 from warpdata.bytekit.findings import FileFinding
-from warpdata.bytekit.io.commit import fsync_folder, map_os_errors, second_name
+from warpdata.bytekit.io.commit import fsync_folder, map_os_errors, remove_temps_of, second_name
 from warpdata.bytekit.io.ranges import FileRangeReader, MmapRangeReader
+from warpdata.episodes.collection.local import holds_recordings
 from warpdata.episodes.forms.packed import directory_of, pack_episode
 from warpdata.episodes.record.disk_writer import RECORDING_SUFFIX
 from warpdata.episodes.record.journals import remove_folder, remove_left
@@ -84,7 +86,10 @@ def salvage(
     flush_interval: int = 64,
     progress: Callable[[int, int], None] | None = None,
 ) -> LossReceipt:
-    """Finish an interrupted recording: a `.partial`, its final path, an episode directory, a signal file."""
+    """Finish an interrupted recording: a `.partial`, its final path, an episode directory, a signal file.
+
+    A root or a folder of recordings gives one receipt, with those of its recordings in `parts`.
+    """
     path = _by_name(path)
     work = recording_of(path)
     if work is not None:
@@ -101,7 +106,7 @@ def salvage(
     if os.path.isdir(path):
         if output is not None:
             raise ValueError("what was recorded into a directory is finished there: it takes no output")
-        return salvage_episode(path)
+        return _salvage_directory(Path(path), overwrite=overwrite)
     source = _find(os.fspath(path))
     target = os.fspath(output) if output is not None else source.removesuffix(PARTIAL)
     with FileRangeReader(source) as reader:
@@ -109,8 +114,8 @@ def salvage(
     if is_empty and source.endswith(PARTIAL):
         return _nothing_left(source)
     if ours:
-        who = f"being recorded by {owner_of(source)}"
-        with contextlib.nullcontext() if force else nobody_else(Path(source), who):
+        fact = f"being recorded by {owner_of(source)}"
+        with contextlib.nullcontext() if force else nobody_else(Path(source), fact):
             return _from_journal(source, target, progress, overwrite=overwrite)
     if source.endswith(PARTIAL):
         return _from_foreign_partial(source, target, channels, flush_interval, overwrite=overwrite)
@@ -119,20 +124,55 @@ def salvage(
     return _from_foreign_file(source, target, overwrite=overwrite)
 
 
-def salvage_folder(path: str | os.PathLike[str], *, overwrite: bool = False) -> list[LossReceipt]:
-    """Finish whatever was left unfinished at a folder or in it: one recording, or all of a root or a folder of shards.
+def _salvage_directory(folder: Path, *, overwrite: bool) -> LossReceipt:
+    if is_unfinished(folder) or not has_recordings(folder):
+        return salvage_episode(folder)
+    return LossReceipt.of_folder(str(folder), salvage_folder(folder, overwrite=overwrite))
 
-    Those whose recorder lives are left alone, and so are those that cannot be salvaged: their receipts say why.
+
+def salvage_folder(path: str | os.PathLike[str], *, overwrite: bool = False) -> list[LossReceipt]:
+    """Finish every unfinished recording of a folder: one recording, a root, or a folder of shards and roots.
+
+    Those whose recorder lives are left alone, and so are those that cannot be salvaged: their receipts have the reason.
     """
     path = _by_name(path)
     work = recording_of(path)
     if is_unfinished(path) or Path(path) in work_folders_in(Path(path).parent) or (work and work.is_dir()):
         return [salvage(path, overwrite=overwrite)]
-    receipts = salvage_root(path)
-    left = [each for each in Path(path).glob(f"*{SHARD}{RECORDING_SUFFIX}") if each.is_dir()]
-    for each in sorted([*left, *Path(path).glob(f"*{SHARD}{PARTIAL}"), *unfinished_cuts(Path(path))]):
-        receipts += one_of_many(lambda one: salvage(one, overwrite=overwrite), each)
+    receipts = []
+    for folder in _folders_below(Path(path)):
+        receipts += salvage_root(folder)
+        for done in (*folder.glob(f"*{RECORDING_SUFFIX}-done"), *folder.glob(f".*{RECORDING_SUFFIX}-done")):
+            shutil.rmtree(
+                done, ignore_errors=True
+            )  # of a recorder that was killed as it removed its journals
+        left = [each for each in folder.glob(f"*{SHARD}{RECORDING_SUFFIX}") if each.is_dir()]
+        for each in sorted([*left, *folder.glob(f"*{SHARD}{PARTIAL}"), *unfinished_cuts(folder)]):
+            receipts += one_of_many(lambda one: salvage(one, overwrite=overwrite), each)
     return receipts
+
+
+def _folders_below(folder: Path) -> Iterator[Path]:
+    """A folder and those below it, but for what belongs to a recording: blocks of a root, episodes, hidden ones."""
+    yield folder
+    with os.scandir(folder) as entries:
+        names = sorted(entry.name for entry in entries if entry.is_dir(follow_symlinks=False))
+    for name in names:
+        is_block = len(name) == layout.DIGITS and name.isdigit()
+        is_recording = name.startswith(".") or name.endswith(RECORDING_SUFFIX)
+        if not is_block and not is_recording and not (folder / name / layout.META_FILE).exists():
+            yield from _folders_below(folder / name)
+
+
+def has_recordings(folder: Path) -> bool:
+    """Whether a folder, or one below it, is a root or holds an unfinished recording."""
+    return any(
+        holds_recordings(each)
+        or work_folders_in(each)
+        or any(each.glob(f"*{SHARD}{PARTIAL}"))
+        or any(each.glob(f"*{SHARD}{RECORDING_SUFFIX}"))
+        for each in _folders_below(folder)
+    )
 
 
 def _by_name(path: str | os.PathLike[str]) -> str | os.PathLike[str]:
@@ -149,7 +189,7 @@ def recording_of(path: str | os.PathLike[str]) -> Path | None:
 
 
 def _into_one_file(work: Path, target: Path, *, overwrite: bool) -> LossReceipt:
-    """Finish the directory, then pack it into the file it was meant to be; what could not be read lies beside that."""
+    """Finish the directory, then pack it into the file it was meant to be; what could not be read is kept beside it."""
     aside = None
     done = _packed_already(work, target)
     if done is not None:
@@ -165,6 +205,7 @@ def _into_one_file(work: Path, target: Path, *, overwrite: bool) -> LossReceipt:
     if not receipt.steps_kept:
         return receipt  # nothing could be read: all of it stays where it is
     pack_episode(work, target, episode_id=target.stem, overwrite=overwrite)
+    remove_temps_of(target)
     for unread in sorted(work.glob(f"{layout.RECORDING_FOLDER}{DAMAGED}*")):
         aside = free_name(target.with_name(work.name), DAMAGED)
         with map_os_errors(aside):
@@ -176,7 +217,7 @@ def _into_one_file(work: Path, target: Path, *, overwrite: bool) -> LossReceipt:
 
 
 def _finished(work: Path) -> LossReceipt:
-    """Make whole episode files of the journals, if that was not done already; what was lost then is told again."""
+    """Make whole episode files of the journals, if that was not done already; what was lost then is in its receipt."""
     if is_unfinished(work):
         return finish_recording(work / layout.RECORDING_FOLDER)
     if not any(work.iterdir()):
@@ -229,7 +270,7 @@ def _find(path: str) -> str:
 
 def _nothing_left(source: str) -> LossReceipt:
     """A recorder names its journal once there is something in it: an empty one has lost what it held."""
-    why = "the file is empty: whatever it held is gone"
+    why = "the file is empty: its contents are lost"
     damage = [{"file": os.path.basename(source), "why": why}]
     return LossReceipt(source=source, episode_id="", why=why, damage=damage, kept_aside=source)
 
@@ -249,11 +290,12 @@ def _from_journal(
     if os.path.exists(target) and not overwrite:
         raise ConflictError(
             "another file has the name of this recording", path=target,
-            hint="Move it away, or give another output, or say overwrite.",
+            hint="Move it away, give another output, or pass overwrite=True.",
         )  # fmt: skip
     compat = "strict" if journal.descriptor.get("compat") == "strict" else "default"
     how = _compression(source, journal.descriptor)
     save_wshard(episode, target, how, compat=compat, progress=progress)
+    remove_temps_of(target)  # of a recorder or salvage that was killed as it wrote the file
     return _let_go(_receipt(source, target, episode, scan))
 
 
@@ -284,7 +326,7 @@ def _episode(source: str, descriptor: Mapping[str, Any], scan: Scan) -> WShardEp
     records = scan.records.of_stream(0).in_order()
     size = descriptor.get("payload_bytes")
     if not isinstance(size, int) or (len(records) and (records.payload_bytes != size).any()):
-        raise CorruptLayoutError("the records do not have the size the journal says", path=source)
+        raise CorruptLayoutError("the records do not have the size the journal states", path=source)
     stride = record_span(size)
     episode = step_episode(source, descriptor, _runs(records, stride), stride)
     if len(records) and int(records.first_step[-1]) + 1 != len(records):
@@ -341,7 +383,7 @@ def _is_finished_already(target: str, episode: WShardEpisode) -> bool:
 
 
 def _is_chunk_list(source: str) -> bool:
-    """By what the file says; where it cannot be opened, by its name and the chunks beside it."""
+    """By its role; where it cannot be opened, by its name and the chunks beside it."""
     with contextlib.suppress(WarpError):
         return ShardReader.open(source).role == ROLE_CHUNK_LIST
     folder, name = os.path.split(os.path.abspath(source))
@@ -350,7 +392,7 @@ def _is_chunk_list(source: str) -> bool:
 
 
 def _from_chunk_list(source: str, target: str, *, overwrite: bool) -> LossReceipt:
-    """A list says nothing that its chunks do not say themselves: one that does not hold is written anew from them."""
+    """A list holds nothing that its chunks do not: a damaged one is written again from them."""
     findings = [each for each in verify_shard(source) if each.is_damage]
     if not findings:
         whole = "the list and its chunks are whole: nothing to salvage"
@@ -364,7 +406,7 @@ def _from_chunk_list(source: str, target: str, *, overwrite: bool) -> LossReceip
             hint = f"Restore it from a copy, or run `warp salvage {chunk}` first."
             raise CorruptLayoutError("a chunk of the list is damaged", path=chunk, hint=hint)
     aside = _save_over(partial(write_chunk_list, listed, target), source, target, overwrite=overwrite)
-    why = f"the list was written anew from its {listed.total_chunks} chunks"
+    why = f"the list was rewritten from its {listed.total_chunks} chunks"
     # A chunk may hold in itself and not be the one that the list knew.
     damage = [] if stated is None else [{"file": source, "why": each.message} for each in findings]
     episode = ChunkedEpisodeReader(target).episode()
@@ -372,7 +414,7 @@ def _from_chunk_list(source: str, target: str, *, overwrite: bool) -> LossReceip
 
 
 def _from_cut(path: str | os.PathLike[str]) -> LossReceipt | None:
-    """An episode that was being cut anew in its own folder: its new chunks are put in their place."""
+    """An episode that was being cut again in its own folder: its new chunks are put in their place."""
     stage = unfinished_cut(path)
     if stage is None:
         return None
@@ -410,7 +452,7 @@ def _from_blocks(
     save = partial(save_wshard, episode, target, compression)
     aside = _save_over(save, source, target, overwrite=overwrite)
     dropped = sum(each.size_bytes for each in intact.lost)
-    why = f"every block holds, and was written anew ({findings[0].message})"
+    why = f"every block holds, and was rewritten ({findings[0].message})"
     if intact.lost:
         why = f"{len(intact.lost)} of {len(intact.lost) + len(intact.blocks)} blocks could not be read"
     if intact.has_lost_times:
@@ -453,7 +495,7 @@ def _save_over(save: Callable[[], object], source: str, target: str, *, overwrit
         return None
     if not os.path.samefile(source, target):
         raise ConflictError(
-            "the output exists already", path=target, hint="Give another output, or say overwrite."
+            "the output exists already", path=target, hint="Give another output, or pass overwrite=True."
         )
     # A second name: the first one always has a whole file, the old one or the new.
     aside = free_name(Path(target), ".bak")
@@ -476,7 +518,7 @@ def _from_foreign_partial(
 ) -> LossReceipt:
     if channels is None:
         raise CorruptLayoutError(
-            "a partial file of another program does not say what it holds",
+            "a partial file of another program has no description of its contents",
             path=source,
             hint="Pass channels=[{'id', 'dtype', 'shape', 'lane'}, …] as they were given to that program.",
         )

@@ -1,4 +1,4 @@
-"""How a recording under way is doing, in a small file beside its journals: for whoever watches, never for readers."""
+"""Status of a running recording, in a small file beside its journals: for monitors, not for readers."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class SignalStatus:
 
 @dataclass(frozen=True, slots=True)
 class RecordingStatus:
-    """What a recorder says of itself."""
+    """The status of a recorder."""
 
     written_ns: int
     signals: Mapping[str, SignalStatus] = field(default_factory=dict)
@@ -47,21 +47,21 @@ class RecordingStatus:
 
 
 def write_status(work: Path, signals: Mapping[str, SignalStatus]) -> None:
-    """Say how the recording in this folder is doing; a disk that does not take it says so to the recorder itself."""
-    said = {"written_ns": time.time_ns(), "signals": {name: asdict(each) for name, each in signals.items()}}
+    """Write the status of the recording in this folder; disk errors are left to the recorder itself."""
+    status = {"written_ns": time.time_ns(), "signals": {name: asdict(each) for name, each in signals.items()}}
     with contextlib.suppress(WarpError, OSError):
-        write_file(work / STATUS_FILE, dump_json(said), durable=False)
+        write_file(work / STATUS_FILE, dump_json(status), durable=False)
 
 
 def read_status(work: Path) -> RecordingStatus | None:
-    """What the recorder said last; None where it said nothing by now, or nothing that can be read."""
+    """The last status of a recorder; None without one that can be read."""
     try:
-        said = parse_json_object(read_bytes(work / STATUS_FILE, max_bytes=_MAX_BYTES))
+        status = parse_json_object(read_bytes(work / STATUS_FILE, max_bytes=_MAX_BYTES))
         signals = {
             str(name): SignalStatus(**{key: _count(each, key) for key in _COUNTS})
-            for name, each in said["signals"].items()
+            for name, each in status["signals"].items()
         }
-        written_ns = said["written_ns"]
+        written_ns = status["written_ns"]
         return RecordingStatus(written_ns, signals) if type(written_ns) is int else None
     except (WarpError, KeyError, TypeError, ValueError, AttributeError):
         return None

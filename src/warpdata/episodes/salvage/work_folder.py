@@ -1,4 +1,4 @@
-"""Where the recording of a single signal lies until its files are done, and which files those are."""
+"""The work folder of a single signal's recording, and the files it becomes."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def work_folders_in(folder: Path) -> list[Path]:
 
 
 def facts_of(path: Path, frames: Path | None) -> dict[str, Any]:
-    """What the journal says of the files to be made."""
+    """The files to be made, as the journal states them."""
     files = {"data": path.name}
     if frames is not None:
         is_beside = os.path.abspath(frames.parent) == os.path.abspath(path.parent)
@@ -46,13 +46,13 @@ def files_of(work: Path, descriptor: Mapping[str, Any]) -> tuple[Path, Path | No
 
 
 def files_by_name(work: Path) -> tuple[Path, Path | None]:
-    """The same where no journal says it any more: the folder names the data file, the index lies beside it."""
+    """The files by the name of the work folder, where no journal states them: the index is beside the data file."""
     data = work.with_name(work.name[1 : -len(_SUFFIX)])
     return data, data.with_name(f"{data.stem}.frames.parquet")
 
 
 def _frames(work: Path, stated: Any) -> Path | None:
-    """A frame index beside the video has a plain name; elsewhere it is never replaced, whatever a journal says."""
+    """A frame index beside the video has a plain name; elsewhere it is never replaced."""
     if stated is None:
         return None
     if not isinstance(stated, str) or not stated or "\0" in stated:

@@ -1,9 +1,9 @@
-"""Open an episode directory: names and metadata at once, signals when they are asked for."""
+"""Open an episode directory: names and metadata at once, signals on first use."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,7 @@ from warpdata.formats.episodedir.documents import FileSum, Folder, read_meta, re
 from warpdata.formats.episodedir.names import files_below, find_signals, signal_file
 from warpdata.formats.episodedir.signal_file import Description, Summary
 from warpdata.timeline.episode import Episode
-from warpdata.timeline.readonly import ReadOnlyDict
+from warpdata.timeline.lazy_signals import LazySignals, ReadOnlyDict
 from warpdata.timeline.signal import Signal
 from warpdata.timeline.source import EpisodeSource, StepClock
 
@@ -41,7 +41,7 @@ class DirectorySource(EpisodeSource):
     def __init__(self, directory: str | os.PathLike[str] | FolderReader) -> None:
         if not isinstance(directory, str | os.PathLike | FolderReader):
             raise TypeError(f"an episode is an Episode or a path, not {type(directory).__name__}")
-        # Absolute: files are opened when they are asked for, and the process may have gone elsewhere by then.
+        # Absolute: files are opened on first use, and the working directory may differ by then.
         self.folder: Folder = (
             Path(os.path.abspath(directory)) if isinstance(directory, str | os.PathLike) else directory
         )
@@ -49,7 +49,8 @@ class DirectorySource(EpisodeSource):
         check_finished(self.folder)
         self._known_meta: ReadOnlyDict | None = None
         self._known_static: ReadOnlyDict | None = None
-        self._signals = DiskSignals(self)
+        self._suffixes: dict[str, str] = {}
+        self._signals = LazySignals(self._signal_names, self._open_signal)
 
     @property
     def signals(self) -> Mapping[str, Signal]:
@@ -58,7 +59,7 @@ class DirectorySource(EpisodeSource):
 
     @property
     def place(self) -> str | None:
-        """Where the directory lies."""
+        """Path or URL of the directory."""
         return str(self.path)
 
     @property
@@ -89,11 +90,11 @@ class DirectorySource(EpisodeSource):
         return os.path.basename(str(self.path).partition("?")[0].rstrip("/"))
 
     def described(self) -> Mapping[str, Any]:
-        """What meta.json says of each signal; nothing where it is damaged or of another writer."""
+        """Signal entries of meta.json; empty if the file is damaged or foreign."""
         return self.stated() or {}
 
     def stated(self) -> Mapping[str, Any] | None:
-        """What meta.json says of all signals, maybe that there are none; None where it says nothing of them."""
+        """Signal entries of meta.json, maybe empty; None without any."""
         try:
             found = self.meta.get("signals")
         except FormatError:
@@ -102,14 +103,34 @@ class DirectorySource(EpisodeSource):
 
     def loaded_bytes(self) -> int:
         """How many bytes of signals this episode keeps in memory."""
-        return sum(each.loaded_bytes for each in list(self._signals.opened.values()))
+        opened = list(self._signals.opened.values())
+        return sum(each.loaded_bytes for each in opened if isinstance(each, SimpleSignal | VideoSignal))
 
     def stored_bytes(self) -> int:
-        """Bytes on disk; of an episode in a store, what its metadata says of its signals."""
+        """Bytes on disk; of an episode in a store, by its metadata."""
         if isinstance(self.folder, Path):
             return _bytes_below(str(self.folder))
         signals = [each for each in self.described().values() if isinstance(each, dict)]
         return sum(each.get("video_bytes", 0) + each.get("file", {}).get("bytes", 0) for each in signals)
+
+    def _signal_names(self) -> Iterable[str]:
+        stated = self.stated()
+        self._suffixes = find_signals(_files(self.folder)) if stated is None else _suffixes(stated)
+        return self._suffixes
+
+    def _open_signal(self, name: str) -> DiskSignal:
+        about = self.described().get(name)
+        known: dict[str, Any] = {}
+        if isinstance(about, dict):
+            summary, expected = _summary(about, f"{self.path}/meta.json")
+            known = {"summary": summary, "expected": expected}
+        here = self.folder if isinstance(self.folder, Path) else Path()
+        known["folder"] = None if isinstance(self.folder, Path) else self.folder
+        suffix = self._suffixes[name]
+        if suffix == layout.SIGNAL_SUFFIX:
+            return SimpleSignal(signal_file(here, name), name=name, **known)
+        frames = signal_file(here, name, layout.FRAMES_SUFFIX)
+        return VideoSignal(signal_file(here, name, suffix), frames, name=name, **known)
 
     def _checked_static(self) -> dict[str, Any]:
         try:
@@ -121,54 +142,6 @@ class DirectorySource(EpisodeSource):
 
     def __reduce__(self) -> tuple[Any, ...]:
         return (DirectorySource, (self.folder,))
-
-
-class DiskSignals(Mapping[str, Signal]):
-    """The signals of a directory by name, opened once each and kept while the episode lives."""
-
-    def __init__(self, episode: DirectorySource) -> None:
-        self._episode = episode
-        self._files: dict[str, str] | None = None
-        self.opened: dict[str, DiskSignal] = {}
-
-    def __getitem__(self, name: str) -> DiskSignal:
-        found = self.opened.get(name)
-        if found is None:
-            # Opening reads nothing, so two threads may both do it, and one of the two is kept. No lock: it
-            # could be held by another thread at the moment of a fork.
-            found = self.opened.setdefault(name, self._open(name, self._names()[name]))
-        return found
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._names())
-
-    def __len__(self) -> int:
-        return len(self._names())
-
-    def __contains__(self, name: object) -> bool:
-        return name in self.opened or name in self._names()
-
-    def _names(self) -> dict[str, str]:
-        if self._files is None:
-            stated = self._episode.stated()
-            files = _files(self._episode.folder) if stated is None else ()
-            self._files = find_signals(files) if stated is None else _from_meta(stated)
-        return self._files
-
-    def _open(self, name: str, suffix: str) -> DiskSignal:
-        folder = self._episode.folder
-        about = self._episode.described().get(name)
-        known: dict[str, Any] = {}
-        if isinstance(about, dict):
-            known = dict(
-                zip(("summary", "expected"), _summary(about, f"{self._episode.path}/meta.json"), strict=True)
-            )
-        here = folder if isinstance(folder, Path) else Path()
-        known["folder"] = None if isinstance(folder, Path) else folder
-        if suffix == layout.SIGNAL_SUFFIX:
-            return SimpleSignal(signal_file(here, name), name=name, **known)
-        frames = signal_file(here, name, layout.FRAMES_SUFFIX)
-        return VideoSignal(signal_file(here, name, suffix), frames, name=name, **known)
 
 
 def _bytes_below(folder: str) -> int:
@@ -224,10 +197,10 @@ def file_sum(stated: Any, path: str) -> FileSum:
     try:
         return FileSum(int(stated["bytes"]), int(stated["crc32c"], 16))
     except (KeyError, TypeError, ValueError):
-        raise CorruptLayoutError("what meta.json says of a file is damaged", path=path) from None
+        raise CorruptLayoutError("the file entry in meta.json is damaged", path=path) from None
 
 
-def _from_meta(described: Mapping[str, Any]) -> dict[str, str]:
+def _suffixes(described: Mapping[str, Any]) -> dict[str, str]:
     found = {}
     for name, about in described.items():
         kind = about.get("kind") if isinstance(about, dict) else None
@@ -245,4 +218,4 @@ def _summary(about: dict[str, Any], path: str) -> tuple[Summary, FileSum]:
         )
         return made, file_sum(about["file"], path)
     except (KeyError, TypeError, ValueError):
-        raise ChecksumError("what meta.json says of a signal is damaged", path=path) from None
+        raise ChecksumError("the signal entry in meta.json is damaged", path=path) from None

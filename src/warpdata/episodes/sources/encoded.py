@@ -50,7 +50,7 @@ class EncodedCamera:
     original: RangeReader | None = None
     """The index as another writer made it, where it had to be completed."""
     index: FrameIndex | None = None
-    """What `frames` says, where it was made here."""
+    """The parsed `frames`, where it was made here."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,7 +142,7 @@ def encoded_camera(name: str, signal: Signal) -> EncodedCamera | None:
 
 
 def _needs_container(parts: Sequence[EncodedPart]) -> bool:
-    """Whether the frames lie in no video of their own that could be copied as it is."""
+    """Whether the frames are in no video of their own that could be copied as it is."""
     if any(isinstance(part.video, StillsSignal) for part in parts):
         return True
     videos = [part.video for part in parts if isinstance(part.video, FileVideo)]
@@ -281,7 +281,7 @@ class EncodedFrame(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class EncodedRun:
-    """Encoded frames one after the other, in decoding order, with all that a container must say of them."""
+    """Encoded frames one after the other, in decoding order, with all that a container needs."""
 
     parts: Sequence[EncodedPart]
     entry: bytes
@@ -306,7 +306,7 @@ class EncodedRun:
             yield from _packets(part)
 
     def packet_bytes(self) -> Iterator[bytes | memoryview]:
-        """The bytes of all packets in decoding order, in pieces as large as they lie together."""
+        """The bytes of all packets in decoding order, in pieces that are contiguous in the file."""
         for part in self.parts:
             yield from _packet_bytes(part)
 
@@ -416,7 +416,7 @@ def _packets(part: EncodedPart) -> Iterator[bytes]:
 
 
 def _packet_bytes(part: EncodedPart) -> Iterator[bytes | memoryview]:
-    """The bytes of packets that no checksum is known of are read where they lie, many at once."""
+    """The bytes of packets that no checksum is known of are read from the file, many at once."""
     if not isinstance(part.video, FileVideo):
         yield from _packets(part)
         return
@@ -468,7 +468,7 @@ def _named(video: VideoSignal | StillsSignal) -> str:
 
 
 def _wrapped(name: str, parts: Sequence[EncodedPart]) -> EncodedCamera:
-    """Frames that lie in a larger video, or one by one, in a video of their own; nothing is held but one piece."""
+    """Frames of a larger video, or one by one, in a video of their own; nothing is held but one piece."""
     run = _run_of(parts)
     size, sums = np.empty(len(run), np.int64), np.empty(len(run), np.uint32)
     for number, data in enumerate(run.packets()):
@@ -538,7 +538,7 @@ class CameraCopy:
 
 
 def camera_copy(signal: Signal, rate_of: RateOf) -> CameraCopy | None:
-    """How the frames of a camera are copied in one pass; None where they do not lie in videos of other programs."""
+    """How the frames of a camera are copied in one pass; None where they are not in videos of other programs."""
     parts = [part for part in encoded_parts(signal) or () if len(part.frames)]
     videos = [part.video for part in parts if isinstance(part.video, FileVideo)]
     if not parts or len(videos) != len(parts):

@@ -89,7 +89,7 @@ class SourceVideo:
 _Listing = tuple[Probe, NDArray[np.int64], NDArray[np.bool_], NDArray[np.int64]]
 _KEPT_PROBES = 64
 _PROBES: OrderedDict[bytes, Probe] = OrderedDict()
-"""What FFmpeg said of streams whose files say of them what others said: the videos of a set are encoded alike."""
+"""Streams as FFmpeg probed them, by the stream entries of their files: the videos of a set are encoded alike."""
 
 
 def _listed(reader: RangeReader, path: str) -> _Listing:
@@ -110,18 +110,18 @@ def _listed(reader: RangeReader, path: str) -> _Listing:
 
 
 def _check_places(places: NDArray[np.int64], keyframe: NDArray[np.bool_], file_bytes: int, path: str) -> None:
-    """Raise where frames cannot lie: the first of a file is a keyframe, and each one ends before the next begins."""
+    """Raise for impossible places: the first frame is a keyframe, and each one ends before the next begins."""
     if not len(places):
         return
     if not _follow(places):
         order = np.argsort(places[:, 0], kind="stable")
         places, keyframe = places[order], keyframe[order]
         if not _follow(places):
-            raise CorruptLayoutError("frames lie over each other in the video", path=path)
+            raise CorruptLayoutError("frames overlap in the video", path=path)
     if not keyframe[0]:
         raise CorruptLayoutError("the video does not begin with a keyframe", path=path)
     if places[0, 0] < 0 or int(places[-1, 0]) + int(places[-1, 1]) > file_bytes:
-        raise CorruptLayoutError("frames lie past the end of the video", path=path)
+        raise CorruptLayoutError("frames are past the end of the video", path=path)
 
 
 def _follow(places: NDArray[np.int64]) -> bool:

@@ -19,7 +19,7 @@ DIRECTORY_BLOCK = "meta/directory"
 
 
 def episode_of_shard(shard: ShardReader, folder: Any = None) -> Episode:
-    """The episode of a shard: by step, packed, or the chunks that its list names; they lie in `folder`."""
+    """The episode of a shard: by step, packed, or the chunks that its list names; they are in `folder`."""
     return Episode(_source_of(shard, folder))
 
 

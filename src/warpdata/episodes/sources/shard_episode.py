@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from warpdata.bytekit.lazy import cached_property
 from warpdata.errors import CorruptLayoutError
 from warpdata.formats.wshard.block_rows import BlockRows
 from warpdata.formats.wshard.channel import ArrayRows, Channel
@@ -20,9 +21,9 @@ from warpdata.formats.wshard.load import load_wshard
 from warpdata.formats.wshard.residual import is_sign_bits
 from warpdata.formats.wshard.schema import ChannelRows
 from warpdata.formats.wshard.text import is_text
+from warpdata.timeline.lazy_signals import LazySignals, ReadOnlyDict
 from warpdata.timeline.memory import ClockedSignal
 from warpdata.timeline.meta import SignalMeta, SignalRole, as_kind, guess_role, numeric_kind
-from warpdata.timeline.readonly import ReadOnlyDict
 from warpdata.timeline.signal import MappedRows, Signal
 from warpdata.timeline.source import STEPS, EpisodeSource, StepClock
 from warpdata.timeline.times import frozen
@@ -31,7 +32,7 @@ __all__ = ["ChannelSignal", "ShardSource", "WShardEpisode", "load_wshard"]
 
 
 class ChannelSignal(ClockedSignal):
-    """A channel of a shard, or of its chunks, as a signal; reads only the rows it is asked for."""
+    """A channel of a shard, or of its chunks, as a signal; reads only the rows it needs."""
 
     def __init__(
         self,
@@ -153,7 +154,15 @@ class ShardSource(EpisodeSource):
         self._path = path
         self._size_bytes = size_bytes
         self.chunks = chunks
-        self._signals = ChannelSignals(tensors, chunks)
+        self._signals = LazySignals(lambda: self._channels, self._open_signal)
+
+    @cached_property
+    def _channels(self) -> dict[str, NamedChannel]:
+        return _named_channels(self.tensors)
+
+    def _open_signal(self, name: str) -> Signal:
+        named = self._channels[name]
+        return ChannelSignal(self.tensors, named.of(self.tensors), name, named.role, self.chunks)
 
     @classmethod
     def of_chunks(cls, chunks: ChunkList) -> ShardSource:
@@ -180,7 +189,7 @@ class ShardSource(EpisodeSource):
 
     @property
     def meta(self) -> Mapping[str, Any]:
-        """What the shard says of the episode."""
+        """The metadata of the shard."""
         tensors = self.tensors
         stated = {"id": tensors.id, "env_id": tensors.env_id, "length": tensors.length, **tensors.about}
         return ReadOnlyDict(stated)
@@ -210,41 +219,8 @@ class ShardSource(EpisodeSource):
         return (_shard_again, (self.tensors, self._path, self._size_bytes))
 
 
-class ChannelSignals(Mapping[str, Signal]):
-    """The channels of an episode by step, each as a signal with its role; reward and flags by their own names."""
-
-    def __init__(self, tensors: WShardEpisode, chunks: ChunkList | None = None) -> None:
-        self._tensors = tensors
-        self._chunks = chunks
-        self._named: dict[str, NamedChannel] | None = None
-        self._made: dict[str, Signal] = {}
-
-    @property
-    def _channels(self) -> dict[str, NamedChannel]:
-        if self._named is None:
-            self._named = _named_channels(self._tensors)
-        return self._named
-
-    def __getitem__(self, name: str) -> Signal:
-        made = self._made.get(name)
-        if made is None:
-            found = self._channels[name]
-            made = ChannelSignal(self._tensors, found.of(self._tensors), name, found.role, self._chunks)
-            self._made[name] = made
-        return made
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._channels)
-
-    def __len__(self) -> int:
-        return len(self._channels)
-
-    def __contains__(self, name: object) -> bool:
-        return name in self._channels
-
-
 class NamedChannel(NamedTuple):
-    """Where the channel of a signal lies in the tensors: a field, and a key where the field holds several."""
+    """The place of the channel of a signal in the tensors: a field, and a key where the field holds several."""
 
     field: str
     key: str | None

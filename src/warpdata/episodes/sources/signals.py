@@ -1,4 +1,4 @@
-"""Signals read from an episode directory: parquet files and videos, opened when first asked for."""
+"""Signals read from an episode directory: parquet files and videos, opened on first use."""
 
 from __future__ import annotations
 
@@ -14,8 +14,7 @@ from warpdata.bytekit.dtype import dtype_named
 from warpdata.bytekit.io.folders import FolderReader, buffered
 from warpdata.bytekit.io.ranges import FileRangeReader, RangeReader
 from warpdata.episodes.salvage.work_folder import check_not_unfinished
-from warpdata.episodes.sources.kept_frames import FrameStretches
-from warpdata.episodes.sources.open_cameras import CAMERAS
+from warpdata.episodes.sources.open_cameras import CAMERAS, FrameStretches
 from warpdata.errors import CorruptLayoutError, TruncatedError
 from warpdata.formats.episodedir.documents import FileSum
 from warpdata.formats.episodedir.frame_index import FrameIndex, read_frame_index
@@ -30,7 +29,7 @@ from warpdata.timeline.times import frozen
 
 
 def signal_meta(description: Description, name: str) -> SignalMeta:
-    """What a stored description means for a reader of the signal; a role that nobody stated goes by the name."""
+    """The metadata of a signal by its stored description; without a stated role, it is guessed from the name."""
     is_object = description.kind in ("text", "bytes")
     dtype = OBJECT if is_object else dtype_named(description.dtype).dtype
     stated = description
@@ -75,7 +74,7 @@ class SimpleSignal(ClockedSignal):
         return self._about().count
 
     def description(self) -> Description:
-        """What the file says the signal is."""
+        """The description of the signal in the file."""
         return self._about().description
 
     def file_bytes(self) -> RangeReader:
@@ -100,7 +99,7 @@ class SimpleSignal(ClockedSignal):
             stamps, values = read_signal(open_bytes(self.path, self.folder), self._expected)
             if len(stamps) != about.count or (len(stamps) and int(stamps[-1]) != about.last_ts_ns):
                 raise CorruptLayoutError(
-                    "the records do not match what the episode says of them", path=self.path
+                    "the records do not match the metadata of the episode", path=self.path
                 )
             data = self._data = (frozen(stamps), frozen(values))
         return data
@@ -144,7 +143,7 @@ class SimpleSignal(ClockedSignal):
 
 
 class VideoSignal(ClockedSignal):
-    """A camera: a video and its frame index; frames are decoded when asked for."""
+    """A camera: a video and its frame index; frames are decoded on demand."""
 
     def __init__(
         self,
@@ -205,7 +204,7 @@ class VideoSignal(ClockedSignal):
             reader.close()
 
     def count_frames(self) -> tuple[int, int]:
-        """Rows of the index and frames in the video, whatever else is said of them."""
+        """The number of rows of the index and of frames in the video."""
         reader = self._bytes()
         try:
             return len(self._read_index(None).ts_ns), len(list_packets(buffered(reader), reader.name)[1])
@@ -335,7 +334,7 @@ class VideoSignal(ClockedSignal):
 
 
 def _place(path: str | os.PathLike[str], folder: FolderReader | None) -> str:
-    """The name of a file in a folder elsewhere, or where it lies on this machine wherever the process goes."""
+    """The name of a file in a folder elsewhere, or its absolute path on this machine."""
     return os.fspath(path) if folder is not None else os.path.abspath(path)
 
 

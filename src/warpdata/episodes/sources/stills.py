@@ -39,7 +39,7 @@ class StillsSignal(ClockedSignal):
     @property
     @abstractmethod
     def place(self) -> str:
-        """Where the pictures lie, for messages."""
+        """Path of the pictures, for messages."""
 
     @abstractmethod
     def pictures(self, rows: Sequence[int]) -> list[bytes]:
@@ -74,7 +74,7 @@ class StillsSignal(ClockedSignal):
         return decode_stills(self.pictures(rows), self.still, f"{self.place} ({self.name!r})", rows)
 
     def _few(self, rows: list[int]) -> NDArray[Any]:
-        """The frames of windows and single samples, which are asked for again: in the next window, the next epoch."""
+        """The frames of windows and single samples, which are used again: in the next window, the next epoch."""
         if self._owner is None:
             self._owner = KEPT.new_owner()
             weakref.finalize(self, KEPT.forget, self._owner).atexit = False

@@ -18,6 +18,9 @@ from warpdata.formats.episodedir import layout
 
 ENCODERS = {"h264": "libx264", "hevc": "libx265", "h265": "libx265", "av1": "libsvtav1", "ffv1": "ffv1"}
 
+QUALITY_LIMITS = {"h264": 51, "hevc": 51, "h265": 51, "av1": 63}
+"""The worst quality (crf) that each encoder takes; 0 is the best."""
+
 STILL_CODECS = ("png", "mjpeg")
 """Every packet is a whole picture."""
 
@@ -45,6 +48,10 @@ class VideoOptions:
         for name, least in (("gop_size", 1), ("threads", 0)):
             if not least <= operator.index(getattr(self, name)) <= _MOST:
                 raise ValueError(f"{name} is from {least} to {_MOST}, not {getattr(self, name)}")
+        most = QUALITY_LIMITS.get(self.codec or "av1")
+        if self.quality is not None and not 0 <= operator.index(self.quality) <= (most or 0):
+            allowed = f"0 (best) to {most}" if most else "None: the codec is lossless"
+            raise ValueError(f"quality out of range: expected {allowed}, got {self.quality}")
         if not 1 / _MOST < self.fps <= _MOST:
             raise ValueError(f"fps is positive and at most {_MOST}, not {self.fps}")
 

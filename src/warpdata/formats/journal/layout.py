@@ -1,4 +1,4 @@
-"""Every number of the recording journal; SPEC.md says what they mean."""
+"""Every number of the recording journal; their meaning is in SPEC.md."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ STEP = struct.Struct("<Qq")
 
 
 def end_mark(offset: int) -> bytes:
-    """What stands at `offset` behind the last record: the header of no step, which says where it is."""
+    """What stands at `offset` behind the last record: the header of no step, with its own offset."""
     return RECORD.pack(RECORD_MAGIC, 0, 0, 0, 0, offset, 0)
 
 

@@ -1,4 +1,4 @@
-"""Read what a journal holds, whatever state its writer left it in."""
+"""Reading journals, also damaged ones and those of a writer that died."""
 
 from __future__ import annotations
 
@@ -139,8 +139,8 @@ class JournalReader:
     def scan(self, released: int | None = None) -> Scan:
         """Find every complete record; a torn or damaged stretch is skipped and reported.
 
-        Records before `released` were given back: what of them is there is taken, what is not is no damage. Where
-        nobody says it, zeros before the first record are taken for such.
+        The space of records before `released` was freed: those still there are read, the others are no damage. Without
+        `released`, zeros before the first record are taken for such.
         """
         found = _Columns()
         damage: list[Damage] = []
@@ -229,7 +229,7 @@ class JournalReader:
 
     def _behind(self, start: int, end: int) -> Iterator[Damage]:
         """What is behind the last whole record, if not all is as its writer left it."""
-        if start + layout.RECORD_BYTES > self.reader.size:  # cut, which is said of the whole file
+        if start + layout.RECORD_BYTES > self.reader.size:  # cut, which is reported for the whole file
             if end > start:
                 yield self._damage(start, end)
             return

@@ -39,7 +39,7 @@ class JournalWriter(MappedFile):
     ) -> None:
         """Records of up to `mapped_record_bytes` always fit in a window (default: all, unless they are large).
 
-        Without `publish` somebody does that later.
+        Without `publish` the caller does that later.
         """
         if not 0 < max_record_bytes <= layout.MAX_RECORD_BYTES:
             raise LimitExceededError(
@@ -82,7 +82,7 @@ class JournalWriter(MappedFile):
             for view in views:
                 checksum = crc32c(view, checksum)
             return self._write_past_windows([head, *views], layout.CRC.pack(checksum), layout.CRC_AT, span)
-        # First: whatever comes between, an end is marked, here or behind the new record.
+        # First: an end is marked at any moment, here or behind the new record.
         window[base + span : base + span + layout.RECORD_BYTES] = layout.end_mark(self.position + span)
         at = base + layout.RECORD_BYTES
         for view in views:

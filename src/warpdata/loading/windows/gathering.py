@@ -13,7 +13,6 @@ from warpdata.loading.windows.batch import Batch, Sample
 from warpdata.loading.windows.open_episode import (
     FieldOut,
     OpenEpisode,
-    Quick,
     SampleGroup,
     SignalReader,
     named_fault,
@@ -26,17 +25,16 @@ if TYPE_CHECKING:
 Together = tuple[ThreadPool, int] | None
 
 
-def planned(windows: Windows, samples: Int64s) -> list[SampleGroup]:
+def group_samples(windows: Windows, samples: Int64s) -> list[SampleGroup]:
     """The samples of a batch by episode."""
-    episodes, anchors = windows.table.locate(samples)
-    found: dict[int, list[tuple[int, int]]] = {}
+    return _grouped(*windows.table.locate(samples))
+
+
+def _grouped(episodes: Int64s, anchors: Int64s) -> list[SampleGroup]:
+    groups: dict[int, list[tuple[int, int]]] = {}
     for place, (episode, anchor) in enumerate(zip(episodes.tolist(), anchors.tolist(), strict=True)):
-        found.setdefault(episode, []).append((anchor, place))
-    return _groups(found)
-
-
-def _groups(found: dict[int, list[tuple[int, int]]]) -> list[SampleGroup]:
-    return [SampleGroup(episode, found[episode]) for episode in sorted(found)]
+        groups.setdefault(episode, []).append((anchor, place))
+    return [SampleGroup(episode, groups[episode]) for episode in sorted(groups)]
 
 
 def gather(windows: Windows, samples: Int64s, together: Together = None) -> Batch:
@@ -48,41 +46,13 @@ def gather(windows: Windows, samples: Int64s, together: Together = None) -> Batc
             _read_group(_open_at(windows, group.episode), group, out)
 
     out.episodes, anchors = windows.table.locate(samples)
-    groups = _groups(_note_quick(windows, out, anchors.tolist()))
+    groups = _grouped(out.episodes, anchors)
     if together is None:
         read(groups)
     else:
         threads, count = together
         threads.map(read, [groups[number::count] for number in range(count)])
     return out.batch(samples)
-
-
-def _note_quick(windows: Windows, out: _Buffers, anchors: list[int]) -> dict[int, list[tuple[int, int]]]:
-    """Note the samples that are nothing but slices of memory; the others by episode, as (anchor, place)."""
-    left: dict[int, list[tuple[int, int]]] = {}
-    known: dict[int, Quick | None] = {}
-    fields, times, copied = out.fields, out.times, out.copied
-    pending = {name: each.pending for name, each in fields.items()}
-    ages_of = {name: each.pending_ages for name, each in fields.items()}
-    for place, (episode, anchor) in enumerate(zip(out.episodes.tolist(), anchors, strict=True)):
-        if episode in known:
-            quick = known[episode]
-        else:
-            quick = known[episode] = windows.quick(episode)
-        if quick is None or not quick.good[anchor]:
-            left.setdefault(episode, []).append((anchor, place))
-            continue
-        times[place] = quick.time_of(anchor)
-        for name, rows, starts, width in quick.fields:
-            start = starts[anchor]
-            pending[name][place] = rows[start : start + width]
-        for name, ages in quick.ages:
-            ages_of[name][place] = ages[anchor]
-        for pair in quick.same_rows:
-            copied.setdefault(pair, []).append(place)
-        for name, item in quick.items:
-            item.put(place, fields[name])
-    return left
 
 
 def gather_at(windows: Windows, sample: int, episode: int, ts_ns: int) -> Batch:
@@ -178,8 +148,6 @@ class _Buffers:
     def batch(self, samples: Int64s) -> Batch:
         """The arrays as they are handed over: a field without an axis of time has none."""
         fields = self.fields
-        for each in fields.values():
-            each.complete()
         for (name, like), places in self.copied.items():
             # Nearly always everywhere: fields that share a clock share it in every episode.
             where = slice(None) if len(places) == len(samples) else np.array(places, np.int64)

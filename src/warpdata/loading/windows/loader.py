@@ -23,7 +23,7 @@ from warpdata.loading.pace import NoLine, PaceLine
 from warpdata.loading.ranks import auto_rank, rank_and_world
 from warpdata.loading.windows.batch import Batch, as_tensors
 from warpdata.loading.windows.faults import Verdicts
-from warpdata.loading.windows.gathering import Together, gather, hide_with_zeros, planned
+from warpdata.loading.windows.gathering import Together, gather, group_samples, hide_with_zeros
 from warpdata.loading.windows.mixture import Chosen, Course, Mixture, MixtureCourse, PlainCourse, Shuffle
 from warpdata.loading.windows.open_episode import DAMAGE
 from warpdata.loading.windows.report import DATA_CHARS, LoaderReport, SampleOrigin, names_of, saved_state
@@ -280,7 +280,7 @@ class Loader(EpochStream):
         tasks = [
             (source, part)
             for number, source in enumerate(self._course.sources)
-            for part in planned(source, step.chosen.sample[step.chosen.source == number])
+            for part in group_samples(source, step.chosen.sample[step.chosen.source == number])
             if not source.is_near(part)
         ]
         fetchers.map(lambda task: task[0].prefetch(task[1]), tasks)

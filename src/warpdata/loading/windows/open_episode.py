@@ -62,61 +62,20 @@ class SampleGroup:
 
 
 class FieldOut:
-    """One field of a batch while it is read, with an axis of rows if it is a signal.
+    """One field of a batch while it is read, with an axis of rows if it is a signal."""
 
-    Rows in memory are collected and copied by one call once all of them are known: while a batch is copied the caches
-    hold nothing else, so anything done for each sample in between costs a multiple.
-    """
-
-    __slots__ = ("age_ns", "mask", "pending", "pending_ages", "values")
+    __slots__ = ("age_ns", "mask", "values")
 
     def __init__(self, schema: FieldSchema, count: int) -> None:
         self.values = empty_values(schema, count)
         self.mask = np.ones(rows_shape(schema, count), np.bool_)
         self.age_ns = np.empty(self.mask.shape, np.int64)
-        self.pending: dict[int, NDArray[Any]] = {}
-        """Views of the values of samples, by their place in the batch."""
-        self.pending_ages: dict[int, Int64s] = {}
-
-    def complete(self) -> None:
-        """Copy what was noted."""
-        _copy_noted(self.pending, self.values)
-        _copy_noted(self.pending_ages, self.age_ns)
-
-
-def _copy_noted(noted: dict[int, NDArray[Any]], out: NDArray[Any]) -> None:
-    if noted and len(noted) == len(out):
-        joined = out.reshape(out.shape[0] * out.shape[1], *out.shape[2:])
-        np.concatenate([noted[place] for place in range(len(out))], out=joined)
-    else:
-        for place, rows in noted.items():
-            out[place] = rows
-
-
-class Quick:
-    """An episode with all values in memory and checked: a sample of it is a few slices."""
-
-    __slots__ = ("ages", "fields", "good", "items", "same_rows", "time_of")
-
-    def __init__(self, opened: OpenEpisode, readers: Mapping[str, tuple[NDArray[Any], Runs]]) -> None:
-        self.time_of = opened.times.item
-        good = np.ones(len(opened.times), np.bool_)
-        for _, runs in readers.values():
-            good &= (runs.firsts >= 0) & runs.table.mask.all(axis=1)
-        self.good = good.tobytes()
-        """At which anchors all rows of all fields are runs of records, and valid."""
-        self.fields = [
-            (name, rows, runs.starts, runs.table.positions.shape[1]) for name, (rows, runs) in readers.items()
-        ]
-        self.ages = [(n, runs.ages) for n, (_, runs) in readers.items() if n not in opened.same_rows]
-        self.same_rows = list(opened.same_rows.items())
-        self.items = [(n, each) for n, each in opened.fields.items() if isinstance(each, StaticReader)]
 
 
 class OpenEpisode:
     """An episode, its anchors, and a reader for each field."""
 
-    __slots__ = ("_clocks", "_max_gap_ns", "episode", "fields", "quick", "same_rows", "times")
+    __slots__ = ("_clocks", "_max_gap_ns", "episode", "fields", "same_rows", "times")
 
     def __init__(
         self,
@@ -128,8 +87,6 @@ class OpenEpisode:
         max_gap_ns: int | None,
     ) -> None:
         self.episode = episode
-        self.quick: Quick | None = None
-        """Tables to read it by slices; None until `made_quick` has made them."""
         self._clocks: dict[str, Clock] = {}
         self._max_gap_ns = max_gap_ns
         signals = {each.field.signal: signal_named(episode, each.field.signal) for each in schema.values()}
@@ -173,14 +130,6 @@ class OpenEpisode:
     def is_near(self) -> bool:
         """Whether all values are in memory or in mapped files."""
         return all(not isinstance(each, SignalReader) or each.is_near for each in self.fields.values())
-
-    def made_quick(self) -> Quick | None:
-        """What is needed to read it by slices, once all of it is near and checked."""
-        readers = {n: each for n, each in self.fields.items() if isinstance(each, SignalReader)}
-        pending = {n: found for n, each in readers.items() if (found := each.checked_rows()) is not None}
-        if len(pending) == len(readers):
-            self.quick = Quick(self, pending)
-        return self.quick
 
     def inside(self, anchors: Int64s) -> Bools:
         """At which anchors no row of any signal is beyond an edge."""
@@ -237,13 +186,6 @@ class StaticReader:
     def settled(self) -> bool:
         """Whether the value can be relied on: an item, or a signal, that is not there may still come."""
         return self._is_there
-
-    def put(self, place: int, out: FieldOut) -> None:
-        """Write the value to one place."""
-        out.values[place] = self._value
-        if not self._is_there:
-            out.mask[place] = False
-        out.age_ns[place] = 0
 
     def read(self, group: SampleGroup, out: FieldOut, *, marks: bool = True) -> None:
         """Write the value to the places of a group."""
@@ -334,19 +276,16 @@ class RowTable:
 
 
 class Runs:
-    """An alignment of all anchors, with lists that are fast to index."""
+    """An alignment of all anchors, with the first record of those whose rows are consecutive records."""
 
-    __slots__ = ("ages", "firsts", "is_valid", "starts", "table")
+    __slots__ = ("firsts", "is_valid", "starts", "table")
 
     def __init__(self, table: Aligned) -> None:
         self.table = table
-        positions = table.positions
-        is_run = (np.diff(positions, axis=1) == 1).all(axis=1)
-        self.firsts = np.where(is_run, positions[:, 0], -1)
+        is_run = (np.diff(table.positions, axis=1) == 1).all(axis=1)
+        self.firsts = np.where(is_run, table.positions[:, 0], -1)
         """The first record at each anchor whose rows are consecutive records, else -1."""
         self.starts: list[int] = self.firsts.tolist()
-        """The same as a list."""
-        self.ages = table.age_ns
         self.is_valid = table.mask.all(axis=1).tobytes()
         """At which anchors all rows are valid."""
 
@@ -391,11 +330,6 @@ class SignalReader:
         """Whether all values are known to be in memory or in a mapped file."""
         return self._direct is not None
 
-    def checked_rows(self) -> tuple[NDArray[Any], Runs] | None:
-        """A view of all values, and the first row of each anchor; None while a part was not checked."""
-        direct, runs = self._direct, self._runs
-        return None if direct is None or direct.check is not None or runs is None else (direct.rows, runs)
-
     def inside(self, anchors: Int64s) -> Bools:
         """At which anchors no row is beyond an edge."""
         return self.rows.inside(anchors)
@@ -414,13 +348,13 @@ class SignalReader:
         if direct is None:
             self._read_runs(runs, group, out.values)
         else:
-            self._note(direct, runs, group, out)
+            self._copy(direct, runs, group, out)
         if marks:
-            ages, pending, is_valid = runs.ages, out.pending_ages, runs.is_valid
-            for anchor, place in group.pairs:
+            ages, is_valid = runs.table.age_ns, runs.is_valid
+            for anchor, place in group.pairs:  # most groups are too small for indexing by arrays
+                out.age_ns[place] = ages[anchor]
                 if not is_valid[anchor]:
                     out.mask[place] = runs.table.mask[anchor]
-                pending[place] = ages[anchor]
 
     def read_one(self, anchor: int) -> One:
         """The values, the mask and the ages at one anchor, without an axis of samples."""
@@ -453,17 +387,18 @@ class SignalReader:
             self._direct = MappedRows(direct.rows)
         return direct.rows[start:stop]
 
-    def _note(self, direct: MappedRows, runs: Runs, group: SampleGroup, out: FieldOut) -> None:
+    def _copy(self, direct: MappedRows, runs: Runs, group: SampleGroup, out: FieldOut) -> None:
+        """Copy rows that are in memory or mapped, sample by sample."""
         rows, check = direct
-        width, starts, pending = self._width, runs.starts, out.pending
+        width, starts, values = self._width, runs.starts, out.values
         for anchor, place in group.pairs:
             start = starts[anchor]
             if start < 0:
-                out.values[place] = self._read(runs.table.positions[anchor : anchor + 1])[0]
+                values[place] = self._read(runs.table.positions[anchor : anchor + 1])[0]
             elif check is None:
-                pending[place] = rows[start : start + width]
+                values[place] = rows[start : start + width]
             else:
-                pending[place] = self._checked_view(direct, start)
+                values[place] = self._checked_view(direct, start)
 
     def _read_runs(self, runs: Runs, group: SampleGroup, out: NDArray[Any]) -> None:
         """Runs of records straight to where they go; the few that are no runs by number."""
@@ -548,7 +483,6 @@ def _one(reader: SignalReader | StaticReader, anchor: int) -> One:
     schema = reader.schema
     out = FieldOut(schema, 1)
     reader.read(SampleGroup(0, [(anchor, 0)]), out)
-    out.complete()
     is_flat = not schema.has_axis and not schema.is_static
     found = (out.values[0], out.mask[0], out.age_ns[0])
     return (found[0][0], found[1][0], found[2][0]) if is_flat else found

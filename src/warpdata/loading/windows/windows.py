@@ -34,7 +34,7 @@ from warpdata.loading.windows.field import (
 )
 from warpdata.loading.windows.gathering import first_sample, gather, gather_at, read_one
 from warpdata.loading.windows.growing_root import GrowingRoot
-from warpdata.loading.windows.open_episode import DAMAGE, OpenEpisode, Quick, SampleGroup, SignalReader
+from warpdata.loading.windows.open_episode import DAMAGE, OpenEpisode, SampleGroup, SignalReader
 from warpdata.loading.windows.statistics import FieldStatistics, window_statistics
 from warpdata.loading.windows.table import SampleTable, keep_table, kept_table
 from warpdata.settings import Settings
@@ -450,11 +450,6 @@ class Windows:
         for reader in self.open_at(group.episode).fields.values():
             if isinstance(reader, SignalReader):
                 reader.bring(group.anchors)
-
-    def quick(self, position: int) -> Quick | None:
-        """What is needed to read an episode by slices, if it is open and all of it is near and checked."""
-        found = self._used(position)
-        return None if found is None else found.quick or found.made_quick()
 
     def _used(self, position: int) -> OpenEpisode | None:
         """An episode if it is open already; it is the one used last."""

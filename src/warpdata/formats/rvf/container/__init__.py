@@ -1,0 +1,1 @@
+"""The container: segments, manifests, signatures, snapshots."""

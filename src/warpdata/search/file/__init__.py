@@ -1,0 +1,1 @@
+"""Vector files: content, changes and rewrites of a store."""

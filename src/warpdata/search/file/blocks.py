@@ -1,0 +1,92 @@
+"""Single blocks of row segments, read by themselves; each once, checked by its CRC."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from warpdata.bytekit.io.ranges import Range
+from warpdata.errors import CorruptLayoutError
+from warpdata.formats.rvf.container import layout, segment
+from warpdata.formats.rvf.container.layout import DirectoryEntry
+from warpdata.formats.rvf.container.reader import check_against_directory
+from warpdata.formats.rvf.segments import layout as records
+from warpdata.formats.rvf.segments import vec
+from warpdata.formats.rvf.segments.layout import BlockEntry
+from warpdata.formats.rvf.segments.vec import VecBlock
+from warpdata.search.file.content import Content
+
+Place = tuple[int, int]
+"""A block: the id of its segment, and its number in it."""
+
+
+@dataclass(frozen=True, slots=True)
+class RowBlock:
+    """The rows of one block as f32 vectors."""
+
+    ids: NDArray[np.uint64]
+    vectors: NDArray[np.float32]
+
+
+class BlockReader:
+    """Blocks of the row segments of one content; what was read stays in memory."""
+
+    def __init__(self, content: Content) -> None:
+        self._content = content
+        self._entries = {entry.segment_id: entry for entry in content.snapshot.segments}
+        self._directories: dict[int, list[BlockEntry]] = {}
+        self._held: dict[Place, RowBlock] = {}
+        self.held_bytes = 0
+        """How much of the file the blocks in memory are."""
+
+    def rows(self, places: Sequence[Place]) -> list[RowBlock]:
+        """The rows of these blocks; those not held yet are read together."""
+        missing = [place for place in dict.fromkeys(places) if place not in self._held]
+        for place, block in zip(missing, self.read(missing, self._content.code_bytes), strict=True):
+            self._held[place] = RowBlock(block.ids, self._content.vectors_of(block))
+            self.held_bytes += block.rows.nbytes
+        return [self._held[place] for place in places]
+
+    def read(self, places: Sequence[Place], code_bytes: int) -> list[VecBlock]:
+        """These blocks as they are stored, read together and checked."""
+        found = [self._locate(place) for place in places]
+        data = self._content.reader.read_many([each[0] for each in found])
+        where = self._content.reader.name
+        return [
+            vec.decode_block(piece, entry, code_bytes=code_bytes, where=where)
+            for piece, (_, entry) in zip(data, found, strict=True)
+        ]
+
+    def vector_count(self, place: Place) -> int:
+        """How many vectors a block holds."""
+        return self._locate(place)[1].vector_count
+
+    def _locate(self, place: Place) -> tuple[Range, BlockEntry]:
+        segment_id, number = place
+        entry = self._entries.get(segment_id)
+        if entry is None:
+            raise CorruptLayoutError(
+                "a block of a segment that does not exist", path=self._content.reader.name
+            )
+        blocks = self._directory(entry)
+        if number >= len(blocks):
+            raise CorruptLayoutError("a block that does not exist", path=self._content.reader.name)
+        start = entry.file_offset + layout.HEADER_BYTES
+        end = vec.block_end(blocks, number, entry.payload_length)
+        return (start + blocks[number].block_offset, start + end), blocks[number]
+
+    def _directory(self, entry: DirectoryEntry) -> list[BlockEntry]:
+        found = self._directories.get(entry.segment_id)
+        if found is None:
+            where = self._content.reader.name
+            size = layout.COUNT_U32.size + entry.block_count * records.BLOCK_ENTRY.size
+            size = min(size, entry.payload_length)
+            start = entry.file_offset
+            data = self._content.reader.read(start, start + layout.HEADER_BYTES + size)
+            check_against_directory(segment.unpack_header(data, where), entry, where)
+            found = vec.read_directory(data[layout.HEADER_BYTES :], entry.payload_length, where)
+            self._directories[entry.segment_id] = found
+        return found

@@ -1,0 +1,1 @@
+"""Similar moments of episodes: embedders, indexes of trajectories."""

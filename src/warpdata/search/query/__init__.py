@@ -1,0 +1,1 @@
+"""Queries: exact search, graphs, partitions, conditions."""

@@ -1,0 +1,466 @@
+"""Graphs, clusters and codebooks. The adapter of faiss."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from warpdata.bytekit.process.forks import tell_in_child
+from warpdata.errors import CorruptLayoutError, LimitExceededError, MissingExtraError
+from warpdata.formats.rvf.segments.graph import Adjacency
+
+Floats = NDArray[np.float32]
+Ints = NDArray[np.int64]
+
+_MAX_M = 1024
+"""More neighbours per node than any graph has; faiss takes memory for all of them."""
+
+_BATCH_QUERIES = 4096
+_ONE_SEARCH = 2
+"""One walk from all entries together, in the words of faiss."""
+_MAX_SPREAD = 1024
+"""Up to this many clusters begin at vectors far apart; the choice takes longer for each."""
+_SEED_SAMPLE = 16_384
+_SEED_TRIALS = 4
+
+
+@dataclass(frozen=True, slots=True)
+class GraphShape:
+    """What a graph needs besides its neighbour lists."""
+
+    m: int
+    entry_point: int
+    max_level: int
+
+
+@dataclass(frozen=True, slots=True)
+class Entries:
+    """Where walks may begin: rows spread over the graph; `weights @ (query - centre) + squares` ranks them."""
+
+    rows: NDArray[np.int32]
+    vectors: Floats
+    centre: Floats
+    weights: Floats
+    squares: Floats
+
+    @classmethod
+    def of(cls, rows: Ints, vectors: Floats) -> Entries:
+        """Entries at these rows, whose vectors are given."""
+        centre = vectors.mean(axis=0)
+        moved = vectors - centre
+        squares = np.einsum("ij,ij->i", moved, moved)
+        return cls(rows.astype(np.int32), vectors, centre, np.float32(-2) * moved, squares)
+
+    def nearest(self, queries: Floats) -> tuple[NDArray[np.int32], Floats]:
+        """The entry of each query and its precise distance."""
+        scores = (queries - self.centre) @ self.weights.T
+        scores += self.squares
+        at = scores.argmin(axis=1)
+        away = self.vectors[at] - queries
+        return self.rows[at], np.einsum("ij,ij->i", away, away)
+
+
+class _Workers:
+    """The threads of faiss: a forked child has none of them, and would wait for them for ever."""
+
+    library: Any = None
+
+    def keep(self, library: Any) -> Any:
+        """The library, whose threads a child is told about from now on."""
+        if self.library is None:
+            self.library = library
+            tell_in_child(self)
+        return library
+
+    def in_child(self) -> None:
+        """In a child: one thread does all the work."""
+        self.library.omp_set_num_threads(1)
+
+
+_WORKERS = _Workers()
+
+
+def _faiss() -> Any:
+    try:
+        import faiss
+    except ImportError:
+        raise MissingExtraError.for_extra("faiss", "index") from None
+    return _WORKERS.keep(faiss)
+
+
+@contextlib.contextmanager
+def one_thread() -> Iterator[None]:
+    """A graph that is built inside is always the same: of several threads, each would find what others did so far."""
+    library = _faiss()
+    threads = library.omp_get_max_threads()
+    library.omp_set_num_threads(1)
+    try:
+        yield
+    finally:
+        library.omp_set_num_threads(threads)
+
+
+def has_faiss() -> bool:
+    """Whether graphs can be built and searched here."""
+    return importlib.util.find_spec("faiss") is not None
+
+
+class Graph:
+    """An HNSW graph over prepared vectors, in memory; row i is node i."""
+
+    def __init__(
+        self, library: Any, index: Any, shape: GraphShape, vectors: Floats, lent: tuple[Any, ...] = ()
+    ) -> None:
+        self._library = library
+        self.by_distance = bool(index.metric_type == library.METRIC_L2)
+        """Whether scores are squared distances; otherwise they are inner products."""
+        self.vectors = vectors
+        self._lent = lent
+        self._index = index
+        self._search_c = index.search_c
+        self._from_entry = index.search_level_0
+        self._pointer = library.swig_ptr
+        self._params: dict[int, Any] = {}
+        self.shape = shape
+        self.count = int(index.ntotal)
+        self.dim = int(index.d)
+        self._entries: Entries | None = None
+
+    @classmethod
+    def build(cls, vectors: Floats, metric: str, m: int, ef_construction: int) -> Graph:
+        """A new graph of these vectors."""
+        library = _faiss()
+        index = _empty(library, vectors.shape[1], metric, m)
+        index.hnsw.efConstruction = ef_construction
+        index.add(vectors)
+        shape = GraphShape(m, int(index.hnsw.entry_point), int(index.hnsw.max_level))
+        neighbors = library.vector_to_array(index.hnsw.neighbors)
+        offsets = library.vector_to_array(index.hnsw.offsets).astype(np.int64)[:-1]
+        if not link_unreached(neighbors, offsets, 2 * m, shape.entry_point, vectors):
+            return cls(library, index, shape, vectors)
+        _set_neighbors(library, index, neighbors)
+        return cls(library, index, shape, vectors, (neighbors,))
+
+    @classmethod
+    def restore(cls, vectors: Floats, metric: str, adjacency: Adjacency, shape: GraphShape) -> Graph:
+        """The graph of a file, which has a node for each vector, without building it again."""
+        library = _faiss()
+        if shape.m > _MAX_M:
+            raise LimitExceededError(f"a graph with {shape.m} neighbours per node")
+        index = _empty(library, vectors.shape[1], metric, shape.m)
+        levels, offsets, neighbors = _faiss_arrays(adjacency, shape.m)
+        top = shape.max_level + 1
+        if shape.entry_point >= len(levels) or levels[shape.entry_point] != top or levels.max() != top:
+            raise CorruptLayoutError("the entry point of the graph is not on its top level")
+        _fill(library, index, vectors, neighbors)
+        index.ntotal = len(vectors)
+        library.copy_array_to_vector(levels, index.hnsw.levels)
+        library.copy_array_to_vector(offsets, index.hnsw.offsets)
+        index.hnsw.entry_point, index.hnsw.max_level = shape.entry_point, shape.max_level
+        return cls(library, index, shape, vectors, (neighbors,))
+
+    def search(
+        self, queries: Floats, k: int, ef: int, allowed: NDArray[np.uint8] | None = None
+    ) -> tuple[Ints, Floats]:
+        """The k nearest rows of each query; `allowed` is a bit per row. Missing ones are row -1."""
+        rows = np.empty((len(queries), k), np.int64)
+        scores = np.empty((len(queries), k), np.float32)
+        params = self._parameters(ef if ef > k else k, allowed)
+        for start in range(0, len(queries), _BATCH_QUERIES):
+            part = slice(start, start + _BATCH_QUERIES)
+            self._search_into(queries[part], k, scores[part], rows[part], params)
+        return rows, scores
+
+    def _search_into(self, queries: Floats, k: int, scores: Floats, rows: Ints, params: Any) -> None:
+        pointer, count = self._pointer, len(queries)
+        if self._entries is None:
+            self._search_c(count, pointer(queries), k, pointer(scores), pointer(rows), params)
+            return
+        entry, away = self._entries.nearest(queries)
+        starts = pointer(entry), pointer(away)
+        self._walk(count, pointer(queries), k, *starts, pointer(scores), pointer(rows), params)
+
+    def _walk(
+        self, count: int, queries: Any, k: int, entry: Any, away: Any, scores: Any, rows: Any, params: Any
+    ) -> None:
+        """From these entries. For one query faiss would wake all of its threads and wait for them: this one walks."""
+        if count > 1:
+            self._from_entry(count, queries, k, entry, away, scores, rows, 1, _ONE_SEARCH, params)
+            return
+        threads = self._library.omp_get_max_threads()
+        self._library.omp_set_num_threads(1)
+        try:
+            self._from_entry(1, queries, k, entry, away, scores, rows, 1, _ONE_SEARCH, params)
+        finally:
+            self._library.omp_set_num_threads(threads)
+
+    def enter_at(self, rows: Ints) -> None:
+        """Begin walks at the nearest of these rows instead of descending the upper levels, where scores are distances.
+
+        Where clusters lie far apart, levels lead into the wrong one; a look at one row of each does not.
+        """
+        self._entries = Entries.of(rows, np.ascontiguousarray(self.vectors[rows]))
+
+    def _parameters(self, ef: int, allowed: NDArray[np.uint8] | None) -> Any:
+        if allowed is None:
+            found = self._params.get(ef)
+            if found is None:
+                found = self._params[ef] = self._library.SearchParametersHNSW(efSearch=min(ef, self.count))
+            return found
+        selector = self._library.IDSelectorBitmap(allowed)
+        return self._library.SearchParametersHNSW(efSearch=min(ef, self.count), sel=selector)
+
+    def adjacency(self) -> Adjacency:
+        """The neighbour lists, each in ascending order."""
+        hnsw = self._index.hnsw
+        array = self._library.vector_to_array
+        levels = array(hnsw.levels).astype(np.int64)
+        offsets = array(hnsw.offsets).astype(np.int64)[:-1]
+        return _from_faiss(levels, offsets, array(hnsw.neighbors), self.shape.m)
+
+
+def _empty(library: Any, dim: int, metric: str, m: int) -> Any:
+    kind = library.METRIC_L2 if metric == "l2" else library.METRIC_INNER_PRODUCT
+    return library.IndexHNSWFlat(dim, m, kind)
+
+
+def _fill(library: Any, index: Any, vectors: Floats, neighbors: NDArray[Any]) -> None:
+    """Let the graph look at these arrays where they are; before 1.11 faiss can only copy them."""
+    storage = library.downcast_index(index.storage)
+    if not hasattr(library, "MaybeOwnedVectorUInt8"):
+        storage.add(vectors)
+        library.copy_array_to_vector(neighbors, index.hnsw.neighbors)
+        return
+    raw = vectors.view(np.uint8).reshape(-1)
+    owner = storage.codes.owner  # nobody: the arrays live as long as the graph
+    storage.codes = library.MaybeOwnedVectorUInt8.create_view(library.swig_ptr(raw), len(raw), owner)
+    storage.ntotal = len(vectors)
+    _set_neighbors(library, index, neighbors)
+
+
+def _set_neighbors(library: Any, index: Any, neighbors: NDArray[Any]) -> None:
+    if not hasattr(library, "MaybeOwnedVectorInt32"):
+        library.copy_array_to_vector(neighbors, index.hnsw.neighbors)
+        return
+    index.hnsw.neighbors = library.MaybeOwnedVectorInt32.create_view(
+        library.swig_ptr(neighbors), len(neighbors), index.hnsw.neighbors.owner
+    )
+
+
+def link_unreached(flat: NDArray[np.int32], offsets: Ints, width: int, entry: int, vectors: Floats) -> bool:
+    """Give every node that no walk on the lowest level reaches a link from a near one; whether there were such nodes.
+
+    Building drops links as nodes get closer neighbours, and can drop the last one that leads to a node.
+    """
+    came_from = np.full(len(offsets), -1, np.int64)
+    came_from[entry] = entry
+    _reach(flat, offsets, width, entry, came_from)
+    left = np.flatnonzero(came_from < 0)
+    for node in left.tolist():
+        if came_from[node] < 0:
+            came_from[node] = _link_from_near(flat, offsets, width, node, came_from, vectors)
+            _reach(flat, offsets, width, node, came_from)
+    return bool(len(left))
+
+
+def _reach(flat: NDArray[np.int32], offsets: Ints, width: int, start: int, came_from: Ints) -> None:
+    """Note for all that can be reached from a node, and was not before, from where."""
+    border = np.array([start], np.int64)
+    while len(border):
+        slots = flat[offsets[border][:, None] + np.arange(width)].ravel()
+        found, at = np.unique(slots, return_index=True)
+        is_new = (found >= 0) & (came_from[found] < 0)
+        came_from[found[is_new]] = border[at[is_new] // width]
+        border = found[is_new].astype(np.int64)
+
+
+def _link_from_near(
+    flat: NDArray[np.int32], offsets: Ints, width: int, node: int, came_from: Ints, vectors: Floats
+) -> int:
+    """A link from the nearest node that is reached and can spare one by which nothing else was reached."""
+    own = flat[offsets[node] : offsets[node] + width].astype(np.int64)
+    own = own[own >= 0]
+    # Its own neighbours are near; where none of them can, another one can.
+    for some in (own[came_from[own] >= 0], np.flatnonzero(came_from >= 0)):
+        for other in some[_by_distance(vectors, some, node)].tolist():
+            slots = flat[offsets[other] : offsets[other] + width]
+            at = np.flatnonzero(slots < 0)
+            if not len(at):
+                farthest = _by_distance(vectors, slots, other)[::-1]
+                at = farthest[came_from[slots[farthest]] != other]
+            if len(at):
+                slots[at[0]] = node
+                return int(other)
+    raise AssertionError("a graph has more links than it takes to reach every node")
+
+
+def _by_distance(vectors: Floats, rows: NDArray[Any], node: int) -> Ints:
+    """Positions of these rows, the nearest to a node first."""
+    away = vectors[rows] - vectors[node]
+    return np.argsort(np.einsum("ij,ij->i", away, away), kind="stable")
+
+
+def _slots(m: int, level: int) -> tuple[int, int]:
+    """Where the neighbours of a level begin among those of a node, and how many fit."""
+    return (0, 2 * m) if level == 0 else (2 * m + (level - 1) * m, m)
+
+
+def _from_faiss(levels: Ints, offsets: Ints, flat: NDArray[np.int32], m: int) -> Adjacency:
+    nodes, layers, sizes, lists = [], [], [], []
+    for level in range(int(levels.max(initial=0))):
+        members = np.flatnonzero(levels > level)
+        start, width = _slots(m, level)
+        slots = flat[(offsets[members] + start)[:, None] + np.arange(width)].astype(np.int64)
+        slots[slots < 0] = len(levels)
+        slots.sort(axis=1)
+        valid = slots < len(levels)
+        nodes.append(members)
+        layers.append(np.full(len(members), level))
+        sizes.append(valid.sum(axis=1))
+        lists.append(slots[valid])
+    return _ordered(len(levels), levels, nodes, layers, sizes, lists)
+
+
+def _ordered(
+    count: int, levels: Ints, nodes: list[Ints], layers: list[Ints], sizes: list[Ints], lists: list[Ints]
+) -> Adjacency:
+    """Lists that come level by level, put in order of node, then level."""
+    empty = [np.zeros(0, np.int64)]
+    node, layer = np.concatenate(nodes or empty), np.concatenate(layers or empty)
+    size, neighbors = np.concatenate(sizes or empty), np.concatenate(lists or empty)
+    order = np.lexsort((layer, node))
+    starts = np.cumsum(size) - size
+    ordered = size[order]
+    begins = np.cumsum(ordered) - ordered
+    at = np.repeat(starts[order] - begins, ordered) + np.arange(len(neighbors))
+    return Adjacency(count, levels, ordered, neighbors[at])
+
+
+def _faiss_arrays(adjacency: Adjacency, m: int) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
+    """Levels, offsets and padded neighbour slots as faiss keeps them."""
+    levels = adjacency.layer_counts
+    if (levels < 1).any() or m < 1:
+        raise CorruptLayoutError("a node of the graph has no layer")
+    widths = 2 * m + (levels - 1) * m
+    offsets = np.concatenate(([0], np.cumsum(widths)))
+    node = np.repeat(np.arange(len(levels)), levels)
+    first_list = np.cumsum(levels) - levels
+    layer = np.arange(len(node)) - np.repeat(first_list, levels)
+    capacity = np.where(layer == 0, 2 * m, m)
+    if (adjacency.sizes > capacity).any():
+        raise CorruptLayoutError("a node of the graph has more neighbours than fit")
+    begins = offsets[node] + np.where(layer == 0, 0, 2 * m + (layer - 1) * m)
+    slots = np.full(int(offsets[-1]), -1, np.int32)
+    at = np.repeat(begins - adjacency.starts, adjacency.sizes) + np.arange(len(adjacency.neighbors))
+    slots[at] = adjacency.neighbors
+    _check_levels(adjacency, layer)
+    return levels.astype(np.int32), offsets.astype(np.uint64), slots
+
+
+def _check_levels(adjacency: Adjacency, layer: Ints) -> None:
+    """A list of a level may only name nodes of that level: a search would read past their slots."""
+    high = np.repeat(layer, adjacency.sizes)
+    if (adjacency.layer_counts[adjacency.neighbors] <= high).any():
+        raise CorruptLayoutError("a neighbour of the graph is not on its level")
+
+
+def cluster(vectors: Floats, count: int, *, seed: int = 1, rounds: int = 10) -> Floats:
+    """`count` centroids of the vectors (k-means on a sample)."""
+    library = _faiss()
+    sample = max(count * 128, 4096)
+    rng = np.random.default_rng(seed)
+    chosen = vectors
+    if len(vectors) > sample:
+        chosen = np.ascontiguousarray(vectors[np.sort(rng.choice(len(vectors), sample, replace=False))])
+    kmeans = library.Kmeans(
+        vectors.shape[1], count, niter=rounds, seed=seed, verbose=False,
+        min_points_per_centroid=1, max_points_per_centroid=sample,
+    )  # fmt: skip
+    centre = chosen.mean(axis=0)
+    chosen = chosen - centre
+    kmeans.train(chosen, init_centroids=_spread_seeds(chosen, count, rng) if count <= _MAX_SPREAD else None)
+    return np.asarray(kmeans.centroids + centre, np.float32)
+
+
+def _spread_seeds(vectors: Floats, count: int, rng: np.random.Generator) -> Floats:
+    """`count` vectors far apart: each the best of a few drawn by their distance to those before (k-means++)."""
+    if len(vectors) > _SEED_SAMPLE:
+        vectors = vectors[np.sort(rng.choice(len(vectors), _SEED_SAMPLE, replace=False))]
+    norms = np.einsum("ij,ij->i", vectors, vectors)
+    seeds = vectors[rng.choice(len(vectors), count, replace=len(vectors) < count)]
+    away = np.maximum(norms - 2 * (vectors @ seeds[0]) + seeds[0] @ seeds[0], 0)
+    for number in range(1, count):
+        reach = np.cumsum(away, dtype=np.float64)
+        if not reach[-1] > 0:
+            break
+        drawn = np.searchsorted(reach, rng.random(_SEED_TRIALS) * reach[-1], side="right")
+        drawn = np.minimum(drawn, len(vectors) - 1)
+        after = norms[:, None] - 2 * (vectors @ vectors[drawn].T) + norms[drawn]
+        after = np.minimum(np.maximum(after, 0), away[:, None])
+        best = int(after.sum(axis=0).argmin())
+        seeds[number], away = vectors[drawn[best]], after[:, best]
+    return np.ascontiguousarray(seeds)
+
+
+def balanced_cells(vectors: Floats, count: int, *, seed: int = 1) -> tuple[Floats, Ints]:
+    """About `count` centroids and the nearest one of each vector; cells far above the mean are split."""
+    centroids = cluster(vectors, count, seed=seed)
+    cells = assign(vectors, centroids)
+    limit = 2 * max(1, len(vectors) // count)
+    sizes = np.bincount(cells, minlength=len(centroids))
+    for cell in np.flatnonzero(sizes > limit).tolist():
+        members = np.ascontiguousarray(vectors[cells == cell])
+        pieces = cluster(members, -(-2 * len(members) // limit), seed=seed)
+        centroids[cell] = pieces[0]
+        centroids = np.concatenate([centroids, pieces[1:]])
+    return _rounded_cells(vectors, centroids)
+
+
+def _rounded_cells(vectors: Floats, centroids: Floats) -> tuple[Floats, Ints]:
+    """Centroids as the file keeps them (f16), without those that are nobody's nearest."""
+    kept = np.clip(centroids, -65504, 65504).astype(np.float16).astype(np.float32)
+    cells = assign(vectors, kept)
+    used, renamed = np.unique(cells, return_inverse=True)
+    return kept[used], renamed.astype(np.int64)
+
+
+def assign(vectors: Floats, centroids: Floats) -> Ints:
+    """The nearest centroid of each vector."""
+    return nearest_centroids(vectors, centroids, 1)[:, 0]
+
+
+def nearest_centroids(vectors: Floats, centroids: Floats, count: int) -> Ints:
+    """The nearest centroids of each vector, nearest first."""
+    library = _faiss()
+    index = library.IndexFlatL2(centroids.shape[1])
+    # faiss compares batches by |a|^2 - 2ab: far from the origin that loses every digit of near distances.
+    centre = centroids.mean(axis=0)
+    index.add(np.ascontiguousarray(centroids - centre, np.float32))
+    _, found = index.search(np.ascontiguousarray(vectors - centre, np.float32), min(count, len(centroids)))
+    return np.asarray(found, np.int64)
+
+
+def train_codebook(vectors: Floats, m: int, *, seed: int = 1, sample: int = 131_072) -> Floats:
+    """A product quantiser's codebook (m, 256, sub_dim); fewer centroids where there are fewer vectors."""
+    library = _faiss()
+    rng = np.random.default_rng(seed)
+    if len(vectors) > sample:
+        vectors = vectors[np.sort(rng.choice(len(vectors), sample, replace=False))]
+    sub_dim = vectors.shape[1] // m
+    k = min(256, len(vectors))
+    books = []
+    for part in range(m):
+        piece = np.ascontiguousarray(vectors[:, part * sub_dim : (part + 1) * sub_dim])
+        kmeans = library.Kmeans(
+            sub_dim, k, niter=30, seed=seed, verbose=False,
+            min_points_per_centroid=1, max_points_per_centroid=sample,
+        )  # fmt: skip
+        kmeans.train(piece)
+        books.append(np.array(kmeans.centroids, np.float32))
+    return np.stack(books)

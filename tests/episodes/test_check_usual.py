@@ -1,0 +1,111 @@
+"""Checks of sound sets stay silent; cameras that are covered, exchanged, turned or slowed down are named."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import warpdata as wd
+from tests.episodes.random_sets import Take, findings
+from warpdata.timeline.memory import ArraySignal
+from warpdata.timeline.meta import SignalMeta
+
+COUNT, STEPS, RATE_NS = 12, 90, 33_000_000
+
+
+def picture(position: float, *, above: bool = False) -> np.ndarray:
+    """A scene with a blue sky, a brown table and a thing that moves on it; another camera sees it from above."""
+    image = np.zeros((24, 32, 3), np.uint8)
+    image[:12], image[12:] = (60, 120, 220), (140, 90, 40)
+    if above:
+        image[:] = (200, 200, 190)
+        image[:, :8] = (40, 160, 60)
+    at = int(4 + 20 * position)
+    image[10:18, at : at + 4] = (230, 40, int(250 * min(max(position, 0), 1)))
+    return image
+
+
+class Arm(Take):
+    """An arm that moves, rests and moves on; a bumper nobody touches; commands that are recorded on change."""
+
+    def __init__(self, number: int, spoil: str | None = None) -> None:
+        rng = np.random.default_rng(number)
+        step = np.arange(STEPS)
+        phase = np.where(step < 60, np.minimum(step, 30) / 60, 0.5 + (step - 60) / 60)
+        position = (0.5 - 0.5 * np.cos(np.pi * phase)) * rng.uniform(0.9, 1.0) + rng.normal(0, 0.02)
+        times = step * RATE_NS
+        changes = np.flatnonzero(np.diff(position.round(1), prepend=-1))
+        front = np.stack([picture(each) for each in position])
+        above = np.stack([picture(each, above=True) for each in position])
+        if spoil == "freeze":
+            front[5:29] = front[4]
+        elif spoil == "triple":
+            front = front[step // 3 * 3]
+        elif spoil == "covered":
+            front = front // 20
+        elif spoil == "bgr":
+            front = front[..., ::-1]
+        elif spoil == "turned":
+            front = front[:, ::-1]
+        elif spoil == "exchanged":
+            front, above = above, front
+        joints = np.c_[position, -position, 0 * position, 0 * position + 1].astype(np.float32)
+        if spoil == "gripper":
+            joints[:, 1] = joints[0, 1] + rng.normal(0, 0.01, STEPS)
+        super().__init__(
+            0,
+            {
+                "joints": (times, joints, "observation"),
+                "bumper": (times, np.zeros(STEPS, np.float32), "observation"),
+                "command": (times[changes], position[changes].astype(np.float32), "action"),
+                "front": (times, front, "observation"),
+                "above": (times, above, "observation"),
+            },
+        )
+
+    def episode(self, name: str) -> wd.Episode:
+        signals = {
+            each: ArraySignal(
+                times,
+                values,
+                SignalMeta(
+                    values.dtype,
+                    values.shape[1:],
+                    {1: "scalar", 2: "vector"}.get(values.ndim, "image"),  # type: ignore[arg-type]
+                    role=role,
+                ),
+            )
+            for each, (times, values, role) in self.signals.items()
+        }
+        return wd.Episode.of(signals, id=name)
+
+
+@pytest.fixture(scope="module")
+def sound() -> list[Take]:
+    return [Arm(number) for number in range(COUNT)]
+
+
+def test_a_sound_set_has_no_warning_and_a_line_for_what_is_usual(sound: list[Take]) -> None:
+    found = findings(sound)
+    assert [each for each in found if each.severity != "info"] == []
+    lines = {(each.rule, each.signal): each for each in found}
+    assert lines["constant-channel", "bumper"].message.startswith("in 12 of 12 episodes")
+    assert len(found) <= 3
+
+
+@pytest.mark.parametrize(
+    ("spoil", "rule", "signal"),
+    [("freeze", "frozen-camera", "front"), ("triple", "repeated-frames", "front"), ("covered", "odd-view", "front"),
+     ("bgr", "odd-view", "front"), ("turned", "odd-view", "front"), ("exchanged", "odd-view", "front"),
+     ("gripper", "dead-channel", "joints")],
+)  # fmt: skip
+def test_faults_are_named(sound: list[Take], spoil: str, rule: str, signal: str) -> None:
+    found = {(each.rule, each.signal) for each in findings([*sound, Arm(99, spoil)]) if each.episode == "012"}
+    assert (rule, signal) in found
+    assert found <= {
+        (rule, signal),
+        ("odd-view", "above"),
+        ("time-shift", "front"),
+        ("repeated-frames", "front"),
+        ("outlier-final-state", "joints"),
+    }
