@@ -17,8 +17,8 @@ import numpy as np
 
 import warpdata as wd
 from warpdata.bytekit.dtype import DTYPE_NAMES, dtype_named, dtype_of
+from warpdata.bytekit.png import encode_png
 from warpdata.convert.importing import import_episodes
-from warpdata.convert.pictures import png_of
 from warpdata.episodes.forms.packed_chunks import write_chunks
 from warpdata.episodes.sources.stills import StillsSignal
 from warpdata.timeline.memory import ArraySignal
@@ -98,7 +98,9 @@ class GrayPictures(StillsSignal):
 
     def pictures(self, rows: Sequence[int]) -> list[bytes]:
         """Each one brighter than the one before."""
-        return [png_of(np.arange(20 * 24, dtype=np.uint8).reshape(20, 24) + np.uint8(row)) for row in rows]
+        return [
+            encode_png(np.arange(20 * 24, dtype=np.uint8).reshape(20, 24) + np.uint8(row)) for row in rows
+        ]
 
     def __len__(self) -> int:
         return 6

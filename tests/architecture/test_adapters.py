@@ -53,7 +53,7 @@ ADAPTERS: dict[str, set[str]] = {
         "catalog/read/arrowout.py",
         "convert/lerobot/tables.py",
         "convert/minari/arrow.py",
-        "convert/parquet.py",
+        "convert/tables/parquet.py",
         "corpora/side_table.py",
         "episodes/collection/episodes.py",
         "episodes/collection/facts.py",

@@ -18,7 +18,7 @@ from warpdata.convert.importing import import_episodes
 from warpdata.convert.lerobot.statistics import QUANTILES, FrameCounts
 from warpdata.errors import WarpError
 
-FORMATS = ("lerobot", "webdataset", "hdf5", "mcap", "rlds")
+FORMATS = ("lerobot", "webdataset", "hdf5", "mcap", "rlds", "zarr", "minari", "dreamer")
 
 
 def files(place: Path) -> dict[str, str]:
@@ -39,11 +39,12 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_the_same_bytes_with_any_number_of_jobs(root: Path, tmp_path: Path, format_: str) -> None:
     receipts = []
     for jobs in (1, 2):
-        receipt = wd.export_episodes(root, tmp_path / str(jobs), format_, jobs=jobs)
+        (tmp_path / str(jobs)).mkdir()
+        receipt = wd.export_episodes(root, tmp_path / str(jobs) / "out", format_, jobs=jobs)
         receipts.append({**receipt.to_json(), "target": ""})
     assert receipts[0] == receipts[1]
     assert receipts[0]["episodes"] == 5
-    one, several = files(tmp_path / "1"), files(tmp_path / "2")
+    one, several = files(tmp_path / "1" / "out"), files(tmp_path / "2" / "out")
     assert one == several
     assert one
 
@@ -58,8 +59,8 @@ def test_raw_frames_are_encoded_alike(tmp_path: Path) -> None:
 
 
 def test_formats_of_one_writer_say_so(root: Path, tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="zarr is written by one process"):
-        wd.export_episodes(root, tmp_path / "x.zarr", "zarr", jobs=2)
+    with pytest.raises(ValueError, match="rrd is written by one process"):
+        wd.export_episodes(root, tmp_path / "x.rrd", "rrd", jobs=2)
 
 
 def test_the_command(root: Path, tmp_path: Path) -> None:

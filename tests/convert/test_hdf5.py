@@ -15,9 +15,10 @@ import pytest
 from PIL import Image
 
 from tests.convert.foreign import copied, expected, hdf5_content, imported, same_channel, sample
-from warpdata.convert import hdf5, npz
+from warpdata.convert import hdf5
 from warpdata.convert.hdf5.file import Hdf5Rows
 from warpdata.convert.place import Place
+from warpdata.convert.tables import npz
 from warpdata.errors import (
     CorruptLayoutError,
     FormatError,
@@ -462,7 +463,7 @@ def test_wrong_words_are_told(tmp_path: Path) -> None:
         hdf5.read(path, next_obs="drop")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="split is 'auto', 'done' or 'timeout', not 'never'"):
         hdf5.read(path, split="never")  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="compression is 'gzip' or 'none', not 'zip'"):
+    with pytest.raises(ValueError, match="compression is one of gzip, none, not 'zip'"):
         hdf5.write(hdf5.read(path), tmp_path / "out.hdf5", compression="zip")  # type: ignore[arg-type]
     path.write_bytes(path.read_bytes()[:5])
     with pytest.raises(TruncatedError, match="the file ends before its contents do"):
@@ -483,7 +484,7 @@ def test_several_actions_become_one_vector_or_are_refused(tmp_path: Path) -> Non
         assert demo["actions"][()].tolist() == np.column_stack([arm, hand]).tolist()
         np.testing.assert_array_equal(demo["action_dict/arm"][()], arm)
         assert (demo["rewards"][()].tolist(), demo["dones"][()].tolist()) == ([0] * 4, [0, 0, 0, 1])
-    assert "zeros, which robomimic asks for" in receipt.signals["rewards"].why[0]
+    assert "zeros, which robomimic needs" in receipt.signals["rewards"].why[0]
     for wrong in ((), ("arm", "flat")):
         with pytest.raises(CorruptLayoutError, match="no actions that make one vector"):
             hdf5.write(episodes(*wrong), tmp_path / "none.hdf5")

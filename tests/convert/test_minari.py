@@ -134,7 +134,7 @@ def test_what_minari_asks_for_and_nobody_has_is_told(tmp_path: Path) -> None:
     assert receipt.signals["obs/ee_pos"].why == [
         "the last observation is repeated; called 'observations/ee_pos' there"
     ]
-    assert "not in the source" in receipt.signals["truncations"].why[0]
+    assert "missing in the source" in receipt.signals["truncations"].why[0]
     seen = minari.read(tmp_path / "repeated")[0]["observations/ee_pos"].values()
     np.testing.assert_array_equal(seen[-1], seen[-2])
     minari.write(episodes, tmp_path / "dropped", final_observation="drop")

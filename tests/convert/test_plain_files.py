@@ -12,8 +12,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from warpdata.convert import npz, npz_file, parquet
-from warpdata.convert.mapping import FileMapping
+from warpdata.convert.tables import npz, npz_file, parquet
+from warpdata.convert.tables.mapping import FileMapping
 from warpdata.errors import (
     BlobNotFoundError,
     CorruptLayoutError,

@@ -17,10 +17,11 @@ import warpdata as wd
 from tests.convert.sets import made_episodes
 from warpdata.cli import exits
 from warpdata.cli.main import main
-from warpdata.convert import hdf5, mcap, npz, rlds, webdataset
+from warpdata.convert import hdf5, mcap, rlds, webdataset
 from warpdata.convert.rlds import records
 from warpdata.convert.rlds.example import Values, build_example
 from warpdata.convert.rlds.records import packed_record
+from warpdata.convert.tables import npz
 from warpdata.episodes.collection.episodes import Episodes
 from warpdata.timeline.episode import Episode
 from warpdata.timeline.source import STEPS, StepClock

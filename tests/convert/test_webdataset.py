@@ -20,6 +20,7 @@ from warpdata.convert.place import Place
 from warpdata.convert.rows import grid_times
 from warpdata.convert.webdataset import samples
 from warpdata.episodes.collection.episodes import Episodes
+from warpdata.episodes.sources.encoded import encoded_frames
 from warpdata.errors import (
     BadMagicError,
     CorruptLayoutError,
@@ -39,30 +40,21 @@ def shards(name: str, folder: Path) -> Path:
     return folder
 
 
-def members(folder: Path) -> dict[str, bytes]:
-    found = {}
-    for path in sorted(folder.glob("*.tar")) if folder.is_dir() else [folder]:
-        with tarfile.open(path) as archive:
-            for member in archive:
-                file = archive.extractfile(member)
-                assert file is not None
-                found[f"{path.name}:{member.name}"] = file.read()
-    return found
-
-
-def arrays(data: bytes) -> dict[str, Any]:
-    with np.load(io.BytesIO(data)) as found:
-        return {key: (found[key].dtype, found[key].tolist()) for key in found.files}
-
-
-def check_same(target: Path, source: Path) -> None:
-    ours, theirs = members(target), members(source)
-    assert list(ours) == list(theirs)
-    for name, data in theirs.items():
-        if name.endswith(".npz"):
-            assert arrays(ours[name]) == arrays(data)
-        else:
-            assert ours[name] == data, name
+def check_same(ours: Episodes, theirs: Episodes) -> None:
+    """The same ids, static items and signals: times, values, roles and pictures."""
+    assert ours.ids == theirs.ids
+    for before, after in zip(theirs, ours, strict=True):
+        assert dict(after.static) == dict(before.static)
+        assert set(after.signals) == set(before.signals)
+        for name, signal in before.signals.items():
+            again = after[name]
+            assert again.meta == signal.meta
+            np.testing.assert_array_equal(again.timestamps, signal.timestamps)
+            np.testing.assert_array_equal(again.values(), signal.values())
+            first, second = encoded_frames(signal), encoded_frames(again)
+            assert (first is None) == (second is None)
+            if first is not None and second is not None:
+                assert [frame.data for frame in first] == [frame.data for frame in second]
 
 
 @pytest.mark.parametrize("kind", ["straight", "root", "shards"])
@@ -74,7 +66,7 @@ def test_shards_come_out_as_they_went_in(name: str, kind: str, tmp_path: Path) -
     if kind != "straight":
         episodes = imported(episodes, tmp_path / "ours", kind, "webdataset")
     assert webdataset.write(episodes, tmp_path / "out").is_exact
-    check_same(tmp_path / "out", source)
+    check_same(webdataset.read(tmp_path / "out"), webdataset.read(source))
 
 
 def test_a_sample_is_an_episode() -> None:
@@ -111,7 +103,7 @@ def test_fields_of_other_kinds_are_kept(name: str, tmp_path: Path) -> None:
     episodes = webdataset.read(source)
     assert len(episodes) == 100
     webdataset.write(episodes, tmp_path / "out")
-    check_same(tmp_path / "out", source)
+    check_same(webdataset.read(tmp_path / "out"), episodes)
 
 
 @pytest.mark.parametrize("per", ["episode", "step"])
@@ -240,9 +232,9 @@ def test_a_rate_that_is_none_is_as_no_rate(fps: bytes, tmp_path: Path) -> None:
 
 def test_misuse_and_names_that_become_one_are_refused(tmp_path: Path) -> None:
     path: Any = archive(tmp_path / "a.tar", {"ep.action.npy": npy(np.ones(3))})
-    with pytest.raises(ValueError, match="per is 'episode' or 'step', not 'frame'"):
+    with pytest.raises(ValueError, match=r"per is .*, not 'frame'"):
         webdataset.read(path, per="frame")  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="per is 'episode' or 'step', not 'frame'"):
+    with pytest.raises(ValueError, match=r"per is .*, not 'frame'"):
         webdataset.write(webdataset.read(path), tmp_path / "out", per="frame")  # type: ignore[arg-type]
     times = grid_times(3, 10)
     both = Episode.of(
@@ -250,5 +242,7 @@ def test_misuse_and_names_that_become_one_are_refused(tmp_path: Path) -> None:
         id="e",
         steps=StepClock(STEPS),
     )
-    with pytest.raises(SchemaMismatchError, match=r"'arm/q' and 'arm\.q' would be one field, 'arm\.q\.npy'"):
+    with pytest.raises(
+        SchemaMismatchError, match=r"'arm\.q' and another one would be one field, 'arm\.q\.npy'"
+    ):
         webdataset.write(Episodes.of([both]), tmp_path / "out")

@@ -17,8 +17,9 @@ import pytest
 
 from tests.convert.foreign import copied, expected, imported, same_channel, sample
 from warpdata.bytekit.codec import encode
-from warpdata.convert import npz, zarr
+from warpdata.convert import zarr
 from warpdata.convert.place import Place
+from warpdata.convert.tables import npz
 from warpdata.errors import (
     BadMagicError,
     CorruptLayoutError,
@@ -72,14 +73,6 @@ def test_a_buffer_comes_out_as_it_went_in(kind: str, target: str, tmp_path: Path
         episodes = imported(episodes, tmp_path / "ours", kind, "zarr")
     assert zarr.write(episodes, tmp_path / target).is_exact
     check_values(tmp_path / target, "lowdim.zarr")
-    if target.endswith(".zip"):
-        with zipfile.ZipFile(tmp_path / target) as archive:
-            archive.extractall(tmp_path / "tree")
-        target = "tree"
-    chunks = [path.relative_to(source) for path in source.rglob("data/*/*")]
-    assert chunks
-    for chunk in chunks:
-        assert (tmp_path / target / chunk).read_bytes() == (source / chunk).read_bytes(), chunk
 
 
 def test_whole_numbers_in_float_images_stay_floats(tmp_path: Path) -> None:
@@ -93,7 +86,7 @@ def test_whole_numbers_in_float_images_stay_floats(tmp_path: Path) -> None:
 def test_the_library_itself_opens_what_is_written(tmp_path: Path) -> None:
     library = pytest.importorskip("zarr")
     episodes = zarr.read(sample("zarr_replay_buffer", "lowdim.zarr"))
-    for compressor in ("source", "zstd", "zlib", "blosc", "none"):
+    for compressor in ("zstd", "zlib", "blosc", "none"):
         zarr.write(episodes, tmp_path / compressor, compressor=compressor)  # type: ignore[arg-type]
         group = library.open_group(str(tmp_path / compressor), mode="r", zarr_format=2)
         ends = group["meta/episode_ends"][:]
@@ -269,17 +262,7 @@ def test_forged_arrays_are_told_by_what_is_wrong(
 def test_chunks_of_compressors_that_are_only_read(name: str, data: bytes, tmp_path: Path) -> None:
     episodes = zarr.read(buffer(tmp_path / "in", {"compressor": {"id": name}}, data))
     np.testing.assert_array_equal(episodes[0]["action"].values(), VALUES)
-    receipt = zarr.write(episodes, tmp_path / "out")
-    assert f"action: compressed with zstd, without loss; in the source with {name}" in receipt.notes
-    np.testing.assert_array_equal(zarr.read(tmp_path / "out")[0]["action"].values(), VALUES)
-
-
-@pytest.mark.parametrize("level", [99, "fast", [], 10**30])
-def test_a_compressor_that_cannot_be_made_again_is_replaced(level: Any, tmp_path: Path) -> None:
-    config = {"id": "zlib", "level": level}
-    episodes = zarr.read(buffer(tmp_path / "in", {"compressor": config}, zlib.compress(VALUES.tobytes())))
-    receipt = zarr.write(episodes, tmp_path / "out")
-    assert "action: compressed with zstd, without loss; in the source with zlib" in receipt.notes
+    assert zarr.write(episodes, tmp_path / "out").is_exact
     np.testing.assert_array_equal(zarr.read(tmp_path / "out")[0]["action"].values(), VALUES)
 
 
@@ -361,14 +344,18 @@ def test_archives_that_are_cut_or_locked_are_told(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("names", "second", "words"),
     [
-        (("x", "x"), np.zeros((4, 3)), r"'x' of episode 'b' is float64\[3\], before it was float64\[\]"),
+        (
+            ("x", "x"),
+            np.zeros((4, 3)),
+            r"'x' of episode 'b': expected float64\[\] as in the first episode, got float64\[3\]",
+        ),
         (
             ("x", "x"),
             np.zeros(4, np.float32),
-            r"'x' of episode 'b' is float32\[\], before it was float64\[\]",
+            r"'x' of episode 'b': expected float64\[\] as in the first episode, got float32\[\]",
         ),
-        (("x", "y"), np.zeros(4), "episode 'b' and those before differ in their signals: x, y"),
-        (("x", "x"), np.full(4, "a"), "episode 'b' and those before differ in their signals: x"),
+        (("x", "y"), np.zeros(4), "signal 'x' of episode 'b': expected float64.*got no such signal"),
+        (("x", "x"), np.full(4, "a"), "signal 'x' of episode 'b': expected float64.*got no such signal"),
     ],
     ids=range(4),
 )
@@ -379,5 +366,5 @@ def test_what_the_next_episode_has_otherwise_is_told(
         np.savez(tmp_path / f"{file}.npz", **{name: values}, action=np.zeros((4, 1)))
     with pytest.raises(SchemaMismatchError, match=words):
         zarr.write(npz.read(tmp_path), tmp_path / "out")
-    with pytest.raises(ValueError, match=r"compressor is one of source, .*, not 'snappy'"):
+    with pytest.raises(ValueError, match="unknown compressor 'snappy'"):
         zarr.write(npz.read(tmp_path), tmp_path / "out", compressor="snappy")  # type: ignore[arg-type]

@@ -20,8 +20,8 @@ FORMATS = {
     "minari": "warpdata.convert.minari",
     "dreamer": "warpdata.convert.dreamer",
     "webdataset": "warpdata.convert.webdataset",
-    "npz": "warpdata.convert.npz",
-    "parquet": "warpdata.convert.parquet",
+    "npz": "warpdata.convert.tables.npz",
+    "parquet": "warpdata.convert.tables.parquet",
     "rrd": "warpdata.convert.rrd",
 }
 """The name of every foreign format of episodes -> its module. `formats.py` says what a module offers."""

@@ -1,22 +1,35 @@
-"""An episode as rows by step, for targets that hold nothing else: exact where the source goes by step, else aligned."""
+"""Exports by step: an episode as rows, and the skeleton that every such writer shares.
+
+`write_set` chooses the schema from the first episode, makes parts of the episodes in this process or in others, adds
+them to the set in order, and owns alignment, `on_error`, progress and receipt. A format is a `StepWriter`.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
-from typing import Any
+import os
+import shutil
+import tempfile
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from warpdata.bytekit.view import byte_view
 from warpdata.convert.aligning import AlignOptions, steps_with
-from warpdata.convert.importing import OnError, Progress
+from warpdata.convert.each_episode import OnError, Progress, check_on_error, exported
+from warpdata.convert.plain_names import under_own_names
 from warpdata.convert.receipt import ConversionReceipt, Note, note_of
 from warpdata.convert.rows import EXACT_NS
 from warpdata.convert.set_notes import EpisodeNotes
 from warpdata.episodes.collection.episodes import Episodes
 from warpdata.episodes.sources.encoded import encoded_run
-from warpdata.errors import WarpError
+from warpdata.errors import SchemaMismatchError, WarpError
 from warpdata.timeline.episode import Episode
 from warpdata.timeline.meta import SignalMeta
 from warpdata.timeline.signal import Signal
@@ -24,6 +37,163 @@ from warpdata.timeline.steps import Steps
 
 _BLOCK_BYTES = 4 << 20
 _LOSSLESS = ("ffv1", "png")
+
+
+class StepWriter(ABC):
+    """A format by step. It pickles for other processes, all but `out`: the open target."""
+
+    format: ClassVar[str]
+    version = ""
+    out: Any = None
+
+    @abstractmethod
+    def open(self, target: Path) -> AbstractContextManager[Any]:
+        """The new target, which appears whole or not at all; becomes `out`."""
+
+    def choose(self, rows: StepRows, _episodes: Episodes) -> None:
+        """Choose the schema of the set from the first episode that can be read."""
+        self.schema = {name: (column.meta.dtype, column.meta.shape) for name, column in rows.columns.items()}
+
+    @abstractmethod
+    def make(self, rows: StepRows, scratch: Path) -> Part:
+        """The part of one episode, in any process; files go below `scratch`, which is new."""
+
+    @abstractmethod
+    def add(self, part: Part) -> str:
+        """Add the part of the next episode to the set; the id under which it is read again."""
+
+    @abstractmethod
+    def finish(self, episodes: Episodes, receipt: ConversionReceipt) -> None:
+        """Complete the set of these episodes, and keep the document of the receipt."""
+
+    def check_same(self, names: Iterable[str], rows: StepRows) -> None:
+        """Raise unless an episode has these signals of the schema, in the same types."""
+        for name in names:
+            meta = rows.columns[name].meta if name in rows.columns else None
+            there = None if meta is None else (meta.dtype, meta.shape)
+            if there != self.schema.get(name):
+                raise SchemaMismatchError(
+                    f"signal {name!r} of episode {rows.episode.id!r}: expected {_type_text(self.schema.get(name))}"
+                    f" as in the first episode, got {_type_text(there)}",
+                    hint="Leave out signals that not all episodes have (Episodes.map).",
+                )
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "out": None}
+
+
+def _type_text(about: tuple[Any, tuple[int, ...]] | None) -> str:
+    return "no such signal" if about is None else f"{about[0]}{list(about[1])}"
+
+
+@dataclass(frozen=True, slots=True)
+class SavedRows:
+    """Rows in a scratch file."""
+
+    path: Path
+    dtype: np.dtype[Any]
+    shape: tuple[int, ...]
+
+    def read(self) -> NDArray[Any]:
+        """The rows, mapped."""
+        if 0 in self.shape:
+            return np.empty(self.shape, self.dtype)
+        return np.memmap(self.path, self.dtype, "r", shape=self.shape)
+
+
+@dataclass(slots=True)
+class Part:
+    """One episode on its way into a set."""
+
+    rows: int
+    """Rows of the episode in the set."""
+    notes: dict[str, Note]
+    data: Any = None
+    about: dict[str, Any] = field(default_factory=dict)
+    """Step times and static items, as the document of the set keeps them."""
+
+
+class StepRows:
+    """The rows of one episode."""
+
+    def __init__(self, episode: Episode, options: AlignOptions) -> None:
+        self.episode, self.options = episode, options
+        self.steps, self.columns = step_columns(episode, options)
+        self.is_aligned = bool(options.to_json())
+        """Whether the caller chose the steps."""
+
+    def __len__(self) -> int:
+        return len(self.steps)
+
+    def names(self, *roles: str) -> list[str]:
+        """The signals of these roles."""
+        return [name for name, column in self.columns.items() if column.meta.role in roles]
+
+    def drop_objects(self, why: str) -> dict[str, Note]:
+        """Remove text and bytes, for formats that have no place for them; their notes."""
+        dropped = {name: column for name, column in self.columns.items() if column.meta.is_object}
+        for name in dropped:
+            del self.columns[name]
+        return {name: note_of(column.signal, "dropped", why) for name, column in dropped.items()}
+
+    def episode_notes(self, rows: int) -> dict[str, Any]:
+        """Times and static items of the episode, which has `rows` rows in the set."""
+        times = self.steps.times_ns
+        later = [column.end_ns for column in self.columns.values() if column.has_more]
+        times = np.append(times, later[:1]) if later else times
+        is_assumed = self.episode.meta.get("fps_from") == "assumed" and not self.is_aligned
+        return EpisodeNotes.of(self.episode, rows, times, is_assumed=is_assumed).to_json()
+
+
+def write_set(
+    writer: StepWriter,
+    episodes: Episodes,
+    target: str | os.PathLike[str],
+    options: AlignOptions,
+    *,
+    on_error: OnError,
+    jobs: int = 1,
+    progress: Progress | None = None,
+) -> ConversionReceipt:
+    """Write episodes by step into a new set."""
+    check_on_error(on_error)
+    episodes = under_own_names(episodes)
+    receipt = ConversionReceipt.of_export(writer.format, episodes, target, writer.version, options.to_json())
+    _choose(writer, episodes, options, on_error)
+    written = []
+    with (
+        tempfile.TemporaryDirectory(prefix="warpdata-") as scratch,
+        writer.open(Path(os.path.abspath(target))) as writer.out,
+    ):
+        work = partial(_make, writer, options, Path(scratch))
+        for position, part in exported(
+            episodes, work, jobs=jobs, on_error=on_error, receipt=receipt, progress=progress
+        ):
+            receipt.episode_notes[writer.add(part)] = part.about
+            receipt.add(part.notes)
+            shutil.rmtree(Path(scratch) / str(position))
+            written.append(position)
+        writer.finish(episodes if len(written) == len(episodes) else episodes[written], receipt)
+    return receipt
+
+
+def _choose(writer: StepWriter, episodes: Episodes, options: AlignOptions, on_error: OnError) -> None:
+    for position in range(len(episodes)):
+        try:
+            writer.choose(StepRows(episodes[position], options), episodes)
+            return
+        except WarpError:
+            if on_error == "stop" or position + 1 == len(episodes):
+                raise
+
+
+def _make(writer: StepWriter, options: AlignOptions, scratch: Path, position: int, episode: Episode) -> Part:
+    folder = scratch / str(position)
+    folder.mkdir()
+    rows = StepRows(episode, options)
+    part = writer.make(rows, folder)
+    part.about = {"id": source_id(episode), **rows.episode_notes(part.rows)}
+    return part
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +232,13 @@ class StepColumn:
         for low in range(start, end, step):
             yield self.rows(low, min(low + step, end))
 
+    def save(self, path: Path, stop: int) -> SavedRows:
+        """The rows [0, stop), as an array on disk that travels to other processes by its path."""
+        with open(path, "xb") as out:
+            for block in self.blocks(0, stop):
+                out.write(byte_view(np.ascontiguousarray(block)))
+        return SavedRows(path, self.meta.dtype, (stop, *self.meta.shape))
+
     def note(self, *, decoded: bool = True) -> Note:
         """What became of the signal: kept, decoded to pixels, or laid on the steps."""
         if _comes_later(self.signal, self.steps):
@@ -79,35 +256,6 @@ class StepColumn:
         if run is not None:
             return note_of(self.signal, "reencoded", "decoded to pixels")
         return note_of(self.signal)
-
-
-def usable(
-    episodes: Episodes, on_error: OnError, receipt: ConversionReceipt, options: AlignOptions
-) -> Episodes:
-    """The episodes to write: all, or with `skip` those that can be read to the end; the receipt names the others."""
-    if on_error not in ("stop", "skip"):
-        raise ValueError(f"on_error is 'stop' or 'skip', not {on_error!r}")
-    if on_error == "stop":
-        return episodes
-    good = []
-    for position, name in enumerate(episodes.ids):
-        try:
-            for column in step_columns(episodes[position], options)[1].values():
-                for _ in column.blocks():
-                    pass
-        except WarpError as error:
-            receipt.skip(name, error)
-        else:
-            good.append(position)
-    return episodes if len(good) == len(episodes) else episodes[good]
-
-
-def counted(episodes: Episodes, progress: Progress | None) -> Iterator[Episode]:
-    """Episodes one by one; `progress` is told how many are done."""
-    for number, episode in enumerate(episodes):
-        yield episode
-        if progress is not None:
-            progress(number + 1, len(episodes))
 
 
 def source_id(episode: Episode) -> str:
@@ -148,17 +296,6 @@ def _end_ns(episode: Episode, steps: Steps, counts: Mapping[str, int | None]) ->
     later = [name for name, count in counts.items() if count is not None and count > len(steps)]
     later.sort(key=lambda name: episode.signals[name].meta.role != "observation")
     return int(episode.signals[later[0]].timestamps[len(steps)]) if later else 0
-
-
-def episode_notes(
-    episode: Episode, columns: Mapping[str, StepColumn], steps: Steps, rows: int, options: AlignOptions
-) -> dict[str, Any]:
-    """Times and static items of an episode that has `rows` rows in the target, for the document of the set."""
-    times = steps.times_ns
-    if any(column.has_more for column in columns.values()):
-        times = np.append(times, next(column.end_ns for column in columns.values() if column.has_more))
-    is_assumed = episode.meta.get("fps_from") == "assumed" and not options.to_json()
-    return EpisodeNotes.of(episode, rows, times, is_assumed=is_assumed).to_json()
 
 
 def _comes_later(signal: Signal, steps: Steps) -> bool:

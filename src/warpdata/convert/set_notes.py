@@ -36,6 +36,8 @@ class EpisodeNotes:
     times: NDArray[np.int64] | None = None
     """Time of every step and of the observation after the last one, where they are not evenly spaced."""
     static: Mapping[str, Any] = field(default_factory=dict)
+    id: str = ""
+    """Id of the episode before the export, where the set has no place for it."""
     is_assumed: bool = False
     """Whether the source did not state a rate, so that this one was assumed."""
 
@@ -81,8 +83,8 @@ class EpisodeNotes:
             return None
         if times is not None and not _are_times(times, stated["steps"]):
             return None
-        is_assumed = stated.get("assumed") is True
-        return cls(stated["steps"], stated_rate(stated.get("fps")), start, times, static, is_assumed)
+        name, is_assumed = str(stated.get("id") or ""), stated.get("assumed") is True
+        return cls(stated["steps"], stated_rate(stated.get("fps")), start, times, static, name, is_assumed)
 
 
 def _is_grid(times: NDArray[np.int64], fps: float) -> bool:

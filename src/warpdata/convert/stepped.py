@@ -33,6 +33,7 @@ DEFAULT_FPS = 10.0
 """Steps per second of a set that does not say; `fps_from` in the metadata of its episodes is then `assumed`."""
 
 Times = NDArray[np.int64]
+_JPEG, _JPEG_END = b"\xff\xd8", b"\xff\xd9"
 
 
 class Rows(ABC):
@@ -141,6 +142,38 @@ class VideoRows(Rows):
         raise TypeError("frames of a video are decoded by their signal")
 
 
+class PictureRows(Rows):
+    """JPEG or PNG pictures: rows of bytes, or of bytes padded to one length."""
+
+    def __init__(self, rows: Rows, *, has_axis: bool = False) -> None:
+        self._rows = rows
+        self.has_axis = has_axis
+        self.count, self.dtype, self.row_shape = rows.count, np.dtype(object), ()
+
+    @property
+    def is_pictures(self) -> bool:
+        """True."""
+        return True
+
+    def encoded(self, start: int, stop: int) -> list[bytes]:
+        """The pictures of the file, without padding."""
+        return [without_padding(bytes(each)) for each in self._rows.read(start, stop)]
+
+    def read(self, start: int, stop: int) -> NDArray[Any]:
+        """The pictures as bytes."""
+        out = np.empty(stop - start, object)
+        out[:] = self.encoded(start, stop)
+        return out
+
+
+def without_padding(data: bytes) -> bytes:
+    """A picture without zeros behind it."""
+    if data.startswith(_JPEG) and data.endswith(b"\0"):
+        end = data.rfind(_JPEG_END)
+        return data[: end + 2] if end >= 0 else data
+    return data
+
+
 @dataclass(frozen=True, slots=True)
 class EpisodeColumn:
     """One signal of a foreign episode: its rows, from the first step on, and the part it plays."""
@@ -233,10 +266,14 @@ class SteppedEpisodes(EpisodesSource):
         """Notes of an exported set by episode id."""
         return parse_notes(self.own_document())
 
+    def note_key(self, position: int) -> str:
+        """The id under which an export noted an episode."""
+        return self.ids[position]
+
     def parts_with_notes(self, position: int) -> Parts:
         """The parts of an episode, completed by what its export noted."""
         parts = self.parts(position)
-        note = self.own_notes.get(parts.id)
+        note = self.own_notes.get(self.note_key(position))
         return parts if note is None or note.steps != parts.steps else self.with_note(parts, note)
 
     def with_note(self, parts: Parts, note: EpisodeNotes) -> Parts:

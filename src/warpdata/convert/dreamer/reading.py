@@ -12,9 +12,9 @@ from warpdata.bytekit.lazy import cached_property
 from warpdata.convert.aligning import LAST_ROW
 from warpdata.convert.dreamer.names import ChunkName, chunk_name, episode_name
 from warpdata.convert.kept_values import packed
-from warpdata.convert.npz_file import NpzFile
 from warpdata.convert.place import Place
 from warpdata.convert.stepped import ChainedRows, EpisodeColumn, PartRows, Parts, Rows, SteppedEpisodes
+from warpdata.convert.tables.npz_file import NpzFile
 from warpdata.episodes.collection.episodes import Episodes
 from warpdata.errors import BadMagicError, BlobNotFoundError, CorruptLayoutError
 from warpdata.timeline.meta import Role
@@ -160,8 +160,14 @@ class Replay(SteppedEpisodes):
 
     @cached_property
     def ids(self) -> Sequence[str]:
-        """The stream by its first chunk, and the number of the episode in it."""
-        return [span.id for span in self.spans]
+        """Ids that an export noted, else the first chunk of the stream and the number of the episode in it."""
+        notes = [self.own_notes.get(span.id) for span in self.spans]
+        names = [note.id for note in notes if note is not None and note.id]
+        return names if len(set(names)) == len(self.spans) else [span.id for span in self.spans]
+
+    def note_key(self, position: int) -> str:
+        """The stream and the number of the episode in it."""
+        return self.spans[position].id
 
     def parts(self, position: int) -> Parts:
         """The rows of an episode, out of all chunks it runs through."""
@@ -189,7 +195,7 @@ class Replay(SteppedEpisodes):
             columns, kept = self._moved(columns, kept, count)
             ended = True
         meta: dict[str, Any] = {"dreamer": kept, **({LAST_ROW: "observation"} if ended else {})}
-        return Parts(span.id, count, columns, {}, meta, self._fps, outcome="next", place=place)
+        return Parts(self.ids[position], count, columns, {}, meta, self._fps, outcome="next", place=place)
 
     def _moved(
         self, columns: Mapping[str, EpisodeColumn], kept: dict[str, Any], count: int

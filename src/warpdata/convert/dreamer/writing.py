@@ -1,10 +1,11 @@
-"""Write episodes as DreamerV3 replay: streams of chunks, under the names they had where they were replay before."""
+"""Write episodes as DreamerV3 replay: one stream of chunks."""
 
 from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
@@ -14,21 +15,20 @@ from numpy.typing import NDArray
 
 from warpdata.bytekit.io.commit import commit_file, commit_folder
 from warpdata.convert.aligning import AlignOptions, Hold
-from warpdata.convert.dreamer.names import NOBODY, ChunkName, chunk_name, uuid_bytes, uuid_text
-from warpdata.convert.exporting import StepColumn, episode_notes, step_columns, usable
-from warpdata.convert.importing import OnError, Progress
-from warpdata.convert.npz_file import write_npz
-from warpdata.convert.plain_names import under_own_names
+from warpdata.convert.dreamer.names import NOBODY, ChunkName, uuid_bytes, uuid_text
+from warpdata.convert.each_episode import OnError, Progress
+from warpdata.convert.exporting import Part, StepColumn, StepRows, StepWriter, source_id, write_set
 from warpdata.convert.receipt import RECEIPT_FILE, ConversionReceipt, Note, note_of
+from warpdata.convert.tables.npz_file import write_npz
 from warpdata.episodes.collection.episodes import Episodes
-from warpdata.errors import CorruptLayoutError, SchemaMismatchError
-from warpdata.timeline.episode import Episode
+from warpdata.errors import SchemaMismatchError, require_word
 
 _FIRST_TIME = "20000101T000000F"
 _NAMES = {"reward": "reward", "terminated": "is_terminal"}
-_MADE = ("is_first", "is_last", "is_terminal")
+_FLAGS = ("is_first", "is_last", "is_terminal")
+_BLOCK_ROWS = 256
 
-Row = dict[str, NDArray[Any]]
+Rows = dict[str, NDArray[Any]]
 
 
 def write(
@@ -41,243 +41,159 @@ def write(
     clock: str | None = None,
     align: Hold = "hold",
     on_error: OnError = "stop",
+    jobs: int = 1,
     progress: Progress | None = None,
 ) -> ConversionReceipt:
     """Write episodes as a replay folder, which appears whole or not at all.
 
-    Chunks of a replay that is written again keep their names and lengths; others have `chunk_length` rows. A row holds
-    what was seen, the reward that came with it and the action chosen there: where nothing was seen after the last
-    action, the last observation is repeated, or the last step is dropped.
-
-    Steps are those of the episode, or a grid of `rate` per second, or the records of the signal `clock`, aligned by
-    `align`. Their times are kept in `warpdata.json`.
+    A row holds what was seen, the reward that came with it and the action chosen there: where nothing was seen after
+    the last action, the last observation is repeated, or the last step is dropped. Steps are those of the episode, or
+    a grid of `rate` per second, or the records of the signal `clock`, aligned by `align`. Their times are kept in
+    `warpdata.json`.
     """
     if chunk_length < 1:
         raise ValueError(f"chunk_length is at least 1, not {chunk_length}")
-    if final_observation not in ("repeat", "drop"):
-        raise ValueError(f"final_observation is 'repeat' or 'drop', not {final_observation!r}")
-    episodes = under_own_names(episodes)
-    options = AlignOptions(rate, clock, align)
-    receipt = ConversionReceipt.of_export("dreamer", episodes, target, supplied=options.to_json())
-    episodes = usable(episodes, on_error, receipt, options)
-    known = None if options.to_json() else _known_streams(episodes)
-    done = 0
-    with commit_folder(target) as folder:
-        for number, members in _by_stream(episodes, known):
-            stream = _Stream(folder, known[number] if known else None, chunk_length, f"{number}")
-            for order, episode in enumerate(members):
-                made = _EpisodeRows(episode, final_observation, options)
-                for block in made.blocks():
-                    stream.add(block)
-                receipt.add(made.notes)
-                receipt.episode_notes[f"{stream.head}-{order:06d}"] = made.episode_notes()
-                done += 1
-                if progress is not None:
-                    progress(done, len(episodes))
-            stream.finish()
-        (folder / RECEIPT_FILE).write_bytes(receipt.document())
-    return receipt
+    require_word("final_observation", final_observation, ("repeat", "drop"))
+    writer, options = ReplayWriter(chunk_length, final_observation), AlignOptions(rate, clock, align)
+    return write_set(writer, episodes, target, options, on_error=on_error, jobs=jobs, progress=progress)
 
 
-def _known_streams(episodes: Episodes) -> list[list[ChunkName]] | None:
-    """The chunks that the episodes were in, where they are all of one replay."""
-    kept = episodes.metadata.get("dreamer")
-    if not isinstance(kept, Mapping) or kept.get("old") or not episodes.is_whole:
-        return None
-    found = [[chunk_name(str(file)) for file in stream] for stream in kept.get("streams", [])]
-    if any(None in stream for stream in found):
-        return None
-    streams = [[name for name in stream if name is not None] for stream in found]
-    rows = [0] * len(streams)
-    for episode in episodes:
-        about = episode.meta.get("dreamer")
-        if (
-            not isinstance(about, Mapping)
-            or about.get("actions") == "led_to"
-            or not 0 <= about.get("stream", -1) < len(rows)
-        ):
-            return None
-        rows[about["stream"]] += len(episode.steps)
-    return streams if rows == [sum(name.length for name in stream) for stream in streams] else None
+class ReplayWriter(StepWriter):
+    """Chunks of `chunk_length` rows, each named with its successor."""
 
+    format = "dreamer"
 
-def _by_stream(episodes: Episodes, known: Sequence[Any] | None) -> Iterator[tuple[int, Iterator[Episode]]]:
-    if known is None:
-        yield 0, iter(episodes)
-        return
-    for number in range(len(known)):
-        yield number, (episode for episode in episodes if episode.meta["dreamer"]["stream"] == number)
-
-
-class _EpisodeRows:
-    """One episode as rows of replay, a block at a time."""
-
-    def __init__(self, episode: Episode, final: str, options: AlignOptions) -> None:
-        self._episode, self._options = episode, options
-        self.notes: dict[str, Note] = {}
-        kept = episode.meta.get("dreamer")
-        is_replay = isinstance(kept, Mapping) and kept.get("actions") != "led_to"
-        self._is_own = is_replay and not options.to_json()
-        self._steps, self._columns = step_columns(episode, options)
-        seen = [column for column in self._columns.values() if column.meta.role == "observation"]
-        self._has_last = bool(seen) and all(column.has_more for column in seen)
-        self._count = len(self._steps) + (1 if self._has_last or final == "repeat" else 0)
-
-    def episode_notes(self) -> dict[str, Any]:
-        """Times and static items of the episode."""
-        rows = len(self._episode.steps) if self._is_own else self._count
-        return episode_notes(self._episode, self._columns, self._steps, rows, self._options)
-
-    def blocks(self) -> Iterator[Row]:
-        """The rows, some hundred at a time."""
-        if self._is_own:
-            yield from self._own_blocks()
-            return
-        columns = self._named()
-        for start in range(0, self._count, 256):
-            stop = min(start + 256, self._count)
-            block = {name: self._rows(column, start, stop) for name, column in columns.items()}
-            yield {**block, **self._flags(start, stop, block)}
-
-    def _own_blocks(self) -> Iterator[Row]:
-        """All arrays as they were."""
-        signals = self._episode.signals
-        count = len(self._episode.steps)
-        for name, signal in signals.items():
-            self.notes[name] = note_of(signal)
-            if len(signal) != count:
-                raise CorruptLayoutError(
-                    f"signal {name!r} of episode {self._episode.id!r} has {len(signal)} rows of {count}"
-                )
-        for start in range(0, count, 256):
-            stop = min(start + 256, count)
-            yield {name: signal.rows(start, stop) for name, signal in signals.items()}
-
-    def _named(self) -> dict[str, StepColumn]:
-        """The columns under Dreamer's names; text has no place."""
-        out: dict[str, StepColumn] = {}
-        actions = [name for name, column in self._columns.items() if column.meta.role == "action"]
-        for name, column in self._columns.items():
-            if column.meta.is_object or (column.meta.role == "truncated"):
-                why = (
-                    "the last row says it"
-                    if column.meta.role == "truncated"
-                    else "text has no place in replay"
-                )
-                self.notes[name] = note_of(column.signal, "dropped", why)
-                continue
-            new = _NAMES.get(column.meta.role, name)
-            if name in actions:
-                new = "action" if len(actions) == 1 else f"action/{name.removeprefix('action/')}"
-            if new in out or (new in _MADE and column.meta.role != "terminated"):
-                raise SchemaMismatchError(
-                    f"two signals of episode {self._episode.id!r} would be called {new!r}"
-                )
-            out[new] = column
-            note = column.note()
-            if column.meta.role == "terminated" and column.meta.dtype != np.bool_:
-                note = replace(note, how="retyped", why=f"{column.meta.dtype} as bool")
-            self.notes[name] = note
-        return out
-
-    def _rows(self, column: StepColumn, start: int, stop: int) -> NDArray[Any]:
-        """Rows of replay: rewards and flags one later, zeros behind the actions, the last observation again."""
-        steps = len(self._steps)
-        role = column.meta.role
-        if role in ("reward", "terminated"):
-            low = max(start - 1, 0)
-            block = (
-                column.rows(low, stop - 1)
-                if stop - 1 > low
-                else np.empty((0, *column.meta.shape), column.meta.dtype)
-            )
-            before = np.zeros((1, *column.meta.shape), column.meta.dtype)
-            found = np.concatenate([before, block]) if start == 0 else block
-            return found.astype(np.bool_) if role == "terminated" else found
-        limit = steps if role == "action" else column.count
-        found = column.rows(min(start, limit), min(stop, limit))
-        missing = stop - start - len(found)
-        if not missing:
-            return found
-        if role == "action":
-            return np.concatenate([found, np.zeros((missing, *column.meta.shape), column.meta.dtype)])
-        return np.concatenate([found, np.repeat(column.rows(limit - 1, limit), missing, axis=0)])
-
-    def _flags(self, start: int, stop: int, block: Mapping[str, Any]) -> Row:
-        rows = np.arange(start, stop)
-        flags = {"is_first": rows == 0, "is_last": rows == self._count - 1}
-        if "is_terminal" not in block:
-            flags["is_terminal"] = np.zeros(stop - start, np.bool_)
-        if "reward" not in block:
-            flags["reward"] = np.zeros(stop - start, np.float32)
-            self.notes["reward"] = Note("kept", 0, why="not in the source: zeros, which Dreamer asks for")
-        return flags
-
-
-class _Stream:
-    """One stream being written chunk by chunk."""
-
-    def __init__(self, folder: Path, known: Sequence[ChunkName] | None, length: int, seed: str) -> None:
-        self._folder, self._known, self._length, self._seed = folder, known, length, seed
-        self._waiting: list[Row] = []
-        self._rows = 0
-        self._number = 0
+    def __init__(self, chunk_length: int, final: str) -> None:
+        self._length, self._final = chunk_length, final
+        self._waiting: list[Rows] = []
+        self._chunks = self._episodes = self._head = 0
         self._keys: set[str] | None = None
 
-    def _name(self, number: int, length: int) -> ChunkName:
-        """The name of a chunk: its own, or one that follows from its place in the stream."""
-        if self._known is not None:
-            return self._known[number]
-        uuids = [
-            uuid_text(hashlib.sha256(f"{self._seed}/{each}".encode()).digest()[:16])
-            for each in (number, number + 1)
-        ]
-        return ChunkName(f"{_FIRST_TIME}{number:06d}", uuids[0], uuids[1], length)
+    def open(self, target: Path) -> AbstractContextManager[Any]:
+        """The new folder."""
+        return commit_folder(target)
 
-    @property
-    def head(self) -> str:
-        """Id of the first chunk."""
-        return self._name(0, 0).uuid
+    def make(self, rows: StepRows, scratch: Path) -> Part:
+        """The rows of replay of one episode, in a file of their own."""
+        kept = rows.episode.meta.get("dreamer")
+        is_replay = isinstance(kept, Mapping) and kept.get("actions") != "led_to" and not rows.is_aligned
+        notes: dict[str, Note] = {}
+        if is_replay:  # its arrays are the rows already
+            count = len(rows.episode.steps)
+            arrays = {name: signal.values() for name, signal in rows.episode.signals.items()}
+            notes = {name: note_of(signal) for name, signal in rows.episode.signals.items()}
+        else:
+            seen = [rows.columns[name] for name in rows.names("observation")]
+            has_last = bool(seen) and all(column.has_more for column in seen)
+            count = len(rows) + (1 if has_last or self._final == "repeat" else 0)
+            columns = _named(rows, notes)
+            arrays = {name: _replay_rows(column, len(rows), count) for name, column in columns.items()}
+            arrays |= _flags(count, arrays, notes)
+        with open(scratch / "rows.npz", "wb") as file:
+            write_npz(file, {f"{at}": each for at, each in enumerate(arrays.values())})
+        return Part(count, notes, (source_id(rows.episode), scratch / "rows.npz", list(arrays)))
 
-    @property
-    def _wanted(self) -> int:
-        return self._known[self._number].length if self._known is not None else self._length
-
-    def add(self, block: Row) -> None:
-        """Append rows; full chunks are written."""
-        keys = set(block)
-        if self._keys is not None and keys != self._keys:
-            raise SchemaMismatchError(
-                f"episodes differ in their signals: {', '.join(sorted(keys ^ self._keys))}"
-            )
-        self._keys = keys
-        count = len(next(iter(block.values())))
-        at = 0
-        while at < count:
-            taken = min(self._wanted - self._rows, count - at)
-            self._waiting.append({name: rows[at : at + taken] for name, rows in block.items()})
-            self._rows += taken
-            at += taken
-            if self._rows == self._wanted:
+    def add(self, part: Part) -> str:
+        """Append the rows; full chunks are written."""
+        name, path, keys = part.data
+        if self._keys is not None and set(keys) != self._keys:
+            odd = ", ".join(sorted(set(keys) ^ self._keys))
+            raise SchemaMismatchError(f"episode {name!r} and those before it differ in their signals: {odd}")
+        self._keys = set(keys)
+        with np.load(path) as stored:
+            arrays = {key: stored[f"{at}"] for at, key in enumerate(keys)}
+        if part.rows and not arrays["is_first"].reshape(-1)[0]:
+            self._end_stream()  # the start of the episode is missing: nothing may come before it
+        start = 0
+        while start < part.rows:
+            stop = min(part.rows, start + self._length - self._waiting_rows)
+            self._waiting.append({key: rows[start:stop] for key, rows in arrays.items()})
+            start = stop
+            if self._waiting_rows == self._length:
                 self._flush(is_last=False)
+        self._episodes += 1
+        return f"{_uuid(self._head)}-{self._episodes - 1:06d}"
+
+    def _end_stream(self) -> None:
+        """Write what waits; the next chunk begins a stream that no chunk names."""
+        if self._waiting:
+            self._flush(is_last=True)
+        if self._episodes:
+            self._chunks += 1
+        self._head, self._episodes = self._chunks, 0
+
+    @property
+    def _waiting_rows(self) -> int:
+        return sum(len(next(iter(block.values()))) for block in self._waiting)
 
     def _flush(self, *, is_last: bool) -> None:
-        name = self._name(self._number, self._rows)
-        if is_last and self._known is None:
-            name = ChunkName(name.time, name.uuid, NOBODY, self._rows)
-        arrays = {key: np.concatenate([each[key] for each in self._waiting]) for key in self._waiting[0]}
-        if "stepid" not in arrays:
-            ids = np.empty((self._rows, 20), np.uint8)
-            ids[:, :16] = np.frombuffer(uuid_bytes(name.uuid), np.uint8)
-            ids[:, 16:] = np.arange(self._rows, dtype=">u4").view(np.uint8).reshape(-1, 4)
-            arrays["stepid"] = ids
-        with commit_file(self._folder / name.file, durable=False) as new:
+        count, number = self._waiting_rows, self._chunks
+        successor = NOBODY if is_last else _uuid(number + 1)
+        name = ChunkName(f"{_FIRST_TIME}{number:06d}", _uuid(number), successor, count)
+        arrays = {key: np.concatenate([block[key] for block in self._waiting]) for key in self._waiting[0]}
+        ids = np.empty((count, 20), np.uint8)
+        ids[:, :16] = np.frombuffer(uuid_bytes(name.uuid), np.uint8)
+        ids[:, 16:] = np.arange(count, dtype=">u4").view(np.uint8).reshape(-1, 4)
+        with commit_file(self.out / name.file, durable=False) as new:
             with os.fdopen(os.dup(new.fd), "w+b") as file:
-                write_npz(file, arrays)
+                write_npz(file, arrays if "stepid" in arrays else {**arrays, "stepid": ids})
             new.position = os.fstat(new.fd).st_size
-        self._waiting, self._rows, self._number = [], 0, self._number + 1
+        self._waiting, self._chunks = [], number + 1
 
-    def finish(self) -> None:
-        """Write the last chunk."""
-        if self._rows:
+    def finish(self, _episodes: Episodes, receipt: ConversionReceipt) -> None:
+        """Write the last chunk and the receipt."""
+        if self._waiting:
             self._flush(is_last=True)
+        (self.out / RECEIPT_FILE).write_bytes(receipt.document())
+
+
+def _uuid(number: int) -> str:
+    """Id of a chunk: the same in every export."""
+    return uuid_text(hashlib.sha256(f"0/{number}".encode()).digest()[:16])
+
+
+def _named(rows: StepRows, notes: dict[str, Note]) -> dict[str, StepColumn]:
+    """The columns under Dreamer's names; text has no place."""
+    columns: dict[str, StepColumn] = {}
+    notes |= rows.drop_objects("text has no place in replay")
+    for name in rows.names("truncated"):
+        notes[name] = note_of(rows.columns.pop(name).signal, "dropped", "is_last of the last row holds it")
+    actions = rows.names("action")
+    for name, column in rows.columns.items():
+        role = column.meta.role
+        there = _NAMES.get(role, name)
+        if name in actions:
+            there = "action" if len(actions) == 1 else f"action/{name.removeprefix('action/')}"
+        if there in columns or (there in _FLAGS and role != "terminated"):
+            raise SchemaMismatchError(f"two signals of episode {rows.episode.id!r} would be called {there!r}")
+        columns[there] = column
+        notes[name] = column.note()
+        if role == "terminated" and column.meta.dtype != np.bool_:
+            notes[name] = replace(notes[name], how="retyped", why=f"{column.meta.dtype} as bool")
+    return columns
+
+
+def _replay_rows(column: StepColumn, steps: int, count: int) -> NDArray[Any]:
+    """Rows of replay: rewards and flags one later, zeros behind the actions, the last observation again."""
+    role = column.meta.role
+    out = np.zeros((count, *column.meta.shape), np.bool_ if role == "terminated" else column.meta.dtype)
+    is_outcome = role in ("reward", "terminated")
+    first = 1 if is_outcome else 0
+    there = min(count - first, steps if is_outcome or role == "action" else column.count)
+    for start in range(0, there, _BLOCK_ROWS):
+        stop = min(start + _BLOCK_ROWS, there)
+        out[first + start : first + stop] = column.rows(start, stop)
+    if there and not is_outcome and role != "action":
+        out[there:] = out[there - 1]
+    return out
+
+
+def _flags(count: int, arrays: Mapping[str, Any], notes: dict[str, Note]) -> Rows:
+    numbers = np.arange(count)
+    flags = {"is_first": numbers == 0, "is_last": numbers == count - 1}
+    if "is_terminal" not in arrays:
+        flags["is_terminal"] = np.zeros(count, np.bool_)
+    if "reward" not in arrays:
+        flags["reward"] = np.zeros(count, np.float32)
+        notes["reward"] = Note("kept", 0, why="missing in the source: zeros, which Dreamer needs")
+    return flags

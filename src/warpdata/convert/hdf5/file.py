@@ -402,10 +402,11 @@ class Hdf5Out:
             return
         target.attrs[name] = plain
 
-    def take(self, path: str | os.PathLike[str], group: str) -> None:
-        """Copy a group out of another file of ours: its arrays as they are stored there."""
+    def take(self, path: str | os.PathLike[str], group: str, target: str) -> None:
+        """Copy a group out of another file: its arrays as they are stored there."""
+        above, _, name = target.rpartition("/")
         with _h5py().File(path, "r") as other:
-            other.copy(group, self._file.require_group(group.rpartition("/")[0]))
+            other.copy(group, self._file.require_group(above) if above else self._file, name=name)
 
     def group(self, path: str) -> None:
         """Make a group, where there is none."""

@@ -16,9 +16,8 @@ from warpdata.bytekit.jsontext import parse_json
 from warpdata.bytekit.lazy import cached_property
 from warpdata.convert.hdf5.file import Hdf5File
 from warpdata.convert.kept_values import packed, unpacked
-from warpdata.convert.mapping import FileMapping
-from warpdata.convert.pictures import PictureRows
-from warpdata.convert.stepped import ChainedRows, EpisodeColumn, PartRows, Parts, Rows, positive
+from warpdata.convert.stepped import ChainedRows, EpisodeColumn, PartRows, Parts, PictureRows, Rows, positive
+from warpdata.convert.tables.mapping import FileMapping
 from warpdata.errors import (
     CorruptLayoutError,
     FormatError,

@@ -14,9 +14,8 @@ from warpdata.convert.hdf5.layouts import all_attributes, json_object, whole_num
 from warpdata.convert.kept_values import packed, unpacked
 from warpdata.convert.minari.arrow import MinariTable
 from warpdata.convert.minari.spaces import box_shape, is_image_space, leaves, parse_space
-from warpdata.convert.pictures import PictureRows
 from warpdata.convert.place import Place
-from warpdata.convert.stepped import EpisodeColumn, Parts, Rows, SteppedEpisodes, positive
+from warpdata.convert.stepped import EpisodeColumn, Parts, PictureRows, Rows, SteppedEpisodes, positive
 from warpdata.episodes.collection.episodes import Episodes
 from warpdata.errors import BadMagicError, CorruptLayoutError, FormatError, UnsupportedVersionError
 from warpdata.timeline.meta import Role

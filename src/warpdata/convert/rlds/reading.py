@@ -14,7 +14,6 @@ from warpdata.bytekit.jsontext import parse_json_object
 from warpdata.bytekit.lazy import cached_property
 from warpdata.bytekit.process.locks import ThreadLock
 from warpdata.convert.aligning import LAST_ROW
-from warpdata.convert.pictures import PictureRows
 from warpdata.convert.place import Place, check_inside
 from warpdata.convert.receipt import RECEIPT_FILE
 from warpdata.convert.rlds.example import Values, parse_example
@@ -31,7 +30,7 @@ from warpdata.convert.rlds.features import (
 )
 from warpdata.convert.rlds.records import ArrayRecordFile, RecordFile, TFRecordFile, begins_with_record
 from warpdata.convert.set_notes import MAX_DOCUMENT_BYTES
-from warpdata.convert.stepped import EpisodeColumn, Parts, Rows, SteppedEpisodes, positive
+from warpdata.convert.stepped import EpisodeColumn, Parts, PictureRows, Rows, SteppedEpisodes, positive
 from warpdata.episodes.collection.episodes import Episodes
 from warpdata.errors import (
     BadMagicError,

@@ -7,6 +7,7 @@ import math
 import os
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -17,10 +18,9 @@ from numpy.typing import NDArray
 from warpdata.bytekit.io.commit import commit_folder
 from warpdata.bytekit.png import encode_png
 from warpdata.convert.aligning import LAST_ROW, AlignOptions, Hold
-from warpdata.convert.each_episode import OnError, Progress, exported
-from warpdata.convert.exporting import StepColumn, episode_notes, step_columns
+from warpdata.convert.each_episode import OnError, Progress
+from warpdata.convert.exporting import Part, StepColumn, StepRows, StepWriter, write_set
 from warpdata.convert.place import check_inside
-from warpdata.convert.plain_names import under_own_names
 from warpdata.convert.receipt import RECEIPT_FILE, ConversionReceipt, Note, called
 from warpdata.convert.rlds.example import Values, build_example, bytes_values
 from warpdata.convert.rlds.features import RAGGED_LENGTHS, RAGGED_VALUES, STEPS, Leaf, leaves_of
@@ -28,7 +28,7 @@ from warpdata.convert.rlds.reading import EPISODE_METADATA, FEATURES, INFO, TASK
 from warpdata.convert.rlds.records import MAX_RECORD_BYTES, packed_record
 from warpdata.episodes.collection.episodes import Episodes
 from warpdata.episodes.sources.encoded import encoded_run
-from warpdata.errors import LimitExceededError, SchemaMismatchError, WarpError
+from warpdata.errors import LimitExceededError, SchemaMismatchError
 from warpdata.timeline.episode import Episode
 
 SHARD_BYTES = 256 << 20
@@ -55,27 +55,18 @@ def write(
     """Write episodes as RLDS into a new folder, the one that TFDS opens; needs no TensorFlow.
 
     Steps are those of the episode, or a grid of `rate` per second, or the records of the signal `clock`, aligned by
-    `align`. Static items become `episode_metadata`, the static item `split` says which split an episode belongs to
-    (`train` without it). A set that was RLDS comes out with its own names, types and files. What was observed after the
-    last action becomes the last step, whose action and reward mean nothing, as RLDS has it; `last_row` in the metadata
-    of each episode says whether it is so. `on_error="skip"` leaves out episodes that cannot be read, and counts them.
-    `jobs` processes make records; the set is the same whoever did it.
+    `align`; their times are kept in `warpdata.json`. Static items become `episode_metadata`, the static item `split`
+    names the split of an episode (`train` without it). A set that was RLDS comes out with its own names and types.
+    What was observed after the last action becomes the last step, whose action and reward mean nothing, as RLDS has
+    it; `last_row` in the metadata of each episode states whether it is so. `jobs` processes make records.
     """
-    options = AlignOptions(rate, clock, align)
-    episodes = under_own_names(episodes)
-    receipt = ConversionReceipt.of_export("rlds", episodes, target, supplied=options.to_json())
     kept = episodes.metadata.get("rlds")
     kept = kept if isinstance(kept, Mapping) and kept.get("features") else {}
     info = dict(kept.get("info") or {})
     info |= {"name": name or info.get("name") or "warpdata", "version": info.get("version") or version}
-    info["fileFormat"] = "tfrecord"
     check_inside(str(info["name"]), os.fspath(target))
-    receipt.version = str(info["version"])
-    with commit_folder(target) as folder:
-        made = _Set(folder, info, kept.get("features"), options, shard_bytes, receipt)
-        made.fill(episodes, jobs=jobs, on_error=on_error, progress=progress)
-        (folder / RECEIPT_FILE).write_bytes(receipt.document())
-    return receipt
+    writer, options = RldsWriter(info, kept.get("features"), shard_bytes), AlignOptions(rate, clock, align)
+    return write_set(writer, episodes, target, options, on_error=on_error, jobs=jobs, progress=progress)
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,122 +78,53 @@ class _Field:
     static: str | None = None
 
 
-class _Set:
-    """The files of a set, filled episode by episode."""
+class RldsWriter(StepWriter):
+    """TFRecord files of every split, a record per episode, and the two descriptions of TFDS."""
 
-    def __init__(
-        self, folder: Path, info: dict[str, Any], features: Any, options: AlignOptions, shard_bytes: int,
-        receipt: ConversionReceipt,
-    ) -> None:  # fmt: skip
-        self._folder, self._info, self._receipt = folder, info, receipt
-        self._options, self._shard_bytes = options, max(1, shard_bytes)
-        self._tree = features
+    format = "rlds"
+
+    def __init__(self, info: dict[str, Any], features: Any, shard_bytes: int) -> None:
+        self._info, self._tree, self._shard_bytes = info, features, max(1, shard_bytes)
+        self.version = str(info["version"])
+        self._fields = (
+            [] if features is None else [_kept_field(leaf) for leaf in leaves_of(features, FEATURES)]
+        )
         self._splits: dict[str, _SplitFiles] = {}
 
-    def fill(self, episodes: Episodes, *, jobs: int, on_error: OnError, progress: Progress | None) -> None:
-        """Write every episode, then what TFDS must know."""
-        lengths = self._kept_lengths(episodes)
-        work = _Records(self._options, self._fields(episodes, on_error))
-        for _, (record, split, notes, about) in exported(
-            episodes, work, jobs=jobs, on_error=on_error, receipt=self._receipt, progress=progress
-        ):
-            files = self._splits.get(split)
-            if files is None:
-                check_inside(split, str(self._folder))
-                files = _SplitFiles(self._folder, split, self._shard_bytes, lengths.get(split))
-                self._splits[split] = files
-            self._receipt.episode_notes[f"{split}-{files.episodes:06d}"] = about
-            files.add(record)
-            self._receipt.add(notes)
-        described = []
-        known = {
-            str(each.get("name")): each for each in self._info.get("splits", []) if isinstance(each, Mapping)
-        }
-        for split, files in self._splits.items():
-            counts = files.finish(str(self._info["name"]))
-            template = "{DATASET}-{SPLIT}.{FILEFORMAT}-{SHARD_X_OF_Y}"
-            described.append({
-                **known.get(split, {}), "name": split, "filepathTemplate": template,
-                "shardLengths": [str(count) for count in counts], "numBytes": str(files.example_bytes),
-            })  # fmt: skip
-        self._info["splits"] = described
-        for file, value in ((INFO, self._info), (FEATURES, self._tree or _features([]))):
-            (self._folder / file).write_text(
-                json.dumps(value, indent=2 if file == INFO else 4, sort_keys=True)
-            )
+    def open(self, target: Path) -> AbstractContextManager[Path]:
+        """The new folder."""
+        return commit_folder(target)
 
-    def _kept_lengths(self, episodes: Episodes) -> dict[str, list[int]]:
-        """How many episodes the files of the source had, where all of them are written."""
-        found: dict[str, list[int]] = {}
-        for split in self._info.get("splits", []) if episodes.is_whole else []:
-            try:
-                found[str(split["name"])] = [int(count) for count in split["shardLengths"]]
-            except (TypeError, KeyError, ValueError):
-                return {}
-        return found if sum(map(sum, found.values())) == len(episodes) else {}
+    def choose(self, rows: StepRows, _episodes: Episodes) -> None:
+        """The features of the source, or those of the first episode."""
+        if self._tree is None:
+            self._fields = _plan(rows.episode, rows.columns)
+            self._tree = _features(self._fields)
 
-    def _fields(self, episodes: Episodes, on_error: OnError) -> list[_Field]:
-        """The features of the set: its own, or those of the first episode that can be read."""
-        if self._tree is not None:
-            return self._kept_plan()
-        for position in range(len(episodes)):
-            try:
-                episode = episodes[position]
-                found = _plan(episode, step_columns(episode, self._options)[1])
-            except WarpError:
-                if on_error == "stop":
-                    raise
-            else:
-                self._tree = _features(found)
-                return found
-        return []
-
-    def _kept_plan(self) -> list[_Field]:
-        """The features of the source, each from the signal or static item that was made of it."""
-        found = []
-        for leaf in leaves_of(self._tree, FEATURES):
-            if not leaf.in_steps:
-                found.append(_Field(leaf, static=leaf.name.removeprefix(EPISODE_METADATA)))
-            else:
-                found.append(_Field(leaf, leaf.name, "task" if leaf.path in TASKS else None))
-        return found
-
-
-@dataclass(frozen=True, slots=True)
-class _Records:
-    """Makes the record of an episode; it travels to other processes."""
-
-    options: AlignOptions
-    fields: Sequence[_Field]
-
-    def __call__(
-        self, _position: int, episode: Episode
-    ) -> tuple[bytes, str, dict[str, Note], dict[str, Any]]:
-        """The record, the split it belongs to, what became of the signals, and step times with static items."""
-        steps, columns = step_columns(episode, self.options)
-        rows = len(steps) + any(column.has_more for column in columns.values())
+    def make(self, rows: StepRows, scratch: Path) -> Part:
+        """The record of one episode."""
+        episode, columns, steps = rows.episode, rows.columns, len(rows)
+        count = steps + any(column.has_more for column in columns.values())
         notes: dict[str, Note] = {}
         features: dict[str, Values] = {}
         used = set()
-        for field in self.fields:
+        for field in self._fields:
             if field.signal is not None and (field.static is None or field.signal in columns):
                 column = columns.get(field.signal)
                 used.add(field.signal)
-                features |= _signal_lists(field.leaf, column, columns, rows, episode.id)
+                features |= _signal_lists(field.leaf, column, columns, count, episode.id)
                 if column is not None:
                     notes[field.signal] = called(_note(column), field.signal, field.leaf.name)
             elif field.static is not None:
-                features |= _static_lists(field.leaf, episode.static.get(field.static), rows)
+                features |= _static_lists(field.leaf, episode.static.get(field.static), count)
             else:
-                features |= _own_lists(field.leaf, columns, len(steps), rows)
+                features |= _own_lists(field.leaf, columns, steps, count)
         for name in columns.keys() - used:
-            folded = columns[name].meta.role in ("terminated", "truncated") or name.endswith(
-                f"/{RAGGED_LENGTHS}"
-            )
-            if not folded:
+            is_flag = columns[name].meta.role in ("terminated", "truncated")
+            if not is_flag and not name.endswith(f"/{RAGGED_LENGTHS}"):
                 raise SchemaMismatchError(
                     f"episode {episode.id!r} has the signal {name!r}, which those before it do not have",
-                    hint="Every episode of an RLDS set has the same features: choose or derive them with Episodes.map.",
+                    hint="Every episode of an RLDS set has the same features: choose them with Episodes.map.",
                 )
             notes[name] = columns[name].note(decoded=False)
         data = build_example(features)
@@ -211,8 +133,44 @@ class _Records:
                 f"episode {episode.id!r} takes {len(data)} bytes; one record holds at most {MAX_RECORD_BYTES}",
                 hint="Split it first.",
             )
-        about = episode_notes(episode, columns, steps, rows, self.options)
-        return data, str(episode.static.get("split") or "train"), notes, about
+        (scratch / "record").write_bytes(data)
+        return Part(count, notes, (scratch / "record", str(episode.static.get("split") or "train")))
+
+    def add(self, part: Part) -> str:
+        """Append the record to the files of its split."""
+        path, split = part.data
+        files = self._splits.get(split)
+        if files is None:
+            check_inside(split, str(self.out))
+            files = self._splits[split] = _SplitFiles(self.out, split, self._shard_bytes)
+        files.add(path.read_bytes())
+        return f"{split}-{files.episodes - 1:06d}"
+
+    def finish(self, _episodes: Episodes, receipt: ConversionReceipt) -> None:
+        """Name the files, and write what TFDS must know."""
+        stated = self._info.get("splits", [])
+        known = {str(each.get("name")): each for each in stated if isinstance(each, Mapping)}
+        splits = [
+            {
+                **known.get(split, {}),
+                "name": split,
+                "filepathTemplate": "{DATASET}-{SPLIT}.{FILEFORMAT}-{SHARD_X_OF_Y}",
+                "shardLengths": [str(count) for count in files.finish(str(self._info["name"]))],
+                "numBytes": str(files.example_bytes),
+            }
+            for split, files in self._splits.items()
+        ]
+        info = {**self._info, "splits": splits, "fileFormat": "tfrecord"}
+        for file, value in ((INFO, info), (FEATURES, self._tree or _features([]))):
+            (self.out / file).write_text(json.dumps(value, indent=2, sort_keys=True))
+        (self.out / RECEIPT_FILE).write_bytes(receipt.document())
+
+
+def _kept_field(leaf: Leaf) -> _Field:
+    """A feature of the source, from the signal or static item that was made of it."""
+    if not leaf.in_steps:
+        return _Field(leaf, static=leaf.name.removeprefix(EPISODE_METADATA))
+    return _Field(leaf, leaf.name, TASK if leaf.path in TASKS else None)
 
 
 def _plan(episode: Episode, columns: Mapping[str, StepColumn]) -> list[_Field]:
@@ -242,9 +200,8 @@ def _plan(episode: Episode, columns: Mapping[str, StepColumn]) -> list[_Field]:
 class _SplitFiles:
     """The files of one split, under temporary names until it is known how many there are."""
 
-    def __init__(self, folder: Path, split: str, shard_bytes: int, lengths: Sequence[int] | None) -> None:
+    def __init__(self, folder: Path, split: str, shard_bytes: int) -> None:
         self._folder, self._split, self._shard_bytes = folder, split, shard_bytes
-        self._lengths = list(lengths or [])
         self._counts: list[int] = []
         self._size = 0
         self.example_bytes = 0
@@ -256,13 +213,7 @@ class _SplitFiles:
 
     def add(self, data: bytes) -> None:
         """Append a record to the last file, or to a new one."""
-        number = len(self._counts) - 1
-        is_full = (
-            self._counts[number] >= self._lengths[number]
-            if 0 <= number < len(self._lengths)
-            else self._size + len(data) > self._shard_bytes
-        )
-        if number < 0 or is_full:
+        if not self._counts or self._size + len(data) > self._shard_bytes:
             self._counts.append(0)
             self._size = 0
         with open(self._file(len(self._counts) - 1), "ab") as file:

@@ -16,12 +16,12 @@ from warpdata.bytekit.dtype import dtype_of
 from warpdata.bytekit.io.ranges import BytesRangeReader, PartRangeReader, RangeReader
 from warpdata.bytekit.jsontext import parse_json
 from warpdata.bytekit.lazy import cached_property
-from warpdata.convert.npy import npy_header
-from warpdata.convert.npz_file import NpzFile
+from warpdata.convert.corpora.npy import npy_header
 from warpdata.convert.place import Place
 from warpdata.convert.rows import stated_rate
 from warpdata.convert.set_notes import EpisodeNotes
 from warpdata.convert.stepped import EpisodeColumn, MemoryRows, Parts, Rows, SteppedEpisodes, VideoRows
+from warpdata.convert.tables.npz_file import NpzFile
 from warpdata.convert.webdataset.samples import SampleField, Shards, TarSample
 from warpdata.episodes.collection.episodes import Episodes
 from warpdata.episodes.sources.file_video import SourceVideo
@@ -109,53 +109,46 @@ class TarEpisodes(SteppedEpisodes):
             made = self._of_steps(samples) if self.per == "step" else self._of_sample(samples[0])
         except WarpError as error:
             raise type(error)(f"episode {name!r}: {error.message}", path=place, hint=error.hint) from None
-        columns, static, kept, steps = made
-        told = _own(static.pop("warpdata", None))
-        if told is not None:
-            return self._told_parts(name, columns, static, told, steps, place)
-        meta = {"webdataset": {"per": self.per, **kept}}
-        told = static.get("meta", static.get("json"))
-        fps = stated_rate(told.get("fps")) if isinstance(told, Mapping) else None
-        return Parts(name, steps, columns, static, meta, self._fps or fps, place=place)
+        columns, static, steps = made
+        own = _own(static.pop("warpdata", None))
+        if own is not None:
+            return self._own_parts(name, columns, static, own, steps, place)
+        about = static.get("meta", static.get("json"))
+        fps = stated_rate(about.get("fps")) if isinstance(about, Mapping) else None
+        return Parts(name, steps, columns, static, {}, self._fps or fps, place=place)
 
-    def _told_parts(
+    def _own_parts(
         self,
         name: str,
         columns: Mapping[str, EpisodeColumn],
         texts: Mapping[str, Any],
-        told: Mapping[str, Any],
+        own: Mapping[str, Any],
         steps: int,
         place: str,
     ) -> Parts:
-        """An episode that warpdata wrote: under its own names, with its roles and static items."""
-        by_field = {
-            _field_key(about["field"]): (signal, about["role"]) for signal, about in told["signals"].items()
-        }
-        named: dict[str, EpisodeColumn] = {}
-        for field, column in columns.items():
-            signal, role = by_field.get(field, (field, column.role))
-            named[signal] = EpisodeColumn(column.rows, as_role(role), at=column.at)
-        for field, listed in texts.items():
-            if (
-                field in by_field
-                and isinstance(listed, list)
-                and all(isinstance(each, str) for each in listed)
-            ):
-                values = np.empty(len(listed), object)
-                values[:] = listed
-                signal, role = by_field[field]
-                named[signal] = EpisodeColumn(MemoryRows(values, "text"), as_role(role))
-        note = EpisodeNotes.from_json(told)
+        """An episode that warpdata wrote: under its own names, with its roles, times and static items."""
+        note = EpisodeNotes.from_json(own)
         if note is None or not 0 <= note.steps <= steps:
             raise CorruptLayoutError(f"{OWN_FIELD} is damaged", path=place)
-        named = {signal: _every_step(column, note.steps) for signal, column in named.items()}
+        named: dict[str, EpisodeColumn] = {}
+        for signal, about in own["signals"].items():
+            field, role, at = _field_key(about["field"]), as_role(about["role"]), about.get("at")
+            text = texts.get(field)
+            if field in columns:
+                rows, at = columns[field].rows, at if at is not None else columns[field].at
+            elif isinstance(text, list) and all(isinstance(each, str) for each in text):
+                rows = MemoryRows(np.array([*text, None], object)[:-1], "text")
+            else:
+                raise CorruptLayoutError(f"field {about['field']!r} is missing", path=place)
+            if at is not None and (len(at) != rows.count or not all(0 <= each < note.steps for each in at)):
+                at = None if rows.count == note.steps + 1 else tuple(range(rows.count))
+            column = EpisodeColumn(rows, role, at=None if at is None else tuple(at))
+            named[signal] = _every_step(column, note.steps)
         return self.with_note(Parts(name, note.steps, named, place=place), note)
 
     # A sample per step.
 
-    def _of_steps(
-        self, samples: Sequence[TarSample]
-    ) -> tuple[dict[str, EpisodeColumn], dict[str, Any], dict[str, Any], int]:
+    def _of_steps(self, samples: Sequence[TarSample]) -> tuple[dict[str, EpisodeColumn], dict[str, Any], int]:
         names = dict.fromkeys(field for sample in samples for field in sample.fields if field != OWN_FIELD)
         static: dict[str, Any] = {}
         if OWN_FIELD in samples[0].fields:
@@ -163,7 +156,6 @@ class TarEpisodes(SteppedEpisodes):
                 _text(self._shards.read(samples[0].fields[OWN_FIELD]), OWN_FIELD), "json"
             )
         columns: dict[str, EpisodeColumn] = {}
-        fields: dict[str, str] = {}
         for field in names:
             at = tuple(number for number, sample in enumerate(samples) if field in sample.fields)
             chosen = [samples[number].fields[field] for number in at]
@@ -171,27 +163,15 @@ class TarEpisodes(SteppedEpisodes):
             signal = _signal_name(field, rows)
             if signal in columns:
                 signal = field
-            fields[signal] = field
             is_dense = len(at) == len(samples)
             columns[signal] = EpisodeColumn(rows, _role(signal, rows), at=None if is_dense else at)
-        runs: list[list[int]] = []
-        for sample in samples:
-            if runs and runs[-1][0] == sample.shard:
-                runs[-1][1] += 1
-            else:
-                runs.append([sample.shard, 1])
-        kept = {"keys": [sample.key for sample in samples], "shards": runs, "fields": fields}
-        return columns, static, kept, len(samples)
+        return columns, static, len(samples)
 
     # A sample per episode.
 
-    def _of_sample(
-        self, sample: TarSample
-    ) -> tuple[dict[str, EpisodeColumn], dict[str, Any], dict[str, Any], int]:
+    def _of_sample(self, sample: TarSample) -> tuple[dict[str, EpisodeColumn], dict[str, Any], int]:
         arrays: dict[str, Rows] = {}
         static: dict[str, Any] = {}
-        texts: dict[str, str] = {}
-        fields: dict[str, str] = {}
         frames: dict[str, list[tuple[int, str, SampleField]]] = {}
         single: dict[str, SampleField] = {}
         for name, field in sample.fields.items():
@@ -202,30 +182,29 @@ class TarEpisodes(SteppedEpisodes):
                     (int(found[2] or 0), name, field)
                 )
             elif kind == "npy":
-                arrays[stem or "npy"], fields[stem or "npy"] = _npy_rows(self._shards, field, name), name
+                arrays[stem or "npy"] = _npy_rows(self._shards, field, name)
             elif kind == "npz":
                 archive = NpzFile(_InTar(self._shards, field, name))  # type: ignore[arg-type]
                 for key in archive.keys:
                     arrays[f"{stem or 'npz'}/{key}"] = archive.rows(key)
-                    fields[f"{stem or 'npz'}/{key}"] = name
             elif kind in _TEXTS or kind in _NUMBERS:
-                text = _text(self._shards.read(field), name)
-                value = _static(text, kind)
-                static[stem or kind] = value
-                texts[name] = text
+                static[stem or kind] = _static(_text(self._shards.read(field), name), kind)
             elif kind in _VIDEOS:
                 opened = partial(_open_field, self._shards, field, name)
                 source = SourceVideo(opened, f"{self._shards.path(field.shard)}:{name}")
-                arrays[stem or kind], fields[stem or kind] = VideoRows(source), name
+                arrays[stem or kind] = VideoRows(source)
             else:
                 single[name] = field
-        return self._episode_parts(sample, arrays, static, texts, fields, frames, single)
+        columns, steps = self._episode_columns(arrays, frames, single)
+        return columns, static, steps
 
-    def _episode_parts(
-        self, sample: TarSample, arrays: Mapping[str, Rows], static: dict[str, Any], texts: Mapping[str, str],
-        fields: dict[str, str], frames: Mapping[str, list[tuple[int, str, SampleField]]],
+    def _episode_columns(
+        self,
+        arrays: Mapping[str, Rows],
+        frames: Mapping[str, list[tuple[int, str, SampleField]]],
         single: Mapping[str, SampleField],
-    ) -> tuple[dict[str, EpisodeColumn], dict[str, Any], dict[str, Any], int]:  # fmt: skip
+    ) -> tuple[dict[str, EpisodeColumn], int]:
+        """Columns of a sample, and how many steps they have."""
         columns = {name: EpisodeColumn(rows, _role(name, rows)) for name, rows in arrays.items()}
         counts = [column.rows.count for column in columns.values()]
         actions = [column.rows.count for column in columns.values() if column.role == "action"]
@@ -240,25 +219,21 @@ class TarEpisodes(SteppedEpisodes):
                 raise CorruptLayoutError(f"two frames of {signal!r} have one number")
             is_dense = at == tuple(range(len(at))) and len(at) in (steps, steps + 1)
             columns[signal] = EpisodeColumn(rows, "observation", at=None if is_dense else at)
-            fields[signal] = listed[0][1]
             steps = max(steps, len(at) if not counts else steps)
         for name, field in single.items():
             columns[name] = EpisodeColumn(
                 _FieldRows(self._shards, name, [field], as_bytes=True), "other", at=(0,)
             )
-            fields[name] = name
         for name, column in list(columns.items()):
             if column.at is None and column.rows.count not in (steps, steps + 1):
                 columns[name] = EpisodeColumn(column.rows, column.role, at=tuple(range(column.rows.count)))
-        kept = {"key": sample.key, "shard": sample.shard, "fields": fields, "texts": dict(texts)}
         count = max(steps, 1 if columns and not counts else steps)
-        return {name: _every_step(column, count) for name, column in columns.items()}, static, kept, count
+        return {name: _every_step(column, count) for name, column in columns.items()}, count
 
     @cached_property
     def metadata(self) -> Mapping[str, Any]:
-        """The names of the shards, and what a sample is."""
-        names = [name or self._place.name.rpartition("/")[2] for name in self._shards.names]
-        return {"webdataset": {"shards": names, "per": self.per}}
+        """Whether a sample is an episode or a step."""
+        return {"webdataset": {"per": self.per}}
 
     @property
     def name(self) -> str:

@@ -15,7 +15,6 @@ from warpdata.errors import BadMagicError, CorruptLayoutError, LimitExceededErro
 from warpdata.formats.tarshard.reader import scan_members
 
 MAX_FIELD_BYTES = 1 << 30
-MAX_TEXT_BYTES = 64 << 20
 _PACKED = {".gz": b"\x1f\x8b", ".zst": b"\x28\xb5\x2f\xfd"}
 
 

@@ -7,9 +7,7 @@ import io
 import json
 import os
 import re
-import tempfile
-from collections.abc import Iterator, Mapping, Sequence
-from functools import partial
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -21,22 +19,20 @@ from warpdata.bytekit.io.commit import NewFile, commit_file, commit_folder
 from warpdata.bytekit.io.ranges import RangeReader
 from warpdata.bytekit.jsontext import dump_json
 from warpdata.convert.aligning import AlignOptions, Hold
-from warpdata.convert.each_episode import OnError, Progress, exported
-from warpdata.convert.exporting import StepColumn, episode_notes, source_id, step_columns
-from warpdata.convert.npz_file import npz_bytes
-from warpdata.convert.plain_names import under_own_names
+from warpdata.convert.each_episode import OnError, Progress
+from warpdata.convert.exporting import Part, StepColumn, StepRows, StepWriter, source_id, write_set
 from warpdata.convert.receipt import RECEIPT_FILE, ConversionReceipt, Note, note_of
 from warpdata.convert.webdataset.reading import OWN_FIELD, Per
 from warpdata.episodes.collection.episodes import Episodes
-from warpdata.episodes.sources.encoded import encoded_camera, encoded_run
-from warpdata.errors import SchemaMismatchError
+from warpdata.episodes.sources.encoded import EncodedRun, encoded_camera, encoded_run
+from warpdata.errors import SchemaMismatchError, require_word
 from warpdata.formats.tarshard.layout import BLOCK_BYTES
 from warpdata.formats.tarshard.writer import member_header
-from warpdata.timeline.episode import Episode
 
 _STILLS = {"mjpeg": "jpg", "png": "png"}
 _PIECE = 8 << 20
 Member = tuple[str, bytes | RangeReader]
+"""A field of a sample and its bytes."""
 
 
 def write(
@@ -56,97 +52,176 @@ def write(
     """Write episodes as a folder of tar shards, which appears whole or not at all.
 
     `per="episode"` makes a sample of each episode, with an array per signal; `per="step"` one of each step, with the
-    episode as its folder. By default as the source was, else per episode. Shards that were WebDataset before keep their
-    names and samples; others have about `shard_bytes`. JPEG and PNG pictures and encoded videos are copied. `jobs`
-    processes make samples; the shards are the same whoever did it.
-
-    Steps are those of the episode, or a grid of `rate` per second, or the records of the signal `clock`, aligned by
-    `align`. Their times are kept in the samples.
+    episode as its folder; by default as the source was, else per episode. Shards have about `shard_bytes`. JPEG and
+    PNG pictures and encoded videos are copied. Steps are those of the episode, or a grid of `rate` per second, or the
+    records of the signal `clock`, aligned by `align`. Their times are kept in the samples. `jobs` processes make them.
     """
-    if per not in (None, "episode", "step"):
-        raise ValueError(f"per is 'episode' or 'step', not {per!r}")
-    episodes = under_own_names(episodes)
-    options = AlignOptions(rate, clock, align)
-    receipt = ConversionReceipt.of_export("webdataset", episodes, target, supplied=options.to_json())
     kept = episodes.metadata.get("webdataset")
-    is_kept = isinstance(kept, Mapping) and per in (None, kept.get("per")) and episodes.is_whole
-    kept = kept if isinstance(kept, Mapping) and is_kept and not options.to_json() else {}
-    chosen: Per = per or kept.get("per") or "episode"
-    with (
-        commit_folder(target) as folder,
-        tempfile.TemporaryDirectory(prefix="warpdata-") as scratch,
-        contextlib.closing(_Shards(folder, kept.get("shards"), shard_bytes, prefix)) as out,
-    ):
-        work = partial(_write_part, Path(scratch), chosen, bool(kept), options)
-        for _, (part, samples, notes) in exported(
-            episodes, work, jobs=jobs, on_error=on_error, receipt=receipt, progress=progress
-        ):
-            out.take(part, samples)
-            receipt.add(notes)
-        (folder / RECEIPT_FILE).write_bytes(receipt.document())
-    return receipt
+    chosen = per or (kept.get("per") if isinstance(kept, Mapping) else None) or "episode"
+    require_word("per", chosen, ("episode", "step"))
+    writer, options = SampleWriter(chosen, shard_bytes, prefix), AlignOptions(rate, clock, align)
+    return write_set(writer, episodes, target, options, on_error=on_error, jobs=jobs, progress=progress)
 
 
-Sample = tuple[int | None, int]
-"""The shard that a sample was in, if that is known, and how many bytes it has."""
+class SampleWriter(StepWriter):
+    """Tar shards, filled one after the other."""
 
+    format = "webdataset"
 
-def _write_part(
-    scratch: Path, per: Per, is_own: bool, options: AlignOptions, position: int, episode: Episode
-) -> tuple[Path, list[Sample], dict[str, Note]]:
-    """The samples of one episode, one after the other in a file of their own."""
-    made = (_PerStep if per == "step" else _PerEpisode)(episode, is_own, options)
-    part = scratch / f"{position}.tar"
-    samples: list[Sample] = []
-    with open(part, "xb") as out:
-        for shard, sample in made.samples():
-            start = out.tell()
-            for name, data in sample:
-                size = data.size if isinstance(data, RangeReader) else len(data)
-                out.write(member_header(name, size))
-                for piece in _pieces(data):
-                    out.write(piece)
-                out.write(padding(size, BLOCK_BYTES))
-            samples.append((shard, out.tell() - start))
-    return part, samples, made.notes
+    def __init__(self, per: Per, shard_bytes: int, prefix: str) -> None:
+        self._per, self._limit, self._prefix = per, shard_bytes, prefix
+        self._shards = 0
+        self._shard: NewFile | None = None
 
+    @contextlib.contextmanager
+    def open(self, target: Path) -> Iterator[tuple[Path, contextlib.ExitStack]]:
+        """The new folder, and what closes its last shard."""
+        with commit_folder(target) as folder, contextlib.ExitStack() as stack:
+            yield folder, stack
 
-class _Shards:
-    """Tar files being written one after the other."""
+    def __getstate__(self) -> dict[str, Any]:
+        return {**super().__getstate__(), "_shard": None}
 
-    def __init__(self, folder: Path, names: Sequence[str] | None, shard_bytes: int, prefix: str) -> None:
-        self._folder, self._names, self._limit, self._prefix = folder, names, shard_bytes, prefix
-        self._stack = contextlib.ExitStack()
-        self._out: NewFile | None = None
-        self._number = -1
+    def make(self, rows: StepRows, scratch: Path) -> Part:
+        """The samples of one episode, one after the other in a file."""
+        fields = _Fields(rows)
+        key = re.sub(r"[^A-Za-z0-9_-]", "_", source_id(rows.episode))
+        samples = fields.per_step(key) if self._per == "step" else fields.per_episode(key)
+        sizes: list[int] = []
+        with open(scratch / "samples.tar", "xb") as out:
+            for name, members in samples:
+                start = out.tell()
+                for field, data in sorted(members, key=lambda member: member[0]):
+                    size = data.size if isinstance(data, RangeReader) else len(data)
+                    out.write(member_header(f"{name}.{field}", size))
+                    for piece in _pieces(data):
+                        out.write(piece)
+                    out.write(padding(size, BLOCK_BYTES))
+                sizes.append(out.tell() - start)
+        return Part(len(rows), fields.notes, (scratch / "samples.tar", sizes, key))
 
-    def take(self, part: Path, samples: Sequence[Sample]) -> None:
-        """Append the samples of an episode, each to the shard it was in if that is known; their file is removed."""
-        with open(part, "rb") as file:
-            for shard, size in samples:
-                is_next = shard is not None and shard > self._number
-                if self._out is None or is_next or (shard is None and self._out.position >= self._limit):
-                    self._next()
-                assert self._out is not None
+    def add(self, part: Part) -> str:
+        """Append the samples to the last shard, or to a new one."""
+        path, sizes, key = part.data
+        with open(path, "rb") as file:
+            for size in sizes:
+                if self._shard is None or self._shard.position >= self._limit:
+                    self._next_shard()
+                assert self._shard is not None
                 for left in range(size, 0, -_PIECE):
-                    self._out.write(file.read(min(left, _PIECE)))
-        part.unlink()
+                    self._shard.write(file.read(min(left, _PIECE)))
+        return str(key)
 
-    def _next(self) -> None:
-        self.close()
-        self._number += 1
-        known = self._names is not None and self._number < len(self._names)
-        name = (
-            self._names[self._number] if known and self._names else f"{self._prefix}-{self._number:06d}.tar"
-        )
-        self._out = self._stack.enter_context(commit_file(self._folder / Path(name).name, durable=False))
+    def _next_shard(self) -> None:
+        folder, stack = self.out
+        self._end_shard()
+        name = f"{self._prefix}-{self._shards:06d}.tar"
+        self._shard = stack.enter_context(commit_file(folder / name, durable=False))
+        self._shards += 1
 
-    def close(self) -> None:
-        """Finish the shard."""
-        if self._out is not None:
-            self._out.write(bytes(2 * BLOCK_BYTES))
-        self._out = None
-        self._stack.close()
+    def _end_shard(self) -> None:
+        if self._shard is not None:
+            self._shard.write(bytes(2 * BLOCK_BYTES))
+        self.out[1].close()
+
+    def finish(self, _episodes: Episodes, receipt: ConversionReceipt) -> None:
+        """Close the last shard and write the receipt."""
+        self._end_shard()
+        (self.out[0] / RECEIPT_FILE).write_bytes(receipt.document())
+
+
+class _Fields:
+    """The signals of one episode as fields of samples."""
+
+    def __init__(self, rows: StepRows) -> None:
+        self._rows = rows
+        self._fields: dict[str, str] = {}
+        self._at: dict[str, list[int]] = {}
+        """Steps of the records of signals that have none at some steps."""
+        for name, column in rows.columns.items():
+            if not column.is_exact and np.isin(column.signal.timestamps, rows.steps.times_ns).all():
+                self._at[name] = np.searchsorted(rows.steps.times_ns, column.signal.timestamps).tolist()
+        self.notes: dict[str, Note] = {}
+
+    def _field(self, name: str, ending: str) -> str:
+        """The field of a signal: its name with dots, and an ending."""
+        field = f"{re.sub(r'[^a-z0-9_.-]', '_', name.lower().replace('/', '.'))}.{ending}"
+        if field in self._fields.values():
+            raise SchemaMismatchError(f"signal {name!r} and another one would be one field, {field!r}")
+        self._fields[name] = field
+        return field
+
+    def _own(self) -> Member:
+        """Names, roles, static items and step times, which a sample has no place for."""
+        signals = self._rows.episode.signals
+        roles = {
+            name: {"field": field, "role": signals[name].meta.role, "at": self._at.get(name)}
+            for name, field in self._fields.items()
+        }
+        notes = self._rows.episode_notes(len(self._rows))
+        return OWN_FIELD, dump_json({"id": source_id(self._rows.episode), "signals": roles, **notes})
+
+    def per_episode(self, key: str) -> Iterator[tuple[str, list[Member]]]:
+        """One sample."""
+        members: list[Member] = []
+        for name, column in self._rows.columns.items():
+            members += self._episode_members(name, column)
+        yield key, [*members, self._own()]
+
+    def _episode_members(self, name: str, column: StepColumn) -> list[Member]:
+        run = encoded_run(column.signal)
+        if run is not None and _are_stills(run):
+            stem, _, ending = self._field(name, _STILLS[run.stream.codec]).rpartition(".")
+            numbers = np.searchsorted(self._rows.steps.times_ns, column.signal.timestamps).tolist()
+            self.notes[name] = note_of(column.signal)
+            return [
+                (f"{stem}.{number:06d}.{ending}", data)
+                for number, data in zip(numbers, run.packets(), strict=True)
+            ]
+        if run is not None and run.stream.codec != "ffv1":
+            camera = encoded_camera(name, column.signal)
+            assert camera is not None
+            self.notes[name] = note_of(column.signal)
+            return [(self._field(name, camera.suffix.lstrip(".")), camera.video)]
+        is_sparse = name in self._at
+        self.notes[name] = note_of(column.signal) if is_sparse else column.note()
+        values = column.signal.values() if is_sparse else column.rows(0, column.count)
+        if column.meta.kind == "bytes" and len(values) == 1:
+            return [(self._field(name, "bin"), bytes(values[0]))]
+        if column.meta.kind == "bytes":
+            why = "bytes that are no pictures have no place in a sample"
+            self.notes[name] = note_of(column.signal, "dropped", why)
+            return []
+        if column.meta.kind == "text":
+            return [(self._field(name, "json"), json.dumps(values.tolist()).encode())]
+        return [(self._field(name, "npy"), npy_bytes(values))]
+
+    def per_step(self, key: str) -> Iterator[tuple[str, list[Member]]]:
+        """A sample per step, and one more for what was seen after the last."""
+        columns = self._rows.columns
+        values = {name: self._step_values(name, column) for name, column in columns.items()}
+        for step in range(max((column.count for column in columns.values()), default=0)):
+            items = ((self._fields[name], next(rows, None)) for name, rows in values.items())
+            members: list[Member] = [(field, data) for field, data in items if data is not None]
+            yield f"{key}/{step:06d}", [*members, self._own()] if step == 0 else members
+
+    def _step_values(self, name: str, column: StepColumn) -> Iterator[bytes | None]:
+        run = encoded_run(column.signal) if column.is_exact else None
+        if run is not None and _are_stills(run):
+            self._field(name, _STILLS[run.stream.codec])
+            self.notes[name] = note_of(column.signal)
+            return iter(run.packets())
+        self._field(name, {"text": "txt", "bytes": "bin"}.get(column.meta.kind, "npy"))
+        if name in self._at:
+            self.notes[name] = note_of(column.signal)
+            by_step = dict(zip(self._at[name], map(_value_bytes, column.signal.values()), strict=True))
+            return (by_step.get(step) for step in range(len(self._rows)))
+        self.notes[name] = column.note()
+        return (_value_bytes(value) for block in column.blocks() for value in block)
+
+
+def _are_stills(run: EncodedRun) -> bool:
+    return run.stream.codec in _STILLS and bool(run.shown.all())
 
 
 def _pieces(data: bytes | RangeReader) -> Iterator[bytes | memoryview]:
@@ -157,166 +232,10 @@ def _pieces(data: bytes | RangeReader) -> Iterator[bytes | memoryview]:
         yield data.read(start, min(start + _PIECE, data.size))
 
 
-class _Samples:
-    """One episode on its way into samples."""
-
-    def __init__(self, episode: Episode, is_own: bool, options: AlignOptions) -> None:
-        self._options = options
-        kept = episode.meta.get("webdataset")
-        self._kept: Mapping[str, Any] = kept if is_own and isinstance(kept, Mapping) else {}
-        self._episode = episode
-        self._id = re.sub(r"[^A-Za-z0-9_-]", "_", source_id(episode))
-        self._steps, self._columns = step_columns(episode, options)
-        self._fields: dict[str, str] = dict(self._kept.get("fields", {}))
-        self.notes: dict[str, Note] = {}
-
-    def _field(self, name: str, ending: str) -> str:
-        """The field of a signal: its own, or its name with dots and an ending."""
-        known = self._kept.get("fields", {}).get(name)
-        if isinstance(known, str):
-            return known
-        made = f"{re.sub(r'[^a-z0-9_.-]', '_', name.lower().replace('/', '.'))}.{ending}"
-        taken = [other for other, field in self._fields.items() if field == made and other != name]
-        if taken:
-            raise SchemaMismatchError(f"signals {taken[0]!r} and {name!r} would be one field, {made!r}")
-        self._fields[name] = made
-        return made
-
-    def _about(self) -> bytes:
-        """What a sample has no place for: names, roles, static items, the rate."""
-        roles = {
-            name: {"field": field, "role": self._episode.signals[name].meta.role}
-            for name, field in self._fields.items()
-        }  # fmt: skip
-        notes = episode_notes(self._episode, self._columns, self._steps, len(self._steps), self._options)
-        return dump_json({"id": source_id(self._episode), "signals": roles, **notes})
-
-
-class _PerEpisode(_Samples):
-    """One sample."""
-
-    def samples(self) -> Iterator[tuple[int | None, list[Member]]]:
-        """The one."""
-        key = self._kept.get("key", self._id)
-        members: list[Member] = []
-        archives: dict[str, dict[str, NDArray[Any]]] = {}
-        for name, column in self._columns.items():
-            self._signal(key, name, column, members, archives)
-        members += [(f"{key}.{field}", npz_bytes(arrays)) for field, arrays in archives.items()]
-        for field, text in self._kept.get("texts", {}).items():
-            members.append((f"{key}.{field}", text.encode()))
-        if not self._kept:
-            members.append((f"{key}.{OWN_FIELD}", self._about()))
-        yield self._kept.get("shard"), sorted(members, key=lambda member: member[0])
-
-    def _signal(
-        self,
-        key: str,
-        name: str,
-        column: StepColumn,
-        members: list[Member],
-        archives: dict[str, dict[str, NDArray[Any]]],
-    ) -> None:
-        known = self._kept.get("fields", {}).get(name, "")
-        signal = column.signal
-        run = encoded_run(signal)
-        if run is not None and run.stream.codec in _STILLS and bool(run.shown.all()):
-            ending = _STILLS[run.stream.codec]
-            field = self._field(name, ending)
-            stem, _, ending = field.rpartition(".")
-            numbers = np.searchsorted(self._steps.times_ns, signal.timestamps).tolist()
-            if re.search(r"(^|\.)\d+$", stem) or not known:
-                stem = re.sub(r"(^|\.)\d+$", "", stem)
-                width = 1 if known else 6
-                names = [f"{stem}.{number:0{width}d}.{ending}".lstrip(".") for number in numbers]
-            else:
-                names = [field]
-            members += [(f"{key}.{each}", data) for each, data in zip(names, run.packets(), strict=True)]
-            self.notes[name] = note_of(signal)
-        elif run is not None and run.stream.codec not in ("ffv1",):
-            camera = encoded_camera(name, signal)
-            assert camera is not None
-            members.append((f"{key}.{self._field(name, camera.suffix.lstrip('.'))}", camera.video))
-            self.notes[name] = note_of(signal)
-        elif known.endswith(".npz"):
-            archives.setdefault(known, {})[name.removeprefix(f"{known.removesuffix('.npz')}/")] = (
-                signal.values()
-            )
-            self.notes[name] = note_of(signal)
-        elif column.meta.is_object:
-            self._objects(key, name, column, members)
-        else:
-            exact = column.is_exact or bool(known)
-            values = signal.values() if exact else column.rows(0, column.count)
-            members.append((f"{key}.{self._field(name, 'npy')}", npy_bytes(values)))
-            self.notes[name] = note_of(signal) if known else column.note()
-
-    def _objects(self, key: str, name: str, column: StepColumn, members: list[Member]) -> None:
-        known = self._kept.get("fields", {}).get(name)
-        values = column.signal.values()
-        if known is not None and len(values) == 1:
-            value = values[0]
-            members.append((f"{key}.{known}", value.encode() if isinstance(value, str) else value))
-            self.notes[name] = note_of(column.signal)
-            return
-        if column.meta.kind == "bytes":
-            self.notes[name] = note_of(
-                column.signal, "dropped", "bytes that are no pictures have no place in a sample"
-            )
-            return
-        rows = column.rows(0, column.count).tolist()
-        members.append((f"{key}.{self._field(name, 'json')}", json.dumps(rows).encode()))
-        self.notes[name] = column.note()
-
-
-class _PerStep(_Samples):
-    """A sample per step, and one more for what was seen after the last."""
-
-    def samples(self) -> Iterator[tuple[int | None, list[Member]]]:
-        """All of them in order."""
-        rows = {name: self._rows(name, column) for name, column in self._columns.items()}
-        count = max((column.count for column in self._columns.values()), default=0)
-        keys = self._kept.get("keys")
-        shards = [shard for shard, number in self._kept.get("shards", []) for _ in range(number)]
-        for step in range(count):
-            key = keys[step] if keys else f"{self._id}/{step:06d}"
-            members: list[Member] = []
-            for name, found in rows.items():
-                data = next(found, None)
-                if data is not None:
-                    members.append((f"{key}.{self._fields[name]}", data))
-            if not self._kept and step == 0:
-                members.append((f"{key}.{OWN_FIELD}", self._about()))
-            yield shards[step] if shards else None, sorted(members, key=lambda member: member[0])
-
-    def _rows(self, name: str, column: StepColumn) -> Iterator[bytes | None]:
-        run = encoded_run(column.signal) if column.is_exact else None
-        if run is not None and run.stream.codec in _STILLS and bool(run.shown.all()):
-            self._field(name, _STILLS[run.stream.codec])
-            self.notes[name] = note_of(column.signal)
-            return iter(run.packets())
-        ending = "txt" if column.meta.kind == "text" else "bin" if column.meta.kind == "bytes" else "npy"
-        field = self._field(name, ending)
-        self.notes[name] = column.note()
-        if self._kept and not column.is_exact:
-            at = set(np.searchsorted(self._steps.times_ns, column.signal.timestamps).tolist())
-            values = iter(column.signal)
-            self.notes[name] = note_of(column.signal)
-            return (
-                _member_bytes(next(values)[0], field) if step in at else None
-                for step in range(len(self._steps))
-            )
-        return (_member_bytes(value, field) for block in column.blocks() for value in block)
-
-
-def _member_bytes(value: Any, field: str) -> bytes:
+def _value_bytes(value: Any) -> bytes:
     if isinstance(value, str):
         return value.encode()
-    if isinstance(value, bytes):
-        return value
-    if field.rpartition(".")[2] != "npy":
-        return str(int(value)).encode()
-    return npy_bytes(np.asarray(value))
+    return value if isinstance(value, bytes) else npy_bytes(np.asarray(value))
 
 
 def npy_bytes(array: NDArray[Any]) -> bytes:

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from warpdata.bytekit.codec import decode as decode_bytes
 from warpdata.bytekit.codec import encode as encode_bytes
 from warpdata.bytekit.view import byte_view
-from warpdata.errors import CorruptLayoutError, FormatError, LimitExceededError, MissingExtraError, WarpError
+from warpdata.errors import CorruptLayoutError, FormatError, LimitExceededError, MissingExtraError
 
 _BLOSC_HEAD, _LZ4_HEAD = 16, 4
 DEFAULT: Mapping[str, Any] = {"id": "zstd", "level": 3}
@@ -103,18 +103,6 @@ def _picture(name: str, data: bytes, shape: tuple[int, ...], dtype: np.dtype[Any
             f"a picture of {found.dtype}{list(found.shape)} in a chunk of {dtype}{list(shape)}"
         )
     return found.reshape(-1)
-
-
-def can_encode(config: Mapping[str, Any] | None) -> bool:
-    """Whether chunks can be written with this compressor here."""
-    name = None if config is None else config.get("id")
-    if name not in (None, "zstd", "zlib", "gzip", "blosc"):
-        return False
-    try:
-        encode(config, np.zeros(1, np.uint8))
-    except (ImportError, zlib.error, TypeError, ValueError, OverflowError, RuntimeError, WarpError):
-        return False
-    return True
 
 
 def encode(config: Mapping[str, Any] | None, chunk: NDArray[Any]) -> bytes:

@@ -10,11 +10,11 @@ from numpy.typing import NDArray
 
 from warpdata.bytekit.lazy import cached_property
 from warpdata.convert.kept_values import packed
-from warpdata.convert.mapping import bounds_of
 from warpdata.convert.place import Place
 from warpdata.convert.receipt import RECEIPT_FILE
 from warpdata.convert.set_notes import MAX_DOCUMENT_BYTES
 from warpdata.convert.stepped import EpisodeColumn, PartRows, Parts, SteppedEpisodes, Times, seconds_as_times
+from warpdata.convert.tables.mapping import bounds_of
 from warpdata.convert.zarr.store import ZIP_MAGIC, ZarrRows, ZarrStore
 from warpdata.episodes.collection.episodes import Episodes
 from warpdata.errors import (
@@ -131,7 +131,7 @@ class ReplayBuffer(SteppedEpisodes):
 
     @cached_property
     def metadata(self) -> Mapping[str, Any]:
-        """How every array is stored, the arrays beside the rows, and all attributes."""
+        """The arrays beside the rows, and all attributes."""
         beside: dict[str, Any] = {}
         for path in self.paths:
             if not path.startswith("data/") and path != ENDS:
@@ -143,16 +143,7 @@ class ReplayBuffer(SteppedEpisodes):
             key.removesuffix(".zattrs").rstrip("/"): packed(self._store.json(key) or {})
             for key in self._store.documents() if key.endswith(".zattrs")
         }  # fmt: skip
-        stored = {
-            key: {name: packed(rows.about.get(name)) for name in ("chunks", "compressor", "fill_value")}
-            for key, rows in self.arrays.items()
-        }  # fmt: skip
-        ends = self._store.array(ENDS)
-        stored_ends = {
-            "dtype": ends.about["dtype"],
-            **{name: ends.about.get(name) for name in ("chunks", "compressor")},
-        }
-        found: dict[str, Any] = {"data": stored, "ends": stored_ends}
+        found: dict[str, Any] = {}
         if beside:
             found["arrays"] = beside
         kept = {path: value for path, value in attributes.items() if value}

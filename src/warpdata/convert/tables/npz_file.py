@@ -18,7 +18,7 @@ from warpdata.bytekit.io.folders import RangeFile
 from warpdata.bytekit.lazy import cached_property
 from warpdata.bytekit.process.block_cache import KEPT
 from warpdata.bytekit.view import byte_view
-from warpdata.convert.npy import npy_header
+from warpdata.convert.corpora.npy import npy_header
 from warpdata.convert.place import Place, check_inside
 from warpdata.convert.stepped import Rows
 from warpdata.errors import CorruptLayoutError, LimitExceededError, UnsupportedDtypeError, nearest
@@ -152,13 +152,6 @@ class NpzRows(Rows):
 
     def __reduce__(self) -> tuple[Any, ...]:
         return (NpzRows, (self._owner, self._key))
-
-
-def npz_bytes(arrays: Mapping[str, NDArray[Any]]) -> bytes:
-    """Arrays as one compressed archive: the same bytes for the same arrays."""
-    out = io.BytesIO()
-    write_npz(out, arrays)
-    return out.getvalue()
 
 
 def write_npz(file: IO[bytes], arrays: Mapping[str, NDArray[Any]]) -> None:

@@ -12,10 +12,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from warpdata.bytekit.lazy import cached_property
-from warpdata.convert.mapping import FileMapping
-from warpdata.convert.npz_file import NpzFile
 from warpdata.convert.place import Place
 from warpdata.convert.stepped import PartRows, Parts, Rows, SteppedEpisodes
+from warpdata.convert.tables.mapping import FileMapping
+from warpdata.convert.tables.npz_file import NpzFile
 from warpdata.episodes.collection.episodes import Episodes
 from warpdata.errors import BlobNotFoundError
 

@@ -16,11 +16,10 @@ from numpy.typing import NDArray
 
 from warpdata.bytekit.io.folders import RangeFile
 from warpdata.bytekit.lazy import cached_property
-from warpdata.convert.mapping import FileMapping
 from warpdata.convert.minari.arrow import MAX_COLUMN_BYTES, column_leaves, column_values, reading
-from warpdata.convert.pictures import PictureRows
 from warpdata.convert.place import Place
-from warpdata.convert.stepped import PartRows, Parts, Rows, SteppedEpisodes
+from warpdata.convert.stepped import PartRows, Parts, PictureRows, Rows, SteppedEpisodes
+from warpdata.convert.tables.mapping import FileMapping
 from warpdata.episodes.collection.episodes import Episodes
 from warpdata.errors import BlobNotFoundError, CorruptLayoutError, LimitExceededError, nearest
 from warpdata.formats.episodedir.layout import PARQUET_MAGIC

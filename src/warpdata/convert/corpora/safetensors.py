@@ -15,7 +15,7 @@ from warpdata.bytekit.io.commit import commit_file
 from warpdata.bytekit.io.ranges import FileRangeReader, RangeReader
 from warpdata.bytekit.jsontext import dump_json, parse_json_object
 from warpdata.bytekit.view import byte_view
-from warpdata.convert.corpus_fill import ConvertOptions, Progress, batch_rows, fill_corpus
+from warpdata.convert.corpora.fill import ConvertOptions, Progress, batch_rows, fill_corpus
 from warpdata.corpora.batch import Rows
 from warpdata.corpora.source import MmapShardSource
 from warpdata.errors import CorruptLayoutError, FormatError, LimitExceededError, TruncatedError
