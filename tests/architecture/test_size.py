@@ -32,7 +32,7 @@ BUDGETS: dict[str, tuple[int, int, int]] = {
     "bytekit": (3600, 470, 90),
     "catalog": (9200, 960, 235),
     "cli": (4000, 330, 10),
-    "convert": (14800, 1480, 250),
+    "convert": (14800, 1490, 250),
     "corpora": (2600, 360, 5),
     "episodes": (12500, 1420, 295),
     "formats": (13900, 1450, 245),
