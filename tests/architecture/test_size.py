@@ -18,39 +18,34 @@ from tests.conftest import ROOT
 
 PACKAGE = ROOT / "src" / "warpdata"
 MODULES_PER_FOLDER = 15
-CROWDED = frozenset(
-    [
-        *("catalog", "convert", "episodes/record", "formats/episodedir", "formats/wshard"),
-        *("search", "stores"),
-    ]
-)
+CROWDED: frozenset[str] = frozenset()
 """Folders that still have more modules; the list only gets shorter."""
 
 BUDGETS: dict[str, tuple[int, int, int]] = {
     "(top)": (800, 80, 5),
     "_api": (1100, 60, 5),
-    "bytekit": (3600, 470, 90),
-    "catalog": (9200, 960, 235),
+    "bytekit": (3500, 450, 10),
+    "catalog": (9000, 950, 230),
     "cli": (4000, 330, 10),
-    "convert": (14800, 1490, 250),
-    "corpora": (2600, 360, 5),
-    "episodes": (12500, 1420, 295),
-    "formats": (13900, 1450, 245),
-    "loading": (4800, 550, 10),
+    "convert": (14400, 1490, 230),
+    "corpora": (2600, 350, 5),
+    "episodes": (12300, 1370, 25),
+    "formats": (13700, 1430, 235),
+    "loading": (4700, 540, 10),
     "ordering": (600, 80, 0),
     "ray": (1000, 100, 30),
     "search": (6200, 630, 100),
     "sql": (800, 90, 0),
-    "stores": (4000, 480, 120),
-    "timeline": (2200, 380, 45),
+    "stores": (4000, 470, 120),
+    "timeline": (2200, 370, 5),
     "viewer": (2300, 240, 5),
 }
 """Package -> non-blank lines, functions and classes, unusual words in docstrings, comments and messages."""
 
-DOCS_WORDS = 159
+DOCS_WORDS = 156
 """Unusual words in README.md, ARCHITECTURE.md, CONTRIBUTING.md and docs/."""
 
-FORMAT_SKIPS = 579
+FORMAT_SKIPS = 550
 """Lines that switch the formatter off, in src, tests, bench, tools and examples."""
 
 UNUSUAL = re.compile(

@@ -116,7 +116,7 @@ class RldsEpisodes(SteppedEpisodes):
     ) -> None:
         self._place, self._splits, self._fps, self._last_row = place, splits, fps, last_row
         self._lock = ThreadLock()
-        self._records: OrderedDict[int, Record] = OrderedDict()
+        self._records: OrderedDict[int, ParsedRecord] = OrderedDict()
         _ = self.ids  # what is no such set is told at once
 
     @property
@@ -248,7 +248,7 @@ class RldsEpisodes(SteppedEpisodes):
         number = int(np.searchsorted(self._ends, position, side="right")) - 1
         return number, position - int(self._ends[number])
 
-    def record(self, position: int) -> Record:
+    def record(self, position: int) -> ParsedRecord:
         """The Example of an episode; the last ones are kept."""
         with self._lock:
             found = self._records.get(position)
@@ -258,7 +258,7 @@ class RldsEpisodes(SteppedEpisodes):
             number, row = self._shard_of(position)
             where = f"{self.name}/{self.shards[number].file} (episode {self.ids[position]})"
             data = self._file(number).read(row)
-            found = Record(parse_example(data, where), len(data), where, self._leaves)
+            found = ParsedRecord(parse_example(data, where), len(data), where, self._leaves)
             self._records[position] = found
             while len(self._records) > 1 and sum(each.size for each in self._records.values()) > _KEPT_BYTES:
                 self._records.popitem(last=False)
@@ -290,7 +290,9 @@ class RldsEpisodes(SteppedEpisodes):
         fps = self._fps or positive(static.get("fps"))
         return Parts(self.ids[position], record.steps, columns, static, meta, fps, place=record.where)
 
-    def _add(self, columns: dict[str, EpisodeColumn], position: int, record: Record, leaf: Leaf) -> None:
+    def _add(
+        self, columns: dict[str, EpisodeColumn], position: int, record: ParsedRecord, leaf: Leaf
+    ) -> None:
         if not record.is_there(leaf):
             return
         rows: Rows = ExampleRows(self, position, leaf, record)
@@ -310,7 +312,7 @@ class RldsEpisodes(SteppedEpisodes):
         return (RldsEpisodes, (self._place, self._splits, self._fps, self._last_row))
 
 
-class Record:
+class ParsedRecord:
     """One episode: its lists, and arrays made of them when they are asked for."""
 
     def __init__(self, lists: dict[str, Values], size: int, where: str, leaves: list[Leaf] | None) -> None:
@@ -414,7 +416,7 @@ class Record:
 class ExampleRows(Rows):
     """The rows of one feature of one episode."""
 
-    def __init__(self, episodes: RldsEpisodes, position: int, leaf: Leaf, record: Record) -> None:
+    def __init__(self, episodes: RldsEpisodes, position: int, leaf: Leaf, record: ParsedRecord) -> None:
         self._episodes, self._position, self._leaf = episodes, position, leaf
         self.count = record.steps
         if leaf.kind in ("image", "text", "unknown"):
