@@ -14,7 +14,7 @@ import json
 import os
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -27,7 +27,6 @@ import warpdata as wd
 from bench import measure
 from warpdata.bytekit.process.threads import map_in_threads
 from warpdata.catalog.access import Access, access_options
-from warpdata.catalog.build import growing
 from warpdata.catalog.build.builder import DatasetBuilder
 from warpdata.catalog.build.card import cards
 from warpdata.catalog.build.packing import PackedShard
@@ -50,7 +49,6 @@ from warpdata.formats.manifest.reader import parse_manifest
 from warpdata.formats.manifest.writer import pack_manifest, to_json
 from warpdata.ray.planning import plan_episodes
 from warpdata.settings import Settings
-from warpdata.stores.blobstore import BlobStore
 from warpdata.stores.digest import digest_file
 
 RTT_S = 0.02
@@ -248,41 +246,21 @@ def plan_for_ray(name: str, work: Path) -> None:
 def measured(proxy: Proxy, name: str, sizes: Sizes, work: Path, first: int) -> dict[str, Any]:
     """Each thing several times; every publish has recordings of its own and a cache of its own."""
     publishes, windows, opens, others, plans = [], [], [], [], []
-    held: list[float] = []
     for turn in range(sizes.rounds):
         paths = record(work / "new", first + turn * sizes.added, sizes.added)
         os.environ["WARP_CACHE_DIR"] = str(work / f"publisher-{first}-{turn}")
-        with timed_turns(held):
-            publishes.append(cost(proxy, lambda paths=paths: publish_ten(paths, name)))
+        publishes.append(cost(proxy, lambda paths=paths: publish_ten(paths, name)))
         opens.append(cost(proxy, lambda: open_only(name, work)))
         place = (turn * 7919 + sizes.episodes // 2) % sizes.episodes
         windows.append(cost(proxy, lambda place=place: first_window(name, work, place)))
         others.append(next_window(proxy, name, work, place))
         plans.append(cost(proxy, lambda: plan_for_ray(name, work)))
     return {
-        "publish ten": {**best(publishes), "turn_seconds": round(min(held), 3)},
+        # Publishers that are overtaken start again: what they wait for is a whole publish.
+        "publish ten": {**best(publishes), "turn_seconds": best(publishes)["seconds"]},
         "open": best(opens), "open, first window": best(windows), "a window of another episode": best(others),
         "plan of all episodes for Ray": best(plans),
     }  # fmt: skip
-
-
-@contextlib.contextmanager
-def timed_turns(held: list[float]) -> Iterator[None]:
-    """Inside, how long each turn to go on from the newest version is held, the giving back included."""
-    whole = growing.turn
-
-    @contextlib.contextmanager
-    def timed(store: BlobStore, key: str) -> Iterator[None]:
-        began = time.monotonic()
-        with whole(store, key):
-            yield
-        held.append(time.monotonic() - began)
-
-    growing.turn = timed
-    try:
-        yield
-    finally:
-        growing.turn = whole
 
 
 def asked(proxy: Proxy, name: str, work: Path) -> dict[str, Any]:

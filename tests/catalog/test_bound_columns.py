@@ -64,7 +64,7 @@ def test_names_that_are_misspelt(
 
 def test_names_of_parts(tmp_path: Path, picture_folder: Path) -> None:
     with pytest.raises(ValueError, match="not to one version of it"):
-        wd.DatasetBuilder("ws/x@latest", catalog=tmp_path / "cat")
+        wd.DatasetBuilder("ws/x@best", catalog=tmp_path / "cat")
     with wd.DatasetBuilder("ws/x", catalog=tmp_path / "cat") as builder:
         builder.add_table("main", {"x": [1]})
         for name in ("", "../x", "a b", "é"):

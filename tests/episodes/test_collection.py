@@ -90,7 +90,7 @@ def test_concatenation_and_map(any_episodes: Episodes, episodes: wd.LocalDataset
     assert doubled[1].steps.observations["double"].data[:, 1].tolist() == [2 * k for k in range(6)]
     assert doubled.ids == joined.ids
     assert pickle.loads(pickle.dumps(doubled))[3]["double"].values()[2, 1] == 4
-    with pytest.raises(ValueError, match="one row for each of the 5 steps"):
+    with pytest.raises(ValueError, match="one row for each of 5 steps"):
         joined.map(lambda episode: {"x": np.zeros(3)})[0]
 
 

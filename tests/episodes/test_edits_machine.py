@@ -63,6 +63,8 @@ def of(model: Model, name: str) -> Shown:
 
 def trimmed(shown: Shown, start: int | None, end: int | None) -> Shown:
     kept = [r for r in shown.records if (start is None or r[0] >= start) and (end is None or r[0] < end)]
+    if not kept and shown.records:
+        raise Impossible  # a part without any record
     return replace(shown, records=tuple(kept))
 
 

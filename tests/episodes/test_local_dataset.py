@@ -219,7 +219,7 @@ def test_every_rule_is_found(tmp_path: Path) -> None:
             writer.append("jitter", float(i), ts_ns + int(rng.integers(0, 9_000_000)))
             writer.append("nan", float("nan") if i == 7 else float(i), ts_ns)
             writer.append("constant", np.array([1.0, i]), ts_ns)
-            writer.append("cam", np.full((16, 16, 3), 100 if i > 20 else 4 * i, np.uint8), i * 100_000_000)
+            writer.append("cam", np.full((16, 16, 3), 100 if i > 3 else 4 * i, np.uint8), ts_ns)
     assert rules(writer.path) == {
         "gap": "gap", "jitter": "jitter", "nan": "nan", "constant-channel": "constant",
         "frozen-camera": "cam", "no-actions": None,

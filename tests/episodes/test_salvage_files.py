@@ -179,7 +179,7 @@ def test_an_output_is_used_or_refused(tmp_path: Path, capsys: pytest.CaptureFixt
     with pytest.raises(ValueError, match="takes no output"):
         wd.salvage(tmp_path / "ep", tmp_path / "elsewhere")
     assert main(["salvage", str(tmp_path / "ep"), "--output", str(tmp_path / "elsewhere")]) == 2
-    assert "--output goes with a file" in capsys.readouterr().err
+    assert "--output takes a file" in capsys.readouterr().err
     writer.abort()
 
 

@@ -155,7 +155,7 @@ def test_an_unfinished_stream_gives_its_complete_flushes(tmp_path: Path) -> None
     del data["action/joint"]
     partial = tmp_path / "py.wshard.partial"
     partial.write_bytes(bytes(reserved()) + flushes({k: v[:960] for k, v in data.items()}, 64) + b"torn")
-    with pytest.raises(CorruptLayoutError, match="does not say") as caught:
+    with pytest.raises(CorruptLayoutError, match="has no description") as caught:
         wd.salvage(partial)
     assert "channels" in caught.value.hint
     receipt = wd.salvage(partial, channels=CHANNELS, flush_interval=64)

@@ -57,7 +57,7 @@ MISUSES: dict[str, tuple[Callable[[], object], type[Exception], str]] = {
     "one reward of two": (lambda: episode().steps_at(clock="joints").rewards, KeyError, "2 signals are a reward"),
     "steps on a clock that is gone": (
         lambda: Episode(MemorySource({"x": signal([1.0])}, step_clock=StepClock("ticks", "same"))).steps.length,
-        NoStepsError, "no signal and no clock",
+        NoStepsError, "not a signal or clock",
     ),
 }  # fmt: skip
 

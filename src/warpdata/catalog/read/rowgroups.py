@@ -206,8 +206,21 @@ class ShardFile:
     def read(self, group: int, columns: Sequence[str] | None, fetched: Fetched) -> pa.Table:
         """A whole group."""
         with self._opened(fetched) as file:
-            numbers = list(self._groups[group][0])
-            return file.read_row_groups(numbers, columns=_listed(columns), use_threads=False)
+            tables = [
+                file.read_row_groups(numbers, columns=_listed(columns), use_threads=False)
+                for numbers in self._decoded_together(group)
+            ]
+            return tables[0] if len(tables) == 1 else pa.concat_tables(tables)
+
+    def _decoded_together(self, group: int) -> list[list[int]]:
+        """Row groups of the file that Arrow can decode in one call: it cannot join those of nested columns."""
+        numbers = list(self._groups[group][0])
+        return [[number] for number in numbers] if self._has_nested else [numbers]
+
+    @cached_property
+    def _has_nested(self) -> bool:
+        types = [field.type for field in self.metadata.schema.to_arrow_schema()]
+        return any(pa.types.is_nested(getattr(kind, "storage_type", kind)) for kind in types)
 
     def is_worth_paging(self, group: int, columns: Sequence[str] | None, rows: int) -> bool:
         """Whether the first `rows` rows of a group should be read page by page instead of fetching all of it."""
@@ -222,8 +235,7 @@ class ShardFile:
         batches: list[pa.RecordBatch] = []
         try:
             file = _parquet(source, self.metadata, _LAZY_BUFFER_BYTES)
-            numbers = list(self._groups[group][0])
-            steps = file.iter_batches(rows, row_groups=numbers, columns=_listed(columns), use_threads=False)
+            steps = self._iter_batches(file, group, columns, rows)
             while (
                 sum(batch.num_rows for batch in batches) < rows and (batch := next(steps, None)) is not None
             ):
@@ -236,7 +248,12 @@ class ShardFile:
     def stream(self, group: int, columns: Sequence[str] | None, rows: int) -> Iterator[pa.RecordBatch]:
         """A group in batches of at most `rows` rows, decoded as they are requested."""
         with self._opened(self.fetch(group, columns)) as file:
-            numbers = list(self._groups[group][0])
+            yield from self._iter_batches(file, group, columns, rows)
+
+    def _iter_batches(
+        self, file: pq.ParquetFile, group: int, columns: Sequence[str] | None, rows: int
+    ) -> Iterator[pa.RecordBatch]:
+        for numbers in self._decoded_together(group):
             yield from file.iter_batches(
                 rows, row_groups=numbers, columns=_listed(columns), use_threads=False
             )

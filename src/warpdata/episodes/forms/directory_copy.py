@@ -75,7 +75,7 @@ def write_directory(
     if reencode:
         video = video or VideoOptions()
     with map_os_errors(directory):
-        os.makedirs(os.path.dirname(directory), exist_ok=True)
+        Path(directory).parent.mkdir(parents=True, exist_ok=True)
     with commit_folder(directory, durable=durable, replace=overwrite) as folder:
         copy = _Copy(folder, video, reencode=reencode)
         copy.add_all(dict(episode.signals))

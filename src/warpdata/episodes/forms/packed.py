@@ -560,5 +560,9 @@ def unpack_episode(
     target = Path(directory)
     if overwrite and target.exists() and not (target / layout.META_FILE).is_file():
         raise ConflictError("what is there is no episode directory", path=target, hint="Choose another name.")
+    for name in shard.names:  # frames have checksums of their own, the container around them has not
+        block = shard.block(name)
+        if block.codec == "none":
+            shard.check_block(block)
     write_directory(Episode(episode), target, overwrite=overwrite)
     return target

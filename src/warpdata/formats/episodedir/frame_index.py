@@ -161,7 +161,7 @@ def _own_index(
     if len(offset) and (offset.min() < 0 or size.min() < 1 or size.max() > layout.MAX_PACKET_BYTES):
         raise CorruptLayoutError("frames of impossible size", path=path)
     if len(offset) and (offset > video_bytes - size).any():  # a sum could be more than the type holds
-        raise CorruptLayoutError("frames lie past the end of the video", path=path)
+        raise CorruptLayoutError("frames are past the end of the video", path=path)
     if len(offset) and not keyframe[0]:
         raise CorruptLayoutError("the video does not begin with a keyframe", path=path)
     return FrameIndex(description, stamps, shape, stream, keyframe, offset, size, sums, video_bytes, fps)

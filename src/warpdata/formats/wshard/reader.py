@@ -299,11 +299,11 @@ class ShardReader:
         if pieces is not None:
             return
         try:
-            self._check_unread(block)
+            self.check_block(block)
         except FormatError:
             if not self._drop_cached(block):
                 raise
-            self._check_unread(block)
+            self.check_block(block)
 
     def _range(self, block: Block, row: int, start: int, end: int) -> memoryview:
         try:
@@ -340,7 +340,7 @@ class ShardReader:
         if pieces is None:
             if self._verify != "window" and not self._is_local and block.raw_size <= KEPT.max_bytes:
                 return self._window_of_whole(block, start, end)
-            self._check_unread(block)
+            self.check_block(block)
             return self._stored(block, start, end)
         low, high = pieces.span(start, end, row, block.raw_size)
         data = self._stored(block, low, high)
@@ -466,8 +466,8 @@ class ShardReader:
         except FormatError as error:
             raise type(error)(error.message, block=block.name, path=self.path) from None
 
-    def _check_unread(self, block: Block) -> None:
-        """Hold a large raw block against its checksum, a part at a time, once per reader."""
+    def check_block(self, block: Block) -> None:
+        """Compare a raw block with its checksum, in parts of bounded size; ChecksumError if it differs."""
         if self._verify == "window":
             return
         checksum = 0
