@@ -967,7 +967,9 @@ def test_a_trainer_that_sets_epochs_through_the_sampler_resumes_exactly(kind, st
 
     def train(loader, first_epoch: int, first_batch: int, most: int) -> list[list[int]]:
         seen: list[list[int]] = []
+        batches = None
         for epoch in range(first_epoch, 3):
+            del batches  # a worker of the last epoch that starts late would count as one of this epoch
             loader.sampler.set_epoch(epoch)
             batches = iter(loader)
             for _ in range(first_batch if epoch == first_epoch else 0, 3):
