@@ -414,6 +414,7 @@ const SCENARIOS = {
     await page.evaluate(() => (window.warpdata.time_ns = "1760000000600000000"));
     await page.keyboard.press("[");
     await page.evaluate(() => (window.warpdata.time_ns = "1760000001500000000"));
+    await settled(page); // frames requested before a trim may be past its end
     await page.keyboard.press("x");
     await untilShorter(page, 2000);
     await untilTogether("1760000001500000000");
