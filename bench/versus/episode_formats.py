@@ -244,7 +244,7 @@ def ratios(found: dict[str, Any]) -> dict[str, dict[str, Any]]:
         "save raw: speed / h5py contiguous": (save["h5py"] / save["warpdata"], ">=", 1.0),
         "read everything raw: speed / npz": (read["npz"] / read["warpdata"], ">=", 2.0),
         "read everything raw: speed / h5py": (read["h5py"] / read["warpdata"], ">=", 1.0),
-        "load_wshard and read one block: time / npz": (block["load_wshard"] / block["npz"], "<=", 0.6),
+        "load_wshard and read one block: time / npz": (block["load_wshard"] / block["npz"], "<=", 0.5),
         "load_wshard and read one block: time / h5py": (block["load_wshard"] / block["h5py"], "<=", 1 / 3),
         "open_episode and read one block: time / npz": (block["open_episode"] / block["npz"], "<=", 0.8),
         "open_episode and read one block: time / h5py": (block["open_episode"] / block["h5py"], "<=", 0.4),
