@@ -394,7 +394,7 @@ def test_a_recorder_in_use_by_a_thread_of_the_parent_does_not_hang_the_child(tmp
 class Told:
     def __init__(self) -> None:
         self.times = 0
-        forks.tell_in_child(self)
+        forks.run_in_child(self.in_child)
 
     def in_child(self) -> None:
         self.times += 1

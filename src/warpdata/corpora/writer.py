@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from warpdata.bytekit.dtype import dtype_named
 from warpdata.bytekit.io.commit import map_os_errors, remove_temps_of
-from warpdata.bytekit.process.forks import tell_in_child
+from warpdata.bytekit.process.forks import run_in_child
 from warpdata.bytekit.process.locks import FileLock
 from warpdata.corpora.batch import Rows
 from warpdata.corpora.open_shard import (
@@ -175,7 +175,7 @@ class CorpusWriter:
         self._is_open = True
         self._is_of_parent = False
         self._is_stopped = False
-        tell_in_child(self)
+        run_in_child(self.in_child)
         for name in (layout.CORPUS_JSON, layout.ROWS_PARQUET):
             remove_temps_of(folder / name)
         self._adopt_finished()

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from warpdata.bytekit.io.ranges import FarRangeReader, RangeReader
-from warpdata.bytekit.process.forks import tell_in_child
+from warpdata.bytekit.process.forks import run_in_child
 from warpdata.errors import BlobNotFoundError
 from warpdata.stores.blobstore import BlobInfo, BlobStore, blob_name
 from warpdata.stores.cache.blobs import BlobAddress, BlobReader
@@ -27,7 +27,7 @@ class StoreFolder:
         self._connect = connect
         self._open_cache = open_cache
         self._opened: BlobStore | None = None
-        tell_in_child(self)
+        run_in_child(self.in_child)
 
     @property
     def store(self) -> BlobStore:

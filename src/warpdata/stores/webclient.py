@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from warpdata.bytekit.process.forks import tell_in_child
+from warpdata.bytekit.process.forks import run_in_child
 from warpdata.bytekit.process.threads import call_with_timeout
 from warpdata.errors import (
     AuthenticationError,
@@ -123,7 +123,7 @@ class WebClient:
         self._connections = connections
         self._proxies = proxies or Proxies()
         self.in_child()
-        tell_in_child(self)
+        run_in_child(self.in_child)
 
     def in_child(self) -> None:
         """Begin anew: a forked child must not use its parent's connections."""

@@ -13,7 +13,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Iterator
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, TypeVar
 
 T = TypeVar("T")
 
@@ -76,18 +76,6 @@ def run_in_child(method: Callable[[], None]) -> None:
     the thread that holds it does not exist in the child.
     """
     _hooks[method.__self__] = method.__name__  # type: ignore[attr-defined]
-
-
-class Inherited(Protocol):
-    """An object with a method to run in forked children."""
-
-    def in_child(self) -> None:
-        """Renew or close what a child must not share."""
-
-
-def tell_in_child(thing: Inherited) -> None:
-    """Call `thing.in_child()` in every child; prefer `PerProcess` and `run_in_child`."""
-    run_in_child(thing.in_child)
 
 
 @contextlib.contextmanager

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from warpdata.bytekit.io.commit import make_folders, write_file
 from warpdata.bytekit.jsontext import dump_json, plain_json
-from warpdata.bytekit.process.forks import tell_in_child
+from warpdata.bytekit.process.forks import run_in_child
 from warpdata.bytekit.process.threads import map_in_threads
 from warpdata.catalog.access import (
     Access,
@@ -155,7 +155,7 @@ class DatasetBuilder:
         self._rows: dict[str, list[dict[str, Any]]] = {}
         self._places = 0
         self._is_ours = True
-        tell_in_child(self)
+        run_in_child(self.in_child)
 
     def in_child(self) -> None:
         """In a forked child: what is staged belongs to the process that made the builder, and so does publishing it."""

@@ -16,7 +16,7 @@ from warpdata.bytekit.dtype import dtype_of
 from warpdata.bytekit.io.commit import commit_file, map_os_errors
 from warpdata.bytekit.io.folders import RangeFile
 from warpdata.bytekit.io.ranges import RangeReader
-from warpdata.bytekit.process.forks import tell_in_child
+from warpdata.bytekit.process.forks import run_in_child
 from warpdata.convert.kept_values import packed, unpacked
 from warpdata.convert.stepped import Rows
 from warpdata.errors import (
@@ -84,7 +84,7 @@ class Hdf5File:
         self._arrays: dict[str, Any] = {}
         """The arrays of the last group whose contents were asked for: whoever asks opens them next."""
         self._check_magic()
-        tell_in_child(self)
+        run_in_child(self.in_child)
 
     def in_child(self) -> None:
         """In a forked child: the handle is the parent's, so it is left alone and opened anew."""

@@ -9,7 +9,7 @@ from typing import Any
 
 from warpdata.bytekit.io.ranges import RangeReader
 from warpdata.bytekit.lazy import cached_property
-from warpdata.bytekit.process.forks import tell_in_child
+from warpdata.bytekit.process.forks import run_in_child
 from warpdata.convert.place import Place
 from warpdata.errors import BadMagicError, CorruptLayoutError, LimitExceededError
 from warpdata.formats.tarshard.reader import scan_members
@@ -43,7 +43,7 @@ class Shards:
     def __init__(self, place: Place, names: Sequence[str]) -> None:
         self.place, self.names = place, list(names)
         self._open: dict[int, RangeReader] = {}
-        tell_in_child(self)
+        run_in_child(self.in_child)
 
     def in_child(self) -> None:
         """In a forked child: the files are opened anew."""

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from warpdata.bytekit.dtype import dtype_of
 from warpdata.bytekit.io.folders import RangeFile
 from warpdata.bytekit.jsontext import parse_json_object
-from warpdata.bytekit.process.forks import tell_in_child
+from warpdata.bytekit.process.forks import run_in_child
 from warpdata.convert.place import Place, check_inside
 from warpdata.convert.stepped import Rows
 from warpdata.convert.zarr.codecs import decode
@@ -50,7 +50,7 @@ class ZarrStore:
     def __init__(self, place: Place) -> None:
         self.place = place
         self._zip: zipfile.ZipFile | None = None
-        tell_in_child(self)
+        run_in_child(self.in_child)
 
     def in_child(self) -> None:
         """In a forked child: the archive is opened anew, its position is the parent's."""

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from warpdata.bytekit.arrays import as_array
 from warpdata.bytekit.dtype import dtype_of
 from warpdata.bytekit.io.commit import map_os_errors, remove_temps_of, writable_path
-from warpdata.bytekit.process.forks import tell_in_child
+from warpdata.bytekit.process.forks import run_in_child
 from warpdata.episodes.record.step_journal import (
     GIVEN_DONE,
     GIVEN_REWARD,
@@ -109,7 +109,7 @@ class WShardStreamWriter:
         self._state = "new"
         self._last_ts_ns: int | None = None
         self._is_timed: bool | None = True if self._timebase.type == "timestamps_ns" else None
-        tell_in_child(self)
+        run_in_child(self.in_child)
 
     def in_child(self) -> None:
         """In a forked child: the recording goes on in the process that began it."""

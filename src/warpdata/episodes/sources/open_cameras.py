@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from warpdata.bytekit.process import system
 from warpdata.bytekit.process.block_cache import KEPT
-from warpdata.bytekit.process.forks import tell_in_child
+from warpdata.bytekit.process.forks import run_in_child
 from warpdata.bytekit.process.locks import ThreadLock
 from warpdata.formats.episodedir.frame_index import FrameIndex
 from warpdata.formats.episodedir.frame_reader import FrameReader
@@ -51,7 +51,7 @@ class OpenCameras:
         self.frame_bytes = frame_bytes
         self._keys = itertools.count()
         self._begin()
-        tell_in_child(self)
+        run_in_child(self.in_child)
 
     def in_child(self) -> None:
         """A forked child has decoders of its own."""

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from warpdata.bytekit.process.forks import tell_in_child
+from warpdata.bytekit.process.forks import run_in_child
 from warpdata.errors import CorruptLayoutError, LimitExceededError, MissingExtraError
 from warpdata.formats.rvf.segments.graph import Adjacency
 
@@ -75,7 +75,7 @@ class _Workers:
         """The library, whose threads a child is told about from now on."""
         if self.library is None:
             self.library = library
-            tell_in_child(self)
+            run_in_child(self.in_child)
         return library
 
     def in_child(self) -> None:

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from warpdata.bytekit.checksum import RunningSha256, crc32c, sha256_hex
 from warpdata.bytekit.io.ranges import MmapRangeReader, Range, Span, check_range, coalesce
 from warpdata.bytekit.process import locks
-from warpdata.bytekit.process.forks import OwnProcess, tell_in_child
+from warpdata.bytekit.process.forks import OwnProcess, run_in_child
 from warpdata.errors import BlobChangedError, BlobNotFoundError, ChecksumError, OfflineError, StoreError
 from warpdata.stores.blobstore import BlobInfo, BlobStore, is_strong
 from warpdata.stores.cache import layout
@@ -107,7 +107,7 @@ class BlobReader:
         self._cache_name = address.cache_name
         self._sums = sums
         self._start()
-        tell_in_child(self)
+        run_in_child(self.in_child)
 
     def _start(self) -> None:
         """Fresh state: what the threads of a parent were fetching, no thread of a forked child is."""

@@ -15,7 +15,7 @@ from pathlib import Path
 from warpdata.bytekit.align import align_up
 from warpdata.bytekit.io import commit
 from warpdata.bytekit.process import locks, system
-from warpdata.bytekit.process.forks import tell_in_child
+from warpdata.bytekit.process.forks import run_in_child
 from warpdata.errors import PermissionError_, StoreError, UnavailableError
 from warpdata.stores.cache import layout
 from warpdata.stores.cache.pagefile import PageFile, open_shared
@@ -71,7 +71,7 @@ class PageCache:
         self.limit_bytes = limit_bytes
         self._has_complained = False
         self._start()
-        tell_in_child(self)
+        run_in_child(self.in_child)
 
     @property
     def _blobs(self) -> Path:

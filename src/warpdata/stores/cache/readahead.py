@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from warpdata.bytekit.process import system
-from warpdata.bytekit.process.forks import tell_in_child
+from warpdata.bytekit.process.forks import run_in_child
 from warpdata.bytekit.process.threads import ThreadPool
 
 CORES = max(2, min(8, system.usable_cores()))
@@ -67,7 +67,7 @@ class ReadAhead(Generic[T, F, R]):
         self._is_begun = True
         self._fetchers = ThreadPool(max(1, self._depth - 1), "warp-fetch")
         self._workers = ThreadPool(self._cores, "warp-work")
-        tell_in_child(self)
+        run_in_child(self.in_child)
         if workers > 0:
             self._submit()
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from itertools import accumulate
 
 from warpdata.bytekit.io.ranges import Range
-from warpdata.bytekit.process.forks import tell_in_child
+from warpdata.bytekit.process.forks import run_in_child
 from warpdata.bytekit.process.locks import ThreadLock
 from warpdata.bytekit.process.threads import ThreadPool
 from warpdata.errors import WarpError
@@ -42,7 +42,7 @@ class SequentialReads:
         self._lock = ThreadLock()
         self._threads = ThreadPool(_WORKERS, "warp-follow")
         self._start()
-        tell_in_child(self)
+        run_in_child(self.in_child)
 
     def _start(self) -> None:
         """Fresh state: a forked child has none of its parent's threads."""

@@ -6,7 +6,7 @@ import logging
 import threading
 from collections.abc import Iterable
 
-from warpdata.bytekit.process.forks import tell_in_child
+from warpdata.bytekit.process.forks import run_in_child
 from warpdata.bytekit.process.threads import QueueThread
 from warpdata.errors import WarpError
 from warpdata.stores.cache.blobs import BlobReader
@@ -22,7 +22,7 @@ class WholeBlobFetcher:
     def __init__(self, cache: PageCache) -> None:
         self._cache = cache
         self._start()
-        tell_in_child(self)
+        run_in_child(self.in_child)
 
     def _start(self) -> None:
         self._asked: set[str] = set()
