@@ -967,9 +967,7 @@ def test_a_trainer_that_sets_epochs_through_the_sampler_resumes_exactly(kind, st
 
     def train(loader, first_epoch: int, first_batch: int, most: int) -> list[list[int]]:
         seen: list[list[int]] = []
-        batches = None
         for epoch in range(first_epoch, 3):
-            del batches  # a worker of the last epoch that starts late would count as one of this epoch
             loader.sampler.set_epoch(epoch)
             batches = iter(loader)
             for _ in range(first_batch if epoch == first_epoch else 0, 3):
@@ -986,3 +984,21 @@ def test_a_trainer_that_sets_epochs_through_the_sampler_resumes_exactly(kind, st
     if batch:
         second.load_state_dict(first.state_dict())
     assert seen + train(second, epoch, batch, 9) == whole
+
+
+def test_a_worker_that_starts_after_the_next_epoch_was_set_is_not_counted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    pytest.importorskip("torch")
+    from copy import copy
+    from types import SimpleNamespace
+
+    from warpdata.corpora import torch as adapter
+
+    passes = adapter.Passes((0, 0))
+    late = copy(passes)  # what a forked worker has: the same shared memory
+    passes.restart((1, 0))
+    monkeypatch.setattr(adapter, "worker_info", lambda: SimpleNamespace(id=1, num_workers=2, seed=8))
+    late.begin()
+    monkeypatch.setattr(adapter, "worker_info", lambda: SimpleNamespace(id=0, num_workers=2, seed=20))
+    assert copy(passes).begin() == 0

@@ -51,7 +51,7 @@ class Passes:
         """The next pass is number 0, and begins at `start`."""
         number = self.start_number + 1
         self._board.zero_()
-        self._board[_START] = number
+        self._board[_START] = self._known_start = number
         self.move_start(start)
 
     def move_start(self, start: Sequence[int]) -> None:
@@ -86,8 +86,10 @@ class Passes:
     def begin(self) -> int:
         """Begin a pass and return its number."""
         number, key = self._next()
-        self._board[_LAST] = key << _COUNT_BITS | number + 1
         info = worker_info()
+        if info is not None and not self._turn and self._known_start != self.start_number:
+            return number  # a worker of an iteration that was dropped before the restart: nothing reads its batches
+        self._board[_LAST] = key << _COUNT_BITS | number + 1
         self._board[_BY_WORKERS] = int(info is not None)
         if info is not None:
             self._board[self._slot(info)] = number + 1
