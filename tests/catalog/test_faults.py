@@ -25,7 +25,7 @@ from tests.published import publish_demo, rows
 from tests.servers import BUCKET, SECRET, Proxy, S3Server, s3_store
 from tests.sweeps import SOAK
 from warpdata.errors import BlobNotFoundError, ChecksumError, ConflictError, StoreError, WarpError
-from warpdata.formats.manifest.reader import parse_manifest
+from warpdata.formats.manifest.codec import parse_manifest
 from warpdata.stores.address import StoreOptions, open_store
 from warpdata.stores.reliable import RetryPolicy
 

@@ -19,8 +19,7 @@ from tests.servers import run_http
 from warpdata.bytekit.io.commit import TEMP_MARK
 from warpdata.catalog.access import Access, Catalog, access_options
 from warpdata.catalog.manage import history, remotegc
-from warpdata.catalog.manage.copying import copy_dataset
-from warpdata.catalog.manage.mending import mend_version
+from warpdata.catalog.manage.copies import copy_dataset, mend_version
 from warpdata.catalog.names import parse_name
 from warpdata.catalog.publish import roster
 from warpdata.catalog.read.rowgroups import schema_fields, schema_to_base64
@@ -36,7 +35,7 @@ from warpdata.errors import (
     StoreError,
     WriterClosedError,
 )
-from warpdata.formats.manifest.canonical import version_hash
+from warpdata.formats.manifest.model import version_hash
 from warpdata.settings import Settings
 from warpdata.stores.memory import MemoryStore
 

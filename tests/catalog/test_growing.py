@@ -24,11 +24,15 @@ from tests.sweeps import SOAK
 from warpdata.catalog.access import Access, access_options
 from warpdata.catalog.build import builder, growing
 from warpdata.catalog.manage import expiry
-from warpdata.catalog.manage.copying import copy_dataset
-from warpdata.catalog.manage.expiry import expire_versions
-from warpdata.catalog.manage.history import delete_tag, list_datasets, list_versions, tag_version
-from warpdata.catalog.manage.mending import mend_version
-from warpdata.catalog.manage.remotegc import collect
+from warpdata.catalog.manage.collect import collect
+from warpdata.catalog.manage.copies import copy_dataset, mend_version
+from warpdata.catalog.manage.versions import (
+    delete_tag,
+    expire_versions,
+    list_datasets,
+    list_versions,
+    tag_version,
+)
 from warpdata.catalog.names import parse_name
 from warpdata.catalog.publish import publish, roster
 from warpdata.errors import (

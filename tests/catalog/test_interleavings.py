@@ -17,9 +17,8 @@ from tests.sweeps import SOAK
 from warpdata.bytekit.checksum import sha256_hex
 from warpdata.catalog.access import AccessOptions, Catalog
 from warpdata.catalog.manage import expiry, remotegc
-from warpdata.catalog.manage.copying import copy_dataset
-from warpdata.catalog.manage.history import tag_version
-from warpdata.catalog.manage.mending import mend_version
+from warpdata.catalog.manage.copies import copy_dataset, mend_version
+from warpdata.catalog.manage.versions import tag_version
 from warpdata.catalog.names import parse_name
 from warpdata.catalog.publish import claims, pointer, publish
 from warpdata.catalog.publish.pointer import read_pointer
@@ -32,9 +31,8 @@ from warpdata.errors import (
     PointerMovedError,
     WarpError,
 )
+from warpdata.formats.manifest.codec import pack_manifest, parse_manifest
 from warpdata.formats.manifest.model import ArtifactPart, BlobRef, Manifest, blob_key
-from warpdata.formats.manifest.reader import parse_manifest
-from warpdata.formats.manifest.writer import pack_manifest
 from warpdata.stores.memory import MemoryStore
 from warpdata.stores.reliable import ReliableStore, RetryPolicy
 

@@ -135,7 +135,7 @@ def test_a_footer_that_changes_under_the_hash_is_noticed(tmp_path: Path) -> None
     """Counts come out of the very bytes that were hashed, never out of what is there a moment later."""
     import pyarrow.parquet as pq
 
-    from warpdata.catalog.build.sources import parquet_facts
+    from warpdata.catalog.build.tables import parquet_facts
     from warpdata.stores.digest import DigestedFile, digest_file
 
     source = tmp_path / "a.parquet"

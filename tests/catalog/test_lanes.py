@@ -11,9 +11,9 @@ import pytest
 
 import warpdata as wd
 from tests.catalog.test_trust import new_key
-from warpdata.catalog.build.adding import publish_files
-from warpdata.catalog.lanes.lane import LaneAbout, LanePlace
+from warpdata.catalog.build.extend import publish_files
 from warpdata.catalog.publish.publish import PublishOptions
+from warpdata.catalog.read.lanes import LaneAbout, LanePlace
 from warpdata.errors import ConflictError, CorruptLayoutError, DatasetError, WarpError
 from warpdata.formats.manifest.model import LANE_KIND
 

@@ -20,8 +20,8 @@ from warpdata.bytekit.io.commit import map_os_errors
 from warpdata.bytekit.process.locks import FileLock
 from warpdata.catalog.access import access_options
 from warpdata.catalog.build import outbox
-from warpdata.catalog.build.sources import ParquetOptions
 from warpdata.catalog.build.staging import Staging
+from warpdata.catalog.build.tables import ParquetOptions
 from warpdata.errors import NoLocksError, OutOfSpaceError, StoreError
 from warpdata.formats.tarshard.writer import PackOptions
 from warpdata.settings import Settings

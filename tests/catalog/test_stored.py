@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 import warpdata as wd
 from tests.ray.sets import blobs, latest, made, publish_arm
 from tests.sweeps import enough_examples
-from warpdata.catalog.build.stored import EpisodeStore, StoredEpisode, agreed, packed_bytes
+from warpdata.catalog.build.episodes import EpisodeStore, StoredEpisode, agreed, packed_bytes
 from warpdata.errors import ConflictError, DatasetError, FormatError
 
 

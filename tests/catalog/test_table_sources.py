@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 
 import warpdata as wd
 from warpdata.catalog.build import rowsources
-from warpdata.catalog.build.sources import ParquetOptions, write_shards
+from warpdata.catalog.build.tables import ParquetOptions, write_shards
 from warpdata.cli.main import main
 from warpdata.errors import DatasetError
 

@@ -15,7 +15,7 @@ import warpdata as wd
 from tests.published import rows
 from tests.servers import run_http
 from warpdata.catalog.access import Access, access_options
-from warpdata.catalog.manage.history import list_datasets
+from warpdata.catalog.manage.versions import list_datasets
 from warpdata.catalog.names import parse_name
 from warpdata.catalog.publish.pointer import pack_pointer, unpack_pointer
 from warpdata.catalog.publish.signing import private_key, signature_file

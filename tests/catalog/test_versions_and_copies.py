@@ -16,11 +16,9 @@ from tests.published import publish_demo, rows
 from tests.servers import S3Server, run_http, s3_store
 from warpdata.bytekit.io.commit import TEMP_MARK
 from warpdata.catalog.access import Access, AccessOptions, access_options
-from warpdata.catalog.manage.copying import copy_dataset
-from warpdata.catalog.manage.expiry import delete_versions, expire_versions
-from warpdata.catalog.manage.history import list_tags, set_tag
-from warpdata.catalog.manage.mending import mend_version
-from warpdata.catalog.manage.remotegc import collect
+from warpdata.catalog.manage.collect import collect
+from warpdata.catalog.manage.copies import copy_dataset, mend_version
+from warpdata.catalog.manage.versions import delete_versions, expire_versions, list_tags, set_tag
 from warpdata.catalog.names import parse_duration, parse_name
 from warpdata.catalog.read.resolve import Resolver
 from warpdata.errors import (

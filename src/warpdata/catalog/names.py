@@ -42,7 +42,7 @@ class DatasetName:
         return f"{self.folder}versions/{version}{suffix}"
 
     @property
-    def roster_key(self) -> str:
+    def list_key(self) -> str:
         """The list of versions and tags."""
         return f"{self.folder}versions.json"
 

@@ -16,11 +16,19 @@ from numpy.typing import NDArray
 from warpdata.bytekit.lazy import cached_property
 from warpdata.bytekit.process.locks import ThreadLock
 from warpdata.bytekit.process.threads import map_in_threads
-from warpdata.catalog.read.refarray import RefType, bound_batch, bound_dict, python_values, recipe_of
-from warpdata.catalog.read.rowfilter import RowFilter
-from warpdata.catalog.read.rowgroups import ShardFile, schema_from_base64
-from warpdata.errors import DatasetError, TooLargeError, nearest, require_kind, suggests
-from warpdata.formats.manifest.guide import Guide, ShardGuide
+from warpdata.catalog.read.columns import RefType, bound_batch, bound_dict, python_values, recipe_of
+from warpdata.catalog.read.rowgroups import RowFilter, ShardFile, schema_from_base64
+from warpdata.errors import (
+    DatasetError,
+    FormatError,
+    ManifestCorruptedError,
+    StoreError,
+    TooLargeError,
+    nearest,
+    require_kind,
+    suggests,
+)
+from warpdata.formats.manifest.layout import Guide, ShardGuide
 from warpdata.formats.manifest.model import TablePart
 from warpdata.ordering.state import checked_integer
 from warpdata.ordering.tail import Tail
@@ -132,6 +140,16 @@ class TableFiles:
         for number, shard in enumerate(self.part.shards):
             if shard.row_count > _DENSE_ROWS * shard.byte_size:
                 _ = self.file(number).metadata
+
+    def mismatches(self) -> list[str]:
+        """Errors of shards whose footer has other rows or another schema than the manifest."""
+        errors = []
+        for number in range(len(self.part.shards)):
+            try:
+                _ = self.file(number).metadata
+            except (FormatError, StoreError, ManifestCorruptedError) as error:
+                errors.append(str(error))
+        return errors
 
     def first_row(self, shard: int, group: int) -> int:
         """The row of the table a row group begins with."""
@@ -293,7 +311,7 @@ class Table:
         `shuffle` gives every row once per epoch in an order that follows from `seed` and `epoch` alone: True mixes
         blocks of rows, "full" single rows (which reads a row group for each). Its state fits any number of ranks.
         """
-        own = share_asked_for(shard, rank, world)
+        own = chosen_share(shard, rank, world)
         request = StreamRequest(batch_size, own, limit, prefetch, tail, shuffle, seed, epoch)
         return self.dataset.open_stream(self._of(columns), request, bound=True)
 
@@ -314,7 +332,7 @@ class Table:
         epoch: int = 0,
     ) -> ChangedStream[dict[str, list[Any]]]:
         """The same batches as dictionaries of lists; bound columns are lists of references."""
-        own = share_asked_for(shard, rank, world)
+        own = chosen_share(shard, rank, world)
         request = StreamRequest(batch_size, own, limit, prefetch, tail, shuffle, seed, epoch)
         view = self._of(columns)
         types = view.ref_types()
@@ -344,7 +362,7 @@ class Table:
         `shuffle` as in `batches`: the first iteration gives `epoch`, each further one the next epoch, in one order
         for any number of workers.
         """
-        own = share_asked_for(shard, rank, world)
+        own = chosen_share(shard, rank, world)
         request = StreamRequest(batch_size, own, limit, prefetch, tail, shuffle, seed, epoch)
         return self.dataset.open_torch(self._of(columns), request, nulls)
 
@@ -553,7 +571,7 @@ def _hash_of(expression: pc.Expression) -> str:
     return found.hexdigest()[:16]
 
 
-def share_asked_for(shard: Shard, rank: int | None, world: int | None) -> Shard:
+def chosen_share(shard: Shard, rank: int | None, world: int | None) -> Shard:
     """Which share of a table is meant, said by `rank` and `world` or by `shard`."""
     if rank is None and world is None:
         return shard

@@ -18,8 +18,8 @@ from warpdata.bytekit.io.ranges import PartRangeReader
 from warpdata.bytekit.lazy import cached_property
 from warpdata.bytekit.process.locks import ThreadLock
 from warpdata.catalog.read import media
-from warpdata.catalog.read.artifact_contents import episode_of
 from warpdata.catalog.read.artifacts import Artifact
+from warpdata.catalog.read.episodes import episode_of
 from warpdata.errors import DatasetError, require_kind
 from warpdata.formats.tarshard.member_index import Member
 from warpdata.stores.cache.page_cache import PageCache
@@ -165,7 +165,7 @@ class FileRef:
         return f"{type(self).__name__}({self.name!r})"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _ref_again, (type(self), self._group.recipe, self._group.place(self._position))
+        return _reopen_ref, (type(self), self._group.recipe, self._group.place(self._position))
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, FileRef):
@@ -244,15 +244,15 @@ def read_refs(refs: Sequence[FileRef]) -> list[bytes]:
 
 
 @lru_cache(maxsize=8)
-def reopened(recipe: str) -> ArtifactOpener:
-    """The artifacts of the dataset a recipe describes."""
-    from warpdata.catalog.dataset import reopened_artifacts  # which needs this module first
+def reopen_artifacts(recipe: str) -> ArtifactOpener:
+    """The artifacts of the dataset of a recipe, whose batches outlived it or came to another process."""
+    from warpdata.catalog.dataset import open_recipe  # which imports this module
 
-    found: ArtifactOpener = reopened_artifacts(recipe)
-    return found
+    opener: ArtifactOpener = open_recipe(json.loads(recipe)["dataset"]).artifact_and_cache
+    return opener
 
 
-def _ref_again(kind: type[FileRef], recipe: str, place: str | Member) -> FileRef:
+def _reopen_ref(kind: type[FileRef], recipe: str, place: str | Member) -> FileRef:
     """A reference that came from another process."""
-    artifact, cache = reopened(recipe)(json.loads(recipe)["artifact"])
+    artifact, cache = reopen_artifacts(recipe)(json.loads(recipe)["artifact"])
     return kind(RefGroup(artifact, cache, [place], recipe), 0)

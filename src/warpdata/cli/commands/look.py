@@ -198,7 +198,7 @@ def run_episodes(args: argparse.Namespace, _: Console) -> Output:
 
 def _episode_rows(episodes: Episodes) -> list[dict[str, Any]]:
     """From the table of a published version if it has all columns; else every episode is opened."""
-    from warpdata.catalog.read.artifact_contents import PublishedSource
+    from warpdata.catalog.read.episodes import PublishedSource
 
     source = episodes.source
     if isinstance(source, PublishedSource) and set(_PUBLISHED_FACTS) <= set(source.facts().column_names):

@@ -23,8 +23,8 @@ from warpdata.cli.console import Output, add_json_flag, human_bytes
 if TYPE_CHECKING:
     from warpdata.catalog.access import Catalog
     from warpdata.catalog.build.builder import DatasetBuilder
-    from warpdata.catalog.manage.diff import PartChange
-    from warpdata.catalog.manage.expiry import Expired
+    from warpdata.catalog.manage.reports import PartChange
+    from warpdata.catalog.manage.versions import Expired
     from warpdata.cli.console import Console
 
 _PARTS = {
@@ -171,7 +171,7 @@ def _add_parts(builder: DatasetBuilder, args: argparse.Namespace) -> None:
 
 def _group_by_kind(sources: list[str]) -> dict[str, list[Any]]:
     from warpdata._api import address_kind, divided_address, open_episodes
-    from warpdata.catalog.build.rowsources import table_kind
+    from warpdata.catalog.build.tables import table_kind
     from warpdata.catalog.read.filekinds import SUPPORTED
     from warpdata.errors import BadMagicError
 
@@ -260,7 +260,7 @@ def _list_versions(args: argparse.Namespace) -> Output:
 
 
 def _delete_versions(args: argparse.Namespace) -> Expired:
-    from warpdata.catalog.manage.expiry import delete_versions
+    from warpdata.catalog.manage.versions import delete_versions
     from warpdata.catalog.names import parse_name
 
     name = parse_name(args.dataset)
@@ -274,7 +274,7 @@ def _delete_versions(args: argparse.Namespace) -> Expired:
 
 
 def _expire_versions(args: argparse.Namespace) -> Expired:
-    from warpdata.catalog.manage.expiry import expire_versions
+    from warpdata.catalog.manage.versions import expire_versions
     from warpdata.catalog.names import parse_duration, parse_name
 
     name = parse_name(args.dataset)
@@ -308,7 +308,7 @@ def _add_tag(parser: argparse.ArgumentParser) -> None:
 
 def run_tags(args: argparse.Namespace, _: Console) -> Output:
     """List, set or delete tags; prints the tags afterwards."""
-    from warpdata.catalog.manage.history import delete_tag, list_tags, set_tag
+    from warpdata.catalog.manage.versions import delete_tag, list_tags, set_tag
     from warpdata.catalog.names import parse_name
 
     name = parse_name(args.dataset)
@@ -367,7 +367,7 @@ def add_copy(parser: argparse.ArgumentParser) -> None:
 
 def run_copy(args: argparse.Namespace, console: Console) -> Output:
     """Copy the blobs and versions that the other catalog lacks."""
-    from warpdata.catalog.manage.copying import copy_dataset
+    from warpdata.catalog.manage.copies import copy_dataset
     from warpdata.catalog.names import parse_name
 
     with (
@@ -398,7 +398,7 @@ def add_list_remote(parser: argparse.ArgumentParser) -> None:
 
 def run_list_remote(args: argparse.Namespace, _: Console) -> Output:
     """List names and latest versions; only pointers are read."""
-    from warpdata.catalog.manage.history import list_datasets
+    from warpdata.catalog.manage.versions import list_datasets
     from warpdata.errors import DatasetNotFoundError, nearest
 
     with open_access(args.catalog) as access:
@@ -424,7 +424,7 @@ def run_list_remote(args: argparse.Namespace, _: Console) -> Output:
 
 def _without_empty(catalogs: Sequence[Catalog]) -> Sequence[Catalog]:
     """Catalogs that hold something, or all if none does: an empty one does not hide the others."""
-    from warpdata.catalog.publish.dataset_list import is_empty
+    from warpdata.catalog.publish.listing import is_empty
     from warpdata.errors import StoreError
 
     used = []

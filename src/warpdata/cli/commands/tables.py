@@ -54,7 +54,7 @@ def add_query(parser: argparse.ArgumentParser) -> None:
 def run_query(args: argparse.Namespace, console: Console) -> Output:
     """Run SQL over the tables of a dataset, or over the table `episodes` of any other address."""
     from warpdata._api import divided_address, is_published, open_episodes
-    from warpdata.catalog.read.arrowout import rows_as_json, write_batches
+    from warpdata.catalog.read.columns import rows_as_json, write_batches
     from warpdata.catalog.table import MAX_ROWS
 
     base, inside = divided_address(args.dataset)
@@ -81,7 +81,7 @@ add_info = add_dataset_arguments
 
 def run_info(args: argparse.Namespace, _: Console) -> Output:
     """Show one dataset version."""
-    from warpdata.catalog.dataset import describe
+    from warpdata.catalog.manage.reports import describe
 
     with open_named(args) as dataset:
         about = describe(dataset)
@@ -137,7 +137,7 @@ def add_head(parser: argparse.ArgumentParser) -> None:
 
 def run_head(args: argparse.Namespace, console: Console) -> Output:
     """Show the first rows."""
-    from warpdata.catalog.read.arrowout import rows_as_json
+    from warpdata.catalog.read.columns import rows_as_json
 
     with open_named(args) as dataset:
         view = select_view(dataset, args)
@@ -166,7 +166,7 @@ def add_stream(parser: argparse.ArgumentParser) -> None:
 
 def run_stream(args: argparse.Namespace, console: Console) -> Output:
     """Write the rows; the first ones leave as soon as they are read."""
-    from warpdata.catalog.read.arrowout import write_batches
+    from warpdata.catalog.read.columns import write_batches
 
     console.as_json = False
     with open_named(args) as dataset:

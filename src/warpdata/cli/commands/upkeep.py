@@ -57,7 +57,7 @@ def run_verify(args: argparse.Namespace, console: Console) -> int:
 
 def _verify_targets(address: str, args: argparse.Namespace) -> list[tuple[str, str | None]]:
     """Addresses with their catalogs; a folder stands for everything of ours in it."""
-    from warpdata.catalog.manage.history import list_datasets
+    from warpdata.catalog.manage.versions import list_datasets
     from warpdata.catalog.read.filekinds import is_catalog, things_in
 
     targets: list[tuple[str, str | None]] = []
@@ -226,7 +226,7 @@ def add_repair(parser: argparse.ArgumentParser) -> None:
 
 def run_repair(args: argparse.Namespace, console: Console) -> Output:
     """Read every blob and replace the bad ones; exit code 3 if some are lost."""
-    from warpdata.catalog.manage.mending import mend_version
+    from warpdata.catalog.manage.copies import mend_version
     from warpdata.catalog.names import parse_name
 
     with ExitStack() as opened, console.progress("reading") as progress:
@@ -256,7 +256,7 @@ def add_gc_remote(parser: argparse.ArgumentParser) -> None:
 
 def run_gc_remote(args: argparse.Namespace, _: Console) -> Output:
     """List or delete blobs that no version uses."""
-    from warpdata.catalog.manage.remotegc import collect
+    from warpdata.catalog.manage.collect import collect
 
     if not 0 <= args.grace_hours < math.inf:
         raise ValueError(f"--grace-hours must be a number from 0, not {args.grace_hours}")

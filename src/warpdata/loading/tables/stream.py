@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from warpdata.catalog.dataset import ReadPlan
-from warpdata.catalog.read.rowfilter import RowFilter
+from warpdata.catalog.read.rowgroups import RowFilter
 from warpdata.catalog.table import StreamRequest, Table
 from warpdata.errors import DatasetError
 from warpdata.loading.ranks import rank_and_world

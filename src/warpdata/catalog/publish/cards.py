@@ -14,13 +14,13 @@ _CROISSANT_TYPES = {
 }  # fmt: skip
 
 
-def cards(manifest: Manifest) -> dict[str, bytes]:
+def make_cards(manifest: Manifest) -> dict[str, bytes]:
     """The card and the metadata of a version, by the suffix of their names beside the manifest."""
-    metadata = json.dumps(croissant(manifest), indent=1)
-    return {".card.md": card(manifest).encode() + b"\n", ".croissant.json": metadata.encode() + b"\n"}
+    metadata = json.dumps(_croissant(manifest), indent=1)
+    return {".card.md": _card(manifest).encode() + b"\n", ".croissant.json": metadata.encode() + b"\n"}
 
 
-def card(manifest: Manifest) -> str:
+def _card(manifest: Manifest) -> str:
     """A page about the version in Markdown."""
     notes = manifest.metadata
     lines = [f"# {manifest.dataset_id}", "", str(notes.get("description", "")), ""]
@@ -37,7 +37,7 @@ def card(manifest: Manifest) -> str:
     return "\n".join(lines)
 
 
-def croissant(manifest: Manifest) -> dict[str, Any]:
+def _croissant(manifest: Manifest) -> dict[str, Any]:
     """MLCommons Croissant metadata of the version."""
     notes = manifest.metadata
     return {

@@ -1,4 +1,4 @@
-"""Artifacts of our own kinds as what they hold: episodes in time, rows of a corpus."""
+"""Artifacts of our own kinds as their contents: published episodes, rows of a corpus."""
 
 from __future__ import annotations
 
@@ -12,9 +12,8 @@ import pyarrow.compute as pc
 from warpdata.bytekit.arrow_arrays import text_to_arrow
 from warpdata.bytekit.io.ranges import RangeReader
 from warpdata.bytekit.lazy import cached_property
-from warpdata.catalog.build.recordings import SUFFIX
-from warpdata.catalog.lanes.lane import Lane, LanedSource, LanePlace
 from warpdata.catalog.read.artifacts import Artifact
+from warpdata.catalog.read.lanes import SUFFIX, Lane, LanedSource, LanePlace
 from warpdata.corpora.source import SourceKeywords
 from warpdata.corpora.store_source import StoreShardSource
 from warpdata.episodes.collection.episodes import EpisodesSource, Origin
@@ -26,11 +25,11 @@ from warpdata.timeline.episode import Episode
 from warpdata.timeline.source import EpisodeSource, SourceAround
 
 EPISODES_TABLE = "episodes"
-"""The table with what is known of every episode of a version."""
+"""The table with the facts of every episode of a version."""
 
 
 class ArtifactFolder:
-    """The members of an artifact as files below one place."""
+    """The members of an artifact as files of one folder."""
 
     def __init__(self, artifact: Artifact) -> None:
         self.name = f"artifact {artifact.name!r}"
@@ -50,12 +49,12 @@ class ArtifactFolder:
 
 
 def episode_of(artifact: Artifact, member: Member) -> Episode:
-    """The episode a member holds, in time and lazily; the chunks of a chunk list are members too."""
+    """The episode of a member, read lazily; the chunks of a chunk list are members too."""
     return episode_of_shard(ShardReader.open(artifact.reader_of(member)), ArtifactFolder(artifact))
 
 
 class PublishedSource(EpisodesSource):
-    """The episodes of an artifact; what is known of them comes from the table of the version."""
+    """The episodes of an artifact; their facts come from the table of the version."""
 
     def __init__(
         self,
@@ -65,37 +64,36 @@ class PublishedSource(EpisodesSource):
         metadata: Mapping[str, Any] | None = None,
         lanes: Sequence[Lane] = (),
     ) -> None:
-        self._artifact = artifact
+        self.artifact = artifact
         self._lanes = lanes
         self._table = table
         self._recipe = recipe
         self._metadata = metadata or {}
-        self._known: pa.Table | None = None
-
-    @property
-    def artifact(self) -> Artifact:
-        """Where the shards of the episodes are."""
-        return self._artifact
+        self._facts: pa.Table | None = None
 
     @cached_property
     def _names(self) -> pa.Table | None:
-        """Ids and members only: a few bytes of each episode, while all facts of it may be kilobytes."""
+        """Ids and members only: a few bytes of each episode, while all its facts may be kilobytes."""
         if self._table is None:
             return None
-        return self._known if self._known is not None else self._mine(self._table(["id", "artifact", "blob"]))
+        return (
+            self._facts
+            if self._facts is not None
+            else self._own_rows(self._table(["id", "artifact", "blob"]))
+        )
 
     @cached_property
     def members(self) -> list[str]:
         """The member of every episode, in order."""
         if self._names is not None:
             return [str(name) for name in self._names.column("blob").to_pylist()]
-        return list(self._artifact.members())
+        return list(self.artifact.members())
 
     @cached_property
     def ids(self) -> Sequence[str]:
         """The id of every episode, in order."""
         if self._names is not None:
-            return [str(each) for each in self._names.column("id").to_pylist()]
+            return [str(episode_id) for episode_id in self._names.column("id").to_pylist()]
         return [name.removesuffix(SUFFIX) for name in self.members]
 
     def open(self, position: int) -> Episode:
@@ -103,36 +101,30 @@ class PublishedSource(EpisodesSource):
         return self.open_member(self.members[position])
 
     def open_member(self, name: str) -> Episode:
-        """The episode that a member of the artifact holds."""
-        found = self._artifact.find([name])[0]
-        source = episode_of(self._artifact, found).source
+        """The episode of a member of the artifact, with its current lanes."""
+        member = self.artifact.find([name])[0]
+        source = episode_of(self.artifact, member).source
         if self._lanes:
-            source = self._with_lanes(source, LanePlace(self._artifact.name, name, self._hash_of(found)))
-        return Episode(PublishedEpisode(source, self._recipe, self._artifact.name, name))
-
-    def _with_lanes(self, source: EpisodeSource, place: LanePlace) -> EpisodeSource:
-        """An episode with what models said about these very bytes of it."""
-        current = [lane for lane in self._lanes if lane.has([place])[0]]
-        return LanedSource(source, current, place) if current else source
-
-    def _hash_of(self, member: Member) -> str:
-        return self._artifact.part.shards[member.shard].hash
+            place = LanePlace(self.artifact.name, name, self.artifact.part.shards[member.shard].hash)
+            current = [lane for lane in self._lanes if lane.has([place])[0]]
+            source = LanedSource(source, current, place) if current else source
+        return Episode(PublishedEpisode(source, self._recipe, self.artifact.name, name))
 
     def places(self) -> list[LanePlace]:
         """The bytes of every episode, in order."""
-        found = self._artifact.find(self.members)
-        return [LanePlace(self._artifact.name, each.name, self._hash_of(each)) for each in found]
+        shards = self.artifact.part.shards
+        members = self.artifact.find(self.members)
+        return [LanePlace(self.artifact.name, m.name, shards[m.shard].hash) for m in members]
 
     def lane_contents(self, signals: Collection[str] | None) -> list[str] | None:
-        """Which bytes of the lanes that have such signals lie beside each episode."""
+        """The hashes of the predictions beside each episode, of lanes that have such signals."""
         used = [lane for lane in self._lanes if signals is None or lane.signals.keys() & set(signals)]
         if not used:
             return None
         places = self.places()
-        each = zip(*(lane.hashes(places) for lane in used), strict=True)
         return [
             " ".join(f"{lane.name}:{sha256}" for lane, sha256 in zip(used, hashes, strict=True) if sha256)
-            for hashes in each
+            for hashes in zip(*(lane.hashes(places) for lane in used), strict=True)
         ]
 
     @property
@@ -141,78 +133,79 @@ class PublishedSource(EpisodesSource):
         return self._table is not None
 
     def facts(self) -> pa.Table:
-        """The table of the version, as far as it speaks of this artifact."""
+        """The rows of this artifact in the table of the version."""
         if self._table is None:
             return super().facts()
-        if self._known is None:
-            self._known = self._mine(self._table(None))
-        return self._known
+        if self._facts is None:
+            self._facts = self._own_rows(self._table(None))
+        return self._facts
 
-    def _mine(self, whole: pa.Table) -> pa.Table:
+    def _own_rows(self, whole: pa.Table) -> pa.Table:
         names = whole.column("artifact")
-        mine = text_to_arrow([self._artifact.name], pa.string()).cast(names.type)
-        return whole.filter(pc.is_in(names, mine))
+        own = text_to_arrow([self.artifact.name], pa.string()).cast(names.type)
+        return whole.filter(pc.is_in(names, own))
 
     @property
     def metadata(self) -> Mapping[str, Any]:
-        """What the import of the version kept of its source as a whole."""
+        """Metadata of the source that the version was imported from."""
         return self._metadata
 
     @property
     def name(self) -> str:
-        """The artifact, and the version of the dataset that it is of."""
-        return f"artifact {self._artifact.name!r} of {self._recipe['name']}"
+        """The artifact, and the version of its dataset."""
+        return f"artifact {self.artifact.name!r} of {self._recipe['name']}"
 
     def origin(self, position: int) -> Origin:
-        """The dataset, its version, and the hash of the blob that holds the episode."""
+        """The dataset, its version, and the hash of the blob of the episode."""
         dataset, _, version = str(self._recipe["name"]).partition("@")
-        member = self._artifact.find([self.members[position]])[0]
-        return Origin(dataset, version, self._artifact.part.shards[member.shard].hash)
+        member = self.artifact.find([self.members[position]])[0]
+        return Origin(dataset, version, self.artifact.part.shards[member.shard].hash)
 
     def address(self) -> dict[str, Any] | None:
         """The version and the artifact; no credentials."""
-        return {"kind": "published", "recipe": self._recipe, "artifact": self._artifact.name}
+        return {"kind": "published", "recipe": self._recipe, "artifact": self.artifact.name}
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return (_published_again, (self._recipe, self._artifact.name))
+        return (_reopen_source, (self._recipe, self.artifact.name))
 
 
 class PublishedEpisode(SourceAround):
-    """A published episode, which pickles to the name of its dataset, version, artifact and member."""
+    """A published episode, which pickles to the names of its dataset, version, artifact and member."""
 
     def __init__(self, inner: EpisodeSource, recipe: Any, artifact: str, member: str) -> None:
         super().__init__(inner)
-        self._again = (recipe, artifact, member)
+        self._recipe = recipe
+        self._member = (artifact, member)
 
     @property
     def address(self) -> str | None:
         """The dataset, its version, and the id in it."""
-        return f"{self._again[0]['name']}#{self.id}"
+        return f"{self._recipe['name']}#{self.id}"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return (_episode_again, self._again)
+        return (_reopen_episode, (self._recipe, *self._member))
 
 
-def _episode_again(recipe: Any, artifact: str, member: str) -> EpisodeSource:
-    return _published_again(recipe, artifact).open_member(member).source
+def _reopen_episode(recipe: Any, artifact: str, member: str) -> EpisodeSource:
+    return _reopen_source(recipe, artifact).open_member(member).source
 
 
-def _published_again(recipe: Any, artifact: str) -> PublishedSource:
-    from warpdata.catalog.dataset import reopened_episodes  # which needs this module first
+def _reopen_source(recipe: Any, artifact: str) -> PublishedSource:
+    from warpdata.catalog.dataset import reopen_episodes  # which imports this module
 
-    return reopened_episodes(json.dumps(recipe), artifact)
+    return reopen_episodes(json.dumps(recipe), artifact)
 
 
 def open_corpus(artifact: Artifact, **options: Unpack[SourceKeywords]) -> StoreShardSource:
-    """The rows of an artifact of activation shards, checked by its corpus.json where it has one."""
+    """The rows of an artifact of activation shards, checked by its corpus.json if it has one."""
     return StoreShardSource.open_folder(ArtifactFolder(artifact), **options)
 
 
-def one_of_kind(artifacts: dict[str, Artifact], kind: str, name: str | None) -> Artifact:
-    """The artifact with this name, or the only one of its kind; any other case is an error that lists them."""
-    found = [each for each in artifacts.values() if each.kind == kind and name in (None, each.name)]
-    if len(found) == 1:
-        return found[0]
-    known = [each.name for each in artifacts.values() if each.kind == kind]
+def one_of_kind(artifacts: Mapping[str, Artifact], kind: str, name: str | None) -> Artifact:
+    """The artifact with this name, or the only one of its kind; otherwise an error that lists them."""
+    known = [artifact.name for artifact in artifacts.values() if artifact.kind == kind]
+    matches = [known_name for known_name in known if name in (None, known_name)]
+    if len(matches) == 1:
+        return artifacts[matches[0]]
     fact = f"no artifact {name!r} of kind {kind}" if name else f"{len(known)} artifacts of kind {kind}"
     raise DatasetError(fact, hint=f"Name one of: {', '.join(known)}." if known else "This version has none.")

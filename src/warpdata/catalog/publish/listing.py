@@ -1,0 +1,267 @@
+"""Derived lists of a catalog for readers that cannot list it: versions and tags of a dataset, and all datasets.
+
+Each version in the list has what a listing of versions shows, so that no manifest needs to be opened for it.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+import re
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import astuple, dataclass, field, replace
+from typing import Any
+
+from warpdata.bytekit.jsontext import dump_json, parse_json_object
+from warpdata.bytekit.process.threads import map_in_threads
+from warpdata.catalog.names import DatasetName
+from warpdata.catalog.publish.pointer import read_pointer
+from warpdata.errors import (
+    BlobNotFoundError,
+    ConflictError,
+    DatasetError,
+    FormatError,
+    ManifestCorruptedError,
+    StoreError,
+)
+from warpdata.formats.manifest.layout import MAX_MANIFEST_BYTES
+from warpdata.formats.manifest.model import DATASET_ID, HASH, Manifest
+from warpdata.stores.blobstore import Blob, BlobStore
+
+_log = logging.getLogger("warpdata.catalog")
+
+DATASETS_KEY = "datasets.json"
+_FAN = re.compile(r"[0-9a-f]{2}")
+"""The folders of blobs, by the first digits of their hash."""
+_TRIES = 20
+_PAUSE_S = 0.2
+_MAX_MESSAGE = 200
+"""Versions with a longer message are listed without details, so that the list stays short."""
+
+
+@dataclass(frozen=True, slots=True)
+class About:
+    """Details of one version in a list."""
+
+    created_at: str | None
+    rows: int
+    bytes: int
+    parent: str | None
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class VersionList:
+    """The versions of a dataset, oldest first, and its tags."""
+
+    versions: tuple[str, ...] = ()
+    tags: Mapping[str, str] = field(default_factory=dict)
+    about: Mapping[str, About] = field(default_factory=dict)
+    """Details of some of the versions."""
+
+
+def about_manifest(manifest: Manifest) -> About:
+    """The details of a version from its manifest."""
+    parent = manifest.metadata.get("parent")
+    return About(
+        manifest.created_at,
+        manifest.total_rows,
+        manifest.total_bytes,
+        parent if isinstance(parent, str) and HASH.fullmatch(parent) else None,
+        str(manifest.metadata.get("message", "")),
+    )
+
+
+def list_store(store: BlobStore, name: DatasetName) -> VersionList:
+    """Versions and tags from a listing of the store; StoreError if it cannot be listed."""
+    versions = []
+    for info in store.list(f"{name.folder}versions/"):
+        version = info.key.rpartition("/")[2].removesuffix(".json")
+        if HASH.fullmatch(version):
+            versions.append((info.modified_s, version))
+    return VersionList(tuple(version for _, version in sorted(versions)), list_stored_tags(store, name))
+
+
+def list_stored_tags(store: BlobStore, name: DatasetName) -> dict[str, str]:
+    """Tag -> version, from a listing of the store; StoreError if it cannot be listed."""
+    prefix = name.tag_key("").removesuffix(".json")
+    keys = [info.key for info in store.list(prefix)]
+    pointers = map_in_threads(lambda key: read_pointer(store, key).pointer, keys)
+    return {
+        key.removeprefix(prefix).removesuffix(".json"): pointer.version
+        for key, pointer in zip(keys, pointers, strict=True)
+        if pointer is not None
+    }
+
+
+def read_list(store: BlobStore, name: DatasetName) -> VersionList | None:
+    """The list as it was written last; None if there is none."""
+    blob = _get(store, name.list_key)
+    return None if blob is None else _parse_list(blob, f"{store.address}/{name.list_key}")
+
+
+def known_details(store: BlobStore, name: DatasetName) -> Mapping[str, About]:
+    """Details of versions from the written list; empty if it is missing or damaged."""
+    try:
+        written = read_list(store, name)
+    except ManifestCorruptedError as error:
+        _log.warning("%s", error)
+        return {}
+    return {} if written is None else written.about
+
+
+def note_version(
+    store: BlobStore,
+    name: DatasetName,
+    version: str,
+    *,
+    parent: str | None,
+    tags: Sequence[str],
+    about: About | None,
+) -> None:
+    """Add a version, and the tags that point at it, to the written list.
+
+    If its parent is not in the list either, a publisher died before it could add it: then all are listed.
+    """
+    own = {} if about is None or len(about.message) > _MAX_MESSAGE else {version: about}
+
+    def change(held: VersionList | None) -> VersionList:
+        if held is None or (parent is not None and parent not in held.versions):
+            listed = list_store(store, name)
+            known = {**known_details(store, name), **own}
+            return replace(listed, about={v: known[v] for v in listed.versions if v in known})
+        versions = held.versions if version in held.versions else (*held.versions, version)
+        return VersionList(versions, {**held.tags, **dict.fromkeys(tags, version)}, {**held.about, **own})
+
+    _change_list(store, name, change)
+
+
+def rewrite_list(store: BlobStore, name: DatasetName) -> None:
+    """Write the list from a listing of the store, after versions or tags were removed or copied."""
+
+    def change(held: VersionList | None) -> VersionList:
+        listed = list_store(store, name)
+        known = {} if held is None else held.about
+        return replace(listed, about={v: known[v] for v in listed.versions if v in known})
+
+    _change_list(store, name, change)
+
+
+def list_datasets_of(store: BlobStore, workspace: str = "") -> list[str]:
+    """Names of datasets from a listing, of one workspace or of all; StoreError if the store cannot be listed."""
+    workspaces = [workspace] if workspace else store.folders("datasets/")
+    listings = map_in_threads(lambda ws: store.folders(f"datasets/{ws}/"), workspaces)
+    names = [f"{ws}/{name}" for ws, listing in zip(workspaces, listings, strict=True) for name in listing]
+    return [name for name in names if DATASET_ID.fullmatch(name)]
+
+
+def read_dataset_list(store: BlobStore) -> list[str] | None:
+    """Names of datasets as they were written last, or None."""
+    blob = _get(store, DATASETS_KEY)
+    if blob is None:
+        return None
+    path = f"{store.address}/{DATASETS_KEY}"
+    try:
+        names = parse_json_object(blob.data, max_bytes=MAX_MANIFEST_BYTES).get("datasets")
+    except FormatError as error:
+        raise ManifestCorruptedError(f"the list of datasets is not JSON ({error})", path=path) from None
+    if not isinstance(names, list) or not all(isinstance(n, str) and DATASET_ID.fullmatch(n) for n in names):
+        raise ManifestCorruptedError("the list of datasets has an invalid name", path=path)
+    return names
+
+
+def note_dataset(store: BlobStore, name: DatasetName) -> None:
+    """Add a new dataset to the written list of datasets."""
+
+    def change(_: Blob | None) -> bytes:
+        return dump_json({"datasets": sorted({*list_datasets_of(store), name.dataset_id})}) + b"\n"
+
+    _update(store, DATASETS_KEY, change)
+
+
+def check_catalog(store: BlobStore) -> None:
+    """DatasetError for an address to which nothing was ever published."""
+    if is_empty(store):
+        hint = "Check the address: a catalog is the folder or prefix that datasets were published to."
+        raise DatasetError("this is no catalog: nothing was published here", path=store.address, hint=hint)
+
+
+def is_empty(store: BlobStore) -> bool:
+    """Whether nothing was ever published here; StoreError if the store cannot be listed."""
+    has_blobs = any(_FAN.fullmatch(folder) for folder in store.folders("blobs/sha256/"))
+    return not has_blobs and _get(store, DATASETS_KEY) is None
+
+
+def _change_list(
+    store: BlobStore, name: DatasetName, change: Callable[[VersionList | None], VersionList]
+) -> None:
+    """Swap the list for a changed one; a damaged list counts as missing."""
+
+    def changed(blob: Blob | None) -> bytes:
+        held = None
+        if blob is not None:
+            try:
+                held = _parse_list(blob, f"{store.address}/{name.list_key}")
+            except ManifestCorruptedError as error:
+                _log.warning("%s", error)
+        after = change(held)
+        details = [after.about.get(version) for version in after.versions]
+        fields: dict[str, object] = {"versions": list(after.versions), "tags": dict(after.tags)}
+        if any(details):
+            fields["about"] = [about and astuple(about) for about in details]
+        return dump_json(fields) + b"\n"
+
+    _update(store, name.list_key, changed)
+
+
+def _update(store: BlobStore, key: str, change: Callable[[Blob | None], bytes]) -> None:
+    """Swap a derived file; a failure is logged, because the next publisher writes the file again."""
+    try:
+        for attempt in range(_TRIES):
+            held = _get(store, key)
+            body = change(held)
+            if held is not None and bytes(held.data) == body:
+                return
+            try:
+                store.compare_and_swap(key, body, held.info.etag if held else None)
+                return
+            except ConflictError:
+                time.sleep(random.uniform(0, _PAUSE_S * min(attempt, 5)))
+    except (StoreError, ManifestCorruptedError) as error:
+        _log.warning("%s was not written: %s", key, error)
+
+
+def _get(store: BlobStore, key: str) -> Blob | None:
+    try:
+        return store.get(key, max_bytes=MAX_MANIFEST_BYTES)
+    except BlobNotFoundError:
+        return None
+
+
+def _parse_list(blob: Blob, path: str) -> VersionList:
+    try:
+        raw = parse_json_object(blob.data, max_bytes=MAX_MANIFEST_BYTES)
+    except FormatError as error:
+        raise ManifestCorruptedError(f"the list of versions is not JSON ({error})", path=path) from None
+    versions, tags, details = raw.get("versions"), raw.get("tags"), raw.get("about")
+    if not isinstance(versions, list) or not isinstance(tags, dict):
+        raise ManifestCorruptedError("the list of versions has no versions or no tags", path=path)
+    if not all(
+        isinstance(version, str) and HASH.fullmatch(version) for version in [*versions, *tags.values()]
+    ):
+        raise ManifestCorruptedError("the list of versions has an invalid hash", path=path)
+    details = [None] * len(versions) if details is None else details
+    if not isinstance(details, list) or len(details) != len(versions):
+        raise ManifestCorruptedError("the list of versions has details of other versions", path=path)
+    about = {v: _parse_about(row, path) for v, row in zip(versions, details, strict=True) if row is not None}
+    return VersionList(tuple(versions), tags, about)
+
+
+def _parse_about(row: Any, path: str) -> About:
+    match row:
+        case [str() | None as created_at, int(rows), int(size), str() | None as parent, str(message)] if (
+            parent is None or HASH.fullmatch(parent)
+        ):
+            return About(created_at, rows, size, parent, message)
+    raise ManifestCorruptedError("the list of versions has invalid details", path=path)
