@@ -238,6 +238,11 @@ class StoredEpisode:
     sent: tuple[str, ...] = ()
     """The hashes of the blobs that were not there before."""
 
+    @property
+    def content(self) -> frozenset[tuple[str | None, str]]:
+        """Its blobs by name and hash."""
+        return frozenset((blob.name, blob.hash) for blob in self.blobs)
+
 
 def merge_stored(stored: Iterable[StoredEpisode]) -> list[StoredEpisode]:
     """Stored episodes by id; ConflictError for one id with two contents."""
@@ -246,9 +251,7 @@ def merge_stored(stored: Iterable[StoredEpisode]) -> list[StoredEpisode]:
     for episode in stored:
         require_kind("stored", episode, StoredEpisode, "a StoredEpisode")
         known = episodes.setdefault(episode.id, episode)
-        if {(blob.name, blob.hash) for blob in known.blobs} != {
-            (blob.name, blob.hash) for blob in episode.blobs
-        }:
+        if known.content != episode.content:
             fact = f"episode {episode.id!r} was made twice, with different bytes"
             hint = "Make its computation deterministic, or give each result an id of its own; nothing was published."
             raise ConflictError(fact, hint=hint)

@@ -54,7 +54,6 @@ _CSV_TYPES = [
     pa.float64(),
     pa.bool_(),
     pa.date32(),
-    pa.time32("s"),
     pa.timestamp("s"),
     pa.timestamp("ns"),
     pa.timestamp("ns", "UTC"),

@@ -134,7 +134,8 @@ def _parse(data: bytes, name: DatasetName) -> tuple[bytes, bytes]:
     """The public key and the signature of a signature file."""
     try:
         raw = parse_json_object(data, max_bytes=MAX_POINTER_BYTES)
-        if raw.get("algorithm") != "ed25519" or raw.get("payload") != PAYLOAD:
+        payload = raw.get("payload")
+        if raw.get("algorithm") != "ed25519" or type(payload) is not int or payload != PAYLOAD:
             raise ValueError("unknown algorithm or payload; upgrade warpdata")
         public = base64.b64decode(str(raw.get("public_key")), validate=True)
         return public, base64.b64decode(str(raw.get("signature")), validate=True)

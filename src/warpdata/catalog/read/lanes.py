@@ -128,7 +128,7 @@ class Lane:
             fact = f"a lane of version {raw.get('version')!r}"
             raise CorruptLayoutError(fact, path=path, hint="Upgrade warpdata.")
         name, signals, revision = raw.get("name"), raw.get("signals"), raw.get("revision")
-        texts = [name, revision, *(signals.keys() | signals.values() if isinstance(signals, dict) else ())]
+        texts = [name, revision, *([*signals, *signals.values()] if isinstance(signals, dict) else ())]
         if not isinstance(signals, dict) or not signals or not all(isinstance(text, str) for text in texts):
             raise CorruptLayoutError("the description of the lane is damaged", path=path)
         return LaneAbout(str(name), signals, str(revision))
