@@ -86,8 +86,9 @@ def _write_file(
         notes[ATTACHMENTS] = note_of(episode.signals[ATTACHMENTS])
     meta = {key: value for key, value in episode.meta.items() if key not in _NOT_STORED}
     about = {"id": source_id(episode), "static": packed(dict(episode.static)), "meta": packed(meta)}
-    if KEPT in episode.meta:
-        about[KEPT] = episode.meta[KEPT]
+    kept = episode.meta.get(KEPT)
+    if isinstance(kept, Mapping) and kept.get("channels"):  # of a recording of other programs
+        about[KEPT] = kept
     with commit_file(path, replace=False, durable=receipt is not None) as out:
         writer = _open_writer(out, compression)
         numbers = _register_channels(writer, topics)
