@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from warpdata.bytekit.dtype import dtype_named, dtype_of
+from warpdata.bytekit.arrays import dtype_named, dtype_of
 from warpdata.bytekit.jsontext import parse_json_object
 from warpdata.convert.messages.cdr import PRIMITIVES
 from warpdata.convert.messages.log import LogChannel, MessageLog
