@@ -21,11 +21,9 @@ from tests.conformance.describe import describe, plain
 
 import warpdata as wd
 from tools.make_golden import every_lane, every_word
-from warpdata.bytekit.align import align_up
+from warpdata.bytekit.arrays import DTYPE_NAMES, align_up, dtype_named
 from warpdata.bytekit.checksum import crc32c, fnv1a64, xxh64
-from warpdata.bytekit.codec import encode
-from warpdata.bytekit.dtype import DTYPE_NAMES, dtype_named
-from warpdata.bytekit.seekable import encode_seekable, pack_seek_table
+from warpdata.bytekit.codec import encode, encode_seekable, pack_seek_table
 from warpdata.formats.wshard import layout
 from warpdata.formats.wshard.table import table_crc32c
 

@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 
 import warpdata as wd
-from warpdata.bytekit.dtype import DTYPE_NAMES, dtype_named, dtype_of
-from warpdata.bytekit.png import encode_png
+from warpdata.bytekit.arrays import DTYPE_NAMES, dtype_named, dtype_of
+from warpdata.bytekit.codec import encode_png
 from warpdata.convert.importing import import_episodes
 from warpdata.episodes.forms.packed_chunks import write_chunks
 from warpdata.episodes.sources.stills import StillsSignal

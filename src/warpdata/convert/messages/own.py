@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from warpdata.bytekit.dtype import dtype_named
+from warpdata.bytekit.arrays import dtype_named
 from warpdata.bytekit.jsontext import parse_json_object
 from warpdata.convert.messages.log import MessageLog
 from warpdata.convert.messages.topic import Topic
