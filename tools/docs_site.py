@@ -33,6 +33,8 @@ API: dict[str, tuple[str, ...]] = {
     ),
     "record": (
         "record",
+        "demo_data",
+        "demo_records",
         "RecordEpisodes",
         "salvage",
         "VideoOptions",
@@ -122,7 +124,10 @@ def home_of(name: str) -> str:
 def errors_page() -> str:
     """Troubleshooting by error code, from the error classes."""
     lines = ["# Errors by code", ""]
-    lines += ["Every error has a `code`, a message with the path, and a `hint`. `warp` prints them as `error[code]`.", ""]
+    lines += [
+        "Every error has a `code`, a message with the path, and a `hint`. `warp` prints them as `error[code]`.",
+        "",
+    ]
     lines += ["| code | class | meaning | remedy |", "|---|---|---|---|"]
     for name, kind in sorted(vars(wd.errors).items()):
         if isinstance(kind, type) and issubclass(kind, wd.WarpError):
