@@ -137,7 +137,7 @@ def demo_static(seed: int) -> dict[str, Any]:
 
 
 def demo_records(seed: int, start_ns: int = 0, seconds: float = EPISODE_S) -> Iterator[tuple[int, str, Any]]:
-    """(ts_ns, signal, value) of an episode in the order of time; the task is repeated if it ends earlier."""
+    """Yield (ts_ns, signal, value) of an episode in the order of time; after four seconds the task is repeated."""
     rng = np.random.default_rng(seed)
     robot = Robot(cube=np.array([rng.uniform(-0.32, -0.12), 0.02]))
     rest = [np.array([-0.25, 0.5]), np.array([0.25, 0.5])]
@@ -145,7 +145,7 @@ def demo_records(seed: int, start_ns: int = 0, seconds: float = EPISODE_S) -> It
         robot.reach(side, rest[side], OPEN)
     robot.joints[:] = robot.targets
     grip = CLOSED if is_successful(seed) else WEAK
-    for tick in range(round(seconds * TICK_HZ)):
+    for tick in itertools.takewhile(lambda tick: tick < seconds * TICK_HZ, itertools.count()):
         now = start_ns + tick * (1_000_000_000 // TICK_HZ)
         phase = tick / TICK_HZ % EPISODE_S
         if tick % (TICK_HZ // ACTION_HZ) == 0:
