@@ -19,7 +19,7 @@ from warpdata.loading.tables.row_ranges import (
     total_rows,
     within,
 )
-from warpdata.ordering.tail import Tail, check_tail
+from warpdata.ordering.limits import Tail, check_tail
 
 STATE_FORMAT = 2
 

@@ -19,7 +19,7 @@ from warpdata.loading.tables.batches import batches_of, exact_batches
 from warpdata.loading.tables.stream import MAX_BATCH_ROWS, TableStream, checked_limit
 from warpdata.ordering.blocks import BlockOrder, BlockShape
 from warpdata.ordering.epochs import EpochStream, Step, rank_slice
-from warpdata.ordering.state import checked_integer
+from warpdata.ordering.limits import checked_integer
 from warpdata.stores.cache.readahead import ReadAhead
 
 if TYPE_CHECKING:
