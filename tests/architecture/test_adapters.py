@@ -18,7 +18,7 @@ ADAPTERS: dict[str, set[str]] = {
     "xxhash": {"bytekit/checksum.py"},
     "zstandard": {"bytekit/codec.py"},
     "lz4": {"bytekit/codec.py"},
-    "ml_dtypes": {"bytekit/dtype.py"},
+    "ml_dtypes": {"bytekit/arrays.py"},
     "cryptography": {"catalog/publish/signing.py", "formats/rvf/container/signing.py"},
     "duckdb": {"sql/engine.py"},
     "faiss": {"search/query/ann.py"},

@@ -13,9 +13,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.sweeps import enough_examples
-from warpdata.corpora.batch import RowSource
+from warpdata.corpora.rows import RowSource
 from warpdata.corpora.source import FixedOrderSource
-from warpdata.formats.gamsae.writer import encode_shard_bytes
+from warpdata.formats.gamsae.shard import encode_shard_bytes
 
 WIDTH = 5
 QUIET = settings(

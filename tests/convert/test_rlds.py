@@ -23,8 +23,8 @@ from PIL import Image
 import warpdata as wd
 from tests.conftest import SHARED_GOLDEN
 from tests.sweeps import enough_examples
-from warpdata.bytekit.io.ranges import FileRangeReader
-from warpdata.bytekit.png import encode_png
+from warpdata.bytekit.codec import encode_png
+from warpdata.bytekit.io.files import FileRangeReader
 from warpdata.convert import rlds
 from warpdata.convert.aligning import AlignOptions, aligned
 from warpdata.convert.exporting import step_columns

@@ -24,8 +24,8 @@ from warpdata.errors import (
     WidthMismatchError,
 )
 from warpdata.formats.gamsae import layout
-from warpdata.formats.gamsae.verify import verify_shard
-from warpdata.formats.gamsae.writer import encode_shard_bytes, pack_header
+from warpdata.formats.gamsae.corpus import verify_shard
+from warpdata.formats.gamsae.shard import encode_shard_bytes, pack_header
 
 ROWS, WIDTH = 40, 3
 

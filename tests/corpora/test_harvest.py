@@ -31,8 +31,7 @@ from warpdata.errors import (
     SchemaMismatchError,
     WriterClosedError,
 )
-from warpdata.formats.gamsae.corpus_json import load_corpus
-from warpdata.formats.gamsae.verify import verify_folder
+from warpdata.formats.gamsae.corpus import load_corpus, verify_folder
 
 COLUMNS = {"token_id": "i64", "position": "i32"}
 

@@ -17,8 +17,8 @@ from warpdata.corpora.source import MmapShardSource
 from warpdata.corpora.writer import CorpusWriter
 from warpdata.errors import CorruptLayoutError
 from warpdata.formats.gamsae import layout
-from warpdata.formats.gamsae.verify import verify_folder
-from warpdata.formats.gamsae.writer import encode_shard_bytes
+from warpdata.formats.gamsae.corpus import verify_folder
+from warpdata.formats.gamsae.shard import encode_shard_bytes
 
 WIDTH = 3
 ROW_BYTES = WIDTH * 4

@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from warpdata.corpora.mixed import MixedBatch
 
 import warpdata as wd
 from tests.ordering.mixture_reference import mixture_schedule
 from tests.sweeps import enough_examples
-from warpdata.corpora.mixed import MixedBatch
 from warpdata.ordering.mixture import mixture_counts
 
 ROWS = (200, 90, 33)

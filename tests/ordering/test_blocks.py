@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 
 from tests.ordering.mixture_reference import mixture_schedule
 from warpdata.ordering import bijection
-from warpdata.ordering.bijection import permuted, restored
 from warpdata.ordering.blocks import BlockOrder, BlockShape
 from warpdata.ordering.mixture import PeriodicSchedule
+from warpdata.ordering.splitmix import permuted, restored
 
 BITS = {
     "large": [259288939, 625915787, 224352237, 96966564, 741562441],

@@ -11,7 +11,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from warpdata.ordering.epochs import EpochStream, rank_slice
-from warpdata.ordering.state import MAX_EPOCH, MAX_POSITION, MAX_SEED
+from warpdata.ordering.limits import MAX_EPOCH, MAX_POSITION, MAX_SEED
 
 
 class Positions(EpochStream):

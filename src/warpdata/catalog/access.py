@@ -13,7 +13,6 @@ from typing import TypedDict
 from warpdata.bytekit.checksum import sha256_hex
 from warpdata.bytekit.process.threads import map_in_threads
 from warpdata.catalog.names import parse_size
-from warpdata.corpora.options import options_of
 from warpdata.errors import (
     BlobNotFoundError,
     ChecksumError,
@@ -130,7 +129,7 @@ def access_options(settings: Settings, **changes: object) -> AccessOptions:
     }
     # A name that is no option goes on to where it is refused, also with None.
     changed = {n: value for n, value in changes.items() if value is not None or not hasattr(AccessOptions, n)}
-    return options_of(AccessOptions, said | changed)
+    return AccessOptions(**(said | changed))
 
 
 def catalog_tuple(catalog: str | os.PathLike[str] | Sequence[str] | None) -> tuple[str, ...] | None:

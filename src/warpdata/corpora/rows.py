@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from warpdata.bytekit.dtype import DType
+from warpdata.bytekit.arrays import DType
 from warpdata.errors import CorruptLayoutError, nearest
 
 Rows = npt.NDArray[Any]

@@ -148,9 +148,7 @@ class ShuffledRows(Reopens, EpochStream):
         self, place: Place, worker: int = 0, workers: int = 1
     ) -> Generator[tuple[Step, RowBatch], None, None]:
         """Steps of this rank with their batches from a place on; of several workers each reads every n-th."""
-        pools = _PoolReader(
-            self.source, BlockOrder(self.shape, self.seed, place[0]), self.rank, self.world
-        )
+        pools = _PoolReader(self.source, BlockOrder(self.shape, self.seed, place[0]), self.rank, self.world)
         try:
             for step in self.steps(place, worker, workers):
                 yield step, self._read_batch(pools, step.start)

@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
 import numpy as np
 
-from warpdata.bytekit.io.ranges import FolderReader
-from warpdata.bytekit.io.ranges import FileRangeReader, RangeReader
-from warpdata.bytekit.process.threads import map_in_threads
+from warpdata.bytekit.io.files import FileRangeReader
+from warpdata.bytekit.io.ranges import FolderReader, RangeReader
 from warpdata.bytekit.process.forks import Reopens
+from warpdata.bytekit.process.threads import map_in_threads
 from warpdata.corpora import shards as shard_sets
 from warpdata.corpora.rows import RowBatch, Rows, check_out, decode_rows, output_dtype
 from warpdata.corpora.shards import ShardSet, bf16_shards, join_recorded, join_shards
@@ -80,7 +80,9 @@ class FixedOrderSource(Reopens, ABC):
     """A cursor over shards, read in spans that are prefetched; batches never cross a shard."""
 
     def __init__(self, shards: ShardSet, options: SourceOptions | None) -> None:
-        require_kind("shards", shards, ShardSet, f"a set of shards; open files with {type(self).__name__}.open")
+        require_kind(
+            "shards", shards, ShardSet, f"a set of shards; open files with {type(self).__name__}.open"
+        )
         require_kind("options", options, (SourceOptions, type(None)), "SourceOptions")
         self.shards = shards
         self.options = options or SourceOptions()
@@ -131,7 +133,9 @@ class FixedOrderSource(Reopens, ABC):
         first = self._id
         if first == self.total_rows:
             return None
-        limit = self.batch_rows if out is None else min(self.batch_rows, check_out(out, self.width, self.dtype))
+        limit = (
+            self.batch_rows if out is None else min(self.batch_rows, check_out(out, self.width, self.dtype))
+        )
         shard = int(self._firsts.searchsorted(first, "right")) - 1
         row = first - int(self._firsts[shard])
         take = min(limit, self.shards.shards[shard].n_rows - row)

@@ -13,13 +13,13 @@ from typing import NamedTuple
 
 import numpy as np
 
+from warpdata.bytekit.arrays import byte_view
 from warpdata.bytekit.checksum import crc32c
-from warpdata.bytekit.io import pages
-from warpdata.bytekit.io.ranges import MmapRangeReader, RangeReader
+from warpdata.bytekit.io.files import MmapRangeReader
+from warpdata.bytekit.io.ranges import RangeReader
 from warpdata.bytekit.process import system
 from warpdata.bytekit.process.forks import PerProcess
 from warpdata.bytekit.process.threads import ThreadPool
-from warpdata.bytekit.view import byte_view
 from warpdata.corpora.rows import Rows, raw_dtype
 from warpdata.corpora.shards import ShardSet
 from warpdata.errors import ChecksumError, UnavailableError
@@ -134,7 +134,7 @@ class MappedSpans(ShardRows):
         """Unmap the pages of the span; they stay in the page cache."""
         if span.shard in self._open:
             rows = self._open[span.shard][1][span.start : span.end]
-            pages.release(rows.ctypes.data, rows.nbytes)
+            system.release(rows.ctypes.data, rows.nbytes)
 
     def close(self) -> None:
         """Drop the mappings; one with a view left lives as long as the view."""
@@ -144,9 +144,7 @@ class MappedSpans(ShardRows):
 class FetchedSpans(ShardRows):
     """Spans copied through range readers, by threads if they are prefetched, kept until they are released."""
 
-    def __init__(
-        self, shards: ShardSet, open_reader: Callable[[int], RangeReader], *, verify: bool
-    ) -> None:
+    def __init__(self, shards: ShardSet, open_reader: Callable[[int], RangeReader], *, verify: bool) -> None:
         super().__init__(shards, verify=verify)
         self._open_reader = open_reader
         self._threads = ThreadPool(STORE_READERS, "warp-rows")

@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from warpdata.bytekit.arrays import dtype_named
 from warpdata.bytekit.io.commit import map_os_errors, remove_temps_of
-from warpdata.bytekit.io.ranges import FileRangeReader
+from warpdata.bytekit.io.files import FileRangeReader
 from warpdata.bytekit.process.forks import run_in_child
 from warpdata.bytekit.process.locks import FileLock
 from warpdata.corpora.rows import Rows, RowStatistics

@@ -29,7 +29,11 @@ def mixture_counts(weights: Sequence[float], batches: int) -> list[int]:
 
 def mixture_shares(weights: Sequence[float]) -> list[Fraction]:
     """The exact share of every source."""
-    if not weights or not all(math.isfinite(weight) and weight >= 0 for weight in weights) or not any(weights):
+    if (
+        not weights
+        or not all(math.isfinite(weight) and weight >= 0 for weight in weights)
+        or not any(weights)
+    ):
         raise ValueError(f"a mixture needs weights of 0 or more, not all 0: {list(weights)}")
     whole = sum(Fraction(weight) for weight in weights)
     return [Fraction(weight) / whole for weight in weights]

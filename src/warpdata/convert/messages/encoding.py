@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from warpdata.bytekit.dtype import dtype_of
+from warpdata.bytekit.arrays import dtype_of
 from warpdata.convert.messages.log import LogChannel
 from warpdata.convert.messages.own import OWN
 from warpdata.convert.messages.packets import stored_config, to_stream_packet

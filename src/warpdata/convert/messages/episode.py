@@ -11,7 +11,7 @@ import numpy as np
 
 from warpdata.bytekit.jsontext import parse_json_object
 from warpdata.bytekit.lazy import cached_property
-from warpdata.bytekit.reopen import Reopens
+from warpdata.bytekit.process.forks import Reopens
 from warpdata.convert.kept_values import packed, unpacked
 from warpdata.convert.messages.log import MessageLog
 from warpdata.convert.messages.own import OWN, open_own_topic

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from warpdata.bytekit.reopen import Reopens
+from warpdata.bytekit.process.forks import Reopens
 from warpdata.errors import WarpError
 
 Ints = NDArray[np.int64]

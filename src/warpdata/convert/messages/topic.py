@@ -9,10 +9,10 @@ from typing import Any, Literal, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from warpdata.bytekit.io.folders import buffered
-from warpdata.bytekit.io.ranges import RangeReader
+from warpdata.bytekit.arrays import read_only
+from warpdata.bytekit.io.ranges import RangeReader, open_buffered
 from warpdata.bytekit.lazy import cached_property
-from warpdata.bytekit.reopen import Reopens
+from warpdata.bytekit.process.forks import Reopens
 from warpdata.convert.messages.cdr import CdrDecoder
 from warpdata.convert.messages.columns import FieldSummary, Values, list_lengths, summarize, to_array
 from warpdata.convert.messages.definitions import parse_definition
@@ -21,15 +21,13 @@ from warpdata.convert.messages.log import Ints, LogChannel, MessageLog, Payloads
 from warpdata.convert.messages.packets import split_packet
 from warpdata.convert.messages.payload import Payload, PayloadFinder
 from warpdata.convert.messages.protobuf import ProtobufDecoder
-from warpdata.convert.rows import RowsSignal
-from warpdata.convert.stepped import image_kind
+from warpdata.convert.stepped import RowsSignal, image_kind
 from warpdata.episodes.sources.file_video import FileVideo, SourceVideo
 from warpdata.episodes.sources.stills import StillsSignal
 from warpdata.errors import CorruptLayoutError, FormatError
 from warpdata.formats.episodedir.video import list_packets
 from warpdata.timeline.meta import OBJECT, Role, SignalMeta, guess_role, numeric_kind
 from warpdata.timeline.signal import Signal
-from warpdata.timeline.times import frozen
 
 TimeKind = Literal["log", "publish", "header"]
 
@@ -184,7 +182,7 @@ class Topic(Reopens):
         steps = np.arange(len(times))
         strict = np.maximum.accumulate(times[order] - steps) + steps
         moved_ns = int(np.abs(strict - times[order]).max(initial=0))
-        return frozen(strict), None if bool((order == steps).all()) else order, moved_ns
+        return read_only(strict), None if bool((order == steps).all()) else order, moved_ns
 
     def read_times(self) -> NDArray[np.int64]:
         """Times of the records of every signal of the topic."""
@@ -304,7 +302,7 @@ class Topic(Reopens):
     @cached_property
     def _frame_size(self) -> tuple[int, int]:
         """Width and height of a video, from its decoder."""
-        probe = list_packets(buffered(self._open_video(_PROBE_SIDE, _PROBE_SIDE)), self.path)[0]
+        probe = list_packets(open_buffered(self._open_video(_PROBE_SIDE, _PROBE_SIDE)), self.path)[0]
         return probe.width, probe.height
 
     def open_video(self) -> RangeReader:

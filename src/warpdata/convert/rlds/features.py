@@ -11,7 +11,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from warpdata.bytekit.dtype import dtype_named, dtype_of
+from warpdata.bytekit.arrays import dtype_named, dtype_of
 from warpdata.convert.rlds.example import Values
 from warpdata.errors import CorruptLayoutError, LimitExceededError, UnsupportedDtypeError
 from warpdata.formats.episodedir.pictures import is_still

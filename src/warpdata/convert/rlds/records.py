@@ -13,7 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from warpdata.bytekit.checksum import crc32c
-from warpdata.bytekit.io.ranges import BytesRangeReader, LocalRangeReader, RangeReader
+from warpdata.bytekit.io.files import LocalRangeReader
+from warpdata.bytekit.io.ranges import BytesRangeReader, RangeReader
 from warpdata.errors import (
     ChecksumError,
     CorruptLayoutError,

@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from warpdata.bytekit.codec import encode_png
 from warpdata.bytekit.io.commit import commit_folder
-from warpdata.bytekit.png import encode_png
 from warpdata.convert.aligning import LAST_ROW, AlignOptions, Hold
 from warpdata.convert.each_episode import OnError, Progress
 from warpdata.convert.exporting import Part, StepColumn, StepRows, StepWriter, write_set

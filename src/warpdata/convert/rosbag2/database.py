@@ -14,9 +14,9 @@ from typing import Any
 
 import numpy as np
 
-from warpdata.bytekit.codec import decode_zstd_bounded, decoded_zstd_pieces, zstd_frame_size
+from warpdata.bytekit.codec import decode_zstd_bounded, iter_decode_zstd, zstd_frame_size
 from warpdata.bytekit.io.commit import map_os_errors
-from warpdata.bytekit.io.folders import RangeFile
+from warpdata.bytekit.io.ranges import RangeFile
 from warpdata.bytekit.lazy import cached_property
 from warpdata.convert.messages.cdr import CdrDecoder
 from warpdata.convert.messages.definitions import parse_definition, ros_definition
@@ -129,7 +129,7 @@ class BagLog(MessageLog):
             size = zstd_frame_size(reader.read(0, min(reader.size, _ZSTD_HEAD_BYTES)))
             if size is not None and size > limit:
                 raise LimitExceededError(f"decompressed size {size} of {reader.size} bytes (limit {limit})")
-            out.writelines(decoded_zstd_pieces(source, limit))
+            out.writelines(iter_decode_zstd(source, limit))
             if out.tell() < (size or 1):
                 raise TruncatedError(f"compressed file is cut: expected {size} bytes, got {out.tell()}")
         return target

@@ -11,15 +11,16 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from warpdata.bytekit.arrays import dtype_named
 from warpdata.bytekit.checksum import RunningSha256, crc32c
-from warpdata.bytekit.dtype import dtype_named
-from warpdata.bytekit.findings import FileFinding
 from warpdata.bytekit.io.commit import write_file
-from warpdata.bytekit.io.ranges import FileRangeReader, RangeReader
+from warpdata.bytekit.io.files import FileRangeReader
+from warpdata.bytekit.io.ranges import RangeReader
 from warpdata.bytekit.jsontext import dump_json, parse_json_object
 from warpdata.errors import (
     ChecksumError,
     CorruptLayoutError,
+    FileFinding,
     FormatError,
     LimitExceededError,
     UnsupportedVersionError,

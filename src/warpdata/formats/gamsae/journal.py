@@ -11,12 +11,11 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from warpdata.bytekit.arrays import DType, byte_view, dtype_named
 from warpdata.bytekit.checksum import crc32c
-from warpdata.bytekit.arrays import DType, dtype_named
 from warpdata.bytekit.io.append_file import AppendFile, SealedHeader, records
 from warpdata.bytekit.io.commit import fsync_folder
-from warpdata.bytekit.io.ranges import FileRangeReader
-from warpdata.bytekit.arrays import byte_view
+from warpdata.bytekit.io.files import FileRangeReader
 from warpdata.errors import FormatError
 from warpdata.formats.gamsae import layout
 from warpdata.formats.gamsae.shard import Rows, pack_header

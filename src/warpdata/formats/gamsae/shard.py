@@ -11,11 +11,10 @@ from typing import TYPE_CHECKING, Any, SupportsIndex
 import numpy as np
 import numpy.typing as npt
 
-from warpdata.bytekit.arrays import as_array
-from warpdata.bytekit.dtype import DType, dtype_named
+from warpdata.bytekit.arrays import DType, as_array, byte_view, dtype_named
 from warpdata.bytekit.io.commit import NewFile, commit_file, map_os_errors
-from warpdata.bytekit.io.ranges import FileRangeReader, RangeReader
-from warpdata.bytekit.view import byte_view
+from warpdata.bytekit.io.files import FileRangeReader
+from warpdata.bytekit.io.ranges import RangeReader
 from warpdata.errors import (
     BadMagicError,
     LimitExceededError,

@@ -11,12 +11,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from warpdata.bytekit.arrays import align_up, padding
+from warpdata.bytekit.arrays import align_up, byte_view, padding_to
 from warpdata.bytekit.checksum import crc32c
 from warpdata.bytekit.io.append_file import SealedHeader, records
 from warpdata.bytekit.io.commit import commit_file
-from warpdata.bytekit.io.ranges import FileRangeReader, RangeReader
-from warpdata.bytekit.arrays import byte_view
+from warpdata.bytekit.io.files import FileRangeReader
+from warpdata.bytekit.io.ranges import RangeReader
 from warpdata.errors import BadMagicError, ChecksumError, CorruptLayoutError
 from warpdata.formats.rowstate import layout
 
@@ -80,7 +80,7 @@ def pack_log_header(model: bytes) -> bytes:
 def pack_frame(body: FrameBody) -> bytes:
     """A whole frame."""
     arrays = [body.row_ids, body.n_latents, body.n_active, body.iterations, body.latents, body.active]
-    packed = b"".join(bytes(byte_view(array)) + padding(array.nbytes, layout.ALIGN) for array in arrays)
+    packed = b"".join(bytes(byte_view(array)) + padding_to(array.nbytes, layout.ALIGN) for array in arrays)
     return _FRAME.pack(len(body.row_ids), len(body.latents), len(body.active), crc32c(packed)) + packed
 
 

@@ -17,8 +17,7 @@ from warpdata.loading.tables import fetch
 from warpdata.loading.tables.batches import batches_of, cut_batches, exact_batches, joined, with_positions
 from warpdata.loading.tables.row_ranges import RowRanges, first_rows, remaining, total_rows, whole_table
 from warpdata.loading.tables.share import STATE_FORMAT, ReaderProgress, ReaderSplit, parse_share
-from warpdata.ordering.limits import checked_integer
-from warpdata.ordering.limits import Tail, check_filled, check_tail
+from warpdata.ordering.limits import Tail, check_filled, check_tail, checked_integer
 from warpdata.sql.sqltext import OWN_COLUMNS
 
 if TYPE_CHECKING:

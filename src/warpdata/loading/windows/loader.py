@@ -29,11 +29,10 @@ from warpdata.loading.windows.open_episode import DAMAGE
 from warpdata.loading.windows.report import DATA_CHARS, LoaderReport, SampleOrigin, names_of, saved_state
 from warpdata.loading.windows.statistics import FieldStatistics, Normalization, chosen_ways
 from warpdata.loading.windows.windows import Windows
-from warpdata.ordering.epochs import EpochStream, LeftOut, Place, rank_slice
 from warpdata.ordering.blocks import ShuffleQuality
+from warpdata.ordering.epochs import EpochStream, LeftOut, Place, rank_slice
+from warpdata.ordering.limits import MAX_POSITION, Tail, check_filled, checked_integer
 from warpdata.ordering.splitmix import stream_key
-from warpdata.ordering.limits import MAX_POSITION, checked_integer
-from warpdata.ordering.limits import Tail, check_filled
 from warpdata.stores.cache.readahead import CORES, ReadAhead
 from warpdata.stores.meter import traffic
 
