@@ -36,7 +36,6 @@ if TYPE_CHECKING:
     from warpdata.catalog.read.refs import VideoRef as VideoRef
     from warpdata.catalog.read.refs import read_refs as read_refs
     from warpdata.catalog.table import Table as Table
-    from warpdata.corpora.mixed import MixedRows as MixedRows
     from warpdata.corpora.rows import RowBatch as RowBatch
     from warpdata.corpora.shuffled import ShuffledRows as ShuffledRows
     from warpdata.corpora.side_table import SideTable as SideTable
@@ -202,7 +201,6 @@ _ELSEWHERE: dict[str, str] = {
     "LocalDatasetWriter": "warpdata.episodes",
     "LossReceipt": "warpdata.episodes",
     "ManifestCorruptedError": "warpdata.errors",
-    "MixedRows": "warpdata.corpora",
     "PermissionError": "warpdata.errors",
     "Recorder": "warpdata.episodes",
     "RowBatch": "warpdata.corpora",

@@ -33,9 +33,9 @@ from tests.convert.sets import (
 )
 from tests.sweeps import thinned
 from warpdata.convert import lerobot
-from warpdata.convert.aligning import grid_times
 from warpdata.convert.lerobot import files, tables
 from warpdata.convert.place import Place
+from warpdata.convert.rows import grid_times
 from warpdata.episodes.collection.episodes import Episodes
 from warpdata.errors import (
     BlobNotFoundError,

@@ -16,8 +16,8 @@ from PIL import Image
 from tests.convert.foreign import expected, imported, sample, sha256
 from tests.convert.sets import on_steps
 from warpdata.convert import hdf5, minari, webdataset
-from warpdata.convert.aligning import grid_times
 from warpdata.convert.place import Place
+from warpdata.convert.rows import grid_times
 from warpdata.convert.webdataset import samples
 from warpdata.episodes.collection.episodes import Episodes
 from warpdata.episodes.sources.encoded import encoded_frames

@@ -242,7 +242,7 @@ def test_a_reopened_harvest_keeps_its_options(tmp_path: Path) -> None:
         writer.append(np.ones((4, 4)))
     for changes in ({}, {"shard_bytes": 320, "sync_appends": False}, {}):
         with CorpusWriter.reopen(tmp_path / "c", **changes) as writer:
-            assert writer._sync_appends == (writer._shard_rows == 10)
+            assert writer._record.harvest["sync_appends"] == (writer._shard_rows == 10)
             writer.append(np.ones((40, 4)))
     rows = [shard.n_rows for shard in load_corpus(tmp_path / "c").shards]
     assert rows == [4, *[10] * 4, *[20] * 4]

@@ -255,8 +255,8 @@ def test_a_failed_read_is_tried_again_with_the_same_batch(tmp_path: Path) -> Non
     (path,) = write_shards(tmp_path, [200])
     good = path.read_bytes()
     with MmapShardSource.open([path]) as source:
-        wanted = epoch_ids(ShuffledRows(source, batch_size=16, block_rows=4))
-        with ShuffledRows(source, batch_size=16, block_rows=4) as rows:
+        wanted = epoch_ids(ShuffledRows(source, batch_size=16, block_rows=4, window_blocks=2))
+        with ShuffledRows(source, batch_size=16, block_rows=4, window_blocks=2) as rows:
             found = [rows.next_batch().row_ids.tolist()]  # type: ignore[union-attr]
             path.write_bytes(good[:100])
             from warpdata.errors import TruncatedError

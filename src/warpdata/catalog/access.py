@@ -8,7 +8,7 @@ import urllib.parse
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TypedDict
+from typing import Any, TypedDict
 
 from warpdata.bytekit.checksum import sha256_hex
 from warpdata.bytekit.process.threads import map_in_threads
@@ -22,6 +22,7 @@ from warpdata.errors import (
     nearest,
     require_kind,
     require_word,
+    suggests,
 )
 from warpdata.formats.manifest.model import BlobRef
 from warpdata.formats.manifest.parts import PartSource
@@ -47,6 +48,7 @@ from warpdata.stores.webclient import Proxies
 MODES = ("auto", "remote", "hybrid", "local")
 
 
+@suggests
 @dataclass(frozen=True, slots=True)
 class AccessOptions:
     """Everything that says where to read from and what may be spent; it travels to other processes."""
@@ -116,7 +118,7 @@ def access_options(settings: Settings, **changes: object) -> AccessOptions:
         find_role=aws_role,
         proxies=Proxies(settings.proxies, settings.no_proxy),
     )
-    said = {
+    said: dict[str, Any] = {
         "catalogs": settings.catalogs,
         "mode": settings.mode,
         "cache_dir": settings.cache_dir,

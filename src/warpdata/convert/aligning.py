@@ -14,8 +14,8 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 
-from warpdata.convert.aligning import EXACT_NS, grid_times, measured_rate, rate_of
 from warpdata.convert.receipt import How, Note, noted
+from warpdata.convert.rows import EXACT_NS, grid_times, measured_rate, rate_of
 from warpdata.episodes.forms.content_sums import ContentSum, sum_of
 from warpdata.errors import NoStepsError, nearest
 from warpdata.timeline.episode import Episode

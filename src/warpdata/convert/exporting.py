@@ -21,10 +21,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from warpdata.bytekit.arrays import byte_view
-from warpdata.convert.aligning import EXACT_NS, AlignOptions, steps_with
+from warpdata.convert.aligning import AlignOptions, steps_with
 from warpdata.convert.each_episode import OnError, Progress, check_on_error, exported
 from warpdata.convert.plain_names import under_own_names
-from warpdata.convert.receipt import ConversionReceipt, EpisodeNotes, Note, note_of
+from warpdata.convert.receipt import ConversionReceipt, Note, note_of
+from warpdata.convert.rows import EXACT_NS
+from warpdata.convert.set_notes import EpisodeNotes
 from warpdata.episodes.collection.episodes import Episodes
 from warpdata.episodes.sources.encoded import encoded_run
 from warpdata.errors import SchemaMismatchError, WarpError

@@ -15,8 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from warpdata.bytekit.jsontext import parse_json_object
-from warpdata.convert.aligning import EXACT_NS, grid_times, measured_rate, stated_rate
 from warpdata.convert.kept_values import packed, unpacked
+from warpdata.convert.rows import EXACT_NS, grid_times, measured_rate, stated_rate
 from warpdata.errors import FormatError, WarpError
 from warpdata.timeline.episode import Episode
 

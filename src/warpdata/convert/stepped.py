@@ -13,9 +13,10 @@ from numpy.typing import NDArray
 
 from warpdata.bytekit.arrays import read_only
 from warpdata.bytekit.lazy import cached_property
-from warpdata.convert.aligning import ForeignSource, RowsSignal, grid_times
 from warpdata.convert.place import Place
-from warpdata.convert.receipt import MAX_DOCUMENT_BYTES, RECEIPT_FILE, EpisodeNotes, parse_notes
+from warpdata.convert.receipt import RECEIPT_FILE
+from warpdata.convert.rows import ForeignSource, RowsSignal, grid_times
+from warpdata.convert.set_notes import MAX_DOCUMENT_BYTES, EpisodeNotes, parse_notes
 from warpdata.episodes.collection.episodes import EpisodesSource
 from warpdata.episodes.sources.file_video import FileVideo, SourceVideo
 from warpdata.episodes.sources.stills import StillsSignal

@@ -65,6 +65,11 @@ class ShardSet:
         """Rows of all shards."""
         return sum(self.shard_rows)
 
+    @property
+    def payload_bytes(self) -> int:
+        """Bytes of all rows."""
+        return self.total_rows * self.row_bytes
+
     def first_rows(self) -> npt.NDArray[np.int64]:
         """The global id of each shard's first row."""
         rows = np.array(self.shard_rows, np.int64)

@@ -210,7 +210,7 @@ class ShuffledRows(Reopens, EpochStream):
             self.close()
 
 
-class BlockReader:
+class RowBlocks:
     """Rows of a corpus by id, read in blocks that stay in memory until they are released."""
 
     def __init__(self, source: FixedOrderSource, block_rows: int) -> None:
@@ -264,7 +264,7 @@ class BlockReader:
         self._rows.close()
 
 
-class _PoolReader(BlockReader):
+class _PoolReader(RowBlocks):
     """Rows of the blocks in play; the blocks of the next pool are prefetched while this one is read."""
 
     def __init__(self, source: FixedOrderSource, order: BlockOrder, rank: int, world: int) -> None:

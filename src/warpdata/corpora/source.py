@@ -255,7 +255,7 @@ class MmapShardSource(FixedOrderSource):
             return MappedSpans(self.shards, verify=self.options.verify)
         names = [shard.name for shard in self.shards.shards]
         open_reader = lru_cache(maxsize=MAX_OPEN_FILES)(lambda shard: FileRangeReader(names[shard]))
-        return FetchedSpans(self.shards, open_reader, verify=self.options.verify)
+        return FetchedSpans(self.shards, open_reader, verify=self.options.verify, is_local=True)
 
 
 class StoreShardSource(FixedOrderSource):

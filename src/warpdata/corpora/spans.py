@@ -23,6 +23,7 @@ from warpdata.bytekit.process.threads import ThreadPool
 from warpdata.corpora.rows import Rows, raw_dtype
 from warpdata.corpora.shards import ShardSet
 from warpdata.errors import ChecksumError, UnavailableError
+from warpdata.formats.gamsae.shard import ShardInfo
 
 MAX_OPEN_FILES = 32
 STORE_READERS = 8
@@ -119,34 +120,49 @@ class MappedSpans(ShardRows):
 
     def prefetch(self, span: RowSpan) -> None:
         """Ask the system to read the span into the page cache."""
-        info = self._infos[span.shard]
-        try:
-            file = os.open(info.name, os.O_RDONLY | os.O_CLOEXEC)
-        except OSError:
-            return  # reading the span reports it
-        try:
-            start = info.row_offset(span.start)
-            system.will_read(file, start, info.row_offset(span.end) - start)
-        finally:
-            os.close(file)
+        _will_read(self._infos[span.shard], span)
 
     def release(self, span: RowSpan) -> None:
         """Unmap the pages of the span; they stay in the page cache."""
         if span.shard in self._open:
             rows = self._open[span.shard][1][span.start : span.end]
-            system.release(rows.ctypes.data, rows.nbytes)
+            system.release_pages(rows.ctypes.data, rows.nbytes)
 
     def close(self) -> None:
         """Drop the mappings; one with a view left lives as long as the view."""
         self._open.clear()
 
 
-class FetchedSpans(ShardRows):
-    """Spans copied through range readers, by threads if they are prefetched, kept until they are released."""
+def _will_read(info: ShardInfo, span: RowSpan) -> None:
+    """Ask the system to read the bytes of a span into the page cache."""
+    try:
+        file = os.open(info.name, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return  # reading the span reports it
+    try:
+        start = info.row_offset(span.start)
+        system.will_read(file, start, info.row_offset(span.end) - start)
+    finally:
+        os.close(file)
 
-    def __init__(self, shards: ShardSet, open_reader: Callable[[int], RangeReader], *, verify: bool) -> None:
+
+class FetchedSpans(ShardRows):
+    """Spans copied through range readers and kept until they are released.
+
+    Threads fetch from a store ahead of the caller; of local files (`is_local`) the page cache reads ahead.
+    """
+
+    def __init__(
+        self,
+        shards: ShardSet,
+        open_reader: Callable[[int], RangeReader],
+        *,
+        verify: bool,
+        is_local: bool = False,
+    ) -> None:
         super().__init__(shards, verify=verify)
         self._open_reader = open_reader
+        self._is_local = is_local
         self._threads = ThreadPool(STORE_READERS, "warp-rows")
         self._fetched: PerProcess[dict[RowSpan, Future[Rows]]] = PerProcess(dict)
 
@@ -167,9 +183,11 @@ class FetchedSpans(ShardRows):
         return future.result()
 
     def prefetch(self, span: RowSpan) -> None:
-        """Fetch the span in a thread."""
+        """Start to bring in a span that will be read soon."""
         fetched = self._fetched()
-        if span not in fetched:
+        if self._is_local:
+            _will_read(self._infos[span.shard], span)
+        elif span not in fetched:
             fetched[span] = self._threads.submit(self._read_checked, span, self._fetch)
 
     def _fetch(self, span: RowSpan) -> Rows:

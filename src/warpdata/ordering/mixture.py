@@ -13,7 +13,6 @@ from warpdata.ordering.splitmix import I64
 MAX_PERIOD = 1 << 20
 """A schedule repeats after at most this many turns: shares are kept to one part in a million."""
 SCHEDULE_VERSION = 2
-"""Part of the fingerprint of a mixture: another schedule is another order."""
 
 
 def mixture_counts(weights: Sequence[float], batches: int) -> list[int]:

@@ -20,7 +20,7 @@ from warpdata.convert.hdf5.layouts import (
     open_layout,
 )
 from warpdata.convert.place import Place
-from warpdata.convert.receipt import MAX_DOCUMENT_BYTES
+from warpdata.convert.set_notes import MAX_DOCUMENT_BYTES
 from warpdata.convert.stepped import Parts, SteppedEpisodes
 from warpdata.convert.tables.mapping import FileMapping
 from warpdata.episodes.collection.episodes import Episodes

@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from warpdata.bytekit.jsontext import parse_json, parse_json_object
-from warpdata.convert.aligning import stated_rate
 from warpdata.convert.lerobot.tables import Tables
 from warpdata.convert.place import Place, check_inside
+from warpdata.convert.rows import stated_rate
 from warpdata.errors import (
     BadMagicError,
     BlobNotFoundError,

@@ -21,7 +21,8 @@ from warpdata.convert.lerobot.documents import DEFAULTS, restored_numbers
 from warpdata.convert.lerobot.features import Feature, Features, camera_codec, video_info
 from warpdata.convert.lerobot.reading import FORMAT, TASK
 from warpdata.convert.lerobot.statistics import QUANTILES, FrameCounts, of_rows
-from warpdata.convert.receipt import EpisodeNotes, Note
+from warpdata.convert.receipt import Note
+from warpdata.convert.set_notes import EpisodeNotes
 from warpdata.episodes.forms.content_sums import RowsSum
 from warpdata.episodes.forms.directory_copy import RawCamera, encode_cameras
 from warpdata.episodes.record.camera import VideoFile

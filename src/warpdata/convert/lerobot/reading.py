@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 
 from warpdata.bytekit.arrays import read_only
 from warpdata.bytekit.lazy import cached_property
-from warpdata.convert.aligning import ForeignSource, grid_times
 from warpdata.convert.lerobot import tables
 from warpdata.convert.lerobot.documents import (
     DEFAULTS,
@@ -24,7 +23,8 @@ from warpdata.convert.lerobot.documents import (
 )
 from warpdata.convert.lerobot.tables import ColumnKind, KeptRows
 from warpdata.convert.place import Place
-from warpdata.convert.receipt import MAX_DOCUMENT_BYTES, EpisodeNotes, parse_notes
+from warpdata.convert.rows import ForeignSource, grid_times
+from warpdata.convert.set_notes import MAX_DOCUMENT_BYTES, EpisodeNotes, parse_notes
 from warpdata.episodes.collection.episodes import Episodes, EpisodesSource
 from warpdata.episodes.collection.facts import table_of
 from warpdata.episodes.sources.file_video import FileVideo, SourceVideo

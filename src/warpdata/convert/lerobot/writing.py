@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from warpdata.bytekit.io.commit import commit_folder, map_os_errors
-from warpdata.convert.aligning import AlignOptions, Hold, exact_rate, measured_rate, stated_rate, steps_with
+from warpdata.convert.aligning import AlignOptions, Hold, exact_rate, steps_with
 from warpdata.convert.each_episode import OnError, Progress, check_on_error, exported
 from warpdata.convert.lerobot import tables
 from warpdata.convert.lerobot.documents import OURS, file_bytes, restored_numbers
@@ -27,6 +27,7 @@ from warpdata.convert.lerobot.statistics import SetStatistics, of_rows
 from warpdata.convert.place import check_inside
 from warpdata.convert.plain_names import under_own_names
 from warpdata.convert.receipt import ConversionReceipt
+from warpdata.convert.rows import measured_rate, stated_rate
 from warpdata.episodes.collection.episodes import Episodes
 from warpdata.errors import ConflictError, SchemaMismatchError, WarpError, nearest
 from warpdata.formats.episodedir.images import VideoOptions

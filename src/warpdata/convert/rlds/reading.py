@@ -15,7 +15,7 @@ from warpdata.bytekit.lazy import cached_property
 from warpdata.bytekit.process.locks import ThreadLock
 from warpdata.convert.aligning import LAST_ROW
 from warpdata.convert.place import Place, check_inside
-from warpdata.convert.receipt import MAX_DOCUMENT_BYTES, RECEIPT_FILE
+from warpdata.convert.receipt import RECEIPT_FILE
 from warpdata.convert.rlds.example import Values, parse_example
 from warpdata.convert.rlds.features import (
     RAGGED_LENGTHS,
@@ -29,6 +29,7 @@ from warpdata.convert.rlds.features import (
     rows_of,
 )
 from warpdata.convert.rlds.records import ArrayRecordFile, RecordFile, TFRecordFile, begins_with_record
+from warpdata.convert.set_notes import MAX_DOCUMENT_BYTES
 from warpdata.convert.stepped import EpisodeColumn, Parts, PictureRows, Rows, SteppedEpisodes, positive
 from warpdata.episodes.collection.episodes import Episodes
 from warpdata.errors import (

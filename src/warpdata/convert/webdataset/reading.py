@@ -16,10 +16,10 @@ from warpdata.bytekit.arrays import dtype_of
 from warpdata.bytekit.io.ranges import BytesRangeReader, PartRangeReader, RangeReader
 from warpdata.bytekit.jsontext import parse_json
 from warpdata.bytekit.lazy import cached_property
-from warpdata.convert.aligning import stated_rate
 from warpdata.convert.corpora.npy import npy_header
 from warpdata.convert.place import Place
-from warpdata.convert.receipt import EpisodeNotes
+from warpdata.convert.rows import stated_rate
+from warpdata.convert.set_notes import EpisodeNotes
 from warpdata.convert.stepped import EpisodeColumn, MemoryRows, Parts, Rows, SteppedEpisodes, VideoRows
 from warpdata.convert.tables.npz_file import NpzFile
 from warpdata.convert.webdataset.samples import SampleField, Shards, TarSample

@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 from warpdata.bytekit.lazy import cached_property
 from warpdata.convert.kept_values import packed
 from warpdata.convert.place import Place
-from warpdata.convert.receipt import MAX_DOCUMENT_BYTES, RECEIPT_FILE
+from warpdata.convert.receipt import RECEIPT_FILE
+from warpdata.convert.set_notes import MAX_DOCUMENT_BYTES
 from warpdata.convert.stepped import EpisodeColumn, PartRows, Parts, SteppedEpisodes, Times, seconds_as_times
 from warpdata.convert.tables.mapping import bounds_of
 from warpdata.convert.zarr.store import ZIP_MAGIC, ZarrRows, ZarrStore
