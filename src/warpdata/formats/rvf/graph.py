@@ -13,9 +13,8 @@ from warpdata.bytekit import varint
 from warpdata.bytekit.align import align_up, padding
 from warpdata.bytekit.view import byte_view
 from warpdata.errors import CorruptLayoutError, LimitExceededError, TruncatedError
-from warpdata.formats.rvf.container import layout
-from warpdata.formats.rvf.segments import layout as records
-from warpdata.formats.rvf.segments.layout import IndexHeader, PrefetchHint
+from warpdata.formats.rvf import layout
+from warpdata.formats.rvf.layout import Row
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -57,48 +56,48 @@ class Trailer:
 class GraphPayload:
     """A decoded INDEX payload of layer B or C."""
 
-    header: IndexHeader
+    header: Row
     adjacency: Adjacency
-    hints: tuple[PrefetchHint, ...] = ()
+    hints: tuple[Row, ...] = ()
     trailer: Trailer | None = None
 
 
-def pack_index_header(header: IndexHeader) -> bytes:
+def pack_index_header(header: Row) -> bytes:
     """The index header, padded to 64 bytes."""
-    return records.INDEX_HEADER.pack(*header).ljust(layout.ALIGNMENT, b"\0")
+    return layout.INDEX_HEADER.pack(*header).ljust(layout.ALIGNMENT, b"\0")
 
 
-def unpack_index_header(payload: Buffer, where: str = "") -> IndexHeader:
+def unpack_index_header(payload: Buffer, where: str = "") -> Row:
     """The checked header of an INDEX payload."""
     view = byte_view(payload)
     if view.nbytes < layout.ALIGNMENT:
         raise TruncatedError("an INDEX payload has no header", path=where or None)
-    header = IndexHeader._make(records.INDEX_HEADER.unpack_from(view))
-    if header.index_type not in records.INDEX_NAMES or header.layer_level > records.LAYER_C:
+    header = layout.INDEX_HEADER.unpack_from(view)
+    if header.index_type not in layout.INDEX_NAMES or header.layer_level > layout.LAYER_C:
         raise CorruptLayoutError("unknown index type or layer", path=where or None)
     return header
 
 
-def encode_graph(header: IndexHeader, adjacency: Adjacency, hints: tuple[PrefetchHint, ...] = ()) -> bytes:
+def encode_graph(header: Row, adjacency: Adjacency, hints: tuple[Row, ...] = ()) -> bytes:
     """An INDEX payload: delta-coded lists, restart groups on 64-byte boundaries, prefetch hints."""
     values, node_starts = _value_stream(adjacency)
     encoded, ends = varint.encode_varints_bounds(values)
-    bounds = ends[np.append(node_starts[:: records.NODE_RESTART_INTERVAL], len(values))]
+    bounds = ends[np.append(node_starts[:: layout.NODE_RESTART_INTERVAL], len(values))]
     groups = [encoded[a:b] for a, b in itertools.pairwise(bounds.tolist())]
     padded = [group + padding(len(group), layout.ALIGNMENT) for group in groups]
     offsets = np.concatenate(([0], np.cumsum([len(group) for group in padded])))[:-1]
     if len(groups) and offsets[-1] > layout.MAX_PAYLOAD_BYTES:
         raise LimitExceededError("an INDEX segment holds less than 4 GiB")
-    table = records.RESTART_HEAD.pack(records.NODE_RESTART_INTERVAL, len(groups))
+    table = layout.RESTART_HEAD.pack(layout.NODE_RESTART_INTERVAL, len(groups))
     table += offsets[: len(groups)].astype("<u4").tobytes()
     table += padding(len(table), layout.ALIGNMENT)
     return b"".join((pack_index_header(header), table, *padded, _pack_hints(hints)))
 
 
-def _pack_hints(hints: tuple[PrefetchHint, ...]) -> bytes:
+def _pack_hints(hints: tuple[Row, ...]) -> bytes:
     if not hints:
         return b""
-    packed = layout.COUNT_U32.pack(len(hints)) + b"".join(records.PREFETCH_HINT.pack(*h) for h in hints)
+    packed = layout.COUNT_U32.pack(len(hints)) + b"".join(layout.PREFETCH_HINT.pack(*h) for h in hints)
     return packed + padding(len(packed), layout.ALIGNMENT)
 
 
@@ -119,23 +118,29 @@ def renumbered(adjacency: Adjacency, rank: Ints) -> Adjacency:
     )
 
 
-def encode_runtime_graph(header: IndexHeader, adjacency: Adjacency, trailer: Trailer) -> bytes:
+def encode_runtime_graph(header: Row, adjacency: Adjacency, trailer: Trailer) -> bytes:
     """An INDEX payload as shipped programs write it: groups back to back, restart nodes absolute, a trailer."""
-    values, node_starts = _value_stream(adjacency, records.NODE_RESTART_INTERVAL)
+    values, node_starts = _value_stream(adjacency, layout.NODE_RESTART_INTERVAL)
     encoded, ends = varint.encode_varints_bounds(values)
-    offsets = ends[node_starts[:: records.NODE_RESTART_INTERVAL]]
+    offsets = ends[node_starts[:: layout.NODE_RESTART_INTERVAL]]
     if len(encoded) > layout.MAX_PAYLOAD_BYTES:
         raise LimitExceededError("an INDEX segment holds less than 4 GiB")
-    table = records.RESTART_HEAD.pack(records.NODE_RESTART_INTERVAL, len(offsets))
+    table = layout.RESTART_HEAD.pack(layout.NODE_RESTART_INTERVAL, len(offsets))
     table += offsets.astype("<u4").tobytes()
-    body = records.INDEX_TRAILER.pack(
+    body = layout.INDEX_TRAILER.pack(
         1, trailer.m0, trailer.max_layer, trailer.entry_ordinal, len(trailer.ids)
     ) + varint.encode_varints(varint.delta_encode(trailer.ids))
-    return b"".join((
-        pack_index_header(header), table, padding(len(table), layout.ALIGNMENT), encoded,
-        padding(len(encoded), layout.ALIGNMENT), body,
-        records.INDEX_TRAILER_END.pack(len(body), records.INDEX_TRAILER_MAGIC),
-    ))  # fmt: skip
+    return b"".join(
+        (
+            pack_index_header(header),
+            table,
+            padding(len(table), layout.ALIGNMENT),
+            encoded,
+            padding(len(encoded), layout.ALIGNMENT),
+            body,
+            layout.INDEX_TRAILER_END.pack(len(body), layout.INDEX_TRAILER_MAGIC),
+        )
+    )
 
 
 def _value_stream(adjacency: Adjacency, absolute_interval: int = 0) -> tuple[NDArray[np.uint64], Ints]:
@@ -185,10 +190,10 @@ def decode_graph(payload: Buffer, where: str = "") -> GraphPayload:
 
 
 def _restart_table(view: memoryview, end: int, node_count: int, where: str) -> tuple[int, Ints, int]:
-    if end < layout.ALIGNMENT + records.RESTART_HEAD.size:
+    if end < layout.ALIGNMENT + layout.RESTART_HEAD.size:
         raise TruncatedError("an INDEX payload has no restart table", path=where or None)
-    interval, count = records.RESTART_HEAD.unpack_from(view, layout.ALIGNMENT)
-    start = layout.ALIGNMENT + records.RESTART_HEAD.size
+    interval, count = layout.RESTART_HEAD.unpack_from(view, layout.ALIGNMENT)
+    start = layout.ALIGNMENT + layout.RESTART_HEAD.size
     if start + 4 * count > end or node_count > end:
         raise LimitExceededError("an INDEX payload announces more than it holds", path=where or None)
     wanted = -(-node_count // interval) if interval else 0
@@ -295,29 +300,29 @@ def _gather_lists(
     return neighbors
 
 
-def _decode_hints(data: memoryview) -> tuple[PrefetchHint, ...]:
+def _decode_hints(data: memoryview) -> tuple[Row, ...]:
     if data.nbytes < layout.COUNT_U32.size:
         return ()
     count = layout.COUNT_U32.unpack_from(data)[0]
-    end = layout.COUNT_U32.size + count * records.PREFETCH_HINT.size
+    end = layout.COUNT_U32.size + count * layout.PREFETCH_HINT.size
     if end > data.nbytes:
         raise CorruptLayoutError("prefetch hints of an INDEX segment are cut off")
-    return tuple(PrefetchHint._make(h) for h in records.PREFETCH_HINT.iter_unpack(data[4:end]))
+    return tuple(layout.PREFETCH_HINT.iter_unpack(data[4:end]))
 
 
 def _decode_trailer(view: memoryview, where: str) -> tuple[Trailer | None, int]:
     """The RVIX trailer and where the adjacency ends."""
-    tail = records.INDEX_TRAILER_END.size
+    tail = layout.INDEX_TRAILER_END.size
     if view.nbytes < tail:
         return None, view.nbytes
-    body_bytes, magic = records.INDEX_TRAILER_END.unpack_from(view, view.nbytes - tail)
-    if magic != records.INDEX_TRAILER_MAGIC:
+    body_bytes, magic = layout.INDEX_TRAILER_END.unpack_from(view, view.nbytes - tail)
+    if magic != layout.INDEX_TRAILER_MAGIC:
         return None, view.nbytes
     start = view.nbytes - tail - body_bytes
-    if body_bytes < records.INDEX_TRAILER.size or start < 0:
+    if body_bytes < layout.INDEX_TRAILER.size or start < 0:
         raise CorruptLayoutError("the trailer of an INDEX segment contradicts its size", path=where or None)
-    version, m0, max_layer, entry, count = records.INDEX_TRAILER.unpack_from(view, start)
-    coded = view[start + records.INDEX_TRAILER.size : view.nbytes - tail]
+    version, m0, max_layer, entry, count = layout.INDEX_TRAILER.unpack_from(view, start)
+    coded = view[start + layout.INDEX_TRAILER.size : view.nbytes - tail]
     if version != 1 or count > coded.nbytes:
         raise CorruptLayoutError("unknown trailer of an INDEX segment", path=where or None)
     ids = varint.delta_decode(varint.decode_varints(coded, count))
