@@ -25,7 +25,6 @@ from warpdata.errors import (
 )
 from warpdata.formats.rvf import (
     graph,
-    layer_a,
     layout,
     manifest,
     meta,
@@ -148,7 +147,7 @@ FORGERIES: dict[str, tuple[Callable[[bytes], Any], bytes, type[FormatError], str
     "a trailer of a later version": (
         graph.decode_graph, put(SHIPPED, TRAILER - 4 - layout.INDEX_TRAILER.size, 9, 2), CORRUPT, "unknown trailer",
     ),
-    "layer B where A should be": (layer_a.decode_layer_a, GRAPH, CORRUPT, "not layer A"),
+    "layer B where A should be": (graph.decode_layer_a, GRAPH, CORRUPT, "not layer A"),
     # ids and vectors
     "ids without a header": (vec.decode_id_directory, IDS[:20], CUT, "no header"),
     "block numbers of three bytes": (vec.decode_id_directory, put(IDS, 12, 3, 1), CORRUPT, "numbers of 3 bytes"),

@@ -16,7 +16,6 @@ from warpdata.formats.rvf import (
     access,
     graph,
     journal,
-    layer_a,
     layout,
     manifest,
     meta,
@@ -26,9 +25,8 @@ from warpdata.formats.rvf import (
     signing,
     vec,
 )
-from warpdata.formats.rvf.graph import Adjacency
+from warpdata.formats.rvf.graph import Adjacency, LayerA
 from warpdata.formats.rvf.journal import DeleteRange, OtherEntry, UpdateField
-from warpdata.formats.rvf.layer_a import LayerA
 from warpdata.formats.rvf.layout import (
     DIRECTORY_ENTRY,
     ENTRY_POINT,
@@ -223,14 +221,14 @@ def sample_layer_a() -> LayerA:
     return LayerA(
         INDEX_HEADER(0, 0, 16, 200, 9), (ENTRY_POINT(4, 2),), 2, (((4, (5, 6)), (5, ())), ((4, ()),)),
         RNG.normal(size=(3, 5)).astype(np.float16),
-        layer_a.make_partitions([PARTITION(0, 0, 4, 2, 0), PARTITION(2, 4, 9, 2, 1)]),
+        graph.make_partitions([PARTITION(0, 0, 4, 2, 0), PARTITION(2, 4, 9, 2, 1)]),
     )  # fmt: skip
 
 
 def test_layer_a_comes_back() -> None:
     made = sample_layer_a()
-    payload, offsets = layer_a.encode_layer_a(made)
-    found, seen = layer_a.decode_layer_a(payload)
+    payload, offsets = graph.encode_layer_a(made)
+    found, seen = graph.decode_layer_a(payload)
     assert seen == offsets
     assert (found.header, found.entry_points, found.max_layer, found.top_layers) == (
         made.header, made.entry_points, 2, made.top_layers,
@@ -396,7 +394,7 @@ JOURNAL = [DeleteRange(4, 5), UpdateField(5, "k", b"\0"), DeleteRange(1, 9)]
 PAYLOADS: list[tuple[str, bytes, Callable[[bytes], Any]]] = [
     ("vec", bytes(vec.encode_vec([VecBlock(np.ones((3, 2), np.float32), THREE, 2, "f32")])), vec.decode_vec),
     ("graph", small_graph(), graph.decode_graph),
-    ("layer_a", layer_a.encode_layer_a(sample_layer_a())[0], layer_a.decode_layer_a),
+    ("layer_a", graph.encode_layer_a(sample_layer_a())[0], graph.decode_layer_a),
     ("hot", access.encode_hot(HOT), access.decode_hot),
     ("quant", quant.encode_quant(QUANTS[3]), quant.decode_quant),
     ("sketch", access.encode_sketch(access.AccessSketch(8, 2)), access.decode_sketch),

@@ -10,8 +10,7 @@ from typing import Any
 
 from warpdata.bytekit.io.ranges import BytesRangeReader
 from warpdata.formats.rvf import layout, manifest
-from warpdata.formats.rvf.graph import Adjacency, decode_graph, encode_graph
-from warpdata.formats.rvf.layer_a import decode_layer_a, encode_layer_a
+from warpdata.formats.rvf.graph import Adjacency, decode_graph, decode_layer_a, encode_graph, encode_layer_a
 from warpdata.formats.rvf.layout import DIRECTORY_ENTRY, OVERLAY_CHAIN, SegmentType, Tag
 from warpdata.formats.rvf.manifest import Root, Tlv
 from warpdata.formats.rvf.quant import decode_quant

@@ -15,9 +15,8 @@ from warpdata.errors import FormatError
 from warpdata.formats.rvf import layout, manifest, segment, signing
 from warpdata.formats.rvf.access import decode_hot, decode_sketch
 from warpdata.formats.rvf.columns import decode_columns
-from warpdata.formats.rvf.graph import decode_graph, unpack_index_header
+from warpdata.formats.rvf.graph import decode_graph, decode_layer_a, unpack_index_header
 from warpdata.formats.rvf.journal import decode_journal, deleted_mask
-from warpdata.formats.rvf.layer_a import decode_layer_a
 from warpdata.formats.rvf.layout import Row, SegmentType, Tag
 from warpdata.formats.rvf.meta import decode_meta
 from warpdata.formats.rvf.quant import ProductQuant, ResidualQuant, decode_quant

@@ -12,7 +12,7 @@ from warpdata.bytekit.lazy import cached_property
 from warpdata.errors import CorruptLayoutError
 from warpdata.formats.rvf import layout, vec
 from warpdata.formats.rvf.access import AccessSketch, HotSet, decode_hot, decode_sketch
-from warpdata.formats.rvf.graph import GraphPayload, decode_graph
+from warpdata.formats.rvf.graph import GraphPayload, LayerA, decode_graph, decode_layer_a
 from warpdata.formats.rvf.journal import (
     DeleteRange,
     Journal,
@@ -21,7 +21,6 @@ from warpdata.formats.rvf.journal import (
     deleted_mask,
     deletions,
 )
-from warpdata.formats.rvf.layer_a import LayerA, decode_layer_a
 from warpdata.formats.rvf.layout import BLOCK_ENTRY, Flag, Row, SegmentType, Tag
 from warpdata.formats.rvf.manifest import decode_deletions
 from warpdata.formats.rvf.meta import decode_meta

@@ -10,8 +10,14 @@ from numpy.typing import NDArray
 
 from warpdata.formats.rvf import layout as records
 from warpdata.formats.rvf.access import HotSet, encode_hot
-from warpdata.formats.rvf.graph import Adjacency, encode_graph
-from warpdata.formats.rvf.layer_a import LayerA, Offsets, encode_layer_a, make_partitions
+from warpdata.formats.rvf.graph import (
+    Adjacency,
+    LayerA,
+    Offsets,
+    encode_graph,
+    encode_layer_a,
+    make_partitions,
+)
 from warpdata.formats.rvf.layout import (
     ENTRY_POINT,
     INDEX_HEADER,
