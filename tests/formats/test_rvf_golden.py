@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from tests.conftest import shared_golden
-from warpdata.bytekit.io.ranges import FileRangeReader
+from warpdata.bytekit.io.files import FileRangeReader
 from warpdata.formats.rvf import (
     access,
     graph,

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from warpdata.bytekit.io.folders import FolderReader
+from warpdata.bytekit.io.ranges import FolderReader
 from warpdata.episodes.record.journals import SIGNALS_JOURNAL
 from warpdata.episodes.sources.signals import SimpleSignal, VideoSignal
 from warpdata.errors import (

@@ -10,10 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from warpdata.bytekit import varint
-from warpdata.bytekit.align import align_up
+from warpdata.bytekit.arrays import align_up, byte_view
 from warpdata.bytekit.checksum import crc32c
 from warpdata.bytekit.jsontext import dump_json, parse_json_object
-from warpdata.bytekit.view import byte_view
 from warpdata.errors import ChecksumError, CorruptLayoutError, LimitExceededError, TruncatedError
 from warpdata.formats.rvf import layout
 from warpdata.formats.rvf.layout import Row

@@ -10,8 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from warpdata.bytekit import varint
-from warpdata.bytekit.align import align_up, padding
-from warpdata.bytekit.view import byte_view
+from warpdata.bytekit.arrays import align_up, byte_view, padding_to
 from warpdata.errors import CorruptLayoutError, LimitExceededError, TruncatedError
 from warpdata.formats.rvf import layout
 from warpdata.formats.rvf.layout import Row
@@ -85,13 +84,13 @@ def encode_graph(header: Row, adjacency: Adjacency, hints: tuple[Row, ...] = ())
     encoded, ends = varint.encode_varints_bounds(values)
     bounds = ends[np.append(node_starts[:: layout.NODE_RESTART_INTERVAL], len(values))]
     groups = [encoded[a:b] for a, b in itertools.pairwise(bounds.tolist())]
-    padded = [group + padding(len(group), layout.ALIGNMENT) for group in groups]
+    padded = [group + padding_to(len(group), layout.ALIGNMENT) for group in groups]
     offsets = np.concatenate(([0], np.cumsum([len(group) for group in padded])))[:-1]
     if len(groups) and offsets[-1] > layout.MAX_PAYLOAD_BYTES:
         raise LimitExceededError("an INDEX segment holds less than 4 GiB")
     table = layout.RESTART_HEAD.pack(layout.NODE_RESTART_INTERVAL, len(groups))
     table += offsets[: len(groups)].astype("<u4").tobytes()
-    table += padding(len(table), layout.ALIGNMENT)
+    table += padding_to(len(table), layout.ALIGNMENT)
     return b"".join((pack_index_header(header), table, *padded, _pack_hints(hints)))
 
 
@@ -99,7 +98,7 @@ def _pack_hints(hints: tuple[Row, ...]) -> bytes:
     if not hints:
         return b""
     packed = layout.COUNT_U32.pack(len(hints)) + b"".join(layout.PREFETCH_HINT.pack(*h) for h in hints)
-    return packed + padding(len(packed), layout.ALIGNMENT)
+    return packed + padding_to(len(packed), layout.ALIGNMENT)
 
 
 def renumbered(adjacency: Adjacency, rank: Ints) -> Adjacency:
@@ -135,9 +134,9 @@ def encode_runtime_graph(header: Row, adjacency: Adjacency, trailer: Trailer) ->
         (
             pack_index_header(header),
             table,
-            padding(len(table), layout.ALIGNMENT),
+            padding_to(len(table), layout.ALIGNMENT),
             encoded,
-            padding(len(encoded), layout.ALIGNMENT),
+            padding_to(len(encoded), layout.ALIGNMENT),
             body,
             layout.INDEX_TRAILER_END.pack(len(body), layout.INDEX_TRAILER_MAGIC),
         )
@@ -371,7 +370,7 @@ def encode_layer_a(layer: LayerA) -> tuple[bytes, Offsets]:
         top += layout.COUNT_U32.pack(len(nodes))
         for node, neighbors in nodes:
             top += layout.TOP_NODE_HEAD.pack(node, len(neighbors)) + np.asarray(neighbors, "<u8").tobytes()
-        top += padding(len(top), layout.ALIGNMENT)
+        top += padding_to(len(top), layout.ALIGNMENT)
     dtype = "f16" if layer.centroids.dtype == np.float16 else "f32"
     head = layout.CENTROID_HEAD.pack(*layer.centroids.shape, layout.DTYPE_IDS[dtype])
     centroids = head.ljust(layout.ALIGNMENT, b"\0") + np.ascontiguousarray(layer.centroids).tobytes()
@@ -380,7 +379,7 @@ def encode_layer_a(layer: LayerA) -> tuple[bytes, Offsets]:
     for block in (entries, top, centroids, partitions):
         starts.append(len(out))
         out += block
-        out += padding(len(out), layout.ALIGNMENT)
+        out += padding_to(len(out), layout.ALIGNMENT)
     return bytes(out), (starts[0], starts[1], starts[2], starts[3])
 
 

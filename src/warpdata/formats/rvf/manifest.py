@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from warpdata.bytekit.align import padding
+from warpdata.bytekit.arrays import byte_view, padding_to
 from warpdata.bytekit.checksum import crc32c
-from warpdata.bytekit.view import byte_view
 from warpdata.errors import (
     BadMagicError,
     ChecksumError,
@@ -136,7 +135,7 @@ def root_message(root: Root, l1_digest: bytes) -> bytes:
 def pack_tlvs(records: Iterable[Tlv]) -> bytes:
     """Level-1 records, each padded to 8 bytes."""
     return b"".join(
-        layout.TLV_HEAD.pack(tag, len(value), 0) + value + padding(len(value), 8) for tag, value in records
+        layout.TLV_HEAD.pack(tag, len(value), 0) + value + padding_to(len(value), 8) for tag, value in records
     )
 
 
@@ -153,7 +152,7 @@ def unpack_tlvs(data: Buffer, where: str = "") -> list[Tlv]:
         if pad or start + length > view.nbytes:
             raise CorruptLayoutError("a manifest record does not fit in its manifest", path=where or None)
         records.append((tag, bytes(view[start : start + length])))
-        position = start + length + len(padding(length, 8))
+        position = start + length + len(padding_to(length, 8))
     if any(view[position:]):
         raise CorruptLayoutError("bytes follow the records of a manifest", path=where or None)
     return records
@@ -197,13 +196,13 @@ def encode_deletions(ids: Ids) -> bytes:
     bounds = [*starts.tolist(), len(unique)]
     entries, containers = [], bytearray()
     base = layout.BITMAP_HEAD.size + len(keys) * layout.CONTAINER_ENTRY.size
-    base += len(padding(base, 8))
+    base += len(padding_to(base, 8))
     for key, start, end in zip(keys.tolist(), bounds[:-1], bounds[1:], strict=True):
         kind, packed = _pack_container((unique[start:end] & np.uint64(0xFFFF)).astype(np.int64))
         entries.append(layout.CONTAINER_ENTRY.pack(key, kind, base + len(containers)))
-        containers += packed + padding(len(packed), 8)
+        containers += packed + padding_to(len(packed), 8)
     head = layout.BITMAP_HEAD.pack(layout.BITMAP_COOKIE, len(keys)) + b"".join(entries)
-    return bytes([_SINGLE]) + head + padding(len(head), 8) + bytes(containers)
+    return bytes([_SINGLE]) + head + padding_to(len(head), 8) + bytes(containers)
 
 
 def _pack_container(low: NDArray[np.int64]) -> tuple[int, bytes]:

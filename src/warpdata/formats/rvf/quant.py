@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from warpdata.bytekit.align import padding
-from warpdata.bytekit.view import byte_view
+from warpdata.bytekit.arrays import byte_view, padding_to
 from warpdata.errors import CorruptLayoutError, TruncatedError
 from warpdata.formats.rvf import layout
 
@@ -200,7 +199,7 @@ def encode_quant(quant: Quantiser) -> bytes:
         shape = layout.RESIDUAL_SHAPE.pack(len(quant.coarse), *quant.codebook.shape)
     numbers = b"".join(array.astype("<f4").tobytes() for array in body)
     out = head.ljust(layout.ALIGNMENT, b"\0") + shape + numbers
-    return out + padding(len(out), layout.ALIGNMENT)
+    return out + padding_to(len(out), layout.ALIGNMENT)
 
 
 def decode_quant(payload: Buffer, where: str = "") -> Quantiser:

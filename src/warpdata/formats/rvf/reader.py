@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from warpdata.bytekit.align import align_up
+from warpdata.bytekit.arrays import align_up
 from warpdata.errors import (
     BadMagicError,
     ChecksumError,

@@ -7,9 +7,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from warpdata.bytekit import codec
-from warpdata.bytekit.align import align_up, padding
+from warpdata.bytekit.arrays import align_up, byte_view, padding_to
 from warpdata.bytekit.checksum import crc32c, shake256, xxh3_128
-from warpdata.bytekit.view import byte_view
 from warpdata.errors import (
     BadMagicError,
     ChecksumError,
@@ -167,7 +166,7 @@ def pack_segment(header: Row, stored: Buffer, footer: SignatureFooter | None = N
     """Header, payload, footer and the zero bytes up to the next boundary."""
     tail = b"" if footer is None else pack_footer(footer)
     size = header.payload_length + len(tail)
-    return b"".join((pack_header(header), byte_view(stored), tail, padding(size, layout.ALIGNMENT)))
+    return b"".join((pack_header(header), byte_view(stored), tail, padding_to(size, layout.ALIGNMENT)))
 
 
 def checked_payload(header: Row, stored: Buffer, where: str = "", *, runtime: bool = False) -> memoryview:

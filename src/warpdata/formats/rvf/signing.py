@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from warpdata.bytekit.arrays import byte_view
 from warpdata.bytekit.checksum import shake256
 from warpdata.bytekit.io.commit import commit_file
 from warpdata.bytekit.jsontext import dump_json, parse_json_object
-from warpdata.bytekit.view import byte_view
 from warpdata.errors import (
     BlobNotFoundError,
     ChecksumError,

@@ -10,10 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from warpdata.bytekit import varint
-from warpdata.bytekit.align import align_up, padding
+from warpdata.bytekit.arrays import align_up, byte_view, dtype_named, padding_to
 from warpdata.bytekit.checksum import crc32c
-from warpdata.bytekit.dtype import dtype_named
-from warpdata.bytekit.view import byte_view
 from warpdata.errors import (
     ChecksumError,
     CorruptLayoutError,
@@ -244,7 +242,7 @@ def encode_id_directory(directory: IdDirectory) -> bytes:
     head = layout.ID_DIRECTORY_HEAD.pack(len(directory.ids), directory.block_count, size)
     coded = varint.encode_varints(varint.delta_encode(directory.ids))
     numbers = directory.blocks.astype(_BLOCK_NUMBERS[size]).tobytes()
-    pad = padding(len(coded), layout.ALIGNMENT)
+    pad = padding_to(len(coded), layout.ALIGNMENT)
     return b"".join((head.ljust(layout.ALIGNMENT, b"\0"), coded, pad, numbers))
 
 

@@ -10,8 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from warpdata.bytekit.checksum import shake256
-from warpdata.bytekit.findings import FileFinding
-from warpdata.errors import FormatError
+from warpdata.errors import FileFinding, FormatError
 from warpdata.formats.rvf import layout, manifest, segment, signing
 from warpdata.formats.rvf.access import decode_hot, decode_sketch
 from warpdata.formats.rvf.columns import decode_columns

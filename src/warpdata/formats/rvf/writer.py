@@ -9,10 +9,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from warpdata.bytekit.align import align_up, padding
+from warpdata.bytekit.arrays import align_up, byte_view, padding_to
 from warpdata.bytekit.io.commit import map_os_errors
 from warpdata.bytekit.process import system
-from warpdata.bytekit.view import byte_view
 from warpdata.errors import CorruptLayoutError
 from warpdata.formats.rvf import layout, manifest, segment
 from warpdata.formats.rvf.layout import Flag, Row, SegmentType, Tag
@@ -84,7 +83,7 @@ class SegmentAppender:
         root = replace(root, l1_manifest_offset=start, l1_manifest_length=len(packed))
         if sign_root is not None:
             root, packed = _signed_root(root, packed, sign_root)
-        payload = packed + padding(len(packed), layout.ALIGNMENT) + manifest.pack_root(root)
+        payload = packed + padding_to(len(packed), layout.ALIGNMENT) + manifest.pack_root(root)
         done = self._commit(payload, Flag.SNAPSHOT | Flag.CHECKPOINT)
         self.last = replace(
             done,
@@ -116,7 +115,7 @@ class SegmentAppender:
     def _write(self, *pieces: Buffer) -> int:
         """Write pieces one after the other, padded to the next boundary, in one system call if possible."""
         views = [byte_view(piece) for piece in pieces]
-        views.append(byte_view(padding(sum(view.nbytes for view in views), layout.ALIGNMENT)))
+        views.append(byte_view(padding_to(sum(view.nbytes for view in views), layout.ALIGNMENT)))
         start = self.position
         with map_os_errors(self._path):
             self.position += system.write_pieces(self._fd, views, start)
