@@ -72,7 +72,7 @@ if TYPE_CHECKING:
     from warpdata.formats.episodedir.images import VideoOptions as VideoOptions
     from warpdata.formats.gamsae.shard import ActivationShardWriter as ActivationShardWriter
     from warpdata.formats.gamsae.shard import encode_shard_bytes as encode_shard_bytes
-    from warpdata.formats.rvf.container.signing import SigningKey as SigningKey
+    from warpdata.formats.rvf.signing import SigningKey as SigningKey
     from warpdata.formats.wshard.channel import Channel as Channel
     from warpdata.formats.wshard.chunks import ChunkedEpisodeReader as ChunkedEpisodeReader
     from warpdata.formats.wshard.chunks import ChunkedEpisodeWriter as ChunkedEpisodeWriter
