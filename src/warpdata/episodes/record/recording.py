@@ -158,8 +158,8 @@ class Recording(NoPickle):
             try:
                 journal = SignalsJournal(self._work, self._facts(), self._durability, self._threads, now)
                 self._tables = self._threads.table_jobs(_TABLE_BLOCKS, _TABLE_DELAY_S)
-                self._threads.chores.submit(self._publish)
                 self._journal = journal
+                self._threads.chores.submit(self._publish)
                 if wait or self._durability.every_record:
                     self._threads.chores.settle()
                 if self._static:

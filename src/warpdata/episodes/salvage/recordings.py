@@ -92,14 +92,14 @@ def salvage(
         remove_leftovers(signal)
         if signal.is_dir():
             return _salvage_work(signal)
-        if (receipt := _from_cut(path)) is not None:
+        if (receipt := _from_cut(place)) is not None:
             return receipt
-    if os.path.isdir(path):
+    if place.is_dir():
         if output is not None:
             raise ValueError("what was recorded into a directory is finished there: it takes no output")
-        return _salvage_directory(Path(path), overwrite=overwrite)
+        return _salvage_directory(place, overwrite=overwrite)
     return _salvage_file(
-        os.fspath(path), output, channels, flush_interval, progress, overwrite=overwrite, force=force
+        str(place), output, channels, flush_interval, progress, overwrite=overwrite, force=force
     )
 
 
@@ -177,7 +177,7 @@ def salvage_folder(path: str | os.PathLike[str], *, overwrite: bool = False) -> 
     work = _shard_work(place)
     is_episode = (place / layout.RECORDING_FOLDER).is_dir()
     if is_episode or place in work_folders_in(place.parent) or (work and work.is_dir()):
-        return [salvage(path, overwrite=overwrite)]
+        return [salvage(place, overwrite=overwrite)]
     receipts = []
     for folder in _folders_below(place):
         receipts += salvage_root(folder)
