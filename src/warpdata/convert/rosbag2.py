@@ -1,15 +1,20 @@
-"""The SQLite files of a bag as one recording of messages."""
+"""ROS 2 bags as episodes: a folder with metadata.yaml and SQLite files is one; bags of MCAP files are read as such.
+
+The adapter of PyYAML.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import io
+import json
 import shutil
 import sqlite3
 import tempfile
 import weakref
 from collections.abc import Mapping, Sequence
-from pathlib import Path
+from functools import partial
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 import numpy as np
@@ -18,8 +23,9 @@ from warpdata.bytekit.codec import decode_zstd_bounded, iter_decode_zstd, zstd_f
 from warpdata.bytekit.io.commit import map_os_errors
 from warpdata.bytekit.io.ranges import RangeFile
 from warpdata.bytekit.lazy import cached_property
-from warpdata.convert.messages.cdr import CdrDecoder
-from warpdata.convert.messages.definitions import parse_definition, ros_definition
+from warpdata.convert.mcap import reader as mcap
+from warpdata.convert.messages.cdr import CdrDecoder, parse_definition, ros_definition
+from warpdata.convert.messages.episode import Reading, Recordings
 from warpdata.convert.messages.log import (
     MAX_MESSAGE_BYTES,
     Ints,
@@ -29,22 +35,28 @@ from warpdata.convert.messages.log import (
     Stamps,
     name_path,
 )
+from warpdata.convert.messages.topic import TimeKind
 from warpdata.convert.place import Place
+from warpdata.episodes.collection.episodes import Episodes
 from warpdata.errors import (
     BadMagicError,
+    BlobNotFoundError,
     CorruptLayoutError,
     FormatError,
     LimitExceededError,
+    MissingExtraError,
     TruncatedError,
     WarpError,
 )
 
-SQLITE_MAGIC = b"SQLite format 3\0"
+_MAX_METADATA_BYTES = 64 << 20
+_SUFFIXES = (".db3", ".db3.zstd")
+_ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
+_SQLITE_MAGIC = b"SQLite format 3\0"
 _ROWS_PER_QUERY = 512
 _MAX_FILE_RATIO = 64
 _TRIED_MESSAGES = 8
 _ZSTD_HEAD_BYTES = 1024
-_COPY_BYTES = 1 << 24
 
 _TOPICS = "SELECT id, name, type, serialization_format FROM topics ORDER BY id"
 _TABLES = "SELECT name FROM sqlite_master WHERE type = 'table'"
@@ -53,11 +65,98 @@ _MESSAGES = "SELECT timestamp, id, length(data) FROM messages WHERE topic_id = ?
 _DATA = "SELECT id, data FROM messages WHERE id IN ({})"
 
 
+def matches(place: Place) -> bool:
+    """Whether it is a bag with SQLite files, a folder of bags, or one such file."""
+    if place.is_file:
+        return place.name.endswith(_SUFFIXES) and place.head(4) in (_SQLITE_MAGIC[:4], _ZSTD_MAGIC)
+    return bool(_list_bags(place))
+
+
+def read(
+    source: Any,
+    *,
+    time: TimeKind = "log",
+    actions: Sequence[str] = (),
+    topics: Sequence[str] | None = None,
+    recover: bool = False,
+) -> Episodes:
+    """The recordings of a bag, or of a folder of bags, which may hold SQLite or MCAP files.
+
+    The options are those of `warpdata.convert.mcap.reader`. Bags before ROS 2 Iron do not carry the types of their
+    messages: `warpdata[ros]` has those that ROS ships. Messages of other types stay bytes.
+    """
+    reading = Reading.of(time, actions, topics)
+    return Episodes(Recordings(Place.of(source), reading, _find_recordings, partial(_open_log, recover)))
+
+
+def _list_bags(place: Place) -> dict[str, list[str]]:
+    """SQLite files by the folder that holds them."""
+    bags: dict[str, list[str]] = {}
+    for name in place.near():
+        if name.endswith(_SUFFIXES):
+            owner = name.rpartition("/")[0] or PurePosixPath(place.name).name
+            bags.setdefault(owner, []).append(name)
+    return bags
+
+
+def _find_recordings(place: Place) -> dict[str, list[str]]:
+    if place.is_file:
+        return {PurePosixPath(place.name).name.partition(".")[0]: [""]}
+    return {**mcap.group_files(place), **_list_bags(place)}
+
+
+def _open_log(recover: bool, place: Place, files: list[str]) -> MessageLog:
+    """One bag, with its files in the order of metadata.yaml."""
+    if files[0].endswith(".mcap") or (place.is_file and mcap.matches(place)):
+        return mcap.open_log(recover, place, files)
+    folder = files[0].rpartition("/")[0]
+    metadata_file = f"{folder}/{mcap.METADATA_FILE}".lstrip("/")
+    stated: Mapping[str, Any] = {}
+    if not place.is_file and place.exists(metadata_file):
+        raw = place.read(metadata_file, max_bytes=_MAX_METADATA_BYTES)
+        stated = parse_metadata(raw, f"{place.name}/{metadata_file}")
+        files = _order_files(stated.get("relative_file_paths"), files, place.name)
+    return BagLog(place, files, stated, f"{place.name}/{folder}".rstrip("/"))
+
+
+def _order_files(listed: Any, files: list[str], path: str) -> list[str]:
+    """Files in the order of the metadata; a missing one is an error."""
+    if not isinstance(listed, list) or not all(isinstance(name, str) for name in listed) or not listed:
+        return files
+    by_name = {PurePosixPath(file).name.removesuffix(".zstd"): file for file in files}
+    names = [PurePosixPath(name).name.removesuffix(".zstd") for name in listed]  # old bags list "folder/file"
+    for name in names:
+        if name not in by_name:
+            raise BlobNotFoundError(f"file of the bag is missing: {name}", path=path)
+    return [by_name[name] for name in names]
+
+
+def parse_metadata(raw: bytes, path: str) -> dict[str, Any]:
+    """Information about a bag in metadata.yaml, as JSON values. Aliases, which can grow without bound, are refused."""
+    try:
+        import yaml
+    except ImportError:
+        raise MissingExtraError.for_extra("PyYAML", "ros") from None
+    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+    try:
+        text = raw.decode()
+        if any(isinstance(event, yaml.AliasEvent) for event in yaml.parse(text, loader)):
+            raise ValueError("it has aliases")
+        document = json.loads(json.dumps(yaml.load(text, loader), default=str))
+    except (yaml.YAMLError, ValueError, RecursionError, OverflowError) as error:
+        raise CorruptLayoutError(f"corrupted metadata of a bag ({error})", path=path) from None
+    stated = document.get("rosbag2_bagfile_information") if isinstance(document, dict) else None
+    if not isinstance(stated, dict):
+        raise CorruptLayoutError("metadata of a bag has no rosbag2_bagfile_information", path=path)
+    return stated
+
+
 class BagLog(MessageLog):
     """The .db3 files of one bag, in order; `stated` is its metadata.yaml."""
 
     def __init__(self, place: Place, files: Sequence[str], stated: Mapping[str, Any], name: str) -> None:
-        self._place, self._files, self._stated, self._name = place, list(files), stated, name
+        super().__init__(place, files)
+        self._stated, self._name = stated, name
         self._connections: dict[int, sqlite3.Connection] = {}
 
     @property
@@ -68,16 +167,10 @@ class BagLog(MessageLog):
     @property
     def about(self) -> Mapping[str, Any]:
         """metadata.yaml as JSON."""
-        return {
-            "header": {"profile": "ros2", "library": "rosbag2"},
-            "metadata": [],
-            "bag": dict(self._stated),
-        }
+        header = {"profile": "ros2", "library": "rosbag2"}
+        return {"header": header, "metadata": [], "bag": dict(self._stated)}
 
-    # The files.
-
-    def _path(self, file: int) -> str:
-        return f"{self._place.name}/{self._files[file]}" if self._files[file] else self._place.name
+    # Files.
 
     def _select(self, file: int, query: str, *values: Any) -> list[tuple[Any, ...]]:
         try:
@@ -101,7 +194,7 @@ class BagLog(MessageLog):
             if log is not None and has_log:
                 shutil.copyfile(log, f"{path}-wal")
         with open(path, "rb") as opened:
-            if opened.read(len(SQLITE_MAGIC)) != SQLITE_MAGIC:
+            if opened.read(len(_SQLITE_MAGIC)) != _SQLITE_MAGIC:
                 raise BadMagicError("not an SQLite file", path=self._path(file))
         flags = "mode=ro" if has_log else "mode=ro&immutable=1"
         connection = sqlite3.connect(f"{path.as_uri()}?{flags}", uri=True, check_same_thread=False)
@@ -123,7 +216,7 @@ class BagLog(MessageLog):
         ):
             source = io.BufferedReader(RangeFile(reader))
             if not is_compressed:
-                shutil.copyfileobj(source, out, _COPY_BYTES)
+                shutil.copyfileobj(source, out, 1 << 24)
                 return target
             limit = max(1 << 24, reader.size * _MAX_FILE_RATIO)
             size = zstd_frame_size(reader.read(0, min(reader.size, _ZSTD_HEAD_BYTES)))
@@ -138,17 +231,15 @@ class BagLog(MessageLog):
 
     @cached_property
     def _topics(self) -> dict[tuple[str, str, str], dict[int, int]]:
-        """Name, type and serialization -> number of the topic in each file."""
+        """Name, type and serialization of every topic -> its number in each file."""
         topics: dict[tuple[str, str, str], dict[int, int]] = {}
         for file in range(len(self._files)):
             for number, *texts in self._select(file, _TOPICS):
                 if not isinstance(number, int) or not all(isinstance(text, str) for text in texts):
                     raise CorruptLayoutError("corrupted topic of a bag", path=self._path(file))
                 name, kind, form = texts
-                for encoding in (
-                    form,
-                    self._stated_topics.get(name, {}).get("serialization_format") or "cdr",
-                ):
+                stated = self._stated_topics.get(name, {}).get("serialization_format")
+                for encoding in (form, stated or "cdr"):
                     if encoding != "cdr":
                         raise FormatError(
                             f"unsupported serialization {encoding!r} of topic {name!r}",
@@ -196,14 +287,12 @@ class BagLog(MessageLog):
         """The definition that fits the first messages: that of the bag or that of ROS."""
         package, _, name = kind.rpartition("/")
         full_name = kind if "/" in package else f"{package}/msg/{name}"
-        rows = np.arange(min(_TRIED_MESSAGES, len(self.stamps(number))))
+        rows = np.arange(min(_TRIED_MESSAGES, len(self.stamps(number).log_ns)))
         for text in (self._stored_definitions.get(kind), ros_definition(full_name)):
-            try:
+            with contextlib.suppress(WarpError):
                 if text is not None:
                     CdrDecoder(parse_definition(kind, text), self._name).decode(self.payloads(number, rows))
                     return text
-            except WarpError:
-                continue
         return None
 
     # Messages.
@@ -213,16 +302,15 @@ class BagLog(MessageLog):
         """Stamps, file and row of each message, and total size, for every channel."""
         channels = []
         for numbers in self._topics.values():
-            found: list[tuple[int, int, int, int]] = []
+            entries: list[tuple[int, int, int, int]] = []
             for file, number in numbers.items():
                 for time, row, size in self._select(file, _MESSAGES, number):
                     if not all(isinstance(value, int) for value in (time, row, size)) or time < 0:
                         raise CorruptLayoutError("corrupted message of a bag", path=self._path(file))
-                    found.append((time, file, row, size))
-            times, files, rows, sizes = np.array(found, np.int64).reshape(-1, 4).T
-            stamps, order = Stamps.sort(times, times, np.arange(len(times)))
-            stamps = Stamps(stamps.log_ns, stamps.publish_ns, np.arange(len(times)))
-            channels.append((stamps, files[order], rows[order], int(sizes.sum())))
+                    entries.append((time, file, row, size))
+            table = np.array(entries, np.int64).reshape(-1, 4)
+            times, files, rows, sizes = table[np.argsort(table[:, 0], kind="stable")].T
+            channels.append((Stamps(times, times, np.arange(len(times))), files, rows, int(sizes.sum())))
         return channels
 
     def stamps(self, channel: int) -> Stamps:
