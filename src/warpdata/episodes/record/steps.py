@@ -93,28 +93,12 @@ class StepField:
         return self.lane == "residual" and bool(subject) and kind == SIGN_BITS
 
     def to_json(self) -> dict[str, Any]:
-        """The entry in the descriptor of the journal."""
-        return {
-            "id": self.id, "lane": self.lane, "dtype": str(self.tensor.dtype), "shape": list(self.tensor.shape),
-            "offset": self.offset, "compression": self.compression, "about": self.about, "path": self.path,
-            "encoding": self.encoding,
-        }  # fmt: skip
-
-    @classmethod
-    def from_json(cls, entry: Mapping[str, Any]) -> StepField:
-        """Read it back; KeyError, TypeError or ValueError if it is no field."""
-        shape = tuple(int(size) for size in entry["shape"])
-        if any(size < 0 for size in shape):
-            raise ValueError("a shape is negative")
-        tensor, encoding = TensorSpec(dtype_named(entry["dtype"]), shape), entry.get("encoding")
-        if encoding is not None and (encoding not in ENCODINGS or tensor.dtype != "u8" or len(shape) != 1):
-            raise ValueError("a text field is not made of bytes")
-        if entry["lane"] not in (*LANES, "flag"):
-            raise ValueError(f"unknown lane {entry['lane']!r}")
-        return cls(
-            str(entry["id"]), str(entry["lane"]), tensor, int(entry["offset"]), entry["compression"],
-            dict(entry["about"]), str(entry.get("path") or entry["id"]), encoding,
-        )  # fmt: skip
+        """The channel as its caller described it, in plain values."""
+        dtype, room = self.encoding or str(self.tensor.dtype), {"shape": list(self.tensor.shape)}
+        if self.encoding is not None:
+            room = {"max_bytes": self.tensor.shape[0] - TEXT_SIZE_BYTES}
+        entry = {**self.about, "id": self.id, "lane": self.lane, "dtype": dtype, **room}
+        return entry if self.compression is None else {**entry, "compression": self.compression}
 
 
 def channel_fields(channels: Sequence[Mapping[str, Any]]) -> list[StepField]:
@@ -253,28 +237,19 @@ class StepLayout:
         return {
             "payload_bytes": self.payload_bytes,
             "channels": [item.to_json() for item in self.channels],
-            "fields": {name: item.to_json() for name, item in self.flags.items()},
+            "reward_dtype": str(self.flags["reward"].tensor.dtype),
         }
 
     @classmethod
     def from_json(cls, descriptor: Mapping[str, Any], path: str) -> StepLayout:
-        """Read it back from a journal's descriptor."""
+        """The same layout, from a journal's descriptor."""
         try:
-            size = int(descriptor["payload_bytes"])
-            channels = tuple(StepField.from_json(entry) for entry in descriptor["channels"])
-            flags = {name: StepField.from_json(entry) for name, entry in descriptor["fields"].items()}
-            for item in (*channels, *flags.values()):
-                if not 0 <= item.offset <= size - item.tensor.row_bytes:
-                    raise ValueError("a field is outside the record")
-            if any(item.lane not in LANES for item in channels):
-                raise ValueError("a channel has no lane")
-            if flags["given"].tensor != TensorSpec(dtype_named("u8"), ()):
-                raise ValueError("'given' is no byte")
-            for item in channels:
-                Compression.parse(item.compression)
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            layout = cls.plan(descriptor["channels"], descriptor["reward_dtype"])
+        except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
             raise CorruptLayoutError(f"the journal describes no steps ({error})", path=path) from None
-        return cls(channels, flags, size)
+        if layout.payload_bytes != descriptor.get("payload_bytes"):
+            raise CorruptLayoutError("the journal describes records of another size", path=path)
+        return layout
 
     def compression(self) -> dict[str, str]:
         """The compression wanted for each block of the finished file."""
@@ -392,8 +367,6 @@ def step_episode(
         (GIVEN_TRUNCATED, "truncated", "truncations"),
     ):
         if ever & flag:
-            if name not in layout.flags:
-                raise CorruptLayoutError(f"the journal has no offset for {name!r}", path=path)
             setattr(episode, attribute, Channel.over(name, column(layout.flags[name])))
     if episode.timebase.type == "timestamps_ns" or (episode.length and always & GIVEN_TIME):
         stamps = JournalColumn(path, runs, stride, _TS_OFFSET, TensorSpec(dtype_named("i64"), ()))
