@@ -6,9 +6,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-from warpdata.episodes.salvage.live import backlog_of
-from warpdata.episodes.salvage.status import read_status
-from warpdata.episodes.salvage.unfinished import counts, is_recorded, open_recording
+from warpdata.episodes.salvage.unfinished import is_recorded, open_recording, read_status
 from warpdata.errors import WarpError
 from warpdata.formats.episodedir.layout import RECORDING_FOLDER
 from warpdata.viewer.health import Health
@@ -40,6 +38,6 @@ def recording_state(folder: Path) -> dict[str, Any]:
     names = ("dropped", "blocked", "blocked_ns")
     totals = {} if status is None else {name: status.total(name) for name in names}
     return {
-        **state, "records": counts(found), "backlog": backlog_of(found), **totals,
+        **state, "records": found.counts(), "backlog": found.backlog(), **totals,
         "lost": len(found.unreadable), "owner": found.owner.get("pid"),
     }  # fmt: skip

@@ -19,7 +19,7 @@ from warpdata.episodes.collection.edits import Edits
 from warpdata.episodes.collection.episodes import Episodes
 from warpdata.episodes.collection.facts import facts_of
 from warpdata.episodes.collection.local import LocalDataset, LocalSource
-from warpdata.episodes.salvage.live import read_unfinished
+from warpdata.episodes.salvage.unfinished import read_unfinished
 from warpdata.errors import WarpError
 from warpdata.formats.wshard.episode import WShardEpisode
 from warpdata.timeline.episode import Episode
