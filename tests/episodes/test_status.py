@@ -21,7 +21,7 @@ from warpdata.episodes.record.camera import VideoFile
 from warpdata.episodes.salvage.folders import salvage_root
 from warpdata.episodes.salvage.status import STATUS_FILE, read_status, write_status
 from warpdata.errors import WarpError
-from warpdata.viewer.live import recording_state
+from warpdata.viewer.health import recording_state
 
 DURABILITIES = ["none", "100ms", "record"]
 
