@@ -8,12 +8,11 @@ import urllib.parse
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TypedDict
+from typing import Any, TypedDict
 
 from warpdata.bytekit.checksum import sha256_hex
 from warpdata.bytekit.process.threads import map_in_threads
 from warpdata.catalog.names import parse_size
-from warpdata.corpora.options import options_of
 from warpdata.errors import (
     BlobNotFoundError,
     ChecksumError,
@@ -24,6 +23,7 @@ from warpdata.errors import (
     nearest,
     require_kind,
     require_word,
+    suggests,
 )
 from warpdata.formats.manifest.model import BlobRef
 from warpdata.formats.manifest.parts import PartSource
@@ -49,6 +49,7 @@ from warpdata.stores.webclient import Proxies
 MODES = ("auto", "remote", "hybrid", "local")
 
 
+@suggests
 @dataclass(frozen=True, slots=True)
 class AccessOptions:
     """Catalogs, cache, budget and trust of a reader; it travels to other processes."""
@@ -130,10 +131,10 @@ def access_options(settings: Settings, **changes: object) -> AccessOptions:
         "trusted_keys",
         "accept_rollback",
     )
-    values = {name: getattr(settings, name) for name in names} | {"store": store}
+    values: dict[str, Any] = {name: getattr(settings, name) for name in names} | {"store": store}
     # An unknown name is passed on to where it is refused, also with None.
     changed = {n: value for n, value in changes.items() if value is not None or not hasattr(AccessOptions, n)}
-    return options_of(AccessOptions, values | changed)
+    return AccessOptions(**(values | changed))
 
 
 def catalog_tuple(catalog: str | os.PathLike[str] | Sequence[str] | None) -> tuple[str, ...] | None:

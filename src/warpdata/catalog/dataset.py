@@ -35,8 +35,7 @@ from warpdata.catalog.table import (
     TableFiles,
     chosen_share,
 )
-from warpdata.corpora.source import SourceKeywords
-from warpdata.corpora.store_source import StoreShardSource
+from warpdata.corpora.source import SourceKeywords, StoreShardSource
 from warpdata.episodes.collection.episodes import Episodes
 from warpdata.episodes.collection.jobs import Runner
 from warpdata.errors import (
@@ -59,8 +58,7 @@ from warpdata.formats.manifest.model import (
     TablePart,
     parts_of,
 )
-from warpdata.ordering.state import checked_integer
-from warpdata.ordering.tail import Tail
+from warpdata.ordering.limits import Tail, checked_integer
 from warpdata.settings import Settings
 from warpdata.sql.engine import SqlResult, run_sql
 from warpdata.stores.cache.page_cache import PageCache

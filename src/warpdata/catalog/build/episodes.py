@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from warpdata.bytekit.io.filenames import folded
+from warpdata.bytekit.io.commit import fold_name
 from warpdata.catalog.access import Access, AccessOptions, change_catalog, writable_store
 from warpdata.catalog.build.artifacts import PackedShard, list_paths, whole_files
 from warpdata.catalog.build.staging import Staging, staging_for
@@ -110,9 +110,9 @@ class EpisodePacker:
         if name in self._names:
             raise DatasetError(f"two recordings are called {name!r}")
         # Some disks do not distinguish ids that differ in case only: such an episode gets a folder of its own.
-        folder = self._folder / str(len(self._names)) if folded(name) in self._folded else self._folder
+        folder = self._folder / str(len(self._names)) if fold_name(name) in self._folded else self._folder
         self._names.add(name)
-        self._folded.add(folded(name))
+        self._folded.add(fold_name(name))
         folder.mkdir(parents=True, exist_ok=True)
         count = -(-_packed_size(episode) // self._chunk_bytes)
         if count <= 1:

@@ -33,7 +33,7 @@ from warpdata.catalog.read.rowgroups import schema_fields, schema_from_base64, s
 from warpdata.episodes.collection.facts import joined_tables, table_of
 from warpdata.errors import ConflictError, DatasetError, PointerMovedError
 from warpdata.formats.gamsae import layout as corpus_layout
-from warpdata.formats.gamsae.corpus_json import parse_corpus
+from warpdata.formats.gamsae.corpus import parse_corpus
 from warpdata.formats.manifest.layout import pack_guide
 from warpdata.formats.manifest.model import (
     CORPUS_KIND,
@@ -51,7 +51,7 @@ from warpdata.formats.manifest.model import (
     vector_files,
 )
 from warpdata.formats.manifest.parts import packed_shards, with_added, with_tail
-from warpdata.formats.rvf.container.lineage import goes_on_from
+from warpdata.formats.rvf.verify import goes_on_from
 from warpdata.formats.tarshard.member_index import Member, pack_index
 from warpdata.stores.digest import DigestedFile, check_unchanged, digest_file
 

@@ -17,7 +17,7 @@ import pyarrow.csv as pa_csv
 import pyarrow.parquet as pq
 
 from warpdata.bytekit.io.commit import map_os_errors
-from warpdata.bytekit.io.ranges import check_regular
+from warpdata.bytekit.io.files import check_regular
 from warpdata.bytekit.process.threads import map_in_threads
 from warpdata.catalog.build.rows import (
     ARROW_ERRORS,

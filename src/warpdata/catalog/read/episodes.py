@@ -14,8 +14,7 @@ from warpdata.bytekit.io.ranges import RangeReader
 from warpdata.bytekit.lazy import cached_property
 from warpdata.catalog.read.artifacts import Artifact
 from warpdata.catalog.read.lanes import SUFFIX, Lane, LanedSource, LanePlace
-from warpdata.corpora.source import SourceKeywords
-from warpdata.corpora.store_source import StoreShardSource
+from warpdata.corpora.source import SourceKeywords, StoreShardSource
 from warpdata.episodes.collection.episodes import EpisodesSource, Origin
 from warpdata.episodes.sources.opening import episode_of_shard
 from warpdata.errors import DatasetError
