@@ -30,10 +30,10 @@ from warpdata.catalog.table import (
     ChangedStream,
     Shard,
     StreamOpener,
+    StreamOptions,
     StreamRequest,
     Table,
     TableFiles,
-    chosen_share,
 )
 from warpdata.corpora.source import SourceKeywords, StoreShardSource
 from warpdata.episodes.collection.episodes import Episodes
@@ -58,7 +58,7 @@ from warpdata.formats.manifest.model import (
     TablePart,
     parts_of,
 )
-from warpdata.ordering.limits import Tail, checked_integer
+from warpdata.ordering.limits import checked_integer
 from warpdata.settings import Settings
 from warpdata.sql.engine import SqlResult, run_sql
 from warpdata.stores.cache.page_cache import PageCache
@@ -328,14 +328,11 @@ class Dataset:
         shard: Shard = None,
         limit: int | None = None,
         prefetch: str | int | None = None,
-        rank: int | None = None,
-        world: int | None = None,
-        tail: Tail = "short",
+        **options: Unpack[StreamOptions],
     ) -> ReadPlan:
         """What a pass with these options of `batches` will read."""
         view = self.table(table) if columns is None else self.table(table).select(columns)
-        own = chosen_share(shard, rank, world)
-        return self._streams.plan(view, StreamRequest(batch_size, own, limit, prefetch, tail))
+        return self._streams.plan(view, StreamRequest.of(batch_size, shard, limit, prefetch, options))
 
     def to_torch(
         self,

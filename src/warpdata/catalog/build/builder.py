@@ -39,7 +39,7 @@ from warpdata.catalog.build.extend import (
     publish_on_newest,
 )
 from warpdata.catalog.build.staging import Staging, staging_for
-from warpdata.catalog.build.tables import ParquetOptions, TableFile, stage_table
+from warpdata.catalog.build.tables import ParquetOptions, ParquetShard, stage_table
 from warpdata.catalog.dataset import Dataset, open_version, utc_now
 from warpdata.catalog.names import parse_name, parse_size
 from warpdata.catalog.publish.pointer import read_pointer
@@ -101,7 +101,7 @@ class DatasetBuilder:
         self._options = change_catalog(options, catalog)
         self._chosen_staging = staging
         self._owned: Staging | None = None
-        self._tables: dict[str, list[TableFile]] = {}
+        self._tables: dict[str, list[ParquetShard]] = {}
         self._artifacts: dict[str, StagedArtifact] = {}
         self._rows: dict[str, list[dict[str, Any]]] = {}
         self._kept_tables: dict[str, _Kept] = {}
@@ -533,7 +533,7 @@ class DatasetBuilder:
         check_binding(binding, values, has_members, [*sizes, *(staged.sizes if staged else ())])
 
     def _values(
-        self, binding: Binding, files: Sequence[TableFile] | None, table: _Kept | None
+        self, binding: Binding, files: Sequence[ParquetShard] | None, table: _Kept | None
     ) -> Iterator[Any]:
         """The values of a bound column: of the files that are added, or of a kept table."""
         if files is not None:

@@ -20,7 +20,7 @@ from warpdata.bytekit.io.ranges import RangeReader
 from warpdata.bytekit.process.threads import map_in_threads
 from warpdata.catalog.access import Access, writable_store
 from warpdata.catalog.build.artifacts import PackedShard, StagedArtifact
-from warpdata.catalog.build.tables import ParquetOptions, TableFile, write_shards
+from warpdata.catalog.build.tables import ParquetOptions, ParquetShard, write_shards
 from warpdata.catalog.dataset import Dataset, open_version, utc_now
 from warpdata.catalog.names import DatasetName
 from warpdata.catalog.publish.pointer import read_pointer
@@ -300,7 +300,7 @@ def _sha256(reader: RangeReader, start: int, end: int) -> str:
     return running.hexdigest()
 
 
-def new_table(files: Sequence[TableFile], uploads: Uploads) -> TablePart:
+def new_table(files: Sequence[ParquetShard], uploads: Uploads) -> TablePart:
     """A table of a builder as part of a manifest, with one guide for all its files."""
     shards = []
     for file in files:
@@ -318,7 +318,7 @@ def _table_part(shards: Sequence[TableShard], schema: pa.Schema, guide: BlobRef 
 def grow_table(
     name: str,
     base: Dataset,
-    files: Sequence[TableFile],
+    files: Sequence[ParquetShard],
     staging: Path,
     uploads: Uploads,
     *,
@@ -388,11 +388,11 @@ def _write_table(
 ) -> tuple[pa.Schema, list[TableShard]]:
     """Rows as shards with guides of their own; the schema as it was stored."""
     paths = list(write_shards(reader, staging, ParquetOptions()))
-    files = [TableFile.read(path, is_own=True) for path in paths]
+    files = [ParquetShard.read(path, is_own=True) for path in paths]
     return files[0].schema, [_guided_shard(file, uploads) for file in files]
 
 
-def _guided_shard(file: TableFile, uploads: Uploads) -> TableShard:
+def _guided_shard(file: ParquetShard, uploads: Uploads) -> TableShard:
     blob = uploads.add_file(file.path, file.digest, is_own=file.is_own)
     guide = uploads.add_bytes(pack_guide([file.guide]))
     return TableShard(blob.hash, blob.byte_size, row_count=file.rows, guide=guide)

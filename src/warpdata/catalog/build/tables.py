@@ -77,7 +77,7 @@ class ParquetOptions:
 
 
 @dataclass(frozen=True, slots=True)
-class TableFile:
+class ParquetShard:
     """One parquet file of a table."""
 
     path: Path
@@ -89,7 +89,7 @@ class TableFile:
     guide: ShardGuide
 
     @classmethod
-    def read(cls, path: Path, *, is_own: bool) -> TableFile:
+    def read(cls, path: Path, *, is_own: bool) -> ParquetShard:
         """Hash a file and read its footer from the hashed bytes."""
         digest = digest_file(path)
         with contextlib.closing(DigestedFile(path, digest)) as reader:
@@ -116,7 +116,7 @@ class TableFile:
 
 def stage_table(
     name: str, source: Any, staging: Path, options: ParquetOptions, *, optimize: bool = False
-) -> list[TableFile]:
+) -> list[ParquetShard]:
     """The files of a table: parquet files as they are unless optimised, other sources written into `staging`."""
     paths = _paths_of(source)
     kinds = sorted({table_kind(path) or "parquet" for path in paths})
@@ -124,7 +124,7 @@ def stage_table(
         fact = f"a table is made of files of one kind, not {' and '.join(kinds)}"
         raise DatasetError(fact, path=paths[0], hint="Name the files of one kind.")
     if kinds == ["parquet"]:
-        files = map_in_threads(lambda path: TableFile.read(path, is_own=False), paths)
+        files = map_in_threads(lambda path: ParquetShard.read(path, is_own=False), paths)
         schema = _check_schemas(files, name)
         if not optimize:
             return files
@@ -134,7 +134,7 @@ def stage_table(
         reader = csv_reader(paths) if kinds == ["csv"] else rows_reader(json_rows(paths), staging)
     else:
         reader = _reader_of(source, staging)
-    files = [TableFile.read(path, is_own=True) for path in write_shards(reader, staging, options)]
+    files = [ParquetShard.read(path, is_own=True) for path in write_shards(reader, staging, options)]
     _check_schemas(files, name)
     return files
 
@@ -183,7 +183,7 @@ def expand_paths(source: str | os.PathLike[str]) -> list[Path]:
     return paths
 
 
-def _check_schemas(files: Sequence[TableFile], table: str) -> pa.Schema:
+def _check_schemas(files: Sequence[ParquetShard], table: str) -> pa.Schema:
     """The schema that all files share; DatasetError for a different one, and for names that SQL cannot use."""
     if not files:
         raise DatasetError(f"table {table!r} has no shards")

@@ -14,7 +14,6 @@ from warpdata.catalog.publish.listing import (
     VersionList,
     about_manifest,
     check_catalog,
-    known_details,
     list_datasets_of,
     list_store,
     list_stored_tags,
@@ -93,7 +92,7 @@ def list_versions(
     listed = _newest(store, name, latest, limit) or versions_and_tags(store, name)
     hashes = listed.versions or tuple(reversed(resolver.line_of_parents(catalog, name)))
     # With signatures the details come from signed manifests only.
-    known = {} if resolver.checks_signatures else listed.about or known_details(store, name)
+    known = {} if resolver.checks_signatures else listed.about
     tags: dict[str, list[str]] = {}
     for tag, version in listed.tags.items():
         tags.setdefault(version, []).append(tag)
@@ -108,32 +107,8 @@ def list_versions(
             version=version, tags=tuple(sorted(tags.get(version, ()))), is_latest=is_latest, **asdict(about)
         )
 
-    # Oldest first as they are known; those of one moment stay in that order.
-    versions = [version for version in map_in_threads(describe, hashes) if version is not None]
-    places = _chronology(versions)
-    versions.sort(key=lambda v: (places[v.version][0], v.is_latest, places[v.version][1]))
-    return versions[::-1][:limit]
-
-
-def _chronology(versions: Sequence[Version]) -> dict[str, tuple[str, int]]:
-    """The moment of each version and its number among those of that moment; none is older than its parent.
-
-    A publisher that was overtaken follows a version that may have been built after its own.
-    """
-    known = {version.version: version for version in versions}
-    places: dict[str, tuple[str, int]] = {}
-    for version in versions:
-        line: list[Version] = []
-        at: Version | None = version
-        while at is not None and at.version not in places:
-            line.append(at)
-            places[at.version] = (at.created_at or "", 0)
-            at = known.get(at.parent or "")
-        for child in reversed(line):
-            moment, after = places.get(child.parent or "", ("", -1))
-            if moment >= (child.created_at or ""):
-                places[child.version] = (moment, after + 1)
-    return places
+    # Oldest first, by the time of the store: a version is stored after the one it follows.
+    return [version for version in map_in_threads(describe, hashes) if version is not None][::-1][:limit]
 
 
 def _newest(

@@ -74,13 +74,22 @@ def about_manifest(manifest: Manifest) -> About:
 
 
 def list_store(store: BlobStore, name: DatasetName) -> VersionList:
-    """Versions and tags from a listing of the store; StoreError if it cannot be listed."""
+    """Versions and tags from a listing of the store, with written details; StoreError if it cannot be listed."""
     versions = []
     for info in store.list(f"{name.folder}versions/"):
         version = info.key.rpartition("/")[2].removesuffix(".json")
         if HASH.fullmatch(version):
             versions.append((info.modified_s, version))
-    return VersionList(tuple(version for _, version in sorted(versions)), list_stored_tags(store, name))
+    try:  # stores with times of whole seconds: the written list has the order of versions of one second
+        written = read_list(store, name) or VersionList()
+    except ManifestCorruptedError as error:
+        _log.warning("%s", error)
+        written = VersionList()
+    order = {version: number for number, version in enumerate(written.versions)}
+    versions.sort(key=lambda pair: (pair[0], order.get(pair[1], len(order))))
+    hashes = tuple(version for _, version in versions)
+    about = {version: written.about[version] for version in hashes if version in written.about}
+    return VersionList(hashes, list_stored_tags(store, name), about)
 
 
 def list_stored_tags(store: BlobStore, name: DatasetName) -> dict[str, str]:
@@ -101,16 +110,6 @@ def read_list(store: BlobStore, name: DatasetName) -> VersionList | None:
     return None if blob is None else _parse_list(blob, f"{store.address}/{name.list_key}")
 
 
-def known_details(store: BlobStore, name: DatasetName) -> Mapping[str, About]:
-    """Details of versions from the written list; empty if it is missing or damaged."""
-    try:
-        written = read_list(store, name)
-    except ManifestCorruptedError as error:
-        _log.warning("%s", error)
-        return {}
-    return {} if written is None else written.about
-
-
 def note_version(
     store: BlobStore,
     name: DatasetName,
@@ -129,8 +128,7 @@ def note_version(
     def change(held: VersionList | None) -> VersionList:
         if held is None or (parent is not None and parent not in held.versions):
             listed = list_store(store, name)
-            known = {**known_details(store, name), **own}
-            return replace(listed, about={v: known[v] for v in listed.versions if v in known})
+            return replace(listed, about={**listed.about, **own})
         versions = held.versions if version in held.versions else (*held.versions, version)
         return VersionList(versions, {**held.tags, **dict.fromkeys(tags, version)}, {**held.about, **own})
 
@@ -139,13 +137,7 @@ def note_version(
 
 def rewrite_list(store: BlobStore, name: DatasetName) -> None:
     """Write the list from a listing of the store, after versions or tags were removed or copied."""
-
-    def change(held: VersionList | None) -> VersionList:
-        listed = list_store(store, name)
-        known = {} if held is None else held.about
-        return replace(listed, about={v: known[v] for v in listed.versions if v in known})
-
-    _change_list(store, name, change)
+    _change_list(store, name, lambda _: list_store(store, name))
 
 
 def list_datasets_of(store: BlobStore, workspace: str = "") -> list[str]:
