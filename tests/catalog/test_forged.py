@@ -256,6 +256,7 @@ READS: dict[str, Callable[[wd.Dataset], object]] = {
     "fully shuffled": lambda ds: next(iter(ds.table().batches(2, shuffle="full"))),
     "sql": lambda ds: ds.sql("select count(a) from main").arrow(),
     "filter": lambda ds: ds.table().filter("a is not null").count(),
+    "count": lambda ds: ds.table().count(),
 }
 
 

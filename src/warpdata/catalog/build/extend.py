@@ -218,7 +218,7 @@ def _grow_tars(
         return replace(held, shards=shards)
     position = {number: count + at for at, number in enumerate(used)}
     merged = [member._replace(shard=position[member.shard]) for member in fresh]
-    refs, indexes = list(held.indexes), artifact.member_indexes()
+    refs, indexes = list(held.indexes), artifact.indexes
     # An index elsewhere would need an address, and only a single one has one. Smaller ones are merged: there are few.
     is_elsewhere = any(ref.is_elsewhere for ref in refs)
     while refs and (is_elsewhere or refs[-1].member_count <= _ABSORB_ROWS * len(merged)):

@@ -1,17 +1,20 @@
-"""What people and search engines read about a version: a card and Croissant metadata."""
+"""A card and Croissant metadata of a version, for people and search engines."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from typing import Any
 
-from warpdata.formats.manifest.model import LongList, Manifest, TablePart, TableShard
+from warpdata.formats.manifest.model import LongList, Manifest
 
 _CROISSANT_TYPES = {
-    "bool": "sc:Boolean", "string": "sc:Text", "large_string": "sc:Text", "double": "sc:Float",
-    "float": "sc:Float", "halffloat": "sc:Float",
-}  # fmt: skip
+    "bool": "sc:Boolean",
+    "string": "sc:Text",
+    "large_string": "sc:Text",
+    "double": "sc:Float",
+    "float": "sc:Float",
+    "halffloat": "sc:Float",
+}
 
 
 def make_cards(manifest: Manifest) -> dict[str, bytes]:
@@ -38,8 +41,9 @@ def _card(manifest: Manifest) -> str:
 
 
 def _croissant(manifest: Manifest) -> dict[str, Any]:
-    """MLCommons Croissant metadata of the version."""
+    """MLCommons Croissant metadata of the version; the files of long lists are left out."""
     notes = manifest.metadata
+    shards = {n: () if isinstance(t.shards, LongList) else t.shards for n, t in manifest.tables.items()}
     return {
         "@context": {
             "@vocab": "https://schema.org/",
@@ -54,48 +58,39 @@ def _croissant(manifest: Manifest) -> dict[str, Any]:
         "description": notes.get("description", ""),
         "license": notes.get("license", ""),
         "datePublished": manifest.created_at,
-        "distribution": _files(manifest),
-        "cr:recordSet": [_record_set(name, manifest) for name in manifest.tables],
-    }
-
-
-def _files(manifest: Manifest) -> list[dict[str, Any]]:
-    return [
-        {
-            "@type": "cr:FileObject",
-            "@id": blob.hash,
-            "contentUrl": blob.uri or blob.key,
-            "contentSize": f"{blob.byte_size} B",
-            "sha256": blob.hash,
-            "encodingFormat": "application/x-parquet",
-        }
-        for part in manifest.tables.values()
-        for blob in _named_shards(part)
-    ]
-
-
-def _named_shards(part: TablePart) -> Sequence[TableShard]:
-    """The files a page names: none of a long list, which would be as long as all that was ever published."""
-    return () if isinstance(part.shards, LongList) else part.shards
-
-
-def _record_set(name: str, manifest: Manifest) -> dict[str, Any]:
-    part = manifest.tables[name]
-    return {
-        "@type": "cr:RecordSet",
-        "@id": name,
-        "cr:field": [
+        "distribution": [
             {
-                "@type": "cr:Field",
-                "@id": f"{name}/{field['name']}",
-                "dataType": _CROISSANT_TYPES.get(
-                    str(field["type"]), "sc:Integer" if "int" in str(field["type"]) else "sc:Text"
-                ),
-                "source": [
-                    {"fileObject": {"@id": shard.hash}, "extract": {"column": field["name"]}}
-                    for shard in _named_shards(part)[:1]
+                "@type": "cr:FileObject",
+                "@id": blob.hash,
+                "contentUrl": blob.uri or blob.key,
+                "contentSize": f"{blob.byte_size} B",
+                "sha256": blob.hash,
+                "encodingFormat": "application/x-parquet",
+            }
+            for blobs in shards.values()
+            for blob in blobs
+        ],
+        "cr:recordSet": [
+            {
+                "@type": "cr:RecordSet",
+                "@id": name,
+                "cr:field": [
+                    {
+                        "@type": "cr:Field",
+                        "@id": f"{name}/{field['name']}",
+                        "dataType": _croissant_type(str(field["type"])),
+                        "source": [
+                            {"fileObject": {"@id": shard.hash}, "extract": {"column": field["name"]}}
+                            for shard in shards[name][:1]
+                        ],
+                    }
+                    for field in part.fields
                 ],
             }
-            for field in part.fields
+            for name, part in manifest.tables.items()
         ],
     }
+
+
+def _croissant_type(kind: str) -> str:
+    return _CROISSANT_TYPES.get(kind, "sc:Integer" if "int" in kind else "sc:Text")

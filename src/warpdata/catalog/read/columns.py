@@ -12,19 +12,18 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from warpdata.bytekit.arrays import resolve_index
-from warpdata.catalog.read.artifacts import Artifact, range_member
+from warpdata.catalog.read.artifacts import range_member
 from warpdata.catalog.read.refs import REF_CLASSES, ArtifactOpener, FileRef, RefGroup, reopen_artifacts
 from warpdata.errors import DatasetError, require_word
 from warpdata.formats.tarshard.member_index import Member
-from warpdata.stores.cache.page_cache import PageCache
 
 FORMATS = ("arrow", "ndjson", "parquet")
 _KEPT_COLUMNS = 2
-"""How many columns keep their references: each look at `batch["image"]` makes a new array of the same memory."""
+"""Columns that keep their references: each use of `batch["image"]` makes a new array of the same memory."""
 
 
 class RefType(pa.ExtensionType):  # type: ignore[misc]
-    """The type of a bound column: how its values are found, enough to find them again in another process."""
+    """The type of a bound column, with a recipe to find its values in another process."""
 
     def __init__(self, storage: pa.DataType, recipe: str, opener: ArtifactOpener | None = None) -> None:
         self.recipe = recipe
@@ -48,19 +47,8 @@ class RefType(pa.ExtensionType):  # type: ignore[misc]
     def __reduce__(self) -> tuple[Any, ...]:
         return RefType, (self.storage_type, self.recipe)
 
-    @property
-    def fields(self) -> dict[str, Any]:
-        """What the recipe says."""
-        found: dict[str, Any] = json.loads(self.recipe)
-        return found
-
-    def artifact(self) -> tuple[Artifact, PageCache | None]:
-        """The artifact the column points into; opened again where the dataset itself is gone."""
-        opener = self._opener or reopen_artifacts(self.recipe)
-        return opener(self.fields["artifact"])
-
     def refs_of(self, storage: pa.Array) -> list[FileRef | None]:
-        """The references of a column, the same ones each time it is looked at."""
+        """The references of a column, the same ones each time."""
         key = (storage.offset, len(storage), *(b and (b.address, b.size) for b in storage.buffers()))
         for known, _, refs in self._kept:
             if known == key:
@@ -104,13 +92,21 @@ class RefScalar(pa.ExtensionScalar):  # type: ignore[misc]
 
 def make_refs(kind: RefType, storage: pa.Array) -> list[FileRef | None]:
     """References for the stored values, all in one group."""
-    artifact, cache = kind.artifact()
-    fields = kind.fields
+    fields = json.loads(kind.recipe)
+    artifact, cache = (kind._opener or reopen_artifacts(kind.recipe))(fields["artifact"])
     values = storage.to_pylist()
-    places = [_place(artifact, value) for value in values if value is not None]
+    places: list[str | Member] = []
+    for value in values:
+        if isinstance(value, dict):
+            numbers = int(value["shard"]), int(value["offset"]), int(value["length"])
+            places.append(range_member(artifact, *numbers, value.get("crc32c")))
+        elif isinstance(value, str):
+            places.append(value)
+        elif value is not None:
+            raise DatasetError(f"a reference is a {type(value).__name__}, not a name or a range")
     group = RefGroup(artifact, cache, places, kind.recipe)
-    kind_of_ref = REF_CLASSES[fields["ref_type"]]
-    refs = iter([kind_of_ref(group, position) for position in range(len(places))])
+    ref_class = REF_CLASSES[fields["ref_type"]]
+    refs = iter([ref_class(group, position) for position in range(len(places))])
     return [None if value is None else next(refs) for value in values]
 
 
@@ -127,7 +123,7 @@ def bound_batch(batch: pa.RecordBatch, types: dict[str, RefType]) -> pa.RecordBa
     for field, column in zip(batch.schema, batch.columns, strict=True):
         kind = types.get(field.name)
         if kind is not None:
-            column = pa.ExtensionArray.from_storage(kind, _cast(column, kind.storage_type))
+            column = pa.ExtensionArray.from_storage(kind, column.cast(kind.storage_type))
             field = pa.field(field.name, kind, field.nullable)
         columns.append(column)
         fields.append(field)
@@ -137,7 +133,7 @@ def bound_batch(batch: pa.RecordBatch, types: dict[str, RefType]) -> pa.RecordBa
 def bound_dict(batch: pa.RecordBatch, types: dict[str, RefType]) -> dict[str, list[Any]]:
     """The batch as lists, bound columns as references."""
     return {
-        name: make_refs(types[name], _cast(batch.column(i), types[name].storage_type))
+        name: make_refs(types[name], batch.column(i).cast(types[name].storage_type))
         if name in types
         else python_values(batch.column(i), name)
         for i, name in enumerate(batch.schema.names)
@@ -161,28 +157,18 @@ def plain_batch(batch: pa.RecordBatch) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(columns, schema=pa.schema(fields, batch.schema.metadata))
 
 
-def _cast(column: pa.Array, storage: pa.DataType) -> pa.Array:
-    return column if column.type == storage else column.cast(storage)
-
-
-def _place(artifact: Artifact, value: Any) -> str | Member:
-    if isinstance(value, str):
-        return value
-    if isinstance(value, dict):
-        crc = value.get("crc32c")
-        return range_member(artifact, int(value["shard"]), int(value["offset"]), int(value["length"]), crc)
-    raise DatasetError(f"a reference is a {type(value).__name__}, not a name or a range")
-
-
 def write_batches(batches: Iterable[pa.RecordBatch], schema: pa.Schema, form: str, out: IO[bytes]) -> int:
     """Write batches in one of the formats and return the number of rows."""
-    if form == "ndjson":
-        return _write_ndjson(batches, out)
     require_word("a format", form, FORMATS)
-    sink = pa.PythonFile(out, mode="w")
-    maker = pa.ipc.new_stream if form == "arrow" else pq.ParquetWriter
     rows = 0
-    with maker(sink, schema) as writer:
+    if form == "ndjson":
+        for batch in batches:
+            lines = [json.dumps(row, ensure_ascii=False) + "\n" for row in rows_as_json(plain_batch(batch))]
+            out.write("".join(lines).encode())
+            rows += batch.num_rows
+        return rows
+    open_writer = pa.ipc.new_stream if form == "arrow" else pq.ParquetWriter
+    with open_writer(pa.PythonFile(out, mode="w"), schema) as writer:
         for batch in batches:
             writer.write_batch(plain_batch(batch))
             rows += batch.num_rows
@@ -190,15 +176,11 @@ def write_batches(batches: Iterable[pa.RecordBatch], schema: pa.Schema, form: st
 
 
 def rows_as_json(table: Any) -> list[dict[str, Any]]:
-    """Rows as values JSON can hold."""
+    """Rows as values JSON can hold; times that Python would round are Arrow's text."""
     names = table.schema.names
-    shown = [map(plain_value, _shown(c, name)) for name, c in zip(names, table.columns, strict=True)]
-    return [dict(zip(names, row, strict=True)) for row in zip(*shown, strict=True)]
-
-
-def _shown(column: Any, name: str) -> list[Any]:
-    """The values of a column; times that Python would round as the text Arrow has for them."""
-    return python_values(column.cast(pa.string()) if column.type == pa.time64("ns") else column, name)
+    columns = [c.cast(pa.string()) if c.type == pa.time64("ns") else c for c in table.columns]
+    values = [map(plain_value, python_values(c, name)) for name, c in zip(names, columns, strict=True)]
+    return [dict(zip(names, row, strict=True)) for row in zip(*values, strict=True)]
 
 
 def plain_value(value: Any) -> Any:
@@ -214,12 +196,3 @@ def plain_value(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [plain_value(v) for v in value]
     return value if isinstance(value, str | int | float | bool | None) else str(value)
-
-
-def _write_ndjson(batches: Iterable[pa.RecordBatch], out: IO[bytes]) -> int:
-    rows = 0
-    for batch in batches:
-        lines = [json.dumps(row, ensure_ascii=False) for row in rows_as_json(plain_batch(batch))]
-        out.write(("\n".join(lines) + "\n").encode() if lines else b"")
-        rows += batch.num_rows
-    return rows

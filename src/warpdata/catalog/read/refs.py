@@ -1,4 +1,4 @@
-"""References from a table into an artifact: files, pictures, sound and video that read when asked."""
+"""References from a table into an artifact: files, pictures, sound and video, read on first use."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from warpdata.timeline.episode import Episode
 _AHEAD_BYTES = 64 << 20
 _AHEAD_REFS = 256
 _STREAM_BYTES = 16 << 20
-"""Larger files are streamed by range; smaller ones are read whole, so that their checksum is looked at."""
+"""Larger files are streamed by range; smaller ones are read whole, so that their checksum is checked."""
 
 _BUFFER_BYTES = 64 << 10
 
@@ -35,7 +35,7 @@ ArtifactOpener = Callable[[str], tuple[Artifact, PageCache | None]]
 
 
 class RefGroup:
-    """References that came in one batch: the first read brings the following ones along."""
+    """The references of one batch: the first read fetches the following ones too."""
 
     def __init__(
         self, artifact: Artifact, cache: PageCache | None, places: Sequence[str | Member], recipe: str = ""
@@ -43,7 +43,7 @@ class RefGroup:
         self.artifact = artifact
         self.cache = cache
         self.recipe = recipe
-        """How the dataset is opened again in another process."""
+        """Opens the dataset in another process."""
         self._places = list(places)
         self._data: dict[int, memoryview] = {}
         self._given: set[int] = set()
@@ -60,11 +60,11 @@ class RefGroup:
         return place if isinstance(place, str) else place.name
 
     def place(self, position: int) -> str | Member:
-        """Where the member lies, or only its name as long as nobody looked it up."""
+        """The place of the member, or only its name before it was looked up."""
         return self._places[position]
 
     def member(self, position: int) -> Member:
-        """Where the member lies."""
+        """The place of the member."""
         self._locate(range(position, position + 1))
         place = self._places[position]
         assert isinstance(place, Member)
@@ -91,10 +91,10 @@ class RefGroup:
             self._places[i] = member
 
     def _fetch(self, position: int) -> None:
-        """Fetch this one and those after it that nobody has had yet, so that each is fetched once in any order."""
+        """Fetch this one and those after it that were not read yet, so that each is fetched once in any order."""
         stop = min(position + _AHEAD_REFS, len(self._places))
-        taken = self._given.union(self._data)
-        ahead = [position, *(i for i in range(position + 1, stop) if i not in taken)]
+        read = self._given.union(self._data)
+        ahead = [position, *(i for i in range(position + 1, stop) if i not in read)]
         self._locate(ahead)
         size = sum(view.nbytes for view in self._data.values())
         wanted: list[tuple[int, Member]] = []
@@ -112,7 +112,7 @@ class RefGroup:
 
 
 class FileRef:
-    """One raw file of a dataset; nothing is read before it is asked for."""
+    """One raw file of a dataset, read on first use."""
 
     def __init__(self, group: RefGroup, position: int) -> None:
         require_kind("a reference", group, RefGroup, "made by a table or by Dataset.ref, of a RefGroup")
@@ -134,7 +134,7 @@ class FileRef:
         return bytes(self._group.read(self._position))
 
     def open(self) -> io.BufferedReader:
-        """The file as a seekable stream that reads ranges as they are asked for."""
+        """The file as a seekable stream that reads ranges."""
         member = self._group.member(self._position)
         if member.frame_bytes or member.length <= _STREAM_BYTES:
             return io.BufferedReader(io.BytesIO(self.read_bytes()))
@@ -210,7 +210,7 @@ class VideoRef(FileRef):
 
 
 class EpisodeFileRef(FileRef):
-    """A recorded episode: `open()` reads its header, and its blocks as they are asked for."""
+    """A recorded episode: `open()` reads its header, and its blocks on first use."""
 
     def open(self) -> Episode:  # type: ignore[override]
         """The episode in time, lazily; `.tensors` is the same by step."""
@@ -227,7 +227,7 @@ REF_CLASSES: dict[str, type[FileRef]] = {
 
 
 def read_refs(refs: Sequence[FileRef]) -> list[bytes]:
-    """The bytes of many references, fetched together whatever batch they came in."""
+    """The bytes of many references of any batches, fetched together."""
     by_artifact: dict[int, list[int]] = {}
     for i, ref in enumerate(refs):
         require_kind("each of them", ref, FileRef, "a reference")
@@ -252,6 +252,6 @@ def reopen_artifacts(recipe: str) -> ArtifactOpener:
 
 
 def _reopen_ref(kind: type[FileRef], recipe: str, place: str | Member) -> FileRef:
-    """A reference that came from another process."""
+    """A reference of another process."""
     artifact, cache = reopen_artifacts(recipe)(json.loads(recipe)["artifact"])
     return kind(RefGroup(artifact, cache, [place], recipe), 0)
