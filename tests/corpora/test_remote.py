@@ -22,7 +22,7 @@ from warpdata.corpora.source import FixedOrderSource
 from warpdata.corpora.store_source import StoreShardSource
 from warpdata.errors import BlobNotFoundError, ChecksumError, StoreError, TruncatedError
 from warpdata.formats.gamsae.writer import encode_shard_bytes
-from warpdata.stores.folder import StoreFolder
+from warpdata.stores.blobs import StoreFolder
 
 WIDTH = 33
 VALUES = np.random.default_rng(0).standard_normal((5000, WIDTH)).astype(np.float32)

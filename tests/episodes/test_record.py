@@ -209,7 +209,7 @@ def die_at(moment: str) -> None:
 
     pack = record.pack_episode
     if moment == "complete":
-        recording.second_name = die
+        recording.link_or_copy = die
     elif moment == "store":
         record.pack_episode = die
     elif moment == "packed":

@@ -47,8 +47,8 @@ from warpdata.ordering.state import checked_integer
 from warpdata.ordering.tail import Tail
 from warpdata.settings import Settings
 from warpdata.sql.engine import SqlResult, run_sql
-from warpdata.stores.cache.page_cache import PageCache
-from warpdata.stores.meter import Budget, Listener, Spent
+from warpdata.stores.pagecache import PageCache
+from warpdata.stores.reliable import Budget, Listener, Spent
 from warpdata.timeline.cards import html_table, text, titled
 
 if TYPE_CHECKING:

@@ -9,9 +9,9 @@ from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING, Any
 
+from warpdata.bytekit.process.threads import CORES, ReadAhead
 from warpdata.errors import nearest
 from warpdata.loading.tables.row_ranges import RowRanges
-from warpdata.stores.cache.readahead import CORES, ReadAhead
 
 if TYPE_CHECKING:
     from warpdata.catalog.read.rowgroups import Fetched

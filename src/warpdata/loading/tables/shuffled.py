@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from warpdata.bytekit.lazy import cached_property
+from warpdata.bytekit.process.threads import ReadAhead
 from warpdata.catalog.table import BatchStream, StreamRequest, Table
 from warpdata.errors import nearest
 from warpdata.loading.ranks import rank_and_world
@@ -20,7 +21,6 @@ from warpdata.loading.tables.stream import MAX_BATCH_ROWS, TableStream, checked_
 from warpdata.ordering.blocks import BlockOrder, BlockShape
 from warpdata.ordering.epochs import EpochStream, Step, rank_slice
 from warpdata.ordering.state import checked_integer
-from warpdata.stores.cache.readahead import ReadAhead
 
 if TYPE_CHECKING:
     import pyarrow as pa
