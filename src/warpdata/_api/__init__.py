@@ -398,8 +398,7 @@ def open_corpus(
 
     Options are the fields of SourceOptions, as for `MmapShardSource.open_dir`.
     """
-    from warpdata.corpora.source import MmapShardSource
-    from warpdata.corpora.store_source import StoreShardSource
+    from warpdata.corpora.source import MmapShardSource, StoreShardSource
 
     is_one = isinstance(source, str | bytes | os.PathLike) or not hasattr(source, "__iter__")
     several: Any = [source] if is_one else source
@@ -602,9 +601,8 @@ open_dataset = dataset
 def table_streams() -> Any:
     """Functions of packages above the catalog that datasets need."""
     from warpdata.catalog.dataset import Streams
-    from warpdata.loading.tables.shuffled import open_stream
-    from warpdata.loading.tables.stream import plan_read
-    from warpdata.loading.tables.torch import torch_dataset
+    from warpdata.loading.table_stream import open_stream, plan_read
+    from warpdata.loading.table_torch import torch_dataset
 
     return Streams(
         batches=open_stream,

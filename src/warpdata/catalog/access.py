@@ -8,12 +8,11 @@ import urllib.parse
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TypedDict
+from typing import Any, TypedDict
 
 from warpdata.bytekit.checksum import sha256_hex
 from warpdata.bytekit.process.threads import map_in_threads
 from warpdata.catalog.names import parse_size
-from warpdata.corpora.options import options_of
 from warpdata.errors import (
     BlobNotFoundError,
     ChecksumError,
@@ -23,6 +22,7 @@ from warpdata.errors import (
     nearest,
     require_kind,
     require_word,
+    suggests,
 )
 from warpdata.formats.manifest.model import BlobRef
 from warpdata.formats.manifest.parts import PartSource
@@ -47,6 +47,7 @@ from warpdata.stores.webclient import Proxies
 MODES = ("auto", "remote", "hybrid", "local")
 
 
+@suggests
 @dataclass(frozen=True, slots=True)
 class AccessOptions:
     """Everything that says where to read from and what may be spent; it travels to other processes."""
@@ -116,7 +117,7 @@ def access_options(settings: Settings, **changes: object) -> AccessOptions:
         find_role=aws_role,
         proxies=Proxies(settings.proxies, settings.no_proxy),
     )
-    said = {
+    said: dict[str, Any] = {
         "catalogs": settings.catalogs,
         "mode": settings.mode,
         "cache_dir": settings.cache_dir,
@@ -129,7 +130,7 @@ def access_options(settings: Settings, **changes: object) -> AccessOptions:
     }
     # A name that is no option goes on to where it is refused, also with None.
     changed = {n: value for n, value in changes.items() if value is not None or not hasattr(AccessOptions, n)}
-    return options_of(AccessOptions, said | changed)
+    return AccessOptions(**(said | changed))
 
 
 def catalog_tuple(catalog: str | os.PathLike[str] | Sequence[str] | None) -> tuple[str, ...] | None:

@@ -22,8 +22,7 @@ from warpdata.catalog.read.rowgroups import ShardFile, schema_from_base64
 from warpdata.errors import DatasetError, TooLargeError, nearest, require_kind, suggests
 from warpdata.formats.manifest.guide import Guide, ShardGuide
 from warpdata.formats.manifest.model import TablePart
-from warpdata.ordering.state import checked_integer
-from warpdata.ordering.tail import Tail
+from warpdata.ordering.limits import Tail, checked_integer
 from warpdata.sql.engine import ROW_NUMBER, arrow_source, check_condition, refuse_own_column, run_sql
 from warpdata.sql.enginetypes import EngineColumn
 from warpdata.sql.frames import MAX_BYTES, collected, pandas_from, polars_from

@@ -61,7 +61,7 @@ from warpdata.catalog.read.artifact_contents import EPISODES_TABLE
 from warpdata.catalog.read.rowgroups import schema_fields, schema_to_base64
 from warpdata.catalog.table import StreamRequest
 from warpdata.errors import DatasetError, WriterClosedError, nearest, require_kind, require_word, suggests
-from warpdata.formats.gamsae.corpus_json import CorpusRecord, parse_corpus
+from warpdata.formats.gamsae.corpus import CorpusRecord, parse_corpus
 from warpdata.formats.gamsae.layout import CORPUS_JSON
 from warpdata.formats.manifest import model
 from warpdata.formats.manifest.fields import blob_of, table_shard_of
