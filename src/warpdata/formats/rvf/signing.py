@@ -9,21 +9,67 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from warpdata.bytekit.arrays import byte_view
 from warpdata.bytekit.checksum import shake256
 from warpdata.bytekit.io.commit import commit_file
 from warpdata.bytekit.jsontext import dump_json, parse_json_object
-from warpdata.errors import BlobNotFoundError, CorruptLayoutError, MissingExtraError, nearest
-from warpdata.formats.rvf.container import layout, segment
-from warpdata.formats.rvf.container.layout import SegmentHeader
-from warpdata.formats.rvf.container.manifest import Root, root_message
-from warpdata.formats.rvf.container.segment import SignatureFooter
-from warpdata.formats.rvf.segments.witness import PublicKey
+from warpdata.errors import (
+    BlobNotFoundError,
+    ChecksumError,
+    CorruptLayoutError,
+    MissingExtraError,
+    TruncatedError,
+    nearest,
+)
+from warpdata.formats.rvf import layout, segment
+from warpdata.formats.rvf.layout import Row
+from warpdata.formats.rvf.manifest import Root, root_message
+from warpdata.formats.rvf.segment import SignatureFooter
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
 ALGORITHMS = tuple(layout.SIGNATURE_IDS)
 PROFILE = "generic"
+
+
+@dataclass(frozen=True, slots=True)
+class PublicKey:
+    """A key that verifies signatures, and when it is valid (0 = without end)."""
+
+    algorithm: str
+    data: bytes
+    valid_from_ns: int = 0
+    valid_until_ns: int = 0
+
+    @property
+    def key_id(self) -> bytes:
+        """The 16 bytes that name this key: SHAKE-256 of its bytes."""
+        return shake256(self.data, 16)
+
+
+def encode_crypto(key: PublicKey) -> bytes:
+    """A CRYPTO payload that holds a public signing key."""
+    number = layout.SIGNATURE_IDS[key.algorithm]
+    head = layout.CRYPTO_HEAD.pack(layout.CRYPTO_SIGNING_KEY, number, key.key_id)
+    return head + key.data + layout.CRYPTO_TAIL.pack(key.valid_from_ns, key.valid_until_ns)
+
+
+def decode_crypto(payload: Buffer, where: str = "") -> PublicKey | None:
+    """The public signing key of a CRYPTO payload; None for other kinds of key material."""
+    view = byte_view(payload)
+    end = view.nbytes - layout.CRYPTO_TAIL.size
+    if end < layout.CRYPTO_HEAD.size:
+        raise TruncatedError("a CRYPTO payload is cut off", path=where or None)
+    key_type, algorithm, key_id = layout.CRYPTO_HEAD.unpack_from(view)
+    name = layout.SIGNATURE_NAMES.get(algorithm)
+    if key_type != layout.CRYPTO_SIGNING_KEY or name is None:
+        return None
+    data = bytes(view[layout.CRYPTO_HEAD.size : end])
+    key = PublicKey(name, data, *layout.CRYPTO_TAIL.unpack_from(view, end))
+    if len(data) != layout.PUBLIC_KEY_BYTES[name] or key.key_id != key_id:
+        raise ChecksumError("a public key does not match its id", path=where or None)
+    return key
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +107,7 @@ class SigningKey:
             return SignatureFooter(self.algorithm, bytes(_slh().sign(self.private, message)))
         return SignatureFooter(self.algorithm, _private(self.algorithm, self.private).sign(message))
 
-    def sign_segment(self, header: SegmentHeader) -> SignatureFooter:
+    def sign_segment(self, header: Row) -> SignatureFooter:
         """The signature footer of a segment."""
         return self.sign(segment_message(header))
 
@@ -103,18 +149,18 @@ def save_public(key: PublicKey, path: str | os.PathLike[str]) -> None:
         out.write(json.dumps({"algorithm": key.algorithm, "public": key.data.hex()}).encode() + b"\n")
 
 
-def segment_message(header: SegmentHeader, profile: str = PROFILE) -> bytes:
-    """What the signature of a segment covers, in a file of this profile."""
+def segment_message(header: Row, profile: str = PROFILE) -> bytes:
+    """The bytes that the signature of a segment covers, in a file of this profile."""
     context = f"RVF-v1-{layout.segment_name(header.seg_type)}_SEG-{profile}".encode()
     packed = segment.pack_header(header)[: layout.SIGNED_PREFIX_BYTES]
-    return packed + header.content_hash + header.segment_id.to_bytes(8, "little") + context
+    return bytes(packed + header.content_hash + header.segment_id.to_bytes(8, "little") + context)
 
 
-def shipped_message(header: SegmentHeader, payload: Buffer) -> bytes:
-    """What a signature of the shipped library covers; accepted when verifying."""
+def shipped_message(header: Row, payload: Buffer) -> bytes:
+    """The bytes that a signature of the shipped library covers; accepted when verifying."""
     packed = segment.pack_header(header)[: layout.SIGNED_PREFIX_BYTES]
     tail = b"RVF-v1-segment" + header.segment_id.to_bytes(8, "little") + shake256(payload, 16)
-    return packed + header.content_hash + tail
+    return bytes(packed + header.content_hash + tail)
 
 
 def is_valid(key: PublicKey, message: bytes, footer: SignatureFooter) -> bool:

@@ -17,8 +17,8 @@ from warpdata.errors import (
     TruncatedError,
     UnsupportedVersionError,
 )
-from warpdata.formats.rvf.container import layout
-from warpdata.formats.rvf.container.layout import Flag, SegmentHeader, SegmentType
+from warpdata.formats.rvf import layout
+from warpdata.formats.rvf.layout import Flag, Row, SegmentType
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from warpdata.bytekit.io.ranges import RangeReader
 
 UNSET_HASH = bytes(16)
-_CRC_MASK = 0xFFFFFFFF
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,75 +61,80 @@ def content_hash(algo: int, payload: Buffer) -> bytes:
 
 
 def runtime_hash(payload: Buffer) -> bytes:
-    """The hash shipped programs store: CRC-32 (IEEE) rotated by 0, 8, 16 and 24 bits."""
+    """The hash of shipped programs: CRC-32 (IEEE) rotated by 0, 8, 16 and 24 bits."""
     crc = zlib.crc32(payload)
-    turned = [((crc << shift) | (crc >> (32 - shift))) & _CRC_MASK for shift in (0, 8, 16, 24)]
+    turned = (((crc << shift) | (crc >> (32 - shift))) & 0xFFFFFFFF for shift in (0, 8, 16, 24))
     return b"".join(word.to_bytes(4, "little") for word in turned)
 
 
-def hash_matches(header: SegmentHeader, payload: Buffer, *, runtime: bool = False) -> bool:
+def hash_matches(header: Row, payload: Buffer, *, runtime: bool = False) -> bool:
     """Whether the payload has the hash of its header; algorithm 0 is read in each of its known forms."""
     if header.checksum_algo != layout.CHECKSUM_IDS["crc32c"]:
-        return content_hash(header.checksum_algo, payload) == header.content_hash
+        return bool(content_hash(header.checksum_algo, payload) == header.content_hash)
     if runtime:
         return header.content_hash in (UNSET_HASH, runtime_hash(payload))
     forms = (content_hash(0, payload), runtime_hash(payload), xxh3_128(payload, "little"))
     return header.content_hash in forms
 
 
-def pack_header(header: SegmentHeader) -> bytes:
+def pack_header(header: Row) -> bytes:
     """The 64 bytes of a header."""
     return layout.HEADER.pack(*header)
 
 
-def unpack_header(data: Buffer, where: str = "") -> SegmentHeader:
+def unpack_header(data: Buffer, where: str = "") -> Row:
     """Parse and check the 64 bytes of a header; an unknown type is not an error."""
     view = byte_view(data)
     if view.nbytes < layout.HEADER_BYTES:
         raise TruncatedError(f"a segment header of 64 bytes has only {view.nbytes}", path=where or None)
-    header = SegmentHeader._make(layout.HEADER.unpack_from(view))
+    header = layout.HEADER.unpack_from(view)
     if header.magic != layout.SEGMENT_MAGIC:
         raise BadMagicError("no segment begins here", path=where or None)
     if header.version != layout.VERSION:
         raise UnsupportedVersionError(f"segment version {header.version}", path=where or None)
     if header.seg_type == SegmentType.INVALID:
-        raise CorruptLayoutError("a segment of type 0, which is no type", path=where or None)
+        raise CorruptLayoutError("a segment has the invalid type 0", path=where or None)
     if header.reserved_0 or header.reserved_1 or header.flags & layout.RESERVED_FLAGS:
         raise CorruptLayoutError("reserved bits of a segment header are set", path=where or None)
     if header.payload_length > layout.MAX_PAYLOAD_BYTES:
         raise LimitExceededError(f"a payload of {header.payload_length} bytes", path=where or None)
-    _check_compression(header, where)
-    return header
-
-
-def _check_compression(header: SegmentHeader, where: str) -> None:
     compressed = bool(header.flags & Flag.COMPRESSED)
     if compressed != (header.compression != 0) or (not compressed and header.uncompressed_len):
         raise CorruptLayoutError("flags and compression of a segment disagree", path=where or None)
     if header.compression not in layout.COMPRESSION_NAMES:
         raise CorruptLayoutError(f"unknown compression {header.compression}", path=where or None)
+    return header
 
 
 def build(
     seg_type: int, segment_id: int, payload: Buffer, options: SegmentOptions = PLAIN
-) -> tuple[SegmentHeader, Buffer]:
+) -> tuple[Row, Buffer]:
     """The header of a payload and the bytes to store for it; the hash is that of the raw payload."""
     view = byte_view(payload)
     if view.nbytes > layout.MAX_PAYLOAD_BYTES:
         raise LimitExceededError(f"a payload of {view.nbytes} bytes; a segment holds less than 4 GiB")
     algo = layout.CHECKSUM_IDS[options.checksum]
     stored: Buffer = view
-    flags = options.flags
-    if options.compression != "none":
+    is_compressed = options.compression != "none"
+    if is_compressed:
         stored = codec.encode(options.compression, view)
-        flags |= Flag.COMPRESSED
-    stored_bytes = byte_view(stored).nbytes
-    header = SegmentHeader(
-        layout.SEGMENT_MAGIC, layout.VERSION, int(seg_type), int(flags), segment_id, stored_bytes,
-        options.timestamp_ns, algo, layout.COMPRESSION_IDS[options.compression], 0, 0,
-        content_hash(algo, view), view.nbytes if flags & Flag.COMPRESSED else 0,
-        align_up(stored_bytes, layout.ALIGNMENT) - stored_bytes,
-    )  # fmt: skip
+    size = byte_view(stored).nbytes
+    header = layout.HEADER(
+        magic=layout.SEGMENT_MAGIC,
+        version=layout.VERSION,
+        seg_type=int(seg_type),
+        flags=int(options.flags | (Flag.COMPRESSED if is_compressed else 0)),
+        segment_id=segment_id,
+        payload_length=size,
+        timestamp_ns=options.timestamp_ns,
+        checksum_algo=algo,
+        compression=layout.COMPRESSION_IDS[options.compression],
+        reserved_0=0,
+        reserved_1=0,
+        content_hash=content_hash(algo, view),
+        uncompressed_len=view.nbytes if is_compressed else 0,
+        alignment_pad=align_up(size, layout.ALIGNMENT) - size,
+    )
     return header, stored
 
 
@@ -142,7 +146,7 @@ def pack_footer(footer: SignatureFooter) -> bytes:
 
 
 def unpack_footer(data: Buffer, where: str = "") -> tuple[SignatureFooter, int]:
-    """Parse a footer at the start of `data` and say how many bytes it takes."""
+    """The footer at the start of `data`, and its size."""
     view = byte_view(data)
     if view.nbytes < layout.FOOTER_HEAD.size:
         raise TruncatedError("a signature footer is cut off", path=where or None)
@@ -158,66 +162,52 @@ def unpack_footer(data: Buffer, where: str = "") -> tuple[SignatureFooter, int]:
     return SignatureFooter(name, bytes(view[4 : 4 + length])), total
 
 
-def footer_bytes(header: SegmentHeader, algorithm: str) -> int:
-    """How long the footer of a signed segment is."""
-    signed = header.flags & Flag.SIGNED
-    return layout.FOOTER_FIXED_BYTES + layout.SIGNATURE_BYTES[algorithm] if signed else 0
-
-
-def pack_segment(header: SegmentHeader, stored: Buffer, footer: SignatureFooter | None = None) -> bytes:
+def pack_segment(header: Row, stored: Buffer, footer: SignatureFooter | None = None) -> bytes:
     """Header, payload, footer and the zero bytes up to the next boundary."""
     tail = b"" if footer is None else pack_footer(footer)
     size = header.payload_length + len(tail)
     return b"".join((pack_header(header), byte_view(stored), tail, padding_to(size, layout.ALIGNMENT)))
 
 
-def decode_payload(header: SegmentHeader, stored: Buffer, where: str = "") -> memoryview:
-    """The raw payload of stored bytes: decompressed if needed, hash not yet checked."""
+def checked_payload(header: Row, stored: Buffer, where: str = "", *, runtime: bool = False) -> memoryview:
+    """The raw payload of stored bytes, or ChecksumError if it does not have the hash of its header."""
     if header.flags & Flag.ENCRYPTED:
         raise UnsupportedVersionError(
             "an encrypted segment cannot be read without its key",
             path=where or None,
             hint="Ask the owner of the file for one without encryption.",
         )
-    if not header.flags & Flag.COMPRESSED:
-        return byte_view(stored)
-    name = layout.COMPRESSION_NAMES[header.compression]
-    if name == "custom":
-        raise UnsupportedVersionError("custom compression cannot be read", path=where or None)
-    return memoryview(codec.decode(name, stored, header.uncompressed_len))
-
-
-def checked_payload(
-    header: SegmentHeader, stored: Buffer, where: str = "", *, runtime: bool = False
-) -> memoryview:
-    """The raw payload of stored bytes, or ChecksumError if it does not have the hash of its header."""
-    payload = decode_payload(header, stored, where)
+    payload = byte_view(stored)
+    if header.flags & Flag.COMPRESSED:
+        name = layout.COMPRESSION_NAMES[header.compression]
+        if name == "custom":
+            raise UnsupportedVersionError("custom compression cannot be read", path=where or None)
+        payload = memoryview(codec.decode(name, stored, header.uncompressed_len))
     if not hash_matches(header, payload, runtime=runtime):
         name = layout.segment_name(header.seg_type)
         raise ChecksumError(f"{name} segment {header.segment_id} does not match its hash", path=where or None)
     return payload
 
 
-def read_header(reader: RangeReader, offset: int) -> SegmentHeader:
+def read_header(reader: RangeReader, offset: int) -> Row:
     """The checked header at an offset."""
     return unpack_header(reader.read(offset, offset + layout.HEADER_BYTES), reader.name)
 
 
-def segment_end(reader: RangeReader, offset: int, header: SegmentHeader) -> int:
+def segment_end(reader: RangeReader, offset: int, header: Row) -> int:
     """Where the payload and the footer of a segment end, before the padding."""
     end = offset + layout.HEADER_BYTES + header.payload_length
     if not header.flags & Flag.SIGNED:
-        return end
+        return int(end)
     if end + layout.FOOTER_HEAD.size > reader.size:
         raise TruncatedError("a signature footer is cut off", path=reader.name)
-    _, length = layout.FOOTER_HEAD.unpack(reader.read(end, end + layout.FOOTER_HEAD.size))
-    return int(end + layout.FOOTER_FIXED_BYTES + length)
+    head = layout.FOOTER_HEAD.unpack_from(reader.read(end, end + layout.FOOTER_HEAD.size))
+    return int(end + layout.FOOTER_FIXED_BYTES + head.sig_length)
 
 
-def read_footer(reader: RangeReader, offset: int, header: SegmentHeader) -> SignatureFooter | None:
+def read_footer(reader: RangeReader, offset: int, header: Row) -> SignatureFooter | None:
     """The signature of a segment, or None if it has none."""
     if not header.flags & Flag.SIGNED:
         return None
     start = offset + layout.HEADER_BYTES + header.payload_length
-    end = segment_end(reader, offset, header)
-    return unpack_footer(reader.read(start, end), reader.name)[0]
+    return unpack_footer(reader.read(start, segment_end(reader, offset, header)), reader.name)[0]

@@ -1,10 +1,10 @@
-"""INDEX payloads: the HNSW adjacency with restart groups, and the trailer of shipped programs."""
+"""INDEX payloads: the HNSW adjacency with restart groups, layer A, and the trailer of shipped programs."""
 
 from __future__ import annotations
 
 import itertools
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 from warpdata.bytekit import varint
 from warpdata.bytekit.arrays import align_up, byte_view, padding_to
 from warpdata.errors import CorruptLayoutError, LimitExceededError, TruncatedError
-from warpdata.formats.rvf.container import layout
-from warpdata.formats.rvf.segments import layout as records
-from warpdata.formats.rvf.segments.layout import IndexHeader, PrefetchHint
+from warpdata.formats.rvf import layout
+from warpdata.formats.rvf.layout import Row
+from warpdata.formats.rvf.vec import column_dtype
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -56,48 +56,48 @@ class Trailer:
 class GraphPayload:
     """A decoded INDEX payload of layer B or C."""
 
-    header: IndexHeader
+    header: Row
     adjacency: Adjacency
-    hints: tuple[PrefetchHint, ...] = ()
+    hints: tuple[Row, ...] = ()
     trailer: Trailer | None = None
 
 
-def pack_index_header(header: IndexHeader) -> bytes:
+def pack_index_header(header: Row) -> bytes:
     """The index header, padded to 64 bytes."""
-    return records.INDEX_HEADER.pack(*header).ljust(layout.ALIGNMENT, b"\0")
+    return layout.INDEX_HEADER.pack(*header).ljust(layout.ALIGNMENT, b"\0")
 
 
-def unpack_index_header(payload: Buffer, where: str = "") -> IndexHeader:
+def unpack_index_header(payload: Buffer, where: str = "") -> Row:
     """The checked header of an INDEX payload."""
     view = byte_view(payload)
     if view.nbytes < layout.ALIGNMENT:
         raise TruncatedError("an INDEX payload has no header", path=where or None)
-    header = IndexHeader._make(records.INDEX_HEADER.unpack_from(view))
-    if header.index_type not in records.INDEX_NAMES or header.layer_level > records.LAYER_C:
+    header = layout.INDEX_HEADER.unpack_from(view)
+    if header.index_type not in layout.INDEX_NAMES or header.layer_level > layout.LAYER_C:
         raise CorruptLayoutError("unknown index type or layer", path=where or None)
     return header
 
 
-def encode_graph(header: IndexHeader, adjacency: Adjacency, hints: tuple[PrefetchHint, ...] = ()) -> bytes:
+def encode_graph(header: Row, adjacency: Adjacency, hints: tuple[Row, ...] = ()) -> bytes:
     """An INDEX payload: delta-coded lists, restart groups on 64-byte boundaries, prefetch hints."""
     values, node_starts = _value_stream(adjacency)
     encoded, ends = varint.encode_varints_bounds(values)
-    bounds = ends[np.append(node_starts[:: records.NODE_RESTART_INTERVAL], len(values))]
+    bounds = ends[np.append(node_starts[:: layout.NODE_RESTART_INTERVAL], len(values))]
     groups = [encoded[a:b] for a, b in itertools.pairwise(bounds.tolist())]
     padded = [group + padding_to(len(group), layout.ALIGNMENT) for group in groups]
     offsets = np.concatenate(([0], np.cumsum([len(group) for group in padded])))[:-1]
     if len(groups) and offsets[-1] > layout.MAX_PAYLOAD_BYTES:
         raise LimitExceededError("an INDEX segment holds less than 4 GiB")
-    table = records.RESTART_HEAD.pack(records.NODE_RESTART_INTERVAL, len(groups))
+    table = layout.RESTART_HEAD.pack(layout.NODE_RESTART_INTERVAL, len(groups))
     table += offsets[: len(groups)].astype("<u4").tobytes()
     table += padding_to(len(table), layout.ALIGNMENT)
     return b"".join((pack_index_header(header), table, *padded, _pack_hints(hints)))
 
 
-def _pack_hints(hints: tuple[PrefetchHint, ...]) -> bytes:
+def _pack_hints(hints: tuple[Row, ...]) -> bytes:
     if not hints:
         return b""
-    packed = layout.COUNT_U32.pack(len(hints)) + b"".join(records.PREFETCH_HINT.pack(*h) for h in hints)
+    packed = layout.COUNT_U32.pack(len(hints)) + b"".join(layout.PREFETCH_HINT.pack(*h) for h in hints)
     return packed + padding_to(len(packed), layout.ALIGNMENT)
 
 
@@ -118,23 +118,29 @@ def renumbered(adjacency: Adjacency, rank: Ints) -> Adjacency:
     )
 
 
-def encode_runtime_graph(header: IndexHeader, adjacency: Adjacency, trailer: Trailer) -> bytes:
+def encode_runtime_graph(header: Row, adjacency: Adjacency, trailer: Trailer) -> bytes:
     """An INDEX payload as shipped programs write it: groups back to back, restart nodes absolute, a trailer."""
-    values, node_starts = _value_stream(adjacency, records.NODE_RESTART_INTERVAL)
+    values, node_starts = _value_stream(adjacency, layout.NODE_RESTART_INTERVAL)
     encoded, ends = varint.encode_varints_bounds(values)
-    offsets = ends[node_starts[:: records.NODE_RESTART_INTERVAL]]
+    offsets = ends[node_starts[:: layout.NODE_RESTART_INTERVAL]]
     if len(encoded) > layout.MAX_PAYLOAD_BYTES:
         raise LimitExceededError("an INDEX segment holds less than 4 GiB")
-    table = records.RESTART_HEAD.pack(records.NODE_RESTART_INTERVAL, len(offsets))
+    table = layout.RESTART_HEAD.pack(layout.NODE_RESTART_INTERVAL, len(offsets))
     table += offsets.astype("<u4").tobytes()
-    body = records.INDEX_TRAILER.pack(
+    body = layout.INDEX_TRAILER.pack(
         1, trailer.m0, trailer.max_layer, trailer.entry_ordinal, len(trailer.ids)
     ) + varint.encode_varints(varint.delta_encode(trailer.ids))
-    return b"".join((
-        pack_index_header(header), table, padding_to(len(table), layout.ALIGNMENT), encoded,
-        padding_to(len(encoded), layout.ALIGNMENT), body,
-        records.INDEX_TRAILER_END.pack(len(body), records.INDEX_TRAILER_MAGIC),
-    ))  # fmt: skip
+    return b"".join(
+        (
+            pack_index_header(header),
+            table,
+            padding_to(len(table), layout.ALIGNMENT),
+            encoded,
+            padding_to(len(encoded), layout.ALIGNMENT),
+            body,
+            layout.INDEX_TRAILER_END.pack(len(body), layout.INDEX_TRAILER_MAGIC),
+        )
+    )
 
 
 def _value_stream(adjacency: Adjacency, absolute_interval: int = 0) -> tuple[NDArray[np.uint64], Ints]:
@@ -184,10 +190,10 @@ def decode_graph(payload: Buffer, where: str = "") -> GraphPayload:
 
 
 def _restart_table(view: memoryview, end: int, node_count: int, where: str) -> tuple[int, Ints, int]:
-    if end < layout.ALIGNMENT + records.RESTART_HEAD.size:
+    if end < layout.ALIGNMENT + layout.RESTART_HEAD.size:
         raise TruncatedError("an INDEX payload has no restart table", path=where or None)
-    interval, count = records.RESTART_HEAD.unpack_from(view, layout.ALIGNMENT)
-    start = layout.ALIGNMENT + records.RESTART_HEAD.size
+    interval, count = layout.RESTART_HEAD.unpack_from(view, layout.ALIGNMENT)
+    start = layout.ALIGNMENT + layout.RESTART_HEAD.size
     if start + 4 * count > end or node_count > end:
         raise LimitExceededError("an INDEX payload announces more than it holds", path=where or None)
     wanted = -(-node_count // interval) if interval else 0
@@ -294,30 +300,143 @@ def _gather_lists(
     return neighbors
 
 
-def _decode_hints(data: memoryview) -> tuple[PrefetchHint, ...]:
+def _decode_hints(data: memoryview) -> tuple[Row, ...]:
     if data.nbytes < layout.COUNT_U32.size:
         return ()
     count = layout.COUNT_U32.unpack_from(data)[0]
-    end = layout.COUNT_U32.size + count * records.PREFETCH_HINT.size
+    end = layout.COUNT_U32.size + count * layout.PREFETCH_HINT.size
     if end > data.nbytes:
         raise CorruptLayoutError("prefetch hints of an INDEX segment are cut off")
-    return tuple(PrefetchHint._make(h) for h in records.PREFETCH_HINT.iter_unpack(data[4:end]))
+    return tuple(layout.PREFETCH_HINT.iter_unpack(data[4:end]))
 
 
 def _decode_trailer(view: memoryview, where: str) -> tuple[Trailer | None, int]:
     """The RVIX trailer and where the adjacency ends."""
-    tail = records.INDEX_TRAILER_END.size
+    tail = layout.INDEX_TRAILER_END.size
     if view.nbytes < tail:
         return None, view.nbytes
-    body_bytes, magic = records.INDEX_TRAILER_END.unpack_from(view, view.nbytes - tail)
-    if magic != records.INDEX_TRAILER_MAGIC:
+    body_bytes, magic = layout.INDEX_TRAILER_END.unpack_from(view, view.nbytes - tail)
+    if magic != layout.INDEX_TRAILER_MAGIC:
         return None, view.nbytes
     start = view.nbytes - tail - body_bytes
-    if body_bytes < records.INDEX_TRAILER.size or start < 0:
+    if body_bytes < layout.INDEX_TRAILER.size or start < 0:
         raise CorruptLayoutError("the trailer of an INDEX segment contradicts its size", path=where or None)
-    version, m0, max_layer, entry, count = records.INDEX_TRAILER.unpack_from(view, start)
-    coded = view[start + records.INDEX_TRAILER.size : view.nbytes - tail]
+    version, m0, max_layer, entry, count = layout.INDEX_TRAILER.unpack_from(view, start)
+    coded = view[start + layout.INDEX_TRAILER.size : view.nbytes - tail]
     if version != 1 or count > coded.nbytes:
         raise CorruptLayoutError("unknown trailer of an INDEX segment", path=where or None)
     ids = varint.delta_decode(varint.decode_varints(coded, count))
     return Trailer(m0, max_layer, entry, ids), start
+
+
+# -- layer A ------------------------------------------------------------------------------------------
+
+_PARTITION_DTYPE = np.dtype(
+    list(zip(layout.PARTITION._fields, ("<u4", "<u8", "<u8", "<u8", "<u4"), strict=True))
+)
+
+TopLayer = tuple[tuple[int, tuple[int, ...]], ...]
+"""Nodes of one layer with their neighbours."""
+
+
+@dataclass(frozen=True, slots=True)
+class LayerA:
+    """The part of an index that a first query needs: entry points, and which block holds which region."""
+
+    header: Row
+    entry_points: tuple[Row, ...]
+    max_layer: int
+    top_layers: tuple[TopLayer, ...]
+    centroids: NDArray[Any]
+    partitions: NDArray[Any]
+    """Records of (centroid_id, id_start, id_end, segment_ref, block_ref)."""
+
+
+Offsets = tuple[int, int, int, int]
+"""Where entry points, top layers, centroids and partitions begin in the payload."""
+
+
+def make_partitions(rows: list[Any]) -> NDArray[Any]:
+    """The partition map as an array of records."""
+    return np.array([tuple(row) for row in rows], _PARTITION_DTYPE)
+
+
+def encode_layer_a(layer: LayerA) -> tuple[bytes, Offsets]:
+    """The payload of layer A and the offsets its root points at."""
+    entries = layout.ENTRY_POINT_HEAD.pack(len(layer.entry_points), layer.max_layer)
+    entries += b"".join(layout.ENTRY_POINT.pack(*entry) for entry in layer.entry_points)
+    top = bytearray(layout.COUNT_U32.pack(len(layer.top_layers)))
+    for nodes in layer.top_layers:
+        top += layout.COUNT_U32.pack(len(nodes))
+        for node, neighbors in nodes:
+            top += layout.TOP_NODE_HEAD.pack(node, len(neighbors)) + np.asarray(neighbors, "<u8").tobytes()
+        top += padding_to(len(top), layout.ALIGNMENT)
+    dtype = "f16" if layer.centroids.dtype == np.float16 else "f32"
+    head = layout.CENTROID_HEAD.pack(*layer.centroids.shape, layout.DTYPE_IDS[dtype])
+    centroids = head.ljust(layout.ALIGNMENT, b"\0") + np.ascontiguousarray(layer.centroids).tobytes()
+    partitions = layout.COUNT_U32.pack(len(layer.partitions)) + layer.partitions.tobytes()
+    out, starts = bytearray(pack_index_header(layer.header)), []
+    for block in (entries, top, centroids, partitions):
+        starts.append(len(out))
+        out += block
+        out += padding_to(len(out), layout.ALIGNMENT)
+    return bytes(out), (starts[0], starts[1], starts[2], starts[3])
+
+
+def decode_layer_a(payload: Buffer, where: str = "") -> tuple[LayerA, Offsets]:
+    """Layer A from its payload; every block is found by walking, the root's offsets must agree with it."""
+    view = byte_view(payload)
+    header = unpack_index_header(view, where)
+    if header.layer_level != layout.LAYER_A:
+        raise CorruptLayoutError("this INDEX segment is not layer A", path=where or None)
+    cursor = _Cursor(view, where)
+    starts = [cursor.position]
+    count, max_layer = layout.ENTRY_POINT_HEAD.unpack_from(cursor.take(layout.ENTRY_POINT_HEAD.size))
+    entries = tuple(layout.ENTRY_POINT.iter_unpack(cursor.take(count * layout.ENTRY_POINT.size)))
+    starts.append(cursor.align())
+    top = []
+    for _ in range(cursor.count()):
+        nodes = []
+        for _ in range(cursor.count()):
+            node, size = layout.TOP_NODE_HEAD.unpack_from(cursor.take(layout.TOP_NODE_HEAD.size))
+            nodes.append((node, tuple(np.frombuffer(cursor.take(8 * size), "<u8").tolist())))
+        top.append(tuple(nodes))
+        cursor.align()
+    starts.append(cursor.align())
+    count, dim, dtype = layout.CENTROID_HEAD.unpack_from(cursor.take(layout.CENTROID_HEAD.size))
+    if dtype not in (layout.DTYPE_IDS["f32"], layout.DTYPE_IDS["f16"]):
+        raise CorruptLayoutError(f"centroids of dtype {dtype}", path=where or None)
+    cursor.align()
+    element = column_dtype(layout.DTYPE_NAMES[dtype])
+    data = cursor.take(count * dim * element.itemsize)
+    centroids = np.frombuffer(data, element).reshape(count, dim)
+    starts.append(cursor.align())
+    data = cursor.take(cursor.count() * _PARTITION_DTYPE.itemsize)
+    partitions = np.frombuffer(data, _PARTITION_DTYPE)
+    layer = LayerA(header, entries, max_layer, tuple(top), centroids, partitions)
+    return layer, (starts[0], starts[1], starts[2], starts[3])
+
+
+class _Cursor:
+    """A position in the payload that never goes past its end."""
+
+    def __init__(self, view: memoryview, where: str) -> None:
+        self._view, self._where = view, where
+        self.position = layout.ALIGNMENT
+
+    def take(self, size: int) -> memoryview:
+        """The next `size` bytes."""
+        end = self.position + size
+        if end > self._view.nbytes:
+            raise TruncatedError("layer A is cut off", path=self._where or None)
+        taken, self.position = self._view[self.position : end], end
+        return taken
+
+    def count(self) -> int:
+        """The next u32."""
+        return int(layout.COUNT_U32.unpack(self.take(layout.COUNT_U32.size))[0])
+
+    def align(self) -> int:
+        """Continue at the next boundary, and return it."""
+        self.position = align_up(self.position, layout.ALIGNMENT)
+        return self.position
