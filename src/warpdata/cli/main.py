@@ -20,7 +20,7 @@ from warpdata.settings import Settings
 
 GROUPS: dict[str, dict[str, tuple[str, str]]] = {
     "Record": {
-        "record": ("record", "record a simulated arm"),
+        "record": ("record", "record a simulated robot"),
         "salvage": ("record", "finish interrupted recordings"),
         "replay": ("record", "play an episode back"),
         "demo": ("record", "run the whole way from sensor to training"),

@@ -13,7 +13,7 @@ from warpdata.cli.console import Output, human_bytes
 
 if TYPE_CHECKING:
     from warpdata.cli.console import Console
-    from warpdata.corpora.batch import RowBatch
+    from warpdata.corpora.rows import RowBatch
     from warpdata.corpora.source import FixedOrderSource
 
 _FILE_SUFFIXES = (
@@ -84,7 +84,7 @@ def verify_corpus(path: str, bar: Any = None) -> list[Any]:
     """Every finding about one corpus or shard, also if it does not open."""
     from warpdata._api import open_corpus
     from warpdata.errors import AuthenticationError, FileFinding, UnavailableError, WarpError
-    from warpdata.formats.gamsae.verify import verify_folder, verify_shard
+    from warpdata.formats.gamsae.corpus import verify_folder, verify_shard
 
     try:
         with open_corpus([path]) as source:
@@ -105,7 +105,7 @@ def verify_corpus(path: str, bar: Any = None) -> list[Any]:
 
 def _remote_findings(source: Any, bar: Any) -> list[Any]:
     """Read all bytes of a corpus in a store that corpus.json has checksums of."""
-    from warpdata.formats.gamsae.verify import verify_reader
+    from warpdata.formats.gamsae.corpus import verify_reader
 
     record, findings = source.shards.record, []
     for index, reader in enumerate(source.readers):
@@ -126,7 +126,7 @@ def _remote_findings(source: Any, bar: Any) -> list[Any]:
 def run_corpus_stats(args: cli.Namespace, console: Console) -> Output:
     """Statistics of the rows."""
     from warpdata._api import open_corpus
-    from warpdata.corpora.statistics import RowStatistics
+    from warpdata.corpora.rows import RowStatistics
 
     with open_corpus(args.paths) as source, console.progress("stats") as bar:
         record = source.shards.record
@@ -179,7 +179,7 @@ def run_corpus_sample(args: cli.Namespace, _: Console) -> Output:
 
     from warpdata._api import open_corpus
     from warpdata.bytekit.io.commit import write_file
-    from warpdata.corpora.subsample import FractionRows
+    from warpdata.corpora.source import FractionRows
 
     if args.rows < 1:
         raise ValueError("--rows must be at least 1")
@@ -213,7 +213,7 @@ def _random_rows(source: FixedOrderSource, args: cli.Namespace) -> list[RowBatch
 
 def _take(batches: Any, count: int) -> list[RowBatch]:
     """The first rows of batches."""
-    from warpdata.corpora.batch import RowBatch
+    from warpdata.corpora.rows import RowBatch
 
     taken: list[RowBatch] = []
     for batch in batches:

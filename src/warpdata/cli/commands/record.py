@@ -19,9 +19,9 @@ _DRAW_S = 0.1
 
 
 @cli.command(
-    "record a simulated arm",
+    "record a simulated robot",
     cli.arg("root", help="the dataset root to add the episode to"),
-    cli.arg("--demo", action="store_true", required=True, help="record the simulated arm"),
+    cli.arg("--demo", action="store_true", required=True, help="record the simulated robot"),
     cli.arg(
         "--duration",
         type=cli.time_argument,
@@ -43,19 +43,18 @@ def run_record(args: cli.Namespace, console: Console) -> Output:
     if args.seconds is not None and not 0 < args.seconds < math.inf:
         raise ValueError("--duration must be positive")
     from warpdata._api import open_episode
-    from warpdata.episodes.collection.local import LocalDatasetWriter
-    from warpdata.episodes.demo_arm import demo_records, describe_demo
+    from warpdata.episodes.demo_robot import demo_records, demo_static
+    from warpdata.episodes.record.recorder import LocalDatasetWriter
 
     writer = LocalDatasetWriter(args.root).new_episode()
     start_ns, began = time.time_ns(), time.monotonic()
     try:
         with writer:
-            describe_demo(writer, args.seed)
+            for name, value in demo_static(args.seed).items():
+                writer.set_static(name, value)
             console.print(f"recording {writer.path}" + ("" if args.seconds else "; Ctrl-C ends it"))
-            for ts_ns, name, value in demo_records(args.seed, start_ns):
+            for ts_ns, name, value in demo_records(args.seed, start_ns, args.seconds or math.inf):
                 elapsed_s = (ts_ns - start_ns) / 1e9
-                if args.seconds is not None and elapsed_s >= args.seconds:
-                    break
                 if not args.fast and (ahead := elapsed_s - (time.monotonic() - began)) > 0:
                     time.sleep(ahead)
                 writer.append(name, value, ts_ns)

@@ -267,7 +267,7 @@ def run_vectors_verify(args: cli.Namespace, _: Console) -> Output:
     """Verify a file; exit code 3 if it is damaged."""
     from warpdata._api import open_vectors
     from warpdata.errors import FileFinding, FormatError
-    from warpdata.formats.rvf.container.signing import load_public
+    from warpdata.formats.rvf.signing import load_public
 
     keys = [load_public(path) for path in args.key]
     try:
@@ -319,7 +319,7 @@ def run_vectors_export(args: cli.Namespace, _: Console) -> Output:
 
 
 def _signing(args: cli.Namespace) -> dict[str, Any]:
-    from warpdata.formats.rvf.container.signing import SigningKey
+    from warpdata.formats.rvf.signing import SigningKey
 
     key = None if args.key is None else SigningKey.load(args.key)
     return {"key": key, "drop_signatures": args.drop_signatures}
@@ -386,7 +386,7 @@ def run_vectors_compact(args: cli.Namespace, _: Console) -> Output:
 )
 def run_vectors_sign(args: cli.Namespace, _: Console) -> Output:
     """Sign a file."""
-    from warpdata.formats.rvf.container.signing import SigningKey
+    from warpdata.formats.rvf.signing import SigningKey
     from warpdata.search.store import VectorStore
 
     is_new = not Path(args.key).exists()
