@@ -46,7 +46,7 @@ from warpdata.formats.manifest.model import EPISODE_KIND, ArtifactPart, BlobRef,
 from warpdata.formats.manifest.parts import packed_shards
 from warpdata.ray.planning import plan_episodes
 from warpdata.settings import Settings
-from warpdata.stores.digest import digest_file
+from warpdata.stores.blobstore import digest_file
 
 RTT_S = 0.02
 NAME = "bench/arm"

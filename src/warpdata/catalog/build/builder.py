@@ -61,7 +61,7 @@ from warpdata.formats.manifest.layout import MAX_NOTE_LEVELS
 from warpdata.formats.manifest.model import ArtifactPart, Binding, BlobRef, LongList, Manifest, TablePart
 from warpdata.formats.tarshard.writer import PackOptions
 from warpdata.stores.address import is_remote, place_of
-from warpdata.stores.digest import DigestedFile
+from warpdata.stores.blobstore import DigestedFile
 
 if TYPE_CHECKING:
     from warpdata.episodes.collection.episodes import Episodes

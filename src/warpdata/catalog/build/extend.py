@@ -53,7 +53,7 @@ from warpdata.formats.manifest.model import (
 from warpdata.formats.manifest.parts import packed_shards, with_added, with_tail
 from warpdata.formats.rvf.verify import goes_on_from
 from warpdata.formats.tarshard.member_index import Member, pack_index
-from warpdata.stores.digest import DigestedFile, check_unchanged, digest_file
+from warpdata.stores.blobstore import DigestedFile, check_unchanged, digest_file
 
 _CLOSED_BYTES = 1 << 20
 """A shard of the table of episodes of this size is never written again."""

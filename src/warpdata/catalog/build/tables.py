@@ -34,7 +34,7 @@ from warpdata.errors import CorruptLayoutError, DatasetError
 from warpdata.formats.manifest.layout import ShardGuide
 from warpdata.sql.rowpicking import cast_column, without_views
 from warpdata.sql.sqltext import OWN_COLUMNS, folded
-from warpdata.stores.digest import DigestedFile, FileDigest, digest_file
+from warpdata.stores.blobstore import DigestedFile, FileDigest, digest_file
 
 _KINDS = {
     ".parquet": "parquet",

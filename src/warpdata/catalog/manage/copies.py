@@ -50,9 +50,8 @@ from warpdata.formats.manifest.codec import parse_manifest
 from warpdata.formats.manifest.layout import MAX_MANIFEST_BYTES
 from warpdata.formats.manifest.model import BlobRef, Manifest
 from warpdata.formats.manifest.parts import unseen_blobs
-from warpdata.stores.blobstore import BlobStore
-from warpdata.stores.cache.blobs import BlobAddress, BlobReader
-from warpdata.stores.digest import digest_file
+from warpdata.stores.blobs import BlobAddress, BlobReader
+from warpdata.stores.blobstore import BlobStore, digest_file
 
 
 @dataclass(frozen=True, slots=True)

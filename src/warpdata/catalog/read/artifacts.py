@@ -16,8 +16,8 @@ from warpdata.errors import BlobNotFoundError, ChecksumError, CorruptLayoutError
 from warpdata.formats.manifest.model import VECTOR_KIND, ArtifactPart, BlobRef, LongList, vector_files
 from warpdata.formats.manifest.parts import PartedShards
 from warpdata.formats.tarshard.member_index import Member, MemberIndex
-from warpdata.stores.cache.blobs import AnyBlobReader, LocalBlobReader
-from warpdata.stores.cache.sequential import SequentialReader, SequentialReads
+from warpdata.stores.blobs import AnyBlobReader, LocalBlobReader
+from warpdata.stores.prefetch import SequentialReader, SequentialReads
 
 _GAP_BYTES = 32 << 10
 _MAX_FRAME_BYTES = 1 << 30
@@ -107,7 +107,7 @@ class Artifact:
             by_shard[member.shard].append(position)
         tasks = [(shard, [members[i] for i in positions]) for shard, positions in sorted(by_shard.items())]
         if members and self._prefetch is not None and self._is_prefetched(members[0].shard):
-            self._prefetch.go_on([(member.shard, member.read_range) for member in members])
+            self._prefetch.note([(member.shard, member.read_range) for member in members])
         is_here = all(self.shard_reader(s).has([m.read_range for m in inside]) for s, inside in tasks)
         results = map_in_threads(lambda task: self._read_shard(*task), tasks, 1 if is_here else MAX_PARALLEL)
         out: list[memoryview] = [memoryview(b"")] * len(members)
@@ -121,7 +121,7 @@ class Artifact:
         ranges = [member.read_range for member in members]
         views: list[memoryview | None] = [None] * len(members)
         if self._prefetch is not None:
-            views = self._prefetch.served(number, ranges)
+            views = self._prefetch.take(number, ranges)
         missing = [i for i, view in enumerate(views) if view is None]
         spans = coalesce([ranges[i] for i in missing], max_gap_bytes=_GAP_BYTES)
         for span, data in zip(spans, reader.read_many([(s.start, s.end) for s in spans]), strict=True):

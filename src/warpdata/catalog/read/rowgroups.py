@@ -32,7 +32,7 @@ from warpdata.formats.episodedir.layout import PARQUET_MAGIC
 from warpdata.sql.engine import RowMatcher, parse_condition, pushed_down
 from warpdata.sql.enginetypes import engine_columns, fields_in, names_by_place
 from warpdata.sql.rowpicking import Positions, rows_at
-from warpdata.stores.cache.blobs import AnyBlobReader, LocalBlobReader, RangeBytes
+from warpdata.stores.blobs import AnyBlobReader, LocalBlobReader, RangeBytes
 
 if TYPE_CHECKING:
     from warpdata.catalog.table import Table
@@ -190,7 +190,7 @@ class ShardFile:
     def ask(self, group: int, columns: Sequence[str] | None) -> Callable[[], Fetched]:
         """A function that fetches the bytes of a row group's columns: near ones together, all at the same time."""
         spans = self._spans(group, columns)
-        hold = self.reader.asked([(span.start, span.end) for span in spans])
+        hold = self.reader.claim([(span.start, span.end) for span in spans])
 
         def fetch() -> Fetched:
             held = hold()

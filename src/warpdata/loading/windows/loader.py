@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from warpdata.bytekit.io.commit import write_file
 from warpdata.bytekit.jsontext import dump_json
-from warpdata.bytekit.process.threads import MAX_PARALLEL, ThreadPool
+from warpdata.bytekit.process.threads import CORES, MAX_PARALLEL, ReadAhead, ThreadPool
 from warpdata.corpora.torch import torch_epochs
 from warpdata.errors import SchemaMismatchError, nearest, suggests
 from warpdata.loading.pace import NoLine, PaceLine
@@ -33,8 +33,7 @@ from warpdata.ordering.blocks import ShuffleQuality
 from warpdata.ordering.epochs import EpochStream, LeftOut, Place, rank_slice
 from warpdata.ordering.limits import MAX_POSITION, Tail, check_filled, checked_integer
 from warpdata.ordering.splitmix import stream_key
-from warpdata.stores.cache.readahead import CORES, ReadAhead
-from warpdata.stores.meter import traffic
+from warpdata.stores.reliable import traffic
 
 OnError = Literal["raise", "skip"]
 Normalize = str | Mapping[str, str | None] | Normalization | None

@@ -1,18 +1,30 @@
-"""A store in this process's memory: for tests, demos and scratch catalogs."""
+"""A store in the memory of the process, with the same conditions as a real one."""
 
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
+import numpy as np
+
+from warpdata.bytekit.checksum import sha256_hex
 from warpdata.bytekit.io.ranges import BytesRangeReader, Range
-from warpdata.errors import BlobNotFoundError, ConflictError, LimitExceededError, TruncatedError
-from warpdata.stores.blobstore import Blob, BlobInfo, Chunks, blob_name, check_key, check_same
-from warpdata.stores.digest import FileDigest, checked_chunks
+from warpdata.errors import BlobNotFoundError, ConflictError, LimitExceededError
+from warpdata.stores.blobstore import (
+    Blob,
+    BlobInfo,
+    BlobStore,
+    Chunks,
+    FileDigest,
+    blob_name,
+    check_key,
+    check_same,
+    check_size,
+    page_checksums,
+)
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -24,14 +36,14 @@ class _StoredBlob:
     info: BlobInfo
 
 
-class MemoryStore:
+class MemoryStore(BlobStore):
     """Blobs in a dictionary, with the same conditions as a real store."""
 
     is_local = True
 
-    def __init__(self, name: str = "scratch", now_s: Callable[[], float] = time.time) -> None:
+    def __init__(self, name: str = "scratch", now_s: Callable[[], float] | None = None) -> None:
         self.address = f"memory://{name}"
-        self._now_s = now_s
+        self._now_s = now_s or (lambda: datetime.now(UTC).timestamp())
         self._blobs: dict[str, _StoredBlob] = {}
         self._lock = threading.Lock()
         self._writes = 0
@@ -59,19 +71,9 @@ class MemoryStore:
         check_same(held.info, same_as, self._name(key))
         return BytesRangeReader(held.data, self._name(key)).read_many(ranges)
 
-    def put_if_absent(self, key: str, data: Buffer) -> BlobInfo:
-        """Store a blob under a name nobody has, or ConflictError."""
-        return self.compare_and_swap(key, data, None)
-
-    def put_file(self, key: str, path: Path, digest: FileDigest) -> None:
-        """Store a file under a name that says its hash."""
-        self.put_stream(key, lambda: checked_chunks(path, digest), digest.size)
-
     def put_stream(self, key: str, chunks: Chunks, size: int) -> None:
-        """Store bytes chunk by chunk under a name that says their hash."""
-        data = b"".join(bytes(chunk) for chunk in chunks())
-        if len(data) != size:
-            raise TruncatedError(f"{len(data)} bytes came of {size}", path=self._name(key))
+        """Store bytes chunk by chunk under a name that holds their hash."""
+        data = b"".join(check_size(chunks(), size, self._name(key)))
         with self._lock:
             self._put(key, data)
 
@@ -98,11 +100,6 @@ class MemoryStore:
         with self._lock:
             self._blobs.pop(key, None)
 
-    def delete_all(self, keys: Sequence[str]) -> None:
-        """Remove many blobs; those that are absent are none."""
-        for key in keys:
-            self.delete(key)
-
     def close(self) -> None:
         """Nothing is held open."""
 
@@ -120,3 +117,8 @@ class MemoryStore:
 
     def _name(self, key: str) -> str:
         return blob_name(self.address, key)
+
+
+def digest_bytes(data: bytes) -> FileDigest:
+    """The digest of bytes in memory."""
+    return FileDigest(sha256_hex(data), len(data), np.array(page_checksums(memoryview(data)), np.uint32))
