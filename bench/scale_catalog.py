@@ -34,7 +34,7 @@ from warpdata.catalog.manage.collect import collect
 from warpdata.catalog.manage.versions import expire_versions, list_datasets, set_tag
 from warpdata.catalog.names import parse_name
 from warpdata.catalog.publish import roster
-from warpdata.catalog.publish.cards import cards
+from warpdata.catalog.publish.listing import cards
 from warpdata.catalog.publish.pointer import Pointer, pack_pointer, read_pointer
 from warpdata.catalog.publish.publish import PublishOptions, publish_after
 from warpdata.catalog.publish.transfer import upload_bytes, upload_file

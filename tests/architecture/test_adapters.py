@@ -41,7 +41,7 @@ ADAPTERS: dict[str, set[str]] = {
         "sql/engine.py",
         "sql/frames.py",
         "sql/enginetypes.py",
-        "catalog/read/columns.py",
+        "catalog/read/refs.py",
         "catalog/read/rowgroups.py",
         "sql/rowpicking.py",
         "catalog/build/rows.py",

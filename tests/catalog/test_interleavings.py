@@ -22,7 +22,8 @@ from warpdata.catalog.manage import versions as expiry
 from warpdata.catalog.manage.copies import copy_dataset, mend_version
 from warpdata.catalog.manage.versions import tag_version
 from warpdata.catalog.names import parse_name
-from warpdata.catalog.publish import publish, removals
+from warpdata.catalog.publish import pointer as removals
+from warpdata.catalog.publish import publish
 from warpdata.catalog.publish.pointer import read_pointer
 from warpdata.catalog.publish.publish import PublishOptions
 from warpdata.catalog.publish.transfer import Upload, stored_parts
@@ -137,7 +138,7 @@ def check_whole(world: World) -> None:
     But for one that is deleted while it is published or tagged again: its publisher brings it again, and its tagger
     removes the tag, once they see that something was removed.
     """
-    if not world.alive or removals._read(world.store)[0] == world.removals_at_start:
+    if not world.alive or removals._read_lock(world.store)[0] == world.removals_at_start:
         check_named(world.store)
 
 
@@ -195,7 +196,7 @@ def new_world(monkeypatch: pytest.MonkeyPatch) -> World:
     world.store._blobs = dict(old.store._blobs)
     world.store._writes = old.store._writes
     patch_time(monkeypatch, world)
-    world.removals_at_start = removals._read(world.store)[0]
+    world.removals_at_start = removals._read_lock(world.store)[0]
     world.checks.append(lambda: check_whole(world))
     world.checks[0]()
     return world
@@ -316,7 +317,7 @@ def test_every_interruption_by_a_part_of_another(
             if process.name.startswith("publisher"):
                 assert process.error is None
                 assert list(world.store.list(NAME.version_key(process.result.version)))
-        assert not removals._read(world.store)[1], "the lock was released"
+        assert not removals._read_lock(world.store)[1], "the lock was released"
 
 
 def crash_at_every_step(monkeypatch: pytest.MonkeyPatch, name: str) -> None:

@@ -13,7 +13,7 @@ import warpdata as wd
 from tests.catalog.test_trust import new_key
 from warpdata.catalog.build.extend import publish_files
 from warpdata.catalog.publish.publish import PublishOptions
-from warpdata.catalog.read.lanes import LanePlace
+from warpdata.catalog.read.episodes import LanePlace
 from warpdata.errors import ConflictError, CorruptLayoutError, DatasetError, WarpError
 from warpdata.formats.manifest.model import LANE_KIND
 

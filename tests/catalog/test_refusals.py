@@ -16,7 +16,7 @@ from tests.memory_store import MemoryStore
 from warpdata.bytekit.jsontext import dump_json
 from warpdata.catalog.build import staging
 from warpdata.catalog.names import parse_name
-from warpdata.catalog.publish import removals
+from warpdata.catalog.publish import pointer as removals
 from warpdata.catalog.publish.listing import read_list
 from warpdata.catalog.publish.signing import (
     check_signature,
@@ -74,7 +74,7 @@ def test_a_damaged_tag_is_told_and_stops_no_publisher(
 @pytest.mark.parametrize("said", [b"{", b"{}", b'{"count": 3}', b'{"count": true, "running": true}'])
 def test_nothing_is_removed_beside_a_damaged_lock(said: bytes) -> None:
     store = MemoryStore()
-    store.put_if_absent(removals.KEY, said)
+    store.put_if_absent(removals.REMOVALS_KEY, said)
     with (
         pytest.raises(ManifestCorruptedError, match="the removal lock is damaged") as raised,
         removals.removing(store),

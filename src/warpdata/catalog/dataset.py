@@ -20,10 +20,17 @@ from warpdata.catalog.manage.reports import DatasetDiff, diff_manifests
 from warpdata.catalog.manage.versions import Version, list_tags, list_versions
 from warpdata.catalog.names import DatasetName, parse_name, parse_size
 from warpdata.catalog.read.artifacts import Artifact
-from warpdata.catalog.read.columns import RefType, bound_batch, recipe_of
-from warpdata.catalog.read.episodes import EPISODES_TABLE, PublishedSource, one_of_kind, open_corpus
-from warpdata.catalog.read.lanes import Lane, LaneReport, LaneStatus, compare_lane
-from warpdata.catalog.read.refs import REF_CLASSES, FileRef, RefGroup
+from warpdata.catalog.read.episodes import (
+    EPISODES_TABLE,
+    Lane,
+    LaneReport,
+    LaneStatus,
+    PublishedSource,
+    compare_lane,
+    one_of_kind,
+    open_corpus,
+)
+from warpdata.catalog.read.refs import REF_CLASSES, FileRef, RefGroup, RefType, bound_batch, recipe_of
 from warpdata.catalog.read.resolve import Resolved, Resolver
 from warpdata.catalog.table import (
     BatchStream,

@@ -19,9 +19,8 @@ from warpdata.catalog.access import Access, AccessOptions, change_catalog, writa
 from warpdata.catalog.build.artifacts import PackedShard, list_paths, whole_files
 from warpdata.catalog.build.staging import Staging, staging_for
 from warpdata.catalog.publish.transfer import Upload, send, upload_file, upload_read
-from warpdata.catalog.read.episodes import ArtifactFolder, PublishedSource
+from warpdata.catalog.read.episodes import SUFFIX, ArtifactFolder, PublishedSource
 from warpdata.catalog.read.filekinds import file_kind, folder_kind
-from warpdata.catalog.read.lanes import SUFFIX
 from warpdata.episodes.collection.edits import shown
 from warpdata.episodes.collection.episodes import Episodes
 from warpdata.episodes.collection.facts import facts_of

@@ -23,9 +23,8 @@ from warpdata.catalog.build.artifacts import PackedShard, StagedArtifact
 from warpdata.catalog.build.tables import ParquetOptions, ParquetShard, write_shards
 from warpdata.catalog.dataset import Dataset, open_version, utc_now
 from warpdata.catalog.names import DatasetName
-from warpdata.catalog.publish.pointer import read_pointer
+from warpdata.catalog.publish.pointer import read_pointer, removal_count
 from warpdata.catalog.publish.publish import Published, PublishOptions, pause, publish_after
-from warpdata.catalog.publish.removals import removal_count
 from warpdata.catalog.publish.transfer import Upload, Uploads, send, upload_file, upload_read
 from warpdata.catalog.read.artifacts import Artifact
 from warpdata.catalog.read.episodes import EPISODES_TABLE

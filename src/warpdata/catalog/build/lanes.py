@@ -22,14 +22,14 @@ from warpdata.catalog.build.extend import check_free, publish_part
 from warpdata.catalog.dataset import Dataset
 from warpdata.catalog.publish.publish import Published, PublishOptions
 from warpdata.catalog.publish.transfer import Uploads
-from warpdata.catalog.read.episodes import PublishedSource
-from warpdata.catalog.read.lanes import (
+from warpdata.catalog.read.episodes import (
     ABOUT,
     LANE_NAME,
     PART_PREFIX,
     SUFFIX,
     LaneAbout,
     LanePlace,
+    PublishedSource,
     check_lane_shard,
     signal_name,
 )

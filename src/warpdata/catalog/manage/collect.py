@@ -10,7 +10,7 @@ from warpdata.catalog.access import Catalog
 from warpdata.catalog.manage.versions import time_for
 from warpdata.catalog.names import VERSION_SUFFIXES
 from warpdata.catalog.publish.listing import check_catalog
-from warpdata.catalog.publish.removals import PROBE, removing
+from warpdata.catalog.publish.pointer import PROBE, removing
 from warpdata.catalog.publish.transfer import stored_parts
 from warpdata.errors import BlobNotFoundError, UnavailableError
 from warpdata.formats.manifest.codec import parse_manifest

@@ -13,7 +13,7 @@ from warpdata.catalog.build.artifacts import list_paths
 from warpdata.catalog.manage.versions import list_versions, versions_and_tags
 from warpdata.catalog.names import VERSION_SUFFIXES, DatasetName
 from warpdata.catalog.publish.listing import check_catalog, rewrite_list
-from warpdata.catalog.publish.pointer import move_pointer, read_pointer
+from warpdata.catalog.publish.pointer import move_pointer, read_pointer, removal_count
 from warpdata.catalog.publish.publish import (
     PublishOptions,
     StoredVersion,
@@ -21,7 +21,6 @@ from warpdata.catalog.publish.publish import (
     move_latest,
     store_version,
 )
-from warpdata.catalog.publish.removals import removal_count
 from warpdata.catalog.publish.transfer import (
     Progress,
     Sent,

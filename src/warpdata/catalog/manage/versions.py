@@ -22,8 +22,14 @@ from warpdata.catalog.publish.listing import (
     read_list,
     rewrite_list,
 )
-from warpdata.catalog.publish.pointer import Pointer, move_pointer, read_pointer
-from warpdata.catalog.publish.removals import removal_count, removing, store_time_s
+from warpdata.catalog.publish.pointer import (
+    Pointer,
+    move_pointer,
+    read_pointer,
+    removal_count,
+    removing,
+    store_time_s,
+)
 from warpdata.catalog.read.resolve import Resolver
 from warpdata.errors import (
     BlobNotFoundError,

@@ -12,10 +12,8 @@ from typing import Any, TypeVar
 from warpdata.bytekit.process.threads import map_in_threads
 from warpdata.catalog.access import Access, writable_store
 from warpdata.catalog.names import DatasetName, check_tag, is_hash_prefix
-from warpdata.catalog.publish.cards import make_cards
-from warpdata.catalog.publish.listing import about_manifest, note_dataset, note_version
-from warpdata.catalog.publish.pointer import PointerState, move_pointer, read_pointer
-from warpdata.catalog.publish.removals import removal_count
+from warpdata.catalog.publish.listing import about_manifest, make_cards, note_dataset, note_version
+from warpdata.catalog.publish.pointer import PointerState, move_pointer, read_pointer, removal_count
 from warpdata.catalog.publish.signing import SUFFIX as SIGNATURE
 from warpdata.catalog.publish.signing import sign_version
 from warpdata.catalog.publish.transfer import Progress, Sent, Upload, replace_file, send, stored_parts
