@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import io
 import itertools
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import date, datetime, time, timedelta
 from pathlib import Path
@@ -274,41 +273,31 @@ def _in_nanoseconds(kind: pa.DataType) -> pa.DataType:
 
 def _check_nesting(name: str, values: Any) -> None:
     """DatasetError for values nested too deeply, or that Arrow would multiply by writing shared lists again."""
-    level: Sequence[Any] = [values]
-    times: Mapping[int, int] = {}  # how often each container is held, if one is held more than once
-    repeats = 0
-    for _ in range(MAX_LEVELS + 1):
-        inner: dict[int, Any] = {}  # by identity: a shared container is visited once
-        count = 0
-        for _, held in _containers_in(level):
-            count += len(held)
-            inner.update(zip(map(id, held), held, strict=True))
-        if times:
-            repeats += sum((times[id(container)] - 1) * len(container) for container in level)
-        if repeats > _MAX_REPEATS:
-            fact = f"column {name!r} holds the same lists or dictionaries again and again"
-            hint = "Keep such values once, and refer to them."
-            raise DatasetError(f"{fact}, which makes more than {_MAX_REPEATS} values", hint=hint)
-        if not inner:
-            return
-        if times or count > len(inner):
-            counter: Counter[int] = Counter()
-            for container, held in _containers_in(level):
-                for one in held:
-                    counter[id(one)] += times.get(id(container), 1)
-            times = counter
-        level = list(inner.values())
-    raise _too_deep(name)
+    measured: dict[int, tuple[int, int]] = {}  # container -> values that Arrow writes for it, levels below it
+    unique = 0
 
-
-def _containers_in(level: Sequence[Any]) -> Iterator[tuple[Any, Sequence[Any]]]:
-    """Of these containers those that hold others, with the containers they hold."""
-    for container in level:
+    def measure(container: Any, depth: int) -> tuple[int, int]:
+        nonlocal unique
+        size, height = measured.get(id(container), (len(container), 0))
+        if depth + height > MAX_LEVELS:
+            raise _too_deep(name)
+        if id(container) in measured:
+            return size, height
+        unique += size
         kind = type(container)
         is_mapping = kind is dict or (kind not in _CONTAINERS and isinstance(container, Mapping))
         held = container.values() if is_mapping else container
         if not _PLAIN.issuperset(map(type, held)):
-            yield container, [one for one in held if _is_container(one)]
+            inner = [measure(one, depth + 1) for one in held if _is_container(one)]
+            size += sum(more for more, _ in inner)
+            height = 1 + max((levels for _, levels in inner), default=-1)
+        measured[id(container)] = size, height
+        return size, height
+
+    if measure(values, 0)[0] - unique > _MAX_REPEATS:
+        fact = f"column {name!r} holds the same lists or dictionaries again and again"
+        hint = "Keep such values once, and refer to them."
+        raise DatasetError(f"{fact}, which makes more than {_MAX_REPEATS} values", hint=hint)
 
 
 def _is_container(value: Any) -> bool:
