@@ -45,7 +45,8 @@ _GROUP_ROWS = 1 << 16
 """Neighbouring row groups of the file are read as one while they are not larger together."""
 _LARGE_BYTES = 4 << 20
 _LAZY_BUFFER_BYTES = 256 << 10
-"""Of a remote group that is at least so large, the first rows are read page by page with such buffers."""
+_MAX_BUFFER_BYTES = 4 << 20
+"""Of a remote group that is at least so large, the first rows are read page by page with buffers of these sizes."""
 _OLD_SLACK_BYTES = 100
 """Old files of one writer state column chunks this much too short, and readers allow for it."""
 
@@ -227,7 +228,10 @@ class ShardFile:
 
     def first_rows(self, group: int, columns: Sequence[str] | None, rows: int) -> pa.Table:
         """The first `rows` rows of a group, read page by page."""
-        file = self._open(Fetched([], RangeBytes([])), _LAZY_BUFFER_BYTES)
+        sizes = [end - start for start, end in self.column_ranges(group, columns)]
+        expected = max(sizes) * rows // self.group_rows[group]  # of the largest column: a few requests for it
+        buffer_bytes = min(max(_LAZY_BUFFER_BYTES, expected // 4), _MAX_BUFFER_BYTES)
+        file = self._open(Fetched([], RangeBytes([])), buffer_bytes)
         batches: list[pa.RecordBatch] = []
         for batch in self._iter_batches(file, group, columns, rows):
             batches.append(batch)
