@@ -250,6 +250,34 @@ def test_whoever_is_overtaken_goes_on_from_the_newer_version(
         assert ds.episodes.ids == [f"ep-{n:05d}" for n in (1, 10, 11, 12, 13, 2)]
 
 
+def test_an_overtaken_version_is_whole_and_goes_when_it_expires(
+    local_catalog: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was stored before `latest` moved on: it is listed and opens by its hash, but was never the latest."""
+    first = grow(local_catalog, tmp_path, 1)
+    publish_after = growing.publish_after
+
+    def overtaken(*args: Any) -> Any:
+        monkeypatch.setattr(growing, "publish_after", publish_after)
+        extend(local_catalog, recordings(tmp_path / "rival", episode(10)))
+        return publish_after(*args)
+
+    monkeypatch.setattr(growing, "publish_after", overtaken)
+    with pytest.raises(PointerMovedError, match="The version is stored|while .* was being published"):
+        extend(local_catalog, recordings(tmp_path / "mine", episode(2)))
+    with wd.dataset(NAME, catalog=local_catalog) as ds:
+        latest = ds.version
+        assert ds.episodes.ids == ["ep-00001", "ep-00010"]
+        (stored,) = {each.version for each in ds.versions()} - {first.version, latest}
+    with wd.dataset(f"{NAME}@{stored}", catalog=local_catalog) as ds:
+        assert ds.episodes.ids == ["ep-00001", "ep-00002"]
+        assert ds.verify() == []
+    done = expire_versions(access_to(local_catalog), parse_name(NAME), keep_last=0, delete=True)
+    assert set(done.versions) == {first.version, stored}
+    with wd.dataset(NAME, catalog=local_catalog) as ds:
+        assert (ds.version, ds.verify()) == (latest, [])
+
+
 def test_the_first_version_may_be_overtaken_too(
     local_catalog: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
