@@ -31,7 +31,7 @@ from bench import measure
 from bench.versus import converting_peers
 from warpdata.convert import hdf5, lerobot, mcap, rlds
 from warpdata.convert.importing import import_episodes
-from warpdata.convert.rows import grid_times
+from warpdata.convert.aligning import grid_times
 from warpdata.episodes.collection.episodes import Episodes
 from warpdata.episodes.sources.stills import StillsSignal
 from warpdata.formats.episodedir.images import VideoOptions

@@ -23,7 +23,7 @@ from warpdata.convert import lerobot
 from warpdata.convert.formats import format_module, format_of
 from warpdata.convert.importing import import_episodes
 from warpdata.convert.place import Place, check_inside
-from warpdata.convert.rows import grid_times, rate_of
+from warpdata.convert.aligning import grid_times, rate_of
 from warpdata.episodes.collection.episodes import Episodes, EpisodesSource
 from warpdata.episodes.forms import directory_copy
 from warpdata.episodes.forms.packed import pack_episode

@@ -15,7 +15,7 @@ import pytest
 from tests.convert.foreign import copied, expected, hdf5_content, imported, same_channel, sample
 from tests.convert.sets import made_episode
 from warpdata.convert import dreamer, hdf5, minari
-from warpdata.convert.minari import arrow
+from warpdata.convert.tables import parquet
 from warpdata.convert.place import Place
 from warpdata.episodes.collection.episodes import Episodes
 from warpdata.errors import (
@@ -273,7 +273,7 @@ def test_tables_without_rows_or_too_large_are_told(tmp_path: Path, monkeypatch: 
     pq.write_table(table(path)[:0], path)
     with pytest.raises(CorruptLayoutError, match=r"the table of the episode is empty.*episode_1"):
         _ = minari.read(source)[1]
-    monkeypatch.setattr(arrow, "MAX_COLUMN_BYTES", 8)
+    monkeypatch.setattr(parquet, "MAX_GROUP_BYTES", 8)
     with pytest.raises(LimitExceededError, match=r"a table of \d+ bytes.*data/0"):
         _ = minari.read(source)[0]
 

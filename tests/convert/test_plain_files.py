@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from warpdata.convert.tables import npz, npz_file, parquet
+from warpdata.convert.tables import npz, parquet
 from warpdata.convert.tables.mapping import FileMapping
 from warpdata.errors import (
     BlobNotFoundError,
@@ -179,7 +179,7 @@ def test_archives_that_are_none_and_names_that_are_not_there_are_told(
     assert dict(npz.read(path)[0].static) == {"y": 7}
     with pytest.raises(CorruptLayoutError, match="there is no array 'stop'; there are x, y"):
         _ = npz.read(path, mapping={"ends": "stop"}).ids
-    monkeypatch.setattr(npz_file, "MAX_MEMBERS", 1)
+    monkeypatch.setattr(npz, "MAX_MEMBERS", 1)
     with pytest.raises(LimitExceededError, match="2 members"):
         _ = npz.read(path)[0]
 
@@ -220,6 +220,6 @@ def test_tables_that_a_mapping_does_not_fit_are_told(tmp_path: Path, monkeypatch
     episodes = parquet.read(tmp_path, mapping={"ends": "stop"})
     assert [episode["action"].values().tolist() for episode in episodes] == [[1.0], [2.0, 3.0]]
     assert parquet.read(tmp_path).ids == ["t"]
-    monkeypatch.setattr(parquet, "MAX_COLUMN_BYTES", 8)
+    monkeypatch.setattr(parquet, "MAX_GROUP_BYTES", 8)
     with pytest.raises(LimitExceededError, match=r"a row group of \d+ bytes.*t\.parquet"):
         _ = parquet.read(tmp_path).ids

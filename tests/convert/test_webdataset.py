@@ -17,8 +17,7 @@ from tests.convert.foreign import expected, imported, sample, sha256
 from tests.convert.sets import on_steps
 from warpdata.convert import hdf5, minari, webdataset
 from warpdata.convert.place import Place
-from warpdata.convert.rows import grid_times
-from warpdata.convert.webdataset import samples
+from warpdata.convert.aligning import grid_times
 from warpdata.episodes.collection.episodes import Episodes
 from warpdata.episodes.sources.encoded import encoded_frames
 from warpdata.errors import (
@@ -209,7 +208,7 @@ def test_a_shard_that_is_packed_as_a_whole_is_told(tmp_path: Path) -> None:
 
 def test_a_field_larger_than_the_limit_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = archive(tmp_path / "a.tar", {"ep.action.npy": npy(np.ones(300))})
-    monkeypatch.setattr(samples, "MAX_FIELD_BYTES", 1000)
+    monkeypatch.setattr(webdataset, "MAX_FIELD_BYTES", 1000)
     with pytest.raises(LimitExceededError, match=r"a field of 2528 bytes.*a\.tar"):
         _ = webdataset.read(path)[0]
 

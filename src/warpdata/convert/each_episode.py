@@ -4,21 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
+from warpdata.convert.receipt import ConversionReceipt
 from warpdata.episodes.collection.episodes import Episodes
 from warpdata.episodes.collection.jobs import in_order, runner_of
-from warpdata.errors import FormatError, WarpError, nearest
+from warpdata.errors import FormatError, WarpError, require_word
 from warpdata.timeline.episode import Episode
-
-if TYPE_CHECKING:
-    from warpdata.convert.receipt import ConversionReceipt
 
 Progress = Callable[[int, int], None]
 OnError = Literal["stop", "skip"]
-
-Done = tuple[WarpError | None, Any]
-"""The error of an episode, or the result of the work on it."""
 Work = Callable[[int, Episode], Any]
 """Work on the episode at a position; it must pickle."""
 
@@ -30,8 +25,8 @@ class EpisodeTask:
     episodes: Episodes
     work: Work
 
-    def __call__(self, position: int) -> Done:
-        """The result, or the error of this episode; errors of the machine are raised."""
+    def __call__(self, position: int) -> tuple[WarpError | None, Any]:
+        """The error of this episode, or the result; errors of the machine are raised."""
         try:
             return None, self.work(position, self.episodes[position])
         except WarpError as error:
@@ -42,7 +37,7 @@ class EpisodeTask:
             return FormatError(str(error), hint="Rename it, or leave it out with a mapping."), None
 
 
-def exported(
+def export_each(
     episodes: Episodes,
     work: Work,
     *,
@@ -52,7 +47,6 @@ def exported(
     progress: Progress | None,
 ) -> Iterator[tuple[int, Any]]:
     """Positions and results in order; the error of an episode is raised, or entered into the receipt."""
-    check_on_error(on_error)
     results = in_order(runner_of(jobs), EpisodeTask(episodes, work), range(len(episodes)))
     for done, (position, (error, result)) in enumerate(results, 1):
         if error is None:
@@ -65,16 +59,6 @@ def exported(
             progress(done, len(episodes))
 
 
-def in_episode(error: WarpError, episode_id: str) -> WarpError:
-    """The error with the id of the episode in front."""
-    made = type(error)(f"episode {episode_id}: {error.message}", hint=error.hint)
-    made.path = error.path
-    return made
-
-
 def check_on_error(on_error: str) -> None:
-    """Raise unless the word is known."""
-    if on_error not in ("stop", "skip"):
-        raise ValueError(
-            f"on_error is 'stop' or 'skip', not {on_error!r}.{nearest(on_error, ('stop', 'skip'))}"
-        )
+    """Raise ValueError unless the word is known."""
+    require_word("on_error", on_error, ("stop", "skip"))

@@ -1,4 +1,4 @@
-"""Values of foreign metadata as JSON and back, each with its exact type: what we do not use must come out again."""
+"""Values of foreign metadata as JSON and back, with their exact types."""
 
 from __future__ import annotations
 
@@ -18,29 +18,22 @@ MAX_VALUE_BYTES = 16 << 20
 
 
 def packed(value: Any) -> Any:
-    """A value as JSON holds it; numpy's keep dtype and shape, bytes stay bytes."""
-    if value is None or isinstance(value, bool):
-        return value
-    if isinstance(value, str):
-        return _utf8(value)
+    """A value as JSON holds it: arrays keep dtype and shape, bytes stay bytes, invalid UTF-8 becomes `\\xff`."""
     if isinstance(value, np.ndarray | np.generic):
         return _packed_array(np.asarray(value))
-    if isinstance(value, int):
+    if value is None or isinstance(value, bool | int):
         return value
+    if isinstance(value, str):
+        return value.encode("utf-8", "backslashreplace").decode()
     if isinstance(value, float):
         return value if math.isfinite(value) else {_FLOAT: repr(value)}
     if isinstance(value, bytes):
         return {_BYTES: base64.b64encode(value).decode()}
     if isinstance(value, Mapping):
-        return {str(key): packed(each) for key, each in value.items()}
+        return {str(key): packed(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [packed(each) for each in value]
-    raise TypeError(f"a {type(value).__name__} cannot be kept as metadata")
-
-
-def _utf8(text: str) -> str:
-    """The text; bytes that were no UTF-8 are written out as `\\xff`, because JSON has no place for them."""
-    return text.encode("utf-8", "backslashreplace").decode()
+        return [packed(item) for item in value]
+    raise TypeError(f"unsupported type of metadata: {type(value).__name__}")
 
 
 def _packed_array(array: np.ndarray[Any, Any]) -> dict[str, Any]:
@@ -48,27 +41,27 @@ def _packed_array(array: np.ndarray[Any, Any]) -> dict[str, Any]:
         raise LimitExceededError(f"an item of metadata of {array.nbytes} bytes")
     if array.dtype.kind in "OU":
         texts = [
-            each.decode("utf-8", "backslashreplace") if isinstance(each, bytes) else _utf8(str(each))
-            for each in array.ravel()
+            item.decode("utf-8", "backslashreplace") if isinstance(item, bytes) else packed(str(item))
+            for item in array.ravel()
         ]
         return {_STRINGS: texts, "shape": list(array.shape)}
     if array.dtype.kind not in "biufcS":
-        raise TypeError(f"an array of {array.dtype} cannot be kept as metadata")
+        raise TypeError(f"unsupported type of metadata: an array of {array.dtype}")
     raw = base64.b64encode(np.ascontiguousarray(array).tobytes()).decode()
     return {_ARRAY: raw, "dtype": array.dtype.str, "shape": list(array.shape)}
 
 
 def unpacked(value: Any) -> Any:
-    """What `packed` was given; anything it did not make is a CorruptLayoutError."""
+    """The value that `packed` was given; CorruptLayoutError if the JSON is damaged."""
     if isinstance(value, list):
-        return [unpacked(each) for each in value]
+        return [unpacked(item) for item in value]
     if not isinstance(value, Mapping):
         return value
     try:
         if _ARRAY in value:
-            found = np.frombuffer(base64.b64decode(value[_ARRAY]), np.dtype(value["dtype"]))
-            found = found.reshape(value["shape"])
-            return found[()] if not value["shape"] else found
+            array = np.frombuffer(base64.b64decode(value[_ARRAY]), np.dtype(value["dtype"]))
+            array = array.reshape(value["shape"])
+            return array if value["shape"] else array[()]
         if _STRINGS in value:
             texts = np.empty(len(value[_STRINGS]), object)
             texts[:] = value[_STRINGS]
@@ -78,5 +71,5 @@ def unpacked(value: Any) -> Any:
         if _FLOAT in value:
             return float(value[_FLOAT])
     except (ValueError, TypeError, KeyError, binascii.Error) as error:
-        raise CorruptLayoutError(f"a damaged item of kept metadata ({error})") from None
-    return {key: unpacked(each) for key, each in value.items()}
+        raise CorruptLayoutError(f"damaged item of kept metadata ({error})") from None
+    return {key: unpacked(item) for key, item in value.items()}

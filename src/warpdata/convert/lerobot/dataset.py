@@ -10,11 +10,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from warpdata.bytekit.lazy import cached_property
-from warpdata.convert.aligning import AlignedEpisode, AlignOptions, aligned
+from warpdata.convert.aligning import AlignOptions, check_rate, steps_with
 from warpdata.convert.lerobot import tables
 from warpdata.convert.lerobot.documents import DEFAULTS, restored_numbers
 from warpdata.convert.lerobot.features import Feature, Features, features_of
-from warpdata.convert.lerobot.reading import FORMAT, TASK
+from warpdata.convert.lerobot.read import FORMAT, TASK
 from warpdata.convert.lerobot.statistics import FrameCounts, SetStatistics
 from warpdata.episodes.collection.episodes import Episodes
 from warpdata.errors import MissingExtraError, SchemaMismatchError, nearest, require_kind
@@ -209,13 +209,13 @@ class FramesMeta:
         self._info: dict[str, Any] = info if isinstance(info, dict) else {}
         first = episodes[0]
         known = self._info.get("features")
-        self.chosen: Features = features_of(
+        self._features: Features = features_of(
             first, known if isinstance(known, dict) else {}, None, frames_as="video"
         )
-        self.features: dict[str, Any] = self.chosen.to_json()
+        self.features: dict[str, Any] = self._features.to_json()
         fps = self._info.get("fps", first.static.get("fps"))
-        rows = aligned(first, AlignOptions(), fps)
-        self.fps: float = fps if fps is not None else rows.fps
+        rate, _ = check_rate(steps_with(first, AlignOptions()), fps, first.source.place)
+        self.fps: float = rate if fps is None else fps
         lengths = _lengths(episodes)
         self.starts: NDArray[np.int64] = np.cumsum([0, *lengths]).astype(np.int64)
         self._task_numbers: dict[str, int] = {
@@ -233,7 +233,7 @@ class FramesMeta:
 
     def feature(self, key: str) -> Feature:
         """How a feature comes out of an episode."""
-        return next(each for each in self.chosen.found if each.name == key)
+        return next(each for each in self._features.chosen if each.name == key)
 
     @cached_property
     def video_keys(self) -> list[str]:
@@ -331,10 +331,10 @@ class FramesMeta:
                 if key in self.camera_keys:
                     at = np.unique(np.linspace(0, loaded.length - 1, each_gives).astype(np.int64))
                     counts = FrameCounts.of(np.asarray(loaded.frames(key, at)))
-                    total.add_part(counts.found(quantiles=True), counts)
+                    total.add_part(counts.statistics(quantiles=True), counts)
                 elif not isinstance(loaded.columns[key], list):
                     total.add_rows(loaded.columns[key])
-        found = {key: total.found() for key, total in totals.items()}
+        found = {key: total.statistics() for key, total in totals.items()}
         return {key: each for key, each in found.items() if each is not None}
 
 
@@ -369,8 +369,9 @@ class _Loaded:
         self._meta = meta
         self._number = number
         self.episode = meta.source[number]
-        self.rows: AlignedEpisode = aligned(self.episode, AlignOptions(), meta.fps)
-        self.length = len(self.rows)
+        self.steps = steps_with(self.episode, AlignOptions())
+        check_rate(self.steps, meta.fps, self.episode.source.place)
+        self.length = len(self.steps)
         self._cameras: dict[str, tuple[Signal, NDArray[np.int64]]] = {}
         """Each with the record that it shows at every step."""
         if self.length != int(meta.starts[number + 1] - meta.starts[number]):
@@ -382,7 +383,7 @@ class _Loaded:
     def tasks(self) -> list[str]:
         """The task of every step."""
         if TASK in self.episode.signals:
-            found = [str(text) for text in self.rows.steps[TASK].data.tolist()]
+            found = [str(text) for text in self.steps[TASK].data.tolist()]
         else:
             found = [str(self.episode.static.get(TASK, ""))] * self.length
         return found
@@ -406,7 +407,7 @@ class _Loaded:
 
     def _column(self, key: str) -> NDArray[Any]:
         each = self._meta.feature(key)
-        values = np.asarray(self.rows.steps[each.signal].data)
+        values = np.asarray(self.steps[each.signal].data)
         shape = tuple(each.about["shape"])
         return values.reshape(len(values), *shape) if each.shape and values.dtype != object else values
 
@@ -426,7 +427,7 @@ class _Loaded:
     def frames(self, key: str, rows: NDArray[np.int64]) -> NDArray[Any]:
         """Decoded frames of a camera at these steps."""
         if key not in self._cameras:
-            on_steps = self.rows.steps[self._meta.feature(key).signal]
+            on_steps = self.steps[self._meta.feature(key).signal]
             self._cameras[key] = on_steps.signal, np.maximum(on_steps.positions, 0)
         signal, positions = self._cameras[key]
         return signal._values_at(positions[rows])

@@ -18,8 +18,7 @@ import numpy as np
 from warpdata._version import __version__
 from warpdata.bytekit.io.commit import commit_file
 from warpdata.convert.each_episode import OnError, Progress
-from warpdata.convert.episode_files import write_episode_files
-from warpdata.convert.exporting import source_id
+from warpdata.convert.exporting import source_id, write_episode_files
 from warpdata.convert.kept_values import packed, unpacked
 from warpdata.convert.messages.encoding import SignalTopic
 from warpdata.convert.messages.episode import ATTACHMENT_KEYS, ATTACHMENTS, KEPT

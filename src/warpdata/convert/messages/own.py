@@ -14,7 +14,7 @@ from warpdata.bytekit.dtype import dtype_named
 from warpdata.bytekit.jsontext import parse_json_object
 from warpdata.convert.messages.log import MessageLog
 from warpdata.convert.messages.topic import Topic
-from warpdata.convert.rows import RowsSignal
+from warpdata.convert.stepped import RowsSignal
 from warpdata.errors import CorruptLayoutError, WarpError
 from warpdata.timeline.meta import OBJECT, SignalMeta, as_kind, as_role
 from warpdata.timeline.signal import Signal

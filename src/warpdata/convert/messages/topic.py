@@ -21,8 +21,7 @@ from warpdata.convert.messages.log import Ints, LogChannel, MessageLog, Payloads
 from warpdata.convert.messages.packets import split_packet
 from warpdata.convert.messages.payload import Payload, PayloadFinder
 from warpdata.convert.messages.protobuf import ProtobufDecoder
-from warpdata.convert.rows import RowsSignal
-from warpdata.convert.stepped import image_kind
+from warpdata.convert.stepped import RowsSignal, image_kind
 from warpdata.episodes.sources.file_video import FileVideo, SourceVideo
 from warpdata.episodes.sources.stills import StillsSignal
 from warpdata.errors import CorruptLayoutError, FormatError

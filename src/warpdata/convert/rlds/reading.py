@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 from warpdata.bytekit.jsontext import parse_json_object
 from warpdata.bytekit.lazy import cached_property
 from warpdata.bytekit.process.locks import ThreadLock
-from warpdata.convert.aligning import LAST_ROW
+from warpdata.convert.aligning import LAST_ROW, stated_rate
 from warpdata.convert.place import Place, check_inside
-from warpdata.convert.receipt import RECEIPT_FILE
+from warpdata.convert.receipt import MAX_DOCUMENT_BYTES, RECEIPT_FILE
 from warpdata.convert.rlds.example import Values, parse_example
 from warpdata.convert.rlds.features import (
     RAGGED_LENGTHS,
@@ -29,8 +29,7 @@ from warpdata.convert.rlds.features import (
     rows_of,
 )
 from warpdata.convert.rlds.records import ArrayRecordFile, RecordFile, TFRecordFile, begins_with_record
-from warpdata.convert.set_notes import MAX_DOCUMENT_BYTES
-from warpdata.convert.stepped import EpisodeColumn, Parts, PictureRows, Rows, SteppedEpisodes, positive
+from warpdata.convert.stepped import EpisodeColumn, Parts, PictureRows, Rows, SteppedEpisodes
 from warpdata.episodes.collection.episodes import Episodes
 from warpdata.errors import (
     BadMagicError,
@@ -287,7 +286,7 @@ class RldsEpisodes(SteppedEpisodes):
         last_row = self._last_row or static.get(LAST_ROW)
         if last_row == "observation":
             meta[LAST_ROW] = last_row
-        fps = self._fps or positive(static.get("fps"))
+        fps = self._fps or stated_rate(static.get("fps"))
         return Parts(self.ids[position], record.steps, columns, static, meta, fps, place=record.where)
 
     def _add(
