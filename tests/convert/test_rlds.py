@@ -26,7 +26,7 @@ from tests.sweeps import enough_examples
 from warpdata.bytekit.io.ranges import FileRangeReader
 from warpdata.bytekit.png import encode_png
 from warpdata.convert import rlds
-from warpdata.convert.aligning import AlignOptions, aligned
+from warpdata.convert.aligning import AlignOptions, steps_with
 from warpdata.convert.exporting import step_columns
 from warpdata.convert.importing import import_episodes
 from warpdata.convert.place import Place
@@ -370,7 +370,7 @@ def test_whether_the_last_action_counts_is_kept(tmp_path: Path, final: bool) -> 
             steps = 5 + number
             assert (
                 len(step_columns(episode, AlignOptions())[0])
-                == len(aligned(episode, AlignOptions(), 10.0))
+                == len(steps_with(episode, AlignOptions()))
                 == steps
             )
     rlds.write(wd.open(tmp_path / "in"), tmp_path / "again")

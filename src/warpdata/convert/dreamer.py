@@ -12,6 +12,7 @@ import re
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Literal
 
@@ -47,7 +48,7 @@ _EPISODE = re.compile(r"(\d{8}T\d{6})-([0-9a-zA-Z]+)-()(\d{1,9})(?:-[01])?\.npz"
 _ROLES: dict[str, Role] = {
     "reward": "reward",
     "is_terminal": "terminated",
-    **dict.fromkeys(("is_first", "is_last", "stepid", "consec", "reset", "discount"), "other"),  # type: ignore[dict-item]
+    **dict.fromkeys(("is_first", "is_last", "stepid", "consec", "reset", "discount"), "other"),
 }
 _FIRST_TIME = "20000101T000000F"
 _NAMES = {"reward": "reward", "terminated": "is_terminal"}
@@ -142,7 +143,7 @@ class Replay(SteppedEpisodes):
         firsts = np.concatenate(flags).astype(bool)
         cuts = np.unique(np.concatenate([[0], np.flatnonzero(firsts), [total]])).tolist()
         spans = []
-        for order, (start, stop) in enumerate(zip(cuts[:-1], cuts[1:], strict=True)):
+        for order, (start, stop) in enumerate(pairwise(cuts)):
             low = int(np.searchsorted(starts, start, side="right")) - 1
             high = int(np.searchsorted(starts, stop, side="left"))
             base, chunks = int(starts[low]), tuple(stream[low:high])
@@ -198,10 +199,10 @@ class Replay(SteppedEpisodes):
             last, kept["actions"], kept["first_action"] = True, "led_to", {}
             for name, column in columns.items():
                 if column.role == "action":  # moved to the row of the choice; the first one led to nothing
-                    rows, shape = column.rows, (1, *column.rows.row_shape)
-                    kept["first_action"][name] = packed(rows.read(0, 1)[0])
-                    zeros = MemoryRows(np.zeros(shape, rows.dtype), rows.kind)
-                    moved = ChainedRows([PartRows(rows, 1, count), zeros], name)
+                    led = column.rows
+                    kept["first_action"][name] = packed(led.read(0, 1)[0])
+                    zeros = MemoryRows(np.zeros((1, *led.row_shape), led.dtype), led.kind)
+                    moved = ChainedRows([PartRows(led, 1, count), zeros], name)
                     columns[name] = EpisodeColumn(moved, "action")
         meta: dict[str, Any] = {"dreamer": kept, **({LAST_ROW: "observation"} if last else {})}
         return Parts(self.ids[position], count, columns, {}, meta, self._fps, outcome="next", place=place)

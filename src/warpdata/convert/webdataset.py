@@ -336,7 +336,7 @@ class TarEpisodes(SteppedEpisodes):
         """A field with one value: a number, text or JSON."""
         kind, text = name.rpartition(".")[2], self._shards.text(field, name)
         if kind in _NUMBERS:
-            return _whole_number(text, kind)
+            return _whole_number(text, kind, self._shards.path(field.shard))
         try:
             value = parse_json(text.encode()) if kind in ("json", "jsn") else text
             json.dumps(value, allow_nan=False)
@@ -365,13 +365,14 @@ def _field_signal(field: str) -> str:
     return field if kind == "bin" or not stem else stem
 
 
-def _whole_number(text: str, name: str) -> int:
+def _whole_number(text: str, name: str, path: str) -> int:
     try:
         number = int(text)
     except ValueError:
-        raise CorruptLayoutError(f"field {name!r} is not a whole number: {text[:40]!r}") from None
+        fact = f"field {name!r} is not a whole number: {text[:40]!r}"
+        raise CorruptLayoutError(fact, path=path) from None
     if not -(1 << 63) <= number < 1 << 63:
-        raise CorruptLayoutError(f"field {name!r} has a number of more than 64 bits")
+        raise CorruptLayoutError(f"field {name!r} has a number of more than 64 bits", path=path)
     return number
 
 
@@ -410,7 +411,8 @@ class FieldRows(Rows):
                 value = self._shards.read(field)
             else:
                 value = self._shards.text(field, self._name)
-                value = _whole_number(value, self._name) if self._is_number else value
+                if self._is_number:
+                    value = _whole_number(value, self._name, self._shards.path(field.shard))
             out[row - start] = value
         return out
 

@@ -14,7 +14,8 @@ import os
 import tempfile
 import zipfile
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -52,7 +53,12 @@ from warpdata.errors import (
 from warpdata.timeline.meta import guess_role
 
 Compressor = Literal["zstd", "blosc", "zlib", "none"]
-COMPRESSORS: tuple[Compressor, ...] = ("zstd", "none", "zlib", "blosc")
+_CODECS: dict[str, dict[str, Any]] = {
+    "zstd": {"level": 3},
+    "none": {},
+    "zlib": {"level": 1},
+    "blosc": {"cname": "zstd", "clevel": 5, "shuffle": 2},
+}
 ENDS = "meta/episode_ends"
 MAX_CHUNK_BYTES = 1 << 30
 _MAX_JSON_BYTES, _MAX_METADATA_BYTES, _MAX_ENDS_BYTES = 16 << 20, 64 << 20, 1 << 30
@@ -68,7 +74,7 @@ _ZIP_ERRORS = (
     ValueError,
     NotImplementedError,
 )
-_STREAMS = {
+_STREAMS: dict[str, Callable[[], Any]] = {
     "zlib": lambda: zlib.decompressobj(47),
     "gzip": lambda: zlib.decompressobj(47),
     "bz2": bz2.BZ2Decompressor,
@@ -198,18 +204,19 @@ class ReplayBuffer(SteppedEpisodes):
         return {"zarr": {key: value for key, value in kept.items() if value}}
 
 
+def _open_zip(place: Place) -> zipfile.ZipFile:
+    try:
+        return zipfile.ZipFile(RangeFile(place.open()))
+    except _ZIP_ERRORS as error:
+        raise CorruptLayoutError(f"not a readable zip archive ({error})", path=place.name) from None
+
+
 class ZarrTree(Reopens):
     """The files of a Zarr tree by key: metadata documents and chunks."""
 
     def __init__(self, place: Place) -> None:
         self.place, self.name = place, place.name
-        self._zip = PerProcess(self._open_zip)
-
-    def _open_zip(self) -> zipfile.ZipFile:
-        try:
-            return zipfile.ZipFile(RangeFile(self.place.open()))
-        except _ZIP_ERRORS as error:
-            raise CorruptLayoutError(f"not a readable zip archive ({error})", path=self.name) from None
+        self._zip = PerProcess(partial(_open_zip, place))
 
     def names(self) -> list[str]:
         """The keys of all metadata documents, sorted."""
@@ -269,7 +276,7 @@ class ZarrRows(Rows):
         self.shape: tuple[int, ...] = tuple(array.shape)
         chunks = tuple(array.shards or array.chunks)
         size = math.prod(chunks) * array.dtype.itemsize
-        if size > MAX_CHUNK_BYTES:
+        if size > MAX_CHUNK_BYTES or 0 in chunks:
             raise LimitExceededError(f"{path!r} has chunks of {size} bytes", path=tree.name)
         try:
             self.dtype = dtype_of(array.dtype.newbyteorder("<")).dtype
@@ -322,11 +329,11 @@ class ChunkFiles(Mapping[str, Any]):
     def __init__(self, tree: ZarrTree, path: str) -> None:
         self._tree, self._path = tree, path
         about = tree.document(f"{path}/.zarray")
-        compressor, shape, dtype = (about.get(key) for key in ("compressor", "chunks", "dtype"))
+        compressor = about.get("compressor")
         self._codec = compressor.get("id") if isinstance(compressor, dict) else None
         self._size: int | None = None
-        with contextlib.suppress(TypeError, ValueError):  # zarr names what is wrong with them
-            self._size = math.prod(shape) * np.dtype(dtype).itemsize
+        with contextlib.suppress(KeyError, TypeError, ValueError):  # zarr names what is wrong with them
+            self._size = math.prod(about["chunks"]) * np.dtype(about["dtype"]).itemsize
 
     def __getitem__(self, key: str) -> Any:
         is_chunk = key.rpartition("/")[2] not in (*_DOCUMENTS, ".zattrs", ".zgroup", ".zmetadata")
@@ -342,7 +349,7 @@ class ChunkFiles(Mapping[str, Any]):
         """Raise unless a compressed chunk expands to the bytes of its array."""
         try:
             if self._codec in _STREAMS:
-                actual: int | None = len(_STREAMS[self._codec]().decompress(data, size + 1))  # type: ignore[operator]
+                actual: int | None = len(_STREAMS[self._codec]().decompress(data, size + 1))
             elif self._codec == "blosc":
                 actual = int.from_bytes(data[4:8], "little") if len(data) >= 16 else 0
             elif self._codec == "lz4":
@@ -357,7 +364,7 @@ class ChunkFiles(Mapping[str, Any]):
             ) from None
         if actual is not None and actual != size:
             fact = f"chunk {key!r} expands to {actual} bytes, expected {size}"
-            raise LimitExceededError(fact, path=self._tree.name)
+            raise (LimitExceededError if actual > size else CorruptLayoutError)(fact, path=self._tree.name)
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._tree.names())
@@ -376,24 +383,15 @@ def _register_pictures(compressor: Any) -> None:
     try:
         from imagecodecs.numcodecs import register_codecs
     except ImportError:
-
-        class MissingCodec(numcodecs.abc.Codec):  # type: ignore[misc]
-            """Stands for a codec of imagecodecs, which is not installed."""
-
-            codec_id = name
-
-            def __init__(self, **_: Any) -> None:
-                pass
-
-            def decode(self, buf: Any, out: Any = None) -> Any:  # noqa: ARG002 - the signature of numcodecs
-                raise MissingExtraError.for_extra("imagecodecs", "jxl")
-
-            def encode(self, buf: Any) -> Any:  # noqa: ARG002 - the signature of numcodecs
-                raise MissingExtraError.for_extra("imagecodecs", "jxl")
-
-        numcodecs.register_codec(MissingCodec)
+        methods = {"__init__": lambda _self, **_: None, "encode": _raise_missing, "decode": _raise_missing}
+        missing = type("MissingCodec", (numcodecs.abc.Codec,), {"codec_id": name, **methods})
+        numcodecs.register_codec(missing)
     else:
         register_codecs(name.removeprefix("imagecodecs_"), verbose=False)
+
+
+def _raise_missing(*_: Any, **__: Any) -> Any:
+    raise MissingExtraError.for_extra("imagecodecs", "jxl")
 
 
 def write(
@@ -414,7 +412,7 @@ def write(
     those of the episode, or a grid of `rate` per second, or the records of the signal `clock`, aligned by `align`.
     Their times are kept in `warpdata.json`.
     """
-    require_word("compressor", compressor, COMPRESSORS)
+    require_word("compressor", compressor, _CODECS)
     writer, options = ReplayBufferWriter(compressor), AlignOptions(rate, clock, align)
     return write_set(writer, episodes, target, options, on_error=on_error, jobs=jobs, progress=progress)
 
@@ -498,14 +496,11 @@ class ReplayBufferWriter(StepWriter):
     def _create(self, path: str, shape: tuple[int, ...], dtype: Any, chunks: tuple[int, ...]) -> Any:
         import numcodecs
 
-        codecs = {
-            "zstd": lambda: numcodecs.Zstd(level=3),
-            "zlib": lambda: numcodecs.Zlib(level=1),
-            "blosc": lambda: numcodecs.Blosc(cname="zstd", clevel=5, shuffle=2),
-            "none": lambda: None,
-        }
-        options = {"compressors": codecs[self._compressor](), "filters": None}
-        return self.out.create_array(path, shape=shape, dtype=dtype, chunks=chunks, **options)
+        config = {"id": self._compressor, **_CODECS[self._compressor]}
+        codec = None if self._compressor == "none" else numcodecs.get_codec(config)
+        return self.out.create_array(
+            path, shape=shape, dtype=dtype, chunks=chunks, compressors=codec, filters=None
+        )
 
     def finish(self, episodes: Episodes, receipt: ConversionReceipt) -> None:
         """Write the last chunks, the ends, the arrays and attributes beside the rows, and the receipt."""
@@ -520,7 +515,7 @@ class ReplayBufferWriter(StepWriter):
             chunks = tuple(max(1, side) for side in values.shape)
             self._create(check_inside(path, "the archive"), values.shape, values.dtype, chunks)[...] = values
         for path, value in kept.get("attributes", {}).items():
-            node = self.out if not path else self.out[path] if path in self.out else None
+            node = self.out.get(path) if path else self.out
             if node is not None:
                 node.attrs.update(unpacked(value))
         Path(self.out.store.root, RECEIPT_FILE).write_bytes(receipt.document())

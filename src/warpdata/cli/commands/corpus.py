@@ -254,9 +254,14 @@ def _convert(args: argparse.Namespace, console: Console) -> Output:
 
 
 def _convert_rows(args: argparse.Namespace, bar: Any) -> int:
-    from warpdata.convert.corpora import ConvertOptions, folder_to_corpus
-    from warpdata.convert.corpora import corpus_to_npy, npy_to_corpus
-    from warpdata.convert.corpora import corpus_to_safetensors, safetensors_to_corpus
+    from warpdata.convert.corpora import (
+        ConvertOptions,
+        corpus_to_npy,
+        corpus_to_safetensors,
+        folder_to_corpus,
+        npy_to_corpus,
+        safetensors_to_corpus,
+    )
 
     options = ConvertOptions(dtype=args.dtype, shard_bytes=args.shard_mib << 20, progress=bar)
     suffix = os.path.splitext(args.output)[1]

@@ -50,6 +50,25 @@ def load_h5py() -> Any:
     return h5py
 
 
+@contextlib.contextmanager
+def _translated(name: str, path: str = "") -> Iterator[None]:
+    try:
+        yield
+    except WarpError:
+        raise
+    except _FOREIGN as error:
+        text = str(error) or type(error).__name__
+        if "truncated file" in text:
+            raise TruncatedError("the HDF5 file is truncated", path=name) from None
+        where = f"{path!r} " if path.strip("/") else ""
+        raise CorruptLayoutError(f"{where}cannot be read ({text[:200]})", path=name) from None
+
+
+def _open_file(source: str | RangeReader, name: str) -> Any:
+    with _translated(name):
+        return load_h5py().File(source if isinstance(source, str) else RangeFile(source), "r")
+
+
 class Hdf5File(Reopens):
     """An HDF5 file open for reading; every process opens it for itself."""
 
@@ -67,29 +86,13 @@ class Hdf5File(Reopens):
             if MAGIC.startswith(head):
                 raise TruncatedError("the file ends before its contents do", path=self.name)
             raise BadMagicError("not an HDF5 file", path=self.name)
-        self._handle = PerProcess(self._open)
+        self._handle = PerProcess(partial(_open_file, self.source, self.name))
         self._datasets: PerProcess[dict[str, Any]] = PerProcess(dict)
         """The arrays of the group that was listed last: they are opened next."""
 
-    def _open(self) -> Any:
-        with self.errors():
-            return load_h5py().File(
-                self.source if isinstance(self.source, str) else RangeFile(self.source), "r"
-            )
-
-    @contextlib.contextmanager
-    def errors(self, path: str = "") -> Iterator[None]:
+    def errors(self, path: str = "") -> contextlib.AbstractContextManager[None]:
         """Translate errors of h5py about this file."""
-        try:
-            yield
-        except WarpError:
-            raise
-        except _FOREIGN as error:
-            text = str(error) or type(error).__name__
-            if "truncated file" in text:
-                raise TruncatedError("the HDF5 file is truncated", path=self.name) from None
-            where = f"{path!r} " if path.strip("/") else ""
-            raise CorruptLayoutError(f"{where}cannot be read ({text[:200]})", path=self.name) from None
+        return _translated(self.name, path)
 
     def names(self, path: str = "/") -> list[str]:
         """The names inside a group."""

@@ -316,7 +316,7 @@ class Robomimic(GroupLayout):
         return self.file.attributes("/data")
 
     @cached_property
-    def layout(self) -> str:  # type: ignore[override]
+    def layout(self) -> str:
         """`robomimic` or `libero`."""
         is_libero = self.options.layout == "libero" or _LIBERO & set(self.data_attributes)
         return "libero" if is_libero and self.options.layout != "robomimic" else "robomimic"
@@ -678,7 +678,8 @@ class FollowedRows(ChainedRows):
             same = same.reshape(len(seen), -1).all(1)
             if not same.all():
                 step = low - 1 + int(np.flatnonzero(~same)[0])
-                fact = f"the next observation of step {step} of {self._what!r} is not the observation of step {step + 1}"
+                what = f"the next observation of step {step} of {self._what!r}"
+                fact = f"{what} is not the observation of step {step + 1}"
                 hint = "Read both as they are with next_obs='keep'."
                 raise CorruptLayoutError(fact, path=self._place, hint=hint)
         return rows

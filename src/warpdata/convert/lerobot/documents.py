@@ -79,10 +79,9 @@ class Documents:
             if not name or name.startswith("/") or ".." in name.split("/") or "\x00" in name:
                 raise self._damaged(f"the feature {name!r} would lead out of its folder")
         self.features: dict[str, dict[str, Any]] = features
-        fps = self.info.get("fps")
-        if stated_rate(fps) is None or fps >= 1e6:
-            raise self._damaged(f"invalid fps in info.json: {fps!r}")
-        self.fps: float = fps
+        self.fps: Any = self.info.get("fps")
+        if stated_rate(self.fps) is None or self.fps >= 1e6:
+            raise self._damaged(f"invalid fps in info.json: {self.fps!r}")
         self.chunks_size = self.info.get("chunks_size", 1000)
         if type(self.chunks_size) is not int or self.chunks_size < 1:
             raise self._damaged(f"invalid chunks_size: {self.chunks_size!r}")

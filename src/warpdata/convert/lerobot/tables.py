@@ -50,7 +50,8 @@ class ColumnKind:
         is_struct = pa.types.is_struct(item)
         self.is_picture = not sides and is_struct and {field.name for field in kind} <= {"bytes", "path"}
         self.is_json = not self.is_picture and (is_struct or (bool(sides) and is_text))
-        self.dtype, self.shape = OBJECT, ()
+        self.dtype = OBJECT
+        self.shape: tuple[int, ...] = ()
         if is_text or is_struct:
             return
         try:
@@ -121,7 +122,7 @@ def one_chunk(table: Any, name: str) -> Any:
     return column.chunk(0) if column.num_chunks == 1 else pa.concat_arrays(column.chunks)
 
 
-@dataclass(slots=True)
+@dataclass
 class KeptRows:
     """Some rows of some columns, and the arrays that were made of them."""
 

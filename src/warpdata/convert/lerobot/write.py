@@ -1,4 +1,4 @@
-"""Write episodes as a LeRobot set, v3.0 or v2.1: encoded frames are copied, times are exactly on the grid of the rate."""
+"""Write episodes as a LeRobot set, v3.0 or v2.1: encoded frames are copied, times are on the grid of the rate."""
 
 from __future__ import annotations
 
@@ -190,7 +190,7 @@ class LeRobotWriter(StepWriter):
         video: VideoOptions,
         limits: tuple[int, int],
     ) -> None:
-        self.version, self.is_v3 = version, version == "v3.0"  # type: ignore[misc]
+        self.version, self.is_v3 = version, version == "v3.0"
         self._names, self._task, self._robot_type, self._frames_as = names, task, robot_type, frames_as
         self._video, self._limits = video, limits
         self._rows: list[WrittenEpisode] = []
@@ -414,17 +414,13 @@ class LeRobotWriter(StepWriter):
         for name, feature in self._features.to_json().items():
             values, stated = made.values.get(name, defaults.get(name)), made.stated.get(name)
             total = self._statistics.setdefault(name, SetStatistics())
-            is_number = values is not None and values.dtype != object
-            if name == "task_index":
-                if stated is not None:
-                    stats[name] = stated
-                continue
-            if is_number:
-                assert values is not None
+            if name == "task_index" or (values is not None and values.dtype == object):
+                values = None
+            if values is not None:
                 total.add_rows(values)
-            if stated is not None and (not is_number or self._is_true(name, stated, values, count)):
+            if stated is not None and (values is None or self._is_true(name, stated, values, count)):
                 stats[name] = stated
-            elif is_number:
+            elif values is not None:
                 stats[name] = row_statistics(values, quantiles=self.is_v3)
             elif name in made.counts:
                 stats[name] = made.counts[name].statistics(quantiles=self.is_v3)

@@ -54,19 +54,11 @@ class FileMapping:
         for key in given:
             if key not in _KEYS:
                 raise ValueError(f"a mapping has no {key!r}.{nearest(key, _KEYS)}")
-        for key in ("episodes", "ends", "times"):
-            if given.get(key) is not None and not isinstance(given[key], str):
-                raise ValueError(f"{key!r} of a mapping is a name, not {given[key]!r}")
-        for key in ("signals", "static"):
-            names = given.get(key, {})
-            if not isinstance(names, Mapping) or not all(isinstance(name, str) for name in names):
-                raise ValueError(f"{key!r} of a mapping is an object of names, not {names!r}")
-        fps = given.get("fps")
-        if fps is not None and (isinstance(fps, bool) or not isinstance(fps, int | float) or not fps > 0):
-            raise ValueError(f"fps is a positive number, not {fps!r}")
+        _check_types(given)
         signals, roles = _signals_and_roles(given.get("signals", {}))
         static = dict(given.get("static", {}))
-        return cls(given.get("episodes"), given.get("ends"), signals, roles, static, given.get("times"), fps)
+        names = (given.get("episodes"), given.get("ends"))
+        return cls(*names, signals, roles, static, given.get("times"), given.get("fps"))
 
     def arrays(self, available: Sequence[str], place: str) -> dict[str, str]:
         """Signal -> array among the available ones."""
@@ -119,6 +111,19 @@ class FileMapping:
             stamps = rows[self.times].read(0, rows[self.times].count)
             times = seconds_as_times(stamps, f"{place}#{name}")[:steps]
         return Parts(name, steps, columns, static, {}, fps or self.fps, times=times, place=place)
+
+
+def _check_types(given: Mapping[str, Any]) -> None:
+    for key in ("episodes", "ends", "times"):
+        if given.get(key) is not None and not isinstance(given[key], str):
+            raise ValueError(f"{key!r} of a mapping is a name, not {given[key]!r}")
+    for key in ("signals", "static"):
+        names = given.get(key, {})
+        if not isinstance(names, Mapping) or not all(isinstance(name, str) for name in names):
+            raise ValueError(f"{key!r} of a mapping is an object of names, not {names!r}")
+    fps = given.get("fps")
+    if fps is not None and (isinstance(fps, bool) or not isinstance(fps, int | float) or not fps > 0):
+        raise ValueError(f"fps is a positive number, not {fps!r}")
 
 
 def _signals_and_roles(given: Mapping[str, Any]) -> tuple[dict[str, str], dict[str, Role]]:
