@@ -10,14 +10,14 @@ import numpy as np
 import pytest
 
 import warpdata as wd
-from warpdata.bytekit.io import filenames
+from warpdata.bytekit.io import commit
 from warpdata.errors import ConflictError
 
 
 @contextmanager
 def case_blind_disk() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(filenames, "tells_apart", lambda folder: False)
+        patched.setattr(commit, "is_case_sensitive", lambda folder: False)
         yield
 
 
@@ -55,7 +55,7 @@ def test_salvage_keeps_the_journal_of_the_second(tmp_path: Path) -> None:
     writer = wd.LocalDatasetWriter(tmp_path / "root").new_episode()
     for name in ("Arm", "arm", "leg"):
         writer.append(name, np.float32(len(name)), 1)
-    writer._recording.let_go()
+    writer._leave()
     (left,) = wd.LocalDataset(tmp_path / "root").unfinished
     with case_blind_disk():
         receipt = wd.salvage(left.path)

@@ -14,13 +14,13 @@ from typing import Any
 
 import numpy as np
 
-from warpdata.bytekit.dtype import DType, dtype_named
+from warpdata.bytekit.arrays import DType, byte_view, dtype_named
 from warpdata.bytekit.io.commit import commit_file, commit_folder
-from warpdata.bytekit.io.ranges import FileRangeReader, RangeReader
+from warpdata.bytekit.io.files import FileRangeReader
+from warpdata.bytekit.io.ranges import RangeReader
 from warpdata.bytekit.jsontext import dump_json, parse_json_object
-from warpdata.bytekit.view import byte_view
 from warpdata.convert.tables.npz import npy_header
-from warpdata.corpora.batch import Rows
+from warpdata.corpora.rows import Rows
 from warpdata.corpora.source import MmapShardSource
 from warpdata.corpora.writer import DEFAULT_SHARD_BYTES, CorpusWriter
 from warpdata.errors import (

@@ -21,8 +21,8 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from warpdata.bytekit.arrays import byte_view
 from warpdata.bytekit.io.commit import commit_folder
-from warpdata.bytekit.view import byte_view
 from warpdata.convert.aligning import EXACT_NS, AlignOptions, steps_with
 from warpdata.convert.each_episode import OnError, Progress, check_on_error, export_each
 from warpdata.convert.plain_names import under_own_names

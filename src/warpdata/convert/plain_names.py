@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from warpdata.bytekit.lazy import cached_property
-from warpdata.bytekit.reopen import Reopens
+from warpdata.bytekit.process.forks import Reopens
 from warpdata.episodes.collection.episodes import Episodes, EpisodesSource
 from warpdata.formats.episodedir.names import check_name
 from warpdata.timeline.episode import Episode

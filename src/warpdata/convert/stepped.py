@@ -15,8 +15,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from warpdata.bytekit.arrays import read_only
 from warpdata.bytekit.lazy import cached_property
-from warpdata.bytekit.reopen import Reopens
+from warpdata.bytekit.process.forks import Reopens
 from warpdata.convert.aligning import Times, grid_times
 from warpdata.convert.place import Place
 from warpdata.convert.receipt import MAX_DOCUMENT_BYTES, RECEIPT_FILE, EpisodeNotes, parse_notes
@@ -30,7 +31,7 @@ from warpdata.timeline.memory import ClockedSignal, check_increasing
 from warpdata.timeline.meta import OBJECT, Kind, Role, SignalMeta, numeric_kind
 from warpdata.timeline.signal import Signal
 from warpdata.timeline.source import STEPS, Outcome, StatedSource, StepClock
-from warpdata.timeline.times import MAX_GRID, frozen
+from warpdata.timeline.times import MAX_GRID
 
 OBSERVATIONS = "observations"
 """Clock of what was observed at every step and once more after the last one."""
@@ -284,10 +285,12 @@ def _open_source(episodes: SteppedEpisodes, position: int) -> ForeignSource:
 def step_times(count: int, *, fps: float, known: Times | None = None, start_ns: int = 0) -> Times:
     """The times of `count` steps: the known ones, continued evenly."""
     if known is None or not len(known):
-        return frozen(grid_times(count, fps, start_ns))
+        return read_only(grid_times(count, fps, start_ns))
     more = max(0, count - len(known))
     step = int(known[-1] - known[-2]) if len(known) > 1 else round(1e9 / fps)
-    return frozen(np.concatenate([known[:count], known[-1] + step * np.arange(1, more + 1, dtype=np.int64)]))
+    return read_only(
+        np.concatenate([known[:count], known[-1] + step * np.arange(1, more + 1, dtype=np.int64)])
+    )
 
 
 class RowsSignal(Reopens, ClockedSignal):
@@ -316,7 +319,7 @@ class RowsSignal(Reopens, ClockedSignal):
         if len(times) != self._count:
             raise CorruptLayoutError(f"{len(times)} times for {self._count} records")
         check_increasing(times)
-        return frozen(times)
+        return read_only(times)
 
     def _clock(self) -> Times:
         return self._stamps
@@ -332,15 +335,15 @@ class RowsSignal(Reopens, ClockedSignal):
             raise CorruptLayoutError(
                 f"wrong type of rows: expected {self._meta.dtype}{list(shape)}, got {got}"
             )
-        return frozen(values[:: rows.step] if rows.step > 0 else values[::-1][:: -rows.step])
+        return read_only(values[:: rows.step] if rows.step > 0 else values[::-1][:: -rows.step])
 
     def _values_at(self, indices: NDArray[np.int64]) -> NDArray[Any]:
         if not len(indices):
             return self._values_in(range(0))
         low, high = int(indices.min()), int(indices.max()) + 1
         if high - low <= 4 * len(indices) + 64:
-            return frozen(self._values_in(range(low, high))[indices - low])
-        return frozen(np.concatenate([self._values_in(range(row, row + 1)) for row in indices.tolist()]))
+            return read_only(self._values_in(range(low, high))[indices - low])
+        return read_only(np.concatenate([self._values_in(range(row, row + 1)) for row in indices.tolist()]))
 
 
 class PicturesSignal(Reopens, StillsSignal):

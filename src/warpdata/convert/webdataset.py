@@ -20,13 +20,12 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from warpdata.bytekit.align import padding
+from warpdata.bytekit.arrays import padding_to
 from warpdata.bytekit.io.commit import NewFile, commit_file, commit_folder
 from warpdata.bytekit.io.ranges import BytesRangeReader, PartRangeReader, RangeReader
 from warpdata.bytekit.jsontext import dump_json, parse_json
 from warpdata.bytekit.lazy import cached_property
-from warpdata.bytekit.process.forks import PerProcess
-from warpdata.bytekit.reopen import Reopens
+from warpdata.bytekit.process.forks import PerProcess, Reopens
 from warpdata.convert.aligning import AlignOptions, Hold, stated_rate
 from warpdata.convert.each_episode import OnError, Progress
 from warpdata.convert.exporting import Part, StepColumn, StepRows, StepWriter, source_id, write_set
@@ -478,7 +477,7 @@ class SampleWriter(StepWriter):
                     out.write(member_header(f"{name}.{field}", reader.size))
                     for offset in range(0, reader.size, _PIECE):
                         out.write(reader.read(offset, min(offset + _PIECE, reader.size)))
-                    out.write(padding(reader.size, BLOCK_BYTES))
+                    out.write(padding_to(reader.size, BLOCK_BYTES))
                 sizes.append(out.tell() - start)
         return Part(len(rows), fields.notes, (scratch / "samples.tar", sizes, key))
 

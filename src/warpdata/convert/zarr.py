@@ -22,14 +22,13 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from warpdata.bytekit.arrays import dtype_of
 from warpdata.bytekit.codec import zstd_frame_size
-from warpdata.bytekit.dtype import dtype_of
 from warpdata.bytekit.io.commit import commit_file, commit_folder
-from warpdata.bytekit.io.folders import RangeFile
+from warpdata.bytekit.io.ranges import RangeFile
 from warpdata.bytekit.jsontext import parse_json_object
 from warpdata.bytekit.lazy import cached_property
-from warpdata.bytekit.process.forks import PerProcess
-from warpdata.bytekit.reopen import Reopens
+from warpdata.bytekit.process.forks import PerProcess, Reopens
 from warpdata.convert.aligning import AlignOptions, Hold, Times, seconds_as_times
 from warpdata.convert.each_episode import OnError, Progress
 from warpdata.convert.exporting import Part, SavedRows, StepRows, StepWriter, source_id, write_set

@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from warpdata.bytekit.io.append_file import AppendFile
 from warpdata.bytekit.io.commit import map_os_errors, remove_temps_of
-from warpdata.bytekit.io.ranges import FileRangeReader, MmapRangeReader
+from warpdata.bytekit.io.files import FileRangeReader, MmapRangeReader
 from warpdata.bytekit.process.locks import FileLock
 from warpdata.errors import (
     ConflictError,
@@ -25,15 +25,17 @@ from warpdata.errors import (
     require_kind,
 )
 from warpdata.formats.rowstate import layout
-from warpdata.formats.rowstate.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 from warpdata.formats.rowstate.log import (
     ENTRY,
     Array,
+    Checkpoint,
     FrameBody,
     FrameBounds,
     check_frame,
+    load_checkpoint,
     pack_frame,
     pack_log_header,
+    save_checkpoint,
     walk_frames,
 )
 

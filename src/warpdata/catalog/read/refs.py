@@ -13,8 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from warpdata.bytekit.io.folders import RangeFile
-from warpdata.bytekit.io.ranges import PartRangeReader
+from warpdata.bytekit.io.ranges import PartRangeReader, RangeFile
 from warpdata.bytekit.lazy import cached_property
 from warpdata.bytekit.process.locks import ThreadLock
 from warpdata.catalog.read import media
@@ -22,7 +21,7 @@ from warpdata.catalog.read.artifact_contents import episode_of
 from warpdata.catalog.read.artifacts import Artifact
 from warpdata.errors import DatasetError, require_kind
 from warpdata.formats.tarshard.member_index import Member
-from warpdata.stores.cache.page_cache import PageCache
+from warpdata.stores.pagecache import PageCache
 from warpdata.timeline.episode import Episode
 
 _AHEAD_BYTES = 64 << 20

@@ -11,12 +11,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from warpdata.bytekit.dtype import dtype_of
+from warpdata.bytekit.arrays import dtype_of
 from warpdata.bytekit.io.commit import commit_file, map_os_errors
-from warpdata.bytekit.io.folders import RangeFile
-from warpdata.bytekit.io.ranges import RangeReader
-from warpdata.bytekit.process.forks import PerProcess
-from warpdata.bytekit.reopen import Reopens
+from warpdata.bytekit.io.ranges import RangeFile, RangeReader
+from warpdata.bytekit.process.forks import PerProcess, Reopens
 from warpdata.convert.kept_values import packed, unpacked
 from warpdata.convert.stepped import Rows
 from warpdata.errors import (

@@ -10,9 +10,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from warpdata.bytekit.io.folders import FolderReader
+from warpdata.bytekit.arrays import read_only
+from warpdata.bytekit.io.ranges import FolderReader
 from warpdata.bytekit.lazy import cached_property
-from warpdata.bytekit.reopen import Reopens
+from warpdata.bytekit.process.forks import Reopens
 from warpdata.convert.aligning import Times, grid_times, seconds_as_times
 from warpdata.convert.lerobot import tables
 from warpdata.convert.lerobot.documents import DEFAULTS, INFO, OURS, Documents, EpisodeRow, plain_numbers
@@ -30,7 +31,6 @@ from warpdata.timeline.memory import ArraySignal
 from warpdata.timeline.meta import Role, SignalMeta
 from warpdata.timeline.signal import Signal
 from warpdata.timeline.source import STEPS, StepClock
-from warpdata.timeline.times import frozen
 
 FORMAT = "lerobot"
 TASK = "task"
@@ -270,8 +270,8 @@ class EpisodeRows(Reopens):
                 fact = f"its rows are not those of episode {self.row.number} ({name})"
                 raise CorruptLayoutError(fact, path=self.path)
         if np.array_equal(stated, (np.arange(count) / fps).astype(stated.dtype)):
-            return frozen(grid_times(count, fps, self.start_ns))
-        return frozen(seconds_as_times(stated, self.path) + self.start_ns)
+            return read_only(grid_times(count, fps, self.start_ns))
+        return read_only(seconds_as_times(stated, self.path) + self.start_ns)
 
     def times(self) -> Times:
         """The times of the rows: exactly on the grid of the frame rate if `timestamp` is."""

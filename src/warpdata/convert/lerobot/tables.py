@@ -14,15 +14,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
+from warpdata.bytekit.arrays import dtype_of, read_only
 from warpdata.bytekit.arrow_arrays import numpy_dtype
-from warpdata.bytekit.dtype import dtype_of
-from warpdata.bytekit.io.folders import RangeFile
+from warpdata.bytekit.io.ranges import RangeFile
 from warpdata.bytekit.process.locks import ThreadLock
 from warpdata.convert.place import Place
 from warpdata.errors import CorruptLayoutError, FormatError, MissingExtraError, UnsupportedDtypeError, nearest
 from warpdata.formats.episodedir.arrow import arrow_errors
 from warpdata.timeline.meta import OBJECT, numeric_kind
-from warpdata.timeline.times import frozen
 
 _MAX_ROWS = 1 << 40
 _KEPT_BYTES = 256 << 20
@@ -72,7 +71,7 @@ class ColumnKind:
             column = one_chunk(table, self.name)
             column = column.storage if isinstance(column, pa.ExtensionArray) else column
             if self.dtype == OBJECT:
-                return frozen(self._texts(column.to_pylist()))
+                return read_only(self._texts(column.to_pylist()))
             rows = len(column)
             while True:
                 if column.null_count:
@@ -95,7 +94,7 @@ class ColumnKind:
                 f"column {self.name!r} has {values.size} numbers in {rows} rows of shape {list(self.shape)}"
             )
             raise CorruptLayoutError(fact, path=path)
-        return frozen(np.asarray(values, self.dtype).reshape(rows, *self.shape))
+        return read_only(np.asarray(values, self.dtype).reshape(rows, *self.shape))
 
     def _texts(self, values: list[Any]) -> NDArray[Any]:
         out = np.empty(len(values), object)

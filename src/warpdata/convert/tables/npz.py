@@ -18,13 +18,10 @@ from typing import IO, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from warpdata.bytekit.dtype import dtype_of
-from warpdata.bytekit.io.folders import RangeFile
-from warpdata.bytekit.io.ranges import RangeReader
-from warpdata.bytekit.lazy import cached_property
-from warpdata.bytekit.process.block_cache import KEPT
-from warpdata.bytekit.reopen import Reopens
-from warpdata.bytekit.view import byte_view
+from warpdata.bytekit.arrays import byte_view, dtype_of
+from warpdata.bytekit.io.ranges import RangeFile, RangeReader
+from warpdata.bytekit.lazy import BLOCK_CACHE, cached_property
+from warpdata.bytekit.process.forks import Reopens
 from warpdata.convert.place import Place, check_inside
 from warpdata.convert.stepped import PartRows, Parts, Rows, SteppedEpisodes
 from warpdata.convert.tables.mapping import FileMapping
@@ -126,8 +123,8 @@ class NpzFile(Reopens):
 
     def __init__(self, open_file: Callable[[], RangeReader], name: str) -> None:
         self._open_file, self.name = open_file, name
-        self._owner = KEPT.new_owner()
-        weakref.finalize(self, KEPT.forget, self._owner).atexit = False
+        self._owner = BLOCK_CACHE.new_owner()
+        weakref.finalize(self, BLOCK_CACHE.forget, self._owner).atexit = False
 
     @classmethod
     def at(cls, place: Place, file: str = "") -> NpzFile:
@@ -188,10 +185,10 @@ class NpzFile(Reopens):
     def array(self, key: str) -> NDArray[Any]:
         """A whole array."""
         self.header(key)
-        kept = KEPT.get(self._owner, key)
+        kept = BLOCK_CACHE.get(self._owner, key)
         if kept is None:
             kept = byte_view(self._read(key, MAX_ARRAY_BYTES + _HEADER_BYTES))
-            KEPT.put(self._owner, key, kept)
+            BLOCK_CACHE.put(self._owner, key, kept)
         return npy_array(kept, f"{self.name}:{key}")
 
 

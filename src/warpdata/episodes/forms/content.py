@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 
+from warpdata.bytekit.arrays import byte_view
 from warpdata.bytekit.checksum import crc32c, sha256_hex
 from warpdata.bytekit.jsontext import dump_json
-from warpdata.bytekit.view import byte_view
 from warpdata.episodes.forms.packed import PackedRows
 from warpdata.episodes.sources.shard_episode import ChannelSignal
 from warpdata.episodes.sources.signals import VideoSignal

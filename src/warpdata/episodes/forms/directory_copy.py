@@ -16,15 +16,14 @@ from typing import Any, BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
+from warpdata.bytekit.arrays import dtype_of
 from warpdata.bytekit.checksum import RunningXxh3128, crc32c
-from warpdata.bytekit.dtype import dtype_of
-from warpdata.bytekit.io.commit import commit_folder, map_os_errors, put_file
-from warpdata.bytekit.io.filenames import keep_apart
+from warpdata.bytekit.io.commit import check_case_clash, commit_folder, map_os_errors, put_file
 from warpdata.bytekit.io.ranges import RangeReader
 from warpdata.bytekit.process.system import usable_cores
 from warpdata.episodes.forms.content_sums import ContentSum, RowsSum, sum_of, sum_of_rows
 from warpdata.episodes.record.camera import VideoFile
-from warpdata.episodes.record.disk_writer import last_documents
+from warpdata.episodes.record.recording import last_documents
 from warpdata.episodes.record.tables import TableFile
 from warpdata.episodes.record.threads import JobQueue, Workers
 from warpdata.episodes.sources.encoded import (
@@ -160,7 +159,7 @@ class _Copy:
         taken: dict[str, str] = {}
         folders = {str(self._folder)}
         for name in names:
-            keep_apart(name, taken, self._folder)
+            check_case_clash(name, taken, self._folder)
             if "/" in check_name(name) and (inside := os.path.dirname(self._inside + name)) not in folders:
                 os.makedirs(inside, exist_ok=True)
                 folders.add(inside)

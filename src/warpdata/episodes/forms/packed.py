@@ -18,11 +18,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from warpdata.bytekit.arrays import dtype_named, dtype_of, read_only, select_rows
 from warpdata.bytekit.checksum import join_crc32c
-from warpdata.bytekit.dtype import dtype_named, dtype_of
 from warpdata.bytekit.io.ranges import PartRangeReader, RangeReader
 from warpdata.bytekit.jsontext import dump_json, parse_json_object
-from warpdata.bytekit.keys import chosen
 from warpdata.episodes.collection.edits import EditedSource, shown
 from warpdata.episodes.forms.directory_copy import write_directory
 from warpdata.episodes.forms.tensors import channel_of, lane_key, rows_of
@@ -55,7 +54,6 @@ from warpdata.timeline.memory import ArraySignal, ClockedSignal
 from warpdata.timeline.signal import MappedRows, Signal
 from warpdata.timeline.source import StatedSource, StepClock
 from warpdata.timeline.steps import Steps, StepSignal
-from warpdata.timeline.times import frozen
 
 VERSION = 2
 VIDEO_PREFIX, FRAMES_PREFIX, TABLE_PREFIX = "video/", "aux/frames/", "aux/table/"
@@ -404,7 +402,7 @@ class PackedRows(ClockedSignal):
                     f"the times of {self._name!r} are not increasing, or not as many as its records",
                     block=block, path=self._shard.path,
                 )  # fmt: skip
-            self._ts = frozen(stamps)
+            self._ts = read_only(stamps)
         return self._ts
 
     def _values_in(self, rows: range) -> NDArray[Any]:
@@ -412,13 +410,13 @@ class PackedRows(ClockedSignal):
             return np.empty((0, *self._meta.shape), self._meta.dtype)
         low, high = min(rows[0], rows[-1]), max(rows[0], rows[-1]) + 1
         run = self._run(low, high)
-        return frozen(run[:: rows.step] if rows.step > 0 else run[::-1][:: -rows.step])
+        return read_only(run[:: rows.step] if rows.step > 0 else run[::-1][:: -rows.step])
 
     def _values_at(self, indices: NDArray[np.int64]) -> NDArray[Any]:
         if not len(indices):
             return self._values_in(range(0))
         shape = (len(self), *self._meta.shape)
-        return frozen(chosen(indices, shape, self._run, self._meta.dtype.itemsize, self._bring))
+        return read_only(select_rows(indices, shape, self._run, self._meta.dtype.itemsize, self._bring))
 
     def _values_kept(self, indices: NDArray[np.int64]) -> NDArray[Any]:
         found = self._parts[0].rows_kept(indices) if len(self._parts) == 1 else None

@@ -7,7 +7,7 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from warpdata.bytekit.dtype import dtype_named, dtype_of
+from warpdata.bytekit.arrays import dtype_named, dtype_of
 from warpdata.episodes.sources.shard_episode import ShardSource
 from warpdata.formats.wshard.channel import ArrayRows, Channel
 from warpdata.formats.wshard.episode import ChannelMap, WShardEpisode

@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from warpdata.bytekit.arrays import read_only
 from warpdata.bytekit.checksum import crc32c
-from warpdata.bytekit.io.folders import buffered
-from warpdata.bytekit.io.ranges import RangeReader
+from warpdata.bytekit.io.ranges import RangeReader, open_buffered
 from warpdata.bytekit.lazy import cached_property
 from warpdata.episodes.sources.signals import VideoSignal
 from warpdata.errors import CorruptLayoutError
@@ -24,7 +24,6 @@ from warpdata.formats.episodedir.mp4 import same_stream, sample_table
 from warpdata.formats.episodedir.signal_file import Description
 from warpdata.formats.episodedir.video import Probe, list_packets
 from warpdata.timeline.meta import Role
-from warpdata.timeline.times import frozen
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +100,7 @@ def _listed(reader: RangeReader, path: str) -> _Listing:
         if known.tick != table.tick:
             known = replace(known, tick=table.tick)
         return known, table.places, table.keyframe, table.pts
-    found = list_packets(buffered(reader), path)
+    found = list_packets(open_buffered(reader), path)
     if key is not None:
         _PROBES[key] = found[0]
         while len(_PROBES) > _KEPT_PROBES:
@@ -179,7 +178,7 @@ class FileVideo(VideoSignal):
     @cached_property
     def _shown_ts_ns(self) -> NDArray[np.int64]:
         """The times of the frames; known without the video, whose frames are compared with them when it is read."""
-        return frozen(self._times())
+        return read_only(self._times())
 
     def _clock(self) -> NDArray[np.int64]:
         return self._shown_ts_ns

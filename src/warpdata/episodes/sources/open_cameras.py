@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from warpdata.bytekit.lazy import BLOCK_CACHE
 from warpdata.bytekit.process import system
-from warpdata.bytekit.process.block_cache import KEPT
 from warpdata.bytekit.process.forks import run_in_child
 from warpdata.bytekit.process.locks import ThreadLock
 from warpdata.formats.episodedir.frame_index import FrameIndex
@@ -144,9 +144,9 @@ class FrameStretches:
         self._shape = meta.shape
         self._dtype = meta.dtype
         self._decoder = decoder
-        self._owner = KEPT.new_owner()
+        self._owner = BLOCK_CACHE.new_owner()
         self._lock = ThreadLock()
-        weakref.finalize(self, KEPT.forget, self._owner).atexit = False
+        weakref.finalize(self, BLOCK_CACHE.forget, self._owner).atexit = False
 
     def copy_runs(self, starts: Int64s, out: NDArray[Any], places: Int64s) -> None:
         """The frames from each start on, as many as a row of `out` holds, to that place of it."""
@@ -177,7 +177,7 @@ class FrameStretches:
     def not_kept(self, numbers: Int64s) -> Int64s:
         """Which of these frames would have to be decoded."""
         at = self._starts.searchsorted(numbers, "right") - 1
-        kept = KEPT.of(self._owner)
+        kept = BLOCK_CACHE.of(self._owner)
         missing = [each for each in np.unique(at).tolist() if each not in kept]
         return numbers[np.isin(at, missing)]
 
@@ -194,7 +194,7 @@ class FrameStretches:
     def _those_kept(self, wanted: Iterable[int]) -> dict[int, tuple[int, NDArray[Any]]]:
         found = {}
         for number in wanted:
-            kept = KEPT.get(self._owner, number)
+            kept = BLOCK_CACHE.get(self._owner, number)
             if kept is not None:
                 frames = np.frombuffer(kept, self._dtype).reshape(-1, *self._shape)
                 found[number] = (int(self._starts[number]), frames)
@@ -211,7 +211,7 @@ class FrameStretches:
             with self._decoder() as reader:
                 reader.frames_into(numbers, [row for _, each in found.values() for row in each])
         for number, (_, frames) in found.items():
-            KEPT.put(self._owner, number, frames.data.cast("B"))
+            BLOCK_CACHE.put(self._owner, number, frames.data.cast("B"))
         return found
 
 

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from warpdata.bytekit.arrays import read_only
 from warpdata.bytekit.lazy import cached_property
 from warpdata.errors import CorruptLayoutError
 from warpdata.formats.wshard.block_rows import BlockRows
@@ -24,7 +25,6 @@ from warpdata.timeline.memory import ClockedSignal
 from warpdata.timeline.meta import SignalMeta, SignalRole, as_kind, guess_role, numeric_kind
 from warpdata.timeline.signal import MappedRows, Signal
 from warpdata.timeline.source import STEPS, EpisodeSource, StepClock
-from warpdata.timeline.times import frozen
 
 __all__ = ["ChannelSignal", "ShardSource", "WShardEpisode", "load_wshard"]
 
@@ -85,20 +85,20 @@ class ChannelSignal(ClockedSignal):
                     "the times of the channel are not increasing", block=self._name,
                     hint="Read it by step with wd.load_wshard(), or give it timestamps_ns that increase there.",
                 )  # fmt: skip
-            self._ts = frozen(stamps)
+            self._ts = read_only(stamps)
         return self._ts
 
     def _values_in(self, rows: range) -> NDArray[Any]:
         if not len(rows):
             return np.empty((0, *self._channel.row_shape), self._channel.dtype.dtype)
         if rows.step == 1:
-            return frozen(self._channel.row_source.rows(rows.start, rows.stop))
-        return frozen(self._channel[rows.start : rows[-1] + 1 : rows.step])
+            return read_only(self._channel.row_source.rows(rows.start, rows.stop))
+        return read_only(self._channel[rows.start : rows[-1] + 1 : rows.step])
 
     def _values_at(self, indices: NDArray[np.int64]) -> NDArray[Any]:
         if not len(indices):
             return self._values_in(range(0))
-        return frozen(self._channel[indices])
+        return read_only(self._channel[indices])
 
     def _values_kept(self, indices: NDArray[np.int64]) -> NDArray[Any]:
         rows = self._channel.row_source

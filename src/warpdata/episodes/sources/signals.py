@@ -10,10 +10,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from warpdata.bytekit.dtype import dtype_named
-from warpdata.bytekit.io.folders import FolderReader, buffered
-from warpdata.bytekit.io.ranges import FileRangeReader, RangeReader
-from warpdata.episodes.salvage.work_folder import check_not_unfinished
+from warpdata.bytekit.arrays import dtype_named, read_only
+from warpdata.bytekit.io.files import FileRangeReader
+from warpdata.bytekit.io.ranges import FolderReader, RangeReader, open_buffered
 from warpdata.episodes.sources.open_cameras import CAMERAS, FrameStretches
 from warpdata.errors import CorruptLayoutError, TruncatedError
 from warpdata.formats.episodedir.documents import FileSum
@@ -22,10 +21,10 @@ from warpdata.formats.episodedir.frame_reader import FrameReader, completed, pla
 from warpdata.formats.episodedir.images import Stream
 from warpdata.formats.episodedir.signal_file import Description, Summary, read_signal, read_summary
 from warpdata.formats.episodedir.video import list_packets
+from warpdata.formats.journal.reader import check_not_unfinished
 from warpdata.timeline.memory import ClockedSignal
 from warpdata.timeline.meta import OBJECT, SignalMeta, as_kind, as_role, guess_role
 from warpdata.timeline.signal import MappedRows, Record
-from warpdata.timeline.times import frozen
 
 
 def signal_meta(description: Description, name: str) -> SignalMeta:
@@ -101,7 +100,7 @@ class SimpleSignal(ClockedSignal):
                 raise CorruptLayoutError(
                     "the records do not match the metadata of the episode", path=self.path
                 )
-            data = self._data = (frozen(stamps), frozen(values))
+            data = self._data = (read_only(stamps), read_only(values))
         return data
 
     def _clock(self) -> NDArray[np.int64]:
@@ -113,7 +112,7 @@ class SimpleSignal(ClockedSignal):
         return super()._edge(index) if edge is None else edge
 
     def _values_at(self, indices: NDArray[np.int64]) -> NDArray[Any]:
-        return frozen((self._data or self._loaded())[1][indices])
+        return read_only((self._data or self._loaded())[1][indices])
 
     def _values_in(self, rows: range) -> NDArray[Any]:
         return (self._data or self._loaded())[1][rows.start : rows.stop : rows.step]
@@ -207,7 +206,7 @@ class VideoSignal(ClockedSignal):
         """The number of rows of the index and of frames in the video."""
         reader = self._bytes()
         try:
-            return len(self._read_index(None).ts_ns), len(list_packets(buffered(reader), reader.name)[1])
+            return len(self._read_index(None).ts_ns), len(list_packets(open_buffered(reader), reader.name)[1])
         finally:
             reader.close()
 
@@ -224,7 +223,7 @@ class VideoSignal(ClockedSignal):
         return read_frame_index(open_bytes(self.frames_path, self.folder), expected)
 
     def _clock(self) -> NDArray[np.int64]:
-        return frozen(self._loaded().shown_ts_ns)
+        return read_only(self._loaded().shown_ts_ns)
 
     def _edge(self, index: int) -> int:
         about = self._summary
@@ -235,7 +234,7 @@ class VideoSignal(ClockedSignal):
         if not len(indices):
             return np.empty((0, *self.meta.shape), self.meta.dtype)
         with self._decoder() as reader:
-            return frozen(reader.frames(self.frame_numbers(indices)))
+            return read_only(reader.frames(self.frame_numbers(indices)))
 
     def _values_kept(self, indices: NDArray[np.int64]) -> NDArray[Any]:
         out = np.empty((len(indices), *self.meta.shape), self.meta.dtype)

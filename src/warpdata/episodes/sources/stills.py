@@ -10,12 +10,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from warpdata.bytekit.dtype import dtype_of
-from warpdata.bytekit.process.block_cache import KEPT
+from warpdata.bytekit.arrays import dtype_of, read_only
+from warpdata.bytekit.lazy import BLOCK_CACHE
 from warpdata.formats.episodedir.pictures import Still, decode_stills, still_of
 from warpdata.timeline.memory import ClockedSignal
 from warpdata.timeline.meta import Role, SignalMeta
-from warpdata.timeline.times import frozen
 
 _FEW = 16
 """So many frames at once are a window; more are read once, from front to back."""
@@ -68,7 +67,7 @@ class StillsSignal(ClockedSignal):
         if not len(indices):
             return np.empty((0, *self.meta.shape), self.meta.dtype)
         rows = indices.tolist()
-        return frozen(self._decoded(rows) if len(rows) > _FEW else self._few(rows))
+        return read_only(self._decoded(rows) if len(rows) > _FEW else self._few(rows))
 
     def _decoded(self, rows: Sequence[int]) -> NDArray[Any]:
         return decode_stills(self.pictures(rows), self.still, f"{self.place} ({self.name!r})", rows)
@@ -76,13 +75,13 @@ class StillsSignal(ClockedSignal):
     def _few(self, rows: list[int]) -> NDArray[Any]:
         """The frames of windows and single samples, which are used again: in the next window, the next epoch."""
         if self._owner is None:
-            self._owner = KEPT.new_owner()
-            weakref.finalize(self, KEPT.forget, self._owner).atexit = False
+            self._owner = BLOCK_CACHE.new_owner()
+            weakref.finalize(self, BLOCK_CACHE.forget, self._owner).atexit = False
         meta = self.meta
         out = np.empty((len(rows), *meta.shape), meta.dtype)
         missing = []
         for place, row in enumerate(rows):
-            kept = KEPT.get(self._owner, row)
+            kept = BLOCK_CACHE.get(self._owner, row)
             if kept is None:
                 missing.append(place)
             else:
@@ -91,5 +90,5 @@ class StillsSignal(ClockedSignal):
             wanted = [rows[place] for place in missing]
             for place, row, frame in zip(missing, wanted, self._decoded(wanted), strict=True):
                 out[place] = frame
-                KEPT.put(self._owner, row, frame.copy().data.cast("B"))
+                BLOCK_CACHE.put(self._owner, row, frame.copy().data.cast("B"))
         return out

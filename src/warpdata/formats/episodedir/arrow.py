@@ -16,8 +16,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
+from warpdata.bytekit.arrays import dtype_named, dtype_of
 from warpdata.bytekit.arrow_arrays import numpy_dtype, text_to_arrow, to_arrow, to_numpy
-from warpdata.bytekit.dtype import dtype_named, dtype_of
 from warpdata.errors import CorruptLayoutError, FormatError, LimitExceededError
 from warpdata.formats.episodedir import layout
 from warpdata.formats.episodedir.plain_parquet import MAX_PLAIN_BYTES, PlainColumn, plain_bytes, plain_file

@@ -17,8 +17,8 @@ import numpy as np
 
 from warpdata.bytekit.checksum import crc32c
 from warpdata.bytekit.io.commit import write_file
-from warpdata.bytekit.io.folders import FolderReader
-from warpdata.bytekit.io.ranges import FileRangeReader, RangeReader
+from warpdata.bytekit.io.files import FileRangeReader
+from warpdata.bytekit.io.ranges import FolderReader, RangeReader
 from warpdata.bytekit.jsontext import dump_json, parse_json_object
 from warpdata.errors import BlobNotFoundError, ChecksumError, CorruptLayoutError, FormatError, TruncatedError
 from warpdata.formats.episodedir import layout

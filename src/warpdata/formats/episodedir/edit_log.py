@@ -47,7 +47,7 @@ def append_edit(root: Path, edit: dict[str, Any]) -> None:
     A torn line of a crash before is cut off first.
     """
     path = root / layout.EDITS_FILE
-    with locks.held(path, timeout_s=_LOCK_TIMEOUT_S):
+    with locks.hold_lock(path, timeout_s=_LOCK_TIMEOUT_S):
         # Locks belong to the open file, not to its name: what is opened here does not end the one that is held.
         _, data = read_document(root, layout.EDITS_FILE)
         lines = (data or b"").count(b"\n")

@@ -8,9 +8,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from warpdata.bytekit.dtype import DTYPE_NAMES, dtype_named, dtype_of
-from warpdata.bytekit.io.folders import RangeFile
-from warpdata.bytekit.io.ranges import RangeReader
+from warpdata.bytekit.arrays import DTYPE_NAMES, dtype_named, dtype_of
+from warpdata.bytekit.io.ranges import RangeFile, RangeReader
 from warpdata.errors import CorruptLayoutError
 from warpdata.formats.episodedir import arrow, layout
 from warpdata.formats.episodedir.documents import FileSum, read_bytes
