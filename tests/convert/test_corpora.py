@@ -11,7 +11,7 @@ import pytest
 import safetensors
 import safetensors.numpy
 
-from warpdata.convert.corpora import (
+from warpdata.convert.tables.corpora import (
     ConvertOptions,
     corpus_to_safetensors,
     folder_to_corpus,

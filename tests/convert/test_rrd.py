@@ -106,7 +106,6 @@ def test_numbers_pictures_and_frames_are_sent(rerun: Any, tmp_path: Path) -> Non
     np.testing.assert_array_equal(frames[3].values[0], episodes[0]["wrist/image_raw/data"][3][0])
     assert receipt.signals["joint_states/position"].how == "kept"
     assert receipt.signals["odd/a"].how == "retyped"
-    assert receipt.signals["odd/message.bytes"].how == "dropped"
 
 
 def test_one_file_appears_whole_and_is_not_replaced(rerun: Any, tmp_path: Path) -> None:

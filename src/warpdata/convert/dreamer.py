@@ -22,11 +22,18 @@ from numpy.typing import NDArray
 from warpdata.bytekit.io.commit import commit_file, commit_folder
 from warpdata.bytekit.lazy import cached_property
 from warpdata.convert.aligning import LAST_ROW, AlignOptions, Hold
-from warpdata.convert.each_episode import OnError, Progress
-from warpdata.convert.exporting import Part, StepColumn, StepRows, StepWriter, source_id, write_set
-from warpdata.convert.kept_values import packed
+from warpdata.convert.exporting import (
+    OnError,
+    Part,
+    Progress,
+    StepColumn,
+    StepRows,
+    StepWriter,
+    source_id,
+    write_set,
+)
 from warpdata.convert.place import Place
-from warpdata.convert.receipt import RECEIPT_FILE, ConversionReceipt, Note, note_of
+from warpdata.convert.receipt import RECEIPT_FILE, ConversionReceipt, Note, note_of, packed
 from warpdata.convert.stepped import ChainedRows, EpisodeColumn, MemoryRows, PartRows, Parts, SteppedEpisodes
 from warpdata.convert.tables.npz import NpzFile, NpzRows, write_npz
 from warpdata.episodes.collection.episodes import Episodes

@@ -16,7 +16,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,18 +24,22 @@ from numpy.typing import NDArray
 from warpdata.bytekit.arrays import byte_view
 from warpdata.bytekit.io.commit import commit_folder
 from warpdata.convert.aligning import EXACT_NS, AlignOptions, steps_with
-from warpdata.convert.each_episode import OnError, Progress, check_on_error, export_each
 from warpdata.convert.plain_names import under_own_names
 from warpdata.convert.receipt import RECEIPT_FILE, ConversionReceipt, EpisodeNotes, How, Note, note_of
 from warpdata.episodes.collection.episodes import Episodes
+from warpdata.episodes.collection.jobs import in_order, runner_of
 from warpdata.episodes.forms.content_sums import ContentSum
 from warpdata.episodes.sources.encoded import encoded_run
-from warpdata.errors import SchemaMismatchError, WarpError
+from warpdata.errors import FormatError, SchemaMismatchError, WarpError, require_word
 from warpdata.timeline.episode import Episode
 from warpdata.timeline.meta import SignalMeta
 from warpdata.timeline.signal import Signal
 from warpdata.timeline.steps import Steps
 
+Progress = Callable[[int, int], None]
+OnError = Literal["stop", "skip"]
+Work = Callable[[int, Episode], Any]
+"""Work on the episode at a position; it must pickle."""
 _BLOCK_BYTES = 4 << 20
 _LOSSLESS = ("ffv1", "png")
 _NO_PLACE = "what was seen after the last step has no place in the target"
@@ -297,6 +301,52 @@ def source_id(episode: Episode) -> str:
     notes = episode.meta.get("import")
     stated = notes.get("id") if isinstance(notes, Mapping) else None
     return stated if isinstance(stated, str) else episode.id
+
+
+@dataclass(frozen=True)
+class EpisodeTask:
+    """Work for the episode at a position; it travels to other processes."""
+
+    episodes: Episodes
+    work: Work
+
+    def __call__(self, position: int) -> tuple[WarpError | None, Any]:
+        """The error of this episode, or the result; errors of the machine are raised."""
+        try:
+            return None, self.work(position, self.episodes[position])
+        except WarpError as error:
+            if error.code in ("out_of_space", "permission"):
+                raise
+            return error, None
+        except (ValueError, TypeError) as error:  # a name or a value that episodes cannot have
+            return FormatError(str(error), hint="Rename it, or leave it out with a mapping."), None
+
+
+def export_each(
+    episodes: Episodes,
+    work: Work,
+    *,
+    jobs: int,
+    on_error: OnError,
+    receipt: ConversionReceipt,
+    progress: Progress | None,
+) -> Iterator[tuple[int, Any]]:
+    """Positions and results in order; the error of an episode is raised, or entered into the receipt."""
+    results = in_order(runner_of(jobs), EpisodeTask(episodes, work), range(len(episodes)))
+    for done, (position, (error, result)) in enumerate(results, 1):
+        if error is None:
+            yield position, result
+        elif on_error == "stop":
+            raise error
+        else:
+            receipt.skip(episodes.ids[position], error)
+        if progress is not None:
+            progress(done, len(episodes))
+
+
+def check_on_error(on_error: str) -> None:
+    """Raise ValueError unless the word is known."""
+    require_word("on_error", on_error, ("stop", "skip"))
 
 
 WriteFile = Callable[[Episode, Path, ConversionReceipt | None], dict[str, Note]]

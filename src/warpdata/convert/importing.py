@@ -22,7 +22,7 @@ from warpdata._version import __version__
 from warpdata.bytekit.io.commit import TEMP_MARK, map_os_errors, write_file
 from warpdata.bytekit.jsontext import dump_json, parse_json_object
 from warpdata.bytekit.process.locks import FileLock
-from warpdata.convert.each_episode import EpisodeTask, OnError, Progress, check_on_error
+from warpdata.convert.exporting import EpisodeTask, OnError, Progress, check_on_error
 from warpdata.convert.plain_names import RENAMED, names_behind, under_plain_names
 from warpdata.convert.receipt import ConversionReceipt, Note, note_of
 from warpdata.episodes.collection.episodes import Episodes

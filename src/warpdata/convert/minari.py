@@ -23,15 +23,13 @@ from warpdata.bytekit.io.commit import commit_folder
 from warpdata.bytekit.jsontext import parse_json_object
 from warpdata.bytekit.lazy import cached_property
 from warpdata.convert.aligning import AlignOptions, Hold, stated_rate
-from warpdata.convert.each_episode import OnError, Progress
-from warpdata.convert.exporting import Part, StepColumn, StepRows, StepWriter, write_set
+from warpdata.convert.exporting import OnError, Part, Progress, StepColumn, StepRows, StepWriter, write_set
 from warpdata.convert.hdf5.file import Hdf5File, Hdf5Out, Hdf5Rows, writing
 from warpdata.convert.hdf5.read import json_object, whole_number
-from warpdata.convert.kept_values import packed, unpacked
 from warpdata.convert.place import Place
-from warpdata.convert.receipt import RECEIPT_FILE, ConversionReceipt, Note, called, note_of
+from warpdata.convert.receipt import RECEIPT_FILE, ConversionReceipt, Note, called, note_of, packed, unpacked
 from warpdata.convert.stepped import EpisodeColumn, Parts, PictureRows, Rows, SteppedEpisodes
-from warpdata.convert.tables.parquet import TableFile, TableRows, write_table
+from warpdata.convert.tables.parquet import ColumnFile, TableRows, write_table
 from warpdata.episodes.collection.episodes import Episodes
 from warpdata.episodes.sources.encoded import encoded_run
 from warpdata.errors import (
@@ -203,7 +201,7 @@ class MinariEpisodes(SteppedEpisodes):
     ) -> tuple[dict[str, Any], dict[str, Rows], dict[str, Any]]:
         """Metadata and columns of a table; the last row of what goes by step is padding."""
         folder = f"{self._folder}{number}"
-        table = TableFile(self._place, f"{folder}/part-0.{self._kind}", self._kind)
+        table = ColumnFile(self._place, f"{folder}/part-0.{self._kind}", self._kind)
         try:
             data = self._place.read(f"{folder}/{_METADATA}", max_bytes=1 << 24)
             about = packed(parse_json_object(data, allow_nan=True))

@@ -27,8 +27,16 @@ from warpdata.bytekit.jsontext import dump_json, parse_json
 from warpdata.bytekit.lazy import cached_property
 from warpdata.bytekit.process.forks import PerProcess, Reopens
 from warpdata.convert.aligning import AlignOptions, Hold, stated_rate
-from warpdata.convert.each_episode import OnError, Progress
-from warpdata.convert.exporting import Part, StepColumn, StepRows, StepWriter, source_id, write_set
+from warpdata.convert.exporting import (
+    OnError,
+    Part,
+    Progress,
+    StepColumn,
+    StepRows,
+    StepWriter,
+    source_id,
+    write_set,
+)
 from warpdata.convert.place import Place
 from warpdata.convert.receipt import RECEIPT_FILE, ConversionReceipt, EpisodeNotes, Note, note_of
 from warpdata.convert.stepped import EpisodeColumn, MemoryRows, Parts, Rows, SteppedEpisodes, VideoRows
@@ -276,7 +284,7 @@ class TarEpisodes(SteppedEpisodes):
         columns: dict[str, EpisodeColumn] = {}
         for field in dict.fromkeys(name for sample in samples for name in sample if name != OWN_FIELD):
             at = tuple(number for number, sample in enumerate(samples) if field in sample)
-            rows = FieldRows(self._shards, field, [samples[number][field] for number in at])
+            rows = MemberRows(self._shards, field, [samples[number][field] for number in at])
             stem = field.rpartition(".")[0]
             signal = field if not stem or (rows.kind == "bytes" and not rows.is_pictures) else stem
             signal = field if signal in columns else signal
@@ -321,14 +329,14 @@ class TarEpisodes(SteppedEpisodes):
             signal = stem if stem not in arrays and stem not in pictures else f"{stem}.{kind}"
             if len(set(numbers)) != len(numbers):
                 raise CorruptLayoutError(f"two frames of {signal!r} have one number")
-            rows = FieldRows(self._shards, f"{stem}.{kind}", [field for _, field in listed])
+            rows = MemberRows(self._shards, f"{stem}.{kind}", [field for _, field in listed])
             pictures[signal] = rows, numbers
             steps = max(steps, len(numbers)) if not counts else steps
         steps = steps or int(bool(single or pictures) and not counts)
         columns = {name: _column(rows, roles[name], None, steps) for name, rows in arrays.items()}
         columns |= {name: _column(rows, "observation", at, steps) for name, (rows, at) in pictures.items()}
         for name, field in single.items():
-            columns[name] = _column(FieldRows(self._shards, f"{name}.bin", [field]), "other", [0], steps)
+            columns[name] = _column(MemberRows(self._shards, f"{name}.bin", [field]), "other", [0], steps)
         return columns, static, steps
 
     def _static(self, field: SampleField, name: str) -> Any:
@@ -375,7 +383,7 @@ def _whole_number(text: str, name: str, path: str) -> int:
     return number
 
 
-class FieldRows(Rows):
+class MemberRows(Rows):
     """One field of many samples as rows: pictures, arrays, numbers, text or bytes."""
 
     def __init__(self, shards: Shards, name: str, fields: Sequence[SampleField]) -> None:

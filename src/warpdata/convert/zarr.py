@@ -30,11 +30,18 @@ from warpdata.bytekit.jsontext import parse_json_object
 from warpdata.bytekit.lazy import cached_property
 from warpdata.bytekit.process.forks import PerProcess, Reopens
 from warpdata.convert.aligning import AlignOptions, Hold, Times, seconds_as_times
-from warpdata.convert.each_episode import OnError, Progress
-from warpdata.convert.exporting import Part, SavedRows, StepRows, StepWriter, source_id, write_set
-from warpdata.convert.kept_values import packed, unpacked
+from warpdata.convert.exporting import (
+    OnError,
+    Part,
+    Progress,
+    SavedRows,
+    StepRows,
+    StepWriter,
+    source_id,
+    write_set,
+)
 from warpdata.convert.place import Place, check_inside
-from warpdata.convert.receipt import MAX_DOCUMENT_BYTES, RECEIPT_FILE, ConversionReceipt
+from warpdata.convert.receipt import MAX_DOCUMENT_BYTES, RECEIPT_FILE, ConversionReceipt, packed, unpacked
 from warpdata.convert.stepped import EpisodeColumn, PartRows, Parts, Rows, SteppedEpisodes
 from warpdata.convert.tables.mapping import bounds_of
 from warpdata.episodes.collection.episodes import Episodes

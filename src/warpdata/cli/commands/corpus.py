@@ -253,7 +253,7 @@ def _convert(args: argparse.Namespace, console: Console) -> Output:
 
 
 def _convert_rows(args: argparse.Namespace, bar: Any) -> int:
-    from warpdata.convert.corpora import (
+    from warpdata.convert.tables.corpora import (
         ConvertOptions,
         corpus_to_npy,
         corpus_to_safetensors,

@@ -15,7 +15,7 @@ from warpdata.bytekit.arrays import dtype_of
 from warpdata.bytekit.io.commit import commit_file, map_os_errors
 from warpdata.bytekit.io.ranges import RangeFile, RangeReader
 from warpdata.bytekit.process.forks import PerProcess, Reopens
-from warpdata.convert.kept_values import packed, unpacked
+from warpdata.convert.receipt import packed, unpacked
 from warpdata.convert.stepped import Rows
 from warpdata.errors import (
     BadMagicError,

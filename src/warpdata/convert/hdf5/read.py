@@ -17,9 +17,8 @@ from warpdata.bytekit.jsontext import parse_json, parse_json_object
 from warpdata.bytekit.lazy import cached_property
 from warpdata.convert.aligning import stated_rate
 from warpdata.convert.hdf5.file import MAGIC, Hdf5File, Hdf5Rows
-from warpdata.convert.kept_values import packed, unpacked
 from warpdata.convert.place import Place
-from warpdata.convert.receipt import MAX_DOCUMENT_BYTES
+from warpdata.convert.receipt import MAX_DOCUMENT_BYTES, packed, unpacked
 from warpdata.convert.stepped import (
     ChainedRows,
     EpisodeColumn,

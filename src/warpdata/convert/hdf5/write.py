@@ -14,12 +14,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from warpdata.convert.aligning import AlignOptions, Hold
-from warpdata.convert.each_episode import OnError, Progress
-from warpdata.convert.exporting import Part, StepColumn, StepRows, StepWriter, source_id, write_set
+from warpdata.convert.exporting import (
+    OnError,
+    Part,
+    Progress,
+    StepColumn,
+    StepRows,
+    StepWriter,
+    source_id,
+    write_set,
+)
 from warpdata.convert.hdf5.file import Hdf5Out, writing
 from warpdata.convert.hdf5.read import OWN_DOCUMENT
-from warpdata.convert.kept_values import packed, unpacked
-from warpdata.convert.receipt import ConversionReceipt, Note, called
+from warpdata.convert.receipt import ConversionReceipt, Note, called, packed, unpacked
 from warpdata.episodes.collection.episodes import Episodes
 from warpdata.errors import CorruptLayoutError, require_word
 

@@ -80,7 +80,7 @@ class Documents:
                 raise self._damaged(f"the feature {name!r} would lead out of its folder")
         self.features: dict[str, dict[str, Any]] = features
         self.fps: Any = self.info.get("fps")
-        if stated_rate(self.fps) is None or self.fps >= 1e6:
+        if (stated_rate(self.fps) or 1e6) >= 1e6:
             raise self._damaged(f"invalid fps in info.json: {self.fps!r}")
         self.chunks_size = self.info.get("chunks_size", 1000)
         if type(self.chunks_size) is not int or self.chunks_size < 1:

@@ -23,9 +23,7 @@ from warpdata.convert.aligning import (
     stated_rate,
     steps_with,
 )
-from warpdata.convert.each_episode import OnError, Progress
-from warpdata.convert.exporting import Part, StepColumn, StepRows, StepWriter, write_set
-from warpdata.convert.kept_values import packed
+from warpdata.convert.exporting import OnError, Part, Progress, StepColumn, StepRows, StepWriter, write_set
 from warpdata.convert.lerobot import tables
 from warpdata.convert.lerobot.cameras import (
     EncodedFrames,
@@ -39,7 +37,7 @@ from warpdata.convert.lerobot.features import Feature, features_of
 from warpdata.convert.lerobot.read import FORMAT, TASK
 from warpdata.convert.lerobot.statistics import QUANTILES, FrameCounts, SetStatistics, row_statistics
 from warpdata.convert.place import check_inside
-from warpdata.convert.receipt import ConversionReceipt, EpisodeNotes, Note
+from warpdata.convert.receipt import ConversionReceipt, EpisodeNotes, Note, packed
 from warpdata.episodes.collection.episodes import Episodes
 from warpdata.episodes.forms.directory_copy import RawCamera, encode_cameras
 from warpdata.errors import ConflictError, SchemaMismatchError, WarpError, require_word

@@ -76,10 +76,10 @@ class ParquetEpisodes(SteppedEpisodes):
         self._names = names
 
     @cached_property
-    def _tables(self) -> list[TableFile]:
-        return [TableFile(self._place, name, "parquet") for name in self._names]
+    def _tables(self) -> list[ColumnFile]:
+        return [ColumnFile(self._place, name, "parquet") for name in self._names]
 
-    def _episode_column(self, table: TableFile) -> str | None:
+    def _episode_column(self, table: ColumnFile) -> str | None:
         column = self._mapping.episodes
         if column is not None and column not in table.leaves:
             fact = f"there is no column {column!r}; there are {', '.join(table.leaves)}."
@@ -87,9 +87,9 @@ class ParquetEpisodes(SteppedEpisodes):
         return column or next((name for name in _EPISODE_COLUMNS if name in table.leaves), None)
 
     @cached_property
-    def _spans(self) -> list[tuple[TableFile, str, int, int]]:
+    def _spans(self) -> list[tuple[ColumnFile, str, int, int]]:
         """Of every episode its table, its id and its rows."""
-        spans: dict[str, tuple[TableFile, str, int, int]] = {}
+        spans: dict[str, tuple[ColumnFile, str, int, int]] = {}
         for table, file in zip(self._tables, self._names, strict=True):
             stem, count = PurePosixPath(file or self._place.name).stem, table.count
             column = self._episode_column(table)
@@ -131,7 +131,7 @@ class ParquetEpisodes(SteppedEpisodes):
         return self._mapping.parts(name, rows, static, self._fps, f"{table.name}#{name}")
 
 
-class TableFile(Reopens):
+class ColumnFile(Reopens):
     """One Parquet or Arrow file: its columns, and the groups of rows that are read at a time."""
 
     def __init__(self, place: Place, file: str, format_name: str) -> None:
@@ -205,7 +205,7 @@ class TableRows(Rows):
 
     def __init__(
         self,
-        table: TableFile,
+        table: ColumnFile,
         path: str,
         count: int | None = None,
         shape: tuple[int, ...] | None = None,
