@@ -13,11 +13,11 @@ from typing import Any
 import av
 import numpy as np
 import pytest
-from warpdata.convert.lerobot.writing import CODEC
 
 import warpdata as wd
 from tests.sweeps import SOAK
 from warpdata.bytekit.process.system import kept_scheduling
+from warpdata.convert.lerobot.write import CODEC
 from warpdata.errors import FormatError
 from warpdata.formats.episodedir import arrow
 from warpdata.formats.episodedir.images import FrameShape

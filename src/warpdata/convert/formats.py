@@ -12,6 +12,7 @@ from __future__ import annotations
 import importlib
 import inspect
 from collections.abc import Mapping
+from pathlib import PurePosixPath
 from types import ModuleType
 from typing import Any
 
@@ -21,8 +22,8 @@ from warpdata.errors import BadMagicError, StoreError, WarpError, nearest
 
 __all__ = [
     "FORMATS",
-    "check_no_sets_inside",
     "check_options",
+    "detect_format",
     "format_module",
     "format_of",
     "known_format",
@@ -31,8 +32,12 @@ __all__ = [
 
 _DETECTED = ("lerobot", "minari", "hdf5", "rosbag2", "mcap", "zarr", "rlds", "dreamer", "webdataset")
 """Formats that are detected, in this order; npz and parquet match too much."""
+_LOOSE = ("hdf5", "rosbag2", "mcap", "dreamer", "webdataset")
+"""Formats of loose files, which a folder may hold beside other sets."""
+_BAGS = ("rosbag2", "mcap")
+"""Formats that read the folders of a folder as well."""
 _MAX_LISTED = 32
-"""Names of a folder that are searched for sets."""
+"""Folders inside a folder that are searched for sets."""
 
 
 def format_module(name: str) -> ModuleType:
@@ -54,25 +59,33 @@ def format_of(place: Place) -> str | None:
 
 
 def known_format(place: Place) -> str:
-    """The format of a place; an error if no format matches."""
-    name = format_of(place)
+    """The format of a place; an error if no format matches, or if it is a folder of several sets."""
+    name = detect_format(place)
     if name is None:
-        check_no_sets_inside(place)
         raise BadMagicError(
             "no known format", path=place.name, hint=f"Name the format: one of {', '.join(FORMATS)}."
         )
     return name
 
 
-def check_no_sets_inside(place: Place) -> None:
-    """Raise if a folder of this machine is not a set but holds sets."""
-    if place.path is None or not place.path.is_dir():
-        return
-    formats = {name: format_of(Place.of(place.path / name)) for name in place.children()[:_MAX_LISTED]}
-    sets = [f"{place.path / name} ({kind})" for name, kind in formats.items() if kind is not None]
+def detect_format(place: Place) -> str | None:
+    """The format of a place, or None; a folder of this machine that holds several sets is refused."""
+    name = format_of(place)
+    if place.path is None or not place.path.is_dir() or (name is not None and name not in _LOOSE):
+        return name
+    children = place.children()
+    folders = [child for child in children if (place.path / child).is_dir()][:_MAX_LISTED]
+    by_suffix = {PurePosixPath(child).suffix: child for child in children if child not in folders}
+    sets = []
+    for child in sorted([*folders, *by_suffix.values()]):
+        kind = format_of(Place.of(place.path / child))
+        belongs = kind == name and (child not in folders or name in _BAGS)
+        if kind is not None and not belongs and not (name in _BAGS and kind in _BAGS):
+            sets.append(f"{place.path / child} ({kind})")
     if sets:
         listed = ", ".join(sets[:3]) + (", …" if len(sets) > 3 else "")
         raise BadMagicError("a folder of sets, not a set", path=place.name, hint=f"Name one: {listed}.")
+    return name
 
 
 def other_format(error: WarpError, name: str, place: Place) -> WarpError:
