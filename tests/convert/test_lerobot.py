@@ -41,11 +41,11 @@ from warpdata.errors import (
     BlobNotFoundError,
     ConflictError,
     CorruptLayoutError,
+    FormatError,
     LimitExceededError,
     NoStepsError,
     OutOfSpaceError,
     SchemaMismatchError,
-    UnsupportedDtypeError,
     UnsupportedVersionError,
     WarpError,
 )
@@ -545,168 +545,90 @@ DATA = "data/chunk-000/file-000.parquet"
 EPISODES = "meta/episodes/chunk-000/file-000.parquet"
 TASKS = "meta/tasks.parquet"
 TOP = "videos/observation.images.top"
-FORGED: dict[str, tuple[str, str, Callable[[list[Any]], Any] | None, type[WarpError], str]] = {
-    "no column": (DATA, "action", None, CorruptLayoutError, "no column 'action'"),
-    "no times": (DATA, "timestamp", None, CorruptLayoutError, "no column 'timestamp'"),
+Change = Callable[[list[Any]], Any] | None
+FORGED: dict[str, tuple[str, str, Change, str]] = {
+    "no column": (DATA, "action", None, "no column 'action'"),
+    "no times": (DATA, "timestamp", None, "no column 'timestamp'"),
     "no number as time": (
         DATA,
         "timestamp",
         lambda was: [np.nan, *was[1:]],
-        CorruptLayoutError,
         "timestamp of a step out of range",
     ),
     "text as time": (
         DATA,
         "timestamp",
         lambda was: ["x"] * len(was),
-        CorruptLayoutError,
         "'timestamp' is not one number in each row",
     ),
     "two times": (
         DATA,
         "timestamp",
-        lambda was: pa.array([[1.0, 2.0]] * len(was), pa.list_(pa.float64(), 2)),
-        CorruptLayoutError,
+        lambda was: pairs(len(was)),
         "'timestamp' is not one number in each row",
     ),
-    "time beyond all clocks": (
+    "far time": (
         DATA,
         "timestamp",
         lambda was: [*was[:6], 1e300, *was[7:]],
-        CorruptLayoutError,
         "timestamp of a step out of range",
     ),
-    "time that falls": (
-        DATA,
-        "timestamp",
-        lambda was: [was[1], was[0], *was[2:]],
-        CorruptLayoutError,
-        "timestamps of the steps do not increase",
-    ),
-    "rows of another episode": (
-        DATA,
-        "episode_index",
-        lambda was: [1, *was[1:]],
-        CorruptLayoutError,
-        r"not those of episode 0 \(episode_index\)",
-    ),
-    "frames out of order": (
-        DATA,
-        "frame_index",
-        lambda was: [1, 0, *was[2:]],
-        CorruptLayoutError,
-        r"not those of episode 0 \(frame_index\)",
-    ),
-    "missing row": (
-        DATA,
-        "action",
-        lambda was: [None, *was[1:]],
-        CorruptLayoutError,
-        "'action' has missing values",
-    ),
-    "missing number": (
-        DATA,
-        "action",
-        lambda was: [[None, 1.0], *was[1:]],
-        CorruptLayoutError,
-        "'action' has missing values",
-    ),
-    "missing scalar": (
-        DATA,
-        "next.reward",
-        lambda was: [None, *was[1:]],
-        CorruptLayoutError,
-        "'next.reward' has missing values",
-    ),
-    "numbers of another row": (
-        DATA,
-        "action",
-        lambda was: [[1.0, 2.0, 3.0], [4.0], *was[2:]],
-        CorruptLayoutError,
-        "'action' has rows of different lengths",
-    ),
+    "time that falls": (DATA, "timestamp", lambda was: [was[1], was[0], *was[2:]], "steps do not increase"),
+    "other episode": (DATA, "episode_index", lambda was: [1, *was[1:]], r"of episode 0 \(episode_index\)"),
+    "other order": (DATA, "frame_index", lambda was: [1, 0, *was[2:]], r"of episode 0 \(frame_index\)"),
+    "missing row": (DATA, "action", lambda was: [None, *was[1:]], "'action' has missing values"),
+    "missing number": (DATA, "action", lambda was: [[None, 1.0], *was[1:]], "'action' has missing values"),
+    "missing scalar": (DATA, "next.reward", lambda was: [None, *was[1:]], "'next.reward' has missing values"),
+    "numbers of another row": (DATA, "action", lambda was: [[1.0] * 3, [4.0], *was[2:]], "different lengths"),
     "too few numbers": (
         DATA,
         "action",
         lambda was: [[1.0]] * len(was),
-        CorruptLayoutError,
-        r"'action' has 7 numbers in 7 rows of shape \[2\]",
+        r"7 numbers in 7 rows of shape \[2\]",
     ),
-    "decimals": (
-        DATA,
-        "next.reward",
-        lambda was: pa.array([1] * len(was), pa.decimal128(5)),
-        UnsupportedDtypeError,
-        "'next.reward' holds decimal128",
-    ),
-    "episode is missing": (
-        EPISODES,
-        "episode_index",
-        lambda was: [0, 2],
-        CorruptLayoutError,
-        "episode 1 is missing: row 1 is episode 2",
-    ),
-    "frames and rows differ": (
+    "decimals": (DATA, "next.reward", lambda was: decimals(len(was)), "'next.reward' holds decimal128"),
+    "episode is missing": (EPISODES, "episode_index", lambda was: [0, 2], "row 1 is episode 2"),
+    "more frames": (
         EPISODES,
         "dataset_to_index",
         lambda was: [was[0] + 1, was[1]],
-        CorruptLayoutError,
-        "episode 0 has 7 frames in rows 0 to 8",
+        "has 7 frames in rows 0 to 8",
     ),
-    "rows that are not there": (
-        EPISODES,
-        "dataset_from_index",
-        lambda was: [0, 7 + 1],
-        CorruptLayoutError,
-        "episode 1 has 8 frames in rows 8",
-    ),
-    "more frames than can be": (
+    "rows elsewhere": (EPISODES, "dataset_from_index", lambda was: [0, 7 + 1], "has 8 frames in rows 8"),
+    "too many frames": (
         EPISODES,
         "length",
         lambda was: [1 << 41, was[1]],
-        LimitExceededError,
         "episode 0 has 2199023255552 frames",
     ),
-    "no place of the video": (
-        EPISODES,
-        f"{TOP}/chunk_index",
-        lambda was: [None, 0],
-        CorruptLayoutError,
-        "episode 0 has no valid videos/",
-    ),
-    "no start of the video": (
-        EPISODES,
-        f"{TOP}/from_timestamp",
-        None,
-        CorruptLayoutError,
-        "episode 0 has no valid videos/",
-    ),
+    "no place of the video": (EPISODES, f"{TOP}/chunk_index", lambda was: [None, 0], "has no valid videos/"),
+    "no start of the video": (EPISODES, f"{TOP}/from_timestamp", None, "has no valid videos/"),
     "no number as start": (
         EPISODES,
         f"{TOP}/from_timestamp",
         lambda was: [np.nan, was[1]],
-        CorruptLayoutError,
-        "has no frame for step 0",
+        "no frame for step 0",
     ),
     "task without text": (
         TASKS,
         "task_index",
         lambda was: ["0", "1"],
-        CorruptLayoutError,
         "a task without its number or its text",
     ),
 }
 
 
-@pytest.mark.parametrize(("file", "name", "made", "error", "says"), FORGED.values(), ids=FORGED)
+def pairs(count: int) -> Any:
+    return pa.array([[1.0, 2.0]] * count, pa.list_(pa.float64(), 2))
+
+
+def decimals(count: int) -> Any:
+    return pa.array([1] * count, pa.decimal128(5))
+
+
+@pytest.mark.parametrize(("file", "name", "made", "says"), FORGED.values(), ids=FORGED)
 def test_tables_that_are_forged_are_told(
-    file: str,
-    name: str,
-    made: Callable[[list[Any]], Any] | None,
-    error: type[WarpError],
-    says: str,
-    sound: Path,
-    tmp_path: Path,
+    file: str, name: str, made: Change, says: str, sound: Path, tmp_path: Path
 ) -> None:
     source = copied(sound, tmp_path / "set")
     put(source / file, name, made)
@@ -715,7 +637,7 @@ def test_tables_that_are_forged_are_told(
         change_json(
             source / "meta/info.json", features={key: each for key, each in features.items() if key != name}
         )
-    with pytest.raises(error, match=says) as told:
+    with pytest.raises(FormatError, match=says) as told:
         everything(source)
     assert str(source) in str(told.value)
 
