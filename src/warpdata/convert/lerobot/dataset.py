@@ -310,12 +310,13 @@ class LoadedEpisode:
         if key == "task_index":
             return np.array([self._meta.task_number(text) for text in self.tasks], np.int64)
         rows = np.arange(self.length)
-        return {
+        counted: dict[str, NDArray[Any]] = {
             "timestamp": (rows / self._meta.fps).astype(np.float32),
             "frame_index": rows,
             "episode_index": np.full(self.length, self._number),
             "index": rows + int(self._meta.starts[self._number]),
-        }[key]
+        }
+        return counted[key]
 
     def frames(self, key: str, rows: NDArray[np.int64]) -> NDArray[Any]:
         """Decoded frames of a camera at these steps."""
