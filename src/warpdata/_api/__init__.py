@@ -192,10 +192,9 @@ def foreign_episodes(
 ) -> Episodes | None:
     """The episodes of a foreign set; of one whose format is not named, None where no format knows it."""
     from warpdata.convert.formats import (
-        check_no_sets_inside,
         check_options,
+        detect_format,
         format_module,
-        format_of,
         other_format,
     )
     from warpdata.errors import FormatError, StoreError
@@ -205,9 +204,8 @@ def foreign_episodes(
     if name is None and isinstance(folder, str | os.PathLike) and not os.path.exists(folder):
         return None
     place = place_at(base)
-    found = name or format_of(place)
+    found = name or detect_format(place)
     if found is None:
-        check_no_sets_inside(place)
         return None
     module = format_module(found)
     if not hasattr(module, "read"):

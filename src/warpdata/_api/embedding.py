@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from warpdata.catalog.dataset import Dataset
-    from warpdata.convert.importing import Progress as Counted
+    from warpdata.convert.exporting import Progress as Counted
     from warpdata.episodes.collection.episodes import Episodes
     from warpdata.search.moments.embedders import Embedder
     from warpdata.search.moments.embedding import EmbedJob, EmbedReport, IndexChoice, Per

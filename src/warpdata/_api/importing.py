@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from warpdata.catalog.build.builder import DatasetBuilder
-    from warpdata.convert.importing import OnError
-    from warpdata.convert.importing import Progress as Counted
+    from warpdata.convert.exporting import OnError
+    from warpdata.convert.exporting import Progress as Counted
     from warpdata.convert.receipt import ConversionReceipt
     from warpdata.episodes.collection.episodes import Episodes
     from warpdata.formats.episodedir.images import VideoOptions

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, Literal
@@ -14,20 +14,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from warpdata.convert.aligning import AlignOptions, Hold
-from warpdata.convert.each_episode import OnError, Progress
 from warpdata.convert.exporting import (
+    OnError,
     Part,
+    Progress,
     StepColumn,
     StepRows,
     StepWriter,
     source_id,
-    without_last,
     write_set,
 )
 from warpdata.convert.hdf5.file import Hdf5Out, writing
-from warpdata.convert.hdf5.layouts import OWN_DOCUMENT
-from warpdata.convert.kept_values import packed, unpacked
-from warpdata.convert.receipt import ConversionReceipt, Note, called
+from warpdata.convert.hdf5.read import OWN_DOCUMENT
+from warpdata.convert.receipt import ConversionReceipt, Note, called, packed, unpacked
 from warpdata.episodes.collection.episodes import Episodes
 from warpdata.errors import CorruptLayoutError, require_word
 
@@ -55,10 +54,10 @@ def write(
 ) -> ConversionReceipt:
     """Write episodes as one robomimic file, which appears whole or not at all.
 
-    `next_obs` writes what followed each observation too (by default where it is known); `env_args` are the arguments
-    of the environment where the episodes bring none. Images are compressed with gzip, a frame per chunk. Steps are
-    those of the episode, or a grid of `rate` per second, or the records of the signal `clock`, aligned by `align`.
-    Their times are kept in the file. `jobs` processes read and compress episodes.
+    `next_obs` writes what followed each observation too (by default if it is known); `env_args` are the arguments of
+    the environment if the episodes bring none. Images are compressed with gzip, a frame per chunk. Steps are those of
+    the episode, or a grid of `rate` per second, or the records of the signal `clock`, aligned by `align`. Their times
+    are kept in the file. `jobs` processes read and compress episodes.
     """
     require_word("compression", compression, ("gzip", "none"))
     writer, options = RobomimicWriter(next_obs, env_args, compression), AlignOptions(rate, clock, align)
@@ -83,7 +82,7 @@ class RobomimicWriter(StepWriter):
         return writing(target)
 
     def choose(self, rows: StepRows, episodes: Episodes) -> None:
-        """Demos keep their names where all have robomimic's; others are numbered."""
+        """Demos keep their names if all have robomimic's; others are numbered."""
         ids = [source_id(episode) for episode in episodes]
         self._keeps_names = all(map(_DEMO.fullmatch, ids)) and len(set(ids)) == len(ids)
         super().choose(rows, episodes)
@@ -93,49 +92,32 @@ class RobomimicWriter(StepWriter):
         kept = rows.episode.meta.get("hdf5")
         kept = kept if isinstance(kept, Mapping) and kept.get("layout") in _OWN_LAYOUTS else {}
         next_obs = self._next_obs if self._next_obs is not None else bool(kept.get("next_obs", not kept))
-        path = scratch / "part.hdf5"
+        path, notes = scratch / "part.hdf5", {}
+        has_one_action = len(rows.names("action")) == 1
         with writing(path, durable=False) as out:
             out.group(_PART)
-            notes = self._write_signals(out, rows, is_own=bool(kept), next_obs=next_obs)
+            for name, column in rows.columns.items():
+                there = name if kept else _array_of(name, column, has_one_action)
+                is_seen = there.startswith("obs/")
+                if column.has_more and is_seen and next_obs:
+                    self._stream(out, f"next_{there}", column, 1, len(rows) + 1)
+                stop = len(rows) if is_seen or column.meta.role == "action" else column.count
+                self._stream(out, there, column, 0, stop)
+                notes[name] = called(column.note(has_final=next_obs or not is_seen), name, there)
             if not kept:
                 self._complete(out, rows, notes)
             self._write_attributes(out, rows, kept)
         return Part(len(rows), notes, (path, source_id(rows.episode)))
 
-    def _write_signals(
-        self, out: Hdf5Out, rows: StepRows, *, is_own: bool, next_obs: bool
-    ) -> dict[str, Note]:
-        notes: dict[str, Note] = {}
-        steps, has_one_action = len(rows), len(rows.names("action")) == 1
-        for name, column in rows.columns.items():
-            there = name if is_own else _path(name, column, has_one_action)
-            note = column.note()
-            if column.has_more and there.startswith("obs/") and next_obs:
-                self._stream(out, f"next_{there}", column, 1, steps + 1)
-            elif column.has_more and there.startswith("obs/"):
-                note = without_last(note)
-            is_cut = column.meta.role == "action" or there.startswith("obs/")
-            self._stream(out, there, column, 0, steps if is_cut else column.count)
-            notes[name] = called(note, name, there)
-        return notes
-
     def _stream(self, out: Hdf5Out, name: str, column: StepColumn, start: int, stop: int) -> None:
-        meta = column.meta
-        is_image = meta.kind == "image" and self._compression != "none"
-        out.stream(
-            f"{_PART}/{name}",
-            (stop - start, *meta.shape),
-            meta.dtype,
-            column.blocks(start, stop),
-            compression="gzip" if is_image else None,
-            chunks=(1, *meta.shape) if is_image else None,
-            is_text=meta.kind == "text",
-            is_bytes=meta.kind == "bytes",
-        )
+        meta, blocks = column.meta, column.blocks(start, stop)
+        is_compressed = meta.kind == "image" and self._compression != "none"
+        shape = (stop - start, *meta.shape)
+        out.stream(f"{_PART}/{name}", shape, meta.dtype, blocks, kind=meta.kind, is_compressed=is_compressed)
 
     def _complete(self, out: Hdf5Out, rows: StepRows, notes: dict[str, Note]) -> None:
         """Write what robomimic needs and the episode does not have."""
-        actions = [rows.columns[name] for name in rows.names("action")]
+        actions, count = [rows.columns[name] for name in rows.names("action")], len(rows)
         if len(actions) != 1:
             if not actions or any(len(column.meta.shape) > 1 for column in actions):
                 raise CorruptLayoutError(
@@ -144,12 +126,19 @@ class RobomimicWriter(StepWriter):
                 )
             width = sum(int(np.prod(column.meta.shape)) for column in actions)
             dtype = np.result_type(*(column.meta.dtype for column in actions))
-            out.stream(f"{_PART}/actions", (len(rows), width), dtype, _joined(actions, len(rows)))
+
+            def joined() -> Iterator[NDArray[Any]]:
+                for start in range(0, count, _BLOCK_ROWS):
+                    stop = min(start + _BLOCK_ROWS, count)
+                    blocks = [column.rows(start, stop).reshape(stop - start, -1) for column in actions]
+                    yield np.concatenate(blocks, axis=1)
+
+            out.stream(f"{_PART}/actions", (count, width), dtype, joined())
         if not rows.names("reward"):
-            out.array(f"{_PART}/rewards", np.zeros(len(rows), np.float64))
+            out.array(f"{_PART}/rewards", np.zeros(count, np.float64))
             notes["rewards"] = Note("kept", 0, why="missing in the source: zeros, which robomimic needs")
         if not rows.names("terminated"):
-            dones = np.zeros(len(rows), np.int64)
+            dones = np.zeros(count, np.int64)
             dones[-1:] = 1
             out.array(f"{_PART}/dones", dones)
             why = "missing in the source: 1 at the last step, which robomimic needs"
@@ -161,7 +150,7 @@ class RobomimicWriter(StepWriter):
         for path, attributes in kept.get("attributes", {}).items():
             for name, value in attributes.items():
                 out.attribute(f"{_PART}/{path}".rstrip("/"), name, value)
-        out.attribute(_PART, "num_samples", packed(np.int64(len(rows))))
+        out.attribute(_PART, "num_samples", np.int64(len(rows)))
         static = dict(rows.episode.static)
         if not kept and static:
             language = {"lang": static["task"]} if isinstance(static.get("task"), str) else {}
@@ -184,7 +173,7 @@ class RobomimicWriter(StepWriter):
         self.out.group("data")
         for name, value in attributes.get("", {}).items():
             self.out.attribute("/", name, value)
-        for name, value in self._data_attributes(attributes, episodes, receipt).items():
+        for name, value in self._data_attributes(attributes.get("data"), episodes, receipt).items():
             self.out.attribute("data", name, value)
         is_whole = self._keeps_names and episodes.is_whole
         for path, value in arrays.items():
@@ -193,36 +182,37 @@ class RobomimicWriter(StepWriter):
                 array = np.array([each for each in array if each.decode() in self._names], array.dtype)
             self.out.array(path, array)
         if not any(path.startswith("mask/") for path in arrays):
-            self._write_masks(episodes)
+            splits = [episode.static.get("split") for episode in episodes]
+            for split in dict.fromkeys(each for each in splits if isinstance(each, str) and each):
+                members = [
+                    name.encode() for name, own in zip(self._names, splits, strict=True) if own == split
+                ]
+                self.out.array(f"mask/{split.replace('/', '_')}", np.array(members))
         self.out.array(OWN_DOCUMENT, receipt.document().decode())
 
     def _data_attributes(
-        self, attributes: Mapping[str, Any], episodes: Episodes, receipt: ConversionReceipt
+        self, attributes: Mapping[str, Any] | None, episodes: Episodes, receipt: ConversionReceipt
     ) -> dict[str, Any]:
         """The attributes of /data: those of the source, with the counts of this file."""
-        made: dict[str, Any] = dict(attributes.get("data", {"total": None, "env_args": None}))
+        made = dict(attributes if attributes is not None else {"total": None, "env_args": None})
         if self._env_args is not None:
             is_text = isinstance(self._env_args, str)
             made["env_args"] = self._env_args if is_text else json.dumps(self._env_args, indent=4)
             receipt.supplied["env_args"] = made["env_args"]
         elif "env_args" in made and made["env_args"] is None:
-            made["env_args"] = _plain_env(episodes, receipt)
+            static: Mapping[str, Any] = episodes[0].static if len(episodes) else {}
+            notes = receipt.episode_notes.values()
+            rates = {None if note.get("assumed") else note.get("fps") for note in notes}
+            fps = rates.pop() if len(rates) == 1 else None
+            kwargs = {} if fps is None else {"control_freq": fps}
+            env = {"env_name": str(static.get("env_id", "unknown")), "type": 2, "env_kwargs": kwargs}
+            made["env_args"] = json.dumps(env, indent=4)
             receipt.notes.append("env_args: not in the source; the name of the environment and the rate only")
         counts = {"total": self._total, "num_demos": len(self._names)}
-        return made | {name: packed(np.int64(count)) for name, count in counts.items() if name in made}
-
-    def _write_masks(self, episodes: Episodes) -> None:
-        """A filter key for each split that the episodes name."""
-        by_split: dict[str, list[bytes]] = {}
-        for name, episode in zip(self._names, episodes, strict=True):
-            split = episode.static.get("split")
-            if isinstance(split, str) and split:
-                by_split.setdefault(split, []).append(name.encode())
-        for split, members in by_split.items():
-            self.out.array(f"mask/{split.replace('/', '_')}", np.array(members))
+        return made | {name: np.int64(count) for name, count in counts.items() if name in made}
 
 
-def _path(name: str, column: StepColumn, has_one_action: bool) -> str:
+def _array_of(name: str, column: StepColumn, has_one_action: bool) -> str:
     """The array of a signal of another format."""
     role = column.meta.role
     if role == "action":
@@ -230,19 +220,3 @@ def _path(name: str, column: StepColumn, has_one_action: bool) -> str:
     if role == "observation":
         return f"obs/{_PREFIX.sub('', name)}"
     return _NAMES.get(role, name)
-
-
-def _joined(columns: Sequence[StepColumn], steps: int) -> Iterator[NDArray[Any]]:
-    for start in range(0, steps, _BLOCK_ROWS):
-        stop = min(start + _BLOCK_ROWS, steps)
-        yield np.concatenate([each.rows(start, stop).reshape(stop - start, -1) for each in columns], axis=1)
-
-
-def _plain_env(episodes: Episodes, receipt: ConversionReceipt) -> str:
-    """The name of the environment and the rate of the steps, as robomimic keeps them."""
-    static: Mapping[str, Any] = episodes[0].static if len(episodes) else {}
-    rates = {None if note.get("assumed") else note.get("fps") for note in receipt.episode_notes.values()}
-    fps = rates.pop() if len(rates) == 1 else None
-    kwargs = {} if fps is None else {"control_freq": fps}
-    name = str(static.get("env_id", "unknown"))
-    return json.dumps({"env_name": name, "type": 2, "env_kwargs": kwargs}, indent=4)
