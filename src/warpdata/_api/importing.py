@@ -119,7 +119,7 @@ def _import_stored(
     from functools import partial
 
     from warpdata.catalog.build.builder import DatasetBuilder
-    from warpdata.catalog.build.stored import store_episode
+    from warpdata.catalog.build.episodes import store_episode
     from warpdata.convert.importing import StoredTarget, store_episodes
 
     with DatasetBuilder(target, catalog=catalog) as builder:

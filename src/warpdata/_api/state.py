@@ -53,7 +53,7 @@ def _episodes_of_address(address: dict[str, Any] | None) -> Episodes:
     import json
     import operator
 
-    from warpdata.catalog.dataset import reopened_episodes
+    from warpdata.catalog.dataset import reopen_episodes
     from warpdata.episodes.collection.episodes import Episodes
     from warpdata.episodes.collection.shard_folder import ShardFolderSource
     from warpdata.errors import DatasetError
@@ -71,5 +71,5 @@ def _episodes_of_address(address: dict[str, Any] | None) -> Episodes:
     elif address["kind"] == "shards":
         whole = Episodes(ShardFolderSource(folder_at(address["address"]), address["names"]))
     else:
-        whole = Episodes(reopened_episodes(json.dumps(address["recipe"]), address["artifact"]))
+        whole = Episodes(reopen_episodes(json.dumps(address["recipe"]), address["artifact"]))
     return whole if address["rows"] is None else whole[address["rows"]]

@@ -243,7 +243,7 @@ def _verified_lines(report: dict[str, Any]) -> list[str]:
 
 def _verify_targets(address: str, args: cli.Namespace) -> list[tuple[str, str | None]]:
     """Addresses with their catalogs; a folder stands for everything of ours in it."""
-    from warpdata.catalog.manage.history import list_datasets
+    from warpdata.catalog.manage.versions import list_datasets
     from warpdata.catalog.read.filekinds import is_catalog, things_in
 
     targets: list[tuple[str, str | None]] = []

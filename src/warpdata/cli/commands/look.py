@@ -182,7 +182,7 @@ def run_episodes(args: cli.Namespace, _: Console) -> Output:
 
 def _episode_rows(episodes: Episodes) -> list[dict[str, Any]]:
     """From the table of a published version if it has all columns; else every episode is opened."""
-    from warpdata.catalog.read.artifact_contents import PublishedSource
+    from warpdata.catalog.read.episodes import PublishedSource
 
     source = episodes.source
     if not (
