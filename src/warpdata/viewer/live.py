@@ -6,7 +6,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-from warpdata.episodes.salvage.unfinished import is_recorded, open_recording, read_status
+from warpdata.episodes.salvage.unfinished import is_recorded, read_status, unfinished_at
 from warpdata.errors import WarpError
 from warpdata.formats.episodedir.layout import RECORDING_FOLDER
 from warpdata.viewer.health import Health
@@ -28,16 +28,14 @@ def live_state(shown: Shown, health: Health) -> dict[str, Any]:
 
 def recording_state(folder: Path) -> dict[str, Any]:
     """One unfinished recording; what is not known by now is left out."""
-    work = folder / RECORDING_FOLDER
-    state: dict[str, Any] = {"id": folder.name, "is_live": is_recorded(work)}
     try:
-        found = open_recording(work)
+        recording = unfinished_at(folder)
     except (WarpError, OSError):  # it ended just now, or is damaged: salvage reports it
-        return state
-    status = read_status(work)
+        return {"id": folder.name, "is_live": is_recorded(folder / RECORDING_FOLDER)}
+    status = read_status(folder / RECORDING_FOLDER)
     names = ("dropped", "blocked", "blocked_ns")
     totals = {} if status is None else {name: status.total(name) for name in names}
     return {
-        **state, "records": found.counts(), "backlog": found.backlog(), **totals,
-        "lost": len(found.unreadable), "owner": found.owner.get("pid"),
+        "id": folder.name, "is_live": recording.is_live, "records": recording.records, "backlog": recording.backlog,
+        **totals, "lost": recording.unreadable, "owner": recording.owner.get("pid"),
     }  # fmt: skip

@@ -94,7 +94,8 @@ class StepField:
 
     def to_json(self) -> dict[str, Any]:
         """The channel as its caller described it, in plain values."""
-        dtype, room = self.encoding or str(self.tensor.dtype), {"shape": list(self.tensor.shape)}
+        dtype = self.encoding or str(self.tensor.dtype)
+        room: dict[str, Any] = {"shape": list(self.tensor.shape)}
         if self.encoding is not None:
             room = {"max_bytes": self.tensor.shape[0] - TEXT_SIZE_BYTES}
         entry = {**self.about, "id": self.id, "lane": self.lane, "dtype": dtype, **room}
