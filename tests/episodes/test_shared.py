@@ -136,6 +136,17 @@ def test_a_name_that_another_process_records_is_refused_at_its_first_record(tmp_
     assert sorted(wd.open(tmp_path / "root")[0].signals) == ["x", "y"]
 
 
+def test_the_environment_names_the_episode(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WARP_EPISODE", "from-the-shell")
+    with wd.record(tmp_path / "root") as first, wd.record(tmp_path / "root") as second:
+        first.append("x", 1.0)
+        second.append("y", 2.0)
+    with wd.record(tmp_path / "root", episode="another") as third:
+        third.append("x", 3.0)
+    assert [set(episode.signals) for episode in wd.open(tmp_path / "root")] == [{"x", "y"}, {"x"}]
+    assert wd.open(tmp_path / "root")[0].meta["episode"] == "from-the-shell"
+
+
 def test_processes_with_different_clocks_are_refused(tmp_path: Path) -> None:
     with wd.record(tmp_path / "root", episode="e") as rec:
         with pytest.raises(ConflictError, match="expected 'monotonic', got 'wall'"):

@@ -17,11 +17,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from warpdata._api import dataset
+from warpdata._api.recording import record
 from warpdata.catalog.dataset import Dataset
 from warpdata.cli.console import Console
 from warpdata.cli.main import main as warp_main
 from warpdata.episodes.demo_arm import demo_records
-from warpdata.episodes.record.recorder import record
 from warpdata.loading.windows.field import Field
 from warpdata.loading.windows.loader import Loader
 from warpdata.loading.windows.windows import Windows

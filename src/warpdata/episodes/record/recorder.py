@@ -10,7 +10,7 @@ from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self, get_args
+from typing import TYPE_CHECKING, Any, Self, TypedDict, get_args
 
 import numpy as np
 
@@ -56,6 +56,21 @@ if TYPE_CHECKING:
 SHARD_SUFFIX = ".wshard"
 _STRANGE = re.compile(r"[^A-Za-z0-9_.-]")
 _WRITER = "warpdata.DiskEpisodeWriter"
+
+
+class RecorderKeywords(TypedDict, total=False):
+    """Options of a recorder."""
+
+    static: Mapping[str, Any] | None
+    clock: Clock
+    step_clock: str | None
+    outcome: Outcome
+    video: VideoOptions | None
+    durability: str
+    compression: CompressionChoice
+    compat: str
+    overwrite: bool
+    episode: str | None
 
 
 class Recorder(Recording):
@@ -330,10 +345,6 @@ class Recorder(Recording):
             # A name for which a compression was chosen: which signals there are is known only now.
             hint = f"Everything recorded is kept: run `warp salvage {self.target}`."
             raise RecordingError(str(error), path=self.target, hint=hint) from None
-
-
-record = Recorder
-"""The verb for `with wd.record(target) as rec`."""
 
 
 class DiskEpisodeWriter(Recording, EpisodeWriter):
