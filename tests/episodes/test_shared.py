@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import random
 import signal
+import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -16,6 +17,7 @@ import numpy as np
 import pytest
 
 import warpdata as wd
+from tests.conftest import ROOT
 from tests.episodes.test_single_writers import die
 from tests.sweeps import thinned
 from tests.waiting import LIMIT_S, until
@@ -309,3 +311,13 @@ def test_a_process_killed_while_it_finishes_loses_nothing(
     assert episode["x"].values().tolist() == list(range(20))
     assert len(episode["cam"]) == 20
     assert not [path for path in tmp_path.rglob("*") if ".recording" in path.name]
+
+
+def test_the_robot_example(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, str(ROOT / "examples/robot_processes.py"), str(tmp_path / "robot")],
+        capture_output=True, text=True, timeout=LIMIT_S, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert "1 of 3 processes ended without closing" in done.stdout
+    assert "nothing lost (ended without closing)" in done.stdout

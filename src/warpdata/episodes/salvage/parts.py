@@ -103,6 +103,9 @@ class _Joined:
         if receipt is None:
             why = "closed" if "interrupted" not in meta else str(meta["interrupted"])
             receipt = LossReceipt.of_records(str(part), None, part.name, meta.get("signals", {}), why)
+        else:
+            why = "ended without closing" + ("" if receipt.is_complete else f"; {receipt.why}")
+            receipt = replace(receipt, why=why)
         name = f"process {process.get('pid', '?')} on {process.get('host', '?')}"
         for unread in sorted(part.glob(f"{layout.RECORDING_FOLDER}{DAMAGED}*")):
             aside = free_name(self.folder / layout.RECORDING_FOLDER, DAMAGED)
