@@ -21,7 +21,7 @@ from warpdata.episodes.record.camera import VideoFile
 from warpdata.episodes.salvage.recordings import salvage_root
 from warpdata.episodes.salvage.unfinished import STATUS_FILE, read_status
 from warpdata.errors import WarpError
-from warpdata.viewer.live import recording_state
+from warpdata.viewer.health import recording_state
 
 DURABILITIES = ["none", "100ms", "record"]
 

@@ -23,8 +23,7 @@ from warpdata.episodes.salvage.unfinished import read_unfinished
 from warpdata.errors import WarpError
 from warpdata.formats.wshard.episode import WShardEpisode
 from warpdata.timeline.episode import Episode
-from warpdata.viewer.moments import Moments, NoMoments, find_moments
-from warpdata.viewer.published import as_published
+from warpdata.viewer.moments import Moments, NoMoments, as_published, find_moments
 from warpdata.viewer.statistics import outliers_in
 
 if TYPE_CHECKING:
