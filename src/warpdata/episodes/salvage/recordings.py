@@ -350,7 +350,7 @@ def _episode(source: str, descriptor: Mapping[str, Any], scan: Scan) -> WShardEp
     if not isinstance(size, int) or (len(records) and (records.payload_bytes != size).any()):
         raise CorruptLayoutError("the records do not have the size the journal states", path=source)
     stride = record_span(size)
-    episode = step_episode(source, descriptor, _runs(records, stride), stride)
+    episode = step_episode(source, descriptor, _runs(records, stride))
     if len(records) and int(records.first_step[-1]) + 1 != len(records):
         _keep_times(episode, records)
     return episode
