@@ -154,14 +154,14 @@ def recording_state(folder: Path) -> dict[str, Any]:
     except (WarpError, OSError):  # it ended just now, or is damaged: salvage reports it
         return {"id": folder.name, "is_live": is_recorded(folder / RECORDING_FOLDER)}
     status = read_status(folder / RECORDING_FOLDER)
-    names = ("dropped", "blocked", "blocked_ns")
-    totals = {} if status is None else {name: status.total(name) for name in names}
+    totals = (
+        {} if status is None else {name: status.total(name) for name in ("dropped", "blocked", "blocked_ns")}
+    )
+    counts = {"records": recording.records, "backlog": recording.backlog, "lost": recording.unreadable}
     return {
         "id": folder.name,
         "is_live": recording.is_live,
-        "records": recording.records,
-        "backlog": recording.backlog,
-        **totals,
-        "lost": recording.unreadable,
         "owner": recording.owner.get("pid"),
+        **counts,
+        **totals,
     }
