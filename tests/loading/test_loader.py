@@ -19,7 +19,7 @@ import warpdata as wd
 from tests.servers import unique
 from tests.sweeps import SOAK, enough_examples
 from warpdata.errors import SchemaMismatchError, TooLargeError, WarpError
-from warpdata.loading.windows.loader import sample_rng
+from warpdata.loading.source import sample_rng
 
 MS = 1_000_000
 

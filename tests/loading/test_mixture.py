@@ -12,7 +12,7 @@ from tests.loading.test_windows import as_episodes, episode_sets, field_options
 from tests.loading.windows_reference import samples_of
 from tests.sweeps import enough_examples
 from warpdata.errors import SchemaMismatchError
-from warpdata.loading.windows.loader import sample_rng
+from warpdata.loading.source import sample_rng
 
 
 def add_noise(values, rng):
