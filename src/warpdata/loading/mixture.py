@@ -244,7 +244,7 @@ class Mixture:
 
     def join(self, parts: Sequence[Batch], source: Int64s) -> Batch:
         """Batches of some sources as one with all fields; `source` is the number of the source of each sample."""
-        count, used = len(source), np.unique(source).tolist()
+        count, used = len(source), np.unique(source).tolist() or [0]
         places = [np.flatnonzero(source == number) for number in used]
 
         def collect(shape: tuple[int, ...], dtype: Any, arrays: Sequence[Any]) -> Any:
