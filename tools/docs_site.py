@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import warpdata as wd
-from warpdata.cli.main import GROUPS, build_parser
+from warpdata.cli.main import GROUPS, build_parser, load_commands
 
 ROOT = Path(__file__).parents[1]
 TARGET = ROOT / "build" / "docs"
@@ -33,6 +33,8 @@ API: dict[str, tuple[str, ...]] = {
     ),
     "record": (
         "record",
+        "demo_data",
+        "demo_records",
         "RecordEpisodes",
         "salvage",
         "VideoOptions",
@@ -71,6 +73,7 @@ def write_site_sources(target: Path = TARGET) -> list[Path]:
         **{f"reference/api/{page}.md": api_page(page) for page in API},
         "reference/api/more.md": more_page(),
         "reference/cli.md": cli_page(),
+        "reference/errors.md": errors_page(),
         **{f"reference/formats/{spec.parent.name}.md": spec.read_text() for spec in specifications()},
     }
     for name, text in generated.items():
@@ -118,14 +121,30 @@ def home_of(name: str) -> str:
     return str(getattr(wd, name).__module__)
 
 
+def errors_page() -> str:
+    """Troubleshooting by error code, from the error classes."""
+    lines = ["# Errors by code", ""]
+    lines += [
+        "Every error has a `code`, a message with the path, and a `hint`. `warp` prints them as `error[code]`.",
+        "",
+    ]
+    lines += ["| code | class | meaning | remedy |", "|---|---|---|---|"]
+    for name, kind in sorted(vars(wd.errors).items()):
+        if isinstance(kind, type) and issubclass(kind, wd.WarpError):
+            meaning = (kind.__doc__ or "").partition("\n")[0]
+            lines.append(f"| `{kind.code}` | `{name}` | {meaning} | {kind.default_hint} |")
+    return "\n".join(lines) + "\n"
+
+
 def cli_page() -> str:
     parser = build_parser()
     lines = ["# Commands of `warp`", ""]
     for group, commands in GROUPS.items():
         lines += [f"## {group}", ""]
-        for name, command in commands.items():
-            lines += [f"### warp {name}", "", f"{command.summary.capitalize()}.", ""]
-            lines += ["```bash", command.example, "```", ""]
+        for name, (_, summary) in commands.items():
+            examples = [command.example for command in load_commands(name).values()]
+            lines += [f"### warp {name}", "", f"{summary.capitalize()}.", ""]
+            lines += ["```bash", *examples, "```", ""]
             for title, text in help_texts(parser, name):
                 lines += [
                     f'??? note "{title}"',
@@ -141,6 +160,7 @@ def help_texts(parser: argparse.ArgumentParser, name: str) -> Iterator[tuple[str
     command = next(
         action.choices[name] for action in parser._actions if isinstance(action, argparse._SubParsersAction)
     )
+    command.complete()
     yield f"warp {name} --help", command.format_help()
     for action in command._actions:
         if isinstance(action, argparse._SubParsersAction):

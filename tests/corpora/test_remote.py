@@ -21,7 +21,7 @@ from warpdata.cli.main import main
 from warpdata.corpora.source import FixedOrderSource, StoreShardSource
 from warpdata.errors import BlobNotFoundError, ChecksumError, StoreError, TruncatedError
 from warpdata.formats.gamsae.shard import encode_shard_bytes
-from warpdata.stores.folder import StoreFolder
+from warpdata.stores.blobs import StoreFolder
 
 WIDTH = 33
 VALUES = np.random.default_rng(0).standard_normal((5000, WIDTH)).astype(np.float32)

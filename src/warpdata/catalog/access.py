@@ -36,13 +36,12 @@ from warpdata.stores.address import (
     plain_address,
 )
 from warpdata.stores.awskeys import AwsFiles
-from warpdata.stores.blobstore import BlobStore
-from warpdata.stores.cache.blobs import AnyBlobReader, BlobAddress, BlobReader, LocalBlobReader, PageSums
-from warpdata.stores.cache.page_cache import PageCache
-from warpdata.stores.cache.whole_blobs import WholeBlobFetcher
+from warpdata.stores.blobs import AnyBlobReader, BlobAddress, BlobReader, LocalBlobReader
+from warpdata.stores.blobstore import BlobStore, PageSums
 from warpdata.stores.local import LocalStore
-from warpdata.stores.meter import Budget, Listener, Meter
-from warpdata.stores.reliable import ReliableStore, RetryPolicy
+from warpdata.stores.pagecache import PageCache
+from warpdata.stores.prefetch import WholeBlobFetcher
+from warpdata.stores.reliable import Budget, Listener, Meter, ReliableStore, RetryPolicy
 from warpdata.stores.webclient import Proxies
 
 MODES = ("auto", "remote", "hybrid", "local")
@@ -238,7 +237,7 @@ class Access:
     def bring_whole(self, readers: Iterable[AnyBlobReader]) -> None:
         """In hybrid mode, bring the rest of these blobs into the cache in the background."""
         if self._whole_blobs is not None:
-            self._whole_blobs.want(readers)
+            self._whole_blobs.request(readers)
 
     def close(self) -> None:
         """Close stores, readers and the cache."""

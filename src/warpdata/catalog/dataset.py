@@ -45,8 +45,8 @@ from warpdata.formats.manifest.model import CORPUS_KIND, EPISODE_KIND, LANE_KIND
 from warpdata.ordering.limits import Tail, checked_integer
 from warpdata.settings import Settings
 from warpdata.sql.engine import SqlResult, run_sql
-from warpdata.stores.cache.page_cache import PageCache
-from warpdata.stores.meter import Budget, Listener, Spent
+from warpdata.stores.pagecache import PageCache
+from warpdata.stores.reliable import Budget, Listener, Spent
 from warpdata.timeline.cards import html_table, text, titled
 
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from warpdata.bytekit.io.commit import write_file
 from warpdata.bytekit.io.files import FileRangeReader
 from warpdata.bytekit.jsontext import dump_json, parse_json_object
-from warpdata.bytekit.process.threads import MAX_PARALLEL, ThreadPool
+from warpdata.bytekit.process.threads import CORES, MAX_PARALLEL, ReadAhead, ThreadPool
 from warpdata.corpora.source import FixedOrderSource
 from warpdata.corpora.torch import torch_epochs
 from warpdata.errors import CorruptLayoutError, DatasetError, FormatError, nearest, require_word, suggests
@@ -43,8 +43,7 @@ from warpdata.ordering.blocks import ShuffleQuality
 from warpdata.ordering.epochs import EpochStream, LeftOut, Place, Step, rank_slice
 from warpdata.ordering.limits import MAX_POSITION, Tail, check_filled, checked_integer
 from warpdata.ordering.splitmix import stream_key
-from warpdata.stores.cache.readahead import CORES, ReadAhead
-from warpdata.stores.meter import traffic
+from warpdata.stores.reliable import traffic
 
 OnError = Literal["raise", "skip"]
 NormalizeOption = str | Normalize | Mapping[str, str | Normalize | None] | Normalization | None

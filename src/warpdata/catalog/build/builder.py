@@ -81,7 +81,7 @@ from warpdata.formats.tarshard.member_index import Member
 from warpdata.formats.tarshard.writer import PackOptions
 from warpdata.settings import Settings
 from warpdata.stores.address import place_of
-from warpdata.stores.digest import DigestedFile, FileDigest, check_unchanged, digest_file
+from warpdata.stores.blobstore import DigestedFile, FileDigest, check_unchanged, digest_file
 
 if TYPE_CHECKING:
     from warpdata.episodes.collection.episodes import Episodes

@@ -45,7 +45,7 @@ from warpdata.formats.manifest.model import (
 )
 from warpdata.formats.manifest.parts import Packed, find_shard, with_added, with_tail
 from warpdata.formats.tarshard.member_index import Member, pack_index
-from warpdata.stores.digest import FileDigest
+from warpdata.stores.blobstore import FileDigest
 
 _CLOSED_BYTES = 1 << 20
 """A shard of the table of episodes that is as large is left alone for ever."""

@@ -16,6 +16,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from warpdata.bytekit.lazy import cached_property
+from warpdata.bytekit.process.threads import CORES, ReadAhead
 from warpdata.catalog.dataset import ReadPlan
 from warpdata.catalog.read.rowfilter import RowFilter
 from warpdata.catalog.table import BatchStream, StreamRequest, Table
@@ -38,7 +39,6 @@ from warpdata.ordering.blocks import BlockOrder, BlockShape, check_shuffle
 from warpdata.ordering.epochs import EpochStream, Place, Step, rank_slice
 from warpdata.ordering.limits import Tail, check_filled, check_tail, checked_integer
 from warpdata.sql.sqltext import OWN_COLUMNS
-from warpdata.stores.cache.readahead import CORES, ReadAhead
 
 if TYPE_CHECKING:
     from warpdata.catalog.read.rowgroups import Fetched

@@ -8,15 +8,13 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from warpdata.bytekit.io.ranges import Range
+from warpdata.bytekit.io.ranges import Range, retry_damaged
 from warpdata.errors import CorruptLayoutError
-from warpdata.formats.rvf.container import layout, segment
-from warpdata.formats.rvf.container.layout import DirectoryEntry
-from warpdata.formats.rvf.container.reader import check_against_directory
-from warpdata.formats.rvf.segments import layout as records
-from warpdata.formats.rvf.segments import vec
-from warpdata.formats.rvf.segments.layout import BlockEntry
-from warpdata.formats.rvf.segments.vec import VecBlock
+from warpdata.formats.rvf import layout, segment, vec
+from warpdata.formats.rvf import layout as records
+from warpdata.formats.rvf.layout import Row
+from warpdata.formats.rvf.reader import check_against_directory
+from warpdata.formats.rvf.vec import VecBlock
 from warpdata.search.file.content import Content
 
 Place = tuple[int, int]
@@ -37,7 +35,7 @@ class BlockReader:
     def __init__(self, content: Content) -> None:
         self._content = content
         self._entries = {entry.segment_id: entry for entry in content.snapshot.segments}
-        self._directories: dict[int, list[BlockEntry]] = {}
+        self._directories: dict[int, list[Row]] = {}
         self._held: dict[Place, RowBlock] = {}
         self.held_bytes = 0
         """How much of the file the blocks in memory are."""
@@ -53,18 +51,21 @@ class BlockReader:
     def read(self, places: Sequence[Place], code_bytes: int) -> list[VecBlock]:
         """These blocks as they are stored, read together and checked."""
         found = [self._locate(place) for place in places]
-        data = self._content.reader.read_many([each[0] for each in found])
-        where = self._content.reader.name
-        return [
-            vec.decode_block(piece, entry, code_bytes=code_bytes, where=where)
-            for piece, (_, entry) in zip(data, found, strict=True)
-        ]
+        reader, ranges = self._content.reader, [each[0] for each in found]
+
+        def read() -> list[VecBlock]:
+            return [
+                vec.decode_block(piece, entry, code_bytes=code_bytes, where=reader.name)
+                for piece, (_, entry) in zip(reader.read_many(ranges), found, strict=True)
+            ]
+
+        return retry_damaged(reader, read, ranges)
 
     def vector_count(self, place: Place) -> int:
         """How many vectors a block holds."""
-        return self._locate(place)[1].vector_count
+        return self._locate(place)[1].vector_count  # type: ignore[no-any-return]
 
-    def _locate(self, place: Place) -> tuple[Range, BlockEntry]:
+    def _locate(self, place: Place) -> tuple[Range, Row]:
         segment_id, number = place
         entry = self._entries.get(segment_id)
         if entry is None:
@@ -78,15 +79,20 @@ class BlockReader:
         end = vec.block_end(blocks, number, entry.payload_length)
         return (start + blocks[number].block_offset, start + end), blocks[number]
 
-    def _directory(self, entry: DirectoryEntry) -> list[BlockEntry]:
+    def _directory(self, entry: Row) -> list[Row]:
         found = self._directories.get(entry.segment_id)
         if found is None:
             where = self._content.reader.name
             size = layout.COUNT_U32.size + entry.block_count * records.BLOCK_ENTRY.size
             size = min(size, entry.payload_length)
             start = entry.file_offset
-            data = self._content.reader.read(start, start + layout.HEADER_BYTES + size)
-            check_against_directory(segment.unpack_header(data, where), entry, where)
-            found = vec.read_directory(data[layout.HEADER_BYTES :], entry.payload_length, where)
+            place = start, start + layout.HEADER_BYTES + size
+
+            def read() -> list[Row]:
+                data = self._content.reader.read(*place)
+                check_against_directory(segment.unpack_header(data, where), entry, where)
+                return vec.read_directory(data[layout.HEADER_BYTES :], entry.payload_length, where)
+
+            found = retry_damaged(self._content.reader, read, [place])
             self._directories[entry.segment_id] = found
         return found
