@@ -253,7 +253,7 @@ class Mixture:
             if out.dtype.hasobject:
                 out[...] = ""
             for here, array in zip(places, arrays, strict=True):
-                if array is not None:
+                if array is not None and len(array):
                     where: Any = (here, *(slice(0, size) for size in array.shape[1:]))
                     out[where] = array
             return out
