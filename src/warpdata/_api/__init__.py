@@ -599,8 +599,8 @@ open_dataset = dataset
 def table_streams() -> Any:
     """Functions of packages above the catalog that datasets need."""
     from warpdata.catalog.dataset import Streams
-    from warpdata.loading.table_stream import open_stream, plan_read
-    from warpdata.loading.table_torch import torch_dataset
+    from warpdata.loading.tables.stream import open_stream, plan_read
+    from warpdata.loading.tables.torch import torch_dataset
 
     return Streams(
         batches=open_stream,

@@ -10,16 +10,15 @@ from warpdata._api import folder_at, open_recordings
 
 if TYPE_CHECKING:
     from warpdata.episodes.collection.episodes import Episodes
-    from warpdata.loading.windows.loader import Loader
+    from warpdata.loading.loader import Loader
 
 
 def loader_of_state(path: str | os.PathLike[str]) -> Loader:
     """The loader that saved a state with `save_state`, without its transforms; it can name every sample."""
     from warpdata.errors import CorruptLayoutError
-    from warpdata.loading.windows.loader import Loader
-    from warpdata.loading.windows.report import saved_state
+    from warpdata.loading.loader import Loader, read_saved_state
 
-    found = saved_state(path)
+    found = read_saved_state(path)
     try:
         plan, state = found["plan"], found["state"]
         made = Loader(
@@ -37,9 +36,13 @@ def loader_of_state(path: str | os.PathLike[str]) -> Loader:
 
 
 def _windows_of_plan(plan: dict[str, Any]) -> Any:
-    from warpdata.loading.windows.mixture import Mixture
-    from warpdata.loading.windows.windows import Windows
+    from warpdata.loading.mixture import Mixture
+    from warpdata.loading.windows import Windows
 
+    if "corpus" in plan:
+        from warpdata._api import open_corpus
+
+        return open_corpus(plan["corpus"])
     if "mixture" not in plan:
         return Windows.of_plan(plan, _episodes_of_address(plan["episodes"]))
     names = [each["name"] for each in plan["mixture"]]

@@ -22,7 +22,7 @@ from warpdata.catalog.read.rowgroups import RowFilter
 from warpdata.catalog.table import BatchStream, StreamRequest, Table
 from warpdata.errors import DatasetError, nearest
 from warpdata.loading.ranks import rank_and_world
-from warpdata.loading.table_share import (
+from warpdata.loading.tables.share import (
     STATE_FORMAT,
     ReaderProgress,
     RowRanges,
