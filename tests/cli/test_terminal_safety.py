@@ -112,7 +112,9 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
         for number in range(2):
             with wd.record("root", static={"task": EVIL, "note": {EVIL: EVIL}}, clock="simulated") as rec:
                 for k in range(3):
-                    rec.step({"joints": np.float32([k, number])}, {"go": np.float32([k])}, ts_ns=k * 50_000_000)
+                    rec.step(
+                        {"joints": np.float32([k, number])}, {"go": np.float32([k])}, ts_ns=k * 50_000_000
+                    )
                     rec.append("words", EVIL, k * 50_000_000 + 1)
         wd.open_recordings("root").edits.set_static("0", "note", EVIL)
         wd.pack_episode("root#0", "evil.wshard")
@@ -153,7 +155,9 @@ def test_control_sequences_of_others_do_not_reach_the_terminal(
     monkeypatch.setattr("sys.stderr", err)
     code = main([*READING[case], *(["--json"] if as_json else [])])
     assert code in (0, 1, 3), err.getvalue()
-    text = re.sub(r"\x1b\[\d+A\x1b\[J", "", out.getvalue() + err.getvalue())  # `replay` draws over its own table
+    text = re.sub(
+        r"\x1b\[\d+A\x1b\[J", "", out.getvalue() + err.getvalue()
+    )  # `replay` draws over its own table
     assert text
     assert not as_json or "\x1b" not in out.getvalue()
     assert [c for c in text if c != "\n" and not c.isprintable()] == []
