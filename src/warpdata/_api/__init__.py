@@ -423,7 +423,7 @@ def load_wshard(
     handed out; `"window"` does not read a whole raw block to check a window for which the file has no checksum (large
     ones of other programs); False trusts the bytes of blocks.
     """
-    from warpdata.formats.wshard.load import load_wshard as load
+    from warpdata.formats.wshard.episode import load_wshard as load
 
     return load(_locate_file(source), channels, verify=verify)
 
