@@ -175,7 +175,7 @@ ReadRows = Callable[[int, int], NDArray[Any]]
 """Rows [start, end) as an array; both inside."""
 
 BringRows = Callable[[NDArray[np.int64]], None]
-"""Told which rows will be read in several stretches, so that all of them can be on their way at the same time."""
+"""Called with rows that will be read in several stretches, so that all can be fetched at the same time."""
 
 GAP_BYTES = 256 << 10
 """Rows closer together than this are read as one stretch."""

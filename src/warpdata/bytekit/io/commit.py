@@ -355,7 +355,7 @@ def stale_temps(folder: str | os.PathLike[str]) -> Sequence[Path]:
 
 
 def remove_temps_of(path: str | os.PathLike[str]) -> None:
-    """Remove what killed commits of exactly this file left beside it. Only for who keeps others from writing it."""
+    """Remove leftovers of killed commits of exactly this file. Only for callers that hold its lock."""
     folder, name = os.path.split(os.path.abspath(path))
     if len(name) > _NAME_CHARS:
         return  # a shortened name may be that of another file
