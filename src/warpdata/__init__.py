@@ -181,7 +181,7 @@ _HOMES: dict[str, str] = {
     "unpack_episode": "warpdata._api",
     "view": "warpdata.viewer.server",
 }
-"""What a newcomer needs: name -> the module it lives in; nothing is imported until the name is asked for."""
+"""Names for newcomers and their modules; a module is imported when its name is used."""
 
 _ELSEWHERE: dict[str, str] = {
     "ActivationShardWriter": "warpdata.formats.gamsae",
