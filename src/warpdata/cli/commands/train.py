@@ -20,7 +20,13 @@ if TYPE_CHECKING:
     "write a loader script for a dataset",
     cli.DATASET,
     cli.arg("--table"),
-    cli.arg("--out", help="file to write (default: workspace_name_loader.py)"),
+    cli.arg(
+        "--output",
+        "--out",
+        dest="out",
+        metavar="FILE",
+        help="file to write (default: workspace_name_loader.py)",
+    ),
     cli.OVERWRITE,
     example="warp init lab/arm",
 )
