@@ -35,23 +35,19 @@ ADAPTERS: dict[str, set[str]] = {
     "pqcrypto": {"formats/rvf/signing.py"},
     "pyarrow": {
         "bytekit/arrow_arrays.py",
-        "catalog/build/bindings.py",
-        "catalog/build/fitting.py",
-        "catalog/build/growing.py",
-        "catalog/read/artifact_contents.py",
-        "catalog/build/recordings.py",
+        "catalog/build/artifacts.py",
+        "catalog/build/extend.py",
+        "catalog/read/episodes.py",
         "sql/arrow_source.py",
         "sql/engine.py",
         "sql/frames.py",
         "sql/enginetypes.py",
-        "catalog/read/refarray.py",
-        "catalog/read/rowfilter.py",
+        "catalog/read/refs.py",
         "catalog/read/rowgroups.py",
         "sql/rowpicking.py",
-        "catalog/build/rowsources.py",
-        "catalog/build/sources.py",
+        "catalog/build/rows.py",
+        "catalog/build/tables.py",
         "catalog/table.py",
-        "catalog/read/arrowout.py",
         "convert/lerobot/tables.py",
         "convert/tables/parquet.py",
         "corpora/side_table.py",
@@ -59,8 +55,8 @@ ADAPTERS: dict[str, set[str]] = {
         "episodes/collection/facts.py",
         "episodes/collection/local.py",
         "formats/episodedir/arrow.py",
-        "loading/table_arrays.py",
-        "loading/table_stream.py",
+        "loading/tables/arrays.py",
+        "loading/tables/stream.py",
         "ray/planning.py",
         "ray/rows.py",
         "search/columns.py",
@@ -68,7 +64,7 @@ ADAPTERS: dict[str, set[str]] = {
     },
     "tornado": {"viewer/server.py"},
     "urllib3": {"stores/webclient.py"},
-    "PIL": {"catalog/read/media.py", "formats/episodedir/pictures.py", "loading/windows/images.py"},
+    "PIL": {"catalog/read/media.py", "formats/episodedir/pictures.py", "loading/images.py"},
     "soundfile": {"catalog/read/media.py"},
     "av": {"catalog/read/media.py", "formats/episodedir/video.py"},
     "torch": {"convert/lerobot/dataset.py", "corpora/torch.py"},
@@ -99,7 +95,7 @@ OPTIONAL_ADAPTERS: set[str] = {
     "convert/rrd.py",
     "corpora/torch.py",
     "formats/episodedir/pictures.py",
-    "loading/windows/images.py",
+    "loading/images.py",
     "formats/episodedir/video.py",
     "formats/rvf/signing.py",
     "ray/verbs.py",
@@ -186,8 +182,8 @@ LATE = {
     "episodes/sources/opening.py",  # a shard by step needs no parquet library
     "episodes/collection/episodes.py",  # conditions load pyarrow.dataset, and with it pandas where that is installed
     "stores/webclient.py",  # urllib3 opens a socket when it is loaded, which local mode must not
-    "catalog/read/refs.py", "catalog/read/artifact_contents.py",  # what was pickled opens its dataset again
-    "catalog/read/rowfilter.py", "catalog/read/rowgroups.py",  # pyarrow's datasets load pandas: only for SQL
+    "catalog/read/refs.py", "catalog/read/episodes.py",  # what was pickled opens its dataset again
+    "catalog/read/rowgroups.py",  # pyarrow's datasets load pandas: only for SQL
     "search/query/searcher.py",  # conditions load the SQL engine
     "catalog/dataset.py",  # a dataset publishes a lane about itself, and publishing opens datasets
 }  # fmt: skip

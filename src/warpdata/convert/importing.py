@@ -45,7 +45,7 @@ from warpdata.timeline.signal import Signal
 from warpdata.timeline.source import SourceAround
 
 if TYPE_CHECKING:
-    from warpdata.catalog.build.stored import StoredEpisode
+    from warpdata.catalog.build.episodes import StoredEpisode
 
 TargetKind = Literal["root", "shards"]
 NOTES = "import"

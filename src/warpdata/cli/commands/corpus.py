@@ -170,7 +170,13 @@ def run_corpus_head(args: cli.Namespace, _: Console) -> Output:
     _ROWS,
     cli.number("--seed", default=0, text="seed of the choice (0)"),
     cli.arg("--fraction", type=float, help="choose by row id: the nested subsample of this size"),
-    cli.arg("--out", metavar="FILE.npy", help="write the rows as float32 instead of printing them"),
+    cli.arg(
+        "--output",
+        "--out",
+        dest="out",
+        metavar="FILE.npy",
+        help="write the rows as float32 instead of printing them",
+    ),
     example="warp corpus sample corpus -n 10 --seed 7",
 )
 def run_corpus_sample(args: cli.Namespace, _: Console) -> Output:
