@@ -20,4 +20,4 @@ def record(
     """
     if options.get("episode") is None:
         options["episode"] = Settings.from_env().episode
-    return Recorder(target, min_free=parse_size(min_free), **options)
+    return Recorder(target, min_free=parse_size(min_free) if min_free else 0, **options)
