@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from warpdata.bytekit.io.commit import make_folders, write_file
 from warpdata.bytekit.jsontext import dump_json, plain_json
-from warpdata.bytekit.process.forks import run_in_child
+from warpdata.bytekit.process.forks import NoPickle, run_in_child
 from warpdata.bytekit.process.threads import map_in_threads
 from warpdata.catalog.access import (
     Access,
@@ -117,7 +117,7 @@ class _KeptArtifact:
     dataset: Dataset
 
 
-class DatasetBuilder:
+class DatasetBuilder(NoPickle):
     """Tables, artifacts and the bindings between them; `publish` makes them a version of a dataset.
 
     What has to be written anew on the way (tables out of memory, packed folders) is staged on the disk of a local
