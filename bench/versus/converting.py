@@ -33,7 +33,7 @@ from warpdata.convert import hdf5, lerobot, mcap, rlds
 from warpdata.convert.importing import import_episodes
 from warpdata.convert.rows import grid_times
 from warpdata.episodes.collection.episodes import Episodes
-from warpdata.episodes.sources.stills import StillsSignal
+from warpdata.episodes.sources.cameras import StillsSignal
 from warpdata.formats.episodedir.images import VideoOptions
 from warpdata.timeline.episode import Episode
 from warpdata.timeline.memory import ArraySignal

@@ -25,7 +25,7 @@ from tests.waiting import LIMIT_S, until
 from warpdata.bytekit.checksum import sha256_hex
 from warpdata.bytekit.lazy import cached_property
 from warpdata.bytekit.process import forks
-from warpdata.episodes.sources.open_cameras import CAMERAS
+from warpdata.episodes.sources.cameras import CAMERAS
 from warpdata.errors import ConflictError, WriterClosedError
 from warpdata.stores.cache.blobs import BlobAddress, BlobReader
 from warpdata.stores.cache.page_cache import PageCache

@@ -82,7 +82,7 @@ def open_episode(
 @functools.cache
 def _opening() -> Any:
     """The module that opens episodes, imported once: episodes are opened often."""
-    from warpdata.episodes.sources import opening
+    from warpdata.episodes.sources import shard_episode as opening
 
     return opening
 
@@ -461,7 +461,7 @@ def pack_episode(
     `raw` packs the recording without the edits of its root. Cameras of different encoders that were joined become one
     video only with `reencode`, which changes pixels.
     """
-    from warpdata.episodes.forms import packed
+    from warpdata.episodes.forms import shard as packed
 
     if isinstance(episode, str | os.PathLike):
         episode = open_episode(address_text(episode), catalog=catalog, edited=not raw)
@@ -489,8 +489,8 @@ def unpack_episode(
 
     `overwrite` replaces an episode directory, and nothing else.
     """
-    from warpdata.episodes.forms.packed import PackedSource
-    from warpdata.episodes.forms.packed import unpack_episode as unpack
+    from warpdata.episodes.forms.shard import unpack_episode as unpack
+    from warpdata.episodes.sources.packed import PackedSource
     from warpdata.timeline.source import innermost
 
     source = innermost(open_episode(address_text(episode), catalog=catalog).source)
@@ -525,7 +525,7 @@ def chunk_episode(
         episode = open_episode(episode)
     if isinstance(episode, WShardEpisode):
         return chunk_rows(episode, folder, steps, compression=compression, compat=compat, progress=progress)
-    from warpdata.episodes.forms.packed_chunks import write_chunks
+    from warpdata.episodes.forms.chunks import write_chunks
 
     return write_chunks(
         episode, folder, steps=steps, compression=compression, compat=compat, progress=progress

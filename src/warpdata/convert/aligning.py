@@ -16,7 +16,7 @@ import numpy as np
 
 from warpdata.convert.receipt import How, Note, noted
 from warpdata.convert.rows import EXACT_NS, grid_times, measured_rate, rate_of
-from warpdata.episodes.forms.content_sums import ContentSum, sum_of
+from warpdata.episodes.forms.content import ContentSum, sum_of
 from warpdata.errors import NoStepsError, nearest
 from warpdata.timeline.episode import Episode
 from warpdata.timeline.sampling import Align

@@ -30,24 +30,23 @@ from warpdata.episodes.collection.episodes import Episodes
 from warpdata.episodes.collection.jobs import Here, Runner
 from warpdata.episodes.collection.listing import episode_path
 from warpdata.episodes.collection.local import holds_recordings
-from warpdata.episodes.forms.content_sums import ContentSum
-from warpdata.episodes.forms.directory_copy import (
+from warpdata.episodes.forms.content import ContentSum
+from warpdata.episodes.forms.directory import (
     holds_frames,
     is_intact,
     write_directory,
 )
-from warpdata.episodes.forms.packed import pack_episode
+from warpdata.episodes.forms.shard import pack_episode
 from warpdata.episodes.sources.encoded import encoded_parts
-from warpdata.episodes.sources.opening import episode_of_shard
+from warpdata.episodes.sources.shard_episode import episode_of_shard
 from warpdata.errors import ConflictError, FormatError, WarpError, nearest, require_kind
 from warpdata.formats.episodedir import layout
 from warpdata.formats.episodedir.documents import read_meta
 from warpdata.formats.episodedir.images import VideoOptions
 from warpdata.formats.wshard.reader import ShardReader
 from warpdata.timeline.episode import Episode
-from warpdata.timeline.lazy_signals import PLAIN_TYPES, ReadOnlyDict
 from warpdata.timeline.signal import Signal
-from warpdata.timeline.source import SourceAround
+from warpdata.timeline.source import PLAIN_TYPES, ReadOnlyDict, SourceAround
 
 if TYPE_CHECKING:
     from warpdata.catalog.build.stored import StoredEpisode

@@ -11,7 +11,7 @@ from typing import Any, Literal, get_args
 from warpdata._version import __version__
 from warpdata.bytekit.jsontext import dump_json
 from warpdata.episodes.collection.episodes import Episodes
-from warpdata.episodes.forms.content_sums import ContentSum, sum_of
+from warpdata.episodes.forms.content import ContentSum, sum_of
 from warpdata.episodes.salvage.receipt import Receipt
 from warpdata.errors import CorruptLayoutError, WarpError
 from warpdata.timeline.signal import Signal

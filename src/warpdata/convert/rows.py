@@ -15,11 +15,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from warpdata.errors import CorruptLayoutError
-from warpdata.timeline.lazy_signals import ReadOnlyDict
 from warpdata.timeline.memory import ClockedSignal, check_increasing
 from warpdata.timeline.meta import SignalMeta
 from warpdata.timeline.signal import Signal
-from warpdata.timeline.source import STEPS, StatedSource, StepClock
+from warpdata.timeline.source import STEPS, ReadOnlyDict, StatedSource, StepClock
 from warpdata.timeline.times import frozen
 
 Times = NDArray[np.int64]

@@ -17,8 +17,8 @@ from warpdata.convert.receipt import RECEIPT_FILE
 from warpdata.convert.rows import ForeignSource, RowsSignal, grid_times
 from warpdata.convert.set_notes import MAX_DOCUMENT_BYTES, EpisodeNotes, parse_notes
 from warpdata.episodes.collection.episodes import EpisodesSource
+from warpdata.episodes.sources.cameras import StillsSignal
 from warpdata.episodes.sources.file_video import FileVideo, SourceVideo
-from warpdata.episodes.sources.stills import StillsSignal
 from warpdata.errors import CorruptLayoutError, LimitExceededError
 from warpdata.timeline.episode import Episode
 from warpdata.timeline.meta import OBJECT, Kind, Role, SignalMeta, numeric_kind

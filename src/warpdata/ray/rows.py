@@ -13,10 +13,10 @@ from warpdata.catalog.build.recordings import one_episode
 from warpdata.catalog.build.stored import EpisodeStore, StoredEpisode, packed_bytes
 from warpdata.catalog.dataset import reopened_episodes
 from warpdata.catalog.read.artifact_contents import PublishedSource
+from warpdata.episodes.collection.episodes import with_signals
 from warpdata.episodes.collection.jobs import Called
 from warpdata.episodes.record.recorder import Recorder
-from warpdata.episodes.sources.derived import with_signals
-from warpdata.episodes.sources.opening import episode_of_shard
+from warpdata.episodes.sources.shard_episode import episode_of_shard
 from warpdata.errors import ConflictError, nearest
 from warpdata.formats.wshard.episode import WShardEpisode
 from warpdata.formats.wshard.reader import ShardReader

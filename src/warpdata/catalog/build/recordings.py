@@ -17,10 +17,10 @@ from warpdata.episodes.collection.episodes import Episodes
 from warpdata.episodes.collection.facts import facts_of, table_of
 from warpdata.episodes.collection.local import LocalDataset
 from warpdata.episodes.collection.shard_folder import ShardFolderSource
-from warpdata.episodes.forms.packed import pack_episode
-from warpdata.episodes.forms.packed_chunks import write_chunks
+from warpdata.episodes.forms.chunks import write_chunks
+from warpdata.episodes.forms.shard import pack_episode
 from warpdata.episodes.record.recorder import Recorder
-from warpdata.episodes.sources.opening import episode_of_shard
+from warpdata.episodes.sources.shard_episode import episode_of_shard
 from warpdata.errors import BadMagicError, DatasetError, WarpError
 from warpdata.formats.wshard.chunks import list_name, read_chunk_list
 from warpdata.formats.wshard.episode import WShardEpisode

@@ -21,8 +21,8 @@ from warpdata.catalog.publish.transfer import Upload, send, upload_file, upload_
 from warpdata.catalog.read.artifact_contents import ArtifactFolder, PublishedSource
 from warpdata.catalog.read.artifacts import Artifact
 from warpdata.episodes.collection.facts import facts_of
-from warpdata.episodes.forms.packed import pack_episode
-from warpdata.episodes.sources.opening import episode_of_shard
+from warpdata.episodes.forms.shard import pack_episode
+from warpdata.episodes.sources.shard_episode import episode_of_shard
 from warpdata.errors import ConflictError, DatasetError, require_kind
 from warpdata.formats.manifest.model import BlobRef
 from warpdata.formats.tarshard.reader import is_safe_name

@@ -35,7 +35,7 @@ from warpdata.catalog.publish.transfer import upload_bytes, upload_file
 from warpdata.catalog.read.artifact_contents import PublishedSource
 from warpdata.episodes.collection.episodes import code_name
 from warpdata.episodes.collection.jobs import Called, Here, Runner
-from warpdata.episodes.sources.opening import episode_of_shard
+from warpdata.episodes.sources.shard_episode import episode_of_shard
 from warpdata.errors import ConflictError, DatasetError, NoLocksError, WarpError, nearest
 from warpdata.formats.manifest.model import EPISODE_KIND, LANE_KIND, BlobRef
 from warpdata.formats.wshard.reader import ShardReader

@@ -15,7 +15,7 @@ from warpdata.bytekit.checksum import sha256_hex
 from warpdata.bytekit.jsontext import parse_json_object
 from warpdata.bytekit.lazy import cached_property
 from warpdata.catalog.read.artifacts import Artifact
-from warpdata.episodes.sources.opening import episode_of_shard
+from warpdata.episodes.sources.shard_episode import episode_of_shard
 from warpdata.errors import CorruptLayoutError, FormatError
 from warpdata.formats.wshard.reader import ShardReader
 from warpdata.timeline.signal import Signal

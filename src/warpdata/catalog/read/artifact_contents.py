@@ -18,7 +18,7 @@ from warpdata.catalog.read.artifacts import Artifact
 from warpdata.corpora.source import SourceKeywords
 from warpdata.corpora.store_source import StoreShardSource
 from warpdata.episodes.collection.episodes import EpisodesSource, Origin
-from warpdata.episodes.sources.opening import episode_of_shard
+from warpdata.episodes.sources.shard_episode import episode_of_shard
 from warpdata.errors import DatasetError
 from warpdata.formats.tarshard.member_index import Member
 from warpdata.formats.wshard.reader import ShardReader

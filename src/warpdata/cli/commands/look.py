@@ -277,7 +277,7 @@ def run_inspect(args: argparse.Namespace, console: Console) -> Output:
 
 def _inspect_episode(args: argparse.Namespace, console: Console) -> Output:
     """The blocks of the shard of an episode, or its signals if it has none."""
-    from warpdata.episodes.forms.packed import PackedSource
+    from warpdata.episodes.sources.packed import PackedSource
     from warpdata.timeline.source import innermost
 
     source = innermost(open_one(args).source)

@@ -23,7 +23,7 @@ from warpdata.errors import (
     StoreError,
     UnsupportedVersionError,
 )
-from warpdata.timeline.lazy_signals import PLAIN_TYPES, ReadOnlyDict
+from warpdata.timeline.source import PLAIN_TYPES, ReadOnlyDict
 
 INFO = "meta/info.json"
 STATS = "meta/stats.json"

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from warpdata.convert.lerobot.tables import RowsFile
-from warpdata.formats.episodedir.mp4 import HEAD_BYTES, file_head, wrapped
+from warpdata.formats.episodedir.containers import HEAD_BYTES, file_head, wrapped
 
 
 class VideoOut:

@@ -23,11 +23,11 @@ from warpdata.convert.lerobot.reading import FORMAT, TASK
 from warpdata.convert.lerobot.statistics import QUANTILES, FrameCounts, of_rows
 from warpdata.convert.receipt import Note
 from warpdata.convert.set_notes import EpisodeNotes
-from warpdata.episodes.forms.content_sums import RowsSum
-from warpdata.episodes.forms.directory_copy import RawCamera, encode_cameras
+from warpdata.episodes.forms.content import RowsSum
+from warpdata.episodes.forms.directory import RawCamera, encode_cameras
 from warpdata.episodes.record.camera import VideoFile
+from warpdata.episodes.sources.cameras import VideoSignal
 from warpdata.episodes.sources.encoded import EncodedRun, encoded_run
-from warpdata.episodes.sources.signals import VideoSignal
 from warpdata.errors import SchemaMismatchError
 from warpdata.formats.episodedir.images import STILL_CODECS, FrameShape, VideoOptions
 from warpdata.formats.episodedir.video import encode_png
@@ -289,7 +289,7 @@ class _Preparing:
             size = video.stat().st_size
             was = "raw frames" if codec is None else f"{codec} frames that no longer follow each other"
             why = f"{was} encoded as {options.codec or 'h264'}"
-            found = None if running is None else running.found()
+            found = None if running is None else running.result()
             note = rows.note(each.signal, how="reencoded", why=why, found=found)
             info = video_info(run.stream, height, width, rows.fps)
             packets = self._packets(then_removed(run.packets(), video, index), base)

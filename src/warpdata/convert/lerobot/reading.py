@@ -26,8 +26,8 @@ from warpdata.convert.rows import ForeignSource, grid_times
 from warpdata.convert.set_notes import MAX_DOCUMENT_BYTES, EpisodeNotes, parse_notes
 from warpdata.episodes.collection.episodes import Episodes, EpisodesSource
 from warpdata.episodes.collection.facts import table_of
+from warpdata.episodes.sources.cameras import StillsSignal
 from warpdata.episodes.sources.file_video import FileVideo, SourceVideo
-from warpdata.episodes.sources.stills import StillsSignal
 from warpdata.errors import BlobNotFoundError, CorruptLayoutError, TimestampOrderError, nearest
 from warpdata.timeline.episode import Episode
 from warpdata.timeline.memory import ClockedSignal, check_increasing

@@ -31,7 +31,6 @@ from warpdata.convert.rows import measured_rate, stated_rate
 from warpdata.episodes.collection.episodes import Episodes
 from warpdata.errors import ConflictError, SchemaMismatchError, WarpError, nearest
 from warpdata.formats.episodedir.images import VideoOptions
-from warpdata.formats.episodedir.mp4 import is_same_stream
 
 Version = Literal["v3.0", "v2.1"]
 VERSIONS: tuple[Version, ...] = ("v3.0", "v2.1")
@@ -320,12 +319,7 @@ class _Set:
         camera = self.cameras[name]
         out = camera.out
         limit = self.limits[1] * _MB
-        if (
-            out is None
-            or not self.is_v3
-            or not is_same_stream(out.entry, frames.entry)
-            or out.bytes + frames.bytes >= limit
-        ):
+        if out is None or not self.is_v3 or out.entry != frames.entry or out.bytes + frames.bytes >= limit:
             if out is not None:
                 out.close()
             chunk, file = camera.numbers.next() if self.is_v3 else divmod(len(self.rows), self.chunks_size)

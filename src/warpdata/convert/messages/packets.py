@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 
 from warpdata.bytekit.io.ranges import BytesRangeReader, JoinedRangeReader, RangeReader, read_coalesced
 from warpdata.errors import CorruptLayoutError
+from warpdata.formats.episodedir.containers import sample_entry, wrapped
 from warpdata.formats.episodedir.images import Stream
-from warpdata.formats.episodedir.mp4 import sample_entry, wrapped
 
 CODECS = {"h264": "h264", "h265": "hevc", "hevc": "hevc", "av1": "av1"}
 """Codec name in messages -> name of the decoder."""

@@ -23,8 +23,8 @@ from warpdata.convert.messages.payload import Payload, PayloadFinder
 from warpdata.convert.messages.protobuf import ProtobufDecoder
 from warpdata.convert.rows import RowsSignal
 from warpdata.convert.stepped import image_kind
+from warpdata.episodes.sources.cameras import StillsSignal
 from warpdata.episodes.sources.file_video import FileVideo, SourceVideo
-from warpdata.episodes.sources.stills import StillsSignal
 from warpdata.errors import CorruptLayoutError, FormatError
 from warpdata.formats.episodedir.video import list_packets
 from warpdata.timeline.meta import OBJECT, Role, SignalMeta, guess_role, numeric_kind

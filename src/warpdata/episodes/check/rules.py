@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 
 from warpdata.bytekit.findings import FileFinding
 from warpdata.episodes.check.beside import SET_RULES, EpisodeSet, SetMember, remembered
-from warpdata.episodes.sources.shard_episode import ChannelSignal
-from warpdata.episodes.sources.signals import VideoSignal
+from warpdata.episodes.sources.cameras import VideoSignal
+from warpdata.episodes.sources.shard_episode import BlockSignal
 from warpdata.episodes.statistics import GAP_FACTOR, ClockStatistics, ValueStatistics
 from warpdata.errors import FormatError, JournalInUseError, WarpError, nearest
 from warpdata.formats.episodedir import layout
@@ -289,7 +289,7 @@ def _check_signal(episode: Episode, place: _Place, *, deep: bool) -> Iterator[Fi
         yield from _check_clock(place, signal)
     except WarpError as error:
         rule = "clock-order" if "not increasing" in error.message else "damaged-file"
-        if rule == "clock-order" and isinstance(signal, ChannelSignal):
+        if rule == "clock-order" and isinstance(signal, BlockSignal):
             rule = "falling-times"  # what was stored, and is read so by step: no byte is damaged
         yield place.found(rule, str(error), code=error.code)
 

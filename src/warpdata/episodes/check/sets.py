@@ -25,8 +25,8 @@ from warpdata.episodes.collection.episodes import EpisodesSource
 from warpdata.episodes.collection.jobs import Here, Runner
 from warpdata.episodes.collection.local import LocalDataset
 from warpdata.episodes.collection.shard_folder import ShardFolderSource
-from warpdata.episodes.forms.packed import VIDEO_PREFIX, PackedSource, is_packed
-from warpdata.episodes.sources.signals import VideoSignal
+from warpdata.episodes.sources.cameras import VideoSignal
+from warpdata.episodes.sources.packed import VIDEO_PREFIX, PackedSource, is_packed
 from warpdata.errors import AuthenticationError, FormatError, StoreError, UnavailableError, WarpError
 from warpdata.formats.episodedir.documents import Folder
 from warpdata.formats.wshard.layout import ROLE_EPISODE

@@ -14,14 +14,18 @@ from warpdata.bytekit.jsontext import dump_json
 from warpdata.episodes.collection.listing import episode_path
 from warpdata.episodes.sources.disk_episode import DirectorySource
 from warpdata.errors import ConflictError, CorruptLayoutError, RecordingError, StoreError, TimeRangeError
-from warpdata.formats.episodedir.documents import Folder, plain_static, restored_static
-from warpdata.formats.episodedir.edit_log import append_edit, read_log
-from warpdata.formats.episodedir.names import check_name
+from warpdata.formats.episodedir.documents import (
+    Folder,
+    append_edit,
+    check_name,
+    plain_static,
+    read_log,
+    restored_static,
+)
 from warpdata.timeline.episode import Episode
-from warpdata.timeline.lazy_signals import LazySignals, ReadOnlyDict
 from warpdata.timeline.memory import JoinedSignal, ShiftedSignal
 from warpdata.timeline.signal import Signal, window
-from warpdata.timeline.source import EpisodeSource
+from warpdata.timeline.source import EpisodeSource, LazySignals, ReadOnlyDict
 from warpdata.timeline.times import as_int
 
 _OF_FILES = ("signals", "static_file")

@@ -13,7 +13,7 @@ from warpdata.bytekit.io.folders import FolderReader
 from warpdata.bytekit.io.ranges import RangeReader
 from warpdata.bytekit.lazy import cached_property
 from warpdata.episodes.collection.episodes import EpisodesSource
-from warpdata.episodes.sources.opening import episode_of_shard
+from warpdata.episodes.sources.shard_episode import episode_of_shard
 from warpdata.errors import WarpError
 from warpdata.formats.episodedir.documents import read_set_metadata
 from warpdata.formats.wshard.chunks import claims_chunks, read_chunk_list

@@ -18,9 +18,15 @@ from warpdata.episodes.record.threads import Durability, interrupts_wait
 from warpdata.episodes.record.values import Hints, as_timestamp
 from warpdata.errors import ConflictError, RecordingError, WarpError, suggests
 from warpdata.formats.episodedir import layout
-from warpdata.formats.episodedir.documents import FileSum, meta_bytes, plain_static, static_bytes
+from warpdata.formats.episodedir.documents import (
+    FileSum,
+    check_name,
+    meta_bytes,
+    plain_static,
+    signal_file,
+    static_bytes,
+)
 from warpdata.formats.episodedir.images import VideoOptions
-from warpdata.formats.episodedir.names import check_name, signal_file
 from warpdata.formats.episodedir.video import check_options
 from warpdata.timeline.writing import EpisodeWriter
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from warpdata.bytekit.io.commit import remove_temps_of, writable_path
 from warpdata.episodes.collection.local import LocalDatasetWriter
-from warpdata.episodes.forms.packed import pack_episode
+from warpdata.episodes.forms.shard import pack_episode
 from warpdata.episodes.provenance import environment
 from warpdata.episodes.record.clock import Clock, RecordingClock
 from warpdata.episodes.record.disk_writer import RECORDING_SUFFIX, DiskEpisodeWriter
@@ -29,9 +29,8 @@ from warpdata.errors import (
     require_word,
     suggests,
 )
-from warpdata.formats.episodedir.documents import plain_static
+from warpdata.formats.episodedir.documents import check_name, plain_static
 from warpdata.formats.episodedir.images import VideoOptions
-from warpdata.formats.episodedir.names import check_name
 from warpdata.formats.episodedir.video import check_options
 from warpdata.formats.wshard.writer import CompressionChoice, check_choice, check_compat
 from warpdata.timeline.meta import Role

@@ -36,8 +36,13 @@ from warpdata.episodes.statistics import (
     stated_together,
 )
 from warpdata.formats.episodedir import layout
-from warpdata.formats.episodedir.arrow import TableWriter, plain_table, signal_schema
-from warpdata.formats.episodedir.signal_file import Description
+from warpdata.formats.episodedir.signal_file import (
+    SMALL_BYTES,
+    Description,
+    TableWriter,
+    signal_schema,
+    table_bytes,
+)
 from warpdata.formats.journal.writer import StepRecord
 
 if TYPE_CHECKING:
@@ -144,10 +149,10 @@ class TableFile:
 
     def write_all(self, stamps: NDArray[np.int64], values: NDArray[Any]) -> None:
         """Write all records of a file that has none yet; few of them make a plain file."""
-        data = plain_table(self.description.to_json(), stamps, values)
-        if data is None:
+        if stamps.nbytes + values.nbytes > SMALL_BYTES or self.values is None:
             self.write_rows(stamps, values)
             return
+        data = table_bytes(self.description.to_json(), stamps, values)
         self._file = SummedFile(self.path)
         self._file.write(data)
         self.rows = len(stamps)

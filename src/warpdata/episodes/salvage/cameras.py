@@ -19,7 +19,7 @@ from warpdata.episodes.record.camera import VideoFile
 from warpdata.episodes.salvage.unfinished import JournaledRows, UnfinishedRecording, Unreadable, marks_of
 from warpdata.episodes.statistics import ClockStatistics
 from warpdata.errors import CorruptLayoutError, FormatError, WarpError
-from warpdata.formats.episodedir import boxes, layout
+from warpdata.formats.episodedir import containers, layout
 from warpdata.formats.episodedir.documents import FileSum
 from warpdata.formats.episodedir.frame_index import (
     FrameIndex,
@@ -283,11 +283,11 @@ def good_packets(video: Path, marks: Sequence[Mark]) -> NDArray[np.bool_]:
     return good
 
 
-def packets_in(video: Path) -> list[boxes.PacketPlace]:
+def packets_in(video: Path) -> list[containers.PacketPlace]:
     """Places of the whole encoded frames of a growing video, as far as its boxes can be followed."""
     if not video.is_file():
         return []
-    find = boxes.mp4_packets if video.suffix == ".mp4" else boxes.mkv_packets
+    find = containers.mp4_packets if video.suffix == ".mp4" else containers.mkv_packets
     with MmapRangeReader(video) as reader:
         try:
             return find(reader.read(0, reader.size), 0)[0]
@@ -316,7 +316,7 @@ def _agree(marks: Sequence[Mark], indexed: Sequence[Mark]) -> bool:
 
 
 def _decodable(
-    marks: Sequence[Mark], good: NDArray[np.bool_], packets: Sequence[boxes.PacketPlace]
+    marks: Sequence[Mark], good: NDArray[np.bool_], packets: Sequence[containers.PacketPlace]
 ) -> list[int]:
     """Frames whose own packet and all those it builds on hold; of lost marks the video has packets between."""
     found, is_whole = [], False

@@ -42,10 +42,16 @@ from warpdata.errors import (
     WarpError,
 )
 from warpdata.formats.episodedir import layout
-from warpdata.formats.episodedir.documents import FileSum, read_bytes, read_meta, read_static
+from warpdata.formats.episodedir.documents import (
+    FileSum,
+    check_name,
+    read_bytes,
+    read_meta,
+    read_static,
+    signal_file,
+)
 from warpdata.formats.episodedir.frame_index import marks_of_index, read_frame_index
 from warpdata.formats.episodedir.images import suffix_for
-from warpdata.formats.episodedir.names import check_name, signal_file
 from warpdata.formats.episodedir.signal_file import Description, parse_signal
 
 _REASON = "the recorder ended without closing the episode"

@@ -10,7 +10,7 @@ import numpy as np
 from warpdata.bytekit.io.ranges import FileRangeReader, RangeReader
 from warpdata.episodes.salvage.cameras import frame_shape
 from warpdata.episodes.salvage.unfinished import JournaledRows, UnfinishedRecording, marks_of, open_recording
-from warpdata.episodes.sources.signals import VideoSignal, signal_meta
+from warpdata.episodes.sources.cameras import VideoSignal, signal_meta
 from warpdata.errors import WarpError
 from warpdata.formats.episodedir import layout
 from warpdata.formats.episodedir.documents import restored_static

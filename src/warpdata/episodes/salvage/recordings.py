@@ -17,7 +17,7 @@ from warpdata.bytekit.findings import FileFinding
 from warpdata.bytekit.io.commit import fsync_folder, map_os_errors, remove_temps_of, second_name
 from warpdata.bytekit.io.ranges import FileRangeReader, MmapRangeReader
 from warpdata.episodes.collection.local import holds_recordings
-from warpdata.episodes.forms.packed import directory_of, pack_episode
+from warpdata.episodes.forms.shard import pack_episode
 from warpdata.episodes.record.disk_writer import RECORDING_SUFFIX
 from warpdata.episodes.record.journals import remove_folder, remove_left
 from warpdata.episodes.record.step_journal import KIND, StepRun, step_episode
@@ -38,7 +38,8 @@ from warpdata.episodes.salvage.receipt import LossReceipt
 from warpdata.episodes.salvage.unfinished import open_recording
 from warpdata.episodes.salvage.work_folder import work_folders_in
 from warpdata.episodes.sources.disk_episode import DiskEpisode
-from warpdata.episodes.sources.opening import DIRECTORY_BLOCK, ShardReader, episode_of_shard
+from warpdata.episodes.sources.packed import directory_of
+from warpdata.episodes.sources.shard_episode import DIRECTORY_BLOCK, ShardReader, episode_of_shard
 from warpdata.errors import (
     BlobNotFoundError,
     ConflictError,

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from warpdata.episodes.sources.signals import VideoSignal
+from warpdata.episodes.sources.cameras import VideoSignal
 from warpdata.errors import DatasetError, WarpError
 from warpdata.loading.windows.mixture import Chosen, Mixture
 from warpdata.loading.windows.open_episode import DAMAGE, OpenEpisode, SignalReader
