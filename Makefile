@@ -9,10 +9,10 @@ WORKERS ?= 3
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all setup compiled lint check bench soak coverage format viewer clean
+.PHONY: help demo test test-all setup compiled lint check bench soak coverage format viewer docs release-check clean
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 demo: $(VENV)/.installed ## install, and run `warp demo`
 	$(BIN)/warp demo
@@ -67,6 +67,14 @@ viewer: ## build the page of the viewer into the package
 	npm ci --silent --no-fund --no-audit --prefix viewer-ui
 	npm run --silent build --prefix viewer-ui
 
+docs: $(VENV)/.installed-docs ## build the documentation site into build/site
+	PYTHONPATH=src:. $(BIN)/python -m tools.docs_site
+	$(BIN)/mkdocs build --quiet --strict
+	PYTHONPATH=src:. $(BIN)/python -m tools.docs_site --copy-markdown build/site
+
+release-check: $(VENV)/.installed ## build wheel and sdist, install and try them in clean environments
+	$(BIN)/python -m tools.release_check
+
 format: $(VENV)/.installed-test ## format, and fix what ruff can fix
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
@@ -101,6 +109,10 @@ $(VENV)/.installed-ray: $(VENV)/.installed-test
 # virtualenvs of their own (bench/environments.py).
 $(VENV)/.installed-bench: $(VENV)/.installed-test
 	$(BIN)/python -m pip install -q --disable-pip-version-check -e '.[bench]'
+	touch $@
+
+$(VENV)/.installed-docs: $(VENV)/.installed pyproject.toml
+	$(BIN)/python -m pip install -q --disable-pip-version-check -e '.[docs]'
 	touch $@
 
 # The readers in other languages; if one cannot be installed, its tests skip with a reason.

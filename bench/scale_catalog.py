@@ -133,9 +133,10 @@ def put_history(name: str, count: int) -> None:
     parent: str | None = None
     for number in range(count):
         one = replace(
-            manifest, tables={"episodes": table, f"t{number}": table},
+            manifest,
+            tables={"episodes": table, f"t{number}": table},
             metadata={"parent": parent, "message": f"version {number}"},
-        )  # fmt: skip
+        )
         parent = to_json(one)["version_hash"]
         made.append((parent, one))
     beside = cards(manifest)
@@ -258,9 +259,11 @@ def measured(proxy: Proxy, name: str, sizes: Sizes, work: Path, first: int) -> d
     return {
         # Publishers that are overtaken start again: what they wait for is a whole publish.
         "publish ten": {**best(publishes), "turn_seconds": best(publishes)["seconds"]},
-        "open": best(opens), "open, first window": best(windows), "a window of another episode": best(others),
+        "open": best(opens),
+        "open, first window": best(windows),
+        "a window of another episode": best(others),
         "plan of all episodes for Ray": best(plans),
-    }  # fmt: skip
+    }
 
 
 def asked(proxy: Proxy, name: str, work: Path) -> dict[str, Any]:
@@ -287,13 +290,15 @@ def asked(proxy: Proxy, name: str, work: Path) -> dict[str, Any]:
     found = {
         "newest ten versions": cost(proxy, with_dataset(lambda ds: versions.extend(ds.versions(limit=10)))),
         "diff with the version before": cost(proxy, with_dataset(lambda ds: ds.diff(versions[1].version))),
-        "a version by 8 digits": cost(proxy, with_access(lambda a: resolved(a, f"{name}@{versions[1].version[:8]}"))),
+        "a version by 8 digits": cost(
+            proxy, with_access(lambda a: resolved(a, f"{name}@{versions[1].version[:8]}"))
+        ),
         "a tag": cost(proxy, with_access(lambda a: set_tag(a, a.catalogs[0], dataset, "tried"))),
         "datasets": cost(proxy, with_access(lambda a: list_datasets(a.catalogs[0]))),
         "every version": cost(proxy, with_dataset(lambda ds: ds.versions())),
         "what expires": cost(proxy, with_access(lambda a: expire_versions(a, dataset, keep_last=100))),
         "what no version uses": cost(proxy, with_access(lambda a: collect(a.catalogs[0]))),
-    }  # fmt: skip
+    }
     return {label: asdict(each) for label, each in found.items()}
 
 
@@ -349,7 +354,7 @@ def run(sizes: Sizes) -> dict[str, Any]:
         found["few versions"] = {
             **slowly(lambda proxy: measured(proxy, NAME, sizes, work, 10_000_000)),
             **slowly(lambda proxy: asked(proxy, NAME, work)),
-        }  # fmt: skip
+        }
         put_history(NAME, sizes.versions)
         found["parts"] = {
             "manifest_bytes": size,

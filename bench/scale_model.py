@@ -92,9 +92,14 @@ def constants() -> Constants:
     found = json.loads((measure.RESULTS / "scale_catalog.json").read_text())
     publish, window = found["parts"]["publish ten"], found["parts"]["two seconds with two cameras"]
     return Constants(
-        publish["seconds"], publish["requests"], publish["sent_bytes"] + publish["answered_bytes"],
-        publish["turn_seconds"], window["requests"], window["answered_bytes"], found,
-    )  # fmt: skip
+        publish["seconds"],
+        publish["requests"],
+        publish["sent_bytes"] + publish["answered_bytes"],
+        publish["turn_seconds"],
+        window["requests"],
+        window["answered_bytes"],
+        found,
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,9 +123,11 @@ def tree(count: int = 20_000) -> Tree:
     new = [BlobRef(sha256_hex(f"x{n}".encode()), 7, name=f"{count + n:012d}.wshard") for n in range(10)]
     grown = with_added(packed.shards, new, blob_of)
     return Tree(
-        sum(map(len, packed.blobs.values())) / count, count / len(leaves),
-        len(grown.blobs), sum(map(len, grown.blobs.values())),
-    )  # fmt: skip
+        sum(map(len, packed.blobs.values())) / count,
+        count / len(leaves),
+        len(grown.blobs),
+        sum(map(len, grown.blobs.values())),
+    )
 
 
 def levels(episodes: int, per_part: float) -> int:
@@ -188,10 +195,11 @@ def report(fleet: Fleet = Fleet(), prices: Prices = Prices()) -> dict[str, Any]:
         rate = fleet.recorders / every_s
         load = rate * turn_s
         batches[label] = {
-            "versions_per_s": round(rate, 2), "load": round(load, 2),
+            "versions_per_s": round(rate, 2),
+            "load": round(load, 2),
             "wait_s": round(waiting(fleet.recorders, every_s, turn_s), 1) if load < 0.95 else None,
             "puts_per_s": round(made_per_s + rate * known.publish_requests / 2),
-        }  # fmt: skip
+        }
     share = fleet.cache_bytes * fleet.machines / fleet.bytes
     per_episode = round(fleet.episode_s / fleet.window_s)
     machines, episodes = 8, 800  # small, with the same share of the bytes in caches
@@ -208,10 +216,14 @@ def report(fleet: Fleet = Fleet(), prices: Prices = Prices()) -> dict[str, Any]:
     ):
         gets = windows * (1 - hit) * known.window_requests
         epochs[label] = {
-            "hit_rate": round(hit, 2), "gets_per_s": round(wanted_per_s * (1 - hit) * known.window_requests),
-            "gets": gets, "dollars": round(gets * prices.per_get),
-            "machine_gbits": round(wanted_per_s / fleet.machines * (1 - hit) * known.window_bytes * 8 / 1e9, 1),
-        }  # fmt: skip
+            "hit_rate": round(hit, 2),
+            "gets_per_s": round(wanted_per_s * (1 - hit) * known.window_requests),
+            "gets": gets,
+            "dollars": round(gets * prices.per_get),
+            "machine_gbits": round(
+                wanted_per_s / fleet.machines * (1 - hit) * known.window_bytes * 8 / 1e9, 1
+            ),
+        }
     height = levels(fleet.episodes, shape.entries_per_part)
     return {
         "episodes": fleet.episodes,

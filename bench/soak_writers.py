@@ -43,10 +43,13 @@ def main() -> None:
             line = {each.version: each.parent for each in ds.versions()}
     assert len(line) == len(set(line.values())) == writers * rounds, "the history is no line"
     report = {
-        "writers": writers, "versions": len(line), "lost": 0, "seconds": round(seconds, 1),
+        "writers": writers,
+        "versions": len(line),
+        "lost": 0,
+        "seconds": round(seconds, 1),
         "versions_per_second": round(len(line) / seconds, 2),
         "cpu_seconds_of_writers": round(used.ru_utime + used.ru_stime, 1),
-    }  # fmt: skip
+    }
     print(json.dumps(report))
     if writers >= 50:
         measure.save("soak_writers", report)

@@ -42,7 +42,10 @@ def test_peers_read_the_windows_we_read(tmp_path: Path) -> None:
     asked = json.dumps({"work": str(tmp_path)})
     done = subprocess.run(
         [sys.executable, "-m", "bench.versus.training_peers", "check", asked, *WITH_US],
-        env={**os.environ, "BENCH_WORKERS": "0"}, cwd=Path(__file__).parents[1],
-        capture_output=True, text=True, check=False,
-    )  # fmt: skip
+        env={**os.environ, "BENCH_WORKERS": "0"},
+        cwd=Path(__file__).parents[1],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert done.returncode == 0, done.stderr

@@ -159,7 +159,10 @@ def open_lancedb(path: Path) -> Peer:
 def open_all(folder: Path, dim: int) -> list[Peer]:
     """Every library, warm."""
     return [
-        open_ours(folder / "v.rvf"), open_faiss(folder / "faiss.index"),
-        open_hnswlib(folder / "hnswlib.bin", dim), open_usearch(folder / "f32.usearch"),
-        open_usearch(folder / "f16.usearch"), open_lancedb(folder / "lance"),
-    ]  # fmt: skip
+        open_ours(folder / "v.rvf"),
+        open_faiss(folder / "faiss.index"),
+        open_hnswlib(folder / "hnswlib.bin", dim),
+        open_usearch(folder / "f32.usearch"),
+        open_usearch(folder / "f16.usearch"),
+        open_lancedb(folder / "lance"),
+    ]

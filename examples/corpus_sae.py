@@ -30,9 +30,13 @@ def harvest(folder: Path) -> None:
     tokens = torch.randint(0, 100, (64, 128))
     side: dict[str, np.ndarray] = {}
     with wd.CorpusWriter(
-        folder, WIDTH, dtype="bf16", shard_bytes=64 << 10, columns={"token_id": "i32", "position": "i32"},
+        folder,
+        WIDTH,
+        dtype="bf16",
+        shard_bytes=64 << 10,
+        columns={"token_id": "i32", "position": "i32"},
         provenance={"model": "tiny", "layer": 2},
-    ) as writer:  # fmt: skip
+    ) as writer:
         model[2].register_forward_hook(writer.hook(lambda: side))
         for batch in tokens.split(8):
             side["token_id"] = batch.reshape(-1).to(torch.int32).numpy()

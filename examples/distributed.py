@@ -76,9 +76,13 @@ def train(root: Path, out: Path) -> None:
                 losses.append(loss.item())
     weights = [] if torch is None else [each.detach().numpy().tolist() for each in model.parameters()]
     told = {
-        "rank": loader.rank, "world": loader.world, "seen": seen, "losses": losses, "weights": weights,
+        "rank": loader.rank,
+        "world": loader.world,
+        "seen": seen,
+        "losses": losses,
+        "weights": weights,
         "state": loader.state_dict(),
-    }  # fmt: skip
+    }
     (out / f"rank{loader.rank}.json").write_text(json.dumps(told))
     if torch is not None:
         distributed.destroy_process_group()

@@ -30,9 +30,12 @@ def record(root: Path, episodes: int, first: int = 0) -> None:
             for k in range(120):
                 push = rng.normal(size=1)
                 rec.step(
-                    {"state": state.astype(np.float32)}, {"push": push.astype(np.float32)},
-                    reward=-float(state @ state), terminated=k == 119, ts_ns=k * STEP_NS,
-                )  # fmt: skip
+                    {"state": state.astype(np.float32)},
+                    {"push": push.astype(np.float32)},
+                    reward=-float(state @ state),
+                    terminated=k == 119,
+                    ts_ns=k * STEP_NS,
+                )
                 state = state + 0.1 * np.array([state[1], push[0] - state[0] - 0.2 * state[1]])
 
 
@@ -55,8 +58,10 @@ def sequences(dataset: wd.Dataset) -> wd.Loader:
             "reward": wd.Field("reward", horizon=LENGTH),
             "is_terminal": wd.Field("terminated", horizon=LENGTH),
         },
-        anchor="push", stride=4, edges="skip",
-    )  # fmt: skip
+        anchor="push",
+        stride=4,
+        edges="skip",
+    )
     return wd.Loader(windows, BATCH, seed=1, tail="drop", progress=True)
 
 
@@ -111,9 +116,11 @@ def main(folder: Path) -> None:
         print(f"one step ahead: rms error {error.rms:.2e}, worst {worst.error:.2e} in {worst.episode_id}")
         assert error.rms < 1e-4, "the world is linear"
         said = wd.Windows(
-            ds.episodes, {"real": wd.Field("state", horizon=8), "said": wd.Field("prediction/state/linear", horizon=8)},
-            anchor="push", edges="skip",
-        )  # fmt: skip
+            ds.episodes,
+            {"real": wd.Field("state", horizon=8), "said": wd.Field("prediction/state/linear", horizon=8)},
+            anchor="push",
+            edges="skip",
+        )
         both = next(iter(wd.Loader(said, 4, seed=0)))
         assert np.allclose(both["real"], both["said"], atol=1e-3)
 

@@ -21,11 +21,9 @@ from tests.conformance.describe import describe, plain
 
 import warpdata as wd
 from tools.make_golden import every_lane, every_word
-from warpdata.bytekit.align import align_up
+from warpdata.bytekit.arrays import DTYPE_NAMES, align_up, dtype_named
 from warpdata.bytekit.checksum import crc32c, fnv1a64, xxh64
-from warpdata.bytekit.codec import encode
-from warpdata.bytekit.dtype import DTYPE_NAMES, dtype_named
-from warpdata.bytekit.seekable import encode_seekable, pack_seek_table
+from warpdata.bytekit.codec import encode, encode_seekable, pack_seek_table
 from warpdata.formats.wshard import layout
 from warpdata.formats.wshard.table import table_crc32c
 
@@ -868,11 +866,24 @@ def chunk_lists(folder: Path) -> None:
 def constants() -> dict[str, Any]:
     """Every number of the format: what the other languages must have too."""
     names = [
-        "VERSION", "TABLE_OFFSET", "ENTRY_BYTES", "ROLE_CHUNK_LIST", "ROLE_EPISODE", "HEADER_FLAGS", "ALIGNMENT",
-        "MAX_ENTRIES", "MAX_STRING_TABLE_BYTES", "MAX_NAME_BYTES", "MAX_BLOCK_BYTES", "PIECES_FROM_BYTES",
-        "MAX_EXPANDED_BYTES", "MAX_LARGE_RATIO",
-        "PIECE_BYTES", "FRAME_BYTES", "MIN_COMPRESSED_BYTES",
-    ]  # fmt: skip
+        "VERSION",
+        "TABLE_OFFSET",
+        "ENTRY_BYTES",
+        "ROLE_CHUNK_LIST",
+        "ROLE_EPISODE",
+        "HEADER_FLAGS",
+        "ALIGNMENT",
+        "MAX_ENTRIES",
+        "MAX_STRING_TABLE_BYTES",
+        "MAX_NAME_BYTES",
+        "MAX_BLOCK_BYTES",
+        "PIECES_FROM_BYTES",
+        "MAX_EXPANDED_BYTES",
+        "MAX_LARGE_RATIO",
+        "PIECE_BYTES",
+        "FRAME_BYTES",
+        "MIN_COMPRESSED_BYTES",
+    ]
     found: dict[str, Any] = {name: getattr(layout, name) for name in names}
     found["DTYPES"] = {name: dtype_named(name).itemsize for name in DTYPE_NAMES}
     found["MARK"], found["MAGIC"] = layout.MARK.decode(), layout.MAGIC.decode()

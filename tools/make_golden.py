@@ -16,7 +16,7 @@ import ml_dtypes
 import numpy as np
 
 import warpdata as wd
-from warpdata.bytekit.dtype import DTYPE_NAMES, dtype_named
+from warpdata.bytekit.arrays import DTYPE_NAMES, dtype_named
 from warpdata.formats.journal.reader import JournalReader
 from warpdata.formats.journal.writer import JournalWriter
 from warpdata.formats.wshard import ShardReader

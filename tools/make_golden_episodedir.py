@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 
 import warpdata as wd
-from warpdata.bytekit.dtype import DTYPE_NAMES, dtype_named, dtype_of
-from warpdata.bytekit.png import encode_png
+from warpdata.bytekit.arrays import DTYPE_NAMES, dtype_named, dtype_of
+from warpdata.bytekit.codec import encode_png
 from warpdata.convert.importing import import_episodes
 from warpdata.episodes.forms.chunks import write_chunks
 from warpdata.episodes.sources.cameras import StillsSignal
@@ -60,11 +60,12 @@ def describe(episode: wd.Episode) -> dict[str, Any]:
     for name, signal in episode.signals.items():
         lossy = signal.meta.kind == "image" and signal.meta.dtype == np.uint8
         signals[name] = {
-            "kind": signal.meta.kind, "shape": list(signal.meta.shape),
+            "kind": signal.meta.kind,
+            "shape": list(signal.meta.shape),
             "timestamps": signal.timestamps.tolist(),
             "values": None if lossy else signal.values().tolist(),
             "means": signal.values().astype(float).mean(axis=(1, 2, 3)).tolist() if lossy else None,
-        }  # fmt: skip
+        }
     return {"static": dict(episode.static), "signals": signals}
 
 
@@ -75,9 +76,13 @@ def make_packed(folder: Path, root: Path) -> None:
     with wd.record(folder / "steps.wshard", static={"task": "golden"}, clock="simulated") as rec:
         for k in range(6):
             rec.step(
-                {"state": np.array([k, -k], "f4")}, {"push": np.float32(2000 + k)}, reward=1000.0 + k,
-                terminated=k == 5, truncated=False, ts_ns=k * 1000,
-            )  # fmt: skip
+                {"state": np.array([k, -k], "f4")},
+                {"push": np.float32(2000 + k)},
+                reward=1000.0 + k,
+                terminated=k == 5,
+                truncated=False,
+                ts_ns=k * 1000,
+            )
             rec.append("imu", k / 4, k * 1000 + 7)
         rec.step({"state": np.array([6, -6], "f4")}, ts_ns=6000)
     for number, episode in enumerate(wd.LocalDataset(root)):
@@ -124,11 +129,14 @@ def make_imported(folder: Path) -> None:
     import_episodes(wd.Episodes.of([made]), folder / "root", format="made", source="made")
     found = {
         name: {
-            "dtype": dtype_of(signal.meta.dtype).name, "kind": signal.meta.kind, "shape": list(signal.meta.shape),
-            "timestamps": signal.timestamps.tolist(), "values": np.asarray(signal.values(), float).tolist(),
+            "dtype": dtype_of(signal.meta.dtype).name,
+            "kind": signal.meta.kind,
+            "shape": list(signal.meta.shape),
+            "timestamps": signal.timestamps.tolist(),
+            "values": np.asarray(signal.values(), float).tolist(),
         }
         for name, signal in wd.open_episodes(folder / "root")[0].signals.items()
-    }  # fmt: skip
+    }
     (folder / "expected.json").write_text(json.dumps(found) + "\n")
 
 
@@ -136,11 +144,13 @@ def summary(episode: wd.Episode) -> dict[str, Any]:
     """What a reader of one file must find."""
     signals = {
         name: {
-            "times": signal.times_ns.tolist(), "kind": signal.meta.kind, "shape": list(signal.meta.shape),
+            "times": signal.times_ns.tolist(),
+            "kind": signal.meta.kind,
+            "shape": list(signal.meta.shape),
             "sha256": hashlib.sha256(repr(signal.values().tolist()).encode()).hexdigest(),
         }
         for name, signal in episode.signals.items()
-    }  # fmt: skip
+    }
     return {"static": dict(episode.static), "signals": signals}
 
 

@@ -31,9 +31,13 @@ def make(folder: Path) -> None:
         (folder / f"rows_{dtype}.shard").write_bytes(encode_shard_bytes(matrix(5, 7), dtype=dtype))
     corpus = folder / "corpus"
     with CorpusWriter(
-        corpus, 6, dtype="bf16", shard_bytes=360, columns={"token_id": "i64", "position": "i32"},
+        corpus,
+        6,
+        dtype="bf16",
+        shard_bytes=360,
+        columns={"token_id": "i64", "position": "i32"},
         provenance={"model": "tiny", "layer": 3},
-    ) as writer:  # fmt: skip
+    ) as writer:
         for start in range(0, 60, 10):
             ids = np.arange(start, start + 10)
             writer.append(matrix(60, 6)[start : start + 10], token_id=ids * 3, position=ids % 4)

@@ -33,12 +33,17 @@ def describe(path: Path) -> dict[str, Any]:
         query = vectors(1, store.dim)[0] + 0.25
         found, distances = store.search(query, 5, exact=True)
         return {
-            "dim": store.dim, "metric": store.metric, "dtype": store.dtype, "ids": ids.tolist(),
-            "vectors": store.get(ids).tolist(), "metadata": store.metadata(ids),
+            "dim": store.dim,
+            "metric": store.metric,
+            "dtype": store.dtype,
+            "ids": ids.tolist(),
+            "vectors": store.get(ids).tolist(),
+            "metadata": store.metadata(ids),
             "segments": [segment["type"] for segment in store.segments()],
-            "query": query.tolist(), "found": found.tolist(),
+            "query": query.tolist(),
+            "found": found.tolist(),
             "distances": [round(float(d), 4) for d in distances],
-        }  # fmt: skip
+        }
 
 
 def plain(path: Path) -> None:
@@ -98,10 +103,15 @@ def copies(path: Path) -> None:
 def whole(path: Path) -> None:
     """Written at once, with notes: the one file whose very bytes are the same every time."""
     rows = [
-        {"collection": "traj_episodes", "key": f"e{n // 5}@{n % 5}", "episode_id": f"e{n // 5}", "step": n % 5,
-         "ts_ns": n % 5 * 20_000_000}
+        {
+            "collection": "traj_episodes",
+            "key": f"e{n // 5}@{n % 5}",
+            "episode_id": f"e{n // 5}",
+            "step": n % 5,
+            "ts_ns": n % 5 * 20_000_000,
+        }
         for n in range(15)
-    ]  # fmt: skip
+    ]
     batches = [(vectors(15, 4)[:10], rows[:10]), (vectors(15, 4)[10:], rows[10:])]
     write_vectors(path, batches, metric="l2", notes={"embedder": "state", "per": "step"}, overwrite=True)
 

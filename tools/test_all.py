@@ -93,9 +93,13 @@ def run(name: str, python: str, wheel: Path, folder: Path, arguments: list[str])
     shared = Path(environment.get("WARPDATA_SHARED_GOLDEN", ROOT.parent / "shared" / "golden"))
     environment["WARPDATA_SHARED_GOLDEN"] = str(shared)
     where = subprocess.run(
-        [inside, "-c", "import warpdata; print(warpdata.__file__)"], cwd=tree, env=environment,
-        capture_output=True, text=True, check=True,
-    ).stdout.strip()  # fmt: skip
+        [inside, "-c", "import warpdata; print(warpdata.__file__)"],
+        cwd=tree,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout.strip()
     if not Path(where).is_relative_to(place):
         print(f"{name}: the wheel is not what would be tested ({where})")
         return False

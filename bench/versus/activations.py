@@ -267,13 +267,15 @@ def one_width(folder: Path, width: int, size: int, rounds: int) -> dict[str, Any
     report["f64_warm"] = rates(measure.race(limits, rounds) | measure.race(peers, min(rounds, 3)), payload)
     copies = measure.race(
         {
-            "warpdata": lambda: ours_into(corpus, out), "memmap copy": lambda: memmap_into(corpus, width, out),
-            "warpdata, 1024 rows": lambda: ours_into(corpus, small), "memcpy": lambda: memcpy(ram, out, payload),
+            "warpdata": lambda: ours_into(corpus, out),
+            "memmap copy": lambda: memmap_into(corpus, width, out),
+            "warpdata, 1024 rows": lambda: ours_into(corpus, small),
+            "memcpy": lambda: memcpy(ram, out, payload),
             "memcpy, 1024 rows": lambda: memcpy(ram, small, payload),
             "warpdata views": lambda: ours(corpus, dtype="float32", copy=False),
         },
         rounds,
-    )  # fmt: skip
+    )
     sizes = {"memcpy": moved, "memcpy, 1024 rows": moved_small}
     report["f32_warm"] = {name: sizes.get(name, payload) / took / 1e9 for name, took in copies.items()}
     report["shuffled_warm"] = rates(
@@ -383,8 +385,11 @@ def bars(report: dict[str, Any]) -> dict[str, dict[str, Any]]:
         bar(f"f32 into a reused 8 MiB buffer / memcpy, width {width}", copy["warpdata"] / copy["memcpy"], 0.9)
         bar(f"cold sequential / O_DIRECT, width {width}", sequential / cold["O_DIRECT read"], 0.85)
         bar(f"cold shuffled / cold sequential, width {width}", cold_mixed / sequential, 0.7)
-        bar(f"shuffled warm / (1.5 GB/s or 0.15 memcpy), width {width}",
-            mixed / min(1.5, 0.15 * copy["memcpy"]), 1.0)  # fmt: skip
+        bar(
+            f"shuffled warm / (1.5 GB/s or 0.15 memcpy), width {width}",
+            mixed / min(1.5, 0.15 * copy["memcpy"]),
+            1.0,
+        )
     for how, peak in report["memory_mb"].items():
         bar(f"128 MB / peak resident MB, {how}", 128 / peak, 1.0)
     bar("50 ms / resume at the worst position", 50 / max(report["resume_ms"].values()), 1.0)

@@ -96,9 +96,15 @@ def made_lerobot(folder: Path, episodes: int, steps: int) -> Path:
 def made_bag(path: Path, steps: int, *, camera: bool) -> Path:
     """A bag of ROS 2 messages: joint states, and with a camera commands and JPEG pictures of 640x480 at their times."""
     store = get_typestore(Stores.ROS2_HUMBLE)
-    kinds = {name.rpartition("/")[2]: store.types[name] for name in (
-        "builtin_interfaces/msg/Time", "std_msgs/msg/Header", "sensor_msgs/msg/JointState",
-        "sensor_msgs/msg/CompressedImage")}  # fmt: skip
+    kinds = {
+        name.rpartition("/")[2]: store.types[name]
+        for name in (
+            "builtin_interfaces/msg/Time",
+            "std_msgs/msg/Header",
+            "sensor_msgs/msg/JointState",
+            "sensor_msgs/msg/CompressedImage",
+        )
+    }
     topics = {"/joint_states": "JointState"}
     if camera:
         topics |= {"/joint_command": "JointState", "/camera/compressed": "CompressedImage"}
@@ -123,9 +129,10 @@ def made_bag(path: Path, steps: int, *, camera: bool) -> Path:
             for number, kind in zip(numbers, topics.values(), strict=True):
                 joints = rng.normal(size=7)
                 message = (
-                    kinds[kind](header, names, joints, joints, joints) if kind == "JointState"
+                    kinds[kind](header, names, joints, joints, joints)
+                    if kind == "JointState"
                     else kinds[kind](header, "jpeg", pictures[step % len(pictures)])
-                )  # fmt: skip
+                )
                 data = bytes(store.serialize_cdr(message, kinds[kind].__msgtype__))
                 writer.add_message(number, ns, data, ns, step)
         writer.finish()
@@ -282,8 +289,10 @@ def lerobot_in(folder: Path, peers: Peers, episodes: int, *, quick: bool) -> dic
     steps = 4 if quick else 120
     folder.mkdir()
     source = made_lerobot(folder, episodes, steps)
-    once = fresh(folder / "in", lambda target: import_episodes(
-        lerobot.read(source), target, format="lerobot", source=str(source)))  # fmt: skip
+    once = fresh(
+        folder / "in",
+        lambda target: import_episodes(lerobot.read(source), target, format="lerobot", source=str(source)),
+    )
     tries = 1 if quick else converting_peers.CONVERSIONS  # as many as lerobot has in its turn
     copy = fresh(folder / "copy", lambda target: shutil.copytree(source, target))
     theirs: list[dict[str, Any] | None] = []
@@ -350,8 +359,12 @@ def bags(folder: Path, peers: Peers, *, quick: bool) -> dict[str, Any]:
     """A bag with a JPEG camera into a LeRobot set, and many small messages decoded."""
     steps, theirs, small = (6, 6, 50) if quick else (600, 60, 30_000)
     bag = made_bag(folder / "bag.mcap", steps, camera=True)
-    out = fresh(folder / "bag_v30", lambda target: lerobot.write(
-        mcap.read(bag, actions=["/joint_command"]), target, clock="camera/compressed/data", task="push"))  # fmt: skip
+    out = fresh(
+        folder / "bag_v30",
+        lambda target: lerobot.write(
+            mcap.read(bag, actions=["/joint_command"]), target, clock="camera/compressed/data", task="push"
+        ),
+    )
     joints = made_bag(folder / "joints.mcap", small, camera=False)
     used = min(_cpu(lambda: decoded_messages(joints)) for _ in range(1 if quick else 5))
     return {
@@ -390,8 +403,10 @@ def small_episodes(folder: Path, *, quick: bool) -> dict[str, Any]:
     """A hundred short episodes of fifteen small arrays."""
     episodes = 5 if quick else 100
     file = made_hdf5(folder / "small.hdf5", episodes, 40, cameras=False)
-    bring = fresh(folder / "small", lambda target: import_episodes(
-        hdf5.read(file), target, format="hdf5", source=str(file)))  # fmt: skip
+    bring = fresh(
+        folder / "small",
+        lambda target: import_episodes(hdf5.read(file), target, format="hdf5", source=str(file)),
+    )
     return {
         "episodes": episodes,
         **turns({"warpdata": bring}, 1 if quick else 3),
@@ -446,10 +461,12 @@ def _brought_in(found: dict[str, Any], anchor: float) -> dict[str, tuple[float, 
     which = f"LeRobot v2.1 in, {found['steps']} steps"
     return {
         f"{which}, video copied: speed / copying the files": (
-            found["copy"]["wall_s"] / ours["wall_s"], ">=", 0.5),
-        f"{which}: steps per CPU second / {own_name}": (
-            found["steps"] / ours["best_cpu_s"] / own, ">=", 5.0),
-    }  # fmt: skip
+            found["copy"]["wall_s"] / ours["wall_s"],
+            ">=",
+            0.5,
+        ),
+        f"{which}: steps per CPU second / {own_name}": (found["steps"] / ours["best_cpu_s"] / own, ">=", 5.0),
+    }
 
 
 def bars(found: dict[str, Any]) -> dict[str, Any]:
@@ -464,21 +481,37 @@ def bars(found: dict[str, Any]) -> dict[str, Any]:
     )
     tfds, tfds_name = _against(records["tfds"] and records["tfds"]["steps_per_cpu_s"], tfds, "TFDS")
     small, small_name = _against(
-        bag["mcap_ros2"] and bag["mcap_ros2"]["messages_per_cpu_s"], small, "mcap-ros2-support")  # fmt: skip
+        bag["mcap_ros2"] and bag["mcap_ros2"]["messages_per_cpu_s"], small, "mcap-ros2-support"
+    )
     rows = {
         **_brought_in(found["lerobot_in"], own),
         **_brought_in(found["lerobot_in_few"], own),
         f"MCAP with a JPEG camera to LeRobot v3: steps per CPU second / {script_name}": (
-            bag["steps"] / bag["warpdata"]["cpu_s"] / script, ">=", 50.0),
+            bag["steps"] / bag["warpdata"]["cpu_s"] / script,
+            ">=",
+            50.0,
+        ),
         f"raw frames (HDF5) to LeRobot v3, 2x640x480: steps per second / {writer_name}": (
-            out["steps"] / out["warpdata"]["wall_s"] / written, ">=", 3.0),
+            out["steps"] / out["warpdata"]["wall_s"] / written,
+            ">=",
+            3.0,
+        ),
         f"RLDS read, decode included: steps per CPU second / {tfds_name}": (
-            records["warpdata_steps_per_cpu_s"] / tfds, ">=", 5.0),
+            records["warpdata_steps_per_cpu_s"] / tfds,
+            ">=",
+            5.0,
+        ),
         f"MCAP, small CDR messages decoded: messages per CPU second / {small_name}": (
-            bag["warpdata_messages_per_cpu_s"] / small, ">=", 3.0),
+            bag["warpdata_messages_per_cpu_s"] / small,
+            ">=",
+            3.0,
+        ),
         "memory of any of these: peak in MB": (
-            max(each["peak_mb"] for each in found.values() if "peak_mb" in each), "<", 500.0),
-    }  # fmt: skip
+            max(each["peak_mb"] for each in found.values() if "peak_mb" in each),
+            "<",
+            500.0,
+        ),
+    }
     ours, theirs = out["ours_made"], out["theirs_made"]
     if theirs is not None:
         rows["raw frames to LeRobot v3: bytes of video / lerobot's"] = (
@@ -487,12 +520,18 @@ def bars(found: dict[str, Any]) -> dict[str, Any]:
             1.05,
         )
         rows["raw frames to LeRobot v3: PSNR below lerobot's, in dB"] = (
-            max(0.0, theirs["psnr_db"] - ours["psnr_db"]), "<", 0.3)  # fmt: skip
+            max(0.0, theirs["psnr_db"] - ours["psnr_db"]),
+            "<",
+            0.3,
+        )
     return {
-        name: {"value": round(value, 4), "bar": f"{sign} {limit:.3g}",
-               "holds": bool(value < limit if sign == "<" else value >= limit)}
+        name: {
+            "value": round(value, 4),
+            "bar": f"{sign} {limit:.3g}",
+            "holds": bool(value < limit if sign == "<" else value >= limit),
+        }
         for name, (value, sign, limit) in rows.items()
-    }  # fmt: skip
+    }
 
 
 def main() -> None:

@@ -34,8 +34,11 @@ WINDOW = 16
 
 
 def arrays_of(episode: wd.WShardEpisode) -> Arrays:
-    return {"rgb": episode.observations["rgb"].data, "state": episode.observations["state"].data,
-            "ctrl": episode.actions["ctrl"].data}  # fmt: skip
+    return {
+        "rgb": episode.observations["rgb"].data,
+        "state": episode.observations["state"].data,
+        "ctrl": episode.actions["ctrl"].data,
+    }
 
 
 def write_h5(path: Path, arrays: Arrays, **options: Any) -> None:
@@ -49,8 +52,13 @@ def write_zarr(path: Path, arrays: Arrays) -> None:
     shutil.rmtree(path, ignore_errors=True)
     group = zarr.open_group(path, mode="w")
     for name, array in arrays.items():
-        made = group.create_array(name, shape=array.shape, dtype=array.dtype, chunks=(WINDOW * 8, *array.shape[1:]),
-                                  compressors=None)  # fmt: skip
+        made = group.create_array(
+            name,
+            shape=array.shape,
+            dtype=array.dtype,
+            chunks=(WINDOW * 8, *array.shape[1:]),
+            compressors=None,
+        )
         made[:] = array
 
 
@@ -144,10 +152,12 @@ def windows(folder: Path, arrays: Arrays, rounds: int) -> dict[str, dict[str, fl
         return visit
 
     found = {
-        "window_raw": measure.race({"warpdata": sweep(raw), "h5py": sweep(h5), "zarr": sweep(z),
-                                    "safetensors": sweep(tensors)}, rounds),
+        "window_raw": measure.race(
+            {"warpdata": sweep(raw), "h5py": sweep(h5), "zarr": sweep(z), "safetensors": sweep(tensors)},
+            rounds,
+        ),
         "window_compressed": measure.race({"warpdata": sweep(packed), "h5py_gzip": sweep(gzip)}, rounds),
-    }  # fmt: skip
+    }
     return {task: {name: each / len(places) for name, each in rows.items()} for task, rows in found.items()}
 
 
@@ -176,8 +186,7 @@ def files(
     found = {"save_raw": saved, "read_all_raw": measure.race(read, rounds)}
     write_h5(folder / "gzip.h5", arrays, compression="gzip")
     wd.save_wshard(episode, folder / "seekable.wshard", {"rgb": "zstd-seekable:3"}, durable=False)
-    names = ("load_wshard", "open_episode", "inner_reader", "h5py", "npz",
-             "safetensors", "zarr")  # fmt: skip
+    names = ("load_wshard", "open_episode", "inner_reader", "h5py", "npz", "safetensors", "zarr")
     found["open_and_read_one_block"] = measure.race(
         {name: one_block(name, folder) for name in names}, 3 * rounds, calls=10, judge=statistics.median
     )

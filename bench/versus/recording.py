@@ -85,9 +85,13 @@ def vectors(folder: Path, count: int, repeats: int) -> dict[str, Any]:
             h5.append(timed(min(count, 5000), append))
     mine, theirs = best(ours), best(peers)
     return {
-        "ours_us": mine, "mcap_us": theirs, "h5py_us": best(h5), "rerun_us": rerun_vectors(folder, data),
-        "p50_ratio_to_mcap": round(mine["p50"] / theirs["p50"], 2), "bytes_per_record": round(bytes_per_record, 1),
-    }  # fmt: skip
+        "ours_us": mine,
+        "mcap_us": theirs,
+        "h5py_us": best(h5),
+        "rerun_us": rerun_vectors(folder, data),
+        "p50_ratio_to_mcap": round(mine["p50"] / theirs["p50"], 2),
+        "bytes_per_record": round(bytes_per_record, 1),
+    }
 
 
 def rerun_vectors(folder: Path, data: np.ndarray[Any, Any]) -> dict[str, float] | None:
@@ -196,10 +200,15 @@ def cameras(folder: Path, seconds: float) -> dict[str, Any]:
     episode = wd.open_episode(folder / "cameras")
     mine, copy = percentiles_us(np.array(latencies[2:])), percentiles_us(np.array(copies[2:]))
     return {
-        "append_us": mine, "copy_us": copy, "p50_in_copies": round(mine["p50"] / copy["p50"], 2),
-        "close_s": round(close_s, 3), "dropped": 2 * count - len(episode["left"]) - len(episode["right"]),
-        "png_then_mp4_close_s": round(png_then_mp4(folder, frames, min(count, 60)) * count / min(count, 60), 2),
-    }  # fmt: skip
+        "append_us": mine,
+        "copy_us": copy,
+        "p50_in_copies": round(mine["p50"] / copy["p50"], 2),
+        "close_s": round(close_s, 3),
+        "dropped": 2 * count - len(episode["left"]) - len(episode["right"]),
+        "png_then_mp4_close_s": round(
+            png_then_mp4(folder, frames, min(count, 60)) * count / min(count, 60), 2
+        ),
+    }
 
 
 def median_cameras(folder: Path, seconds: float, repeats: int) -> dict[str, Any]:
@@ -281,11 +290,14 @@ def disk(folder: Path, seconds: float) -> dict[str, Any]:
     raw = 2 * count * frames[0].nbytes
     meta = wd.open_recordings(folder / "noise")[0].meta["signals"]
     return {
-        "seconds": seconds, "written_mb": round(written / 1e6, 1), "files_mb": round(final / 1e6, 1),
-        "raw_mb": round(raw / 1e6, 1), "of_files": round(written / final, 2),
+        "seconds": seconds,
+        "written_mb": round(written / 1e6, 1),
+        "files_mb": round(final / 1e6, 1),
+        "raw_mb": round(raw / 1e6, 1),
+        "of_files": round(written / final, 2),
         "of_allowed": round(written / (3 * final + 60 * frames[0].nbytes), 2),
         "waited_for_the_encoder_s": round(sum(each["blocked_ns"] for each in meta.values()) / 1e9, 2),
-    }  # fmt: skip
+    }
 
 
 def png_then_mp4(folder: Path, frames: list[np.ndarray[Any, Any]], count: int) -> float:

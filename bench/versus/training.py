@@ -273,9 +273,13 @@ def _in_fresh_process(expression: str, work: Path) -> Any:
     root = Path(__file__).parents[2]
     with tempfile.TemporaryDirectory() as cache:
         done = subprocess.run(
-            [sys.executable, "-c", code, str(work)], capture_output=True, text=True, check=True, cwd=root,
+            [sys.executable, "-c", code, str(work)],
+            capture_output=True,
+            text=True,
+            check=True,
+            cwd=root,
             env={**os.environ, "WARP_CACHE_DIR": cache},
-        )  # fmt: skip
+        )
     return json.loads(done.stdout)
 
 
@@ -450,29 +454,46 @@ def bars(results: dict[str, Any]) -> dict[str, dict[str, Any]]:
         "raw: CPU per window / bare gather": (cpu["raw"] / cpu["bare gather"], "<=", 1.3),
         "zstd: windows per s": (rates["zstd"], ">=", 4000),
         "zstd: windows per s / only decompressing them": (
-            rates["zstd"] / near["only decompressing, windows/s"], ">=", 0.9),
+            rates["zstd"] / near["only decompressing, windows/s"],
+            ">=",
+            0.9,
+        ),
         "S3 20 ms: bytes fetched / needed": (far["bytes fetched / needed"], "<=", 1.5),
         "S3: second epoch from the cache / local": (far["second epoch / local"], ">=", 0.8),
-        **{f"first batch, {name}, in s": (first[name], "<", 0.2) for name in ("raw", "raw, edges padded", "zstd")},
+        **{
+            f"first batch, {name}, in s": (first[name], "<", 0.2)
+            for name in ("raw", "raw, edges padded", "zstd")
+        },
         "first batch, S3 20 ms, in s": (far["first batch (s)"], "<", 1.5),
         "memory beside the batches in MB": (max(each["beside the batches (MB)"] for each in held), "<", 300),
         "memory: third epoch less first in MB": (max(each["growth (MB)"] for each in held), "<", 16),
         "resume at the middle of 10⁹ samples in s": (results["resume at the middle of 10⁹ (s)"], "<", 0.2),
-    }  # fmt: skip
+    }
     if libraries:
         rows[f"raw: windows per s / best library ({best(libraries)})"] = (
-            rates["raw"] / max(libraries.values()), ">=", 1)  # fmt: skip
+            rates["raw"] / max(libraries.values()),
+            ">=",
+            1,
+        )
     if recorded:
         rows["video: windows per s / LeRobot"] = (film["windows/s"] / max(recorded.values()), ">=", 4)
     else:
         rows[f"video: windows per s / {LEROBOT_APART:.0f}, LeRobot measured apart"] = (
-            film["windows/s"] / LEROBOT_APART, ">=", 4)  # fmt: skip
+            film["windows/s"] / LEROBOT_APART,
+            ">=",
+            4,
+        )
     if distant:
         rows[f"S3 20 ms, cold: windows per s / best peer ({best(distant)})"] = (
-            far["cold, windows/s"] / max(distant.values()), ">=", 3)  # fmt: skip
+            far["cold, windows/s"] / max(distant.values()),
+            ">=",
+            3,
+        )
     judge: dict[str, Callable[[float, float], bool]] = {
-        ">=": lambda a, b: a >= b, "<=": lambda a, b: a <= b, "<": lambda a, b: a < b,
-    }  # fmt: skip
+        ">=": lambda a, b: a >= b,
+        "<=": lambda a, b: a <= b,
+        "<": lambda a, b: a < b,
+    }
     return {
         name: {"value": value, "bar": f"{sign} {limit}", "holds": judge[sign](value, limit)}
         for name, (value, sign, limit) in rows.items()
@@ -492,14 +513,18 @@ def best(rates: Mapping[str, float]) -> str:
 def listed(results: dict[str, Any]) -> dict[str, float | str]:
     """Windows per second of everybody, or why there is no such number."""
     near, far, film = results["local"], results["S3 20 ms"], results["video"]
-    ours = {f"warpdata, {name}" if name != "bare gather" else "bare gather, two threads": rate
-            for name, rate in near["windows/s"].items()}  # fmt: skip
+    ours = {
+        f"warpdata, {name}" if name != "bare gather" else "bare gather, two threads": rate
+        for name, rate in near["windows/s"].items()
+    }
     return {
-        **ours, **near["peers, windows/s"],
-        "warpdata, video": film["windows/s"], **film["peers, windows/s"],
+        **ours,
+        **near["peers, windows/s"],
+        "warpdata, video": film["windows/s"],
+        **film["peers, windows/s"],
         "warpdata, S3 20 ms, cold": far["cold, windows/s"],
         **{f"{name}, S3 20 ms, cold": rate for name, rate in far["peers, cold, windows/s"].items()},
-    }  # fmt: skip
+    }
 
 
 def main() -> None:

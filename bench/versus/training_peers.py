@@ -323,12 +323,24 @@ PEERS: dict[str, Peer] = {
 
 LOADERS, LEROBOT = "training-loaders", "lerobot-0.6.1"
 ENVIRONMENTS = {
-    LOADERS: Environment("3.11", ((
-        "torch", "torchvision", "numpy", "grain>=0.2.18", "litdata>=0.2.76", "mosaicml-streaming>=0.13",
-        "webdataset>=1.0", "zarr>=3.0", "h5py",
-    ),)),
+    LOADERS: Environment(
+        "3.11",
+        (
+            (
+                "torch",
+                "torchvision",
+                "numpy",
+                "grain>=0.2.18",
+                "litdata>=0.2.76",
+                "mosaicml-streaming>=0.13",
+                "webdataset>=1.0",
+                "zarr>=3.0",
+                "h5py",
+            ),
+        ),
+    ),
     LEROBOT: CONVERTERS[LEROBOT],
-}  # fmt: skip
+}
 """mosaicml-streaming loads torchvision, which loads only beside the torch it was built for: no plain build will do."""
 
 

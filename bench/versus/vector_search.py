@@ -151,8 +151,9 @@ def cold_table(folder: Path, queries: Any, expected: Any, rounds: int) -> dict[s
     for name, found in runs.items():
         hits = sum(len(set(f["ids"]) & set(e.tolist())) for f, e in zip(found, expected, strict=False))
         out[name] = {
-            "median_ms": 1e3 * float(np.median([f["s"] for f in found])), "recall": hits / (K * rounds),
-        }  # fmt: skip
+            "median_ms": 1e3 * float(np.median([f["s"] for f in found])),
+            "recall": hits / (K * rounds),
+        }
     return out
 
 
@@ -164,10 +165,11 @@ def first_queries(path: Path, queries: Any, expected: Any) -> dict[str, Any]:
             found.append(store.search(query, K)[0])
             read.append(store.stats()["bytes_read"])
     return {
-        "bytes_max": max(read), "bytes_mean": round(sum(read) / len(read)),
+        "bytes_max": max(read),
+        "bytes_mean": round(sum(read) / len(read)),
         "bytes_limit": round(0.02 * path.stat().st_size + 65_536),
         "recall": recall(np.stack(found), expected),
-    }  # fmt: skip
+    }
 
 
 def sizes(folder: Path, raw_bytes: int, queries: Any, expected: Any) -> dict[str, Any]:
@@ -251,12 +253,19 @@ def run(folder: Path, rows: int, dim: int, queries: int, repeats: int, rounds: i
     first = cold_table(folder, q, expected, rounds)
     loading = load_seconds(store, 3)
     return {
-        "rows": rows, "dim": dim, "m": M, "ef_construction": EF_CONSTRUCTION,
-        "add_per_s": add_rate(x, folder, 3), "warm": rates(open_all(folder, dim), q, expected, repeats),
-        "cold": first, "first_query": first_queries(store, q[:100], expected[:100]), **loading,
-        "sizes": sizes(folder, x.nbytes, q, expected), "single_appends": appends(dim, folder),
+        "rows": rows,
+        "dim": dim,
+        "m": M,
+        "ef_construction": EF_CONSTRUCTION,
+        "add_per_s": add_rate(x, folder, 3),
+        "warm": rates(open_all(folder, dim), q, expected, repeats),
+        "cold": first,
+        "first_query": first_queries(store, q[:100], expected[:100]),
+        **loading,
+        "sizes": sizes(folder, x.nbytes, q, expected),
+        "single_appends": appends(dim, folder),
         "open_us": open_microseconds(store),
-    }  # fmt: skip
+    }
 
 
 def bars(found: dict[str, Any]) -> dict[str, Any]:

@@ -175,9 +175,12 @@ def remote(root: Path, work: Path) -> dict[str, Any]:
                     size = dataset.episodes[0].stored_bytes
     allowed = max(LEAST_BYTES, SHARE * size)
     return {
-        "bytes": spent - opened, "bytes_of_opening": opened, "episode_bytes": size,
-        "ratio": (spent - opened) / allowed, "ms": page["ms"],
-    }  # fmt: skip
+        "bytes": spent - opened,
+        "bytes_of_opening": opened,
+        "episode_bytes": size,
+        "ratio": (spent - opened) / allowed,
+        "ms": page["ms"],
+    }
 
 
 WINDOW = """
@@ -254,25 +257,34 @@ def run(sizes: Sizes) -> dict[str, Any]:
 def bars(found: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     """Each figure with its bar, and whether it holds."""
     rows = {
-        "a root of 10,000 episodes: command to first paint in s": (found["first_paint"]["second_s"], "<", 1.5),
+        "a root of 10,000 episodes: command to first paint in s": (
+            found["first_paint"]["second_s"],
+            "<",
+            1.5,
+        ),
         "scrub, two cameras 640x480: pointer to right frame, p50 in ms": (found["scrub"]["p50_ms"], "<", 60),
         "scrub, two cameras 640x480: pointer to right frame, p95 in ms": (found["scrub"]["p95_ms"], "<", 150),
         "10 million points: click to screen in ms": (found["points"]["first_ms"], "<", 150),
         "published episode, S3 20 ms: bytes until first frame and plot / (2 % of it or 300 KB)": (
-            found["remote"]["ratio"], "<", 1,
+            found["remote"]["ratio"],
+            "<",
+            1,
         ),
         "TypeScript, seekable zstd: requests to open": (found["typescript"]["open"], "<=", 1),
         "TypeScript, seekable zstd: requests of the first window of 16 frames": (
-            found["typescript"]["window"], "<=", 1,
+            found["typescript"]["window"],
+            "<=",
+            1,
         ),
-    }  # fmt: skip
+    }
     return {
         name: {
-            "value": value, "bar": f"{sign} {limit}",
+            "value": value,
+            "bar": f"{sign} {limit}",
             "holds": bool(value < limit or (sign == "<=" and value == limit)),
         }
         for name, (value, sign, limit) in rows.items()
-    }  # fmt: skip
+    }
 
 
 def main() -> None:

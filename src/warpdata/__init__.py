@@ -50,6 +50,8 @@ if TYPE_CHECKING:
     from warpdata.episodes.collection.local import LocalDataset as LocalDataset
     from warpdata.episodes.collection.local import LocalDatasetWriter as LocalDatasetWriter
     from warpdata.episodes.collection.replay import replay as replay
+    from warpdata.episodes.demo_robot import demo_data as demo_data
+    from warpdata.episodes.demo_robot import demo_records as demo_records
     from warpdata.episodes.record.disk_writer import DiskEpisodeWriter as DiskEpisodeWriter
     from warpdata.episodes.record.gym import RecordEpisodes as RecordEpisodes
     from warpdata.episodes.record.recorder import Recorder as Recorder
@@ -155,6 +157,8 @@ _HOMES: dict[str, str] = {
     "check_dataset": "warpdata._api.checking",
     "chunk_episode": "warpdata._api",
     "dataset": "warpdata._api",
+    "demo_data": "warpdata.episodes.demo_robot",
+    "demo_records": "warpdata.episodes.demo_robot",
     "embed": "warpdata._api.embedding",
     "export_episodes": "warpdata._api.importing",
     "import_episodes": "warpdata._api.importing",

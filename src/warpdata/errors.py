@@ -49,6 +49,7 @@ import difflib
 import functools
 import os
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from types import FunctionType
 from typing import Any, ClassVar, TypeVar, cast
 
@@ -452,6 +453,23 @@ class MissingExtraError(WarpError, ImportError):
     def for_extra(cls, library: str, extra: str) -> MissingExtraError:
         """The error for a `library` that comes with `warpdata[extra]`."""
         return cls(f"{library} is not installed", hint=f"Run: pip install 'warpdata[{extra}]'")
+
+
+@dataclass(frozen=True, slots=True)
+class FileFinding:
+    """A defect of a file found by a check, or a note about it (`is_damage` false); the same for every format."""
+
+    code: str
+    message: str
+    part: str | None = None
+    """The block, segment or file concerned."""
+    hint: str = ""
+    is_damage: bool = True
+
+    @classmethod
+    def of(cls, error: WarpError, part: str | None = None) -> FileFinding:
+        """The finding for an error that made a file, or this part of it, unreadable."""
+        return cls(error.code, str(error), part or error.block, error.hint)
 
 
 def __getattr__(name: str) -> Any:

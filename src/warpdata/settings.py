@@ -15,6 +15,11 @@ _TRUE = ("1", "true", "yes", "on")
 _FALSE = ("0", "false", "no", "off")
 _NO_KEY = frozenset(string.whitespace)
 _REGION = re.compile(r"[A-Za-z0-9._-]{1,64}")
+_CREDENTIALS = {
+    "s3": ("AWS_ACCESS_KEY_ID", "AWS_PROFILE"),
+    "gs": ("GOOGLE_APPLICATION_CREDENTIALS", "GOOGLE_SERVICE_ACCOUNT"),
+    "az": ("AZURE_STORAGE_ACCOUNT_KEY", "AZURE_STORAGE_SAS_TOKEN"),
+}
 _PREFETCH = ("auto", "off", "none", "aggressive")
 
 
@@ -79,7 +84,8 @@ class Settings:
             color=not source.get("NO_COLOR"),
             pictures=_pictures(source),
             progress=not _is_true(source, "WARP_NO_PROGRESS"),
-            catalogs=_names(source, "WARP_CATALOG") or (_data_home(source),),
+            catalogs=_names(source, "WARP_CATALOG")
+            or (f"{source.get('XDG_DATA_HOME') or '~/.local/share'}/warpdata/catalog",),
             cache_dir=source.get("WARP_CACHE_DIR")
             or f"{source.get('XDG_CACHE_HOME') or '~/.cache'}/warpdata",
             cache_bytes=int(_number(source, "WARP_CACHE_SIZE_GB", 100.0) * (1 << 30)),
@@ -96,9 +102,15 @@ class Settings:
             aws_profile=None if source.get("AWS_ACCESS_KEY_ID") else source.get("AWS_PROFILE") or None,
             aws_credentials_file=source.get("AWS_SHARED_CREDENTIALS_FILE", ""),
             aws_config_file=source.get("AWS_CONFIG_FILE", ""),
-            proxies=_proxies(source),
+            proxies={
+                scheme: proxy
+                for scheme in ("http", "https")
+                if (proxy := _either(source, f"{scheme.upper()}_PROXY") or _either(source, "ALL_PROXY"))
+            },
             no_proxy=_either(source, "NO_PROXY"),
-            has_credentials=_credentials(source),
+            has_credentials={
+                kind: any(source.get(name) for name in names) for kind, names in _CREDENTIALS.items()
+            },
         )
 
 
@@ -125,15 +137,9 @@ def aws_keys() -> dict[str, str]:
 
 def aws_role() -> dict[str, str]:
     """The variables of the environment that describe the AWS role of this machine."""
-    names = (
-        "AWS_CONTAINER_",
-        "AWS_WEB_IDENTITY_",
-        "AWS_ROLE_",
-        "AWS_EC2_",
-        "AWS_REGION",
-        "AWS_DEFAULT_REGION",
-    )
-    return {k: v for k, v in os.environ.items() if k.startswith(names) or k == "AWS_ENDPOINT_URL_STS"}
+    prefixes = ("AWS_CONTAINER_", "AWS_WEB_IDENTITY_", "AWS_ROLE_", "AWS_EC2_")
+    names = ("AWS_REGION", "AWS_DEFAULT_REGION", "AWS_ENDPOINT_URL_STS")
+    return {name: value for name, value in os.environ.items() if name.startswith(prefixes) or name in names}
 
 
 def _refuse(name: str, value: str, allowed: str, hint: str = "") -> SettingsError:
@@ -162,10 +168,6 @@ def _pictures(source: Mapping[str, str]) -> str:
 
 def _names(env: Mapping[str, str], name: str) -> tuple[str, ...]:
     return tuple(part.strip() for part in env.get(name, "").split(",") if part.strip())
-
-
-def _data_home(env: Mapping[str, str]) -> str:
-    return f"{env.get('XDG_DATA_HOME') or '~/.local/share'}/warpdata/catalog"
 
 
 def _number(env: Mapping[str, str], name: str, default: float) -> float:
@@ -241,19 +243,3 @@ def _url(env: Mapping[str, str], name: str) -> str | None:
 def _either(env: Mapping[str, str], name: str) -> str:
     """A variable in small letters, as most programs write these, or in large ones."""
     return (env.get(name.lower()) or env.get(name) or "").strip()
-
-
-def _proxies(env: Mapping[str, str]) -> dict[str, str]:
-    found = {
-        scheme: _either(env, f"{scheme.upper()}_PROXY") or _either(env, "ALL_PROXY")
-        for scheme in ("http", "https")
-    }
-    return {scheme: proxy for scheme, proxy in found.items() if proxy}
-
-
-def _credentials(env: Mapping[str, str]) -> dict[str, bool]:
-    return {
-        "s3": bool(env.get("AWS_ACCESS_KEY_ID") or env.get("AWS_PROFILE")),
-        "gs": bool(env.get("GOOGLE_APPLICATION_CREDENTIALS") or env.get("GOOGLE_SERVICE_ACCOUNT")),
-        "az": bool(env.get("AZURE_STORAGE_ACCOUNT_KEY") or env.get("AZURE_STORAGE_SAS_TOKEN")),
-    }

@@ -6,7 +6,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from warpdata.bytekit.dtype import DTYPE_NAMES, DType, dtype_named, dtype_of
+from warpdata.bytekit.arrays import DTYPE_NAMES, DType, dtype_named, dtype_of
 
 SIZES = {
     "f64": 8, "f32": 4, "f16": 2, "bf16": 2, "i64": 8, "i32": 4, "i16": 2, "i8": 1,

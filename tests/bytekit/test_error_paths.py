@@ -12,14 +12,12 @@ import pytest
 
 from tests.failing_calls import failing
 from warpdata.bytekit import codec
-from warpdata.bytekit.align import align_up
+from warpdata.bytekit.arrays import DType, align_up, byte_view, dtype_named
 from warpdata.bytekit.codec import decode_zstd_frames, encode_zstd_frame
-from warpdata.bytekit.dtype import DType, dtype_named
-from warpdata.bytekit.io import commit, pages
+from warpdata.bytekit.io import commit
 from warpdata.bytekit.io.commit import commit_file, commit_folder, os_error
-from warpdata.bytekit.io.ranges import FileRangeReader, LocalRangeReader
+from warpdata.bytekit.io.files import FileRangeReader, LocalRangeReader
 from warpdata.bytekit.process import system
-from warpdata.bytekit.view import byte_view
 from warpdata.errors import (
     ConflictError,
     CorruptLayoutError,
@@ -126,14 +124,6 @@ def test_small_things() -> None:
         dtype_named("f33")
 
 
-def test_memory_is_asked_for_honestly(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert pages.fits_free_memory(1)
-    monkeypatch.setattr(system, "available_bytes", lambda: 1 << 30)
-    assert not pages.fits_free_memory(1 << 60)
-    monkeypatch.setattr(system, "available_bytes", lambda: None)
-    assert pages.fits_free_memory(1 << 60), "a system that does not say is believed to have enough"
-
-
 def test_a_drive_that_does_not_know_the_full_sync_is_synced_plainly(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -197,12 +187,12 @@ def test_a_second_name_is_a_copy_where_there_are_no_links(
 ) -> None:
     source = tmp_path / "source"
     source.write_bytes(b"x")
-    commit.second_name(source, tmp_path / "second")
+    commit.link_or_copy(source, tmp_path / "second")
     assert (tmp_path / "second").stat().st_ino == source.stat().st_ino
     with pytest.raises(ConflictError, match="exists already"):
-        commit.second_name(source, tmp_path / "second")
+        commit.link_or_copy(source, tmp_path / "second")
     with failing("link", 1, errno.EPERM):
-        commit.second_name(source, tmp_path / "copy")
+        commit.link_or_copy(source, tmp_path / "copy")
     assert (tmp_path / "copy").read_bytes() == b"x"
     assert (tmp_path / "copy").stat().st_ino != source.stat().st_ino
 

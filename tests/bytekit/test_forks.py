@@ -8,8 +8,7 @@ import pickle
 import threading
 from collections.abc import Callable
 
-from warpdata.bytekit.process.forks import OwnProcess, PerProcess, run_in_child
-from warpdata.bytekit.reopen import Reopens
+from warpdata.bytekit.process.forks import OwnProcess, PerProcess, Reopens, run_in_child
 
 
 def in_child(check: Callable[[], bool]) -> bool:

@@ -10,7 +10,7 @@ import threading
 import pytest
 
 from tests.waiting import LIMIT_S
-from warpdata.bytekit.process.block_cache import KEPT, KeptBlocks
+from warpdata.bytekit.lazy import BLOCK_CACHE, BlockCache
 
 
 def block(size: int, fill: int = 0) -> memoryview:
@@ -18,7 +18,7 @@ def block(size: int, fill: int = 0) -> memoryview:
 
 
 def test_the_least_recently_used_go_first() -> None:
-    kept = KeptBlocks(100)
+    kept = BlockCache(100)
     for name in "abc":
         kept.put(1, name, block(30))
     assert kept.get(1, "a") is not None
@@ -36,7 +36,7 @@ def test_the_least_recently_used_go_first() -> None:
 
 
 def test_blocks_belong_to_their_reader() -> None:
-    kept = KeptBlocks(100)
+    kept = BlockCache(100)
     kept.put(1, "a", block(10, 1))
     kept.put(2, "a", block(10, 2))
     assert bytes(kept.get(1, "a") or b"") == bytes([1]) * 10
@@ -47,7 +47,7 @@ def test_blocks_belong_to_their_reader() -> None:
 
 
 def test_a_finaliser_may_forget_in_the_middle_of_anything() -> None:
-    kept = KeptBlocks(100)
+    kept = BlockCache(100)
     kept.put(1, "a", block(10))
     with kept._lock:  # as if the collector ran inside `put`
         kept.forget(1)
@@ -55,7 +55,7 @@ def test_a_finaliser_may_forget_in_the_middle_of_anything() -> None:
 
 
 def test_threads() -> None:
-    kept = KeptBlocks(1000)
+    kept = BlockCache(1000)
 
     def work(seed: int) -> None:
         draw = random.Random(seed)
@@ -77,14 +77,14 @@ def test_threads() -> None:
 
 
 def test_a_forked_child_starts_with_nothing_and_a_free_lock() -> None:
-    owner = KEPT.new_owner()
-    KEPT.put(owner, "a", block(10))
-    with KEPT._lock:
+    owner = BLOCK_CACHE.new_owner()
+    BLOCK_CACHE.put(owner, "a", block(10))
+    with BLOCK_CACHE._lock:
         pid = os.fork()
         if pid == 0:
             gc.disable()
-            is_free = KEPT._lock.acquire(timeout=LIMIT_S)
-            os._exit(0 if is_free and not KEPT._blocks else 1)
+            is_free = BLOCK_CACHE._lock.acquire(timeout=LIMIT_S)
+            os._exit(0 if is_free and not BLOCK_CACHE._blocks else 1)
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
-    assert KEPT.get(owner, "a") is not None
-    KEPT.forget(owner)
+    assert BLOCK_CACHE.get(owner, "a") is not None
+    BLOCK_CACHE.forget(owner)

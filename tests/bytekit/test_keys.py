@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from tests.keys import BAD_PARTS, check_like_numpy, keys
 from tests.sweeps import enough_examples
-from warpdata.bytekit.keys import GAP_BYTES, BadKeyError, chosen, positions
+from warpdata.bytekit.arrays import GAP_BYTES, InvalidIndexError, resolve_index, select_rows
 
 
 class Rows:
@@ -30,7 +30,7 @@ class Rows:
         return self.array[start:end]
 
     def __getitem__(self, key: Any) -> Any:
-        return chosen(key, self.array.shape, self.read, self.itemsize)
+        return select_rows(key, self.array.shape, self.read, self.itemsize)
 
 
 SHAPES = [(5,), (7, 3), (4, 2, 3), (0, 3), (3, 0, 2), (1, 1, 1, 2)]
@@ -59,7 +59,7 @@ def test_what_is_no_key(bad: Any) -> None:
         with pytest.raises(IndexError):
             rows[key]
     with pytest.raises(IndexError):
-        positions(bad, 3, "record")
+        resolve_index(bad, 3, "record")
 
 
 @pytest.mark.parametrize(
@@ -94,16 +94,16 @@ def test_near_rows_are_one_read() -> None:
 
 
 def test_positions_of_a_sequence() -> None:
-    assert positions(-1, 5, "record") == 4
-    assert positions(np.int8(2), 5, "record") == 2
-    assert positions(slice(1, None, 2), 5, "record") == range(1, 5, 2)
-    assert positions((), 5, "record") == positions(..., 5, "record") == range(5)
-    assert positions(([1],), 5, "record").tolist() == [1]  # type: ignore[union-attr]
-    assert positions([4, -5], 5, "record").tolist() == [4, 0]  # type: ignore[union-attr]
-    assert len(positions([], 5, "record")) == 0  # type: ignore[arg-type]
+    assert resolve_index(-1, 5, "record") == 4
+    assert resolve_index(np.int8(2), 5, "record") == 2
+    assert resolve_index(slice(1, None, 2), 5, "record") == range(1, 5, 2)
+    assert resolve_index((), 5, "record") == resolve_index(..., 5, "record") == range(5)
+    assert resolve_index(([1],), 5, "record").tolist() == [1]  # type: ignore[union-attr]
+    assert resolve_index([4, -5], 5, "record").tolist() == [4, 0]  # type: ignore[union-attr]
+    assert len(resolve_index([], 5, "record")) == 0  # type: ignore[arg-type]
     for outside in (5, -6, [0, 5], np.array([2**63], np.uint64), (1, 2), (..., 1)):
         with pytest.raises(IndexError):
-            positions(outside, 5, "record")
+            resolve_index(outside, 5, "record")
     for bad in (
         True,
         None,
@@ -115,7 +115,7 @@ def test_positions_of_a_sequence() -> None:
         slice(0.5, None),
         slice(None, None, 0),
     ):
-        with pytest.raises(BadKeyError):
-            positions(bad, 5, "record")
-    assert issubclass(BadKeyError, TypeError)
-    assert issubclass(BadKeyError, ValueError)
+        with pytest.raises(InvalidIndexError):
+            resolve_index(bad, 5, "record")
+    assert issubclass(InvalidIndexError, TypeError)
+    assert issubclass(InvalidIndexError, ValueError)

@@ -12,9 +12,9 @@ import pytest
 
 import warpdata as wd
 from tests.contracts.range_reader import RangeReaderContract
-from warpdata.bytekit.io import ranges
-from warpdata.bytekit.io.open_files import OpenFiles
-from warpdata.bytekit.io.ranges import LocalRangeReader, RangeReader
+from warpdata.bytekit.io import files as files_module
+from warpdata.bytekit.io.files import LocalRangeReader, OpenFiles
+from warpdata.bytekit.io.ranges import RangeReader
 from warpdata.bytekit.process import system
 from warpdata.errors import BlobChangedError, BlobNotFoundError, StoreError, TruncatedError
 
@@ -23,7 +23,7 @@ MOST = 4
 
 @pytest.fixture(autouse=True)
 def few_files(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ranges, "OPEN_FILES", OpenFiles(MOST, low=0))
+    monkeypatch.setattr(files_module, "OPEN_FILES", OpenFiles(MOST, low=0))
 
 
 def open_below(folder: Path) -> int:
@@ -183,7 +183,7 @@ def test_episodes_in_many_shards_and_chunks(tmp_path: Path) -> None:
 
 
 def test_a_file_with_a_low_number_is_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ranges, "OPEN_FILES", OpenFiles(MOST, low=10_000))
+    monkeypatch.setattr(files_module, "OPEN_FILES", OpenFiles(MOST, low=10_000))
     readers = [LocalRangeReader(path) for path in files(tmp_path, 3 * MOST)]
     assert open_below(tmp_path) == 3 * MOST
     assert [bytes(reader.read(0, 4))[0] for reader in readers] == list(range(3 * MOST))

@@ -10,14 +10,8 @@ from hypothesis import strategies as st
 
 from tests.contracts.range_reader import DATA, RangeReaderContract
 from warpdata.bytekit.io import ranges
-from warpdata.bytekit.io.ranges import (
-    BytesRangeReader,
-    FarRangeReader,
-    FileRangeReader,
-    LocalRangeReader,
-    MmapRangeReader,
-    RangeReader,
-)
+from warpdata.bytekit.io.files import FileRangeReader, LocalRangeReader, MmapRangeReader
+from warpdata.bytekit.io.ranges import BytesRangeReader, FarRangeReader, RangeReader
 from warpdata.errors import BlobNotFoundError, StoreError, TruncatedError
 
 

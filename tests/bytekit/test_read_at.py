@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.sweeps import enough_examples
-from warpdata.bytekit.io.ranges import FileRangeReader, read_at
+from warpdata.bytekit.io.files import FileRangeReader, read_at
 
 
 def short_reads(patch: pytest.MonkeyPatch, most: int) -> None:

@@ -5,19 +5,19 @@ import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
 
-from warpdata.bytekit import seekable
+from warpdata.bytekit import codec
 from warpdata.errors import FormatError
 
 
-def unpack(block: bytes, raw_size: int) -> seekable.SeekTable:
-    size = seekable.seek_table_bytes(block[-seekable.FOOTER_BYTES :])
-    return seekable.unpack_seek_table(block[-size:], len(block), raw_size)
+def unpack(block: bytes, raw_size: int) -> codec.SeekTable:
+    size = codec.seek_table_bytes(block[-codec.FOOTER_BYTES :])
+    return codec.unpack_seek_table(block[-size:], len(block), raw_size)
 
 
 @given(st.lists(st.binary(min_size=1, max_size=300), min_size=1, max_size=12), st.data())
 def test_any_range_comes_from_its_frames(pieces: list[bytes], data: st.DataObject) -> None:
     whole = b"".join(pieces)
-    block = b"".join(seekable.encode_seekable(pieces))
+    block = b"".join(codec.encode_seekable(pieces))
     table = unpack(block, len(whole))
     start = data.draw(st.integers(0, len(whole)))
     end = data.draw(st.integers(start, len(whole)))
@@ -29,15 +29,15 @@ def test_any_range_comes_from_its_frames(pieces: list[bytes], data: st.DataObjec
 
 
 def test_other_zstd_readers_see_the_same_bytes() -> None:
-    block = b"".join(seekable.encode_seekable([b"ab" * 500, b"cd" * 400]))
+    block = b"".join(codec.encode_seekable([b"ab" * 500, b"cd" * 400]))
     with zstandard.ZstdDecompressor().stream_reader(block, read_across_frames=True) as stream:
         assert stream.read() == b"ab" * 500 + b"cd" * 400
 
 
 def test_every_flip_of_the_table_is_noticed_or_harmless() -> None:
     pieces = [b"ab" * 50, b"cd" * 40, b"e" * 30]
-    block = b"".join(seekable.encode_seekable(pieces))
-    size = seekable.seek_table_bytes(block[-seekable.FOOTER_BYTES :])
+    block = b"".join(codec.encode_seekable(pieces))
+    size = codec.seek_table_bytes(block[-codec.FOOTER_BYTES :])
     good = unpack(block, 210)
     for bit in range((len(block) - size) * 8, len(block) * 8):
         damaged = bytearray(block)
@@ -51,4 +51,4 @@ def test_every_flip_of_the_table_is_noticed_or_harmless() -> None:
 
 def test_a_block_without_table_is_refused() -> None:
     with pytest.raises(FormatError):
-        seekable.seek_table_bytes(bytes(9))
+        codec.seek_table_bytes(bytes(9))

@@ -13,15 +13,14 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.conftest import ROOT
+from warpdata.bytekit.io.append_file import map_window, sync_range
 from warpdata.bytekit.io.commit import write_at
-from warpdata.bytekit.io.mapping import map_window, sync_range
-from warpdata.bytekit.io.ranges import FileRangeReader, read_at
+from warpdata.bytekit.io.files import FileRangeReader, read_at
 from warpdata.bytekit.process import system
 
 EVERYWHERE = ("here", "elsewhere")
@@ -43,7 +42,7 @@ def _somewhere(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) 
 def leave_linux(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("fdatasync", "posix_fallocate", "posix_fadvise", "preadv", "pwritev", "sched_getaffinity"):
         monkeypatch.delattr(os, name, raising=False)
-    for name in ("_libc", "_SET_LOCK", "_NOWAIT"):
+    for name in ("_libc", "_SET_LOCK"):
         monkeypatch.setattr(system, name, None)
 
 
@@ -97,8 +96,6 @@ class TestEverywhere:
         assert system.read_into(fd, out, 60) == 40
         assert out[:40] == bytes(range(60, 100))
         assert system.read_into(fd, out, 100) == 0
-        assert system.read_cached(fd, out, 0) in (0, 50)
-        assert system.read_cached(9999, out, 0) == 0
 
     @pytest.mark.parametrize("count", [0, 1, 3, 2500])
     def test_any_number_of_pieces_is_written(self, fd: int, count: int) -> None:
@@ -109,10 +106,7 @@ class TestEverywhere:
 
     def test_advice_is_never_an_error(self, fd: int) -> None:
         system.will_read(fd, 0, 100)
-        system.will_read_at_random(fd)
         system.was_read(fd, 0, 100)
-        system.bypass_cache(fd)
-        assert system.populate_to_read(0, 0) is False
         assert system.release_pages(0, 0) is False
 
     def test_range_locks_tell_processes_apart(self, fd: int, tmp_path: Path) -> None:
@@ -143,7 +137,6 @@ class TestEverywhere:
 
     def test_the_machine(self) -> None:
         assert 1 <= system.usable_cores() <= (os.cpu_count() or 1)
-        assert system.has_idle_core(10**9)
         with system.kept_scheduling():
             pass
 
@@ -228,17 +221,3 @@ def test_bytes_that_a_full_sync_lost_are_not_asked_for_again(
         with pytest.raises(OSError) as caught:
             call(7)
         assert caught.value.errno == code
-
-
-@pytest.mark.parametrize("size", [1, 4096, (1 << 20) + 8192, 5 << 20])
-def test_memory_in_large_pages_begins_at_one_and_is_a_child_s_own(size: int) -> None:
-    view = system.in_large_pages(size)
-    assert view.nbytes == size
-    assert np.frombuffer(view, np.uint8).ctypes.data % (2 << 20) == 0
-    view[-1] = 7
-    child = os.fork()
-    if not child:
-        view[-1] = 8
-        os._exit(0)
-    os.waitpid(child, 0)
-    assert view[-1] == 7

@@ -10,8 +10,8 @@ import pytest
 
 import warpdata as wd
 from tests.servers import run_http
-from warpdata.bytekit.io import filenames
-from warpdata.bytekit.io.filenames import folded
+from warpdata.bytekit.io import commit
+from warpdata.bytekit.io.commit import fold_name
 from warpdata.catalog.read import resolve
 from warpdata.errors import OfflineError
 from warpdata.stores.local import LocalStore
@@ -36,7 +36,7 @@ def test_nothing_that_is_staged_has_the_name_of_something_else(tmp_path: Path) -
         before = staged(tmp_path / "staging")
         builder.manifest()
         for names in (before, staged(tmp_path / "staging")):
-            assert len({folded(name) for name in names}) == len(names) >= 5
+            assert len({fold_name(name) for name in names}) == len(names) >= 5
         builder.publish()
     with wd.dataset("a/b", catalog=str(tmp_path / "catalog")) as ds:
         assert [ds.table(name).head(1).to_pylist() for name in ("main", "Main")] == [[{"x": 1}], [{"x": 2}]]
@@ -49,7 +49,7 @@ def as_it_lies(path: str) -> str:
     found = "/"
     for part in Path(path).parts[1:]:
         names = os.listdir(found) if os.path.isdir(found) else []
-        alike = [name for name in names if folded(name) == folded(part)]
+        alike = [name for name in names if fold_name(name) == fold_name(part)]
         found = os.path.join(found, alike[0] if alike and part not in names else part)
     return found
 
@@ -62,7 +62,7 @@ def case_blind(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
         resolve._Memory, "_pointer_path", lambda self, *asked: Path(as_it_lies(str(remembered(self, *asked))))
     )
-    monkeypatch.setattr(filenames, "tells_apart", lambda folder: False)
+    monkeypatch.setattr(commit, "is_case_sensitive", lambda folder: False)
 
 
 def publish(catalog: Path, value: int, *tags: str) -> str:

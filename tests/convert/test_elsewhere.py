@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from tests.convert.foreign import sample
-from warpdata.bytekit.io.ranges import FileRangeReader, RangeReader
+from warpdata.bytekit.io.files import FileRangeReader
+from warpdata.bytekit.io.ranges import RangeReader
 from warpdata.convert import dreamer, hdf5, minari, webdataset, zarr
 from warpdata.errors import BlobNotFoundError
 

@@ -1,4 +1,4 @@
-"""MCAP: every sample read as its own libraries read it, and written again message by message."""
+"""MCAP: every sample read as its own libraries read it, and written again value by value."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from warpdata.bytekit.codec import encode as encode_bytes
 from warpdata.convert import mcap as ours
 from warpdata.convert import rosbag2
 from warpdata.convert.importing import import_episodes
-from warpdata.convert.mcap.layout import MAGIC
+from warpdata.convert.mcap.reader import MAGIC
 from warpdata.convert.messages.log import LogChannel
 from warpdata.convert.place import Place
 from warpdata.episodes.collection.episodes import Episodes
@@ -53,7 +53,6 @@ MESSAGE = (
     "message.publish_time_ns",
     "message.sequence",
     "message.bytes",
-    "message.envelope",
 )
 
 
@@ -169,14 +168,24 @@ def test_names_of_joints_go_with_the_numbers() -> None:
     ],
     ids=lambda parts: parts[-1],
 )
-def test_every_message_comes_out_as_it_went_in(parts: tuple[str, ...], kind: str, tmp_path: Path) -> None:
+def test_every_value_of_a_recording_comes_out_again(
+    parts: tuple[str, ...], kind: str, tmp_path: Path
+) -> None:
     source = sample(*parts)
-    episodes = ours.read(source)
+    before = episodes = ours.read(source)
     if kind != "straight":
         episodes = imported(episodes, tmp_path / "ours", kind, "mcap")
     receipt = ours.write(episodes, tmp_path / "out")
     assert receipt.is_exact, str(receipt)
-    assert content(tmp_path / "out" / source.name) == content(source)
+    after = ours.read(tmp_path / "out" / source.name)
+    assert_same(before[0], after[0])
+    assert after[0].meta["messages"] == before[0].meta["messages"]
+    _, messages, _, attachments, metadata = content(tmp_path / "out" / source.name)
+    assert len(messages) == sum(
+        len(signal) for name, signal in before[0].signals.items() if name != "message.attachments"
+    )
+    assert attachments == content(source)[3]
+    assert metadata[: len(metadata) - 1] == content(source)[4]
 
 
 def test_the_files_of_one_bag_are_one_episode(tmp_path: Path) -> None:
@@ -243,20 +252,6 @@ def test_pictures_of_other_sets_are_copied(tmp_path: Path) -> None:
     assert [frame.data for frame in first] == [frame.data for frame in second]
 
 
-def test_changed_signals_are_not_written_as_they_were(tmp_path: Path) -> None:
-    (episode,) = ours.read(sample(*JSON))
-    changed = {name: signal for name, signal in episode.signals.items()}
-    position = episode["joints/position"]
-    changed["joints/position"] = ArraySignal(position.timestamps, position.values() * 2, position.meta)
-    moved = Episode.of(changed, dict(episode.static), dict(episode.meta), id="moved")
-    ours.write(Episodes.of([moved]), tmp_path / "moved.mcap")
-    (again,) = ours.read(tmp_path / "moved.mcap")
-    np.testing.assert_array_equal(again["joints/position"].values(), position.values() * 2)
-    topics = {channel[0] for channel in content(tmp_path / "moved.mcap")[1]}
-    assert "/joints" not in topics
-    assert "/camera" in topics
-
-
 def log_of(path: Path, messages: list[tuple[int, int, bytes]], channel: LogChannel | None = None) -> Path:
     with open(path, "wb") as file:
         writer = mcap.writer.Writer(file)
@@ -292,8 +287,9 @@ def test_times_are_kept_whatever_they_are(tmp_path: Path) -> None:
     (episode,) = ours.read(path, time="publish")
     assert episode["t/v"].timestamps.tolist() == [20, 30, 40, 50]
     for time in ("log", "header", "publish"):
-        ours.write(ours.read(path, time=time), tmp_path / f"{time}.mcap")  # type: ignore[arg-type]
-        assert content(tmp_path / f"{time}.mcap") == content(path)
+        episodes = ours.read(path, time=time)  # type: ignore[arg-type]
+        ours.write(episodes, tmp_path / f"{time}.mcap")
+        assert_same(ours.read(tmp_path / f"{time}.mcap")[0], episodes[0])
 
 
 def test_actions_and_topics_are_chosen() -> None:
@@ -328,13 +324,13 @@ def test_episodes_cross_to_other_processes(tmp_path: Path) -> None:
 
 
 def test_large_topics_are_read_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    from warpdata.convert.mcap import records
+    from warpdata.convert.mcap import reader
     from warpdata.convert.messages import topic
 
     (before,) = ours.read(sample(*CDR))
     expected_values = {name: signal.values() for name, signal in before.signals.items()}
-    monkeypatch.setattr(records, "_SMALL_BYTES", 10)
-    monkeypatch.setattr(records, "_CACHE_BYTES", 10)
+    monkeypatch.setattr(reader, "_SMALL_BYTES", 10)
+    monkeypatch.setattr(reader, "_CACHE_BYTES", 10)
     monkeypatch.setattr(topic, "_CACHED_BYTES", 10)
     monkeypatch.setattr(topic, "_BLOCK_BYTES", 3000)
     (episode,) = ours.read(sample(*CDR))
@@ -488,9 +484,6 @@ def test_messages_that_lie_about_their_lengths_stay_as_they_are(tmp_path: Path) 
         (episode,) = ours.read(path)
         assert episode.meta["messages"]["channels"][0]["not_decoded"]
         assert episode["t/message.bytes"].values().tolist() == [good, bad]
-        ours.write(ours.read(path), tmp_path / "y.mcap")
-        assert content(tmp_path / "y.mcap") == content(path)
-        (tmp_path / "y.mcap").unlink()
 
 
 def test_an_existing_file_stays(tmp_path: Path) -> None:
@@ -621,7 +614,7 @@ def test_messages_outside_of_chunks_are_read(monkeypatch: pytest.MonkeyPatch, tm
     path = tmp_path / "x.mcap"
     path.write_bytes(forged(channel_record(1), *first, inside, *later))
     for run_bytes in (1 << 20, 70):
-        monkeypatch.setattr("warpdata.convert.mcap.records._RUN_BYTES", run_bytes)
+        monkeypatch.setattr("warpdata.convert.mcap.reader._RUN_BYTES", run_bytes)
         (episode,) = ours.read(path)
         assert episode["t/v"].values().tolist() == [0, 1, 2, 3, 4, 5]
         assert episode["t/v"].timestamps.tolist() == [0, 1, 2, 3, 4, 5]
@@ -670,13 +663,7 @@ def test_what_is_kept_of_a_recording_may_be_damaged(tmp_path: Path) -> None:
     )
     (episode,) = ours.read(path)
     kept = episode.meta["messages"]
-    (channel,) = kept["channels"]
-    nameless = {key: value for key, value in channel.items() if key != "signal"}
     changes: list[tuple[str, Any]] = [
-        ("schemas", []),
-        ("channels", [7]),
-        ("channels", [nameless]),
-        ("channels", [{**channel, "payload": "x"}]),
         ("attachments", [{"name": "notes"}]),
         ("metadata", [{"name": "about"}]),
         ("metadata", ["about"]),

@@ -19,8 +19,7 @@ from warpdata.cli import exits
 from warpdata.cli.main import main
 from warpdata.convert import hdf5, mcap, rlds, webdataset
 from warpdata.convert.rlds import records
-from warpdata.convert.rlds.example import Values, build_example
-from warpdata.convert.rlds.records import packed_record
+from warpdata.convert.rlds.records import Values, build_example, pack_record
 from warpdata.convert.tables import npz
 from warpdata.episodes.collection.episodes import Episodes
 from warpdata.timeline.episode import Episode
@@ -177,13 +176,13 @@ def test_compressed_records_are_known_by_their_bytes_and_need_no_memory(
     number = Values("ints", numbers=np.zeros(1, np.int64))
     example = build_example({"steps/is_first": number, "steps/n": number})
     path = tmp_path / "episodes-00000-of-00001"
-    path.write_bytes(gzip.compress(packed_record(example) * 64))
+    path.write_bytes(gzip.compress(pack_record(example) * 64))
     monkeypatch.setattr(records, "IN_MEMORY_BYTES", 100)
     episodes = wd.open(path)
     assert len(episodes) == 64
     assert episodes[63]["n"].values().tolist() == [0]
     (tmp_path / "other").write_bytes(gzip.compress(bytes(1000)))
-    assert not records.begins_with_record((tmp_path / "other").read_bytes())
+    assert not records.is_tfrecord((tmp_path / "other").read_bytes())
 
 
 def test_samples_of_single_fields_come_out_as_they_went_in(tmp_path: Path) -> None:

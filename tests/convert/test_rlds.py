@@ -23,17 +23,15 @@ from PIL import Image
 import warpdata as wd
 from tests.conftest import SHARED_GOLDEN
 from tests.sweeps import enough_examples
-from warpdata.bytekit.io.ranges import FileRangeReader
-from warpdata.bytekit.png import encode_png
+from warpdata.bytekit.codec import encode_png
+from warpdata.bytekit.io.files import FileRangeReader
 from warpdata.convert import rlds
 from warpdata.convert.aligning import AlignOptions, aligned
 from warpdata.convert.exporting import step_columns
 from warpdata.convert.importing import import_episodes
 from warpdata.convert.place import Place
-from warpdata.convert.rlds import features as rlds_features
-from warpdata.convert.rlds import records
-from warpdata.convert.rlds.example import Values, build_example, bytes_values, parse_example
-from warpdata.convert.rlds.records import TFRecordFile, packed_record
+from warpdata.convert.rlds import reader, records
+from warpdata.convert.rlds.records import TFRecordFile, Values, build_example, pack_record, parse_example
 from warpdata.convert.tables import npz
 from warpdata.errors import (
     BadMagicError,
@@ -172,9 +170,13 @@ def recorded(root: Path, *, final: bool, image: bool = True) -> wd.Episodes:
                 if image:
                     seen["plane"] = np.full((16, 16), k, np.uint8)
                 rec.step(
-                    seen, {"move": np.float32(2000 + k)}, reward=1000.0 + k, terminated=k == 4 + number,
-                    truncated=False, ts_ns=k * 10**8,
-                )  # fmt: skip
+                    seen,
+                    {"move": np.float32(2000 + k)},
+                    reward=1000.0 + k,
+                    terminated=k == 4 + number,
+                    truncated=False,
+                    ts_ns=k * 10**8,
+                )
             if final:
                 rec.append("count", np.array([5 + number, 0], np.float64), (5 + number) * 10**8)
     return wd.open_episodes(root)
@@ -255,7 +257,7 @@ def test_episodes_of_one_set_have_the_same_features(tmp_path: Path) -> None:
 
 
 number_lists = st.one_of(
-    st.lists(st.binary(max_size=9), max_size=6).map(bytes_values),
+    st.lists(st.binary(max_size=9), max_size=6).map(lambda entries: Values("bytes", entries)),
     st.lists(st.integers(-(2**63), 2**63 - 1), max_size=9).map(
         lambda each: Values("ints", numbers=np.array(each, np.int64))
     ),
@@ -331,17 +333,17 @@ def test_bad_sets_are_refused_by_name(tmp_path: Path, damage: str) -> None:
 def test_compressed_records_are_read_and_bombs_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    record = packed_record(build_example({"steps/is_first": Values("ints", numbers=np.array([1, 0]))}))
+    record = pack_record(build_example({"steps/is_first": Values("ints", numbers=np.array([1, 0]))}))
     path = tmp_path / "a.tfrecord"
     path.write_bytes(gzip.compress(record) + gzip.compress(record))
     assert len(rlds.read(path)) == 2
     assert rlds.matches(Place.of(path))
     path.write_bytes(gzip.compress(record)[:-4])
-    with pytest.raises(WarpError, match="ends too soon"):
+    with pytest.raises(WarpError, match="compressed file is cut"):
         rlds.read(path)
     monkeypatch.setattr(records, "MAX_INFLATED_BYTES", 1 << 20)
     path.write_bytes(gzip.compress(bytes(4 << 20)))
-    with pytest.raises(LimitExceededError, match="becomes more"):
+    with pytest.raises(LimitExceededError, match="decompressed size exceeds"):
         rlds.read(path)
 
 
@@ -350,7 +352,7 @@ def test_a_length_is_not_believed(tmp_path: Path) -> None:
     head = length + records.masked_crc(length).to_bytes(4, "little")
     path = tmp_path / "a.tfrecord"
     path.write_bytes(head + bytes(64))
-    with pytest.raises(WarpError, match="the file ends at"):
+    with pytest.raises(WarpError, match="exceeds the file"):
         rlds.read(path)
     path.write_bytes(bytes(64))
     with pytest.raises(ChecksumError, match="length"):
@@ -434,26 +436,26 @@ def example_of(listed: bytes, name: bytes = b"steps/reward") -> bytes:
 @pytest.mark.parametrize(
     ("example", "words"),
     [
-        (example_of(b"", name=b"\xff\xfe"), "a name is not UTF-8"),
-        (field(1, b"\x05", wire=0), "a number where bytes were expected"),
-        (field(1, field(1, b"\x05", wire=0)), "a number where bytes were expected"),
-        (example_of(field(1, b"\x0a\x80")), "a list of bytes is cut short"),
-        (example_of(field(1, b"\x0a\x05abc")), "an entry of a list of bytes is longer than it"),
+        (example_of(b"", name=b"\xff\xfe"), "name is not UTF-8"),
+        (field(1, b"\x05", wire=0), "expected bytes, got an integer"),
+        (field(1, field(1, b"\x05", wire=0)), "expected bytes, got an integer"),
+        (example_of(field(1, b"\x0a\x80")), "varint is cut"),
+        (example_of(field(1, b"\x0a\x05abc")), "(exceeds its message|exceeds 64 bits)"),
         (
             example_of(field(1, b"\x0a" + b"\xff" * (1 << 20))),
-            "an entry of a list of bytes is longer than it",
+            "(exceeds its message|exceeds 64 bits)",
         ),
-        (example_of(field(1, b"\x08\x05")), "a number where bytes were expected"),
-        (example_of(field(2, field(1, b"12345"))), "no whole number of them"),
-        (example_of(field(2, b"\x08\x05")), "no whole number of them"),
+        (example_of(field(1, b"\x08\x05")), "expected bytes, got an integer"),
+        (example_of(field(2, field(1, b"12345"))), "list of floats holds other values"),
+        (example_of(field(2, b"\x08\x05")), "list of floats holds other values"),
         (example_of(field(3, field(1, b"\x80"))), "the last varint has no end"),
-        (example_of(field(3, field(1, b"\x01\x02\x03\x04", wire=5))), "whole numbers holds another kind"),
-        (example_of(field(3, field(1, bytes(8), wire=1))), "whole numbers holds another kind"),
+        (example_of(field(3, field(1, b"\x01\x02\x03\x04", wire=5))), "list of ints holds other values"),
+        (example_of(field(3, field(1, bytes(8), wire=1))), "list of ints holds other values"),
     ],
     ids=range(12),
 )
 def test_forged_examples_are_told(example: bytes, words: str, tmp_path: Path) -> None:
-    (tmp_path / "a.tfrecord").write_bytes(packed_record(example))
+    (tmp_path / "a.tfrecord").write_bytes(pack_record(example))
     with pytest.raises(CorruptLayoutError, match=f"not a tf.train.Example: .*{words}") as caught:
         rlds.read(tmp_path / "a.tfrecord")[0]
     assert "a.tfrecord" in str(caught.value)
@@ -461,7 +463,7 @@ def test_forged_examples_are_told(example: bytes, words: str, tmp_path: Path) ->
 
 def test_numbers_that_are_not_packed_are_read(tmp_path: Path) -> None:
     whole = example_of(field(3, b"\x08\x05" + b"\x08" + b"\xff" * 9 + b"\x01" + field(1, b"\x07\x08")))
-    (tmp_path / "a.tfrecord").write_bytes(packed_record(whole))
+    (tmp_path / "a.tfrecord").write_bytes(pack_record(whole))
     assert rlds.read(tmp_path / "a.tfrecord")[0]["reward"].values().tolist() == [5, -1, 7, 8]
 
 
@@ -500,7 +502,7 @@ def forged_set(folder: Path, features: Any, lists: dict[str, Values] | None = No
     )
     (folder / "features.json").write_text(json.dumps(features))
     made = build_example({"steps/is_first": ints(1, 0), **(lists or {})})
-    (folder / "forged-train.tfrecord-00000-of-00001").write_bytes(packed_record(made))
+    (folder / "forged-train.tfrecord-00000-of-00001").write_bytes(pack_record(made))
     return folder
 
 
@@ -518,64 +520,101 @@ def deep(levels: int) -> dict[str, Any]:
         (None, {}, CorruptLayoutError, "feature 'steps/x' is not described"),
         (deep(40), {}, CorruptLayoutError, "is not described"),
         ({"featuresDict": {"features": [1]}}, {}, CorruptLayoutError, "feature 'steps/x' is not described"),
-        (tensor("int64", "many"), {}, CorruptLayoutError, "shape of feature 'steps/x' is damaged"),
+        (tensor("int64", "many"), {}, CorruptLayoutError, "corrupted shape of feature 'steps/x'"),
         (tensor("int64", 1e999), {}, WarpError, "features.json"),
-        ({"tensor": {"dtype": "int64", "shape": 7}}, {}, CorruptLayoutError, "shape of feature 'steps/x' is damaged"),
-        (tensor("int64", -2), {}, CorruptLayoutError, "is impossible"),
-        (tensor("int64", *[1] * 17), {}, CorruptLayoutError, "is impossible"),
-        (tensor("complex64"), {"steps/x": floats(1, 2)}, UnsupportedDtypeError, "of type 'complex64'"),
-        (tensor("float128"), {"steps/x": floats(1, 2)}, UnsupportedDtypeError, "of type 'float128'"),
-        (tensor("int32"), {"steps/x": floats(1.5, 2)}, CorruptLayoutError, "is int32 and holds fractions"),
-        (tensor("uint64"), {"steps/x": floats(1.5, 2)}, CorruptLayoutError, "is uint64 and holds fractions"),
-        (tensor("uint8"), {"steps/x": ints(1, 256)}, CorruptLayoutError, "holds numbers that are no uint8"),
-        (tensor("int8", -1, -1), {"steps/x": ints(1, 2)}, CorruptLayoutError, "need another number"),
-        (tensor("int8", -1), {"steps/x": ints(1, 2, 3)}, CorruptLayoutError, "need another number"),
-        (tensor("int64", 2), {"steps/x": ints(1, 2, 3, 4, 5)}, CorruptLayoutError, "need another number"),
+        (
+            {"tensor": {"dtype": "int64", "shape": 7}},
+            {},
+            CorruptLayoutError,
+            "corrupted shape of feature 'steps/x'",
+        ),
+        (tensor("int64", -2), {}, CorruptLayoutError, "shape of feature 'steps/x' out of range"),
+        (tensor("int64", *[1] * 17), {}, CorruptLayoutError, "shape of feature 'steps/x' out of range"),
+        (
+            tensor("complex64"),
+            {"steps/x": floats(1, 2)},
+            UnsupportedDtypeError,
+            "unsupported type 'complex64'",
+        ),
+        (tensor("float128"), {"steps/x": floats(1, 2)}, UnsupportedDtypeError, "unsupported type 'float128'"),
+        (tensor("int32"), {"steps/x": floats(1.5, 2)}, CorruptLayoutError, "is int32 and holds floats"),
+        (tensor("uint64"), {"steps/x": floats(1.5, 2)}, CorruptLayoutError, "is uint64 and holds floats"),
+        (tensor("uint8"), {"steps/x": ints(1, 256)}, CorruptLayoutError, "out of range of uint8"),
+        (tensor("int8", -1, -1), {"steps/x": ints(1, 2)}, CorruptLayoutError, "numbers for . steps of"),
+        (tensor("int8", -1), {"steps/x": ints(1, 2, 3)}, CorruptLayoutError, "numbers for . steps of"),
+        (tensor("int64", 2), {"steps/x": ints(1, 2, 3, 4, 5)}, CorruptLayoutError, "numbers for . steps of"),
         (tensor("int64"), {"steps/x": ints(1, 2, 3)}, CorruptLayoutError, "3 rows of 'steps/x', 2 steps"),
         (
             tensor("float32", -1, encoding="bytes"),
-            {"steps/x": bytes_values([b"abcd", b"efgh"])}, UnsupportedDtypeError, "bytes of unknown shape",
+            {"steps/x": Values("bytes", [b"abcd", b"efgh"])},
+            UnsupportedDtypeError,
+            "bytes of unknown shape",
         ),
         (
             tensor("float32", encoding="bytes"),
-            {"steps/x": bytes_values([b"abcd", b"efg"])}, CorruptLayoutError, "row 1 of feature 'steps/x'",
+            {"steps/x": Values("bytes", [b"abcd", b"efg"])},
+            CorruptLayoutError,
+            "row 1 of feature 'steps/x'",
         ),
         (
             tensor("float32", 1 << 31, 1 << 31, encoding="bytes"),
-            {"steps/x": bytes_values([b"abcd", b"efg"])}, CorruptLayoutError, "row 0 of feature 'steps/x'",
+            {"steps/x": Values("bytes", [b"abcd", b"efg"])},
+            CorruptLayoutError,
+            "row 0 of feature 'steps/x'",
         ),
         (
             tensor("float32", 1 << 31, 1 << 31, 4, encoding="zlib"),
-            {"steps/x": bytes_values([zlib.compress(bytes(4))] * 2)}, CorruptLayoutError, "row 0 of feature 'steps/x'",
+            {"steps/x": Values("bytes", [zlib.compress(bytes(4))] * 2)},
+            CorruptLayoutError,
+            "row 0 of feature 'steps/x'",
         ),
         (
             tensor("float32", encoding="zlib"),
-            {"steps/x": bytes_values([zlib.compress(b"abcd"), b"none"])}, CorruptLayoutError, "row 1 of feature",
+            {"steps/x": Values("bytes", [zlib.compress(b"abcd"), b"none"])},
+            CorruptLayoutError,
+            "row 1 of feature",
         ),
         (
             tensor("float32", encoding="zlib"),
-            {"steps/x": bytes_values([zlib.compress(b"abcd"), zlib.compress(b"abcd")[:-4]])},
-            CorruptLayoutError, "row 1 of feature",
+            {"steps/x": Values("bytes", [zlib.compress(b"abcd"), zlib.compress(b"abcd")[:-4]])},
+            CorruptLayoutError,
+            "row 1 of feature",
         ),
         (tensor("string"), {"steps/x": ints(1, 2)}, CorruptLayoutError, "'steps/x' holds numbers"),
         (ragged("int64"), rows_and_lengths(ints(1, 2), ints(2)), CorruptLayoutError, "has 1 rows, 2 steps"),
-        (ragged("int64"), rows_and_lengths(ints(1, 2), ints(3, -1)), CorruptLayoutError, "rows of no length"),
         (
-            ragged("int64"), rows_and_lengths(ints(1, 2, 3), floats(1.5, 1.5)),
-            CorruptLayoutError, "rows of no length",
+            ragged("int64"),
+            rows_and_lengths(ints(1, 2), ints(3, -1)),
+            CorruptLayoutError,
+            "invalid row lengths of feature",
         ),
         (
-            ragged("int64"), rows_and_lengths(ints(1, 2), floats(np.nan, 1)),
-            CorruptLayoutError, "rows of no length",
+            ragged("int64"),
+            rows_and_lengths(ints(1, 2, 3), floats(1.5, 1.5)),
+            CorruptLayoutError,
+            "invalid row lengths of feature",
         ),
-        (ragged("int64"), rows_and_lengths(ints(1, 2), ints(1, 2)), CorruptLayoutError, "need another number"),
         (
-            ragged("int64", 0), rows_and_lengths(ints(), ints(1 << 62, 1 << 62)),
-            LimitExceededError, f"a row of {1 << 62} values",
+            ragged("int64"),
+            rows_and_lengths(ints(1, 2), floats(np.nan, 1)),
+            CorruptLayoutError,
+            "invalid row lengths of feature",
+        ),
+        (
+            ragged("int64"),
+            rows_and_lengths(ints(1, 2), ints(1, 2)),
+            CorruptLayoutError,
+            "numbers for . steps of",
+        ),
+        (
+            ragged("int64", 0),
+            rows_and_lengths(ints(), ints(1 << 62, 1 << 62)),
+            LimitExceededError,
+            f"a row of {1 << 62} values",
         ),
     ],
     ids=range(30),
-)  # fmt: skip
+)
 def test_forged_features_are_told(
     x: Any, lists: dict[str, Values], kind: type[WarpError], words: str, tmp_path: Path
 ) -> None:
@@ -587,7 +626,7 @@ def test_rows_padded_to_more_than_fits_are_refused(tmp_path: Path, monkeypatch: 
     lists = rows_and_lengths(ints(*range(9)), ints(9, 0))
     folder = forged_set(tmp_path / "set", features_of(x=ragged("int64")), lists)
     assert rlds.read(folder)[0]["x"].values().tolist() == [list(range(9)), [0] * 9]
-    monkeypatch.setattr(rlds_features, "MAX_PADDED_BYTES", 2 * 9 * 8 - 1)
+    monkeypatch.setattr(reader, "MAX_PADDED_BYTES", 2 * 9 * 8 - 1)
     with pytest.raises(LimitExceededError, match="has a row of 9 values"):
         rlds.read(folder)[0]
 
@@ -608,17 +647,29 @@ def test_a_length_that_is_no_number_is_not_known(length: str, tmp_path: Path) ->
 @pytest.mark.parametrize(
     ("info", "kind", "words"),
     [
-        ({"fileFormat": "riegeli"}, UnsupportedVersionError, "files of the format 'riegeli'"),
-        ({"splits": {"train": 1}}, CorruptLayoutError, "the splits are no list"),
-        ({"splits": []}, CorruptLayoutError, "no split with any file"),
-        ({"splits": ["train"]}, CorruptLayoutError, "a split is not described"),
-        ({"splits": [{"shardLengths": ["1"]}]}, CorruptLayoutError, "a split is not described"),
-        ({"splits": [{"name": "train", "shardLengths": ["x"]}]}, CorruptLayoutError, "a split is not described"),
-        ({"splits": [{"name": "train", "shardLengths": ["-1"]}]}, CorruptLayoutError, "a split is not described"),
-        ({"splits": [{"name": "train", "shardLengths": [1 << 80]}]}, CorruptLayoutError, f"1 episodes, .* {1 << 80}"),
+        ({"fileFormat": "riegeli"}, UnsupportedVersionError, "unsupported file format 'riegeli'"),
+        ({"splits": {"train": 1}}, CorruptLayoutError, "splits are not a list"),
+        ({"splits": []}, CorruptLayoutError, "no split has a file"),
+        ({"splits": ["train"]}, CorruptLayoutError, "corrupted description of a split"),
+        ({"splits": [{"shardLengths": ["1"]}]}, CorruptLayoutError, "corrupted description of a split"),
+        (
+            {"splits": [{"name": "train", "shardLengths": ["x"]}]},
+            CorruptLayoutError,
+            "corrupted description of a split",
+        ),
+        (
+            {"splits": [{"name": "train", "shardLengths": ["-1"]}]},
+            CorruptLayoutError,
+            "corrupted description of a split",
+        ),
+        (
+            {"splits": [{"name": "train", "shardLengths": [1 << 80]}]},
+            CorruptLayoutError,
+            f"expected {1 << 80} as in dataset_info.json, got 1",
+        ),
     ],
     ids=range(8),
-)  # fmt: skip
+)
 def test_forged_splits_are_told(
     info: dict[str, Any], kind: type[WarpError], words: str, tmp_path: Path
 ) -> None:
@@ -628,28 +679,28 @@ def test_forged_splits_are_told(
 
 def test_a_set_without_steps_or_files_is_told(tmp_path: Path) -> None:
     no_steps = {"featuresDict": {"features": {"x": tensor("float32")}}}
-    with pytest.raises(CorruptLayoutError, match="the features have no 'steps'"):
+    with pytest.raises(CorruptLayoutError, match="features have no 'steps'"):
         rlds.read(forged_set(tmp_path / "set", no_steps))[0]
     with pytest.raises(ValueError, match=r"no split 'trian' in .* Did you mean 'train'"):
         rlds.read(forged_set(tmp_path / "set", features_of()), split="trian")
     (tmp_path / "empty").mkdir()
-    with pytest.raises(BadMagicError, match=r"neither a dataset_info\.json nor any TFRecord file"):
+    with pytest.raises(BadMagicError, match=r"neither a dataset_info\.json nor TFRecord files"):
         rlds.read(tmp_path / "empty")
-    (tmp_path / "a.tfrecord").write_bytes(packed_record(b""))
+    (tmp_path / "a.tfrecord").write_bytes(pack_record(b""))
     with pytest.raises(BadMagicError, match="TFRecords of single values, not of episodes"):
         rlds.read(tmp_path / "a.tfrecord")[0]
 
 
 def test_records_that_end_too_soon_or_do_not_decompress_are_told(tmp_path: Path) -> None:
-    record = packed_record(build_example({"steps/is_first": ints(1, 0)}))
+    record = pack_record(build_example({"steps/is_first": ints(1, 0)}))
     path = tmp_path / "a.tfrecord"
     path.write_bytes(record + record[:9])
-    with pytest.raises(TruncatedError, match=f"a record begins at {len(record)}"):
+    with pytest.raises(TruncatedError, match=f"record at {len(record)} exceeds the file"):
         rlds.read(path)
     damaged = bytearray(gzip.compress(record))
     damaged[-8] ^= 1
     path.write_bytes(damaged)
-    with pytest.raises(CorruptLayoutError, match="does not decompress"):
+    with pytest.raises(CorruptLayoutError, match="corrupted compressed file"):
         rlds.read(path)
     (tmp_path / "a").write_bytes(b"\x1f\x8b\x00" + bytes(20))
     assert not rlds.matches(Place.of(tmp_path / "a"))
@@ -658,16 +709,20 @@ def test_records_that_end_too_soon_or_do_not_decompress_are_told(tmp_path: Path)
 @pytest.mark.parametrize(
     ("first", "second", "words"),
     [
-        (np.zeros(4), np.zeros((4, 3)), r"'x' of episode 'b' has rows of \[3\], those before it of \[\]"),
-        (np.zeros((4, 3)), np.zeros(4), r"'x' of episode 'b' has rows of \[\], those before it of \[3\]"),
-        (np.zeros(4), np.full(4, "a"), "'x' of episode 'b' is text, those before it are not"),
-        (np.full(4, "a"), np.zeros(4), "'x' of episode 'b' is .*, those before it are not"),
-        (np.array(3), np.array("text"), "static item .*x' is 'text', int64 before"),
-        (np.array(3), np.array(2.5), r"static item .*x' is 2\.5, int64 before"),
-        (np.array(3), np.array((1 << 64) - 1, np.uint64), "static item .*x' is 18446744073709551615, int64 before"),
+        (np.zeros(4), np.zeros((4, 3)), r"'x' of episode 'b': expected rows of \[\] .*, got \[3\]"),
+        (np.zeros((4, 3)), np.zeros(4), r"'x' of episode 'b': expected rows of \[3\] .*, got \[\]"),
+        (np.zeros(4), np.full(4, "a"), "'x' of episode 'b': expected tensor .*, got text"),
+        (np.full(4, "a"), np.zeros(4), "'x' of episode 'b': expected text .*, got"),
+        (np.array(3), np.array("text"), "static item .*x': expected int64.*, got 'text'"),
+        (np.array(3), np.array(2.5), r"static item .*x': expected int64.*, got 2\.5"),
+        (
+            np.array(3),
+            np.array((1 << 64) - 1, np.uint64),
+            "static item .*x': expected int64.*, got 18446744073709551615",
+        ),
     ],
     ids=range(7),
-)  # fmt: skip
+)
 def test_what_the_next_episode_has_otherwise_is_told(
     first: Any, second: Any, words: str, tmp_path: Path
 ) -> None:
@@ -680,11 +735,13 @@ def test_what_the_next_episode_has_otherwise_is_told(
 
 def test_bare_records_have_as_many_steps_as_pictures(tmp_path: Path) -> None:
     picture = encode_png(np.zeros((8, 8, 3), np.uint8))
-    record = build_example({
-        "observation/image": bytes_values([picture] * 4),
-        "action": Values("floats", numbers=np.arange(8, dtype=np.float32)),
-    })  # fmt: skip
-    (tmp_path / "bare.tfrecord").write_bytes(packed_record(record))
+    record = build_example(
+        {
+            "observation/image": Values("bytes", [picture] * 4),
+            "action": Values("floats", numbers=np.arange(8, dtype=np.float32)),
+        }
+    )
+    (tmp_path / "bare.tfrecord").write_bytes(pack_record(record))
     episode = rlds.read(tmp_path / "bare.tfrecord")[0]
     assert episode["observation/image"].values().shape == (4, 8, 8, 3)
     assert episode["action"].values().shape == (4, 2)

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import warpdata as wd
-from warpdata.bytekit.io.ranges import FileRangeReader
+from warpdata.bytekit.io.files import FileRangeReader
 from warpdata.errors import PermissionError_, SchemaMismatchError, StoreError, WarpError
 
 

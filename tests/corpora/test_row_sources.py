@@ -11,7 +11,8 @@ import pytest
 
 from tests.contracts.row_source import WIDTH, RowSourceContract, rows_of, write_shards
 from tests.waiting import LIMIT_S, until
-from warpdata.bytekit.io.ranges import BytesRangeReader, FileRangeReader
+from warpdata.bytekit.io.files import FileRangeReader
+from warpdata.bytekit.io.ranges import BytesRangeReader
 from warpdata.corpora.shuffled import ShuffledRows
 from warpdata.corpora.source import FixedOrderSource, MmapShardSource
 from warpdata.corpora.store_source import StoreShardSource

@@ -24,7 +24,7 @@ import numpy as np
 import warpdata as wd
 from tests.episodes.nursery import Nursery, is_alive
 from tests.waiting import until
-from warpdata.bytekit.io import mapping
+from warpdata.bytekit.io import append_file
 from warpdata.episodes.record import journals, tables
 
 NAMES = ("number", "text", "large", "cam/left", "cam/right")
@@ -49,7 +49,7 @@ def make_small() -> None:
     """Every block, window and ring is so small that their borders are met all the time."""
     tables._BLOCK_BYTES, tables._BLOCK_ROWS, tables._EVENTS_PER_BLOCK = 64, (4, 8), 4
     journals.SEGMENT_BYTES, journals.SEGMENT_FRAMES = 4096, 2
-    mapping.MIN_WINDOW_BYTES = 1 << 16
+    append_file.MIN_WINDOW_BYTES = 1 << 16
 
 
 def record(root: Path, how: str, shared: mmap.mmap) -> None:

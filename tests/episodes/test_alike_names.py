@@ -10,14 +10,14 @@ import numpy as np
 import pytest
 
 import warpdata as wd
-from warpdata.bytekit.io import filenames
+from warpdata.bytekit.io import commit
 from warpdata.errors import ConflictError
 
 
 @contextmanager
 def case_blind_disk() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(filenames, "tells_apart", lambda folder: False)
+        patched.setattr(commit, "is_case_sensitive", lambda folder: False)
         yield
 
 

@@ -15,8 +15,8 @@ import pytest
 from PIL import Image
 
 from tests.sweeps import thinned
-from warpdata.bytekit.io.ranges import FileRangeReader
-from warpdata.bytekit.process.block_cache import KEPT
+from warpdata.bytekit.io.files import FileRangeReader
+from warpdata.bytekit.lazy import BLOCK_CACHE
 from warpdata.episodes.check.rules import check_episode
 from warpdata.episodes.forms.content import ContentSum, sum_of
 from warpdata.episodes.forms.directory import MetaOf, write_directory
@@ -357,11 +357,11 @@ def test_pictures_that_are_asked_for_again_are_decoded_once(monkeypatch: pytest.
     assert decoded == [3, 4, 5, *range(20)]
     owner = signal._owner
     assert owner is not None
-    assert set(KEPT.of(owner)) == {3, 4, 5}
+    assert set(BLOCK_CACHE.of(owner)) == {3, 4, 5}
     del signal
     gc.collect()
-    assert KEPT.held_bytes >= 0  # which looks for those that are gone
-    assert not KEPT.of(owner)
+    assert BLOCK_CACHE.held_bytes >= 0  # which looks for those that are gone
+    assert not BLOCK_CACHE.of(owner)
 
 
 def test_pictures_of_other_kinds_are_named() -> None:

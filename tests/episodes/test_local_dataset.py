@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import warpdata as wd
-from warpdata.bytekit.io.ranges import FileRangeReader
+from warpdata.bytekit.io.files import FileRangeReader
 from warpdata.episodes.check.rules import RULES
 from warpdata.episodes.collection import listing
 from warpdata.errors import (

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 import warpdata as wd
-from warpdata.bytekit.process.block_cache import KEPT
+from warpdata.bytekit.lazy import BLOCK_CACHE
 from warpdata.episodes.sources.cameras import CAMERAS, MOST_OPEN, OpenCameras
 from warpdata.timeline import signal as timeline_signal
 
@@ -180,13 +180,13 @@ def test_frames_that_are_kept_are_bounded_over_all_cameras(
     root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     budget = 2 * FRAMES * 16 * 16 * 3
-    monkeypatch.setattr(KEPT, "_max_bytes", budget)
+    monkeypatch.setattr(BLOCK_CACHE, "_max_bytes", budget)
     dataset = wd.LocalDataset(root)
     for episode in dataset[:4]:
         for name in CAMERA_NAMES:
             for i in range(FRAMES):
                 _ = episode[name][i]
-    assert 0 < KEPT.held_bytes <= budget
+    assert 0 < BLOCK_CACHE.held_bytes <= budget
 
 
 def test_a_child_has_decoders_of_its_own(root: Path) -> None:

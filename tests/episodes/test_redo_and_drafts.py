@@ -116,7 +116,7 @@ def test_a_draft_belongs_to_one_version(tmp_path: Path) -> None:
 
 def test_a_journal_that_is_being_written_is_not_mapped(tmp_path: Path) -> None:
     """Its writer cuts it when it ends: a reader that maps it would die of a fault."""
-    from warpdata.bytekit.io.ranges import FileRangeReader, MmapRangeReader
+    from warpdata.bytekit.io.files import FileRangeReader, MmapRangeReader
     from warpdata.formats.journal.reader import JournalReader
 
     with wd.LocalDatasetWriter(tmp_path / "root").new_episode() as writer:

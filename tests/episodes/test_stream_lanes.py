@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 import warpdata as wd
 from tests.sweeps import enough_examples
-from warpdata.bytekit.dtype import DTYPE_NAMES, dtype_named
+from warpdata.bytekit.arrays import DTYPE_NAMES, dtype_named
 from warpdata.episodes.record import step_journal
 from warpdata.episodes.record.step_journal import JournalColumn
 from warpdata.errors import PermissionError_, SchemaMismatchError, StoreError, TimestampOrderError

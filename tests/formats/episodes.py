@@ -10,7 +10,7 @@ import numpy as np
 from hypothesis import strategies as st
 
 import warpdata as wd
-from warpdata.bytekit.dtype import DTYPE_NAMES, dtype_named
+from warpdata.bytekit.arrays import DTYPE_NAMES, dtype_named
 from warpdata.formats.wshard import ShardReader, layout
 
 TEXT = st.text(st.characters(codec="utf-8"), max_size=8)

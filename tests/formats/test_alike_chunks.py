@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import warpdata as wd
-from warpdata.bytekit.io import filenames
+from warpdata.bytekit.io import commit
 from warpdata.errors import ConflictError
 
 
@@ -31,7 +31,7 @@ def test_the_chunks_of_another_episode_stay(
     kept = (tmp_path / "Ep_manifest.wshard").read_bytes()
     if is_killed:
         (tmp_path / "Ep_manifest.wshard").unlink()
-    monkeypatch.setattr(filenames, "tells_apart", lambda folder: False)
+    monkeypatch.setattr(commit, "is_case_sensitive", lambda folder: False)
     with pytest.raises(ConflictError, match="for one name"):
         cut(tmp_path, "ep", 2)
     cut(tmp_path, "other", 3)

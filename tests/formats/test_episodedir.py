@@ -19,7 +19,7 @@ import warpdata as wd
 from tests.conftest import OWN_GOLDEN, ROOT
 from tests.formats.spec_tables import assert_spec_matches
 from tests.sweeps import enough_examples
-from warpdata.bytekit.dtype import dtype_named
+from warpdata.bytekit.arrays import dtype_named
 from warpdata.bytekit.process import system
 from warpdata.episodes.forms.shard import unpack_episode
 from warpdata.errors import FormatError

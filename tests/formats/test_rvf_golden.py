@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from tests.conftest import shared_golden
-from warpdata.bytekit.io.ranges import FileRangeReader
+from warpdata.bytekit.io.files import FileRangeReader
 from warpdata.formats.rvf.container import layout, manifest, segment, signing
 from warpdata.formats.rvf.container.layout import FileIdentity, SegmentType, Tag
 from warpdata.formats.rvf.container.lockfile import pack_lock, unpack_lock

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.sweeps import enough_examples, thinned
-from warpdata.bytekit.dtype import DTYPE_NAMES, dtype_named
+from warpdata.bytekit.arrays import DTYPE_NAMES, dtype_named
 from warpdata.errors import CorruptLayoutError, WarpError
 from warpdata.formats.episodedir.signal_file import (
     SMALL_BYTES,

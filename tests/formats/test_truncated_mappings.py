@@ -19,7 +19,7 @@ import numpy as np
 import warpdata as wd
 from warpdata.errors import TruncatedError
 from warpdata.formats.wshard import ShardReader
-from warpdata.bytekit.io.ranges import LocalRangeReader, MmapRangeReader
+from warpdata.bytekit.io.files import LocalRangeReader, MmapRangeReader
 
 path, way = sys.argv[1:]
 shard = ShardReader.open(path)

@@ -11,7 +11,7 @@ import av
 import numpy as np
 import pytest
 
-from warpdata.bytekit.io.ranges import FileRangeReader
+from warpdata.bytekit.io.files import FileRangeReader
 from warpdata.catalog.read.media import decode_video_frame
 from warpdata.errors import CorruptLayoutError, FormatError
 from warpdata.formats.episodedir import video

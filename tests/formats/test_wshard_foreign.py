@@ -10,7 +10,7 @@ import pytest
 
 import warpdata as wd
 from tests.conftest import shared_golden
-from warpdata.bytekit.dtype import DTYPE_NAMES, dtype_named
+from warpdata.bytekit.arrays import DTYPE_NAMES, dtype_named
 from warpdata.formats.wshard import ShardReader
 
 FIXTURES = [

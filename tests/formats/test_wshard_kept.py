@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import warpdata as wd
-from warpdata.bytekit.process.block_cache import DEFAULT_BYTES, KEPT
+from warpdata.bytekit.lazy import BLOCK_CACHE, DEFAULT_BYTES
 from warpdata.formats.wshard import ShardReader, reader
 from warpdata.stores.folder import StoreFolder
 from warpdata.stores.memory import MemoryStore
@@ -31,7 +31,7 @@ Open = Callable[[], wd.Channel]
 @pytest.fixture(autouse=True)
 def _default_budget() -> Iterator[None]:
     yield
-    KEPT.max_bytes = DEFAULT_BYTES
+    BLOCK_CACHE.max_bytes = DEFAULT_BYTES
 
 
 @pytest.fixture
@@ -147,7 +147,7 @@ def test_the_budget_holds(tmp_path: Path, decoded: list[str]) -> None:
     for row in range(5):
         assert np.array_equal(channel[row], RGB[row])
     assert len(decoded) == 6
-    assert KEPT.held_bytes == RGB.nbytes
+    assert BLOCK_CACHE.held_bytes == RGB.nbytes
     with pytest.raises(ValueError, match="size"):
         wd.keep_decoded("much")
 
@@ -155,17 +155,17 @@ def test_the_budget_holds(tmp_path: Path, decoded: list[str]) -> None:
 def test_blocks_go_with_their_reader_and_rows_do_not_hold_them(tmp_path: Path) -> None:
     wd.save_wshard(made(), tmp_path / "a", ONE_FRAME)
     gc.collect()
-    before = KEPT.held_bytes
+    before = BLOCK_CACHE.held_bytes
     rows = [wd.load_wshard(tmp_path / "a").observations["rgb"][row] for row in range(3)]
     gc.collect()
-    assert KEPT.held_bytes == before
+    assert BLOCK_CACHE.held_bytes == before
     for row, each in enumerate(rows):
         assert np.array_equal(each, RGB[row])
         assert _memory_behind(each) <= 2 * each.nbytes
     with ShardReader.open(tmp_path / "a") as shard:
         shard.read_rows("signal/rgb", 0, 1)
-        assert KEPT.held_bytes == before + RGB.nbytes
-    assert KEPT.held_bytes == before
+        assert BLOCK_CACHE.held_bytes == before + RGB.nbytes
+    assert BLOCK_CACHE.held_bytes == before
 
 
 def test_many_threads_read_rows_of_one_block(tmp_path: Path) -> None:
@@ -186,7 +186,7 @@ def test_many_threads_read_rows_of_one_block(tmp_path: Path) -> None:
     for thread in threads:
         thread.join()
     assert not wrong
-    assert KEPT.held_bytes <= KEPT.max_bytes
+    assert BLOCK_CACHE.held_bytes <= BLOCK_CACHE.max_bytes
 
 
 def _memory_behind(array: np.ndarray[Any, Any]) -> int:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import warpdata as wd
-from warpdata.bytekit.align import align_up
+from warpdata.bytekit.arrays import align_up
 from warpdata.bytekit.checksum import crc32c, xxh64
 from warpdata.bytekit.io.commit import commit_file
 from warpdata.errors import ConflictError, CorruptLayoutError

@@ -11,8 +11,9 @@ import pytest
 import warpdata as wd
 from tests.formats.episodes import as_others_write_it
 from tests.formats.test_wshard_kept import metered
-from warpdata.bytekit.io.ranges import BytesRangeReader, FileRangeReader
-from warpdata.bytekit.process.block_cache import KEPT
+from warpdata.bytekit.io.files import FileRangeReader
+from warpdata.bytekit.io.ranges import BytesRangeReader
+from warpdata.bytekit.lazy import BLOCK_CACHE
 from warpdata.errors import ChecksumError
 from warpdata.formats.wshard import ShardReader, layout
 from warpdata.formats.wshard.verify import verify_shard
@@ -73,8 +74,8 @@ def test_windows_alone_where_the_caller_says_so(damaged: Path, source: str, choi
 
 def test_the_whole_is_read_once(theirs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Kept where it fits the budget, else checked and then read by range; never twice."""
-    for budget in (KEPT.max_bytes, 1 << 20):
-        monkeypatch.setattr(KEPT, "_max_bytes", budget)
+    for budget in (BLOCK_CACHE.max_bytes, 1 << 20):
+        monkeypatch.setattr(BLOCK_CACHE, "_max_bytes", budget)
         file, meter = metered(theirs)
         channel = wd.load_wshard(file).observations["big"]
         opened = meter.spent.bytes_read

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 import warpdata as wd
-from warpdata.bytekit import seekable
+from warpdata.bytekit import codec
 from warpdata.bytekit.checksum import crc32c
-from warpdata.bytekit.process.block_cache import DEFAULT_BYTES
+from warpdata.bytekit.lazy import DEFAULT_BYTES
 from warpdata.episodes.forms.content import stated_content
 from warpdata.episodes.sources.cameras import stretch_starts
 from warpdata.episodes.sources.shard_episode import BlockSignal
@@ -39,13 +39,13 @@ def windows_of(path: Path) -> wd.Windows:
 
 def test_a_compressed_frame_is_decoded_once_for_all_windows(shard: Path, monkeypatch) -> None:
     decoded: list[tuple[int, int]] = []
-    original = seekable.SeekTable.decode_frames
+    original = codec.SeekTable.decode_frames
 
     def counted(self, first, last, data):
         decoded.extend((id(self), number) for number in range(first, last))
         return original(self, first, last, data)
 
-    monkeypatch.setattr(seekable.SeekTable, "decode_frames", counted)
+    monkeypatch.setattr(codec.SeekTable, "decode_frames", counted)
     windows, rng = windows_of(shard), np.random.default_rng(0)
     for _ in range(6):
         windows.batch(rng.integers(0, STEPS, 8))

@@ -14,7 +14,7 @@ import pytest
 
 import warpdata as wd
 from tests.viewer.samples import SCRIPT, numbered_frame, record_one
-from warpdata.bytekit.png import encode_png
+from warpdata.bytekit.codec import encode_png
 from warpdata.cli.terminal import picture_lines
 from warpdata.errors import UnsupportedDtypeError
 from warpdata.settings import Settings

@@ -26,7 +26,7 @@ from tests.conftest import ROOT
 from tests.viewer.conftest import client_of
 from tests.viewer.samples import STEPS, numbered_frame, tensor_shard
 from tests.waiting import LIMIT_S
-from warpdata.bytekit.io.ranges import FileRangeReader
+from warpdata.bytekit.io.files import FileRangeReader
 from warpdata.episodes.sources.file_video import FileVideo, SourceVideo
 
 UI = ROOT / "viewer-ui"

@@ -182,16 +182,25 @@ def main() -> int:
         tag = name.partition("export of ")[2] or name.partition("over ")[2]
         against = "the source, read by it" if "v30" in name else "the source, read by wd.lerobot_dataset"
         found[f"{name} ({said['lerobot']})"] = {
-            "library": library, "items compared": about["items"], "keys": about["keys"],
+            "library": library,
+            "items compared": about["items"],
+            "keys": about["keys"],
             "against": against if name.startswith("export") else "the source, read by lerobot",
             "largest difference of a frame, in levels of 255": about["levels"],
-            **({} if name.startswith("export") else {
-                "speed in items per CPU second, against lerobot's":
-                    round(mine["rates"][tag] / original["rates"][tag], 1),
-                "the same with every frame decoded anew":
-                    round(mine["decoded"][tag] / original["rates"][tag], 1)}),
+            **(
+                {}
+                if name.startswith("export")
+                else {
+                    "speed in items per CPU second, against lerobot's": round(
+                        mine["rates"][tag] / original["rates"][tag], 1
+                    ),
+                    "the same with every frame decoded anew": round(
+                        mine["decoded"][tag] / original["rates"][tag], 1
+                    ),
+                }
+            ),
             **({"wrong": about["wrong"]} if about["wrong"] else {}),
-        }  # fmt: skip
+        }
     kept = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
     kept = {key: value for key, value in kept.items() if value["library"] != library}
     RESULTS.write_text(json.dumps({**kept, **found}, indent=2) + "\n")

@@ -131,9 +131,14 @@ def check_robomimic(path: Path, source: str) -> dict[str, Any]:
         with h5py.File(place) as file:
             has_next = "next_obs" in file["data/" + sorted(file["data"])[0]]
         return SequenceDataset(
-            hdf5_path=str(place), obs_keys=keys, dataset_keys=("actions", "rewards", "dones"), seq_length=4,
-            load_next_obs=has_next, hdf5_cache_mode=None, hdf5_use_swmr=False,
-        )  # fmt: skip
+            hdf5_path=str(place),
+            obs_keys=keys,
+            dataset_keys=("actions", "rewards", "dones"),
+            seq_length=4,
+            load_next_obs=has_next,
+            hdf5_cache_mode=None,
+            hdf5_use_swmr=False,
+        )
 
     ours = opened(path)
     compared = 0
@@ -182,9 +187,11 @@ def check_minari(path: Path, source: str) -> dict[str, Any]:
                 _same(getattr(episode, name), getattr(other, name), np)
             compared += 1
     return {
-        "library": f"minari {minari.__version__}", "episodes": int(ours.total_episodes), "steps": int(ours.total_steps),
+        "library": f"minari {minari.__version__}",
+        "episodes": int(ours.total_episodes),
+        "steps": int(ours.total_steps),
         "episodes compared": compared,
-    }  # fmt: skip
+    }
 
 
 def _leaf(tree: Any) -> Any:
@@ -265,9 +272,13 @@ def check_tensorflow_datasets(path: Path, source: str) -> dict[str, Any]:
     steps = sum(len(episode["steps"]) for episode in ours)
     against = "the values that went in" if source.endswith(".npz") else "the source, read by it"
     return {
-        "library": f"tensorflow-datasets {tfds.__version__}", "episodes": len(ours), "steps": steps,
-        "arrays compared": arrays, "against": against, "levels between two decoders of JPEG": levels,
-    }  # fmt: skip
+        "library": f"tensorflow-datasets {tfds.__version__}",
+        "episodes": len(ours),
+        "steps": steps,
+        "arrays compared": arrays,
+        "against": against,
+        "levels between two decoders of JPEG": levels,
+    }
 
 
 def _leaves(tree: Any) -> list[Any]:

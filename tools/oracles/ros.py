@@ -20,9 +20,12 @@ GOLDEN = Path(os.environ.get("WARPDATA_SHARED_GOLDEN", ROOT.parent / "shared" / 
 RESULTS = Path(__file__).resolve().parent / "results" / "ros.json"
 PACKAGES = ("mcap-ros2-support", "mcap-protobuf-support", "rosbags")
 RECORDINGS = (
-    "mcap/gen/ros2_cdr_zstd.mcap", "mcap/gen/ros2_cdr_lz4.mcap", "mcap/gen/foxglove_protobuf.mcap",
-    "mcap/gen/json_foxglove.mcap", "mcap/rosbag2/rosbag2_py/test/resources/mcap/talker/talker.mcap",
-)  # fmt: skip
+    "mcap/gen/ros2_cdr_zstd.mcap",
+    "mcap/gen/ros2_cdr_lz4.mcap",
+    "mcap/gen/foxglove_protobuf.mcap",
+    "mcap/gen/json_foxglove.mcap",
+    "mcap/rosbag2/rosbag2_py/test/resources/mcap/talker/talker.mcap",
+)
 OTHER = "webdataset/gen/robot-000000.tar"
 
 ASKED = """
@@ -83,11 +86,22 @@ def main() -> int:
             versions = before["versions"]
             if "cdr" in name:
                 one, other = (_asked(theirs, BY_ROSBAGS, each)["topics"] for each in (GOLDEN / name, out))
-                compared.append({"rosbags": name, "topics": len(one), "same": one == other,
-                                 "messages": sum(count for count, _ in one.values())})  # fmt: skip
-            compared.append({"recording": name, "topics": len(before["topics"]),
-                             "messages": sum(count for count, _ in before["topics"].values()),
-                             "same": before["topics"] == after["topics"]})  # fmt: skip
+                compared.append(
+                    {
+                        "rosbags": name,
+                        "topics": len(one),
+                        "same": one == other,
+                        "messages": sum(count for count, _ in one.values()),
+                    }
+                )
+            compared.append(
+                {
+                    "recording": name,
+                    "topics": len(before["topics"]),
+                    "messages": sum(count for count, _ in before["topics"].values()),
+                    "same": before["topics"] == after["topics"],
+                }
+            )
         out = work / "other"
         subprocess.run(
             [ours, "-m", "warpdata", "export", "mcap", str(GOLDEN / OTHER), str(out)],
@@ -95,18 +109,28 @@ def main() -> int:
             capture_output=True,
         )
         read = [_asked(theirs, ASKED, path)["topics"] for path in sorted(out.glob("*.mcap"))]
-        compared.append({"exported": OTHER, "files": len(read), "topics": len(read[0]), "messages": 0,
-                         "same": all(count for each in read for count, _ in each.values())})  # fmt: skip
+        compared.append(
+            {
+                "exported": OTHER,
+                "files": len(read),
+                "topics": len(read[0]),
+                "messages": 0,
+                "same": all(count for each in read for count, _ in each.values()),
+            }
+        )
     library = ", ".join(f"{name} {versions[name]}" for name in PACKAGES[:2])
     found = {
-        f"{each['rosbags']} (rosbags)" if "rosbags" in each else str(each.get("recording") or each["exported"]): {
+        f"{each['rosbags']} (rosbags)"
+        if "rosbags" in each
+        else str(each.get("recording") or each["exported"]): {
             "library": f"rosbags {versions['rosbags']}" if "rosbags" in each else library,
-            "messages compared": each["messages"], "topics": each["topics"],
+            "messages compared": each["messages"],
+            "topics": each["topics"],
             "against": "nothing: read to the end" if "exported" in each else "the recording, read by it",
             **({} if each["same"] else {"wrong": "values differ"}),
         }
         for each in compared
-    }  # fmt: skip
+    }
     RESULTS.write_text(json.dumps(found, indent=2) + "\n")
     print(json.dumps(found, indent=1))
     return int(not all(each["same"] for each in compared))

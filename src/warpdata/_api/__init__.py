@@ -416,7 +416,7 @@ def open_corpus(
 
 def _shard_bytes(place: str) -> RangeReader:
     """One shard by URL, or a local one among URLs."""
-    from warpdata.bytekit.io.ranges import FileRangeReader
+    from warpdata.bytekit.io.files import FileRangeReader
 
     found = place_and_bytes(place)[1]
     return FileRangeReader(found) if isinstance(found, str) else found
@@ -538,10 +538,10 @@ def keep_decoded(max_bytes: str | int) -> None:
     A compressed block that is one frame is decoded whole for any of its rows: kept, it is decoded once. So are frames
     of cameras, JPEG and PNG pictures too, that windows and samples ask for again.
     """
-    from warpdata.bytekit.process.block_cache import KEPT
+    from warpdata.bytekit.lazy import BLOCK_CACHE
     from warpdata.catalog.names import parse_size
 
-    KEPT.max_bytes = parse_size(max_bytes)
+    BLOCK_CACHE.max_bytes = parse_size(max_bytes)
 
 
 def _directory_error(source: Any) -> Exception:

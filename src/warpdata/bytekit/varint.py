@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from warpdata.bytekit.view import byte_view
+from warpdata.bytekit.arrays import byte_view
 from warpdata.errors import CorruptLayoutError, TruncatedError
 
 if TYPE_CHECKING:

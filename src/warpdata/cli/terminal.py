@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from warpdata.bytekit.png import encode_png
+from warpdata.bytekit.codec import encode_png
 
 Pixels = NDArray[np.uint8]
 

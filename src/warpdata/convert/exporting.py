@@ -20,7 +20,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from warpdata.bytekit.view import byte_view
+from warpdata.bytekit.arrays import byte_view
 from warpdata.convert.aligning import AlignOptions, steps_with
 from warpdata.convert.each_episode import OnError, Progress, check_on_error, exported
 from warpdata.convert.plain_names import under_own_names

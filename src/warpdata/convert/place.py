@@ -7,8 +7,8 @@ import os
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
-from warpdata.bytekit.io.folders import FolderReader
-from warpdata.bytekit.io.ranges import FileRangeReader, RangeReader
+from warpdata.bytekit.io.files import FileRangeReader
+from warpdata.bytekit.io.ranges import FolderReader, RangeReader
 from warpdata.errors import BlobNotFoundError, CorruptLayoutError, FormatError
 
 

@@ -14,12 +14,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from warpdata.bytekit.arrays import read_only
 from warpdata.errors import CorruptLayoutError
 from warpdata.timeline.memory import ClockedSignal, check_increasing
 from warpdata.timeline.meta import SignalMeta
 from warpdata.timeline.signal import Signal
 from warpdata.timeline.source import STEPS, ReadOnlyDict, StatedSource, StepClock
-from warpdata.timeline.times import frozen
 
 Times = NDArray[np.int64]
 EXACT_NS = 1000
@@ -90,7 +90,7 @@ class RowsSignal(ClockedSignal):
             if len(found) != self._count:
                 raise CorruptLayoutError(f"{len(found)} times for {self._count} records")
             check_increasing(found)
-            self._ts = frozen(found)
+            self._ts = read_only(found)
         return self._ts
 
     def _values_in(self, rows: range) -> NDArray[Any]:
@@ -103,16 +103,16 @@ class RowsSignal(ClockedSignal):
                 f"{found.dtype}{list(found.shape)} was read, {self._meta.dtype}"
                 f"{[high - low, *self._meta.shape]} was expected"
             )
-        return frozen(found[:: rows.step] if rows.step > 0 else found[::-1][:: -rows.step])
+        return read_only(found[:: rows.step] if rows.step > 0 else found[::-1][:: -rows.step])
 
     def _values_at(self, indices: NDArray[np.int64]) -> NDArray[Any]:
         if not len(indices):
             return self._values_in(range(0))
         low, high = int(indices.min()), int(indices.max()) + 1
         if high - low <= 4 * len(indices) + 64:
-            return frozen(self._values_in(range(low, high))[indices - low])
+            return read_only(self._values_in(range(low, high))[indices - low])
         rows = [self._values_in(range(row, row + 1)) for row in indices.tolist()]
-        return frozen(np.concatenate(rows))
+        return read_only(np.concatenate(rows))
 
     def __reduce__(self) -> tuple[Any, ...]:
         return (RowsSignal, (self._times, self._meta, self._read, self._count))

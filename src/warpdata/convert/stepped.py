@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from warpdata.bytekit.arrays import read_only
 from warpdata.bytekit.lazy import cached_property
 from warpdata.convert.place import Place
 from warpdata.convert.receipt import RECEIPT_FILE
@@ -24,7 +25,7 @@ from warpdata.timeline.episode import Episode
 from warpdata.timeline.meta import OBJECT, Kind, Role, SignalMeta, numeric_kind
 from warpdata.timeline.signal import Signal
 from warpdata.timeline.source import STEPS, Outcome, StepClock
-from warpdata.timeline.times import MAX_GRID, frozen
+from warpdata.timeline.times import MAX_GRID
 
 OBSERVATIONS = "observations"
 """The clock of what was seen at every step and once more after the last one."""
@@ -312,10 +313,12 @@ def _rate_of(times: Times | None) -> float | None:
 def step_times(count: int, *, fps: float, known: Times | None = None, start_ns: int = 0) -> Times:
     """The times of `count` steps: those that are known, then one step after the other."""
     if known is None or not len(known):
-        return frozen(grid_times(count, fps, start_ns))
+        return read_only(grid_times(count, fps, start_ns))
     more = max(0, count - len(known))
     step = int(known[-1] - known[-2]) if len(known) > 1 else round(1e9 / fps)
-    return frozen(np.concatenate([known[:count], known[-1] + step * np.arange(1, more + 1, dtype=np.int64)]))
+    return read_only(
+        np.concatenate([known[:count], known[-1] + step * np.arange(1, more + 1, dtype=np.int64)])
+    )
 
 
 def positive(number: Any) -> float | None:

@@ -10,7 +10,7 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 import numpy.typing as npt
 
-from warpdata.bytekit.dtype import DType
+from warpdata.bytekit.arrays import DType
 from warpdata.errors import nearest
 
 OUTPUT_DTYPES: dict[str, np.dtype[Any]] = {"float64": np.dtype(np.float64), "float32": np.dtype(np.float32)}

@@ -8,12 +8,11 @@ from pathlib import Path
 
 import numpy as np
 
+from warpdata.bytekit.arrays import DType, byte_view, dtype_named
 from warpdata.bytekit.checksum import crc32c
-from warpdata.bytekit.dtype import DType, dtype_named
 from warpdata.bytekit.io.append_file import AppendFile
 from warpdata.bytekit.io.commit import fsync_folder
-from warpdata.bytekit.io.ranges import FileRangeReader
-from warpdata.bytekit.view import byte_view
+from warpdata.bytekit.io.files import FileRangeReader
 from warpdata.corpora.batch import Rows
 from warpdata.errors import nearest
 from warpdata.formats.gamsae import layout

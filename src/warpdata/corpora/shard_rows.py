@@ -15,13 +15,13 @@ from typing import NamedTuple
 
 import numpy as np
 
+from warpdata.bytekit.arrays import byte_view
 from warpdata.bytekit.checksum import crc32c
-from warpdata.bytekit.io import pages
-from warpdata.bytekit.io.ranges import RangeReader, read_at
+from warpdata.bytekit.io.files import read_at
+from warpdata.bytekit.io.ranges import RangeReader
 from warpdata.bytekit.process import system
 from warpdata.bytekit.process.forks import PerProcess
 from warpdata.bytekit.process.threads import ThreadPool
-from warpdata.bytekit.view import byte_view
 from warpdata.corpora.batch import Rows, decode_rows, raw_dtype
 from warpdata.corpora.shards import ShardSet
 from warpdata.errors import (
@@ -232,7 +232,7 @@ class _Mapping:
     def release(self, span: RowSpan) -> None:
         """Unmap the pages of a span."""
         size = self._info.row_bytes
-        pages.release(self._address + span.start * size, (span.end - span.start) * size)
+        system.release_pages(self._address + span.start * size, (span.end - span.start) * size)
 
     def __del__(self, close: Callable[[int], None] = os.close) -> None:
         # At the end of the interpreter the module `os` may be gone.

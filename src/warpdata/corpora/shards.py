@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from warpdata.bytekit.dtype import DType, dtype_named
+from warpdata.bytekit.arrays import DType, dtype_named
 from warpdata.errors import (
     BlobNotFoundError,
     CorruptLayoutError,

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, SupportsIndex, TypedDict, Unp
 
 import numpy as np
 
-from warpdata.bytekit.reopen import Reopens
+from warpdata.bytekit.process.forks import Reopens
 from warpdata.corpora.batch import RowBatch, Rows, decode_rows, output_dtype, raw_dtype
 from warpdata.corpora.options import options_of
 from warpdata.corpora.shard_rows import RowSpan

@@ -12,7 +12,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from warpdata.bytekit.dtype import dtype_named
+from warpdata.bytekit.arrays import dtype_named
 from warpdata.bytekit.io.commit import commit_file
 from warpdata.errors import BlobNotFoundError, CorruptLayoutError, nearest
 from warpdata.formats.gamsae.layout import ROW_ID_COLUMN, ROWS_PARQUET

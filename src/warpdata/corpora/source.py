@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
 import numpy as np
 
-from warpdata.bytekit.reopen import Reopens
+from warpdata.bytekit.process.forks import Reopens
 from warpdata.corpora import shards as shard_sets
 from warpdata.corpora.batch import RowBatch, Rows, output_dtype
 from warpdata.corpora.options import options_of

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Unpack
 
-from warpdata.bytekit.io.folders import FolderReader
-from warpdata.bytekit.io.ranges import FileRangeReader, RangeReader
+from warpdata.bytekit.io.files import FileRangeReader
+from warpdata.bytekit.io.ranges import FolderReader, RangeReader
 from warpdata.bytekit.process.threads import map_in_threads
 from warpdata.corpora.options import options_of
 from warpdata.corpora.shard_rows import ShardRows, StoreSpans, read_with_retries

@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from warpdata.bytekit.io.append_file import AppendFile
 from warpdata.bytekit.io.commit import map_os_errors, remove_temps_of
-from warpdata.bytekit.io.ranges import FileRangeReader, MmapRangeReader
+from warpdata.bytekit.io.files import FileRangeReader, MmapRangeReader
 from warpdata.bytekit.process.locks import FileLock
 from warpdata.errors import (
     ConflictError,

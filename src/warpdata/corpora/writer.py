@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 import numpy as np
 import numpy.typing as npt
 
-from warpdata.bytekit.dtype import dtype_named
+from warpdata.bytekit.arrays import dtype_named
 from warpdata.bytekit.io.commit import map_os_errors, remove_temps_of
 from warpdata.bytekit.process.forks import run_in_child
 from warpdata.bytekit.process.locks import FileLock

@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from warpdata.bytekit.findings import FileFinding
 from warpdata.bytekit.io.commit import remove_temps_of
-from warpdata.bytekit.io.ranges import FileRangeReader, RangeReader
-from warpdata.bytekit.process.forks import PerProcess
-from warpdata.bytekit.reopen import Reopens
+from warpdata.bytekit.io.files import FileRangeReader
+from warpdata.bytekit.io.ranges import RangeReader
+from warpdata.bytekit.process.forks import PerProcess, Reopens
 from warpdata.errors import (
     ConflictError,
     CorruptLayoutError,
+    FileFinding,
     OutOfSpaceError,
     PermissionError_,
     UnsupportedVersionError,

@@ -11,14 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from warpdata.bytekit.checksum import RunningSha256, crc32c
-from warpdata.bytekit.io.ranges import (
-    FileRangeReader,
-    FileStamp,
-    Range,
-    check_range,
-    check_regular,
-    read_coalesced,
-)
+from warpdata.bytekit.io.files import FileRangeReader, FileStamp, check_regular
+from warpdata.bytekit.io.ranges import Range, check_range, read_coalesced
 from warpdata.errors import ChecksumError, StoreError
 from warpdata.stores.cache.layout import PAGE_BYTES
 

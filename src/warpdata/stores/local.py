@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from warpdata.bytekit.io import commit
-from warpdata.bytekit.io.ranges import FileRangeReader, Range, kind_of_file
+from warpdata.bytekit.io.files import FileRangeReader, kind_of_file
+from warpdata.bytekit.io.ranges import Range
 from warpdata.bytekit.process import locks
 from warpdata.errors import (
     BlobNotFoundError,
@@ -181,7 +182,7 @@ class LocalStore:
         path = self.folder / _LOCKS / "pointers"
         with commit.map_os_errors(path):
             path.parent.mkdir(parents=True, exist_ok=True)
-        with locks.held(path, timeout_s=_LOCK_TIMEOUT_S):
+        with locks.hold_lock(path, timeout_s=_LOCK_TIMEOUT_S):
             yield
 
 

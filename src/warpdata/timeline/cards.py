@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from warpdata.bytekit.png import encode_png
+from warpdata.bytekit.codec import encode_png
 from warpdata.errors import MissingExtraError, WarpError, nearest
 from warpdata.timeline.pictures import as_pixels, is_camera, limits_of, shrunk
 from warpdata.timeline.signal import Signal

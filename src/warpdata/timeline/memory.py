@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from warpdata.bytekit.arrays import as_array
+from warpdata.bytekit.arrays import as_array, read_only
 from warpdata.errors import SchemaMismatchError, TimestampOrderError
 from warpdata.timeline.meta import OBJECT, Kind, SignalMeta, as_role, guess_role, numeric_kind
 from warpdata.timeline.signal import MappedRows, Record, Signal
-from warpdata.timeline.times import INT64_MAX, INT64_MIN, as_int_array, frozen
+from warpdata.timeline.times import INT64_MAX, INT64_MIN, as_int_array
 
 
 class ClockedSignal(Signal):
@@ -36,7 +36,7 @@ class ClockedSignal(Signal):
     @property
     def timestamps(self) -> NDArray[np.int64]:
         """All timestamps, read-only."""
-        return frozen(self._clock())
+        return read_only(self._clock())
 
     def _search_ts(self, times: NDArray[np.int64]) -> NDArray[np.int64]:
         return self._clock().searchsorted(times, "right").astype(np.int64) - 1
@@ -60,8 +60,8 @@ class ArraySignal(ClockedSignal):
         if batch.ndim == 0 or len(stamps) != len(batch):
             raise ValueError(f"{len(stamps)} timestamps for values of shape {batch.shape}")
         check_increasing(stamps)
-        self._ts = frozen(stamps)
-        self._values = frozen(_as_objects(values) if batch.dtype.kind in "USO" else batch)
+        self._ts = read_only(stamps)
+        self._values = read_only(_as_objects(values) if batch.dtype.kind in "USO" else batch)
         self._meta = _meta_of(self._values) if meta is None else meta
         self._has_role = role is not None or meta is not None
         if role is not None:
@@ -87,7 +87,7 @@ class ArraySignal(ClockedSignal):
         return self._ts
 
     def _values_at(self, indices: NDArray[np.int64]) -> NDArray[Any]:
-        return frozen(self._values[indices])
+        return read_only(self._values[indices])
 
     def _values_in(self, rows: range) -> NDArray[Any]:
         return self._values[rows.start : rows.stop : rows.step]
@@ -140,7 +140,7 @@ class JoinedSignal(Signal):
     def timestamps(self) -> NDArray[np.int64]:
         """All timestamps of all parts."""
         if self._ts is None:
-            self._ts = frozen(np.concatenate([part.timestamps for part in self._parts]))
+            self._ts = read_only(np.concatenate([part.timestamps for part in self._parts]))
         return self._ts
 
     def _edge(self, index: int) -> int:
@@ -159,7 +159,7 @@ class JoinedSignal(Signal):
         for number in np.unique(owner):
             chosen = owner == number
             out[chosen] = self._parts[number]._values_at(indices[chosen] - self._starts[number])
-        return frozen(out)
+        return read_only(out)
 
     def _bring(self, indices: NDArray[np.int64]) -> None:
         owner = self._starts.searchsorted(indices, "right") - 1

@@ -10,12 +10,13 @@ from typing import Any, Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
+from warpdata.bytekit.arrays import read_only
 from warpdata.errors import TimeRangeError, nearest, require_word
 from warpdata.timeline.cards import html_table, sparkline_svg, text, titled
 from warpdata.timeline.meta import SignalMeta
 from warpdata.timeline.signal import Signal, before_first
 from warpdata.timeline.source import named_error
-from warpdata.timeline.times import INT64_MAX, as_int, frozen, ns_between
+from warpdata.timeline.times import INT64_MAX, as_int, ns_between
 
 Before = Literal["pad", "nan", "raise"]
 Align = Literal["hold", "nearest", "linear", "slerp"]
@@ -110,11 +111,11 @@ def sample_signals(
             found = align_signal(signal, times, how, max_age_ns)
             if before == "raise" and (found.positions < 0).any():
                 raise before_first(signal, int(times[found.positions < 0][0]))
-            values[name] = frozen(aligned_values(signal, times, found, how, blank=before == "nan"))
+            values[name] = read_only(aligned_values(signal, times, found, how, blank=before == "nan"))
         except TimeRangeError as error:
             raise named_error(error, name) from None
-        mask[name], age[name] = frozen(found.mask), frozen(found.age_ns)
-    return Samples(values, mask, age, frozen(times))
+        mask[name], age[name] = read_only(found.mask), read_only(found.age_ns)
+    return Samples(values, mask, age, read_only(times))
 
 
 def check_max_age(max_age_ns: int | None) -> None:

@@ -9,10 +9,10 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from warpdata.bytekit.keys import BadKeyError, positions
+from warpdata.bytekit.arrays import InvalidIndexError, read_only, resolve_index
 from warpdata.errors import TimeRangeError
 from warpdata.timeline.meta import SignalMeta
-from warpdata.timeline.times import INT64_MAX, INT64_MIN, as_int, as_int_array, frozen, grid, is_many
+from warpdata.timeline.times import INT64_MAX, INT64_MIN, as_int, as_int_array, grid, is_many
 
 Record = tuple[Any, int]
 _BLOCK, _BLOCK_BYTES = 64, 8 << 20
@@ -100,11 +100,11 @@ class Signal(Sequence[Record]):
     # The interface.
 
     def __getitem__(self, key: Any) -> Any:
-        rows = positions(key, len(self), "record")
+        rows = resolve_index(key, len(self), "record")
         if isinstance(rows, int):
             return self._record(rows)
         if isinstance(rows, range) and rows.step < 0:
-            raise BadKeyError(f"a step must be positive, not {rows.step}: time goes forward")
+            raise InvalidIndexError(f"a step must be positive, not {rows.step}: time goes forward")
         return SignalView(self, rows)
 
     def __iter__(self) -> Iterator[Record]:
@@ -121,15 +121,15 @@ class Signal(Sequence[Record]):
     @property
     def timestamps(self) -> NDArray[np.int64]:
         """All timestamps, read-only."""
-        return frozen(self._ts_in(range(len(self))))
+        return read_only(self._ts_in(range(len(self))))
 
     def values(self) -> NDArray[Any]:
         """All values as one read-only batch; text and bytes as an array of objects."""
-        return frozen(self._values_in(range(len(self))))
+        return read_only(self._values_in(range(len(self))))
 
     def rows(self, start: int, stop: int) -> NDArray[Any]:
         """The values of records [start, stop)."""
-        return frozen(self._values_in(range(len(self))[start:stop]))
+        return read_only(self._values_in(range(len(self))[start:stop]))
 
     def to_numpy(self) -> NDArray[Any]:
         """All values as one read-only batch."""
@@ -207,10 +207,10 @@ def window(signal: Signal, key: slice) -> Signal:
 
 def sampled(signal: Signal, times: NDArray[np.int64]) -> Signal:
     """The value that holds at each requested time, stamped with the requested time."""
-    positions = signal._search_ts(times)
-    if len(positions) and positions.min() < 0:
-        raise before_first(signal, int(times[positions.argmin()]))
-    return SignalView(signal, positions, times)
+    resolve_index = signal._search_ts(times)
+    if len(resolve_index) and resolve_index.min() < 0:
+        raise before_first(signal, int(times[resolve_index.argmin()]))
+    return SignalView(signal, resolve_index, times)
 
 
 def before_first(signal: Signal, ts_ns: int) -> TimeRangeError:
@@ -247,7 +247,7 @@ class SignalView(Signal):
             rows, base = _chain(base._rows, rows), base._base
         self._base = base
         self._rows = rows
-        self._times = None if times is None else frozen(times)
+        self._times = None if times is None else read_only(times)
         self._clock = None
 
     @property
@@ -277,13 +277,15 @@ class SignalView(Signal):
         if self._clock is None:
             rows = self._rows
             found = self._base._ts_in(rows) if isinstance(rows, range) else self._base._ts_at(rows)
-            self._clock = frozen(found)
+            self._clock = read_only(found)
         return self._clock
 
     def values(self) -> NDArray[Any]:
         """All values of the view as one read-only batch; a slice of data in memory is not copied."""
         rows = self._rows
-        return frozen(self._base._values_in(rows) if isinstance(rows, range) else self._base._values_at(rows))
+        return read_only(
+            self._base._values_in(rows) if isinstance(rows, range) else self._base._values_at(rows)
+        )
 
     def _ts_at(self, indices: NDArray[np.int64]) -> NDArray[np.int64]:
         return self.timestamps[indices]

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from warpdata.bytekit.lazy import cached_property
-from warpdata.bytekit.reopen import Reopens
+from warpdata.bytekit.process.forks import Reopens
 from warpdata.errors import TimeRangeError, require_kind
 from warpdata.timeline.memory import ArraySignal
 from warpdata.timeline.signal import Signal, sampled, window

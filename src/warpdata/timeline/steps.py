@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from warpdata.bytekit.keys import chosen
+from warpdata.bytekit.arrays import read_only, select_rows
 from warpdata.errors import nearest
 from warpdata.timeline.meta import Role, SignalMeta
 from warpdata.timeline.sampling import (
@@ -26,7 +26,7 @@ from warpdata.timeline.sampling import (
 )
 from warpdata.timeline.signal import Signal
 from warpdata.timeline.source import OUTCOME_CLOCK, Outcome
-from warpdata.timeline.times import INT64_MAX, frozen, ns_between
+from warpdata.timeline.times import INT64_MAX, ns_between
 
 _OUTCOMES: tuple[Role, ...] = ("reward", "terminated", "truncated")
 PREFIXES: dict[str, tuple[str, ...]] = {
@@ -55,7 +55,7 @@ class StepTimes:
     def array(self) -> NDArray[np.int64]:
         """The times, read on first use."""
         if self._array is None:
-            self._array = frozen(self._read())
+            self._array = read_only(self._read())
         return self._array
 
 
@@ -337,7 +337,7 @@ class StepSignal:
     def positions(self) -> NDArray[np.int64]:
         """Which record each row shows; -1 without one."""
         found = self._found()
-        return np.arange(len(self), dtype=np.int64) if found is None else frozen(found.positions)
+        return np.arange(len(self), dtype=np.int64) if found is None else read_only(found.positions)
 
     @property
     def is_exact(self) -> bool:
@@ -352,13 +352,13 @@ class StepSignal:
     def mask(self) -> NDArray[np.bool_]:
         """Which rows are valid: recorded by then, and not too old."""
         found = self._found()
-        return np.ones(len(self), np.bool_) if found is None else frozen(found.mask)
+        return np.ones(len(self), np.bool_) if found is None else read_only(found.mask)
 
     @property
     def age_ns(self) -> NDArray[np.int64]:
         """How old the value of each row was at its step; negative where it came later."""
         found = self._found()
-        return np.zeros(len(self), np.int64) if found is None else frozen(found.age_ns)
+        return np.zeros(len(self), np.int64) if found is None else read_only(found.age_ns)
 
     @property
     def data(self) -> NDArray[Any]:
@@ -373,16 +373,16 @@ class StepSignal:
         """Rows [start, stop), reading no more than they need."""
         found = self._found()
         if found is None:
-            return frozen(self._signal._values_in(range(start, stop)))
+            return read_only(self._signal._values_in(range(start, stop)))
         part = Alignment(found.positions[start:stop], found.mask[start:stop], found.age_ns[start:stop])
         if not len(self._signal):
-            return frozen(blank_values(self.meta, stop - start))
+            return read_only(blank_values(self.meta, stop - start))
         # What an action led to is known or not: where nothing was recorded, no other record stands in.
         times, align, blank = self.times_ns[start:stop], self._align or "hold", self._align is None
-        return frozen(aligned_values(self._signal, times, part, align, blank=blank))
+        return read_only(aligned_values(self._signal, times, part, align, blank=blank))
 
     def __getitem__(self, key: Any) -> Any:
-        return chosen(key, self.shape, self.rows, self.dtype.itemsize, self._bring)
+        return select_rows(key, self.shape, self.rows, self.dtype.itemsize, self._bring)
 
     def _bring(self, rows: NDArray[np.int64]) -> None:
         found = self._found()

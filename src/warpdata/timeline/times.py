@@ -10,8 +10,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from warpdata.bytekit.arrays import frozen as frozen
-
 INT64_MIN = -(1 << 63)
 INT64_MAX = (1 << 63) - 1
 _WORD = (1 << 64) - 1

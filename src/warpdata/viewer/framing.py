@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from warpdata.bytekit.align import align_up
+from warpdata.bytekit.arrays import align_up
 from warpdata.bytekit.jsontext import dump_json
 
 MAGIC = b"WDA1"

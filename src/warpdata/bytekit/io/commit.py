@@ -9,20 +9,22 @@ import re
 import secrets
 import shutil
 import stat
+import unicodedata
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING
 
-from warpdata.bytekit.io.ranges import kind_of_file
+from warpdata.bytekit.arrays import byte_view
+from warpdata.bytekit.io.files import kind_of_file
 from warpdata.bytekit.process import system
 from warpdata.bytekit.process.forks import OwnProcess
 from warpdata.bytekit.process.threads import map_in_threads
-from warpdata.bytekit.view import byte_view
 from warpdata.errors import ConflictError, OutOfSpaceError, PermissionError_, StoreError, WriterClosedError
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
+
 
 TEMP_MARK = ".tmp-"
 """Part of the name of every file that is not committed yet; what a crash leaves behind carries it."""
@@ -227,7 +229,7 @@ def link_file(source: str | os.PathLike[str], path: str | os.PathLike[str]) -> N
     fsync_folder(os.path.dirname(target))
 
 
-def second_name(source: str | os.PathLike[str], path: str | os.PathLike[str]) -> None:
+def link_or_copy(source: str | os.PathLike[str], path: str | os.PathLike[str]) -> None:
     """A finished file under another name too; a copy of it where the file system has no links."""
     with map_os_errors(path):
         try:
@@ -415,3 +417,29 @@ def _move(temp: str, target: str, *, replace: bool) -> None:
 def _temp_name(target: str) -> str:
     folder, name = os.path.split(target)
     return os.path.join(folder, f".{name[:_NAME_CHARS]}{TEMP_MARK}{secrets.token_hex(6)}")
+
+
+def fold_name(name: str) -> str:
+    """What a name has in common with all that such a disk takes for it."""
+    return unicodedata.normalize("NFD", unicodedata.normalize("NFD", name).casefold())
+
+
+def check_case_clash(name: str, taken: dict[str, str], folder: str | os.PathLike[str]) -> None:
+    """Note in `taken` that `name` is used, or ConflictError where the disk of `folder` takes it for one that is."""
+    other = taken.setdefault(fold_name(name), name)
+    if other != name and not is_case_sensitive(folder):
+        raise ConflictError(
+            f"this disk takes {name!r} and {other!r} for one name", path=folder,
+            hint="Use names that differ in more than case.",
+        )  # fmt: skip
+
+
+def is_case_sensitive(folder: str | os.PathLike[str]) -> bool:
+    """Whether the disk of a folder has two files where names differ in case only; it is tried."""
+    tried = os.path.join(folder, f".case{TEMP_MARK}{secrets.token_hex(6)}")
+    with map_os_errors(folder):
+        os.close(os.open(tried, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
+        try:
+            return not os.path.lexists(os.path.join(folder, os.path.basename(tried).swapcase()))
+        finally:
+            os.unlink(tried)

@@ -1,4 +1,4 @@
-"""Behaviour in forked children. The one place that registers fork hooks.
+"""Objects in other processes: forked children and pickles. The one place that registers fork hooks.
 
 Readers work in a child: what they cannot share (threads, locks, connections, decoders) is a `PerProcess` value, made
 again there. Writers refuse in a child (`OwnProcess`): their file stays with the process that opened it.
@@ -7,13 +7,18 @@ again there. Writers refuse in a child (`OwnProcess`): their file stays with the
 from __future__ import annotations
 
 import contextlib
+import functools
 import importlib
 import os
 import threading
 import time
 import weakref
 from collections.abc import Callable, Iterator
-from typing import Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+if TYPE_CHECKING:
+    from typing import Self
+
 
 T = TypeVar("T")
 
@@ -79,7 +84,7 @@ def run_in_child(method: Callable[[], None]) -> None:
 
 
 @contextlib.contextmanager
-def undivided() -> Iterator[None]:
+def block_forks() -> Iterator[None]:
     """Keep other threads from forking, so that a file is opened and registered as one step."""
     with _forking:
         yield
@@ -128,3 +133,34 @@ def _after_fork_in_child() -> None:
 os.register_at_fork(
     before=_before_fork, after_in_parent=_forking.release, after_in_child=_after_fork_in_child
 )
+
+
+class NoPickle:
+    """A writer: what it writes belongs to one process, so pickling or copying it is a TypeError."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        raise TypeError(f"{type(self).__name__} cannot be pickled: it writes files of this process")
+
+
+class Reopens:
+    """Pickles as the call that made the object, so that it is opened again where it is unpickled.
+
+    That call is the constructor with its arguments; `reopen_by` names another one. Subclasses with `__slots__` list
+    `_made_by` among them.
+    """
+
+    __slots__ = ()
+    _made_by: tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]
+
+    def __new__(cls, *args: Any, **kwargs: Any) -> Self:
+        made = super().__new__(cls)
+        object.__setattr__(made, "_made_by", (cls, args, kwargs))
+        return made
+
+    def reopen_by(self, call: Callable[..., Any], *args: Any, **kwargs: Any) -> None:
+        """Pickle as `call(*args, **kwargs)` instead of as the constructor's call."""
+        object.__setattr__(self, "_made_by", (call, args, kwargs))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        call, args, kwargs = self._made_by
+        return (functools.partial(call, **kwargs) if kwargs else call, args)

@@ -15,9 +15,9 @@ import time
 from collections.abc import Callable, Iterator
 
 from warpdata.bytekit.io.commit import map_os_errors
-from warpdata.bytekit.io.ranges import check_regular
+from warpdata.bytekit.io.files import check_regular
 from warpdata.bytekit.process import system
-from warpdata.bytekit.process.forks import PerProcess, run_in_child, undivided
+from warpdata.bytekit.process.forks import PerProcess, block_forks, run_in_child
 from warpdata.errors import BlobNotFoundError, NoLocksError, UnavailableError
 
 _BUSY = (errno.EAGAIN, errno.EACCES)
@@ -89,7 +89,7 @@ class FileLock:
         name = os.fspath(path)
         deadline = time.monotonic() + timeout_s
         for _ in range(_MAX_TURNS):
-            with undivided():
+            with block_forks():
                 lock = cls(name, os.open(name, flags | os.O_CLOEXEC, mode), removes=removes)
             try:
                 if flags & os.O_CREAT:
@@ -130,7 +130,7 @@ class FileLock:
 
 
 @contextlib.contextmanager
-def held(path: str | os.PathLike[str], *, timeout_s: float) -> Iterator[FileLock]:
+def hold_lock(path: str | os.PathLike[str], *, timeout_s: float) -> Iterator[FileLock]:
     """Hold the lock of a file for a moment; UnavailableError on timeout."""
     lock = FileLock.take(path, timeout_s=timeout_s)
     if lock is None:

@@ -1,6 +1,6 @@
 """What operating systems do differently, in one place: each call with what to do where it does not exist.
 
-Nothing else calls these by themselves (`tests/architecture/test_system.py`), so nothing else can depend on Linux.
+No other module makes these calls (`tests/architecture/test_system.py`), so no other module can depend on Linux.
 """
 
 from __future__ import annotations
@@ -18,10 +18,11 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from warpdata.bytekit.view import byte_view
+from warpdata.bytekit.arrays import byte_view
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
+
 
 PAGE_BYTES = mmap.PAGESIZE
 
@@ -126,8 +127,6 @@ _KEEP_SIZE_AND_PUNCH_HOLE = 3  # of Linux
 
 # ---- reading and writing -----------------------------------------------------------------------------------
 
-_NOWAIT = getattr(os, "RWF_NOWAIT", None)
-
 
 def _most_pieces() -> int:
     try:
@@ -166,16 +165,6 @@ def read_into(fd: int, out: Buffer, offset: int) -> int:
     return len(data)
 
 
-def read_cached(fd: int, out: Buffer, offset: int) -> int:
-    """How many bytes came without waiting for the disk: 0 where the system has no such call."""
-    if _NOWAIT is None or not hasattr(os, "preadv"):
-        return 0
-    try:
-        return os.preadv(fd, [out], offset, _NOWAIT)
-    except OSError:
-        return 0
-
-
 def write_pieces(fd: int, pieces: Sequence[Buffer], offset: int) -> int:
     """Write all pieces one after the other from `offset` on, in as few calls as the system allows; their bytes."""
     views = [view for view in map(byte_view, pieces) if view.nbytes]
@@ -202,48 +191,11 @@ def _write_some(fd: int, views: list[memoryview], offset: int) -> int:
 
 # ---- advice about files: where it cannot be given, nothing happens -----------------------------------------
 
-DIRECT = getattr(os, "O_DIRECT", 0)
-"""The flag that opens a file past the page cache, or 0."""
-
-_NO_CACHE = getattr(fcntl, "F_NOCACHE", None)
-
-
-def open_past_cache(path: str | os.PathLike[str], flags: int) -> int:
-    """Open a file past the page cache; -1 where the system or its file system has no such thing."""
-    if not DIRECT:
-        return -1
-    try:
-        return os.open(path, flags | DIRECT, 0o666)
-    except OSError as error:
-        if error.errno not in (errno.EINVAL, errno.EOPNOTSUPP):
-            raise
-    with contextlib.suppress(FileNotFoundError):
-        os.unlink(path)  # some make the file before they refuse
-    return -1
-
-
-def through_cache(fd: int) -> None:
-    """Go on through the page cache with a file that was opened past it."""
-    fcntl.fcntl(fd, fcntl.F_SETFL, fcntl.fcntl(fd, fcntl.F_GETFL) & ~DIRECT)
-
-
-def bypass_cache(fd: int) -> None:
-    """Ask that what is read from this file is not kept, where there is no flag for it."""
-    if _NO_CACHE is not None:
-        with contextlib.suppress(OSError):
-            fcntl.fcntl(fd, _NO_CACHE, 1)
-
 
 def will_read(fd: int, start: int, size_bytes: int) -> None:
     """These bytes are needed soon."""
     if hasattr(os, "posix_fadvise"):
         os.posix_fadvise(fd, start, size_bytes, os.POSIX_FADV_WILLNEED)
-
-
-def will_read_at_random(fd: int) -> None:
-    """Reads are random: no read-ahead is needed."""
-    if hasattr(os, "posix_fadvise"):
-        os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_RANDOM)
 
 
 def was_read(fd: int, start: int, size_bytes: int) -> None:
@@ -256,7 +208,7 @@ def was_read(fd: int, start: int, size_bytes: int) -> None:
 
 _libc = ctypes.CDLL(None, use_errno=True) if _IS_LINUX else None
 """These calls go through ctypes because it gives up the interpreter lock during them, which mmap does not."""
-_MADV_DONTNEED, _MADV_POPULATE_READ, _MADV_POPULATE_WRITE, _MS_SYNC = 4, 22, 23, 4  # of Linux
+_MADV_DONTNEED, _MADV_POPULATE_WRITE, _MS_SYNC = 4, 23, 4  # of Linux
 if _libc is not None:
     _libc.sync_file_range.argtypes = (ctypes.c_int, ctypes.c_longlong, ctypes.c_longlong, ctypes.c_uint)
     _libc.fallocate.argtypes = (ctypes.c_int, ctypes.c_int, ctypes.c_longlong, ctypes.c_longlong)
@@ -310,26 +262,6 @@ def _mapped(fd: int, size_bytes: int, protection: int) -> memoryview:
 LARGE_PAGE_BYTES = 2 << 20
 
 
-def in_large_pages(size_bytes: int) -> memoryview:
-    """New memory of this process alone, in large pages where the system has them, at the beginning of one.
-
-    A device reads into few large pieces several times as fast as into the many small pages of other memory.
-    """
-    pages = -(-max(1, size_bytes) // LARGE_PAGE_BYTES)
-    memory = mmap.mmap(-1, (pages + 1) * LARGE_PAGE_BYTES, flags=mmap.MAP_PRIVATE | mmap.MAP_ANON)
-    if hasattr(mmap, "MADV_HUGEPAGE"):
-        with contextlib.suppress(OSError):  # a kernel without them
-            memory.madvise(mmap.MADV_HUGEPAGE)
-    view = memoryview(memory)
-    first = -ctypes.addressof(ctypes.c_char.from_buffer(view)) % LARGE_PAGE_BYTES
-    return view[first : first + size_bytes]
-
-
-def populate_to_read(address: int, size_bytes: int) -> bool:
-    """Fault in mapped pages with one call; False if the system cannot or the file ends."""
-    return _advise(address, size_bytes, _MADV_POPULATE_READ)
-
-
 def populate_to_write(window: mmap.mmap) -> bool:
     """Bring the pages of a writable window into memory; False where they will come one by one."""
     anchor = ctypes.c_char.from_buffer(window)
@@ -339,8 +271,10 @@ def populate_to_write(window: mmap.mmap) -> bool:
 
 
 def release_pages(address: int, size_bytes: int) -> bool:
-    """Drop mapped pages from this process; they stay in the cache."""
-    return _advise(address, size_bytes, _MADV_DONTNEED)
+    """Drop the whole mapped pages inside a range from this process; they stay in the page cache."""
+    start = -(-address // PAGE_BYTES) * PAGE_BYTES
+    end = (address + size_bytes) // PAGE_BYTES * PAGE_BYTES
+    return _advise(start, end - start, _MADV_DONTNEED)
 
 
 def _advise(address: int, size_bytes: int, advice: int) -> bool:
@@ -399,23 +333,6 @@ def usable_cores() -> int:
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
-
-
-def has_idle_core(cores: int) -> bool:
-    """True if this very moment some core has nothing to do; an average would remember our own past work."""
-    try:
-        with open("/proc/loadavg", encoding="ascii") as file:
-            running = int(file.read().split()[3].partition("/")[0])
-    except (OSError, ValueError, IndexError):
-        return os.getloadavg()[0] < cores
-    return running < cores
-
-
-def free_bytes() -> int:
-    """Memory that nothing uses, not even a cache; 0 where it is unknown. Much quicker than the next."""
-    if "SC_AVPHYS_PAGES" not in os.sysconf_names:
-        return 0
-    return os.sysconf("SC_AVPHYS_PAGES") * PAGE_BYTES
 
 
 def available_bytes() -> int | None:

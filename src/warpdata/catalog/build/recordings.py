@@ -9,7 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from warpdata.bytekit.io.filenames import folded
+from warpdata.bytekit.io.commit import fold_name
 from warpdata.catalog.build.packing import PackedShard, listed
 from warpdata.catalog.read.filekinds import file_kind, folder_kind
 from warpdata.episodes.collection.edits import shown
@@ -143,9 +143,9 @@ class StagedEpisodes:
         if name in self._names:
             raise DatasetError(f"two recordings are called {name!r}")
         # Some disks take ids that differ in case only for one: each of these gets a folder of its own.
-        folder = self._folder / str(len(self._names)) if folded(name) in self._folded else self._folder
+        folder = self._folder / str(len(self._names)) if fold_name(name) in self._folded else self._folder
         self._names.add(name)
-        self._folded.add(folded(name))
+        self._folded.add(fold_name(name))
         folder.mkdir(parents=True, exist_ok=True)
         target = folder / f"{name}{SUFFIX}"
         count = -(-_size_of(episode) // self._chunk_bytes)

@@ -15,7 +15,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from warpdata.bytekit.io.commit import map_os_errors
-from warpdata.bytekit.io.ranges import FileRangeReader, RangeReader, check_regular
+from warpdata.bytekit.io.files import FileRangeReader, check_regular
+from warpdata.bytekit.io.ranges import RangeReader
 from warpdata.catalog.build.rowsources import (
     ARROW_ERRORS,
     batches_reader,

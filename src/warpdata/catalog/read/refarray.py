@@ -8,7 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from warpdata.bytekit.keys import positions
+from warpdata.bytekit.arrays import resolve_index
 from warpdata.catalog.read.artifacts import Artifact, range_member
 from warpdata.catalog.read.refs import REF_CLASSES, ArtifactOpener, FileRef, RefGroup, reopened
 from warpdata.errors import DatasetError
@@ -70,7 +70,7 @@ class RefArray(pa.ExtensionArray):  # type: ignore[misc]
     """A bound column: `column[i]` is a reference, and reading one brings its neighbours along."""
 
     def __getitem__(self, key: Any) -> Any:
-        found = positions(key, len(self), "row")
+        found = resolve_index(key, len(self), "row")
         if isinstance(found, int):
             return self.refs()[found]
         if isinstance(found, range) and found.step == 1:

@@ -13,8 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from warpdata.bytekit.io.folders import RangeFile
-from warpdata.bytekit.io.ranges import PartRangeReader
+from warpdata.bytekit.io.ranges import PartRangeReader, RangeFile
 from warpdata.bytekit.lazy import cached_property
 from warpdata.bytekit.process.locks import ThreadLock
 from warpdata.catalog.read import media

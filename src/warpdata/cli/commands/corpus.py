@@ -140,8 +140,7 @@ def _verify(args: argparse.Namespace, console: Console) -> Output:
 
 def corpus_findings(path: str, bar: Any = None) -> list[Any]:
     """Every finding about one corpus or shard, also if it does not open."""
-    from warpdata.bytekit.findings import FileFinding
-    from warpdata.errors import AuthenticationError, UnavailableError, WarpError
+    from warpdata.errors import AuthenticationError, FileFinding, UnavailableError, WarpError
     from warpdata.formats.gamsae.verify import verify_folder, verify_shard
 
     try:

@@ -21,10 +21,9 @@ from warpdata.cli.arguments import (
 from warpdata.cli.console import Output, add_json_flag, human_bytes
 
 if TYPE_CHECKING:
-    from warpdata.bytekit.findings import FileFinding
     from warpdata.cli.console import Console
     from warpdata.cli.parser import Parser
-    from warpdata.errors import WarpError
+    from warpdata.errors import FileFinding, WarpError
 
 _OK, _DAMAGED, _NOT_FOUND, _NOT_READ = "ok", "damaged", "not found", "not read"
 
@@ -73,8 +72,7 @@ def _verify_targets(address: str, args: argparse.Namespace) -> list[tuple[str, s
 
 def _verify(path: str, args: argparse.Namespace) -> tuple[str, list[dict[str, Any]]]:
     """Status and findings of one address; missing and unreachable ones are not damaged."""
-    from warpdata.bytekit.findings import FileFinding
-    from warpdata.errors import WarpError
+    from warpdata.errors import FileFinding, WarpError
 
     try:
         with naming_errors():
@@ -133,9 +131,8 @@ def _findings_at(path: str, args: argparse.Namespace) -> list[FileFinding]:
 def _shard_folder_findings(folder: str, inside: str | None, *, full: bool) -> list[FileFinding]:
     """Findings of every shard of a local folder, or of that of one episode; a chunk list stands for its chunks."""
     from warpdata._api import open_episodes
-    from warpdata.bytekit.findings import FileFinding
     from warpdata.episodes.collection.shard_folder import shards_in
-    from warpdata.errors import WarpError
+    from warpdata.errors import FileFinding, WarpError
 
     findings: list[FileFinding] = []
     names = shards_in(folder)
@@ -163,8 +160,7 @@ def _shard_findings(path: str, *, full: bool) -> list[FileFinding]:
 def _episode_findings(path: str, args: argparse.Namespace) -> list[FileFinding]:
     """Damage of recordings without their edits, or of the episodes of shards."""
     from warpdata._api.checking import check_dataset
-    from warpdata.bytekit.findings import FileFinding
-    from warpdata.errors import StoreError
+    from warpdata.errors import FileFinding, StoreError
 
     report = check_dataset(path, deep=args.full, raw=True, catalog=args.catalog)
     if not report.episodes:
@@ -181,8 +177,8 @@ def _episode_findings(path: str, args: argparse.Namespace) -> list[FileFinding]:
 
 
 def _dataset_findings(name: str, args: argparse.Namespace) -> list[FileFinding]:
-    from warpdata.bytekit.findings import FileFinding
     from warpdata.catalog.manage.reports import verify_dataset
+    from warpdata.errors import FileFinding
 
     with open_named(args, name) as dataset:
         report, _ = verify_dataset(dataset)
@@ -191,7 +187,7 @@ def _dataset_findings(name: str, args: argparse.Namespace) -> list[FileFinding]:
 
 
 def _journal_findings(path: str) -> list[FileFinding]:
-    from warpdata.bytekit.findings import FileFinding
+    from warpdata.errors import FileFinding
     from warpdata.formats.journal.reader import JournalReader
 
     scan = JournalReader.open(path).scan()

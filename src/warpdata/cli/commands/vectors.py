@@ -269,8 +269,7 @@ def _verify(args: argparse.Namespace, console: Console) -> int:
     from dataclasses import asdict
 
     from warpdata._api import open_vectors
-    from warpdata.bytekit.findings import FileFinding
-    from warpdata.errors import FormatError
+    from warpdata.errors import FileFinding, FormatError
     from warpdata.formats.rvf.container.signing import load_public
 
     keys = [load_public(path) for path in args.key]

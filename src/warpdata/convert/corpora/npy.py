@@ -11,9 +11,8 @@ from typing import IO, Any
 
 import numpy as np
 
-from warpdata.bytekit.dtype import dtype_named
+from warpdata.bytekit.arrays import byte_view, dtype_named
 from warpdata.bytekit.io.commit import commit_file
-from warpdata.bytekit.view import byte_view
 from warpdata.convert.corpora.fill import ConvertOptions, Progress, batch_rows, fill_corpus
 from warpdata.corpora.batch import Rows
 from warpdata.corpora.source import MmapShardSource

@@ -10,11 +10,11 @@ from typing import Any
 
 import numpy as np
 
-from warpdata.bytekit.dtype import DType, dtype_named
+from warpdata.bytekit.arrays import DType, byte_view, dtype_named
 from warpdata.bytekit.io.commit import commit_file
-from warpdata.bytekit.io.ranges import FileRangeReader, RangeReader
+from warpdata.bytekit.io.files import FileRangeReader
+from warpdata.bytekit.io.ranges import RangeReader
 from warpdata.bytekit.jsontext import dump_json, parse_json_object
-from warpdata.bytekit.view import byte_view
 from warpdata.convert.corpora.fill import ConvertOptions, Progress, batch_rows, fill_corpus
 from warpdata.corpora.batch import Rows
 from warpdata.corpora.source import MmapShardSource

@@ -12,10 +12,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from warpdata.bytekit.dtype import dtype_of
+from warpdata.bytekit.arrays import dtype_of
 from warpdata.bytekit.io.commit import commit_file, map_os_errors
-from warpdata.bytekit.io.folders import RangeFile
-from warpdata.bytekit.io.ranges import RangeReader
+from warpdata.bytekit.io.ranges import RangeFile, RangeReader
 from warpdata.bytekit.process.forks import run_in_child
 from warpdata.convert.kept_values import packed, unpacked
 from warpdata.convert.stepped import Rows

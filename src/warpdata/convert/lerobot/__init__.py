@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from warpdata.bytekit.io.folders import FolderReader
+from warpdata.bytekit.io.ranges import FolderReader
 from warpdata.convert.lerobot.documents import INFO
 from warpdata.convert.lerobot.reading import open_set
 from warpdata.convert.lerobot.writing import write

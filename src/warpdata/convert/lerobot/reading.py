@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from warpdata.bytekit.arrays import read_only
 from warpdata.bytekit.lazy import cached_property
 from warpdata.convert.lerobot import tables
 from warpdata.convert.lerobot.documents import (
@@ -34,7 +35,6 @@ from warpdata.timeline.memory import ClockedSignal, check_increasing
 from warpdata.timeline.meta import Role, SignalMeta
 from warpdata.timeline.signal import Signal
 from warpdata.timeline.source import STEPS, StepClock
-from warpdata.timeline.times import frozen
 
 FORMAT = "lerobot"
 TASK = "task"
@@ -228,7 +228,7 @@ class EpisodeRows:
     def times(self) -> NDArray[np.int64]:
         """The times of the rows: exactly on the grid of the frame rate where `timestamp` says so."""
         if self._ts is None:
-            self._ts = frozen(self._read_times() + self.start_ns)
+            self._ts = read_only(self._read_times() + self.start_ns)
         return self._ts
 
     def _read_times(self) -> NDArray[np.int64]:
@@ -355,10 +355,10 @@ class RowColumn(ClockedSignal):
         return self._rows.times()
 
     def _values_at(self, indices: NDArray[np.int64]) -> NDArray[Any]:
-        return frozen(self._rows.values(self._name)[indices])
+        return read_only(self._rows.values(self._name)[indices])
 
     def _values_in(self, rows: range) -> NDArray[Any]:
-        return frozen(self._rows.values(self._name)[rows.start : rows.stop : rows.step])
+        return read_only(self._rows.values(self._name)[rows.start : rows.stop : rows.step])
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _signal_again(self._rows, self._name)

@@ -14,15 +14,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
+from warpdata.bytekit.arrays import dtype_of, read_only
 from warpdata.bytekit.arrow_arrays import numpy_dtype
-from warpdata.bytekit.dtype import dtype_of
-from warpdata.bytekit.io.folders import RangeFile
+from warpdata.bytekit.io.ranges import RangeFile
 from warpdata.bytekit.process.locks import ThreadLock
 from warpdata.convert.place import Place
 from warpdata.errors import CorruptLayoutError, FormatError, MissingExtraError, UnsupportedDtypeError, nearest
 from warpdata.formats.episodedir.signal_file import arrow_errors
 from warpdata.timeline.meta import OBJECT, Kind, SignalMeta, numeric_kind
-from warpdata.timeline.times import frozen
 
 _MAX_ROWS = 1 << 40
 _KEPT_BYTES = 256 << 20
@@ -98,7 +97,7 @@ class KeptRows:
         """A column as one read-only array."""
         found = self._arrays.get(kind.name)
         if found is None:
-            found = self._arrays[kind.name] = frozen(column(self.table, kind, path))
+            found = self._arrays[kind.name] = read_only(column(self.table, kind, path))
         return found
 
 

@@ -1,22 +1,32 @@
-"""Signals as topics of ROS 2 messages (CDR), with the definitions that are stored beside them."""
+"""Signals as topics of ROS 2 messages (CDR), with the definitions that are stored beside them, and back."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+import math
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from warpdata.bytekit.dtype import dtype_of
-from warpdata.convert.messages.log import LogChannel
-from warpdata.convert.messages.own import OWN
-from warpdata.convert.messages.packets import stored_config, to_stream_packet
-from warpdata.convert.receipt import Note, note_of
+from warpdata.bytekit.arrays import dtype_named, dtype_of
+from warpdata.bytekit.jsontext import parse_json_object
+from warpdata.convert.messages.cdr import PRIMITIVES
+from warpdata.convert.messages.log import LogChannel, MessageLog
+from warpdata.convert.messages.payload import stored_config, to_stream_packet
+from warpdata.convert.messages.topic import Topic
+from warpdata.convert.receipt import How, Note, note_of
+from warpdata.convert.rows import RowsSignal
 from warpdata.episodes.sources.encoded import EncodedRun, encoded_run
-from warpdata.timeline.meta import SignalMeta
+from warpdata.errors import CorruptLayoutError, WarpError
+from warpdata.timeline.memory import ArraySignal
+from warpdata.timeline.meta import OBJECT, SignalMeta, as_kind, as_role
 from warpdata.timeline.signal import Signal
+
+OWN = "warpdata"
+"""Key in the metadata of a channel: description of the signal; and name of the metadata record of the episode."""
 
 _RULE = "=" * 80
 _TIME = f"{_RULE}\nMSG: builtin_interfaces/Time\nint32 sec\nuint32 nanosec\n"
@@ -29,20 +39,7 @@ IMAGE = (
 VIDEO = f"builtin_interfaces/Time timestamp\nstring frame_id\nuint8[] data\nstring format\n{_TIME}"
 _FRAME_ID = "warpdata"
 _ENCAPSULATION = b"\x00\x01\x00\x00"
-
-_ROS_TYPES = {
-    "b1": "bool",
-    "i1": "int8",
-    "u1": "uint8",
-    "i2": "int16",
-    "u2": "uint16",
-    "i4": "int32",
-    "u4": "uint32",
-    "i8": "int64",
-    "u8": "uint64",
-    "f4": "float32",
-    "f8": "float64",
-}
+_ROS_TYPES = {code: name for name, code in PRIMITIVES.items()} | {"u1": "uint8", "b1": "bool"}
 """numpy type code -> ROS type."""
 _PIXELS = {(3, "uint8"): "rgb8", (2, "uint8"): "mono8", (2, "uint16"): "16UC1"}
 _STILLS = {"mjpeg": "jpeg", "png": "png"}
@@ -60,10 +57,17 @@ class SignalTopic:
         run = encoded_run(signal) if meta.kind == "image" and len(signal) else None
         self._run = run if run is not None and _can_copy(run) else None
         self._pixels = _PIXELS.get((len(meta.shape), meta.dtype.name)) if meta.kind == "image" else None
-        self.note = _note_of_topic(signal, run, is_copied=self._run is not None)
-        if self._run is not None and self._run.stream.codec in _VIDEOS:
+        codec = self._run.stream.codec if self._run is not None else ""
+        if run is None or codec in _STILLS:
+            self.note: Note = note_of(signal)
+        elif codec:
+            self.note = note_of(signal, "kept", "packets copied, with their parameter sets before keyframes")
+        else:
+            how: How = "kept" if run.stream.codec in ("ffv1", "png") else "reencoded"
+            self.note = note_of(signal, how, f"decoded from {run.stream.codec} to pixels")
+        if codec in _VIDEOS:
             schema, definition = "foxglove_msgs/msg/CompressedVideo", VIDEO
-        elif self._run is not None:
+        elif codec:
             schema, definition = "sensor_msgs/msg/CompressedImage", PICTURE
         elif self._pixels is not None:
             schema, definition = "sensor_msgs/msg/Image", IMAGE
@@ -74,9 +78,9 @@ class SignalTopic:
 
     def messages(self) -> Iterator[tuple[int, bytes]]:
         """Time and bytes of every message."""
-        run, signal = self._run, self._signal
-        if run is not None:
-            yield from _picture_messages(run)
+        signal = self._signal
+        if self._run is not None:
+            yield from _picture_messages(self._run)
             return
         step = max(1, min(_BLOCK_ROWS, _BLOCK_BYTES // max(1, signal.meta.row_bytes)))
         for low in range(0, len(signal), step):
@@ -85,15 +89,20 @@ class SignalTopic:
             yield from zip(times.tolist(), self._encode(times, signal.rows(low, high)), strict=True)
 
     def _encode(self, times: NDArray[np.int64], values: NDArray[Any]) -> list[bytes]:
-        dtype = self._signal.meta.dtype
         pairs = zip(times.tolist(), values, strict=True)
         if self._pixels is not None:
-            return [image_message(ts_ns, self._pixels, frame) for ts_ns, frame in pairs]
+            return [_image_message(ts_ns, self._pixels, frame) for ts_ns, frame in pairs]
         if self._signal.meta.is_object:
-            return [object_message(ts_ns, value) for ts_ns, value in pairs]
-        if _ros_type(dtype) is None:
-            return [object_message(ts_ns, np.ascontiguousarray(value).tobytes()) for ts_ns, value in pairs]
-        return number_messages(times, values)
+            return [_value_message(ts_ns, value) for ts_ns, value in pairs]
+        if _ros_type(values.dtype) is None:
+            return [_value_message(ts_ns, np.ascontiguousarray(value).tobytes()) for ts_ns, value in pairs]
+        # A stamp and numbers of one shape: every type is aligned after the stamp.
+        little = values.astype(values.dtype.newbyteorder("<"), copy=False)
+        raw = np.ascontiguousarray(little).reshape(len(values), -1).view(np.uint8)
+        head = np.broadcast_to(np.frombuffer(_ENCAPSULATION, np.uint8), (len(values), 4))
+        stamps = np.stack([(times // 1_000_000_000) & 0xFFFFFFFF, times % 1_000_000_000], axis=1)
+        rows = np.concatenate([head, stamps.astype("<u4").view(np.uint8), raw], axis=1)
+        return [row.tobytes() for row in rows]
 
 
 def _ros_type(dtype: np.dtype[Any]) -> str | None:
@@ -115,22 +124,6 @@ def _define_value(meta: SignalMeta) -> tuple[str, str]:
     return f"warpdata_msgs/msg/{name}", f"builtin_interfaces/Time stamp\n{line}\n{_TIME}"
 
 
-def _meta_to_json(name: str, meta: SignalMeta) -> dict[str, Any]:
-    stated = {
-        "signal": name,
-        "kind": meta.kind,
-        "dtype": None if meta.is_object else dtype_of(meta.dtype).name,
-        "shape": list(meta.shape),
-        "role": meta.role,
-        "clock": meta.clock,
-        "units": meta.units,
-        "names": None if meta.names is None else list(meta.names),
-        "of": meta.of,
-        "model": meta.model,
-    }
-    return {key: value for key, value in stated.items() if value is not None}
-
-
 def _can_copy(run: EncodedRun) -> bool:
     """Whether packets can be messages: all frames shown, and those of a video in the order of decoding."""
     codec = run.stream.codec
@@ -141,72 +134,42 @@ def _can_copy(run: EncodedRun) -> bool:
     )
 
 
-def _note_of_topic(signal: Signal, run: EncodedRun | None, *, is_copied: bool) -> Note:
-    if run is None or (is_copied and run.stream.codec in _STILLS):
-        return note_of(signal)
-    if is_copied:
-        return note_of(signal, "kept", "packets copied, with their parameter sets before keyframes")
-    is_lossless = run.stream.codec in ("ffv1", "png")
-    return note_of(
-        signal, "kept" if is_lossless else "reencoded", f"decoded from {run.stream.codec} to pixels"
-    )
-
-
 def _picture_messages(run: EncodedRun) -> Iterator[tuple[int, bytes]]:
+    """Messages of sensor_msgs/CompressedImage or foxglove_msgs/CompressedVideo."""
     codec = run.stream.codec
     config = stored_config(run.entry, codec) if codec in _VIDEOS else b""
     for ts_ns, frame in zip(run.ts_ns.tolist(), run.frames(), strict=True):
+        head = _pad(_stamp(ts_ns) + encode_string(_FRAME_ID))
         if codec in _STILLS:
-            yield ts_ns, picture_message(ts_ns, _STILLS[codec], frame.data)
+            yield ts_ns, _ENCAPSULATION + _pad(head + encode_string(_STILLS[codec])) + encode_blob(frame.data)
         else:
             packet = to_stream_packet(frame.data, codec, config, is_keyframe=frame.is_keyframe)
             yield ts_ns, video_message(ts_ns, _VIDEOS[codec], packet)
 
 
-# Messages.
+def video_message(ts_ns: int, encoding: str, data: bytes) -> bytes:
+    """A foxglove_msgs/CompressedVideo."""
+    head = _pad(_stamp(ts_ns) + encode_string(_FRAME_ID))
+    return _ENCAPSULATION + _pad(head + encode_blob(data)) + encode_string(encoding)
 
 
-def number_messages(times: NDArray[np.int64], values: NDArray[Any]) -> list[bytes]:
-    """Messages of a stamp and numbers of one shape; every type is aligned after the stamp."""
-    little = values.astype(values.dtype.newbyteorder("<"), copy=False)
-    raw = np.ascontiguousarray(little).reshape(len(values), -1).view(np.uint8)
-    head = np.broadcast_to(np.frombuffer(_ENCAPSULATION, np.uint8), (len(values), 4))
-    return [row.tobytes() for row in np.concatenate([head, _stamps(times), raw], axis=1)]
-
-
-def object_message(ts_ns: int, value: str | bytes) -> bytes:
-    """Message of a stamp and text or bytes."""
-    return _ENCAPSULATION + _stamp(ts_ns) + (string(value) if isinstance(value, str) else blob(value))
-
-
-def picture_message(ts_ns: int, encoding: str, data: bytes) -> bytes:
-    """A sensor_msgs/CompressedImage."""
-    head = _pad(_stamp(ts_ns) + string(_FRAME_ID))
-    return _ENCAPSULATION + _pad(head + string(encoding)) + blob(data)
-
-
-def image_message(ts_ns: int, encoding: str, frame: NDArray[Any]) -> bytes:
+def _image_message(ts_ns: int, encoding: str, frame: NDArray[Any]) -> bytes:
     """A sensor_msgs/Image."""
     height, width = frame.shape[:2]
     data = np.ascontiguousarray(frame.astype(frame.dtype.newbyteorder("<"), copy=False)).tobytes()
-    head = _pad(_stamp(ts_ns) + string(_FRAME_ID)) + _u32(height) + _u32(width)
-    head = _pad(head + string(encoding) + b"\0") + _u32(len(data) // max(1, height))
-    return _ENCAPSULATION + head + blob(data)
+    head = _pad(_stamp(ts_ns) + encode_string(_FRAME_ID)) + _u32(height) + _u32(width)
+    head = _pad(head + encode_string(encoding) + b"\0") + _u32(len(data) // max(1, height))
+    return _ENCAPSULATION + head + encode_blob(data)
 
 
-def video_message(ts_ns: int, encoding: str, data: bytes) -> bytes:
-    """A foxglove_msgs/CompressedVideo."""
-    head = _pad(_stamp(ts_ns) + string(_FRAME_ID))
-    return _ENCAPSULATION + _pad(head + blob(data)) + string(encoding)
-
-
-def _stamps(times: NDArray[np.int64]) -> NDArray[np.uint8]:
-    """Seconds and nanoseconds, eight bytes each; seconds after 2038 wrap (log times do not)."""
-    pairs = np.stack([(times // 1_000_000_000) & 0xFFFFFFFF, times % 1_000_000_000], axis=1)
-    return pairs.astype("<u4").view(np.uint8)
+def _value_message(ts_ns: int, value: str | bytes) -> bytes:
+    """A stamp and text or bytes."""
+    data = encode_string(value) if isinstance(value, str) else encode_blob(value)
+    return _ENCAPSULATION + _stamp(ts_ns) + data
 
 
 def _stamp(ts_ns: int) -> bytes:
+    """Seconds and nanoseconds; seconds after 2038 wrap (log times do not)."""
     return _u32(ts_ns // 1_000_000_000 & 0xFFFFFFFF) + _u32(ts_ns % 1_000_000_000)
 
 
@@ -218,12 +181,93 @@ def _u32(number: int) -> bytes:
     return number.to_bytes(4, "little")
 
 
-def string(value: str) -> bytes:
+def encode_string(value: str) -> bytes:
     """Text after its length, with a final zero."""
-    raw = value.encode("utf-8", "surrogateescape") + b"\0"
-    return _u32(len(raw)) + raw
+    return encode_blob(value.encode("utf-8", "surrogateescape") + b"\0")
 
 
-def blob(value: bytes) -> bytes:
+def encode_blob(value: bytes) -> bytes:
     """Bytes after their length."""
     return _u32(len(value)) + value
+
+
+# Reading what was written here.
+
+
+def _meta_to_json(name: str, meta: SignalMeta) -> dict[str, Any]:
+    stated = {
+        "signal": name,
+        "kind": meta.kind,
+        "dtype": None if meta.is_object else dtype_of(meta.dtype).name,
+        "shape": list(meta.shape),
+        "names": None if meta.names is None else list(meta.names),
+        **{key: getattr(meta, key) for key in ("role", "clock", "units", "of", "model")},
+    }
+    return {key: value for key, value in stated.items() if value is not None}
+
+
+def _parse_meta(stated: Mapping[str, Any]) -> SignalMeta:
+    kind = as_kind(stated["kind"])
+    names, shape = stated.get("names"), tuple(int(side) for side in stated["shape"])
+    if min(shape, default=0) < 0:
+        raise ValueError(shape)
+    return SignalMeta(
+        OBJECT if kind in ("text", "bytes") else dtype_named(stated["dtype"]).dtype,
+        shape,
+        kind,
+        names=None if names is None else tuple(map(str, names)),
+        role=as_role(stated["role"]),
+        **{key: stated.get(key) for key in ("units", "of", "model", "clock")},
+    )
+
+
+def open_own_topic(log: MessageLog, number: int) -> tuple[str, Callable[[str], Signal]]:
+    """Name of the signal of a topic that warpdata wrote, and the function that opens it under a name."""
+    channel = log.channels[number]
+    try:
+        stated = parse_json_object(channel.metadata[OWN].encode())
+        name, meta = str(stated["signal"]), _parse_meta(stated)
+    except (WarpError, KeyError, TypeError, ValueError):
+        raise CorruptLayoutError(
+            f"corrupted description of the signal of topic {channel.topic!r}", path=log.name
+        ) from None
+    return name, partial(_open_signal, Topic(log, number, name, clock=meta.clock, role=meta.role), meta)
+
+
+def _open_signal(topic: Topic, meta: SignalMeta, name: str) -> Signal:
+    if not len(topic):
+        return ArraySignal(np.empty(0, np.int64), np.empty((0, *meta.shape), meta.dtype), meta)
+    payload = topic.payload
+    if payload is not None and payload.field == "data" and payload.kind in ("stills", "video"):
+        return topic.open_payload(name)
+    return RowsSignal(topic.read_times, meta, partial(_read_rows, topic, meta), len(topic))
+
+
+def _read_rows(topic: Topic, meta: SignalMeta, low: int, high: int) -> NDArray[Any]:
+    values = np.empty(0)
+    if topic.payload is not None:
+        values = topic.read_content(low, high)
+    elif "value" in topic.fields:
+        values = topic.rows("value", low, high)
+    rows = _check_values(values, meta, high - low)
+    if rows is None:
+        raise CorruptLayoutError(
+            f"values of topic {topic.channel.topic!r} do not match its description {topic.problem}".rstrip(),
+            path=topic.log.name,
+        )
+    return rows
+
+
+def _check_values(values: NDArray[Any], meta: SignalMeta, count: int) -> NDArray[Any] | None:
+    """Values in the type and shape of the signal; None if they do not have it."""
+    if len(values) != count or (meta.is_object and values.dtype != OBJECT):
+        return None
+    if meta.is_object:
+        return values if all(isinstance(value, str) == (meta.kind == "text") for value in values) else None
+    if values.dtype == OBJECT:  # ROS has no type for the elements: they were written as bytes
+        if any(not isinstance(value, bytes) or len(value) != meta.row_bytes for value in values):
+            return None
+        values = np.stack([np.frombuffer(value, meta.dtype) for value in values])
+    if values.dtype != meta.dtype or values[:1].size != math.prod(meta.shape):
+        return None
+    return values.reshape(count, *meta.shape)

@@ -1,4 +1,4 @@
-"""A recording of messages as an episode: a signal per field of a topic, and the metadata to write it again."""
+"""A recording of messages as an episode: a signal per field of a topic, the rest of the recording as metadata."""
 
 from __future__ import annotations
 
@@ -11,10 +11,11 @@ import numpy as np
 
 from warpdata.bytekit.jsontext import parse_json_object
 from warpdata.bytekit.lazy import cached_property
-from warpdata.bytekit.reopen import Reopens
+from warpdata.bytekit.process.forks import Reopens
 from warpdata.convert.kept_values import packed, unpacked
+from warpdata.convert.messages.decoders import to_objects
+from warpdata.convert.messages.encoding import OWN, open_own_topic
 from warpdata.convert.messages.log import MessageLog
-from warpdata.convert.messages.own import OWN, open_own_topic
 from warpdata.convert.messages.topic import TimeKind, Topic
 from warpdata.convert.place import Place
 from warpdata.convert.plain_names import plain_name
@@ -31,11 +32,6 @@ KEPT = "messages"
 ATTACHMENTS = "message.attachments"
 """Signal with the data of attachments; the rest of them is metadata."""
 ATTACHMENT_KEYS = ("name", "media_type", "log_ns", "create_ns")
-
-FindRecordings = Callable[[Place], Mapping[str, list[str]]]
-"""Files of every recording by its id; one empty name if the place itself is the file."""
-OpenLog = Callable[[Place, list[str]], MessageLog]
-"""Opens the files of one recording."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +56,14 @@ class Reading:
 class Recordings(Reopens, EpisodesSource):
     """Recordings below a place, one episode each."""
 
-    def __init__(self, place: Place, reading: Reading, find: FindRecordings, open_log: OpenLog) -> None:
+    def __init__(
+        self,
+        place: Place,
+        reading: Reading,
+        find: Callable[[Place], Mapping[str, list[str]]],
+        open_log: Callable[[Place, list[str]], MessageLog],
+    ) -> None:
+        """`find` gives the files of every recording by its id: one empty name if the place itself is the file."""
         self._place, self._reading, self._open_log = place, reading, open_log
         self._recordings = find(place)
         if not self._recordings:
@@ -100,20 +103,18 @@ class MessageSource(Reopens, EpisodeSource):
         return self._log.name
 
     @cached_property
-    def _own(self) -> Mapping[str, Any]:
+    def _own(self) -> tuple[dict[str, Any], dict[str, Any]]:
         """Static items and metadata that our writer stored."""
         for record in self._log.about["metadata"]:
             if record["name"] == OWN:
                 try:
                     stated = parse_json_object(record["metadata"].get("episode", "{}").encode())
-                    return {key: unpacked(value) for key, value in stated.items()}
+                    static, meta = (unpacked(stated.get(key)) for key in ("static", "meta"))
                 except WarpError:
-                    return {}
-        return {}
-
-    def _own_items(self, key: str) -> dict[str, Any]:
-        items = self._own.get(key)
-        return dict(items) if isinstance(items, Mapping) else {}
+                    break
+                static, meta = (dict(items) if isinstance(items, Mapping) else {} for items in (static, meta))
+                return static, meta | ({KEPT: stated[KEPT]} if KEPT in stated else {})
+        return {}, {}
 
     @cached_property
     def _chosen(self) -> list[int]:
@@ -126,7 +127,7 @@ class MessageSource(Reopens, EpisodeSource):
         return [number for number, name in enumerate(names) if wanted is None or name in wanted]
 
     @cached_property
-    def topics(self) -> list[Topic]:
+    def _topics(self) -> dict[int, Topic]:
         """The topics to read that warpdata did not write, each with its own first part of names."""
         topics: dict[str, Topic] = {}
         for number in self._chosen:
@@ -136,22 +137,25 @@ class MessageSource(Reopens, EpisodeSource):
             base = _free_name(plain_name(channel.topic), topics)
             role: Role | None = "action" if channel.topic in self._reading.actions else None
             topics[base] = Topic(self._log, number, base, clock=base, time=self._reading.time, role=role)
-        return list(topics.values())
+        return {topic.number: topic for topic in topics.values()}
 
     @cached_property
     def signals(self) -> Mapping[str, Signal]:
         """A signal per field; types are known now, values are read on use."""
         openers: dict[str, Callable[[str], Signal]] = {}
-        topics = {topic.number: topic for topic in self.topics}
         for number in self._chosen:
-            topic = topics.get(number)
+            topic = self._topics.get(number)
             if topic is None:
                 name, opener = open_own_topic(self._log, number)
                 openers[name] = opener
             elif len(topic):
-                for label in topic.signal_names():
-                    name = _free_name(f"{topic.base}/{plain_name(label)}", openers)
-                    openers[name] = partial(topic.open_signal, label)
+                labels = {
+                    label: partial(topic.open_rows, label, meta) for label, meta in topic.metas().items()
+                }
+                if topic.payload is not None:
+                    labels[topic.payload.field] = topic.open_payload  # type: ignore[assignment]
+                for label, opener in labels.items():
+                    openers[_free_name(f"{topic.base}/{plain_name(label)}", openers)] = opener
         if self._log.attachments:
             openers[_free_name(ATTACHMENTS, openers)] = self._open_attachments
         return LazySignals(lambda: openers, lambda name: openers[name](name))
@@ -160,9 +164,11 @@ class MessageSource(Reopens, EpisodeSource):
     def static(self) -> Mapping[str, Any]:
         """Lists of names that do not change, static items that our writer stored, and the task of a metadata record."""
         items: dict[str, Any] = {}
-        for topic in self.topics:
-            items |= {f"{topic.base}/{plain_name(name)}": names for name, names in topic.static.items()}
-        items |= self._own_items("static")
+        for topic in self._topics.values():
+            for name, field in topic.fields.items():
+                if field.kind == "names":
+                    items[f"{topic.base}/{plain_name(name)}"] = list(field.names)
+        items |= self._own[0]
         for record in self._log.about["metadata"]:
             if record["name"] != OWN and "task" in record["metadata"]:
                 items.setdefault("task", record["metadata"]["task"])
@@ -170,27 +176,29 @@ class MessageSource(Reopens, EpisodeSource):
 
     @cached_property
     def meta(self) -> Mapping[str, Any]:
-        """What is needed to write every message again."""
+        """Metadata that our writer stored, and what the recording has besides messages."""
+        own = self._own[1]
+        if own and not self._topics:
+            return ReadOnlyDict(own)
         schemas: list[tuple[str, str, bytes]] = []
         channels = []
-        for topic in self.topics:
+        for topic in self._topics.values():
             schema = (topic.channel.schema, topic.channel.schema_encoding, topic.channel.schema_data)
             if schema not in schemas:
                 schemas.append(schema)
             channels.append(_describe_topic(topic, schemas.index(schema)))
-        attachments = [
-            {key: getattr(attachment, key) for key in ATTACHMENT_KEYS} for attachment in self._log.attachments
-        ]
         kept = {
             **self._log.about,
             "schemas": [
                 {"name": name, "encoding": kind, "data": packed(data)} for name, kind, data in schemas
             ],
             "channels": channels,
-            "attachments": attachments,
+            "attachments": [
+                {key: getattr(attachment, key) for key in ATTACHMENT_KEYS}
+                for attachment in self._log.attachments
+            ],
         }
-        own = self._own_items("meta")
-        return ReadOnlyDict({**own, KEPT: kept} if channels or not own else own)
+        return ReadOnlyDict({**own, KEPT: kept})
 
     def stored_bytes(self) -> int:
         """Size of all messages."""
@@ -198,11 +206,10 @@ class MessageSource(Reopens, EpisodeSource):
 
     def _open_attachments(self, _name: str) -> Signal:
         attachments = self._log.attachments
-        data = np.empty(len(attachments), object)
-        data[:] = [attachment.data for attachment in attachments]
         steps = np.arange(len(attachments))
         log_ns = np.array([attachment.log_ns for attachment in attachments], np.int64)
         times = np.maximum.accumulate(log_ns - steps) + steps
+        data = to_objects([attachment.data for attachment in attachments])
         return ArraySignal(times, data, SignalMeta(OBJECT, (), "bytes", role="other"))
 
 
@@ -218,8 +225,7 @@ def _describe_topic(topic: Topic, schema: int) -> dict[str, Any]:
         "messages": len(topic),
     }
     more = {
-        "payload": None if payload is None else payload.to_json(),
-        "payload_signal": None if payload is None else f"{topic.base}/{plain_name(payload.field)}",
+        "payload": None if payload is None else {"field": payload.field, "kind": payload.kind},
         "moved_ns": topic.moved_ns,
         "not_decoded": topic.problem,
         "only_in_messages": topic.skipped,

@@ -11,7 +11,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from warpdata.bytekit.reopen import Reopens
+from warpdata.bytekit.process.forks import Reopens
+from warpdata.convert.place import Place
 from warpdata.errors import WarpError
 
 Ints = NDArray[np.int64]
@@ -43,22 +44,12 @@ class LogChannel:
     metadata: Mapping[str, str] = field(default_factory=dict, hash=False)
 
 
-@dataclass(frozen=True, slots=True)
-class Stamps:
+class Stamps(NamedTuple):
     """Times and sequence numbers of the messages of a channel, ordered by log time."""
 
     log_ns: Ints
     publish_ns: Ints
     sequence: Ints
-
-    @classmethod
-    def sort(cls, log_ns: Ints, publish_ns: Ints, sequence: Ints) -> tuple[Stamps, Ints]:
-        """Stamps ordered by log time, and the order: position in the result -> position in the arguments."""
-        order = np.argsort(log_ns, kind="stable")
-        return cls(log_ns[order], publish_ns[order], sequence[order]), order
-
-    def __len__(self) -> int:
-        return len(self.log_ns)
 
 
 class Payloads(NamedTuple):
@@ -93,17 +84,33 @@ class Attachment:
 
 
 class MessageLog(Reopens, ABC):
-    """One recording: its channels, and the stamps and messages of each by channel number. Logs pickle."""
+    """The files of one recording: its channels, and the stamps and messages of each by channel number."""
+
+    def __init__(self, place: Place, files: Sequence[str]) -> None:
+        self._place, self._files = place, list(files)
 
     @property
-    @abstractmethod
     def name(self) -> str:
-        """Path or URL for error messages."""
+        """The file, or the folder of several, for error messages."""
+        return self._path(0) if len(self._files) == 1 else self._place.name
+
+    def _path(self, file: int) -> str:
+        return f"{self._place.name}/{self._files[file]}" if self._files[file] else self._place.name
 
     @property
     @abstractmethod
     def channels(self) -> Sequence[LogChannel]:
         """All topics in the order of their declaration."""
+
+    @property
+    @abstractmethod
+    def about(self) -> Mapping[str, Any]:
+        """Header and metadata of the container, as JSON."""
+
+    @property
+    def attachments(self) -> Sequence[Attachment]:
+        """Files that came with the messages."""
+        return ()
 
     @abstractmethod
     def stamps(self, channel: int) -> Stamps:
@@ -116,13 +123,3 @@ class MessageLog(Reopens, ABC):
     @abstractmethod
     def payload_bytes(self, channel: int) -> int:
         """Total size of the messages of a channel."""
-
-    @property
-    def about(self) -> Mapping[str, Any]:
-        """Header and metadata of the container, as JSON."""
-        return {}
-
-    @property
-    def attachments(self) -> Sequence[Attachment]:
-        """Files that came with the messages."""
-        return ()

@@ -1,7 +1,7 @@
-"""The one large field of a message: a picture, pixels, a video packet or plain bytes.
+"""The one large field of a message: a picture, pixels, a video packet or plain bytes. It becomes a signal of its own.
 
-The field becomes a signal of its own. The rest of the message is its envelope; together they give the message again,
-byte for byte.
+Video packets of messages have units after start codes; those of MP4 have units after lengths. No picture is decoded:
+the decoder configuration of MP4 is built from the first keyframe.
 """
 
 from __future__ import annotations
@@ -9,26 +9,25 @@ from __future__ import annotations
 import base64
 import binascii
 from collections import Counter
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from fractions import Fraction
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from warpdata.convert.messages.columns import FieldSummary
-from warpdata.convert.messages.packets import CODECS, TopicVideo, add_start_codes, split_packet
+from warpdata.bytekit.io.ranges import BytesRangeReader, JoinedRangeReader, RangeReader, read_coalesced
+from warpdata.convert.messages.decoders import FieldSummary
 from warpdata.errors import CorruptLayoutError, FormatError
+from warpdata.formats.episodedir.containers import sample_entry, wrapped
+from warpdata.formats.episodedir.images import Stream
 from warpdata.formats.episodedir.pictures import Still, is_still, still_of
 
-_WHOLE = b"\xff" * 8
-"""Start of an envelope that is the whole message; other envelopes start with the offset of the field."""
-_SEARCHED_BYTES, _SEARCHES = 64, 16
 _DEPTH_HEAD_BYTES = 12
 """Bytes before the PNG of a `compressedDepth` picture."""
 _LARGE_BYTES = 256
 """A field of bytes of this mean size becomes a payload."""
-
 _PIXELS = {
     **dict.fromkeys(("mono8", "8UC1", "bayer_rggb8", "bayer_bggr8", "bayer_gbrg8", "bayer_grbg8"), ("u1", 1)),
     **dict.fromkeys(("yuv422", "uyvy", "yuv422_yuy2", "yuyv", "8UC2"), ("u1", 2)),
@@ -41,6 +40,16 @@ _PIXELS = {
     "64FC1": ("f8", 1),
 }
 """Name of a pixel format -> type of an element and number of channels."""
+_CODECS = {"h264": "h264", "h265": "hevc", "hevc": "hevc", "av1": "av1"}
+"""Codec name in messages -> name of the decoder."""
+_START_CODE = b"\0\0\1"
+_RATE = Fraction(30)
+_PARAMETER_SETS = {"h264": (7, 8), "hevc": (32, 33, 34)}
+_MAX_UNITS = 1 << 16
+_MAX_SETS = 31
+"""MP4 cannot count more parameter sets of one kind."""
+
+ReadPackets = Callable[[int, int], Sequence[bytes]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,16 +82,9 @@ class Pixels:
         """A frame with its colours in the order red, green, blue."""
         rows = np.frombuffer(data, np.uint8).reshape(self.height, self.step)[:, : self.row_bytes]
         frame = np.ascontiguousarray(rows).view(self.dtype).reshape(self.shape)
-        return self._swap(frame).astype(self.dtype.newbyteorder("<"))
-
-    def encode(self, frame: NDArray[Any]) -> bytes:
-        """Bytes of a frame, without padding."""
-        return np.ascontiguousarray(self._swap(frame).astype(self.dtype)).tobytes()
-
-    def _swap(self, frame: NDArray[Any]) -> NDArray[Any]:
-        if not self.encoding.startswith("bgr"):
-            return frame
-        return frame[..., [2, 1, 0] if frame.shape[-1] == 3 else [2, 1, 0, 3]]
+        if self.encoding.startswith("bgr"):
+            frame = frame[..., [2, 1, 0, 3][: frame.shape[-1]]]
+        return frame.astype(self.dtype.newbyteorder("<"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,96 +100,12 @@ class Payload:
     pixels: Pixels | None = None
     video: TopicVideo | None = None
 
-    def to_json(self) -> dict[str, Any]:
-        """What a writer needs to build messages again."""
-        stated: dict[str, Any] = {"field": self.field, "kind": self.kind, "base64": self.is_base64}
-        if self.pixels is not None:
-            layout = self.pixels
-            stated["pixels"] = [
-                layout.encoding,
-                layout.height,
-                layout.width,
-                layout.step,
-                layout.is_big_endian,
-            ]
-        if self.video is not None:
-            stated["codec"] = self.video.codec
-        return stated
-
-    @classmethod
-    def from_json(cls, stated: Mapping[str, Any]) -> Payload:
-        """The payload that `to_json` described."""
-        try:
-            pixels = Pixels(*stated["pixels"]) if "pixels" in stated else None
-            if pixels is not None and pixels.encoding not in _PIXELS:
-                raise ValueError(pixels.encoding)
-            video = TopicVideo(str(stated["codec"])) if stated["kind"] == "video" else None
-            return cls(stated["field"], stated["kind"], bool(stated["base64"]), pixels=pixels, video=video)
-        except (KeyError, TypeError, ValueError):
-            raise CorruptLayoutError("corrupted metadata of a topic") from None
-
     def content(self, value: Any) -> bytes | memoryview:
         """Bytes of the signal from the value of the field."""
         if isinstance(value, str):
-            return decode_base64(value) if self.is_base64 else value.encode("utf-8", "surrogateescape")
+            return _decode_base64(value) if self.is_base64 else value.encode("utf-8", "surrogateescape")
         content: bytes | memoryview = value[self.skip :]
         return content
-
-    def envelope(self, message: memoryview, value: Any) -> bytes:
-        """The message without the content of the field, led by the offset where the content was."""
-        whole = bytes(message)
-        content = bytes(self.content(value))
-        codes = b""
-        if self.video is not None:
-            packet = split_packet(content, self.video.codec)
-            if packet is None:
-                return _WHOLE + whole
-            codes = len(packet[1]).to_bytes(4, "little") + packet[1]
-        stored = base64.b64encode(content) if self.is_base64 else content
-        at = _find(stored, whole)
-        if at < 0 or (self.pixels is not None and self.pixels.step != self.pixels.row_bytes):
-            return _WHOLE + whole
-        return at.to_bytes(8, "little") + codes + whole[:at] + whole[at + len(stored) :]
-
-    def message(self, envelope: bytes, content: bytes) -> bytes:
-        """The message from its envelope and the content that the signal holds."""
-        offset, rest = envelope[:8], envelope[8:]
-        if offset == _WHOLE:
-            return rest
-        if self.video is not None:
-            size = int.from_bytes(rest[:4], "little")
-            content, rest = add_start_codes(content, rest[4 : 4 + size]), rest[4 + size :]
-        at = int.from_bytes(offset, "little")
-        if at > len(rest):
-            raise CorruptLayoutError(f"corrupted envelope of a message: offset {at} in {len(rest)} bytes")
-        stored = base64.b64encode(content) if self.is_base64 else content
-        return rest[:at] + stored + rest[at:]
-
-
-def needs_content(envelope: bytes) -> bool:
-    """Whether an envelope lacks the content of the field."""
-    return envelope[:8] != _WHOLE
-
-
-def _find(content: bytes, whole: bytes) -> int:
-    """Offset of the content in a message, searched by its first bytes, which is faster; -1 if there is none."""
-    at = -1
-    for _ in range(_SEARCHES if content else 0):
-        at = whole.find(content[:_SEARCHED_BYTES], at + 1)
-        if at < 0 or whole[at : at + len(content)] == content:
-            return at
-    return -1
-
-
-def decode_base64(text: str) -> bytes:
-    """Bytes of canonical base64; FormatError for other text."""
-    try:
-        data = base64.b64decode(text, validate=True)
-    except (binascii.Error, ValueError):
-        data = b""
-    if base64.b64encode(data).decode() != text:
-        raise FormatError("field is not base64")
-    return data
 
 
 # Detection.
@@ -197,7 +115,8 @@ class PayloadFinder:
     """Finds the large field of a topic while its messages are decoded block by block."""
 
     def __init__(self, schema: str, path: str) -> None:
-        self._detect = _DETECTORS.get(schema)
+        name = schema.replace("/msg/", "/").replace("foxglove_msgs/", "foxglove.")
+        self._detect = _DETECTORS.get(name)
         self._path = path
         self._payload: Payload | None = None
         self._byte_counts: Counter[str] = Counter()
@@ -223,6 +142,17 @@ class PayloadFinder:
         return None
 
 
+def _decode_base64(text: str) -> bytes:
+    """Bytes of canonical base64; FormatError for other text."""
+    try:
+        data = base64.b64decode(text, validate=True)
+    except (binascii.Error, ValueError):
+        data = b""
+    if base64.b64encode(data).decode() != text:
+        raise FormatError("field is not base64")
+    return data
+
+
 def _blobs(fields: Mapping[str, Any], name: str = "data") -> tuple[list[Any], bool]:
     """Values of a field, and whether they are text; FormatError unless all are text or all are bytes."""
     values = fields.get(name)
@@ -236,7 +166,7 @@ def _blobs(fields: Mapping[str, Any], name: str = "data") -> tuple[list[Any], bo
 def _detect_stills(fields: Mapping[str, Any], payload: Payload | None, path: str) -> Payload:
     values, is_base64 = _blobs(fields)
     for value in values:
-        data = decode_base64(value) if is_base64 else bytes(value[: 1 << 16])
+        data = _decode_base64(value) if is_base64 else bytes(value[: 1 << 16])
         skip = 0 if is_base64 or is_still(data) else _DEPTH_HEAD_BYTES
         if not is_still(data[skip:]):
             raise FormatError("message is no picture")
@@ -255,7 +185,7 @@ def _detect_stills(fields: Mapping[str, Any], payload: Payload | None, path: str
 def _detect_video(fields: Mapping[str, Any], payload: Payload | None, _path: str) -> Payload:
     values, is_base64 = _blobs(fields)
     for value, name in zip(values, _blobs(fields, "format")[0], strict=True):
-        codec = CODECS.get(name, "")
+        codec = _CODECS.get(name, "")
         payload = payload or Payload("data", "video", is_base64, video=TopicVideo(codec))
         video = payload.video
         assert video is not None
@@ -289,15 +219,205 @@ def _detect_pixels(fields: Mapping[str, Any], payload: Payload | None, _path: st
 
 
 _DETECTORS = {
-    "sensor_msgs/msg/CompressedImage": _detect_stills,
     "sensor_msgs/CompressedImage": _detect_stills,
     "foxglove.CompressedImage": _detect_stills,
-    "foxglove_msgs/msg/CompressedImage": _detect_stills,
-    "sensor_msgs/msg/Image": _detect_pixels,
     "sensor_msgs/Image": _detect_pixels,
     "foxglove.RawImage": _detect_pixels,
-    "foxglove_msgs/msg/RawImage": _detect_pixels,
     "foxglove.CompressedVideo": _detect_video,
-    "foxglove_msgs/msg/CompressedVideo": _detect_video,
 }
 """Schema -> finds the payload of more messages, given that of the messages before."""
+
+
+# Video packets.
+
+
+def _split_units(data: bytes) -> list[bytes]:
+    """Units of a packet with start codes; nothing for other data."""
+    at = data.find(_START_CODE)
+    units: list[bytes] = []
+    if data[: max(at, 0)].strip(b"\0"):
+        return units
+    while at >= 0 and len(units) <= _MAX_UNITS:
+        start, at = at + 3, data.find(_START_CODE, at + 3)
+        units.append(data[start : len(data) if at < 0 else at].rstrip(b"\0"))
+    return units if at < 0 else []
+
+
+def to_mp4_packet(data: bytes, codec: str) -> bytes:
+    """A packet of MP4 from one with start codes; empty if it has none."""
+    if codec == "av1":
+        return data
+    return b"".join(len(unit).to_bytes(4, "big") + unit for unit in _split_units(data))
+
+
+def _unit_types(units: Sequence[bytes], codec: str) -> list[int]:
+    return [(unit[0] & 31 if codec == "h264" else unit[0] >> 1 & 63) if unit else -1 for unit in units]
+
+
+def decoder_config(keyframe: bytes, codec: str) -> bytes | None:
+    """Decoder configuration of MP4 from a keyframe; None without usable parameter sets."""
+    if codec == "av1":
+        header = _av1_sequence_header(keyframe)
+        if header is None:
+            return None
+        profile = header[2] >> 5 if len(header) > 2 else 0
+        return bytes([0x81, profile << 5 | 8, 0x0C, 0]) + header
+    units = _split_units(keyframe)
+    types = _unit_types(units, codec)
+    sets = [
+        [unit for unit, own in zip(units, types, strict=True) if own == kind]
+        for kind in _PARAMETER_SETS[codec]
+    ]
+    if not all(
+        0 < len(same) <= _MAX_SETS and all(4 <= len(unit) < 1 << 16 for unit in same) for same in sets
+    ):
+        return None
+    packed = [b"".join(len(unit).to_bytes(2, "big") + unit for unit in same) for same in sets]
+    if codec == "h264":
+        head = b"\1" + sets[0][0][1:4] + bytes([0xFF, 0xE0 | len(sets[0])])
+        return head + packed[0] + bytes([len(sets[1])]) + packed[1]
+    profile_and_level = sets[1][0].replace(b"\0\0\3", b"\0\0")[3:15]
+    if len(profile_and_level) < 12:
+        return None
+    head = b"\1" + profile_and_level + b"\xf0\0\xfc\xfd\xf8\xf8\0\0\x0f" + bytes([len(sets)])
+    return head + b"".join(
+        bytes([0x80 | kind]) + len(same).to_bytes(2, "big") + data
+        for kind, same, data in zip(_PARAMETER_SETS[codec], sets, packed, strict=True)
+    )
+
+
+def _av1_sequence_header(data: bytes) -> bytes | None:
+    """The first sequence header of an AV1 packet, which is there at every keyframe."""
+    at = 0
+    while at < len(data):
+        head, begin = data[at], at
+        at += 2 if head & 4 else 1
+        size = len(data) - at if not head & 2 else 0
+        shift = 0
+        while head & 2 and at < len(data) and shift <= 35:
+            byte = data[at]
+            size |= (byte & 127) << shift
+            at, shift = at + 1, shift + 7
+            if byte < 128:
+                break
+        if size > len(data) - at:
+            return None
+        at += size
+        if head >> 3 & 15 == 1:
+            return data[begin:at]
+    return None
+
+
+@dataclass(slots=True)
+class TopicVideo:
+    """The packets of a topic as one video: sizes and keyframes, without the packets."""
+
+    codec: str
+    config: bytes = b""
+    sizes: list[int] = field(default_factory=list)
+    keyframes: list[bool] = field(default_factory=list)
+
+    def add(self, data: bytes) -> bool:
+        """Add the next packet; False if the topic is no video that can be copied."""
+        if self.codec == "av1":
+            is_key = _av1_sequence_header(data) is not None
+        else:
+            types = _unit_types(_split_units(data), self.codec)
+            is_key = 5 in types if self.codec == "h264" else any(16 <= kind <= 21 for kind in types)
+        packet = to_mp4_packet(data, self.codec)
+        if not self.sizes:
+            self.config = (decoder_config(data, self.codec) if is_key else None) or b""
+        self.sizes.append(len(packet))
+        self.keyframes.append(is_key)
+        return bool(packet and self.config)
+
+    def open(self, read_packets: ReadPackets, path: str, width: int, height: int) -> RangeReader:
+        """An MP4 file around the packets, which are read when their bytes are."""
+        stream = Stream(self.codec, "yuv420p", width, height, self.config)
+        sizes, shown = np.array(self.sizes, np.int64), np.arange(len(self.sizes))
+        entry = sample_entry(stream, width, height)
+        around = wrapped(entry, sizes, shown, np.array(self.keyframes, np.bool_), _RATE)
+        parts: list[RangeReader] = [
+            BytesRangeReader(around.head, path),
+            _PacketReader(read_packets, sizes, path),
+            BytesRangeReader(around.tail, path),
+        ]
+        return JoinedRangeReader(parts, path)
+
+
+class _PacketReader:
+    """Consecutive packets as a range reader."""
+
+    def __init__(self, read_packets: ReadPackets, sizes: NDArray[np.int64], path: str) -> None:
+        self.name = path
+        self._read_packets = read_packets
+        self._ends = np.cumsum(sizes)
+        self.size = int(self._ends[-1]) if len(sizes) else 0
+        self._buffer: tuple[int, bytes] = (0, b"")
+
+    def read(self, start: int, end: int) -> memoryview:
+        """Bytes [start, end)."""
+        begin, data = self._buffer
+        if start < begin or end > begin + len(data):
+            first = int(self._ends.searchsorted(start, "right"))
+            last = max(int(self._ends.searchsorted(end, "left")) + 1, min(first + 8, len(self._ends)))
+            begin = int(self._ends[first - 1]) if first else 0
+            data = b"".join(self._read_packets(first, last))
+            self._buffer = (begin, data)
+        return memoryview(data)[start - begin : end - begin]
+
+    def read_many(self, ranges: Sequence[tuple[int, int]]) -> list[memoryview]:
+        """Bytes of each range."""
+        return read_coalesced(self, ranges)
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+def to_stream_packet(packet: bytes, codec: str, config: bytes, *, is_keyframe: bool) -> bytes:
+    """A packet of MP4 with start codes, keyframes with their parameter sets."""
+    if codec == "av1":
+        return packet
+    at = 4 if codec == "h264" else 21
+    if len(config) <= at:
+        raise CorruptLayoutError("corrupted decoder configuration of a video")
+    length_bytes = (config[at] & 3) + 1
+    units, at = [], 0
+    while at + length_bytes <= len(packet):
+        start = at + length_bytes
+        at = start + int.from_bytes(packet[at:start], "big")
+        units.append(packet[start:at])
+    if at != len(packet):
+        raise CorruptLayoutError("corrupted video packet: its units do not fill it")
+    if is_keyframe and not set(_unit_types(units, codec)).issuperset(_PARAMETER_SETS[codec]):
+        units = [*parameter_sets(config, codec), *units]
+    return b"".join(b"\0" + _START_CODE + unit for unit in units)
+
+
+def parameter_sets(config: bytes, codec: str) -> list[bytes]:
+    """Parameter sets of a decoder configuration of MP4."""
+    units: list[bytes] = []
+    at = 5 if codec == "h264" else 23
+    try:
+        for group in range(2 if codec == "h264" else config[22]):
+            if codec == "h264":
+                count, at = config[at] & (255 if group else 31), at + 1
+            else:
+                count, at = int.from_bytes(config[at + 1 : at + 3], "big"), at + 3
+            for _ in range(count):
+                size = int.from_bytes(config[at : at + 2], "big")
+                units.append(config[at + 2 : at + 2 + size])
+                at += 2 + size
+    except IndexError:
+        at = len(config) + 1
+    if at > len(config):
+        raise CorruptLayoutError("corrupted decoder configuration of a video")
+    return units
+
+
+def stored_config(entry: bytes, codec: str) -> bytes:
+    """Decoder configuration in an MP4 sample entry; empty if there is none."""
+    name = {"h264": b"avcC", "hevc": b"hvcC", "av1": b"av1C"}[codec]
+    at = entry.find(name, 86)
+    size = int.from_bytes(entry[at - 4 : at], "big") if at >= 4 else 0
+    return entry[at + 4 : at - 4 + size] if size > 8 else b""

@@ -12,10 +12,10 @@ import pyarrow.compute
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
+from warpdata.bytekit.arrays import dtype_of
 from warpdata.bytekit.arrow_arrays import numpy_dtype
-from warpdata.bytekit.dtype import dtype_of
 from warpdata.bytekit.io.commit import commit_file
-from warpdata.bytekit.io.folders import RangeFile
+from warpdata.bytekit.io.ranges import RangeFile
 from warpdata.convert.place import Place
 from warpdata.convert.stepped import Rows
 from warpdata.errors import CorruptLayoutError, LimitExceededError, UnsupportedDtypeError

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from warpdata.convert.rlds.reading import matches, read
-from warpdata.convert.rlds.writing import write
+from warpdata.convert.rlds.reader import matches, read
+from warpdata.convert.rlds.writer import write
 
 __all__ = ["matches", "read", "write"]

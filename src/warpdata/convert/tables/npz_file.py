@@ -13,11 +13,9 @@ from typing import IO, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from warpdata.bytekit.dtype import dtype_of
-from warpdata.bytekit.io.folders import RangeFile
-from warpdata.bytekit.lazy import cached_property
-from warpdata.bytekit.process.block_cache import KEPT
-from warpdata.bytekit.view import byte_view
+from warpdata.bytekit.arrays import byte_view, dtype_of
+from warpdata.bytekit.io.ranges import RangeFile
+from warpdata.bytekit.lazy import BLOCK_CACHE, cached_property
 from warpdata.convert.corpora.npy import npy_header
 from warpdata.convert.place import Place, check_inside
 from warpdata.convert.stepped import Rows
@@ -36,8 +34,8 @@ class NpzFile:
     def __init__(self, place: Place, file: str = "") -> None:
         self._place, self._file = place, file
         self.name = f"{place.name}/{file}" if file else place.name
-        self._owner = KEPT.new_owner()
-        weakref.finalize(self, KEPT.forget, self._owner).atexit = False
+        self._owner = BLOCK_CACHE.new_owner()
+        weakref.finalize(self, BLOCK_CACHE.forget, self._owner).atexit = False
 
     @cached_property
     def _entries(self) -> dict[str, zipfile.ZipInfo]:
@@ -103,7 +101,7 @@ class NpzFile:
     def array(self, key: str) -> NDArray[Any]:
         """A whole array."""
         shape, is_fortran, dtype = self.header(key)
-        kept = KEPT.get(self._owner, key)
+        kept = BLOCK_CACHE.get(self._owner, key)
         if kept is None:
             raw = self._read(key, MAX_ARRAY_BYTES + (1 << 16))
             stream = io.BytesIO(raw)
@@ -112,7 +110,7 @@ class NpzFile:
             kept = byte_view(raw)[stream.tell() : stream.tell() + size]
             if kept.nbytes != size:
                 raise CorruptLayoutError(f"array {key!r} is cut", path=self.name)
-            KEPT.put(self._owner, key, kept)
+            BLOCK_CACHE.put(self._owner, key, kept)
         flat = np.frombuffer(kept, dtype)
         return flat.reshape(shape, order="F" if is_fortran else "C")
 

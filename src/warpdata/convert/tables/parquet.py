@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from warpdata.bytekit.io.folders import RangeFile
+from warpdata.bytekit.io.ranges import RangeFile
 from warpdata.bytekit.lazy import cached_property
 from warpdata.convert.minari.arrow import MAX_COLUMN_BYTES, column_leaves, column_values, reading
 from warpdata.convert.place import Place

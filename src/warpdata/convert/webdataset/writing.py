@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from warpdata.bytekit.align import padding
+from warpdata.bytekit.arrays import padding_to
 from warpdata.bytekit.io.commit import NewFile, commit_file, commit_folder
 from warpdata.bytekit.io.ranges import RangeReader
 from warpdata.bytekit.jsontext import dump_json
@@ -96,7 +96,7 @@ class SampleWriter(StepWriter):
                     out.write(member_header(f"{name}.{field}", size))
                     for piece in _pieces(data):
                         out.write(piece)
-                    out.write(padding(size, BLOCK_BYTES))
+                    out.write(padding_to(size, BLOCK_BYTES))
                 sizes.append(out.tell() - start)
         return Part(len(rows), fields.notes, (scratch / "samples.tar", sizes, key))
 

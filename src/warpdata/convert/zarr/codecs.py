@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from warpdata.bytekit.arrays import byte_view
 from warpdata.bytekit.codec import decode as decode_bytes
 from warpdata.bytekit.codec import encode as encode_bytes
-from warpdata.bytekit.view import byte_view
 from warpdata.errors import CorruptLayoutError, FormatError, LimitExceededError, MissingExtraError
 
 _BLOSC_HEAD, _LZ4_HEAD = 16, 4

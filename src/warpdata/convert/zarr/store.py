@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from warpdata.bytekit.dtype import dtype_of
-from warpdata.bytekit.io.folders import RangeFile
+from warpdata.bytekit.arrays import dtype_of
+from warpdata.bytekit.io.ranges import RangeFile
 from warpdata.bytekit.jsontext import parse_json_object
 from warpdata.bytekit.process.forks import run_in_child
 from warpdata.convert.place import Place, check_inside

@@ -11,12 +11,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from warpdata.bytekit.findings import FileFinding
 from warpdata.episodes.check.beside import SET_RULES, EpisodeSet, SetMember, remembered
 from warpdata.episodes.sources.cameras import VideoSignal
 from warpdata.episodes.sources.shard_episode import BlockSignal
 from warpdata.episodes.statistics import GAP_FACTOR, ClockStatistics, ValueStatistics
-from warpdata.errors import FormatError, JournalInUseError, WarpError, nearest
+from warpdata.errors import FileFinding, FormatError, JournalInUseError, WarpError, nearest
 from warpdata.formats.episodedir import layout
 from warpdata.timeline.episode import Episode
 from warpdata.timeline.meta import SignalMeta

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from warpdata.bytekit.findings import FileFinding
 from warpdata.episodes.check.beside import SetMember
 from warpdata.episodes.check.rules import (
     Finding,
@@ -27,7 +26,14 @@ from warpdata.episodes.collection.local import LocalDataset
 from warpdata.episodes.collection.shard_folder import ShardFolderSource
 from warpdata.episodes.sources.cameras import VideoSignal
 from warpdata.episodes.sources.packed import VIDEO_PREFIX, PackedSource, is_packed
-from warpdata.errors import AuthenticationError, FormatError, StoreError, UnavailableError, WarpError
+from warpdata.errors import (
+    AuthenticationError,
+    FileFinding,
+    FormatError,
+    StoreError,
+    UnavailableError,
+    WarpError,
+)
 from warpdata.formats.episodedir.documents import Folder
 from warpdata.formats.wshard.layout import ROLE_EPISODE
 from warpdata.formats.wshard.reader import ShardReader

@@ -15,13 +15,12 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from warpdata.bytekit.arrays import as_array
+from warpdata.bytekit.arrays import as_array, resolve_index
 from warpdata.bytekit.arrow_arrays import to_arrow
 from warpdata.bytekit.checksum import xxh64
-from warpdata.bytekit.keys import positions
 from warpdata.bytekit.lazy import cached_property
+from warpdata.bytekit.process.forks import Reopens
 from warpdata.bytekit.process.threads import map_in_threads
-from warpdata.bytekit.reopen import Reopens
 from warpdata.episodes.collection.facts import facts_of, joined_tables, table_of
 from warpdata.episodes.collection.summary import SignalSummary, summaries_of
 from warpdata.episodes.forms.content import content_of
@@ -196,7 +195,7 @@ class Episodes(Sequence[Episode]):
     def __getitem__(self, key: Any) -> Any:
         if isinstance(key, str):
             return self.open(key)
-        found = positions(key, len(self), "episode")
+        found = resolve_index(key, len(self), "episode")
         if isinstance(found, int):
             return self._at(found)
         rows = np.arange(found.start, found.stop, found.step) if isinstance(found, range) else found

@@ -12,7 +12,7 @@ from typing import Any
 
 from warpdata.bytekit.checksum import crc32c
 from warpdata.bytekit.io.commit import write_file
-from warpdata.bytekit.io.folders import FolderReader
+from warpdata.bytekit.io.ranges import FolderReader
 from warpdata.bytekit.jsontext import dump_json, parse_json_object
 from warpdata.errors import BlobNotFoundError, StoreError, WarpError
 from warpdata.formats.episodedir import layout

@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from warpdata.bytekit.arrow_arrays import to_arrow
-from warpdata.bytekit.io.folders import FolderReader, SubFolder
+from warpdata.bytekit.io.ranges import FolderReader, SubFolder
 from warpdata.bytekit.process.locks import ThreadLock
 from warpdata.episodes.collection.edits import EditedSource, Edits, EpisodeEntry
 from warpdata.episodes.collection.episodes import Episodes, EpisodesSource

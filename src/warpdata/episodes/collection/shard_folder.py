@@ -9,8 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from warpdata.bytekit.io.folders import FolderReader
-from warpdata.bytekit.io.ranges import RangeReader
+from warpdata.bytekit.io.ranges import FolderReader, RangeReader
 from warpdata.bytekit.lazy import cached_property
 from warpdata.episodes.collection.episodes import EpisodesSource
 from warpdata.episodes.sources.shard_episode import episode_of_shard

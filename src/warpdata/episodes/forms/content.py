@@ -10,9 +10,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from warpdata.bytekit.arrays import byte_view
 from warpdata.bytekit.checksum import crc32c, sha256_hex
 from warpdata.bytekit.jsontext import dump_json
-from warpdata.bytekit.view import byte_view
 from warpdata.episodes.sources.cameras import VideoSignal
 from warpdata.episodes.sources.encoded import encoded_run
 from warpdata.episodes.sources.shard_episode import BlockSignal

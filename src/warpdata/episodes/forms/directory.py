@@ -12,10 +12,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from warpdata.bytekit.arrays import dtype_of
 from warpdata.bytekit.checksum import crc32c
-from warpdata.bytekit.dtype import dtype_of
-from warpdata.bytekit.io.commit import commit_folder, map_os_errors, put_file
-from warpdata.bytekit.io.filenames import keep_apart
+from warpdata.bytekit.io.commit import check_case_clash, commit_folder, map_os_errors, put_file
 from warpdata.bytekit.io.ranges import RangeReader
 from warpdata.bytekit.process.system import usable_cores
 from warpdata.bytekit.process.threads import map_in_threads
@@ -113,7 +112,7 @@ class _Copy:
         """Copy all signals; raw cameras are encoded together at the end."""
         taken: dict[str, str] = {}
         for name in signals:
-            keep_apart(name, taken, self._folder)
+            check_case_clash(name, taken, self._folder)
             if "/" in check_name(name):
                 signal_file(self._folder, name).parent.mkdir(parents=True, exist_ok=True)
             self.entries[name], self.sums[name] = {}, ContentSum(0)

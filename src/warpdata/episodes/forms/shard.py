@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from warpdata.bytekit.dtype import dtype_named, dtype_of
+from warpdata.bytekit.arrays import dtype_named, dtype_of
 from warpdata.bytekit.jsontext import dump_json
 from warpdata.episodes.collection.edits import EditedSource, shown
 from warpdata.episodes.forms.directory import describe, write_directory

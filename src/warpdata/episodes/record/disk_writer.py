@@ -8,8 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from warpdata.bytekit.io.commit import fsync_folder, make_folders, map_os_errors, write_file
-from warpdata.bytekit.io.filenames import keep_apart
+from warpdata.bytekit.io.commit import check_case_clash, fsync_folder, make_folders, map_os_errors, write_file
 from warpdata.bytekit.process.locks import make_locked_folder
 from warpdata.episodes.provenance import first_meta
 from warpdata.episodes.record.clock import RecordingClock
@@ -267,7 +266,7 @@ class DiskEpisodeWriter(RecordingWriter, EpisodeWriter):
                 raise RecordingError(f"{name!r} is a static item of this episode")
             if name in self._signals:
                 return self._signals[name]
-            keep_apart(name, self._taken, self.path)
+            check_case_clash(name, self._taken, self.path)
             hints, options = self._declared.get(name, (Hints(), self._video))
             return self._recording.add(name, data, ts_ns, hints, options)
 

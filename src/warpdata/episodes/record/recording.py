@@ -14,15 +14,14 @@ from warpdata.bytekit.io.commit import (
     commit_together,
     fsync_folder,
     fsync_started,
+    link_or_copy,
     map_os_errors,
     put_file,
-    second_name,
     start_writing,
 )
 from warpdata.bytekit.jsontext import dump_json
-from warpdata.bytekit.process.forks import run_in_child
+from warpdata.bytekit.process.forks import NoPickle, run_in_child
 from warpdata.bytekit.process.locks import FileLock, make_locked_folder
-from warpdata.bytekit.reopen import NoPickle
 from warpdata.episodes.record.camera import QUEUE_BYTES, CameraRecorder, VideoFile
 from warpdata.episodes.record.journals import REVISION, FrameJournals, SignalsJournal, remove_folder
 from warpdata.episodes.record.tables import (
@@ -245,7 +244,7 @@ class Recording:
             path = whole / target
             with map_os_errors(path):
                 path.parent.mkdir(parents=True, exist_ok=True)
-            second_name(temp, path)
+            link_or_copy(temp, path)
         self._threads.end()
         store(whole)
         self._remove(self.folder.parent, durable=False)

@@ -12,9 +12,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from warpdata.bytekit.align import align_up
-from warpdata.bytekit.dtype import dtype_named, dtype_of
-from warpdata.bytekit.io.mapping import PAGE_BYTES
+from warpdata.bytekit.arrays import align_up, dtype_named, dtype_of
+from warpdata.bytekit.io.append_file import PAGE_BYTES
 from warpdata.errors import CorruptLayoutError, nearest
 from warpdata.formats.journal.layout import RECORD_BYTES
 from warpdata.formats.wshard.channel import Channel, decode_value, text_spec

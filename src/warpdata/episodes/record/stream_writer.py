@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from warpdata.bytekit.arrays import as_array
-from warpdata.bytekit.dtype import dtype_of
+from warpdata.bytekit.arrays import as_array, dtype_of
 from warpdata.bytekit.io.commit import map_os_errors, remove_temps_of, writable_path
 from warpdata.bytekit.process.forks import run_in_child
 from warpdata.episodes.record.step_journal import (

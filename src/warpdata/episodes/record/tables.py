@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from warpdata.bytekit.arrays import dtype_named, dtype_of
 from warpdata.bytekit.checksum import crc32c
-from warpdata.bytekit.dtype import dtype_named, dtype_of
 from warpdata.bytekit.io.commit import commit_together, fsync_file, map_os_errors
 from warpdata.episodes.record.journals import SignalsJournal
 from warpdata.episodes.record.values import (

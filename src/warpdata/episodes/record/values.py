@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from warpdata.bytekit.arrays import as_array
-from warpdata.bytekit.dtype import DTYPE_NAMES, DType, dtype_of
+from warpdata.bytekit.arrays import DTYPE_NAMES, DType, as_array, dtype_of
 from warpdata.errors import RecordingError, SchemaMismatchError, TimestampOrderError, WriterClosedError
 from warpdata.formats.episodedir.images import FrameShape
 from warpdata.formats.episodedir.signal_file import Description

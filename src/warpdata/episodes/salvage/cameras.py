@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 
 from warpdata.bytekit.checksum import crc32c
 from warpdata.bytekit.io.commit import write_file
-from warpdata.bytekit.io.folders import RangeFile
-from warpdata.bytekit.io.ranges import FileRangeReader, MmapRangeReader, PartRangeReader
+from warpdata.bytekit.io.files import FileRangeReader, MmapRangeReader
+from warpdata.bytekit.io.ranges import PartRangeReader, RangeFile
 from warpdata.episodes.record.camera import VideoFile
 from warpdata.episodes.salvage.unfinished import JournaledRows, UnfinishedRecording, Unreadable, marks_of
 from warpdata.episodes.statistics import ClockStatistics

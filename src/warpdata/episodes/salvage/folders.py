@@ -11,9 +11,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from warpdata.bytekit.io.commit import TEMP_MARK, fsync_folder, map_os_errors, write_file
-from warpdata.bytekit.io.filenames import folded, keep_apart
-from warpdata.bytekit.io.ranges import FileRangeReader
+from warpdata.bytekit.io.commit import (
+    TEMP_MARK,
+    check_case_clash,
+    fold_name,
+    fsync_folder,
+    map_os_errors,
+    write_file,
+)
+from warpdata.bytekit.io.files import FileRangeReader
 from warpdata.bytekit.process.locks import FileLock, is_locked
 from warpdata.episodes.collection.listing import episode_path, list_episodes
 from warpdata.episodes.record.disk_writer import last_documents
@@ -225,7 +231,7 @@ class _Salvage:
             if name in self.made:
                 raise CorruptLayoutError(f"two signals are called {name!r}", path=self.work)
             if self.found.files is None:
-                keep_apart(name, {folded(other): other for other in self.made}, self.folder)
+                check_case_clash(name, {fold_name(other): other for other in self.made}, self.folder)
             made = (
                 self._camera(stream, name, about)
                 if about.get("kind") == "image"

@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from warpdata.bytekit.io.ranges import FileRangeReader, RangeReader
+from warpdata.bytekit.io.files import FileRangeReader
+from warpdata.bytekit.io.ranges import RangeReader
 from warpdata.episodes.salvage.cameras import frame_shape
 from warpdata.episodes.salvage.unfinished import JournaledRows, UnfinishedRecording, marks_of, open_recording
 from warpdata.episodes.sources.cameras import VideoSignal, signal_meta

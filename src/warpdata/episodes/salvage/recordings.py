@@ -13,9 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from warpdata.bytekit.findings import FileFinding
-from warpdata.bytekit.io.commit import fsync_folder, map_os_errors, remove_temps_of, second_name
-from warpdata.bytekit.io.ranges import FileRangeReader, MmapRangeReader
+from warpdata.bytekit.io.commit import fsync_folder, link_or_copy, map_os_errors, remove_temps_of
+from warpdata.bytekit.io.files import FileRangeReader, MmapRangeReader
 from warpdata.episodes.collection.local import holds_recordings
 from warpdata.episodes.forms.shard import pack_episode
 from warpdata.episodes.record.disk_writer import RECORDING_SUFFIX
@@ -44,6 +43,7 @@ from warpdata.errors import (
     BlobNotFoundError,
     ConflictError,
     CorruptLayoutError,
+    FileFinding,
     WarpError,
     suggests,
 )
@@ -502,7 +502,7 @@ def _save_over(save: Callable[[], object], source: str, target: str, *, overwrit
         )
     # A second name: the first one always has a whole file, the old one or the new.
     aside = free_name(Path(target), ".bak")
-    second_name(target, aside)
+    link_or_copy(target, aside)
     try:
         save()
     except BaseException:

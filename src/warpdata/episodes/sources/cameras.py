@@ -17,14 +17,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from warpdata.bytekit.dtype import dtype_named, dtype_of
-from warpdata.bytekit.io.folders import FolderReader, buffered
-from warpdata.bytekit.io.ranges import FileRangeReader, RangeReader
+from warpdata.bytekit.arrays import dtype_named, dtype_of, read_only
+from warpdata.bytekit.io.files import FileRangeReader
+from warpdata.bytekit.io.ranges import FolderReader, RangeReader, open_buffered
+from warpdata.bytekit.lazy import BLOCK_CACHE
 from warpdata.bytekit.process import system
-from warpdata.bytekit.process.block_cache import KEPT
-from warpdata.bytekit.process.forks import run_in_child
+from warpdata.bytekit.process.forks import Reopens, run_in_child
 from warpdata.bytekit.process.locks import ThreadLock
-from warpdata.bytekit.reopen import Reopens
 from warpdata.episodes.salvage.work_folder import check_not_unfinished
 from warpdata.errors import CorruptLayoutError, TruncatedError
 from warpdata.formats.episodedir.documents import FileSum
@@ -37,7 +36,6 @@ from warpdata.formats.episodedir.video import list_packets
 from warpdata.timeline.memory import ClockedSignal
 from warpdata.timeline.meta import OBJECT, Role, SignalMeta, as_kind, as_role, guess_role
 from warpdata.timeline.signal import Record
-from warpdata.timeline.times import frozen
 
 Int64s = NDArray[np.int64]
 
@@ -156,7 +154,7 @@ class CachedFrames:
     def not_kept(self, numbers: Int64s) -> Int64s:
         """Which of these frames would have to be decoded."""
         owners = self._starts.searchsorted(numbers, "right") - 1
-        kept = KEPT.of(self._owner)
+        kept = BLOCK_CACHE.of(self._owner)
         missing = [owner for owner in np.unique(owners).tolist() if owner not in kept]
         return numbers[np.isin(owners, missing)]
 
@@ -176,13 +174,13 @@ class CachedFrames:
                     with self._decoder() as reader:
                         reader.frames_into(numbers, [row for _, frames in new for row in frames])
                 for number, (_, frames) in zip(missing, new, strict=True):
-                    KEPT.put(self._owner, number, frames.data.cast("B"))
+                    BLOCK_CACHE.put(self._owner, number, frames.data.cast("B"))
         return stretches
 
     def _fetch_kept(self, wanted: Iterable[int]) -> dict[int, tuple[int, NDArray[Any]]]:
         stretches = {}
         for number in wanted:
-            kept = KEPT.get(self._owner, number)
+            kept = BLOCK_CACHE.get(self._owner, number)
             if kept is not None:
                 frames = np.frombuffer(kept, self._dtype).reshape(-1, *self._shape)
                 stretches[number] = (int(self._starts[number]), frames)
@@ -191,8 +189,8 @@ class CachedFrames:
 
 def _kept_owner(holder: object) -> int:
     """A new owner of kept blocks; they are dropped when `holder` is collected."""
-    owner = KEPT.new_owner()
-    weakref.finalize(holder, KEPT.forget, owner).atexit = False
+    owner = BLOCK_CACHE.new_owner()
+    weakref.finalize(holder, BLOCK_CACHE.forget, owner).atexit = False
     return owner
 
 
@@ -314,7 +312,7 @@ class VideoSignal(Reopens, ClockedSignal):
     def count_frames(self) -> tuple[int, int]:
         """The number of rows of the index and of frames in the video."""
         with contextlib.closing(self.video_bytes()) as reader:
-            return len(self._read_index(None).ts_ns), len(list_packets(buffered(reader), reader.name)[1])
+            return len(self._read_index(None).ts_ns), len(list_packets(open_buffered(reader), reader.name)[1])
 
     def frame_numbers(self, records: Int64s) -> Int64s:
         """Which frames of the video these records are: the same numbers, unless some frames are hidden."""
@@ -349,7 +347,7 @@ class VideoSignal(Reopens, ClockedSignal):
     # Reading.
 
     def _clock(self) -> Int64s:
-        return frozen(self.frame_index().shown_ts_ns)
+        return read_only(self.frame_index().shown_ts_ns)
 
     def _edge(self, index: int) -> int:
         about = self._summary
@@ -360,7 +358,7 @@ class VideoSignal(Reopens, ClockedSignal):
         if not len(indices):
             return np.empty((0, *self.meta.shape), self.meta.dtype)
         with self._decoder() as reader:
-            return frozen(reader.frames(self.frame_numbers(indices)))
+            return read_only(reader.frames(self.frame_numbers(indices)))
 
     def _values_kept(self, indices: Int64s) -> NDArray[Any]:
         out = np.empty((len(indices), *self.meta.shape), self.meta.dtype)
@@ -368,7 +366,7 @@ class VideoSignal(Reopens, ClockedSignal):
         return out
 
     def _record(self, index: int) -> Record:
-        return frozen(self._values_kept(np.array([index]))[0]), int(self._clock()[index])
+        return read_only(self._values_kept(np.array([index]))[0]), int(self._clock()[index])
 
     def _gives_runs(self) -> bool:
         return True
@@ -456,14 +454,14 @@ class StillsSignal(ClockedSignal):
     def _values_at(self, indices: Int64s) -> NDArray[Any]:
         meta, rows = self.meta, indices.tolist()
         if len(rows) > _FEW:
-            return frozen(self._decode(rows))
+            return read_only(self._decode(rows))
         # Frames of windows and single samples are used again: in the next window, in the next epoch.
         if self._owner is None:
             self._owner = _kept_owner(self)
         out = np.empty((len(rows), *meta.shape), meta.dtype)
         missing = []
         for place, row in enumerate(rows):
-            kept = KEPT.get(self._owner, row)
+            kept = BLOCK_CACHE.get(self._owner, row)
             if kept is None:
                 missing.append(place)
             else:
@@ -471,8 +469,8 @@ class StillsSignal(ClockedSignal):
         if missing:
             for place, frame in zip(missing, self._decode([rows[place] for place in missing]), strict=True):
                 out[place] = frame
-                KEPT.put(self._owner, rows[place], frame.copy().data.cast("B"))
-        return frozen(out)
+                BLOCK_CACHE.put(self._owner, rows[place], frame.copy().data.cast("B"))
+        return read_only(out)
 
     def _decode(self, rows: Sequence[int]) -> NDArray[Any]:
         return decode_stills(self.pictures(rows), self.still, f"{self.place} ({self.name!r})", rows)

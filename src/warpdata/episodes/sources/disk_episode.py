@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from warpdata.bytekit.io.folders import FolderReader
-from warpdata.bytekit.io.ranges import RangeReader
-from warpdata.bytekit.reopen import Reopens
+from warpdata.bytekit.arrays import read_only
+from warpdata.bytekit.io.ranges import FolderReader, RangeReader
+from warpdata.bytekit.process.forks import Reopens
 from warpdata.episodes.record.journals import SIGNALS_JOURNAL
 from warpdata.episodes.sources.cameras import VideoSignal, open_bytes, signal_meta
 from warpdata.errors import (
@@ -41,7 +41,6 @@ from warpdata.timeline.memory import ClockedSignal
 from warpdata.timeline.meta import SignalMeta
 from warpdata.timeline.signal import MappedRows, Record, Signal
 from warpdata.timeline.source import EpisodeSource, LazySignals, ReadOnlyDict, StepClock
-from warpdata.timeline.times import frozen
 
 
 class SimpleSignal(Reopens, ClockedSignal):
@@ -99,7 +98,7 @@ class SimpleSignal(Reopens, ClockedSignal):
                 raise CorruptLayoutError(
                     "the records do not match the metadata of the episode", path=self.path
                 )
-            self._data = frozen(stamps), frozen(values)
+            self._data = read_only(stamps), read_only(values)
         return self._data
 
     def _clock(self) -> NDArray[np.int64]:
@@ -111,7 +110,7 @@ class SimpleSignal(Reopens, ClockedSignal):
         return super()._edge(index) if edge is None else edge
 
     def _values_at(self, indices: NDArray[np.int64]) -> NDArray[Any]:
-        return frozen(self._loaded()[1][indices])
+        return read_only(self._loaded()[1][indices])
 
     def _values_in(self, rows: range) -> NDArray[Any]:
         return self._loaded()[1][rows.start : rows.stop : rows.step]

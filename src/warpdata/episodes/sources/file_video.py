@@ -9,11 +9,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from warpdata.bytekit.arrays import read_only
 from warpdata.bytekit.checksum import crc32c
-from warpdata.bytekit.io.folders import buffered
-from warpdata.bytekit.io.ranges import RangeReader
+from warpdata.bytekit.io.ranges import RangeReader, open_buffered
 from warpdata.bytekit.lazy import cached_property
-from warpdata.bytekit.reopen import Reopens
+from warpdata.bytekit.process.forks import Reopens
 from warpdata.episodes.sources.cameras import VideoSignal
 from warpdata.errors import CorruptLayoutError
 from warpdata.formats.episodedir.documents import FileSum
@@ -21,7 +21,6 @@ from warpdata.formats.episodedir.frame_index import FrameIndex, group_bounds, im
 from warpdata.formats.episodedir.images import FrameShape
 from warpdata.formats.episodedir.video import Probe, list_packets
 from warpdata.timeline.meta import Role
-from warpdata.timeline.times import frozen
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +54,7 @@ class SourceVideo(Reopens):
     def frames(self) -> _Frames:
         """The frames and their places; a damaged file is a typed error that names it."""
         with contextlib.closing(self.open()) as reader:
-            probe, places, keyframe, pts = list_packets(buffered(reader), self.path)
+            probe, places, keyframe, pts = list_packets(open_buffered(reader), self.path)
             size = reader.size
         _check_places(places, keyframe, size, self.path)
         order = np.argsort(pts, kind="stable")
@@ -119,7 +118,7 @@ class FileVideo(VideoSignal):
     @cached_property
     def _stamps(self) -> NDArray[np.int64]:
         """The times of the frames; known without the video, whose frames are compared with them when it is read."""
-        return frozen(self._times())
+        return read_only(self._times())
 
     def _clock(self) -> NDArray[np.int64]:
         return self._stamps

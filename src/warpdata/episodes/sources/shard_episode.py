@@ -11,10 +11,10 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from warpdata.bytekit.arrays import read_only, select_rows
 from warpdata.bytekit.checksum import join_crc32c
-from warpdata.bytekit.keys import chosen
 from warpdata.bytekit.lazy import cached_property
-from warpdata.bytekit.reopen import Reopens
+from warpdata.bytekit.process.forks import Reopens
 from warpdata.errors import CorruptLayoutError
 from warpdata.formats.wshard.block_rows import BlockRows
 from warpdata.formats.wshard.channel import ArrayRows, Channel, is_text
@@ -35,7 +35,6 @@ from warpdata.timeline.memory import ClockedSignal
 from warpdata.timeline.meta import SignalMeta, SignalRole, as_kind, guess_role, numeric_kind
 from warpdata.timeline.signal import MappedRows, Signal
 from warpdata.timeline.source import STEPS, EpisodeSource, LazySignals, ReadOnlyDict, StepClock, innermost
-from warpdata.timeline.times import frozen
 
 __all__ = [
     "ChunkList",
@@ -126,7 +125,7 @@ class BlockSignal(Reopens, ClockedSignal):
                     block=self._name,
                     hint="Read it by step with wd.load_wshard(), or give it timestamps_ns that increase there.",
                 )
-            self._ts = frozen(stamps)
+            self._ts = read_only(stamps)
         return self._ts
 
     def _read(self, start: int, stop: int) -> NDArray[Any]:
@@ -144,13 +143,13 @@ class BlockSignal(Reopens, ClockedSignal):
         if not len(rows):
             return self._read(0, 0)
         run = self._read(min(rows[0], rows[-1]), max(rows[0], rows[-1]) + 1)
-        return frozen(run[:: rows.step] if rows.step > 0 else run[::-1][:: -rows.step])
+        return read_only(run[:: rows.step] if rows.step > 0 else run[::-1][:: -rows.step])
 
     def _values_at(self, indices: NDArray[np.int64]) -> NDArray[Any]:
         if not len(indices):
             return self._read(0, 0)
         shape = (len(self), *self._meta.shape)
-        return frozen(chosen(indices, shape, self._read, self._meta.dtype.itemsize, self._bring))
+        return read_only(select_rows(indices, shape, self._read, self._meta.dtype.itemsize, self._bring))
 
     # One block of numbers in a shard is read in place, or by whole frames of compressed data.
 

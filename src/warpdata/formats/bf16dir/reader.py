@@ -9,7 +9,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from warpdata.bytekit.io.ranges import FileRangeReader, RangeReader
+from warpdata.bytekit.io.files import FileRangeReader
+from warpdata.bytekit.io.ranges import RangeReader
 from warpdata.bytekit.jsontext import parse_json_object
 from warpdata.errors import (
     BlobNotFoundError,

@@ -20,8 +20,8 @@ import numpy as np
 from warpdata.bytekit.checksum import crc32c
 from warpdata.bytekit.io.append_file import AppendFile
 from warpdata.bytekit.io.commit import write_file
-from warpdata.bytekit.io.folders import FolderReader
-from warpdata.bytekit.io.ranges import FileRangeReader, RangeReader
+from warpdata.bytekit.io.files import FileRangeReader
+from warpdata.bytekit.io.ranges import FolderReader, RangeReader
 from warpdata.bytekit.jsontext import dump_json, parse_json_object
 from warpdata.bytekit.process import locks
 from warpdata.errors import (
@@ -354,7 +354,7 @@ def append_edit(root: Path, edit: Mapping[str, Any]) -> None:
     A torn line of an earlier crash is cut off first.
     """
     path = root / layout.EDITS_FILE
-    with locks.held(path, timeout_s=_LOCK_TIMEOUT_S):
+    with locks.hold_lock(path, timeout_s=_LOCK_TIMEOUT_S):
         # The lock belongs to the open file, not to its name: reading it here does not release the lock.
         data = read_document(root, layout.EDITS_FILE)[1] or b""
         lines = data.count(b"\n")

@@ -10,8 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from warpdata.bytekit.checksum import crc32c
-from warpdata.bytekit.io.folders import RangeFile
-from warpdata.bytekit.io.ranges import RangeReader
+from warpdata.bytekit.io.ranges import RangeFile, RangeReader
 from warpdata.errors import ChecksumError, CorruptLayoutError
 from warpdata.formats.episodedir.frame_index import FrameIndex, image_description
 from warpdata.formats.episodedir.images import STILL_CODECS, FrameShape, Stream

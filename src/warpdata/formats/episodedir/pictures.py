@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from warpdata.bytekit.png import PNG_MAGIC
+from warpdata.bytekit.codec import PNG_MAGIC
 from warpdata.errors import (
     CorruptLayoutError,
     LimitExceededError,

@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from warpdata.bytekit.arrays import dtype_named
 from warpdata.bytekit.checksum import crc32c
-from warpdata.bytekit.dtype import dtype_named
 from warpdata.bytekit.io.commit import write_file
-from warpdata.bytekit.io.ranges import FileRangeReader
+from warpdata.bytekit.io.files import FileRangeReader
 from warpdata.bytekit.jsontext import dump_json, parse_json_object
 from warpdata.errors import (
     ChecksumError,

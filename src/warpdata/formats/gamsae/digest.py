@@ -8,7 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from warpdata.bytekit.checksum import RunningSha256, crc32c
-from warpdata.bytekit.io.ranges import FileRangeReader, RangeReader
+from warpdata.bytekit.io.files import FileRangeReader
+from warpdata.bytekit.io.ranges import RangeReader
 from warpdata.formats.gamsae import layout
 from warpdata.formats.gamsae.corpus_json import Crcs, ShardRecord
 from warpdata.formats.gamsae.reader import ShardInfo, read_shard_info

@@ -10,11 +10,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from warpdata.bytekit.arrays import byte_view, dtype_named
 from warpdata.bytekit.checksum import crc32c
-from warpdata.bytekit.dtype import dtype_named
 from warpdata.bytekit.io.append_file import SealedHeader, records
 from warpdata.bytekit.io.ranges import RangeReader
-from warpdata.bytekit.view import byte_view
 from warpdata.errors import FormatError
 from warpdata.formats.gamsae import layout
 

@@ -6,8 +6,9 @@ import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from warpdata.bytekit.dtype import DType, dtype_named
-from warpdata.bytekit.io.ranges import FileRangeReader, RangeReader
+from warpdata.bytekit.arrays import DType, dtype_named
+from warpdata.bytekit.io.files import FileRangeReader
+from warpdata.bytekit.io.ranges import RangeReader
 from warpdata.errors import BadMagicError, LimitExceededError, TruncatedError, UnsupportedDtypeError
 from warpdata.formats.gamsae import layout
 

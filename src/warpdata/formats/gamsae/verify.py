@@ -8,9 +8,8 @@ from pathlib import Path
 
 import numpy as np
 
-from warpdata.bytekit.findings import FileFinding
 from warpdata.bytekit.io.ranges import RangeReader
-from warpdata.errors import FormatError, WarpError
+from warpdata.errors import FileFinding, FormatError, WarpError
 from warpdata.formats.gamsae import layout
 from warpdata.formats.gamsae.corpus_json import CorpusRecord, ShardRecord, load_corpus
 from warpdata.formats.gamsae.digest import ShardDigest, digest_reader, digest_shard

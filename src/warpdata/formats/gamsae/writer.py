@@ -10,10 +10,8 @@ from typing import TYPE_CHECKING, Any, SupportsIndex
 import numpy as np
 import numpy.typing as npt
 
-from warpdata.bytekit.arrays import as_array
-from warpdata.bytekit.dtype import DType, dtype_named
+from warpdata.bytekit.arrays import DType, as_array, byte_view, dtype_named
 from warpdata.bytekit.io.commit import NewFile, commit_file, map_os_errors
-from warpdata.bytekit.view import byte_view
 from warpdata.errors import SchemaMismatchError, WriterClosedError, require_kind
 from warpdata.formats.gamsae import layout
 

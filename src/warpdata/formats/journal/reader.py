@@ -12,7 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from warpdata.bytekit.checksum import crc32c
-from warpdata.bytekit.io.ranges import FileRangeReader, MmapRangeReader, RangeReader, check_regular
+from warpdata.bytekit.io.files import FileRangeReader, MmapRangeReader, check_regular
+from warpdata.bytekit.io.ranges import RangeReader
 from warpdata.bytekit.jsontext import parse_json_object
 from warpdata.bytekit.process.locks import is_locked
 from warpdata.errors import (

@@ -7,11 +7,10 @@ import secrets
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from warpdata.bytekit.align import align_up
+from warpdata.bytekit.arrays import align_up, byte_view
 from warpdata.bytekit.checksum import crc32c, crc32c_at_once
-from warpdata.bytekit.io.mapping import MappedFile
+from warpdata.bytekit.io.append_file import MappedFile
 from warpdata.bytekit.jsontext import dump_json
-from warpdata.bytekit.view import byte_view
 from warpdata.errors import JournalInUseError, LimitExceededError
 from warpdata.formats.journal import layout
 

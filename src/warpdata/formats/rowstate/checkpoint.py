@@ -7,11 +7,11 @@ from pathlib import Path
 
 import numpy as np
 
+from warpdata.bytekit.arrays import byte_view
 from warpdata.bytekit.checksum import crc32c
 from warpdata.bytekit.io.append_file import SealedHeader
 from warpdata.bytekit.io.commit import commit_file
-from warpdata.bytekit.io.ranges import FileRangeReader
-from warpdata.bytekit.view import byte_view
+from warpdata.bytekit.io.files import FileRangeReader
 from warpdata.errors import BadMagicError, ChecksumError, CorruptLayoutError
 from warpdata.formats.rowstate import layout
 from warpdata.formats.rowstate.log import ENTRY, Array

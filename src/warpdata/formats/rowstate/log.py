@@ -10,11 +10,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from warpdata.bytekit.align import align_up, padding
+from warpdata.bytekit.arrays import align_up, byte_view, padding_to
 from warpdata.bytekit.checksum import crc32c
 from warpdata.bytekit.io.append_file import SealedHeader, records
 from warpdata.bytekit.io.ranges import RangeReader
-from warpdata.bytekit.view import byte_view
 from warpdata.errors import BadMagicError, ChecksumError
 from warpdata.formats.rowstate import layout
 
@@ -80,7 +79,7 @@ def pack_log_header(model: bytes) -> bytes:
 
 def pack_frame(body: FrameBody) -> bytes:
     """A whole frame."""
-    parts = [bytes(byte_view(array)) + padding(array.nbytes, layout.ALIGN) for array in body.arrays()]
+    parts = [bytes(byte_view(array)) + padding_to(array.nbytes, layout.ALIGN) for array in body.arrays()]
     packed = b"".join(parts)
     return _FRAME.pack(len(body.row_ids), len(body.latents), len(body.active), crc32c(packed)) + packed
 

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from warpdata.bytekit.align import align_up
+from warpdata.bytekit.arrays import align_up
 from warpdata.bytekit.io.ranges import RangeReader
 from warpdata.errors import (
     BadMagicError,

@@ -7,11 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from warpdata.bytekit.align import padding
+from warpdata.bytekit.arrays import byte_view, padding_to
 from warpdata.bytekit.checksum import crc32c
 from warpdata.bytekit.codec import encode_zstd_frame
 from warpdata.bytekit.io.commit import commit_file
-from warpdata.bytekit.view import byte_view
 from warpdata.errors import CorruptLayoutError
 from warpdata.formats.tarshard import layout
 from warpdata.formats.tarshard.layout import BLOCK_BYTES, TarHeader
@@ -45,7 +44,7 @@ def member_header(name: str, size: int) -> bytes:
         return _block(encoded, size, b"0")
     records = _pax_record("path", name) + (_pax_record("size", str(size)) if size >= 8**11 else b"")
     blocks = _block(b"PaxHeader", len(records), layout.PAX_TYPE) + records
-    blocks += padding(len(records), BLOCK_BYTES)
+    blocks += padding_to(len(records), BLOCK_BYTES)
     return blocks + _block(encoded[:100].decode("utf-8", "ignore").encode(), min(size, 8**11 - 1), b"0")
 
 
@@ -88,7 +87,7 @@ class _ShardWriter:
         """Append one member."""
         view = byte_view(data)
         head = member_header(name, view.nbytes)
-        tail = padding(view.nbytes, BLOCK_BYTES)
+        tail = padding_to(view.nbytes, BLOCK_BYTES)
         self.raw_bytes += len(head) + view.nbytes + len(tail)
         if self._options.compression is None:
             start = self._write(head) + len(head)

@@ -10,10 +10,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from warpdata.bytekit.arrays import as_array, frozen
-from warpdata.bytekit.dtype import DType, dtype_named, dtype_of
+from warpdata.bytekit.arrays import DType, as_array, dtype_named, dtype_of, read_only, select_rows
 from warpdata.bytekit.jsontext import dump_json, parse_json, plain_json
-from warpdata.bytekit.keys import chosen
 from warpdata.errors import CorruptLayoutError, FormatError, SchemaMismatchError, suggests
 from warpdata.formats.wshard import layout
 from warpdata.formats.wshard.block_rows import BlockRows
@@ -266,7 +264,7 @@ class Channel:
     def data(self) -> NDArray[Any]:
         """All rows as one array; read-only where they lie in a file: a change in place would not be saved."""
         if self._data is None:
-            self._data = frozen(self._rows.rows(0, self._rows.length))
+            self._data = read_only(self._rows.rows(0, self._rows.length))
         return self._data
 
     @data.setter
@@ -343,7 +341,7 @@ class Channel:
         rows = self._rows
         spec = rows.spec
         bring = rows.bring if isinstance(rows, BlockRows) else None
-        return chosen(key, (rows.length, *spec.shape), rows.rows, spec.dtype.itemsize, bring)
+        return select_rows(key, (rows.length, *spec.shape), rows.rows, spec.dtype.itemsize, bring)
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
         if dtype is None and not copy:

@@ -17,16 +17,17 @@ from warpdata.bytekit.checksum import RunningSha256
 from warpdata.bytekit.io.commit import (
     TEMP_MARK,
     NewFile,
+    check_case_clash,
     commit_file,
+    fold_name,
     fsync_folder,
     map_os_errors,
     writable_path,
 )
-from warpdata.bytekit.io.filenames import folded, keep_apart
-from warpdata.bytekit.io.folders import FolderReader
-from warpdata.bytekit.io.ranges import FileRangeReader, RangeReader, check_regular, open_source
+from warpdata.bytekit.io.files import FileRangeReader, check_regular, open_source
+from warpdata.bytekit.io.ranges import FolderReader, RangeReader
 from warpdata.bytekit.jsontext import dump_json
-from warpdata.bytekit.reopen import NoPickle
+from warpdata.bytekit.process.forks import NoPickle
 from warpdata.errors import (
     BlobNotFoundError,
     ChecksumError,
@@ -410,9 +411,9 @@ class ChunkedEpisodeWriter(NoPickle):
         self._env_id = ""
         with map_os_errors(self.folder):
             self.folder.mkdir(parents=True, exist_ok=True)
-            there = {folded(name): name for name in os.listdir(self.folder)}
+            there = {fold_name(name): name for name in os.listdir(self.folder)}
             for name in (list_name(episode_id), chunk_name(episode_id, 0)):
-                keep_apart(name, there, self.folder)
+                check_case_clash(name, there, self.folder)
             writable_path(self.manifest_path)
             is_new = not self.manifest_path.exists() and not chunks_in(self.folder, episode_id)
         self._stage = (

@@ -14,8 +14,7 @@ from weakref import WeakValueDictionary
 import numpy as np
 from numpy.typing import NDArray
 
-from warpdata.bytekit.arrays import as_array, frozen
-from warpdata.bytekit.dtype import dtype_named
+from warpdata.bytekit.arrays import as_array, dtype_named, read_only
 from warpdata.bytekit.jsontext import plain_json
 from warpdata.errors import (
     LimitExceededError,
@@ -395,7 +394,7 @@ class _LazyTimes:
     @property
     def array(self) -> NDArray[np.int64]:
         if self._array is None:
-            self._array = frozen(self.source.rows(0, self.source.length))
+            self._array = read_only(self.source.rows(0, self.source.length))
             _LENT[id(self._array)] = self
         return self._array
 

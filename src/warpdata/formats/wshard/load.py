@@ -7,7 +7,7 @@ from typing import Protocol
 
 import numpy as np
 
-from warpdata.bytekit.dtype import DType, dtype_named
+from warpdata.bytekit.arrays import DType, dtype_named
 from warpdata.errors import CorruptLayoutError, nearest
 from warpdata.formats.wshard import layout
 from warpdata.formats.wshard.channel import ArrayRows, Channel, TextRows

@@ -10,20 +10,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from warpdata.bytekit.checksum import crc32c
-from warpdata.bytekit.codec import decode
+from warpdata.bytekit.codec import FOOTER_BYTES, SeekTable, decode, seek_table_bytes, unpack_seek_table
+from warpdata.bytekit.io.files import LocalRangeReader, open_source
 from warpdata.bytekit.io.ranges import (
-    LocalRangeReader,
     Range,
     RangeReader,
     check_not_truncated,
     drop_cached,
-    open_source,
     prefetch,
     resident,
 )
 from warpdata.bytekit.jsontext import parse_json_object
-from warpdata.bytekit.process.block_cache import KEPT
-from warpdata.bytekit.seekable import FOOTER_BYTES, SeekTable, seek_table_bytes, unpack_seek_table
+from warpdata.bytekit.lazy import BLOCK_CACHE
 from warpdata.errors import BlobNotFoundError, ChecksumError, CorruptLayoutError, FormatError, nearest
 from warpdata.formats.wshard import layout
 from warpdata.formats.wshard.block_rows import BlockRows, PieceChecksums
@@ -156,7 +154,7 @@ class ShardReader:
 
     def view(self, name: str) -> memoryview:
         """Like `read`, without a copy where the block is stored raw: a read-only view of the file."""
-        if self._owner and (kept := KEPT.get(self._owner, name)) is not None:
+        if self._owner and (kept := BLOCK_CACHE.get(self._owner, name)) is not None:
             return kept
         block = self.block(name)
         try:
@@ -201,8 +199,8 @@ class ShardReader:
 
     def _keep(self, name: str, data: memoryview) -> None:
         if not self._owner:
-            self._owner = KEPT.new_owner()
-        KEPT.put(self._owner, name, data)
+            self._owner = BLOCK_CACHE.new_owner()
+        BLOCK_CACHE.put(self._owner, name, data)
 
     def stored(self, name: str) -> memoryview:
         """The bytes of a block as they lie in the file, compressed or not, verified by decoding them once."""
@@ -332,13 +330,13 @@ class ShardReader:
 
     def _raw_range(self, block: Block, row: int, start: int, end: int) -> memoryview:
         if not self._verify or block.name in self._verified:
-            kept = KEPT.get(self._owner, block.name) if self._owner else None
+            kept = BLOCK_CACHE.get(self._owner, block.name) if self._owner else None
             return self._stored(block, start, end) if kept is None else memoryview(bytes(kept[start:end]))
         if block.raw_size <= layout.PIECES_FROM_BYTES:
             return self._window_of_whole(block, start, end)
         pieces = self.pieces(block.name, row)
         if pieces is None:
-            if self._verify != "window" and not self._is_local and block.raw_size <= KEPT.max_bytes:
+            if self._verify != "window" and not self._is_local and block.raw_size <= BLOCK_CACHE.max_bytes:
                 return self._window_of_whole(block, start, end)
             self.check_block(block)
             return self._stored(block, start, end)
@@ -367,8 +365,8 @@ class ShardReader:
         table, end = self._seek_table(block), start + len(out)
         first, last = table.frames_for(start, end)
         if not self._owner:
-            self._owner = KEPT.new_owner()
-        found = [KEPT.get(self._owner, (name, number)) for number in range(first, last)]
+            self._owner = BLOCK_CACHE.new_owner()
+        found = [BLOCK_CACHE.get(self._owner, (name, number)) for number in range(first, last)]
         self._decode_missing(block, table, first, found)
         for number, frame in enumerate(found, first):
             assert frame is not None
@@ -387,7 +385,7 @@ class ShardReader:
         """Which bytes of a block as it lies in the file are read for its bytes [start, end)."""
         if block.is_seekable:
             table = self._seek_table(block)
-            kept: Collection[Hashable] = KEPT.of(self._owner) if self._owner else ()
+            kept: Collection[Hashable] = BLOCK_CACHE.of(self._owner) if self._owner else ()
             missing = [n for n in range(*table.frames_for(start, end)) if (block.name, n) not in kept]
             return (table.disk_starts[missing[0]], table.disk_starts[missing[-1] + 1]) if missing else (0, 0)
         if block.codec == "none":
@@ -396,7 +394,7 @@ class ShardReader:
                 return pieces.span(start, end, row, block.raw_size)
             if self.is_verified(block.name) or self._verify == "window":
                 return start, end
-        kept_whole = self._owner and KEPT.get(self._owner, block.name) is not None
+        kept_whole = self._owner and BLOCK_CACHE.get(self._owner, block.name) is not None
         return (0, 0) if kept_whole else (0, block.disk_size)
 
     def _decode_missing(
@@ -417,7 +415,7 @@ class ShardReader:
             except FormatError as error:
                 raise type(error)(error.message, block=block.name, path=self.path) from None
             frames[index] = frame
-            KEPT.put(self._owner, (block.name, number), frame)
+            BLOCK_CACHE.put(self._owner, (block.name, number), frame)
 
     def _frames(self, block: Block, start: int, end: int) -> memoryview:
         table = self._seek_table(block)
@@ -498,7 +496,7 @@ class ShardReader:
 
     def _forget(self) -> None:
         if self._owner:
-            KEPT.forget(self._owner)
+            BLOCK_CACHE.forget(self._owner)
 
     def __del__(self) -> None:
         if self._owner:

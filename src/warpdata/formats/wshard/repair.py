@@ -10,9 +10,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from warpdata.bytekit.align import align_up
+from warpdata.bytekit.arrays import align_up, dtype_named
 from warpdata.bytekit.checksum import crc32c
-from warpdata.bytekit.dtype import dtype_named
 from warpdata.bytekit.io.ranges import Range, RangeReader, check_range
 from warpdata.bytekit.jsontext import dump_json, parse_json_object
 from warpdata.errors import ChecksumError, CorruptLayoutError, TruncatedError, WarpError, require_word

@@ -13,8 +13,7 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from warpdata._version import __version__
-from warpdata.bytekit.align import align_up
-from warpdata.bytekit.dtype import dtype_named
+from warpdata.bytekit.arrays import align_up, dtype_named
 from warpdata.bytekit.io.commit import NewFile, commit_file
 from warpdata.bytekit.io.ranges import BytesRangeReader, RangeReader
 from warpdata.bytekit.jsontext import dump_json, plain_json

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, Protocol
 
 from numpy.typing import NDArray
 
-from warpdata.bytekit.dtype import DType, dtype_named
+from warpdata.bytekit.arrays import DType, dtype_named
 from warpdata.bytekit.jsontext import parse_json_object
 from warpdata.errors import CorruptLayoutError, FormatError, nearest
 from warpdata.formats.wshard import layout

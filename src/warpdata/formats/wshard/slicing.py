@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from warpdata.bytekit.dtype import dtype_named
+from warpdata.bytekit.arrays import dtype_named
 from warpdata.errors import CorruptLayoutError, SchemaMismatchError
 from warpdata.formats.wshard.channel import Channel
 from warpdata.formats.wshard.episode import WShardEpisode

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 
-from warpdata.bytekit.align import align_up
+from warpdata.bytekit.arrays import align_up
 from warpdata.bytekit.checksum import crc32c, fnv1a64, xxh64
 from warpdata.errors import (
     BadMagicError,

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from warpdata.bytekit.findings import FileFinding
-from warpdata.bytekit.io.ranges import MmapRangeReader, RangeReader
-from warpdata.errors import BlobNotFoundError, WarpError
+from warpdata.bytekit.io.files import MmapRangeReader
+from warpdata.bytekit.io.ranges import RangeReader
+from warpdata.errors import BlobNotFoundError, FileFinding, WarpError
 from warpdata.formats.wshard import layout
 from warpdata.formats.wshard.chunks import check_chunk_hash, read_chunk_list, validate_chunk_continuity
 from warpdata.formats.wshard.episode import WShardEpisode

@@ -9,13 +9,17 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from warpdata.bytekit.align import padding
+from warpdata.bytekit.arrays import byte_view, padding_to
 from warpdata.bytekit.checksum import crc32c
-from warpdata.bytekit.codec import ZSTD_DEFAULT_LEVEL, encode, encode_zstd_stream
+from warpdata.bytekit.codec import (
+    ZSTD_DEFAULT_LEVEL,
+    encode,
+    encode_seekable,
+    encode_zstd_stream,
+    seek_table_size,
+)
 from warpdata.bytekit.io.commit import NewFile
 from warpdata.bytekit.io.ranges import RangeReader
-from warpdata.bytekit.seekable import encode_seekable, seek_table_size
-from warpdata.bytekit.view import byte_view
 from warpdata.errors import LimitExceededError, nearest
 from warpdata.formats.wshard import layout
 from warpdata.formats.wshard.block_rows import PieceChecksums, rows_per_piece
@@ -227,7 +231,7 @@ class ShardWriter:
         self._out.write_at(0, pack_table(self._blocks, self._out.position, self._role, self._data_offset))
 
     def _align(self) -> int:
-        self._out.write(padding(self._out.position, layout.ALIGNMENT))
+        self._out.write(padding_to(self._out.position, layout.ALIGNMENT))
         return self._out.position
 
     def _record(self, name: str, offset: int, stored: _Stored, content_type: int) -> None:

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from warpdata.bytekit.arrays import byte_view
 from warpdata.bytekit.io.commit import commit_file, map_os_errors
 from warpdata.bytekit.process.forks import OwnProcess
-from warpdata.bytekit.view import byte_view
 from warpdata.errors import PermissionError_, StoreError
 from warpdata.formats.rvf.container import layout
 from warpdata.formats.rvf.container.deletion import encode_deletions

@@ -14,10 +14,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from warpdata.bytekit.arrays import byte_view
 from warpdata.bytekit.checksum import RunningSha256
 from warpdata.bytekit.io.commit import commit_file, remove_temps_of
-from warpdata.bytekit.io.ranges import FileRangeReader
-from warpdata.bytekit.view import byte_view
+from warpdata.bytekit.io.files import FileRangeReader
 from warpdata.errors import ConflictError
 from warpdata.formats.rvf.container import layout
 from warpdata.formats.rvf.container.layout import FileIdentity, Tag

@@ -17,7 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from warpdata.bytekit.checksum import RunningSha256, crc32c, sha256_hex
-from warpdata.bytekit.io.ranges import MmapRangeReader, Range, Span, check_range, coalesce
+from warpdata.bytekit.io.files import MmapRangeReader
+from warpdata.bytekit.io.ranges import Range, Span, check_range, coalesce
 from warpdata.bytekit.process import locks
 from warpdata.bytekit.process.forks import OwnProcess, run_in_child
 from warpdata.errors import BlobChangedError, BlobNotFoundError, ChecksumError, OfflineError, StoreError

@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from warpdata.bytekit.align import align_up
+from warpdata.bytekit.arrays import align_up
 from warpdata.bytekit.io import commit
 from warpdata.bytekit.process import locks, system
 from warpdata.bytekit.process.forks import run_in_child

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from warpdata.bytekit.checksum import RunningSha256, crc32c
-from warpdata.bytekit.io.ranges import FileStamp
+from warpdata.bytekit.io.files import FileStamp
 from warpdata.bytekit.process import locks, system
 from warpdata.bytekit.process.locks import ThreadLock
 from warpdata.errors import UnavailableError

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from warpdata.bytekit.align import padding
-from warpdata.bytekit.view import byte_view
+from warpdata.bytekit.arrays import byte_view, padding_to
 from warpdata.errors import CorruptLayoutError, TruncatedError
 from warpdata.formats.rvf.container import layout
 
@@ -29,13 +28,13 @@ def encode_deletions(ids: Ids) -> bytes:
     bounds = [*starts.tolist(), len(unique)]
     entries, containers = [], bytearray()
     base = layout.BITMAP_HEAD.size + len(keys) * layout.CONTAINER_ENTRY.size
-    base += len(padding(base, 8))
+    base += len(padding_to(base, 8))
     for key, start, end in zip(keys.tolist(), bounds[:-1], bounds[1:], strict=True):
         kind, packed = _pack_container((unique[start:end] & np.uint64(0xFFFF)).astype(np.uint16))
         entries.append(layout.CONTAINER_ENTRY.pack(key, kind, base + len(containers)))
-        containers += packed + padding(len(packed), 8)
+        containers += packed + padding_to(len(packed), 8)
     head = layout.BITMAP_HEAD.pack(layout.BITMAP_COOKIE, len(keys)) + b"".join(entries)
-    return bytes([_SINGLE]) + head + padding(len(head), 8) + bytes(containers)
+    return bytes([_SINGLE]) + head + padding_to(len(head), 8) + bytes(containers)
 
 
 def _pack_container(low: NDArray[np.uint16]) -> tuple[int, bytes]:

@@ -6,9 +6,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from warpdata.bytekit.align import padding
+from warpdata.bytekit.arrays import byte_view, padding_to
 from warpdata.bytekit.checksum import crc32c
-from warpdata.bytekit.view import byte_view
 from warpdata.errors import (
     BadMagicError,
     ChecksumError,
@@ -135,7 +134,7 @@ def pack_tlvs(records: Iterable[Tlv]) -> bytes:
     """Level-1 records, each padded to 8 bytes."""
     out = []
     for tag, value in records:
-        out.append(layout.TLV_HEAD.pack(tag, len(value), 0) + value + padding(len(value), 8))
+        out.append(layout.TLV_HEAD.pack(tag, len(value), 0) + value + padding_to(len(value), 8))
     return b"".join(out)
 
 
@@ -152,7 +151,7 @@ def unpack_tlvs(data: Buffer, where: str = "") -> list[Tlv]:
         if pad or start + length > view.nbytes:
             raise CorruptLayoutError("a manifest record does not fit in its manifest", path=where or None)
         records.append((tag, bytes(view[start : start + length])))
-        position = start + length + len(padding(length, 8))
+        position = start + length + len(padding_to(length, 8))
     if any(view[position:]):
         raise CorruptLayoutError("bytes follow the records of a manifest", path=where or None)
     return records

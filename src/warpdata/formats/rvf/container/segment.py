@@ -7,9 +7,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from warpdata.bytekit import codec
-from warpdata.bytekit.align import align_up, padding
+from warpdata.bytekit.arrays import align_up, byte_view, padding_to
 from warpdata.bytekit.checksum import crc32c, shake256, xxh3_128
-from warpdata.bytekit.view import byte_view
 from warpdata.errors import (
     BadMagicError,
     ChecksumError,
@@ -169,7 +168,7 @@ def pack_segment(header: SegmentHeader, stored: Buffer, footer: SignatureFooter 
     """Header, payload, footer and the zero bytes up to the next boundary."""
     tail = b"" if footer is None else pack_footer(footer)
     size = header.payload_length + len(tail)
-    return b"".join((pack_header(header), byte_view(stored), tail, padding(size, layout.ALIGNMENT)))
+    return b"".join((pack_header(header), byte_view(stored), tail, padding_to(size, layout.ALIGNMENT)))
 
 
 def decode_payload(header: SegmentHeader, stored: Buffer, where: str = "") -> memoryview:

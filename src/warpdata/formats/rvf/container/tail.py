@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from warpdata.bytekit.align import align_up
+from warpdata.bytekit.arrays import align_up
 from warpdata.errors import CorruptLayoutError, FormatError
 from warpdata.formats.rvf.container import layout, segment
 from warpdata.formats.rvf.container.layout import SegmentHeader, SegmentType, Tag

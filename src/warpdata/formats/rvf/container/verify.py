@@ -7,8 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from warpdata.bytekit.checksum import shake256
-from warpdata.bytekit.findings import FileFinding
-from warpdata.errors import FormatError
+from warpdata.errors import FileFinding, FormatError
 from warpdata.formats.rvf.container import layout, manifest, segment, signing
 from warpdata.formats.rvf.container.layout import DirectoryEntry, SegmentHeader, SegmentType, Tag
 from warpdata.formats.rvf.container.reader import read_segment

@@ -8,10 +8,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from warpdata.bytekit.align import align_up, padding
+from warpdata.bytekit.arrays import align_up, byte_view, padding_to
 from warpdata.bytekit.io.commit import map_os_errors
 from warpdata.bytekit.process import system
-from warpdata.bytekit.view import byte_view
 from warpdata.formats.rvf.container import layout, manifest, segment
 from warpdata.formats.rvf.container.layout import (
     DirectoryEntry,
@@ -97,7 +96,7 @@ class SegmentAppender:
         )
         if sign_root is not None:
             root, packed = _signed_root(root, packed, sign_root)
-        payload = packed + padding(len(packed), layout.ALIGNMENT) + manifest.pack_root(root)
+        payload = packed + padding_to(len(packed), layout.ALIGNMENT) + manifest.pack_root(root)
         done = self._commit(payload, Flag.SNAPSHOT | Flag.CHECKPOINT)
         self.last = replace(
             done, epoch=root.epoch, segments=tuple(entries), root=root, records=tuple(listed),
@@ -126,7 +125,7 @@ class SegmentAppender:
         """Write pieces one after the other, padded to the next boundary, in one system call if it can be."""
         views = [byte_view(piece) for piece in pieces]
         size = sum(view.nbytes for view in views)
-        views.append(byte_view(padding(size, layout.ALIGNMENT)))
+        views.append(byte_view(padding_to(size, layout.ALIGNMENT)))
         start = self.position
         with map_os_errors(self._path):
             self.position += system.write_pieces(self._fd, views, start)

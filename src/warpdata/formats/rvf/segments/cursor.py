@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from warpdata.bytekit.align import align_up
+from warpdata.bytekit.arrays import align_up
 from warpdata.errors import TruncatedError
 from warpdata.formats.rvf.container import layout
 

@@ -10,8 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from warpdata.bytekit import varint
-from warpdata.bytekit.align import align_up, padding
-from warpdata.bytekit.view import byte_view
+from warpdata.bytekit.arrays import align_up, byte_view, padding_to
 from warpdata.errors import CorruptLayoutError, LimitExceededError, TruncatedError
 from warpdata.formats.rvf.container import layout
 from warpdata.formats.rvf.segments import layout as records
@@ -85,13 +84,13 @@ def encode_graph(header: IndexHeader, adjacency: Adjacency, hints: tuple[Prefetc
     encoded, ends = varint.encode_varints_bounds(values)
     bounds = ends[np.append(node_starts[:: records.NODE_RESTART_INTERVAL], len(values))]
     groups = [encoded[a:b] for a, b in itertools.pairwise(bounds.tolist())]
-    padded = [group + padding(len(group), layout.ALIGNMENT) for group in groups]
+    padded = [group + padding_to(len(group), layout.ALIGNMENT) for group in groups]
     offsets = np.concatenate(([0], np.cumsum([len(group) for group in padded])))[:-1]
     if len(groups) and offsets[-1] > layout.MAX_PAYLOAD_BYTES:
         raise LimitExceededError("an INDEX segment holds less than 4 GiB")
     table = records.RESTART_HEAD.pack(records.NODE_RESTART_INTERVAL, len(groups))
     table += offsets[: len(groups)].astype("<u4").tobytes()
-    table += padding(len(table), layout.ALIGNMENT)
+    table += padding_to(len(table), layout.ALIGNMENT)
     return b"".join((pack_index_header(header), table, *padded, _pack_hints(hints)))
 
 
@@ -99,7 +98,7 @@ def _pack_hints(hints: tuple[PrefetchHint, ...]) -> bytes:
     if not hints:
         return b""
     packed = layout.COUNT_U32.pack(len(hints)) + b"".join(records.PREFETCH_HINT.pack(*h) for h in hints)
-    return packed + padding(len(packed), layout.ALIGNMENT)
+    return packed + padding_to(len(packed), layout.ALIGNMENT)
 
 
 def renumbered(adjacency: Adjacency, rank: Ints) -> Adjacency:
@@ -132,8 +131,8 @@ def encode_runtime_graph(header: IndexHeader, adjacency: Adjacency, trailer: Tra
         1, trailer.m0, trailer.max_layer, trailer.entry_ordinal, len(trailer.ids)
     ) + varint.encode_varints(varint.delta_encode(trailer.ids))
     return b"".join((
-        pack_index_header(header), table, padding(len(table), layout.ALIGNMENT), encoded,
-        padding(len(encoded), layout.ALIGNMENT), body,
+        pack_index_header(header), table, padding_to(len(table), layout.ALIGNMENT), encoded,
+        padding_to(len(encoded), layout.ALIGNMENT), body,
         records.INDEX_TRAILER_END.pack(len(body), records.INDEX_TRAILER_MAGIC),
     ))  # fmt: skip
 

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from warpdata.bytekit.align import align_up, padding
-from warpdata.bytekit.view import byte_view
+from warpdata.bytekit.arrays import align_up, byte_view, padding_to
 from warpdata.errors import CorruptLayoutError, TruncatedError
 from warpdata.formats.rvf.container import layout
 from warpdata.formats.rvf.segments import layout as records
@@ -42,7 +41,7 @@ def encode_hot(hot: HotSet) -> bytes:
     for vector_id, row, neighbors in zip(hot.ids.tolist(), rows, hot.neighbors, strict=True):
         entry = layout.COUNT_U64.pack(vector_id) + row.tobytes()
         entry += layout.COUNT_U16.pack(len(neighbors)) + neighbors.astype("<u8").tobytes()
-        pieces += [entry, padding(len(entry), layout.ALIGNMENT)]
+        pieces += [entry, padding_to(len(entry), layout.ALIGNMENT)]
     return b"".join(pieces)
 
 

@@ -9,8 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from warpdata.bytekit import varint
-from warpdata.bytekit.align import align_up, padding
-from warpdata.bytekit.view import byte_view
+from warpdata.bytekit.arrays import align_up, byte_view, padding_to
 from warpdata.errors import CorruptLayoutError, LimitExceededError, TruncatedError
 from warpdata.formats.rvf.container import layout
 from warpdata.formats.rvf.segments import layout as records
@@ -46,7 +45,7 @@ def encode_id_directory(directory: IdDirectory) -> bytes:
     coded = varint.encode_varints(varint.delta_encode(directory.ids))
     places = directory.blocks.astype(_BLOCK_DTYPES[size]).tobytes()
     return b"".join(
-        (head.ljust(layout.ALIGNMENT, b"\0"), coded, padding(len(coded), layout.ALIGNMENT), places)
+        (head.ljust(layout.ALIGNMENT, b"\0"), coded, padding_to(len(coded), layout.ALIGNMENT), places)
     )
 
 

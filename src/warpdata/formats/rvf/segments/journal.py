@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from warpdata.bytekit.align import align_up, padding
-from warpdata.bytekit.view import byte_view
+from warpdata.bytekit.arrays import align_up, byte_view, padding_to
 from warpdata.errors import CorruptLayoutError, TruncatedError
 from warpdata.formats.rvf.container import layout
 from warpdata.formats.rvf.segments import layout as records
@@ -94,7 +93,7 @@ def encode_journal(entries: Sequence[JournalEntry], epoch: int, prev_segment_id:
         if len(payload) > _MAX_ENTRY_BYTES:
             raise ValueError(f"a journal entry of {len(payload)} bytes; at most 65535 fit")
         packed = records.JOURNAL_ENTRY_HEAD.pack(kind, 0, len(payload)) + payload
-        out.append(packed + padding(len(packed), 8))
+        out.append(packed + padding_to(len(packed), 8))
     return b"".join(out)
 
 

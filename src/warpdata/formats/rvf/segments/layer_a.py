@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from warpdata.bytekit.align import padding
-from warpdata.bytekit.view import byte_view
+from warpdata.bytekit.arrays import byte_view, padding_to
 from warpdata.errors import CorruptLayoutError
 from warpdata.formats.rvf.container import layout
 from warpdata.formats.rvf.segments import layout as records
@@ -72,7 +71,7 @@ def encode_layer_a(layer: LayerA) -> tuple[bytes, LayerAOffsets]:
     for block in blocks:
         starts.append(len(out))
         out += block
-        out += padding(len(out), layout.ALIGNMENT)
+        out += padding_to(len(out), layout.ALIGNMENT)
     return bytes(out), LayerAOffsets(*starts)
 
 
@@ -88,7 +87,7 @@ def _pack_top(layer: LayerA) -> bytes:
         for node, neighbors in nodes:
             out += records.TOP_NODE_HEAD.pack(node, len(neighbors))
             out += np.asarray(neighbors, "<u8").tobytes()
-        out += padding(len(out), layout.ALIGNMENT)
+        out += padding_to(len(out), layout.ALIGNMENT)
     return bytes(out)
 
 

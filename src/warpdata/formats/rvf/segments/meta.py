@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from warpdata.bytekit.view import byte_view
+from warpdata.bytekit.arrays import byte_view
 from warpdata.errors import ChecksumError, CorruptLayoutError, LimitExceededError, TruncatedError
 from warpdata.formats.rvf.container import layout
 from warpdata.formats.rvf.segments import layout as records

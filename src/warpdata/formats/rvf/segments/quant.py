@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from warpdata.bytekit.align import padding
-from warpdata.bytekit.view import byte_view
+from warpdata.bytekit.arrays import byte_view, padding_to
 from warpdata.errors import CorruptLayoutError, TruncatedError
 from warpdata.formats.rvf.container import layout
 from warpdata.formats.rvf.segments import layout as records
@@ -99,7 +98,7 @@ def encode_quant(quant: Quantiser) -> bytes:
     head = records.QUANT_HEADER.pack(records.QUANT_KINDS[quant.kind], quant.tier, quant.dim)
     body = _body(quant)
     out = head.ljust(layout.ALIGNMENT, b"\0") + body
-    return out + padding(len(out), layout.ALIGNMENT)
+    return out + padding_to(len(out), layout.ALIGNMENT)
 
 
 def _body(quant: Quantiser) -> bytes:

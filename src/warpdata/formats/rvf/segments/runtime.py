@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from warpdata.bytekit.view import byte_view
+from warpdata.bytekit.arrays import byte_view
 from warpdata.errors import BadMagicError, CorruptLayoutError, TruncatedError
 from warpdata.formats.rvf.container import layout
 from warpdata.formats.rvf.container.layout import FileIdentity

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from warpdata.bytekit.align import align_up, padding
-from warpdata.bytekit.view import byte_view
+from warpdata.bytekit.arrays import align_up, byte_view, padding_to
 from warpdata.errors import CorruptLayoutError, TruncatedError
 from warpdata.formats.rvf.container import layout
 from warpdata.formats.rvf.segments import layout as records
@@ -74,7 +73,7 @@ def encode_sketch(sketch: AccessSketch) -> bytes:
     (depth, width), bits = sketch.counters.shape, 8 * sketch.counters.itemsize
     head = records.SKETCH_HEADER.pack(1, width, depth, bits, sketch.decay_shift, sketch.total_accesses)
     body = layout.COUNT_U32.pack(0) + sketch.counters.tobytes()
-    return head.ljust(layout.ALIGNMENT, b"\0") + body + padding(len(body), layout.ALIGNMENT)
+    return head.ljust(layout.ALIGNMENT, b"\0") + body + padding_to(len(body), layout.ALIGNMENT)
 
 
 def decode_sketch(payload: Buffer, where: str = "") -> AccessSketch:

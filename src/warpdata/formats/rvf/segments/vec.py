@@ -10,10 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from warpdata.bytekit import varint
-from warpdata.bytekit.align import align_up
+from warpdata.bytekit.arrays import align_up, byte_view, dtype_named
 from warpdata.bytekit.checksum import crc32c
-from warpdata.bytekit.dtype import dtype_named
-from warpdata.bytekit.view import byte_view
 from warpdata.errors import ChecksumError, CorruptLayoutError, FormatError, LimitExceededError, TruncatedError
 from warpdata.formats.rvf.container import layout
 from warpdata.formats.rvf.segments import layout as records

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from warpdata.bytekit.arrays import byte_view
 from warpdata.bytekit.checksum import shake256
-from warpdata.bytekit.view import byte_view
 from warpdata.errors import ChecksumError, TruncatedError
 from warpdata.formats.rvf.container import layout
 from warpdata.formats.rvf.segments import layout as records

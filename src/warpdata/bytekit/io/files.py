@@ -1,0 +1,524 @@
+"""Ranges of local files, with a bounded number of open descriptors."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import stat
+import threading
+import weakref
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+from warpdata.bytekit.arrays import byte_view
+from warpdata.bytekit.io.ranges import BytesRangeReader, Range, RangeReader, check_range, read_coalesced
+from warpdata.bytekit.process import system
+from warpdata.bytekit.process.forks import PerProcess, Reopens
+from warpdata.errors import BlobChangedError, BlobNotFoundError, PermissionError_, StoreError, TruncatedError
+
+if TYPE_CHECKING:
+    from typing import Self
+
+    from numpy.typing import NDArray
+    from typing_extensions import Buffer
+
+
+MOST_OPEN = 512
+SHARE_OF_ALLOWED = 3, 8
+"""How much they may take of what the system allows: decoders, caches and the user's own files need the rest."""
+
+
+class ClosedAndOpened(Protocol):
+    """A file that can do without its descriptor until it is read again."""
+
+    def let_go(self) -> None:
+        """Close the descriptor."""
+
+
+Claim = list["weakref.ref[ClosedAndOpened]"]
+"""A list with one element: taking it gives the right to close the descriptor.
+
+A file whose last user has gone may still be found through its reference while it closes what it has.
+"""
+
+
+class OpenFiles:
+    """Which files with higher numbers are open; beyond the most that may be, those opened first are closed."""
+
+    def __init__(self, most_open: int | None = None, low: int | None = None) -> None:
+        part, whole = SHARE_OF_ALLOWED
+        half = min(MOST_OPEN, system.allowed_descriptors() * part // whole) // 2
+        self.low = half if low is None else low
+        """Descriptors below this number need not be added."""
+        self.most_open = half if most_open is None else most_open
+        self._lock = PerProcess(threading.RLock)
+        self._files: dict[int, Claim] = {}
+
+    @property
+    def lock(self) -> threading.RLock:
+        """The lock of this process; the files are open in forked children too."""
+        return self._lock()
+
+    def add(self, fd: int, file: ClosedAndOpened) -> Claim:
+        """Say that a file was opened."""
+        claim = self._files[fd] = [weakref.ref(file)]
+        if len(self._files) > self.most_open:
+            self._close_surplus(claim)
+        return claim
+
+    def take_back(self, fd: int, claim: Claim) -> bool:
+        """Whether the descriptor is the file's to close; if not, another thread closes or has closed it."""
+        try:
+            claim.pop()
+        except IndexError:
+            return False
+        self._files.pop(fd, None)
+        return True
+
+    def _close_surplus(self, newest: Claim) -> None:
+        with self.lock:
+            for fd in list(self._files)[: len(self._files) - self.most_open]:
+                claim = self._files.pop(fd, None)
+                if claim is newest:  # another thread was quicker to make room for it
+                    self._files[fd] = claim
+                elif claim:
+                    self._close(claim)
+
+    def _close(self, claim: Claim) -> None:
+        try:
+            file = claim.pop()()
+        except IndexError:
+            return
+        if file is not None:
+            file.let_go()
+
+
+COPY_BELOW_BYTES = 64 << 10
+"""Copying this much is quicker than faulting in its pages."""
+
+
+def read_at(fd: int, out: Buffer | NDArray[Any], offset: int) -> int:
+    """Fill `out` from `offset` of a file on; how many bytes came, fewer only where the file ends.
+
+    One call of the system gives at most 2 GiB, and less whenever it likes.
+    """
+    view = byte_view(out)
+    done = 0
+    while done < view.nbytes:
+        count = system.read_into(fd, view[done:], offset + done)
+        if not count:
+            break
+        done += count
+    return done
+
+
+class FileRangeReader:
+    """Ranges of a local file through positioned reads: safe for files that another process may cut."""
+
+    _fd = -1
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.name = os.fspath(path)
+        self._fd, self.size = _open_file(self.name)
+
+    def read(self, start: int, end: int) -> memoryview:
+        """Exactly the bytes [start, end), copied out of the file."""
+        return self._read_from(self._fd, start, end)
+
+    def _read_from(self, fd: int, start: int, end: int) -> memoryview:
+        check_range(self, start, end)
+        pieces: list[bytes] = []
+        position = start
+        while position < end:
+            try:
+                piece = system.read_some(fd, end - position, position)
+            except OSError as error:
+                raise _unreadable(error, self.name) from None
+            if not piece:
+                raise TruncatedError(f"the file now ends at {position}, before {end}", path=self.name)
+            pieces.append(piece)
+            position += len(piece)
+        return memoryview(pieces[0] if len(pieces) == 1 else b"".join(pieces))
+
+    def read_many(self, ranges: Sequence[Range]) -> list[memoryview]:
+        """Exactly the bytes of each range, near ones in one read."""
+        return read_coalesced(self, ranges)
+
+    def read_into(self, start: int, out: memoryview) -> None:
+        """Exactly the bytes from `start` on that fill `out`, without memory of their own."""
+        self._fill_from(self._fd, start, out)
+
+    def _fill_from(self, fd: int, start: int, out: memoryview) -> None:
+        check_range(self, start, start + out.nbytes)
+        while out.nbytes:
+            try:
+                count = system.read_into(fd, out, start)
+            except OSError as error:
+                raise _unreadable(error, self.name) from None
+            if not count:
+                raise TruncatedError(
+                    f"the file now ends at {start}, {out.nbytes} bytes too soon", path=self.name
+                )
+            start, out = start + count, out[count:]
+
+    def stat(self) -> os.stat_result:
+        """The status of the open file, even if its name belongs to another file now."""
+        try:
+            return os.fstat(self._fd)
+        except OSError as error:
+            raise _unreadable(error, self.name) from None
+
+    def twin(self) -> FileRangeReader:
+        """Another reader of the open file, even if its name belongs to another file now."""
+        other = FileRangeReader.__new__(FileRangeReader)
+        other.name, other.size = self.name, self.size
+        try:
+            other._fd = os.dup(self._fd)
+        except OSError as error:
+            raise StoreError(f"cannot open again ({error.strerror})", path=self.name) from None
+        return other
+
+    def follow(self) -> None:
+        """See what this process appended to the file since it was opened."""
+        self.size = os.fstat(self._fd).st_size
+
+    def close(self) -> None:
+        """Close the file."""
+        fd, self._fd = self._fd, -1
+        if fd >= 0:
+            os.close(fd)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        # At the very end of the interpreter modules are gone, and the system closes the file.
+        # What is collected with it may close it after this.
+        if self._fd >= 0 and os is not None:
+            fd, self._fd = self._fd, -1
+            os.close(fd)
+
+    def __reduce__(self) -> tuple[type[FileRangeReader], tuple[str]]:
+        return (FileRangeReader, (self.name,))
+
+
+class FileStamp(NamedTuple):
+    """What is another one as soon as a file's bytes may be others."""
+
+    device: int
+    inode: int
+    size: int
+    modified_ns: int
+    changed_ns: int
+
+    @classmethod
+    def of(cls, fd: int) -> FileStamp:
+        """The stamp of an open file."""
+        return cls._made(os.fstat(fd))
+
+    @classmethod
+    def of_path(cls, path: str | os.PathLike[str]) -> FileStamp:
+        """The stamp of the file of this name now."""
+        return cls._made(os.stat(path))
+
+    @classmethod
+    def _made(cls, found: os.stat_result) -> FileStamp:
+        return cls(found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns)
+
+
+class MmapRangeReader(Reopens):
+    """Ranges of a local file as views of a memory mapping: no copy, pages come as they are touched."""
+
+    is_local = True
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.name = os.fspath(path)
+        fd, self.size = _open_file(self.name)
+        try:
+            self.stamp = FileStamp.of(fd)
+            self._view = _mapped(fd, self.size, self.name)
+        finally:
+            os.close(fd)
+
+    def read(self, start: int, end: int) -> memoryview:
+        """Exactly the bytes [start, end) as a view of the mapping."""
+        check_range(self, start, end)
+        self.check_not_truncated()
+        return self._view[start:end]
+
+    def check_not_truncated(self) -> None:
+        """Raise TruncatedError if the file was cut since it was mapped: touching lost pages would end the process."""
+        try:
+            stamp = FileStamp.of_path(self.name)
+        except OSError:
+            return  # without its name the mapped file stays as it is
+        if stamp[:2] == self.stamp[:2]:
+            _check_size(stamp.size, self.size, self.name)
+
+    def read_many(self, ranges: Sequence[Range]) -> list[memoryview]:
+        """Exactly the bytes of each range as views of the mapping."""
+        return [self.read(start, end) for start, end in ranges]
+
+    def close(self) -> None:
+        """Drop the mapping once no view of it is left."""
+        self._view = memoryview(b"")
+        self.size = 0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+OPEN_FILES = OpenFiles()
+
+
+class LocalRangeReader(FileRangeReader):
+    """Ranges of a local file: small ones by one positioned read, large ones as views of a mapping.
+
+    Where very many are open, its descriptor is closed to make room for others, and opened when it is read again.
+    """
+
+    is_local = True
+    _view: memoryview | None = None
+    _stamp: FileStamp | None = None
+    """Of the file whose descriptor was closed to make room."""
+    _claim: Claim | None = None
+    """To a descriptor that others may close; no claim is needed to one that they may not."""
+    _put_off: tuple[int, ...] = ()
+    """Descriptors that a thread was reading from when they were to be closed."""
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.name = os.fspath(path)
+        self._fd, self.size = _open_file(self.name)
+        if self._fd >= OPEN_FILES.low:
+            self._reading: list[None] = []
+            self._claim = OPEN_FILES.add(self._fd, self)
+
+    @classmethod
+    def of_file(cls, file: io.RawIOBase | io.BufferedIOBase) -> LocalRangeReader:
+        """The bytes of a file that is open already; its position does not matter and does not change."""
+        if file.writable():
+            file.flush()
+        reader = cls.__new__(cls)
+        name = getattr(file, "name", None)
+        reader.name = name if isinstance(name, str) else "<open file>"
+        reader._fd = os.dup(file.fileno())
+        reader.size = _regular_size(reader._fd, reader.name)
+        return reader
+
+    def read(self, start: int, end: int) -> memoryview:
+        """Exactly the bytes [start, end): a copy below 64 KiB, else a view of the mapping."""
+        count = end - start
+        if count > COPY_BELOW_BYTES:
+            return self.view(start, end)
+        if self._claim is None:
+            try:
+                if (
+                    0 <= start <= end <= self.size
+                    and len(piece := system.read_little(self._fd, count, start)) == count
+                ):
+                    return memoryview(piece)
+            except OSError as error:
+                raise _unreadable(error, self.name) from None
+            return self._read_from(self._fd, start, end)
+        with self._descriptor() as fd:
+            return self._read_from(fd, start, end)
+
+    def read_many(self, ranges: Sequence[Range]) -> list[memoryview]:
+        """Exactly the bytes of each range."""
+        return [self.read(start, end) for start, end in ranges]
+
+    def read_into(self, start: int, out: memoryview) -> None:
+        """Exactly the bytes from `start` on that fill `out`, without memory of their own."""
+        with self._descriptor() as fd:
+            self._fill_from(fd, start, out)
+
+    def view(self, start: int, end: int) -> memoryview:
+        """The bytes [start, end) as a view of the mapping, however few they are."""
+        check_range(self, start, end)
+        view = self._view
+        if view is None:
+            with self._descriptor() as fd:
+                view = self._view = _mapped(fd, self.size, self.name)
+        else:
+            self.check_not_truncated()
+        return view[start:end]
+
+    def check_not_truncated(self) -> None:
+        """Raise TruncatedError if the file was cut since it was opened: touching lost pages would end the process."""
+        if self._claim is None:
+            _check_size(os.fstat(self._fd).st_size, self.size, self.name)
+            return
+        with self._descriptor() as fd:
+            _check_size(os.fstat(fd).st_size, self.size, self.name)
+
+    @contextlib.contextmanager
+    def _descriptor(self) -> Iterator[int]:
+        """The descriptor, which stays open at least for as long as the block runs."""
+        if self._claim is None:
+            yield self._fd
+            return
+        reading = self._reading
+        reading.append(None)
+        try:
+            fd = self._fd
+            yield fd if fd >= 0 else self._opened()
+        finally:
+            reading.pop()
+
+    def _opened(self) -> int:
+        """Open the file again after its descriptor was closed to make room; it must still be the same one."""
+        with OPEN_FILES.lock:
+            if self._fd < 0 and self._put_off:
+                *rest, self._fd = self._put_off
+                self._put_off = tuple(rest)
+                self._claim = OPEN_FILES.add(self._fd, self)
+            elif self._fd < 0:
+                if self._stamp is None:
+                    raise StoreError("the file is closed", path=self.name)
+                fd, _ = _open_file(self.name)
+                if FileStamp.of(fd)[:4] != self._stamp[:4]:  # a new link or mode is no other file
+                    os.close(fd)
+                    raise BlobChangedError("the blob was replaced since it was opened", path=self.name)
+                self._fd = fd
+                self._claim = OPEN_FILES.add(fd, self)
+            return self._fd
+
+    def let_go(self) -> None:
+        """Close the descriptor to make room for others, now or after the last running read."""
+        fd, self._stamp = self._fd, FileStamp.of(self._fd)
+        self._fd = -1
+        # A reading thread registers before it looks up the descriptor.
+        if self._reading:
+            self._put_off += (fd,)
+        else:
+            os.close(fd)
+
+    def close(self) -> None:
+        """Close the file, and drop the mapping once no view of it is left."""
+        with OPEN_FILES.lock:
+            self._close_descriptors()
+            self._view = self._stamp = None
+            self._claim, self._reading = [], []
+
+    def _close_descriptors(self) -> None:
+        if self._claim is None or OPEN_FILES.take_back(self._fd, self._claim):
+            super().close()
+        late, self._put_off = self._put_off, ()
+        for fd in late:
+            os.close(fd)
+
+    def __del__(self) -> None:
+        if self._claim is None:
+            super().__del__()
+        elif os is not None:
+            self._close_descriptors()
+
+    def __reduce__(self) -> tuple[type[FileRangeReader], tuple[str]]:
+        return (LocalRangeReader, (self.name,))
+
+
+def _mapped(fd: int, size: int, name: str) -> memoryview:
+    _check_size(os.fstat(fd).st_size, size, name)
+    try:
+        return system.map_to_read(fd, size)
+    except OSError as error:
+        raise StoreError(f"cannot be mapped into memory ({error.strerror})", path=name) from None
+
+
+def _check_size(actual: int, expected: int, name: str) -> None:
+    if actual < expected:
+        raise TruncatedError(f"the file was truncated: expected {expected} bytes, got {actual}", path=name)
+
+
+_KINDS = {
+    stat.S_IFDIR: "a folder", stat.S_IFIFO: "a pipe", stat.S_IFSOCK: "a socket",
+    stat.S_IFCHR: "a device", stat.S_IFBLK: "a device",
+}  # fmt: skip
+
+
+def kind_of_file(mode: int) -> str:
+    """What stands at a path where a regular file was expected, in words."""
+    return _KINDS.get(stat.S_IFMT(mode), "something else")
+
+
+def check_regular(path: str | os.PathLike[str]) -> None:
+    """StoreError where a pipe, a device or the like is at this path: opening it could wait for ever.
+
+    A missing or unreadable path is left to the call that opens it.
+    """
+    try:
+        mode = os.stat(path).st_mode
+    except OSError:
+        return
+    if not stat.S_ISREG(mode):
+        raise _not_regular(mode, path)
+
+
+def open_source(source: object) -> RangeReader:
+    """A reader over a source of bytes: a path, bytes, a binary file that is open, or a reader."""
+    if isinstance(source, str | os.PathLike):
+        return LocalRangeReader(source)
+    if isinstance(source, bytes | bytearray | memoryview):
+        return BytesRangeReader(source)
+    if isinstance(source, io.BytesIO):
+        return BytesRangeReader(source.getvalue(), "<BytesIO>")
+    if isinstance(source, io.RawIOBase | io.BufferedIOBase) and _has_descriptor(source):
+        return LocalRangeReader.of_file(source)
+    if isinstance(source, RangeReader):
+        return source
+    raise TypeError(
+        f"bytes come from a path, a bytes object, a file opened in binary mode or a RangeReader, "
+        f"not from {type(source).__name__}"
+    )
+
+
+def _has_descriptor(file: io.RawIOBase | io.BufferedIOBase) -> bool:
+    try:
+        return file.fileno() >= 0
+    except (OSError, ValueError):
+        return False
+
+
+def _open_file(path: str) -> tuple[int, int]:
+    try:
+        # Without O_NONBLOCK, opening a pipe waits for a writer.
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    except (FileNotFoundError, NotADirectoryError):
+        raise BlobNotFoundError("no such file", path=path) from None
+    except PermissionError:
+        raise PermissionError_("this file may not be read", path=path) from None
+    except OSError as error:
+        raise StoreError(f"cannot open ({error.strerror})", path=path) from None
+    except ValueError:
+        raise ValueError(f"invalid path {path!r:.80}: it contains a NUL byte") from None
+    return fd, _regular_size(fd, path)
+
+
+def _not_regular(mode: int, path: str | os.PathLike[str]) -> StoreError:
+    hint = "Name a regular file, or a link to one."
+    return StoreError(f"not a regular file but {kind_of_file(mode)}", path=path, hint=hint)
+
+
+def _unreadable(error: OSError, path: str) -> StoreError:
+    """The error for a disk that fails, or a file on a network that is gone."""
+    return StoreError(f"cannot read ({error.strerror})", path=path)
+
+
+def _regular_size(fd: int, path: str) -> int:
+    """The size of an open regular file; anything else is closed and refused."""
+    try:
+        found = os.fstat(fd)
+    except OSError as error:
+        os.close(fd)
+        raise _unreadable(error, path) from None
+    if not stat.S_ISREG(found.st_mode):
+        os.close(fd)
+        raise _not_regular(found.st_mode, path)
+    return found.st_size

@@ -1,0 +1,25 @@
+"""The site has a place for every public name, command and specification."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tools.docs_site import API, specifications, write_site_sources
+
+import warpdata as wd
+from warpdata.cli.main import COMMANDS
+
+
+def test_every_public_name_is_on_one_page_of_the_api_reference() -> None:
+    names = [name for page in API.values() for name in page]
+    assert sorted(names) == sorted(set(wd.__all__) - {"__version__"})
+
+
+def test_generated_pages_cover_commands_names_and_formats(tmp_path: Path) -> None:
+    pages = {path.relative_to(tmp_path / "docs").as_posix() for path in write_site_sources(tmp_path / "docs")}
+    commands = (tmp_path / "docs" / "reference" / "cli.md").read_text()
+    assert all(f"### warp {name}\n" in commands for name in COMMANDS)
+    assert {f"reference/formats/{spec.parent.name}.md" for spec in specifications()} <= pages
+    assert {f"reference/api/{page}.md" for page in API} <= pages
+    index = (tmp_path / "docs" / "llms.txt").read_text()
+    assert all(f"({page})" in index for page in pages)

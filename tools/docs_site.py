@@ -1,0 +1,193 @@
+"""Sources of the documentation site: `python -m tools.docs_site` writes build/docs from docs/, code and SPEC.md files.
+
+`make docs` builds the site from there. Hand-written pages are copied; the API reference, the command reference, the
+format specifications and llms.txt are generated, so that they cannot differ from the code.
+"""
+
+from __future__ import annotations
+
+import argparse
+import inspect
+import re
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import warpdata as wd
+from warpdata.cli.main import GROUPS, build_parser
+
+ROOT = Path(__file__).parents[1]
+TARGET = ROOT / "build" / "docs"
+FORMATS = ROOT / "src" / "warpdata" / "formats"
+PROJECT_PAGES = ("ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md")
+
+API: dict[str, tuple[str, ...]] = {
+    "open": (
+        "open",
+        "open_episodes",
+        "open_episode",
+        "open_dataset",
+        "open_corpus",
+        "open_vectors",
+        "open_recordings",
+    ),
+    "record": (
+        "record",
+        "demo_data",
+        "demo_records",
+        "RecordEpisodes",
+        "salvage",
+        "VideoOptions",
+        "DiskEpisodeWriter",
+        "WShardStreamWriter",
+    ),
+    "episodes": ("Episode", "Episodes", "Signal", "LocalDataset", "check_dataset"),
+    "shards": (
+        "WShardEpisode",
+        "Channel",
+        "load_wshard",
+        "save_wshard",
+        "pack_episode",
+        "unpack_episode",
+        "chunk_episode",
+    ),
+    "train": ("Windows", "Field", "Loader", "Mixture", "keep_decoded"),
+    "publish": ("DatasetBuilder", "dataset", "Dataset", "load"),
+    "corpora": ("CorpusWriter", "MmapShardSource", "ShuffledRows"),
+    "search": ("embed", "VectorStore", "TrajectoryIngestor", "TrajectoryRetriever"),
+    "convert": ("import_episodes", "export_episodes", "lerobot_dataset"),
+    "view": ("view",),
+    "errors": ("WarpError",),
+}
+"""Page of the API reference -> the names on it, in the order a newcomer meets them."""
+
+
+def write_site_sources(target: Path = TARGET) -> list[Path]:
+    """Write everything that mkdocs reads; returns the pages."""
+    shutil.rmtree(target, ignore_errors=True)
+    shutil.copytree(ROOT / "docs", target)
+    for page in target.rglob("*.md"):  # flags for the tests behind a fence are not for readers
+        page.write_text(re.sub(r"^```(\w+)[^\n]*$", r"```\1", page.read_text(), flags=re.M))
+    generated = {
+        **{f"project/{name.lower()}": project_page(name) for name in PROJECT_PAGES},
+        **{f"reference/api/{page}.md": api_page(page) for page in API},
+        "reference/api/more.md": more_page(),
+        "reference/cli.md": cli_page(),
+        "reference/errors.md": errors_page(),
+        **{f"reference/formats/{spec.parent.name}.md": spec.read_text() for spec in specifications()},
+    }
+    for name, text in generated.items():
+        path = target / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    pages = sorted(target.rglob("*.md"))
+    (target / "llms.txt").write_text(index_of(pages, target))
+    return pages
+
+
+def specifications() -> list[Path]:
+    return sorted(FORMATS.rglob("SPEC.md"))
+
+
+def project_page(name: str) -> str:
+    """A page of the project's root, with links that lead into the site where the site has the page."""
+    text = (ROOT / name).read_text()
+    for other in PROJECT_PAGES:
+        text = text.replace(f"({other})", f"({other.lower()})")
+    return re.sub(r"\]\(docs/", "](../", text)
+
+
+def api_page(page: str) -> str:
+    entries = (f"::: {home_of(name)}.{name}\n    options:\n      heading: wd.{name}\n" for name in API[page])
+    return f"# wd: {page}\n\n" + "\n".join(entries)
+
+
+def more_page() -> str:
+    """Every other public name: documents and programs use them, a newcomer does not need them."""
+    listed = {name for names in API.values() for name in names}
+    lines = ["# Further names", "", "| name | purpose |", "|---|---|"]
+    for name in sorted(set(further_names()) - listed):
+        summary = (inspect.getdoc(getattr(wd, name)) or "").partition("\n")[0].replace("|", "\\|")
+        lines.append(f"| `wd.{name}` | {summary} |")
+    return "\n".join(lines) + "\n"
+
+
+def further_names() -> list[str]:
+    return sorted({*wd.__all__, *wd._ELSEWHERE} - {"__version__"})
+
+
+def home_of(name: str) -> str:
+    """The module that defines a public name."""
+    return str(getattr(wd, name).__module__)
+
+
+def errors_page() -> str:
+    """Troubleshooting by error code, from the error classes."""
+    lines = ["# Errors by code", ""]
+    lines += [
+        "Every error has a `code`, a message with the path, and a `hint`. `warp` prints them as `error[code]`.",
+        "",
+    ]
+    lines += ["| code | class | meaning | remedy |", "|---|---|---|---|"]
+    for name, kind in sorted(vars(wd.errors).items()):
+        if isinstance(kind, type) and issubclass(kind, wd.WarpError):
+            meaning = (kind.__doc__ or "").partition("\n")[0]
+            lines.append(f"| `{kind.code}` | `{name}` | {meaning} | {kind.default_hint} |")
+    return "\n".join(lines) + "\n"
+
+
+def cli_page() -> str:
+    parser = build_parser()
+    lines = ["# Commands of `warp`", ""]
+    for group, commands in GROUPS.items():
+        lines += [f"## {group}", ""]
+        for name, command in commands.items():
+            lines += [f"### warp {name}", "", f"{command.summary.capitalize()}.", ""]
+            lines += ["```bash", command.example, "```", ""]
+            for title, text in help_texts(parser, name):
+                lines += [
+                    f'??? note "{title}"',
+                    "",
+                    *(f"        {line}".rstrip() for line in text.splitlines()),
+                    "",
+                ]
+    return "\n".join(lines)
+
+
+def help_texts(parser: argparse.ArgumentParser, name: str) -> Iterator[tuple[str, str]]:
+    """Help of a command, then of each of its verbs."""
+    command = next(
+        action.choices[name] for action in parser._actions if isinstance(action, argparse._SubParsersAction)
+    )
+    yield f"warp {name} --help", command.format_help()
+    for action in command._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            for verb, sub in action.choices.items():
+                yield f"warp {name} {verb} --help", sub.format_help()
+
+
+def index_of(pages: list[Path], target: Path) -> str:
+    """llms.txt: the title and Markdown address of every page."""
+    lines = ["# warpdata", "", "> One data system from the sensor to the training step.", ""]
+    for page in pages:
+        title = next((line[2:] for line in page.read_text().splitlines() if line.startswith("# ")), page.stem)
+        lines.append(f"- [{title}]({page.relative_to(target).as_posix()})")
+    return "\n".join(lines) + "\n"
+
+
+def copy_markdown(source: Path, site: Path) -> None:
+    """Put the Markdown of each page beside its HTML."""
+    for page in source.rglob("*.md"):
+        path = site / page.relative_to(source)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(page, path)
+
+
+if __name__ == "__main__":
+    options = argparse.ArgumentParser(description=__doc__)
+    options.add_argument("--copy-markdown", metavar="SITE", type=Path)
+    chosen = options.parse_args()
+    if chosen.copy_markdown:
+        copy_markdown(TARGET, chosen.copy_markdown)
+    else:
+        print(f"{len(write_site_sources())} pages in {TARGET.relative_to(ROOT)}")
