@@ -166,7 +166,7 @@ def open_episodes(
     up. `edited=False` shows recordings without the edits of their root.
     """
     from warpdata.episodes.collection.episodes import Episodes
-    from warpdata.episodes.collection.shard_folder import ShardFolderSource
+    from warpdata.episodes.collection.local import ShardFolderSource
 
     text = address_text(address)
     if divided_address(text)[1] is not None:

@@ -26,9 +26,9 @@ from warpdata.bytekit.process.locks import FileLock
 from warpdata.convert.each_episode import EpisodeTask, OnError, Progress, check_on_error, in_episode
 from warpdata.convert.plain_names import RENAMED, names_behind, under_plain_names
 from warpdata.convert.receipt import ConversionReceipt, Note, note_of, noted
+from warpdata.episodes.collection.edits import episode_path
 from warpdata.episodes.collection.episodes import Episodes
 from warpdata.episodes.collection.jobs import Here, Runner
-from warpdata.episodes.collection.listing import episode_path
 from warpdata.episodes.collection.local import holds_recordings
 from warpdata.episodes.forms.content import ContentSum
 from warpdata.episodes.forms.directory import (

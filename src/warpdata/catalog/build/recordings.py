@@ -15,8 +15,7 @@ from warpdata.catalog.read.filekinds import file_kind, folder_kind
 from warpdata.episodes.collection.edits import shown
 from warpdata.episodes.collection.episodes import Episodes
 from warpdata.episodes.collection.facts import facts_of, table_of
-from warpdata.episodes.collection.local import LocalDataset
-from warpdata.episodes.collection.shard_folder import ShardFolderSource
+from warpdata.episodes.collection.local import LocalDataset, ShardFolderSource
 from warpdata.episodes.forms.chunks import write_chunks
 from warpdata.episodes.forms.shard import pack_episode
 from warpdata.episodes.record.recorder import Recorder

@@ -33,8 +33,7 @@ from warpdata.catalog.lanes.lane import (
 from warpdata.catalog.publish.publish import Published, PublishOptions
 from warpdata.catalog.publish.transfer import upload_bytes, upload_file
 from warpdata.catalog.read.artifact_contents import PublishedSource
-from warpdata.episodes.collection.episodes import code_name
-from warpdata.episodes.collection.jobs import Called, Here, Runner
+from warpdata.episodes.collection.jobs import Called, Here, Runner, code_name
 from warpdata.episodes.sources.shard_episode import episode_of_shard
 from warpdata.errors import ConflictError, DatasetError, NoLocksError, WarpError, nearest
 from warpdata.formats.manifest.model import EPISODE_KIND, LANE_KIND, BlobRef

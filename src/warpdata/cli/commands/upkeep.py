@@ -131,7 +131,7 @@ def _findings_at(path: str, args: argparse.Namespace) -> list[FileFinding]:
 def _shard_folder_findings(folder: str, inside: str | None, *, full: bool) -> list[FileFinding]:
     """Findings of every shard of a local folder, or of that of one episode; a chunk list stands for its chunks."""
     from warpdata._api import open_episodes
-    from warpdata.episodes.collection.shard_folder import shards_in
+    from warpdata.episodes.collection.local import shards_in
     from warpdata.errors import FileFinding, WarpError
 
     findings: list[FileFinding] = []

@@ -22,8 +22,7 @@ from warpdata.episodes.check.rules import (
 )
 from warpdata.episodes.collection.episodes import EpisodesSource
 from warpdata.episodes.collection.jobs import Here, Runner
-from warpdata.episodes.collection.local import LocalDataset
-from warpdata.episodes.collection.shard_folder import ShardFolderSource
+from warpdata.episodes.collection.local import LocalDataset, ShardFolderSource
 from warpdata.episodes.sources.cameras import VideoSignal
 from warpdata.episodes.sources.packed import VIDEO_PREFIX, PackedSource, is_packed
 from warpdata.errors import (

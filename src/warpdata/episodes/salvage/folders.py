@@ -21,7 +21,8 @@ from warpdata.bytekit.io.commit import (
 )
 from warpdata.bytekit.io.files import FileRangeReader
 from warpdata.bytekit.process.locks import FileLock, is_locked
-from warpdata.episodes.collection.listing import episode_path, list_episodes
+from warpdata.episodes.collection.edits import episode_path
+from warpdata.episodes.collection.local import list_episodes
 from warpdata.episodes.record.disk_writer import last_documents
 from warpdata.episodes.record.journals import remove_folder, remove_left
 from warpdata.episodes.record.tables import TableFile

@@ -293,7 +293,9 @@ def encoded_camera(name: str, signal: Signal) -> EncodedCamera | None:
     if len(parts) == 1 and parts[0].is_whole_video:
         assert isinstance(lead, VideoSignal)
         index = lead.complete_index()
-        return EncodedCamera(lead.suffix, lead.video_bytes(), _described(index, lead, index.fps))
+        if lead.frame_index().crc32c is None:  # of another writer
+            index = _described(index, lead, index.fps)
+        return EncodedCamera(lead.suffix, lead.video_bytes(), index)
     run = encoded_run(signal)
     assert run is not None
     sizes, sums = [], []
