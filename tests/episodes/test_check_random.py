@@ -20,7 +20,7 @@ from tests.episodes.random_sets import (
     world,
 )
 from tests.sweeps import enough_examples
-from warpdata.episodes.check.beside import SET_RULES
+from warpdata.episodes.check.report import SET_RULES
 
 CLEAN = enough_examples(6)
 SPOILT_OF_EACH = enough_examples(2)

@@ -23,7 +23,8 @@ from warpdata.errors import BadMagicError, BlobNotFoundError, suggests
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
 
-    from warpdata.episodes.check.rules import Progress, Report
+    from warpdata.episodes.check.report import Report
+    from warpdata.episodes.check.run import Progress
     from warpdata.episodes.collection.episodes import Episodes
     from warpdata.timeline.episode import Episode
 
@@ -45,8 +46,8 @@ def check_dataset(
     `deep` also decodes every frame; the rules in `mute` are ignored; `raw` checks recordings without their edits.
     `jobs` is the number of processes; `ray` (True, or the address of a cluster) runs the checks there instead.
     """
-    from warpdata.episodes.check.rules import check_rules
-    from warpdata.episodes.check.sets import check_each, check_root
+    from warpdata.episodes.check.report import check_rules
+    from warpdata.episodes.check.run import check_each, check_root
 
     mute = (mute,) if isinstance(mute, str) else mute
     check_rules(mute)
@@ -90,14 +91,15 @@ def _foreign_set(address: str) -> Episodes | None:
 
 
 def _check_one(opened: Callable[[], Episode], name: str, *, deep: bool) -> Report:
-    from warpdata.episodes.check.rules import Report, check_opened
+    from warpdata.episodes.check.report import Report
+    from warpdata.episodes.check.rules import check_opened
 
     return Report(1, list(check_opened(opened, name, deep=deep)))
 
 
 def _with_blocks(report: Report, found: Any, name: str) -> Report:
     """Add damaged blocks of a shard that belong to no signal."""
-    from warpdata.episodes.check.rules import Report
-    from warpdata.episodes.check.sets import damaged_blocks
+    from warpdata.episodes.check.report import Report
+    from warpdata.episodes.check.run import damaged_blocks
 
     return Report(report.episodes, [*report.findings, *damaged_blocks(found, name)])

@@ -22,7 +22,7 @@ from warpdata.cli.console import Output, add_json_flag
 
 if TYPE_CHECKING:
     from warpdata.cli.console import Console
-    from warpdata.episodes.check.rules import Group
+    from warpdata.episodes.check.report import Group
     from warpdata.episodes.collection.edits import Edits, Effect, EpisodeEntry, RecordingPart
 
 _SHOWN = 3
@@ -48,7 +48,7 @@ def add_check(parser: argparse.ArgumentParser) -> None:
 def run_check(args: argparse.Namespace, console: Console) -> int | Output:
     """Print every finding with its rule and severity; exit code 3 if data is damaged."""
     from warpdata._api.checking import check_dataset
-    from warpdata.episodes.check.rules import RULES
+    from warpdata.episodes.check.report import RULES
 
     if args.rules:
         rows = [{"rule": rule, "severity": s, "says": text} for rule, (s, text) in RULES.items()]

@@ -147,7 +147,7 @@ def _shard_folder_findings(folder: str, inside: str | None, *, full: bool) -> li
 
 def _shard_findings(path: str, *, full: bool) -> list[FileFinding]:
     from warpdata._api import located
-    from warpdata.episodes.check.sets import unplayable_cameras
+    from warpdata.episodes.check.run import unplayable_cameras
     from warpdata.formats.wshard.verify import verify_shard
 
     source = located(path)

@@ -85,7 +85,8 @@ def index_of_marks(
 def write_frame_index(path: str | BinaryIO, index: FrameIndex) -> None:
     """Write the index of a finished video."""
     assert index.stream is not None
-    about = {"video_bytes": index.video_bytes, "fps": index.fps, **index.stream.to_json()}
+    fps = None if index.fps is None else float(index.fps)
+    about = {"video_bytes": index.video_bytes, "fps": fps, **index.stream.to_json()}
     columns = {
         "ts_ns": index.ts_ns,
         "pts": np.arange(len(index.ts_ns), dtype=np.int64),
