@@ -7,8 +7,8 @@ import hashlib
 import pytest
 
 from warpdata.errors import ChecksumError, FormatError
-from warpdata.formats.rvf.segments import meta
-from warpdata.formats.rvf.segments.meta import MetaPayload
+from warpdata.formats.rvf import meta
+from warpdata.formats.rvf.meta import MetaPayload
 
 PAYLOAD = MetaPayload(3, 2, {"a": "i64", "b": "str"}, {"by": "me"}, {4: {"a": 5, "b": "x"}, 9: None})
 

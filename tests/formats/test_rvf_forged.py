@@ -23,18 +23,24 @@ from warpdata.errors import (
     TruncatedError,
     UnsupportedVersionError,
 )
-from warpdata.formats.rvf.container import deletion, layout, lockfile, manifest, segment
-from warpdata.formats.rvf.container.layout import Flag, SegmentType
-from warpdata.formats.rvf.container.manifest import Root
-from warpdata.formats.rvf.container.reader import earlier_snapshots, open_snapshot, read_segment
-from warpdata.formats.rvf.container.segment import SegmentOptions, SignatureFooter
-from warpdata.formats.rvf.container.snapshot import Snapshot
-from warpdata.formats.rvf.container.writer import NewSegment, SegmentAppender
-from warpdata.formats.rvf.segments import graph, ids, layer_a, meta, quant, runtime, vec
-from warpdata.formats.rvf.segments import layout as records
-from warpdata.formats.rvf.segments.layout import IndexHeader, PrefetchHint
-from warpdata.formats.rvf.segments.meta import MetaPayload
-from warpdata.formats.rvf.segments.vec import VecBlock
+from warpdata.formats.rvf import (
+    graph,
+    layout,
+    manifest,
+    meta,
+    quant,
+    runtime,
+    segment,
+    vec,
+    writer,
+)
+from warpdata.formats.rvf.layout import INDEX_HEADER, PREFETCH_HINT, Flag, SegmentType
+from warpdata.formats.rvf.manifest import Root
+from warpdata.formats.rvf.meta import MetaPayload
+from warpdata.formats.rvf.reader import Snapshot, earlier_snapshots, open_snapshot, read_segment
+from warpdata.formats.rvf.segment import SegmentOptions, SignatureFooter
+from warpdata.formats.rvf.vec import VecBlock
+from warpdata.formats.rvf.writer import NewSegment, SegmentAppender
 
 CORRUPT, LIMIT, CUT = CorruptLayoutError, LimitExceededError, TruncatedError
 ALIGN = layout.ALIGNMENT
@@ -48,18 +54,18 @@ def put(payload: Any, at: int, value: int, size: int) -> bytes:
 
 
 ADJACENCY = graph.Adjacency(4, np.ones(4, np.int64), np.ones(4, np.int64), np.array([1, 2, 3, 0]))
-HEADER = IndexHeader(0, 2, 4, 40, 4)
+HEADER = INDEX_HEADER(0, 2, 4, 40, 4)
 GRAPH = graph.encode_graph(HEADER, ADJACENCY)
-HINTED = graph.encode_graph(HEADER, ADJACENCY, (PrefetchHint(*([1] * len(PrefetchHint._fields))),))
+HINTED = graph.encode_graph(HEADER, ADJACENCY, (PREFETCH_HINT(*([1] * len(PREFETCH_HINT._fields))),))
 SHIPPED = graph.encode_runtime_graph(HEADER, ADJACENCY, graph.Trailer(8, 0, 0, FOUR))
-TRAILER = len(SHIPPED) - records.INDEX_TRAILER_END.size
-IDS = ids.encode_id_directory(ids.IdDirectory(FOUR, np.zeros(4, np.int64), 1))
+TRAILER = len(SHIPPED) - layout.INDEX_TRAILER_END.size
+IDS = vec.encode_id_directory(vec.IdDirectory(FOUR, np.zeros(4, np.int64), 1))
 VEC = bytes(vec.encode_vec([VecBlock(np.ones((4, 2), np.float32), FOUR, 2, "f32")]))
-RUNTIME_VEC = vec.encode_runtime_vec(FOUR, np.ones((4, 2), np.float32))
-LOCK = lockfile.pack_lock(lockfile.LockOwner(1, "host", 2, b"w" * 16))
+RUNTIME_VEC = runtime.encode_runtime_vec(FOUR, np.ones((4, 2), np.float32))
+LOCK = writer.pack_lock(writer.LockOwner(1, "host", 2, b"w" * 16))
 
 
-RUN = deletion.encode_deletions(np.arange(500, dtype=np.uint64))
+RUN = manifest.encode_deletions(np.arange(500, dtype=np.uint64))
 
 
 def block(id_map: bytes) -> Any:
@@ -68,37 +74,37 @@ def block(id_map: bytes) -> Any:
 
 
 def decode_block(data: bytes) -> Any:
-    return vec.decode_block(data, vec.BlockEntry(0, 4, 2, layout.DTYPE_IDS["f32"], 1))
+    return vec.decode_block(data, layout.BLOCK_ENTRY(0, 4, 2, layout.DTYPE_IDS["f32"], 1))
 
 
 def meta_of(body: bytes, fields: int = 0, of_file: int = 0, rows: int = 0) -> bytes:
     """A META payload with these counts and this body, hashed as it should be."""
-    head = records.META_HEADER.pack(
-        records.META_MAGIC,
-        records.META_VERSION,
-        records.META_SNAPSHOT,
+    head = layout.META_HEADER.pack(
+        layout.META_MAGIC,
+        layout.META_VERSION,
+        layout.META_SNAPSHOT,
         1,
-        records.META_NO_BASE,
+        layout.META_NO_BASE,
         fields,
         of_file,
         rows,
     )
-    return head + body + records.META_END + hashlib.sha256(head + body).digest()
+    return head + body + layout.META_END + hashlib.sha256(head + body).digest()
 
 
-FIELD = records.META_FIELD.pack(0, records.META_TYPES["i64"], 1, 1) + b"a"
-RECORD = records.META_RECORD_HEAD
-UPSERT = RECORD.pack(1, records.META_UPSERT, 1)
+FIELD = layout.META_FIELD.pack(0, layout.META_TYPES["i64"], 1, 1) + b"a"
+RECORD = layout.META_RECORD_HEAD
+UPSERT = RECORD.pack(1, layout.META_UPSERT, 1)
 
 
-def cow_map(name: bytes = b"p.rvf", length: int = 0, magic: bytes = records.COW_MAP_MAGIC) -> bytes:
+def cow_map(name: bytes = b"p.rvf", length: int = 0, magic: bytes = layout.COW_MAP_MAGIC) -> bytes:
     sizes = 1, 0, 0, 4096, 64, bytes(16), bytes(32), 0, 0, len(name), length
-    return records.COW_MAP_HEAD.pack(magic, *sizes) + name
+    return layout.COW_MAP_HEAD.pack(magic, *sizes) + name
 
 
-def members(count: int, of: int, bits: bytes = b"\x07", magic: bytes = records.MEMBERSHIP_MAGIC) -> bytes:
-    size = records.MEMBERSHIP_HEAD.size
-    return records.MEMBERSHIP_HEAD.pack(magic, 1, 0, 0, of, count, size, len(bits)) + bits
+def members(count: int, of: int, bits: bytes = b"\x07", magic: bytes = layout.MEMBERSHIP_MAGIC) -> bytes:
+    size = layout.MEMBERSHIP_HEAD.size
+    return layout.MEMBERSHIP_HEAD.pack(magic, 1, 0, 0, of, count, size, len(bits)) + bits
 
 
 def header(**changes: Any) -> bytes:
@@ -139,44 +145,44 @@ FORGERIES: dict[str, tuple[Callable[[bytes], Any], bytes, type[FormatError], str
     "more hints than bytes": (graph.decode_graph, put(HINTED, 3 * ALIGN, 99, 4), CORRUPT, "prefetch hints"),
     "a trailer longer than all": (graph.decode_graph, put(SHIPPED, TRAILER, 2**31, 4), CORRUPT, "contradicts its size"),
     "a trailer of a later version": (
-        graph.decode_graph, put(SHIPPED, TRAILER - 4 - records.INDEX_TRAILER.size, 9, 2), CORRUPT, "unknown trailer",
+        graph.decode_graph, put(SHIPPED, TRAILER - 4 - layout.INDEX_TRAILER.size, 9, 2), CORRUPT, "unknown trailer",
     ),
-    "layer B where A should be": (layer_a.decode_layer_a, GRAPH, CORRUPT, "not layer A"),
+    "layer B where A should be": (graph.decode_layer_a, GRAPH, CORRUPT, "not layer A"),
     # ids and vectors
-    "ids without a header": (ids.decode_id_directory, IDS[:20], CUT, "no header"),
-    "block numbers of three bytes": (ids.decode_id_directory, put(IDS, 12, 3, 1), CORRUPT, "numbers of 3 bytes"),
-    "more ids than bytes": (ids.decode_id_directory, put(IDS, 0, 10**9, 8), LIMIT, "1000000000 ids in"),
-    "ids without their blocks": (ids.decode_id_directory, IDS[: 2 * ALIGN], CUT, "block numbers of an IDS payload"),
-    "a block that is none": (ids.decode_id_directory, put(IDS, -1, 7, 1), CORRUPT, "contradicts itself"),
-    "ids that do not ascend": (ids.decode_id_directory, put(IDS, ALIGN + 1, 0, 1), CORRUPT, "contradicts itself"),
+    "ids without a header": (vec.decode_id_directory, IDS[:20], CUT, "no header"),
+    "block numbers of three bytes": (vec.decode_id_directory, put(IDS, 12, 3, 1), CORRUPT, "numbers of 3 bytes"),
+    "more ids than bytes": (vec.decode_id_directory, put(IDS, 0, 10**9, 8), LIMIT, "1000000000 ids in"),
+    "ids without their blocks": (vec.decode_id_directory, IDS[: 2 * ALIGN], CUT, "block numbers of an IDS payload"),
+    "a block that is none": (vec.decode_id_directory, put(IDS, -1, 7, 1), CORRUPT, "contradicts itself"),
+    "ids that do not ascend": (vec.decode_id_directory, put(IDS, ALIGN + 1, 0, 1), CORRUPT, "contradicts itself"),
     "blocks of no count": (vec.decode_vec, VEC[:3], CUT, "no block count"),
     "more blocks than bytes": (vec.decode_vec, put(VEC, 0, 10**6, 4), LIMIT, "1000000 blocks"),
     "a directory cut off": (lambda d: vec.read_directory(d, 10**6), put(VEC, 0, 99, 4), CUT, "directory is cut off"),
     "a block in the directory": (vec.decode_vec, put(VEC, 4, 1, 4), CORRUPT, "directory contradicts itself"),
     "a block cut off": (decode_block, block(b"")[:20], CUT, "4 vectors is cut off"),
     "ids of other vectors": (
-        decode_block, block(records.ID_MAP_HEAD.pack(records.IDS_RAW, 0, 5) + bytes(40)), CORRUPT, "5 ids for 4",
+        decode_block, block(layout.ID_MAP_HEAD.pack(layout.IDS_RAW, 0, 5) + bytes(40)), CORRUPT, "5 ids for 4",
     ),
     "ids of an unknown kind": (
-        decode_block, block(records.ID_MAP_HEAD.pack(9, 0, 4) + bytes(32)), CORRUPT, "unknown id encoding 9",
+        decode_block, block(layout.ID_MAP_HEAD.pack(9, 0, 4) + bytes(32)), CORRUPT, "unknown id encoding 9",
     ),
     "ids cut off": (
-        decode_block, block(records.ID_MAP_HEAD.pack(records.IDS_RAW, 0, 4) + bytes(20)), CUT, "ids of a block are cut",
+        decode_block, block(layout.ID_MAP_HEAD.pack(layout.IDS_RAW, 0, 4) + bytes(20)), CUT, "ids of a block are cut",
     ),
     "a block that was changed": (
-        decode_block, put(block(records.ID_MAP_HEAD.pack(records.IDS_RAW, 0, 4) + bytes(32)), 0, 7, 1),
+        decode_block, put(block(layout.ID_MAP_HEAD.pack(layout.IDS_RAW, 0, 4) + bytes(32)), 0, 7, 1),
         ChecksumError, "a vector block does not match",
     ),
     "restart points elsewhere": (
         decode_block,
         block(
-            records.ID_MAP_HEAD.pack(records.IDS_DELTA, 2, 4) + (0).to_bytes(4, "little") + (9).to_bytes(4, "little")
+            layout.ID_MAP_HEAD.pack(layout.IDS_DELTA, 2, 4) + (0).to_bytes(4, "little") + (9).to_bytes(4, "little")
             + varint.encode_varints(np.array([1, 1, 3, 1], np.uint64))
         ),
         ChecksumError, "ids of a vector block",
     ),
-    "shipped vectors without a header": (vec.decode_runtime_vec, RUNTIME_VEC[:3], CUT, "no header"),
-    "shipped vectors of another size": (vec.decode_runtime_vec, RUNTIME_VEC[:-1], CORRUPT, "contradicts its header"),
+    "shipped vectors without a header": (runtime.decode_runtime_vec, RUNTIME_VEC[:3], CUT, "no header"),
+    "shipped vectors of another size": (runtime.decode_runtime_vec, RUNTIME_VEC[:-1], CORRUPT, "contradicts its"),
     "codes without a dictionary": (
         lambda d: vec.column_count("pq", 4), b"", CORRUPT, "need a QUANT segment",
     ),
@@ -185,9 +191,9 @@ FORGERIES: dict[str, tuple[Callable[[bytes], Any], bytes, type[FormatError], str
     "a field twice": (meta.decode_meta, meta_of(FIELD + FIELD, 2), CORRUPT, "schema of a META payload"),
     "more records than bytes": (meta.decode_meta, meta_of(b"", rows=10**6), LIMIT, "more than it can hold"),
     "bytes behind the records": (meta.decode_meta, meta_of(b"x"), CORRUPT, "do not fill it"),
-    "a record twice": (meta.decode_meta, meta_of(2 * RECORD.pack(1, records.META_DELETE, 0), rows=2), CORRUPT, "fill"),
+    "a record twice": (meta.decode_meta, meta_of(2 * RECORD.pack(1, layout.META_DELETE, 0), rows=2), CORRUPT, "fill"),
     "a record of more fields": (
-        meta.decode_meta, meta_of(RECORD.pack(1, records.META_UPSERT, 3), rows=1), CORRUPT, "contradicts the schema",
+        meta.decode_meta, meta_of(RECORD.pack(1, layout.META_UPSERT, 3), rows=1), CORRUPT, "contradicts the schema",
     ),
     "a field that is none": (
         meta.decode_meta, meta_of(FIELD + UPSERT + b"\x09\x00", 1, rows=1), CORRUPT,
@@ -199,7 +205,7 @@ FORGERIES: dict[str, tuple[Callable[[bytes], Any], bytes, type[FormatError], str
         CORRUPT, "a value of 'a' contradicts the schema",
     ),
     "a text that is none": (
-        meta.decode_meta, meta_of(records.META_FIELD.pack(0, 3, 1, 1) + b"\xff", 1), CORRUPT, "not UTF-8",
+        meta.decode_meta, meta_of(layout.META_FIELD.pack(0, 3, 1, 1) + b"\xff", 1), CORRUPT, "not UTF-8",
     ),
     "a value that is none": (meta.unpack_value, b"\x63", CORRUPT, "unknown metadata value 99"),
     "bytes behind a value": (meta.unpack_value, meta.pack_value(True, "bool") + b"x", CORRUPT, "bytes follow"),
@@ -216,15 +222,15 @@ FORGERIES: dict[str, tuple[Callable[[bytes], Any], bytes, type[FormatError], str
     "a filter that miscounts": (runtime.decode_membership, members(5, 8), CORRUPT, "miscounts its members"),
     # the rest
     "a codebook without a shape": (
-        quant.decode_quant, put(bytes(ALIGN), 0, records.QUANT_KINDS["pq"], 1)[:2] + b"\4\0" + bytes(ALIGN - 4),
+        quant.decode_quant, put(bytes(ALIGN), 0, layout.QUANT_KINDS["pq"], 1)[:2] + b"\4\0" + bytes(ALIGN - 4),
         FormatError, "codebook|quantisation",
     ),
     "a run of too many ids": (
-        deletion.decode_deletions, put(RUN, RUN.index(b"\x01\x00\x00\x00\xf3\x01") + 2, 0xFF00, 2), CORRUPT, "too long",
+        manifest.decode_deletions, put(RUN, RUN.index(b"\x01\x00\x00\x00\xf3\x01") + 2, 0xFF00, 2), CORRUPT, "too long",
     ),
-    "a bitmap of shards": (deletion.decode_deletions, b"\1" + RUN[1:], CORRUPT, "sharded"),
-    "a lock that was changed": (lockfile.unpack_lock, put(LOCK, 9, 7, 1), CORRUPT, "lock file is damaged"),
-    "a lock cut off": (lockfile.unpack_lock, LOCK[:-1], CORRUPT, "104 bytes"),
+    "a bitmap of shards": (manifest.decode_deletions, b"\1" + RUN[1:], CORRUPT, "sharded"),
+    "a lock that was changed": (writer.unpack_lock, put(LOCK, 9, 7, 1), CORRUPT, "lock file is damaged"),
+    "a lock cut off": (writer.unpack_lock, LOCK[:-1], CORRUPT, "104 bytes"),
     # headers, footers, roots
     "half a header": (segment.unpack_header, header()[:40], CUT, "has only 40"),
     "a compression that is none": (
@@ -259,7 +265,7 @@ def test_a_false_statement_is_refused_by_name(name: str) -> None:
 def test_the_honest_ones_are_read() -> None:
     assert graph.decode_graph(HINTED).hints
     assert graph.decode_graph(SHIPPED).trailer is not None
-    assert ids.decode_id_directory(IDS).ids.tolist() == [0, 1, 2, 3]
+    assert vec.decode_id_directory(IDS).ids.tolist() == [0, 1, 2, 3]
     assert decode_block(block(vec.encode_id_map(FOUR))).ids.tolist() == [0, 1, 2, 3]
     assert meta.decode_meta(meta_of(FIELD, 1)) == MetaPayload(1, None, {"a": "i64"})
     assert runtime.decode_cow_map(cow_map()) == (bytes(16), "p.rvf")

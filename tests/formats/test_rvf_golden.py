@@ -11,15 +11,25 @@ import pytest
 
 from tests.conftest import shared_golden
 from warpdata.bytekit.io.files import FileRangeReader
-from warpdata.formats.rvf.container import layout, manifest, segment, signing
-from warpdata.formats.rvf.container.layout import FileIdentity, SegmentType, Tag
-from warpdata.formats.rvf.container.lockfile import pack_lock, unpack_lock
-from warpdata.formats.rvf.container.manifest import Root
-from warpdata.formats.rvf.container.reader import open_snapshot, read_segment
-from warpdata.formats.rvf.container.segment import SegmentOptions, SignatureFooter
-from warpdata.formats.rvf.container.signing import SigningKey
-from warpdata.formats.rvf.segments import graph, hot, journal, quant, sketch, vec, witness
-from warpdata.formats.rvf.segments.vec import VecBlock
+from warpdata.formats.rvf import (
+    access,
+    graph,
+    journal,
+    layout,
+    manifest,
+    quant,
+    runtime,
+    segment,
+    signing,
+    vec,
+)
+from warpdata.formats.rvf.layout import FILE_IDENTITY, SegmentType, Tag
+from warpdata.formats.rvf.manifest import Root
+from warpdata.formats.rvf.reader import open_snapshot, read_segment
+from warpdata.formats.rvf.segment import SegmentOptions, SignatureFooter
+from warpdata.formats.rvf.signing import SigningKey
+from warpdata.formats.rvf.vec import VecBlock
+from warpdata.formats.rvf.writer import pack_lock, unpack_lock
 from warpdata.search.store import VectorStore
 
 
@@ -53,11 +63,11 @@ def test_index_payload_of_the_reference_encoders(absolute: bool) -> None:
 
 def test_hot_payload() -> None:
     data = wire("hot_payload.bin")
-    found = hot.decode_hot(data)
+    found = access.decode_hot(data)
     assert (found.ids.tolist(), found.dtype, found.neighbor_m) == ([10, 20], "f16", 16)
     assert found.vectors.tolist() == [[1, 2, 3, 4], [-1, -2, -3, -4]]
     assert [n.tolist() for n in found.neighbors] == [[20, 30], [10]]
-    assert hot.encode_hot(found) == data
+    assert access.encode_hot(found) == data
 
 
 def test_quant_payloads() -> None:
@@ -75,10 +85,10 @@ def test_quant_payloads() -> None:
 
 
 def test_sketch_payload() -> None:
-    found = sketch.decode_sketch(wire("sketch_payload.bin"))
+    found = access.decode_sketch(wire("sketch_payload.bin"))
     assert found.total_accesses == 6
     assert found.estimate(np.array([42, 7])).tolist() == [5, 1]
-    again = sketch.AccessSketch(16, 4)
+    again = access.AccessSketch(16, 4)
     again.add(np.array([42] * 5 + [7]))
     assert np.array_equal(again.counters, found.counters)
 
@@ -108,7 +118,7 @@ def test_roots() -> None:
     data = wire("level0_manifest_sample.bin")
     root = manifest.unpack_root(data)
     number = list(range(1, 0x45))
-    assert root.identity == FileIdentity(
+    assert root.identity == FILE_IDENTITY(
         bytes(number[:16]),
         bytes(number[16:32]),
         bytes(number[32:64]),
@@ -353,7 +363,7 @@ def test_runtime_witness_fold() -> None:
         first, second = (
             bytes(read_segment(reader, e, runtime=True)) for e in snapshot.of_type(SegmentType.WITNESS)
         )
-    assert second[-32:] == witness.runtime_fold(first)
+    assert second[-32:] == runtime.runtime_fold(first)
 
 
 def test_reference_payload_is_what_we_write_too() -> None:

@@ -12,37 +12,39 @@ from hypothesis import strategies as st
 
 from tests.sweeps import enough_examples, thinned
 from warpdata.errors import ChecksumError, FormatError, LimitExceededError, UnsupportedVersionError
-from warpdata.formats.rvf.container import deletion, layout, manifest, segment
-from warpdata.formats.rvf.container.layout import DirectoryEntry, Flag, OverlayChain, RootPointer, SegmentType
-from warpdata.formats.rvf.container.lockfile import LockOwner, pack_lock, unpack_lock
-from warpdata.formats.rvf.container.manifest import Root
-from warpdata.formats.rvf.container.segment import SegmentOptions, SignatureFooter
-from warpdata.formats.rvf.segments import (
+from warpdata.formats.rvf import (
+    access,
     graph,
-    hot,
     journal,
-    layer_a,
+    layout,
+    manifest,
     meta,
     quant,
     runtime,
-    sketch,
+    segment,
+    signing,
     vec,
-    witness,
 )
-from warpdata.formats.rvf.segments import layout as records
-from warpdata.formats.rvf.segments.graph import Adjacency
-from warpdata.formats.rvf.segments.journal import DeleteRange, OtherEntry, UpdateField
-from warpdata.formats.rvf.segments.layer_a import LayerA
-from warpdata.formats.rvf.segments.layout import (
-    EntryPoint,
-    IndexHeader,
-    Partition,
-    PrefetchHint,
-    RuntimeSegment,
+from warpdata.formats.rvf.graph import Adjacency, LayerA
+from warpdata.formats.rvf.journal import DeleteRange, OtherEntry, UpdateField
+from warpdata.formats.rvf.layout import (
+    DIRECTORY_ENTRY,
+    ENTRY_POINT,
+    INDEX_HEADER,
+    OVERLAY_CHAIN,
+    PARTITION,
+    PREFETCH_HINT,
+    ROOT_POINTER,
+    RUNTIME_SEGMENT,
+    Flag,
+    SegmentType,
 )
-from warpdata.formats.rvf.segments.meta import DELETED, MetaPayload
-from warpdata.formats.rvf.segments.vec import VecBlock
-from warpdata.formats.rvf.segments.witness import PublicKey
+from warpdata.formats.rvf.manifest import Root
+from warpdata.formats.rvf.meta import DELETED, MetaPayload
+from warpdata.formats.rvf.segment import SegmentOptions, SignatureFooter
+from warpdata.formats.rvf.signing import PublicKey
+from warpdata.formats.rvf.vec import VecBlock
+from warpdata.formats.rvf.writer import LockOwner, pack_lock, unpack_lock
 
 RNG = np.random.default_rng(5)
 IDS = st.lists(st.integers(0, 2**63 - 1), max_size=300, unique=True).map(
@@ -71,7 +73,8 @@ def test_vectors_of_each_dtype_come_back(dtype: str, count: int, dim: int) -> No
     assert np.array_equal(block.ids, ids)
     expected = values.astype(np.float16).astype(np.float32) if dtype == "f16" else values
     assert np.array_equal(vec.unpack_rows(block.rows, dtype, dim), expected)
-    assert rows.nbytes == count * vec.row_bytes(dtype, dim)
+    width = vec.column_count(dtype, dim) * vec.column_dtype(dtype).itemsize
+    assert rows.nbytes == count * width
 
 
 @pytest.mark.parametrize("dtype", ["pq", "custom"])
@@ -98,7 +101,7 @@ def test_seed_layout_of_a_block() -> None:
     (entry,) = vec.read_directory(payload)
     assert entry == (64, 300, 1, 0, 1)
     at = 64 + 1200
-    assert records.ID_MAP_HEAD.unpack_from(payload, at) == (1, 128, 300)
+    assert layout.ID_MAP_HEAD.unpack_from(payload, at) == (1, 128, 300)
     offsets = np.frombuffer(payload[at + 7 : at + 19], "<u4").tolist()
     assert offsets == [0, 129, 258]
     group = payload[at + 19 + 129 : at + 19 + 131]
@@ -124,15 +127,15 @@ def adjacency(count: int, seed: int) -> Adjacency:
 @example(250, 735)  # the last nodes have no list, and hints follow
 def test_graphs_come_back(count: int, seed: int) -> None:
     made = adjacency(count, seed)
-    header = IndexHeader(0, records.LAYER_C, 8, 40, count)
-    hints = (PrefetchHint(0, 5, 4096, 2, 1),) if seed % 2 and count else ()
+    header = INDEX_HEADER(0, layout.LAYER_C, 8, 40, count)
+    hints = (PREFETCH_HINT(0, 5, 4096, 2, 1),) if seed % 2 and count else ()
     payload = graph.encode_graph(header, made, hints)
     found = graph.decode_graph(payload)
     assert found.header == header
     assert found.hints == hints
     for name in ("layer_counts", "sizes", "neighbors"):
         assert np.array_equal(getattr(found.adjacency, name), getattr(made, name))
-    _, count_of_groups = records.RESTART_HEAD.unpack_from(payload, 64)
+    _, count_of_groups = layout.RESTART_HEAD.unpack_from(payload, 64)
     assert count_of_groups == -(-count // 64)
     assert len(payload) % 64 == 0
 
@@ -144,7 +147,7 @@ def test_graphs_come_back(count: int, seed: int) -> None:
 )
 def test_deletion_bitmaps_come_back(ids: list[int]) -> None:
     expected = np.unique(np.array(ids, np.uint64))
-    assert np.array_equal(deletion.decode_deletions(deletion.encode_deletions(expected)), expected)
+    assert np.array_equal(manifest.decode_deletions(manifest.encode_deletions(expected)), expected)
 
 
 def test_each_container_of_a_deletion_bitmap() -> None:
@@ -152,15 +155,15 @@ def test_each_container_of_a_deletion_bitmap() -> None:
     full = np.arange(65_536, 131_072, dtype=np.uint64)
     loners = np.array([200_001, 200_007, 250_000], np.uint64)
     ids = np.concatenate([every_other, full, loners])
-    value = deletion.encode_deletions(ids)
+    value = manifest.encode_deletions(ids)
     kinds = [
         kind
         for _, kind, _ in layout.CONTAINER_ENTRY.iter_unpack(value[9 : 9 + 3 * layout.CONTAINER_ENTRY.size])
     ]
     assert kinds == [layout.CONTAINER_BITMAP, layout.CONTAINER_RUN, layout.CONTAINER_ARRAY]
-    assert np.array_equal(deletion.decode_deletions(value), ids)
+    assert np.array_equal(manifest.decode_deletions(value), ids)
     with pytest.raises(ValueError, match=r"2\*\*48"):
-        deletion.encode_deletions(np.array([2**48], np.uint64))
+        manifest.encode_deletions(np.array([2**48], np.uint64))
 
 
 ENTRIES = st.one_of(
@@ -203,7 +206,7 @@ def test_metadata_comes_back(values: dict[int, Any], snapshot: bool) -> None:
 
 
 def layout_types() -> list[str]:
-    return list(records.META_TYPES)
+    return list(layout.META_TYPES)
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), 2**64, -(2**63) - 1])
@@ -216,16 +219,16 @@ def test_metadata_refuses_what_it_cannot_hold(value: Any) -> None:
 
 def sample_layer_a() -> LayerA:
     return LayerA(
-        IndexHeader(0, 0, 16, 200, 9), (EntryPoint(4, 2),), 2, (((4, (5, 6)), (5, ())), ((4, ()),)),
+        INDEX_HEADER(0, 0, 16, 200, 9), (ENTRY_POINT(4, 2),), 2, (((4, (5, 6)), (5, ())), ((4, ()),)),
         RNG.normal(size=(3, 5)).astype(np.float16),
-        layer_a.make_partitions([Partition(0, 0, 4, 2, 0), Partition(2, 4, 9, 2, 1)]),
+        graph.make_partitions([PARTITION(0, 0, 4, 2, 0), PARTITION(2, 4, 9, 2, 1)]),
     )  # fmt: skip
 
 
 def test_layer_a_comes_back() -> None:
     made = sample_layer_a()
-    payload, offsets = layer_a.encode_layer_a(made)
-    found, seen = layer_a.decode_layer_a(payload)
+    payload, offsets = graph.encode_layer_a(made)
+    found, seen = graph.decode_layer_a(payload)
     assert seen == offsets
     assert (found.header, found.entry_points, found.max_layer, found.top_layers) == (
         made.header, made.entry_points, 2, made.top_layers,
@@ -261,14 +264,14 @@ def test_quantisers_come_back(made: Any) -> None:
 def test_the_hot_entry_of_the_document() -> None:
     """384 halves with 16 neighbours: 8 + 768 + 2 + 128 = 906 bytes, padded to 960."""
     near = tuple(np.arange(16, dtype=np.uint64) for _ in range(3))
-    made = hot.HotSet(np.arange(3, dtype=np.uint64), np.ones((3, 384), np.float16), near, 16, "f16")
-    assert len(hot.encode_hot(made)) == 64 + 3 * 960
+    made = access.HotSet(np.arange(3, dtype=np.uint64), np.ones((3, 384), np.float16), near, 16, "f16")
+    assert len(access.encode_hot(made)) == 64 + 3 * 960
 
 
 def test_sketch_comes_back_and_forgets_with_age() -> None:
-    counts = sketch.AccessSketch()
+    counts = access.AccessSketch()
     counts.add(np.array([3] * 200 + [9] * 10))
-    found = sketch.decode_sketch(sketch.encode_sketch(counts))
+    found = access.decode_sketch(access.encode_sketch(counts))
     assert found.estimate(np.array([3, 9, 77])).tolist() == [200, 10, 0]
     assert found.total_accesses == 210
     found.add(np.full(300, 3))
@@ -279,31 +282,31 @@ def test_sketch_comes_back_and_forgets_with_age() -> None:
 
 def test_sketches_of_several_blocks_and_wide_counters() -> None:
     """Header, then per block its number and its counters, each block on a 64-byte boundary."""
-    counts = sketch.AccessSketch(8, 2, counter_bits=16)
+    counts = access.AccessSketch(8, 2, counter_bits=16)
     counts.add(np.array([3] * 400 + [9] * 10))
     assert counts.estimate(np.array([3])).tolist() == [400]
-    again = sketch.decode_sketch(sketch.encode_sketch(counts))
+    again = access.decode_sketch(access.encode_sketch(counts))
     assert (again.counters.dtype, again.total_accesses) == (np.uint16, 410)
     assert np.array_equal(again.counters, counts.counters)
     for bits, dtype in ((8, "<u1"), (16, "<u2")):
-        head = records.SKETCH_HEADER.pack(3, 8, 2, bits, 1, 77).ljust(64, b"\0")
+        head = layout.SKETCH_HEADER.pack(3, 8, 2, bits, 1, 77).ljust(64, b"\0")
         values = np.arange(48).reshape(3, 2, 8).astype(dtype)
         blocks = [layout.COUNT_U32.pack(n) + values[n].tobytes() for n in range(3)]
         payload = head + b"".join(block.ljust(-(-len(block) // 64) * 64, b"\0") for block in blocks)
-        found = sketch.decode_sketch(payload)
+        found = access.decode_sketch(payload)
         assert np.array_equal(found.counters, values.sum(axis=0))
         assert found.total_accesses == 77
         with pytest.raises(FormatError):
-            sketch.decode_sketch(payload[: 64 + 128])
+            access.decode_sketch(payload[: 64 + 128])
 
 
 def layout_decay() -> int:
-    return records.SKETCH_DECAY_EVERY
+    return layout.SKETCH_DECAY_EVERY
 
 
 def test_keys_and_locks_come_back() -> None:
     key = PublicKey("ed25519", bytes(range(32)), 5, 9)
-    assert witness.decode_crypto(witness.encode_crypto(key)) == key
+    assert signing.decode_crypto(signing.encode_crypto(key)) == key
     owner = LockOwner(123, "host", 456, bytes(range(16)))
     assert unpack_lock(pack_lock(owner)) == owner
 
@@ -323,8 +326,8 @@ def test_segments_come_back(compression: str, checksum: str) -> None:
 
 
 def test_directory_and_chain_come_back() -> None:
-    entry = DirectoryEntry(7, 1, 2, 8, 0, 4096, 100, 50, 0, 2, 3, bytes(range(16)))
-    chain = OverlayChain(3, 0, 128, 4, bytes(16))
+    entry = DIRECTORY_ENTRY(7, 1, 2, 8, 0, 4096, 100, 50, 0, 2, 3, bytes(range(16)))
+    chain = OVERLAY_CHAIN(3, 0, 128, 4, bytes(16))
     tlvs = manifest.unpack_tlvs(
         manifest.pack_tlvs([manifest.pack_chain(chain), manifest.pack_directory([entry]), (999, b"kept")])
     )
@@ -345,7 +348,7 @@ def test_root_comes_back() -> None:
         200,
         3,
         layout.ROOT_SIGNED,
-        RootPointer(1, 2, 3),
+        ROOT_POINTER(1, 2, 3),
         signature=SignatureFooter("ed25519", b"\1" * 64),
     )
     assert manifest.unpack_root(manifest.pack_root(root)) == root
@@ -367,8 +370,8 @@ def test_header_refusals() -> None:
 
 
 RUNTIME = runtime.RuntimeManifest(
-    2, 8, 5, 0, "cosine", (RuntimeSegment(1, 0, 10, 1),), np.array([3, 9], np.uint64),
-    layout.FileIdentity(b"1" * 16, b"2" * 16, b"3" * 32, 4),
+    2, 8, 5, 0, "cosine", (RUNTIME_SEGMENT(1, 0, 10, 1),), np.array([3, 9], np.uint64),
+    layout.FILE_IDENTITY(b"1" * 16, b"2" * 16, b"3" * 32, 4),
 )  # fmt: skip
 
 
@@ -381,24 +384,24 @@ def test_runtime_manifest_comes_back() -> None:
 
 
 def small_graph() -> bytes:
-    return graph.encode_graph(IndexHeader(0, 2, 4, 40, 70), adjacency(70, 3))
+    return graph.encode_graph(INDEX_HEADER(0, 2, 4, 40, 70), adjacency(70, 3))
 
 
 THREE = np.arange(3, dtype=np.uint64)
-HOT = hot.HotSet(THREE[:2], np.ones((2, 3), np.float16), (THREE[1:2], THREE[:1]), 4, "f16")
+HOT = access.HotSet(THREE[:2], np.ones((2, 3), np.float16), (THREE[1:2], THREE[:1]), 4, "f16")
 JOURNAL = [DeleteRange(4, 5), UpdateField(5, "k", b"\0"), DeleteRange(1, 9)]
 
 PAYLOADS: list[tuple[str, bytes, Callable[[bytes], Any]]] = [
     ("vec", bytes(vec.encode_vec([VecBlock(np.ones((3, 2), np.float32), THREE, 2, "f32")])), vec.decode_vec),
     ("graph", small_graph(), graph.decode_graph),
-    ("layer_a", layer_a.encode_layer_a(sample_layer_a())[0], layer_a.decode_layer_a),
-    ("hot", hot.encode_hot(HOT), hot.decode_hot),
+    ("layer_a", graph.encode_layer_a(sample_layer_a())[0], graph.decode_layer_a),
+    ("hot", access.encode_hot(HOT), access.decode_hot),
     ("quant", quant.encode_quant(QUANTS[3]), quant.decode_quant),
-    ("sketch", sketch.encode_sketch(sketch.AccessSketch(8, 2)), sketch.decode_sketch),
+    ("sketch", access.encode_sketch(access.AccessSketch(8, 2)), access.decode_sketch),
     ("journal", journal.encode_journal(JOURNAL, 1), journal.decode_journal),
     ("meta", meta.encode_meta(MetaPayload(1, None, {"a": "i64"}, {}, {4: {"a": 5}})), meta.decode_meta),
-    ("crypto", witness.encode_crypto(PublicKey("ed25519", bytes(32))), witness.decode_crypto),
-    ("bitmap", deletion.encode_deletions(np.array([1, 5, 70_000], np.uint64)), deletion.decode_deletions),
+    ("crypto", signing.encode_crypto(PublicKey("ed25519", bytes(32))), signing.decode_crypto),
+    ("bitmap", manifest.encode_deletions(np.array([1, 5, 70_000], np.uint64)), manifest.decode_deletions),
     ("tlv", manifest.pack_tlvs([(1, b"abc"), (8, b"")]), manifest.unpack_tlvs),
     ("runtime", runtime.encode_runtime_manifest(RUNTIME), runtime.decode_runtime_manifest),
 ]  # fmt: skip

@@ -9,23 +9,22 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from warpdata.bytekit.io.ranges import BytesRangeReader
-from warpdata.formats.rvf.container import layout, manifest
-from warpdata.formats.rvf.container.layout import DirectoryEntry, OverlayChain, SegmentType, Tag
-from warpdata.formats.rvf.container.manifest import Root, Tlv
-from warpdata.formats.rvf.container.reader import open_snapshot, read_segment
-from warpdata.formats.rvf.container.segment import SegmentOptions
-from warpdata.formats.rvf.container.writer import NewSegment, SegmentAppender
-from warpdata.formats.rvf.segments.graph import Adjacency, decode_graph, encode_graph
-from warpdata.formats.rvf.segments.layer_a import decode_layer_a, encode_layer_a
-from warpdata.formats.rvf.segments.quant import decode_quant
-from warpdata.formats.rvf.segments.vec import VecBlock, decode_vec, encode_vec
+from warpdata.formats.rvf import layout, manifest
+from warpdata.formats.rvf.graph import Adjacency, decode_graph, decode_layer_a, encode_graph, encode_layer_a
+from warpdata.formats.rvf.layout import DIRECTORY_ENTRY, OVERLAY_CHAIN, SegmentType, Tag
+from warpdata.formats.rvf.manifest import Root, Tlv
+from warpdata.formats.rvf.quant import decode_quant
+from warpdata.formats.rvf.reader import open_snapshot, read_segment
+from warpdata.formats.rvf.segment import SegmentOptions
+from warpdata.formats.rvf.vec import VecBlock, decode_vec, encode_vec
+from warpdata.formats.rvf.writer import NewSegment, SegmentAppender
 
 
 @dataclass
 class Part:
     """One segment: what the directory says of it, and its payload."""
 
-    entry: DirectoryEntry
+    entry: Any
     payload: bytes
 
     @property
@@ -82,7 +81,7 @@ class Parts:
     def add(self, kind: int, payload: bytes, block_count: int = 0) -> Part:
         """One more segment behind the others."""
         number = 1 + max(part.number for part in self.segments)
-        entry = DirectoryEntry(number, kind, 1, 0, 0, 0, len(payload), 0, 0, 0, block_count, b"")
+        entry = DIRECTORY_ENTRY(number, kind, 1, 0, 0, 0, len(payload), 0, 0, 0, block_count, b"")
         self.segments.append(Part(entry, payload))
         return self.segments[-1]
 
@@ -154,7 +153,7 @@ def with_small_manifest(content: bytes, kind: int, payload: bytes) -> bytes:
         appender = SegmentAppender(file.fileno(), "forged", snapshot, durable=False)
         entry = appender.append(NewSegment(kind, payload))
         link = snapshot.manifest_offset, snapshot.manifest_id, snapshot.manifest_hash
-        chain = manifest.pack_chain(OverlayChain(snapshot.epoch + 1, 1, *link))
+        chain = manifest.pack_chain(OVERLAY_CHAIN(snapshot.epoch + 1, 1, *link))
         appender._commit(manifest.pack_tlvs([chain, manifest.pack_directory([entry])]), 0)
         file.seek(0)
         return file.read()

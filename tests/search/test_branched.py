@@ -11,13 +11,11 @@ import pytest
 import warpdata as wd
 from tests.conftest import shared_golden
 from warpdata.errors import BlobNotFoundError, CorruptLayoutError, StoreError, TruncatedError
-from warpdata.formats.rvf.container import segment
-from warpdata.formats.rvf.container.layout import FileIdentity, SegmentType
-from warpdata.formats.rvf.container.segment import SegmentOptions
-from warpdata.formats.rvf.segments import layout as records
-from warpdata.formats.rvf.segments.layout import RuntimeSegment
-from warpdata.formats.rvf.segments.runtime import RuntimeManifest, encode_runtime_manifest
-from warpdata.formats.rvf.segments.vec import encode_runtime_vec
+from warpdata.formats.rvf import layout as records
+from warpdata.formats.rvf import segment
+from warpdata.formats.rvf.layout import FILE_IDENTITY, RUNTIME_SEGMENT, SegmentType
+from warpdata.formats.rvf.runtime import RuntimeManifest, encode_runtime_manifest, encode_runtime_vec
+from warpdata.formats.rvf.segment import SegmentOptions
 
 
 @pytest.fixture
@@ -75,9 +73,9 @@ def shipped(path: Path, dim: int, name: bytes | None, number: int = 1) -> Path:
         pieces.append((SegmentType.COW_MAP, records.COW_MAP_HEAD.pack(records.COW_MAP_MAGIC, *sizes) + name))
     content, listed = b"", []
     for segment_id, (kind, payload) in enumerate(pieces, 1):
-        listed.append(RuntimeSegment(segment_id, len(content), len(payload), kind))
+        listed.append(RUNTIME_SEGMENT(segment_id, len(content), len(payload), kind))
         content += packed(kind, segment_id, payload)
-    identity = FileIdentity(bytes([own]) * 16, bytes(16), bytes(32), 0)
+    identity = FILE_IDENTITY(bytes([own]) * 16, bytes(16), bytes(32), 0)
     found = RuntimeManifest(1, dim, 1, 0, "l2", tuple(listed), np.zeros(0, np.uint64), identity)
     path.write_bytes(content + packed(SegmentType.MANIFEST, 9, encode_runtime_manifest(found)))
     return path

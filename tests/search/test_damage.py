@@ -20,8 +20,8 @@ from tests.conftest import shared_golden
 from tests.sweeps import SOAK, thinned
 from warpdata.bytekit.io.ranges import BytesRangeReader
 from warpdata.errors import CorruptLayoutError, FormatError
-from warpdata.formats.rvf.container.reader import earlier_snapshots, open_snapshot
-from warpdata.formats.rvf.container.signing import SigningKey
+from warpdata.formats.rvf.reader import earlier_snapshots, open_snapshot
+from warpdata.formats.rvf.signing import SigningKey
 from warpdata.search.store import VectorStore
 
 DIM = 4

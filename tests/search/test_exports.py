@@ -11,9 +11,9 @@ import pytest
 
 from tests.conftest import shared_golden
 from warpdata.errors import ConflictError, PermissionError_, StoreError
-from warpdata.formats.rvf.container.layout import SegmentType
-from warpdata.formats.rvf.container.signing import SigningKey
-from warpdata.formats.rvf.segments.graph import decode_graph, encode_runtime_graph, renumbered
+from warpdata.formats.rvf.graph import decode_graph, encode_runtime_graph, renumbered
+from warpdata.formats.rvf.layout import SegmentType
+from warpdata.formats.rvf.signing import SigningKey
 from warpdata.search.store import VectorStore
 
 

@@ -9,14 +9,14 @@ import numpy as np
 import pytest
 
 from warpdata.errors import CorruptLayoutError
-from warpdata.formats.rvf.container import layout
-from warpdata.formats.rvf.container.layout import SegmentType
-from warpdata.formats.rvf.container.manifest import Root
-from warpdata.formats.rvf.container.signing import SigningKey, segment_message
-from warpdata.formats.rvf.container.snapshot import Snapshot
-from warpdata.formats.rvf.container.writer import NewSegment, SegmentAppender
-from warpdata.formats.rvf.segments.quant import BinaryQuant, ProductQuant, ScalarQuant, encode_quant
-from warpdata.formats.rvf.segments.vec import VecBlock, encode_vec
+from warpdata.formats.rvf import layout
+from warpdata.formats.rvf.layout import SegmentType
+from warpdata.formats.rvf.manifest import Root
+from warpdata.formats.rvf.quant import BinaryQuant, ProductQuant, ScalarQuant, encode_quant
+from warpdata.formats.rvf.reader import Snapshot
+from warpdata.formats.rvf.signing import SigningKey, segment_message
+from warpdata.formats.rvf.vec import VecBlock, encode_vec
+from warpdata.formats.rvf.writer import NewSegment, SegmentAppender
 from warpdata.search.store import VectorStore
 
 IDS = np.arange(10, 14, dtype=np.uint64)

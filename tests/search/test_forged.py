@@ -17,15 +17,19 @@ import pytest
 from tests.search.forging import Part, Parts, with_small_manifest
 from warpdata.bytekit.io.ranges import BytesRangeReader
 from warpdata.errors import CorruptLayoutError, FormatError, LimitExceededError
-from warpdata.formats.rvf.container import layout
-from warpdata.formats.rvf.container.layout import SegmentType, Tag
-from warpdata.formats.rvf.segments import layout as records
-from warpdata.formats.rvf.segments.ids import IdDirectory, decode_id_directory, encode_id_directory
-from warpdata.formats.rvf.segments.journal import DeleteRange, UpdateField, encode_journal
-from warpdata.formats.rvf.segments.layout import EntryPoint
-from warpdata.formats.rvf.segments.meta import MetaPayload, decode_meta, encode_meta, pack_value, type_of
-from warpdata.formats.rvf.segments.quant import ResidualQuant, ScalarQuant, decode_quant, encode_quant
-from warpdata.formats.rvf.segments.vec import VecBlock, encode_vec
+from warpdata.formats.rvf import layout
+from warpdata.formats.rvf import layout as records
+from warpdata.formats.rvf.journal import DeleteRange, UpdateField, encode_journal
+from warpdata.formats.rvf.layout import ENTRY_POINT, SegmentType, Tag
+from warpdata.formats.rvf.meta import MetaPayload, decode_meta, encode_meta, pack_value, type_of
+from warpdata.formats.rvf.quant import ResidualQuant, ScalarQuant, decode_quant, encode_quant
+from warpdata.formats.rvf.vec import (
+    IdDirectory,
+    VecBlock,
+    decode_id_directory,
+    encode_id_directory,
+    encode_vec,
+)
 from warpdata.search.store import VectorStore
 
 ROWS, DIM, M = 240, 16, 4
@@ -245,7 +249,7 @@ def neighbour_below(parts: Parts) -> None:
 
 
 def entry(node: int, layer: int = 0) -> Forge:
-    return lambda parts: parts.layer_a(entry_points=(EntryPoint(node, layer),))
+    return lambda parts: parts.layer_a(entry_points=(ENTRY_POINT(node, layer),))
 
 
 def deleted(start: int, end: int) -> Forge:

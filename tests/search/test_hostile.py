@@ -11,7 +11,7 @@ from tests.search.forging import Parts
 from tests.sweeps import enough_examples
 from warpdata.bytekit.io.ranges import BytesRangeReader
 from warpdata.errors import FormatError
-from warpdata.formats.rvf.container.layout import SegmentType
+from warpdata.formats.rvf.layout import SegmentType
 from warpdata.search.store import VectorStore
 
 DIM = 4

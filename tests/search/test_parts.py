@@ -12,7 +12,7 @@ import warpdata as wd
 from tests.sweeps import SOAK
 from warpdata.bytekit.io.ranges import BytesRangeReader
 from warpdata.errors import FormatError
-from warpdata.formats.rvf.container.layout import SegmentType
+from warpdata.formats.rvf.layout import SegmentType
 from warpdata.search.store import VectorStore
 
 ROWS, DIM = 6000, 32

@@ -26,11 +26,11 @@ from warpdata.errors import (
     WarpError,
     WriterClosedError,
 )
-from warpdata.formats.rvf.container import layout
-from warpdata.formats.rvf.container.layout import SegmentType
-from warpdata.formats.rvf.container.segment import SegmentOptions
-from warpdata.formats.rvf.container.signing import SigningKey, load_public, save_public
-from warpdata.formats.rvf.container.writer import NewSegment
+from warpdata.formats.rvf import layout
+from warpdata.formats.rvf.layout import SegmentType
+from warpdata.formats.rvf.segment import SegmentOptions
+from warpdata.formats.rvf.signing import SigningKey, load_public, save_public
+from warpdata.formats.rvf.writer import NewSegment
 from warpdata.search.query.ann import Graph
 from warpdata.search.store import VectorStore
 
@@ -654,7 +654,7 @@ def test_signatures(tmp_path: Path, algorithm: str) -> None:
 
 
 def test_a_changed_root_breaks_its_signature(tmp_path: Path) -> None:
-    from warpdata.formats.rvf.container import manifest
+    from warpdata.formats.rvf import manifest
 
     path = tmp_path / "r.rvf"
     key = SigningKey.generate("ed25519")

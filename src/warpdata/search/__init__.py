@@ -6,7 +6,7 @@ __getattr__, __dir__ = lazy_names(
     __name__,
     {
         "EpisodeRef": "warpdata.search.moments.trajectories",
-        "SigningKey": "warpdata.formats.rvf.container.signing",
+        "SigningKey": "warpdata.formats.rvf.signing",
         "TrajectoryIngestor": "warpdata.search.moments.trajectories",
         "TrajectoryRetriever": "warpdata.search.moments.trajectories",
         "VectorStore": "warpdata.search.store",

@@ -31,17 +31,15 @@ from warpdata.errors import (
     require_word,
     suggests,
 )
-from warpdata.formats.rvf.container import layout
-from warpdata.formats.rvf.container.layout import SegmentType
-from warpdata.formats.rvf.container.reader import earlier_snapshots, open_snapshot
-from warpdata.formats.rvf.container.signing import SigningKey
-from warpdata.formats.rvf.container.snapshot import Snapshot
-from warpdata.formats.rvf.container.verify import verify_file
-from warpdata.formats.rvf.container.writer import NewSegment
-from warpdata.formats.rvf.segments.journal import encode_journal
-from warpdata.formats.rvf.segments.meta import MetaPayload
-from warpdata.formats.rvf.segments.sketch import encode_sketch
-from warpdata.formats.rvf.segments.witness import PublicKey
+from warpdata.formats.rvf import layout
+from warpdata.formats.rvf.access import encode_sketch
+from warpdata.formats.rvf.journal import encode_journal
+from warpdata.formats.rvf.layout import SegmentType
+from warpdata.formats.rvf.meta import MetaPayload
+from warpdata.formats.rvf.reader import Snapshot, earlier_snapshots, open_snapshot
+from warpdata.formats.rvf.signing import PublicKey, SigningKey
+from warpdata.formats.rvf.verify import verify_file
+from warpdata.formats.rvf.writer import NewSegment
 from warpdata.search.file import checked_input
 from warpdata.search.file.appending import (
     StoreAppender,
@@ -63,7 +61,7 @@ from warpdata.search.query.distance import check_metric
 from warpdata.search.query.searcher import Searcher
 
 if TYPE_CHECKING:
-    from warpdata.stores.meter import Spent
+    from warpdata.stores.reliable import Spent
 
 Floats = NDArray[np.float32]
 Ids = NDArray[np.int64]

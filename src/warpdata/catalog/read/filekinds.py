@@ -12,7 +12,7 @@ from warpdata.formats.bf16dir.layout import MANIFEST_NAME
 from warpdata.formats.episodedir import layout as episodedir
 from warpdata.formats.gamsae.layout import CORPUS_JSON, SHARD_MAGIC, SHARD_SUFFIX, is_shard_name
 from warpdata.formats.journal.layout import MAGIC as JOURNAL_MAGIC
-from warpdata.formats.rvf.container.layout import SEGMENT_MAGIC
+from warpdata.formats.rvf.layout import SEGMENT_MAGIC
 from warpdata.formats.wshard.layout import MAGIC as WSHARD_MAGIC
 from warpdata.formats.wshard.layout import ROLE_CHUNK_LIST, ROLE_EPISODE
 

@@ -52,8 +52,8 @@ def run_record(args: argparse.Namespace, console: Console) -> Output:
     if args.seconds is not None and not 0 < args.seconds < math.inf:
         raise ValueError("--duration must be positive")
     from warpdata._api import open_episode
-    from warpdata.episodes.collection.local import LocalDatasetWriter
     from warpdata.episodes.demo_robot import demo_records, demo_static
+    from warpdata.episodes.record.recorder import LocalDatasetWriter
 
     writer = LocalDatasetWriter(args.root).new_episode()
     start_ns, began = time.time_ns(), time.monotonic()

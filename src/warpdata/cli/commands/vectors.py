@@ -248,7 +248,7 @@ def _index(args: argparse.Namespace, console: Console) -> int:
 
 
 def _signing(args: argparse.Namespace) -> dict[str, Any]:
-    from warpdata.formats.rvf.container.signing import SigningKey
+    from warpdata.formats.rvf.signing import SigningKey
 
     key = None if args.key is None else SigningKey.load(args.key)
     return {"key": key, "drop_signatures": args.drop_signatures}
@@ -270,7 +270,7 @@ def _verify(args: argparse.Namespace, console: Console) -> int:
 
     from warpdata._api import open_vectors
     from warpdata.errors import FileFinding, FormatError
-    from warpdata.formats.rvf.container.signing import load_public
+    from warpdata.formats.rvf.signing import load_public
 
     keys = [load_public(path) for path in args.key]
     try:
@@ -317,7 +317,7 @@ def _export(args: argparse.Namespace, console: Console) -> int:
 
 
 def _sign(args: argparse.Namespace, console: Console) -> int:
-    from warpdata.formats.rvf.container.signing import SigningKey
+    from warpdata.formats.rvf.signing import SigningKey
     from warpdata.search.store import VectorStore
 
     made = not Path(args.key).exists()

@@ -20,7 +20,7 @@ from warpdata.bytekit.process.system import usable_cores
 from warpdata.bytekit.process.threads import map_in_threads
 from warpdata.episodes.forms.content import ContentSum, RowsSum, sum_of, sum_of_rows
 from warpdata.episodes.record.camera import VideoFile
-from warpdata.episodes.record.disk_writer import last_documents
+from warpdata.episodes.record.recording import last_documents
 from warpdata.episodes.sources.encoded import encoded_camera, encoded_parts
 from warpdata.episodes.statistics import ClockStatistics, SharedClocks, ValueStatistics
 from warpdata.errors import FormatError

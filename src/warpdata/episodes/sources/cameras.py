@@ -24,7 +24,6 @@ from warpdata.bytekit.lazy import BLOCK_CACHE
 from warpdata.bytekit.process import system
 from warpdata.bytekit.process.forks import Reopens, run_in_child
 from warpdata.bytekit.process.locks import ThreadLock
-from warpdata.episodes.salvage.work_folder import check_not_unfinished
 from warpdata.errors import CorruptLayoutError, TruncatedError
 from warpdata.formats.episodedir.documents import FileSum
 from warpdata.formats.episodedir.frame_index import FrameIndex, read_frame_index
@@ -33,6 +32,7 @@ from warpdata.formats.episodedir.images import Stream
 from warpdata.formats.episodedir.pictures import Still, decode_stills, still_of
 from warpdata.formats.episodedir.signal_file import Description, Summary
 from warpdata.formats.episodedir.video import list_packets
+from warpdata.formats.journal.reader import check_not_unfinished
 from warpdata.timeline.memory import ClockedSignal
 from warpdata.timeline.meta import OBJECT, Role, SignalMeta, as_kind, as_role, guess_role
 from warpdata.timeline.signal import Record

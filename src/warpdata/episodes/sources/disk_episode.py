@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 from warpdata.bytekit.arrays import read_only
 from warpdata.bytekit.io.ranges import FolderReader, RangeReader
 from warpdata.bytekit.process.forks import Reopens
-from warpdata.episodes.record.journals import SIGNALS_JOURNAL
 from warpdata.episodes.sources.cameras import VideoSignal, open_bytes, signal_meta
 from warpdata.errors import (
     BlobNotFoundError,
@@ -36,6 +35,7 @@ from warpdata.formats.episodedir.documents import (
 )
 from warpdata.formats.episodedir.images import suffix_for
 from warpdata.formats.episodedir.signal_file import Description, Summary, read_signal, read_summary
+from warpdata.formats.journal.layout import SIGNALS_JOURNAL
 from warpdata.timeline.episode import Episode
 from warpdata.timeline.memory import ClockedSignal
 from warpdata.timeline.meta import SignalMeta

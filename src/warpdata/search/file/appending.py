@@ -16,16 +16,15 @@ from warpdata.bytekit.arrays import byte_view
 from warpdata.bytekit.io.commit import commit_file, map_os_errors
 from warpdata.bytekit.process.forks import OwnProcess
 from warpdata.errors import PermissionError_, StoreError
-from warpdata.formats.rvf.container import layout
-from warpdata.formats.rvf.container.deletion import encode_deletions
-from warpdata.formats.rvf.container.layout import DirectoryEntry, FileIdentity, Flag, SegmentType, Tag
-from warpdata.formats.rvf.container.manifest import Root, Tlv
-from warpdata.formats.rvf.container.segment import SegmentOptions
-from warpdata.formats.rvf.container.snapshot import Snapshot
-from warpdata.formats.rvf.container.writer import NewSegment, SegmentAppender
-from warpdata.formats.rvf.segments.journal import DeleteRange, deletions, encode_journal
-from warpdata.formats.rvf.segments.meta import MetaPayload, encode_meta
-from warpdata.formats.rvf.segments.vec import VecBlock, decode_vec, encode_vec, pack_rows
+from warpdata.formats.rvf import layout
+from warpdata.formats.rvf.journal import DeleteRange, deletions, encode_journal
+from warpdata.formats.rvf.layout import FILE_IDENTITY, Flag, Row, SegmentType, Tag
+from warpdata.formats.rvf.manifest import Root, Tlv, encode_deletions
+from warpdata.formats.rvf.meta import MetaPayload, encode_meta
+from warpdata.formats.rvf.reader import Snapshot
+from warpdata.formats.rvf.segment import SegmentOptions
+from warpdata.formats.rvf.vec import VecBlock, decode_vec, encode_vec, pack_rows
+from warpdata.formats.rvf.writer import NewSegment, SegmentAppender
 from warpdata.search.file import merging
 from warpdata.search.file.profile import Profile
 from warpdata.search.file.rewrite import MAX_BLOCK_ROWS, dimension_record, root_flags
@@ -124,7 +123,7 @@ class StoreAppender:
 
     def _merged(
         self, content: Content, new: Sequence[NewSegment], state: WriterState
-    ) -> tuple[Sequence[DirectoryEntry], Sequence[NewSegment]]:
+    ) -> tuple[Sequence[Row], Sequence[NewSegment]]:
         """What stays listed and what is to be written, once a long run of small row segments becomes one.
 
         New rows that belong to the run are written as part of it only.
@@ -150,9 +149,7 @@ class StoreAppender:
         gone = {entry.segment_id for entry in run}
         return [e for e in old if e.segment_id not in gone], rest if merged is None else [merged, *rest]
 
-    def _with_deletions(
-        self, listed: list[DirectoryEntry], state: WriterState
-    ) -> tuple[list[DirectoryEntry], bytes | None]:
+    def _with_deletions(self, listed: list[Row], state: WriterState) -> tuple[list[Row], bytes | None]:
         """The listing and the bitmap; together their deletions are exactly those of the state."""
         journals = [entry for entry in listed if _is_deletions(entry)]
         came_back = len(state.deleted) < len(self.state.deleted)
@@ -168,9 +165,7 @@ class StoreAppender:
         listed.append(self._appender.append(delete_segment(state.deleted, self.snapshot.next_epoch)))
         return listed, None
 
-    def _records(
-        self, root: Root, state: WriterState, bitmap: bytes | None, listed: list[DirectoryEntry]
-    ) -> list[Tlv]:
+    def _records(self, root: Root, state: WriterState, bitmap: bytes | None, listed: list[Row]) -> list[Tlv]:
         profile = replace(self._profile, next_id=state.next_id)
         out: list[Tlv] = [(int(Tag.PROFILE_CONFIG), profile.to_json()), dimension_record(root, state.live)]
         if bitmap is not None:
@@ -189,11 +184,11 @@ class StoreAppender:
         )  # fmt: skip
 
 
-def _is_deletions(entry: DirectoryEntry) -> bool:
-    return entry.seg_type == SegmentType.JOURNAL and entry.tier == layout.TIER_HOT
+def _is_deletions(entry: Row) -> bool:
+    return entry.seg_type == SegmentType.JOURNAL and entry.tier == layout.TIER_HOT  # type: ignore[no-any-return]
 
 
-def _counting(entries: list[DirectoryEntry]) -> list[DirectoryEntry]:
+def _counting(entries: list[Row]) -> list[Row]:
     """Without older access counters, and without metadata that a snapshot behind it stands for."""
     sketches = [n for n, entry in enumerate(entries) if entry.seg_type == SegmentType.SKETCH]
     wholes = [
@@ -210,7 +205,7 @@ def _counting(entries: list[DirectoryEntry]) -> list[DirectoryEntry]:
     ]
 
 
-def _is_metadata(entry: DirectoryEntry) -> bool:
+def _is_metadata(entry: Row) -> bool:
     updates = entry.seg_type == SegmentType.JOURNAL and not _is_deletions(entry)
     return updates or entry.seg_type == SegmentType.META
 
@@ -241,7 +236,7 @@ def create_file(path: str, dim: int, profile: Profile, *, durable: bool, overwri
     now_ns = time.time_ns()
     root = Root(
         dim, layout.DTYPE_IDS[profile.dtype], 0, 1, now_ns, now_ns, flags=root_flags(profile.metric),
-        identity=FileIdentity(secrets.token_bytes(16), bytes(16), bytes(32), 0),
+        identity=FILE_IDENTITY(secrets.token_bytes(16), bytes(16), bytes(32), 0),
     )  # fmt: skip
     records = [(int(Tag.PROFILE_CONFIG), profile.to_json()), dimension_record(root, 0)]
     with commit_file(path, durable=durable, replace=overwrite) as out:

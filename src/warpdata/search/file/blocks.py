@@ -10,13 +10,11 @@ from numpy.typing import NDArray
 
 from warpdata.bytekit.io.ranges import Range
 from warpdata.errors import CorruptLayoutError
-from warpdata.formats.rvf.container import layout, segment
-from warpdata.formats.rvf.container.layout import DirectoryEntry
-from warpdata.formats.rvf.container.reader import check_against_directory
-from warpdata.formats.rvf.segments import layout as records
-from warpdata.formats.rvf.segments import vec
-from warpdata.formats.rvf.segments.layout import BlockEntry
-from warpdata.formats.rvf.segments.vec import VecBlock
+from warpdata.formats.rvf import layout, segment, vec
+from warpdata.formats.rvf import layout as records
+from warpdata.formats.rvf.layout import Row
+from warpdata.formats.rvf.reader import check_against_directory
+from warpdata.formats.rvf.vec import VecBlock
 from warpdata.search.file.content import Content
 
 Place = tuple[int, int]
@@ -37,7 +35,7 @@ class BlockReader:
     def __init__(self, content: Content) -> None:
         self._content = content
         self._entries = {entry.segment_id: entry for entry in content.snapshot.segments}
-        self._directories: dict[int, list[BlockEntry]] = {}
+        self._directories: dict[int, list[Row]] = {}
         self._held: dict[Place, RowBlock] = {}
         self.held_bytes = 0
         """How much of the file the blocks in memory are."""
@@ -62,9 +60,9 @@ class BlockReader:
 
     def vector_count(self, place: Place) -> int:
         """How many vectors a block holds."""
-        return self._locate(place)[1].vector_count
+        return self._locate(place)[1].vector_count  # type: ignore[no-any-return]
 
-    def _locate(self, place: Place) -> tuple[Range, BlockEntry]:
+    def _locate(self, place: Place) -> tuple[Range, Row]:
         segment_id, number = place
         entry = self._entries.get(segment_id)
         if entry is None:
@@ -78,7 +76,7 @@ class BlockReader:
         end = vec.block_end(blocks, number, entry.payload_length)
         return (start + blocks[number].block_offset, start + end), blocks[number]
 
-    def _directory(self, entry: DirectoryEntry) -> list[BlockEntry]:
+    def _directory(self, entry: Row) -> list[Row]:
         found = self._directories.get(entry.segment_id)
         if found is None:
             where = self._content.reader.name

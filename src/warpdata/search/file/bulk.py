@@ -19,12 +19,12 @@ from warpdata.bytekit.checksum import RunningSha256
 from warpdata.bytekit.io.commit import commit_file, remove_temps_of
 from warpdata.bytekit.io.files import FileRangeReader
 from warpdata.errors import ConflictError
-from warpdata.formats.rvf.container import layout
-from warpdata.formats.rvf.container.layout import FileIdentity, Tag
-from warpdata.formats.rvf.container.manifest import Root
-from warpdata.formats.rvf.container.reader import open_snapshot
-from warpdata.formats.rvf.container.writer import SegmentAppender
-from warpdata.formats.rvf.segments.meta import MetaPayload, Value, encode_meta
+from warpdata.formats.rvf import layout
+from warpdata.formats.rvf.layout import FILE_IDENTITY, Tag
+from warpdata.formats.rvf.manifest import Root
+from warpdata.formats.rvf.meta import MetaPayload, Value, encode_meta
+from warpdata.formats.rvf.reader import open_snapshot
+from warpdata.formats.rvf.writer import SegmentAppender
 from warpdata.search.file import checked_input
 from warpdata.search.file.appending import meta_segment, row_segments
 from warpdata.search.file.content import Content
@@ -90,7 +90,7 @@ def _written(
         total.update(encode_meta(payload))
         entries.append(appender.append(meta_segment(payload)))
     profile = Profile(metric=metric, next_id=count)
-    identity = FileIdentity(bytes.fromhex(total.hexdigest())[:16], bytes(16), bytes(32), 0)
+    identity = FILE_IDENTITY(bytes.fromhex(total.hexdigest())[:16], bytes(16), bytes(32), 0)
     root = Root(
         dim, layout.DTYPE_IDS[profile.dtype], count, 1, 0, 0, flags=root_flags(metric), identity=identity
     )

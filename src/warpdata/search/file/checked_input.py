@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from warpdata.bytekit.arrays import as_array
-from warpdata.formats.rvf.container.layout import MAX_DIM, MAX_ID
+from warpdata.formats.rvf.layout import MAX_DIM, MAX_ID
 
 Floats = NDArray[np.float32]
 Ids = NDArray[np.uint64]

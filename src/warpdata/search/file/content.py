@@ -10,16 +10,10 @@ from numpy.typing import NDArray
 
 from warpdata.bytekit.lazy import cached_property
 from warpdata.errors import CorruptLayoutError
-from warpdata.formats.rvf.container import layout
-from warpdata.formats.rvf.container.deletion import decode_deletions
-from warpdata.formats.rvf.container.layout import DirectoryEntry, Flag, LayerEntry, SegmentType, Tag
-from warpdata.formats.rvf.container.reader import open_snapshot, read_segment
-from warpdata.formats.rvf.container.snapshot import Snapshot
-from warpdata.formats.rvf.segments import vec
-from warpdata.formats.rvf.segments.graph import GraphPayload, decode_graph
-from warpdata.formats.rvf.segments.hot import HotSet, decode_hot
-from warpdata.formats.rvf.segments.ids import IdDirectory, decode_id_directory
-from warpdata.formats.rvf.segments.journal import (
+from warpdata.formats.rvf import layout, vec
+from warpdata.formats.rvf.access import AccessSketch, HotSet, decode_hot, decode_sketch
+from warpdata.formats.rvf.graph import GraphPayload, LayerA, decode_graph, decode_layer_a
+from warpdata.formats.rvf.journal import (
     DeleteRange,
     Journal,
     UpdateField,
@@ -27,13 +21,13 @@ from warpdata.formats.rvf.segments.journal import (
     deleted_mask,
     deletions,
 )
-from warpdata.formats.rvf.segments.layer_a import LayerA, decode_layer_a
-from warpdata.formats.rvf.segments.layout import BLOCK_ENTRY
-from warpdata.formats.rvf.segments.meta import decode_meta
-from warpdata.formats.rvf.segments.quant import Quantiser, decode_quant
-from warpdata.formats.rvf.segments.runtime import decode_cow_map, decode_membership
-from warpdata.formats.rvf.segments.sketch import AccessSketch, decode_sketch
-from warpdata.formats.rvf.segments.vec import VecBlock
+from warpdata.formats.rvf.layout import BLOCK_ENTRY, Flag, Row, SegmentType, Tag
+from warpdata.formats.rvf.manifest import decode_deletions
+from warpdata.formats.rvf.meta import decode_meta
+from warpdata.formats.rvf.quant import Quantiser, decode_quant
+from warpdata.formats.rvf.reader import Snapshot, open_snapshot, read_segment
+from warpdata.formats.rvf.runtime import decode_cow_map, decode_membership, decode_runtime_vec
+from warpdata.formats.rvf.vec import IdDirectory, VecBlock, decode_id_directory
 from warpdata.search.file import quantise
 from warpdata.search.file.metadata import MetadataTable
 from warpdata.search.file.profile import Profile, parse_profile
@@ -92,12 +86,12 @@ class Content:
         in_root = root is not None and bool(root.flags & layout.ROOT_SIGNED)
         return in_root or any(entry.flags & Flag.SIGNED for entry in self.snapshot.segments)
 
-    def read(self, entry: DirectoryEntry) -> memoryview:
+    def read(self, entry: Row) -> memoryview:
         """The checked payload of a segment."""
         return read_segment(self.reader, entry, runtime=self.is_runtime)
 
     @cached_property
-    def row_entries(self) -> list[DirectoryEntry]:
+    def row_entries(self) -> list[Row]:
         """The segments that hold rows, in order; code segments are not among them."""
         codes = set(self.profile.code_segments)
         return [e for e in self.snapshot.of_type(SegmentType.VEC) if e.segment_id not in codes]
@@ -108,13 +102,13 @@ class Content:
         return sum(entry.payload_length for entry in self.row_entries)
 
     @cached_property
-    def base_entries(self) -> list[DirectoryEntry]:
+    def base_entries(self) -> list[Row]:
         """The row segments the index covers."""
         covered = set(self.profile.row_segments)
         return [entry for entry in self.row_entries if entry.segment_id in covered]
 
     @cached_property
-    def tail_entries(self) -> list[DirectoryEntry]:
+    def tail_entries(self) -> list[Row]:
         """The row segments the index does not cover."""
         covered = set(self.profile.row_segments)
         return [entry for entry in self.row_entries if entry.segment_id not in covered]
@@ -134,11 +128,11 @@ class Content:
         entries = [] if self.is_runtime else self.snapshot.of_type(SegmentType.QUANT)
         return [decode_quant(self.read(entry), self.reader.name) for entry in entries]
 
-    def decode_blocks(self, entry: DirectoryEntry) -> list[VecBlock]:
+    def decode_blocks(self, entry: Row) -> list[VecBlock]:
         """The blocks of a row segment, fully checked."""
         payload = self.read(entry)
         if self.is_runtime:
-            return [vec.decode_runtime_vec(payload, self.reader.name)]
+            return [decode_runtime_vec(payload, self.reader.name)]
         return vec.decode_vec(payload, code_bytes=self.code_bytes, where=self.reader.name, check=False)
 
     @property
@@ -195,7 +189,7 @@ class Content:
         """The rows the index does not cover, by themselves."""
         return self._load(self.tail_entries, None)
 
-    def _load(self, entries: list[DirectoryEntry], inherited: tuple[Ids, Floats] | None) -> RowData:
+    def _load(self, entries: list[Row], inherited: tuple[Ids, Floats] | None) -> RowData:
         loaded = [self.decode_blocks(entry) for entry in entries]
         blocks = [block for each in loaded for block in each]
         first = 0 if inherited is None else len(inherited[0])
@@ -248,7 +242,7 @@ class Content:
             events.append(DeletionEvent(self.bitmap_ranges, rows_so_far))
         return events
 
-    def journal(self, entry: DirectoryEntry) -> Journal:
+    def journal(self, entry: Row) -> Journal:
         """The entries of a JOURNAL segment, read once."""
         found = self._journals.get(entry.segment_id)
         if found is None:
@@ -279,7 +273,7 @@ class Content:
         return table
 
     @cached_property
-    def layers(self) -> dict[int, DirectoryEntry]:
+    def layers(self) -> dict[int, Row]:
         """Layer (A=0, B=1, C=2) -> its segment, for an index our writer made."""
         value = self.snapshot.record(Tag.INDEX_LAYERS)
         if value is None:
@@ -300,7 +294,7 @@ class Content:
             return None
         layer, offsets = decode_layer_a(self.read(entry), self.reader.name)
         root = self.snapshot.root
-        if root is not None and root.centroid.block_offset not in (0, offsets.centroids):
+        if root is not None and root.centroid.block_offset not in (0, offsets[2]):
             raise CorruptLayoutError("the root points beside the centroids", path=self.reader.name)
         if layer.centroids.shape[1] != self.dim:
             raise CorruptLayoutError("the centroids do not fit the store", path=self.reader.name)
@@ -394,13 +388,13 @@ def _members(ids: Ids, ordered: Ids) -> NDArray[np.bool_]:
     return np.asarray(ordered[at] == ids)
 
 
-def _layer_entries(value: bytes, where: str) -> list[LayerEntry]:
+def _layer_entries(value: bytes, where: str) -> list[Row]:
     body = value[layout.LAYER_BITS.size :]
     if len(value) < layout.LAYER_BITS.size or len(body) % layout.LAYER_ENTRY.size:
         raise CorruptLayoutError("the layer record of the index is damaged", path=where)
-    return [LayerEntry._make(each) for each in layout.LAYER_ENTRY.iter_unpack(body)]
+    return list(layout.LAYER_ENTRY.iter_unpack(body))
 
 
-def is_plain(entry: DirectoryEntry) -> bool:
+def is_plain(entry: Row) -> bool:
     """Whether parts of a segment can be read by themselves."""
     return not entry.flags & (Flag.COMPRESSED | Flag.ENCRYPTED)

@@ -14,15 +14,17 @@ from numpy.typing import NDArray
 from warpdata.bytekit.io.commit import NewFile, commit_file
 from warpdata.episodes.salvage.receipt import Receipt
 from warpdata.errors import LimitExceededError, nearest
-from warpdata.formats.rvf.container import layout, segment
-from warpdata.formats.rvf.container.layout import FileIdentity, SegmentHeader, SegmentType
-from warpdata.formats.rvf.segments import layout as records
-from warpdata.formats.rvf.segments.graph import Trailer, encode_runtime_graph, renumbered
-from warpdata.formats.rvf.segments.layout import RuntimeSegment
-from warpdata.formats.rvf.segments.meta import encode_meta
-from warpdata.formats.rvf.segments.runtime import RuntimeManifest, encode_runtime_manifest
-from warpdata.formats.rvf.segments.vec import encode_runtime_vec
-from warpdata.formats.rvf.segments.witness import encode_runtime_witness
+from warpdata.formats.rvf import layout, segment
+from warpdata.formats.rvf import layout as records
+from warpdata.formats.rvf.graph import Trailer, encode_runtime_graph, renumbered
+from warpdata.formats.rvf.layout import FILE_IDENTITY, HEADER, RUNTIME_SEGMENT, Row, SegmentType
+from warpdata.formats.rvf.meta import encode_meta
+from warpdata.formats.rvf.runtime import (
+    RuntimeManifest,
+    encode_runtime_manifest,
+    encode_runtime_vec,
+    encode_runtime_witness,
+)
 from warpdata.search.file.rewrite import LiveRows, RewritePlan, foreign_entries, rewrite
 
 if TYPE_CHECKING:
@@ -114,7 +116,7 @@ def _write_runtime(path: str, source: ExportSource, overwrite: bool) -> ExportRe
     step = max(1, _MAX_ROWS_BYTES // (8 + 4 * vectors.shape[1]))
     graph = _runtime_graph(source)
     with commit_file(path, replace=overwrite) as out:
-        listed: list[RuntimeSegment] = []
+        listed: list[Row] = []
 
         def add(seg_type: int, payload: bytes) -> None:
             listed.append(_append(out, seg_type, len(listed) + 1, payload))
@@ -127,7 +129,7 @@ def _write_runtime(path: str, source: ExportSource, overwrite: bool) -> ExportRe
             add(SegmentType.INDEX, graph)
         text = f"ingest:count={len(ids)},epoch=1"
         add(SegmentType.WITNESS, encode_runtime_witness(text, time.time_ns(), _INGEST, None))
-        identity = FileIdentity(secrets.token_bytes(16), bytes(16), bytes(32), 0)
+        identity = FILE_IDENTITY(secrets.token_bytes(16), bytes(16), bytes(32), 0)
         manifest = RuntimeManifest(
             1, vectors.shape[1], len(ids), 0, content.profile.metric, tuple(listed), np.zeros(0, np.uint64),
             identity,
@@ -162,11 +164,11 @@ def _runtime_graph(source: ExportSource) -> bytes | None:
     return encode_runtime_graph(header, renumbered(payload.adjacency, rank), trailer)
 
 
-def _append(out: NewFile, seg_type: int, segment_id: int, payload: bytes) -> RuntimeSegment:
-    header = SegmentHeader(
+def _append(out: NewFile, seg_type: int, segment_id: int, payload: bytes) -> Row:
+    header = HEADER(
         layout.SEGMENT_MAGIC, layout.VERSION, int(seg_type), 0, segment_id, len(payload), 0,
         layout.CHECKSUM_IDS["crc32c"], 0, 0, 0, segment.runtime_hash(payload), 0, 0,
     )  # fmt: skip
     offset = out.write(segment.pack_header(header))
     out.write(payload)
-    return RuntimeSegment(segment_id, offset, len(payload), int(seg_type))
+    return RUNTIME_SEGMENT(segment_id, offset, len(payload), int(seg_type))

@@ -8,13 +8,24 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from warpdata.formats.rvf.container.layout import DirectoryEntry, RootPointer
-from warpdata.formats.rvf.container.manifest import Root
-from warpdata.formats.rvf.segments import layout as records
-from warpdata.formats.rvf.segments.graph import Adjacency, encode_graph
-from warpdata.formats.rvf.segments.hot import HotSet, encode_hot
-from warpdata.formats.rvf.segments.layer_a import LayerA, LayerAOffsets, encode_layer_a, make_partitions
-from warpdata.formats.rvf.segments.layout import EntryPoint, IndexHeader, Partition
+from warpdata.formats.rvf import layout as records
+from warpdata.formats.rvf.access import HotSet, encode_hot
+from warpdata.formats.rvf.graph import (
+    Adjacency,
+    LayerA,
+    Offsets,
+    encode_graph,
+    encode_layer_a,
+    make_partitions,
+)
+from warpdata.formats.rvf.layout import (
+    ENTRY_POINT,
+    INDEX_HEADER,
+    PARTITION,
+    ROOT_POINTER,
+    Row,
+)
+from warpdata.formats.rvf.manifest import Root
 from warpdata.search.file.profile import IndexPlan, Profile
 from warpdata.search.query.ann import Graph
 from warpdata.search.query.cells import Cells
@@ -40,7 +51,7 @@ class IndexPayloads:
     graphs: dict[int, bytes]
     """Layer B and C, by number."""
     layer_a: bytes | None = None
-    offsets: LayerAOffsets | None = None
+    offsets: Offsets | None = None
     counts: tuple[int, int, int] = (0, 0, 0)
     """Entry points, top nodes, centroids."""
     hot: bytes | None = None
@@ -54,14 +65,14 @@ class IndexPayloads:
         entries, top, centroids = self.counts
         return replace(
             root,
-            entrypoint=RootPointer(seg_offset, self.offsets.entry_points, entries),
-            toplayer=RootPointer(seg_offset, self.offsets.top_layers, top),
-            centroid=RootPointer(seg_offset, self.offsets.centroids, centroids),
+            entrypoint=ROOT_POINTER(seg_offset, self.offsets[0], entries),
+            toplayer=ROOT_POINTER(seg_offset, self.offsets[1], top),
+            centroid=ROOT_POINTER(seg_offset, self.offsets[2], centroids),
         )
 
 
 def index_payloads(
-    rows: LiveRows, profile: Profile, arranged: Arrangement, row_segments: list[tuple[DirectoryEntry, int]]
+    rows: LiveRows, profile: Profile, arranged: Arrangement, row_segments: list[tuple[Row, int]]
 ) -> IndexPayloads | None:
     """The layers of the planned index over rows in their final order."""
     plan, count = profile.index, len(rows.ids)
@@ -92,7 +103,7 @@ def _probe_share(rows: LiveRows, profile: Profile, arranged: Arrangement) -> flo
 
 def _flat_payload(plan: IndexPlan) -> bytes:
     """A flat index says only that every search is exact."""
-    header = IndexHeader(records.INDEX_KINDS["flat"], records.LAYER_C, 0, plan.ef_construction, 0)
+    header = INDEX_HEADER(records.INDEX_KINDS["flat"], records.LAYER_C, 0, plan.ef_construction, 0)
     none = np.zeros(0, np.int64)
     return encode_graph(header, Adjacency(0, none, none, none))
 
@@ -102,7 +113,7 @@ class _Built:
     """A graph of all rows, where walks begin, and how many rows are copies."""
 
     adjacency: Adjacency
-    entry: EntryPoint
+    entry: Row
     copies: int
 
 
@@ -116,11 +127,11 @@ def _built(rows: LiveRows, profile: Profile, plan: IndexPlan) -> _Built:
     if copies.count:
         adjacency = copies.linked(adjacency, vectors, plan.m)
         entry = int(np.flatnonzero(copies.is_first)[entry])
-    return _Built(adjacency, EntryPoint(entry, graph.shape.max_level), copies.count)
+    return _Built(adjacency, ENTRY_POINT(entry, graph.shape.max_level), copies.count)
 
 
-def _header(plan: IndexPlan, layer: int, count: int) -> IndexHeader:
-    return IndexHeader(records.INDEX_KINDS[plan.kind], layer, plan.m, plan.ef_construction, count)
+def _header(plan: IndexPlan, layer: int, count: int) -> Row:
+    return INDEX_HEADER(records.INDEX_KINDS[plan.kind], layer, plan.m, plan.ef_construction, count)
 
 
 def _graph_payloads(plan: IndexPlan, adjacency: Adjacency, rows: LiveRows) -> dict[int, bytes]:
@@ -147,7 +158,7 @@ def _ground_lists(adjacency: Adjacency, chosen: NDArray[np.bool_]) -> Adjacency:
 def _layer_a(
     plan: IndexPlan,
     arranged: Arrangement,
-    row_segments: list[tuple[DirectoryEntry, int]],
+    row_segments: list[tuple[Row, int]],
     built: _Built | None,
 ) -> LayerA:
     assert arranged.centroids is not None
@@ -158,11 +169,11 @@ def _layer_a(
     )  # fmt: skip
 
 
-def _partitions(arranged: Arrangement, row_segments: list[tuple[DirectoryEntry, int]]) -> list[Partition]:
+def _partitions(arranged: Arrangement, row_segments: list[tuple[Row, int]]) -> list[Row]:
     places = [(entry.segment_id, n) for entry, blocks in row_segments for n in range(blocks)]
     bounds = arranged.bounds.tolist()
     return [
-        Partition(cell, start, end, segment_id, block)
+        PARTITION(cell, start, end, segment_id, block)
         for cell, start, end, (segment_id, block) in zip(
             arranged.cells.tolist(), bounds[:-1], bounds[1:], places, strict=True
         )

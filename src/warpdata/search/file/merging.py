@@ -7,9 +7,9 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from warpdata.formats.rvf.container.layout import SegmentType
-from warpdata.formats.rvf.container.writer import NewSegment
-from warpdata.formats.rvf.segments.vec import VecBlock, encode_vec
+from warpdata.formats.rvf.layout import SegmentType
+from warpdata.formats.rvf.vec import VecBlock, encode_vec
+from warpdata.formats.rvf.writer import NewSegment
 
 Ids = NDArray[np.uint64]
 

@@ -6,9 +6,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from warpdata.errors import CorruptLayoutError, SchemaMismatchError
-from warpdata.formats.rvf.segments import layout, meta
-from warpdata.formats.rvf.segments.journal import UpdateField
-from warpdata.formats.rvf.segments.meta import DELETED, MetaPayload
+from warpdata.formats.rvf import layout, meta
+from warpdata.formats.rvf.journal import UpdateField
+from warpdata.formats.rvf.meta import DELETED, MetaPayload
 
 _META_RECORDS = 1 << 18
 """Records of one META segment; a few of them stay well below what a segment may hold."""
@@ -98,7 +98,7 @@ class MetadataTable:
     def change(self, records: Mapping[int, dict[str, Any] | None], schema: dict[str, str]) -> MetaPayload:
         """The META payload that changes these records; a snapshot of all once enough changes hang on the last."""
         payload = MetaPayload(self.generation + 1, self.generation, schema, {}, dict(records))
-        if self.generation and self.delta_count + 1 < layout.META_MAX_DELTAS:
+        if self.generation and self.delta_count + 1 < 64:
             return payload
         whole = MetadataTable()
         whole.apply(self.snapshot())
@@ -118,11 +118,18 @@ class MetadataTable:
         ]
         entries = [
             UpdateField(
-                key, name, meta.REMOVED_FIELD if value is DELETED else meta.pack_value(value, schema[name])
+                key,
+                name,
+                bytes([layout.VALUE_DELETE_FIELD])
+                if value is DELETED
+                else meta.pack_value(value, schema[name]),
             )
             for key, name, value in fields
         ]
-        if all(entry.fits for entry in entries) and self.delta_count + 1 < layout.META_MAX_DELTAS:
+        if (
+            all(len(entry.value) + len(entry.key.encode()) < 65_000 for entry in entries)
+            and self.delta_count + 1 < 64
+        ):
             return entries
         records: dict[int, dict[str, Any] | None] = {}
         for key, name, value in fields:

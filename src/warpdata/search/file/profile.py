@@ -7,7 +7,7 @@ from typing import Any
 
 from warpdata.bytekit.jsontext import dump_json, parse_json_object
 from warpdata.errors import CorruptLayoutError, require_kind, require_word
-from warpdata.formats.rvf.container import layout
+from warpdata.formats.rvf import layout
 from warpdata.search.query.distance import METRICS
 
 INDEX_KINDS = ("hnsw", "ivf", "flat")

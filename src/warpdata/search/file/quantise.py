@@ -7,8 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from warpdata.errors import CorruptLayoutError
-from warpdata.formats.rvf.segments.quant import (
+from warpdata.formats.rvf.quant import (
     BinaryQuant,
     ProductQuant,
     Quantiser,
@@ -65,47 +64,7 @@ def _widened(vectors: Floats, parts: int) -> Floats:
 
 def encode(quant: Quantiser, vectors: Floats) -> Codes:
     """The code of each vector."""
-    if isinstance(quant, ScalarQuant):
-        share = np.clip((vectors - quant.low) / (quant.high - quant.low), 0, 1)
-        codes: Codes = np.rint(share * 255).astype(np.uint8)
-        return codes
-    if isinstance(quant, BinaryQuant):
-        return np.packbits(vectors >= quant.threshold, axis=1, bitorder="little")
-    if isinstance(quant, ProductQuant):
-        return _encode_parts(quant.codebook, vectors)
-    pieces = [vectors[start : start + _CHUNK_ROWS] for start in range(0, len(vectors), _CHUNK_ROWS)]
-    empty = np.zeros((0, quant.code_bytes), np.uint8)
-    return np.concatenate([empty, *(_encode_residual(quant, piece) for piece in pieces)])
-
-
-def _encode_residual(quant: ResidualQuant, vectors: Floats) -> Codes:
-    """Of the nearest coarse centroids the one whose code comes closest: often not the nearest of them."""
-    best = np.full(len(vectors), np.inf, np.float32)
-    out = np.empty((len(vectors), quant.code_bytes), np.uint8)
-    for centroid in ann.nearest_centroids(vectors, quant.coarse, _COARSE_TRIED).T:
-        head = centroid.astype("<u2").view(np.uint8).reshape(-1, 2)
-        codes = np.concatenate(
-            [head, _encode_parts(quant.codebook, vectors - quant.coarse[centroid])], axis=1
-        )
-        miss = decode(quant, codes) - vectors
-        away = np.einsum("ij,ij->i", miss, miss)
-        closer = away < best
-        out[closer], best[closer] = codes[closer], away[closer]
-    return out
-
-
-def _encode_parts(codebook: Floats, vectors: Floats) -> Codes:
-    parts, _, sub_dim = codebook.shape
-    wide = _widened(vectors, parts)
-    codes = np.empty((len(vectors), parts), np.uint8)
-    norms = np.einsum("mkd,mkd->mk", codebook, codebook)
-    for start in range(0, len(wide), _CHUNK_ROWS):
-        piece = wide[start : start + _CHUNK_ROWS]
-        for part in range(parts):
-            sub = piece[:, part * sub_dim : (part + 1) * sub_dim]
-            scores = norms[part] - 2 * (sub @ codebook[part].T)
-            codes[start : start + len(piece), part] = scores.argmin(axis=1)
-    return codes
+    return quant.encode(vectors)
 
 
 def unsigned(codes: NDArray[Any]) -> Codes:
@@ -116,27 +75,4 @@ def unsigned(codes: NDArray[Any]) -> Codes:
 
 def decode(quant: Quantiser, codes: NDArray[Any]) -> Floats:
     """The vectors that codes stand for."""
-    if codes.dtype != np.uint8 or codes.shape[1] != quant.code_bytes:
-        raise CorruptLayoutError("the codes are not those of their quantiser")
-    if isinstance(quant, ScalarQuant):
-        return (quant.low + codes.astype(np.float32) * ((quant.high - quant.low) / 255)).astype(np.float32)
-    if isinstance(quant, BinaryQuant):
-        bits = np.unpackbits(np.ascontiguousarray(codes), axis=1, bitorder="little", count=quant.dim)
-        return np.where(bits, quant.threshold + 1, quant.threshold - 1).astype(np.float32)
-    if isinstance(quant, ProductQuant):
-        return _decode_parts(quant.codebook, codes)[:, : quant.dim]
-    chosen = np.ascontiguousarray(codes[:, :2]).view("<u2")[:, 0]
-    if chosen.size and chosen.max() >= len(quant.coarse):
-        raise CorruptLayoutError("a code names a coarse centroid that does not exist")
-    found: Floats = quant.coarse[chosen] + _decode_parts(quant.codebook, codes[:, 2:])[:, : quant.dim]
-    return found
-
-
-def _decode_parts(codebook: Floats, codes: NDArray[Any]) -> Floats:
-    parts, k, sub_dim = codebook.shape
-    if codes.size and codes.max() >= k:
-        raise CorruptLayoutError("a code names a centroid that does not exist")
-    out = np.empty((len(codes), parts, sub_dim), np.float32)
-    for part in range(parts):
-        out[:, part] = codebook[part][codes[:, part]]
-    return out.reshape(len(codes), parts * sub_dim)
+    return quant.decode(codes)

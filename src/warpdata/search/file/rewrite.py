@@ -14,26 +14,25 @@ from numpy.typing import NDArray
 
 from warpdata.bytekit.io.commit import commit_file
 from warpdata.errors import LimitExceededError
-from warpdata.formats.rvf.container import layout, segment
-from warpdata.formats.rvf.container.layout import (
-    DirectoryEntry,
+from warpdata.formats.rvf import layout, segment
+from warpdata.formats.rvf.access import AccessSketch, encode_sketch
+from warpdata.formats.rvf.layout import (
+    KEY_REF,
+    LAYER_ENTRY,
+    ROOT_POINTER,
+    TIER_ENTRY,
     Flag,
-    KeyRef,
-    LayerEntry,
-    RootPointer,
+    Row,
     SegmentType,
     Tag,
-    TierEntry,
 )
-from warpdata.formats.rvf.container.manifest import Root, Tlv
-from warpdata.formats.rvf.container.segment import SegmentOptions
-from warpdata.formats.rvf.container.writer import NewSegment, SegmentAppender
-from warpdata.formats.rvf.segments.ids import IdDirectory, encode_id_directory
-from warpdata.formats.rvf.segments.meta import encode_meta
-from warpdata.formats.rvf.segments.quant import Quantiser, encode_quant
-from warpdata.formats.rvf.segments.sketch import AccessSketch, encode_sketch
-from warpdata.formats.rvf.segments.vec import VecBlock, encode_vec, pack_rows
-from warpdata.formats.rvf.segments.witness import encode_crypto
+from warpdata.formats.rvf.manifest import Root, Tlv
+from warpdata.formats.rvf.meta import encode_meta
+from warpdata.formats.rvf.quant import Quantiser, encode_quant
+from warpdata.formats.rvf.segment import SegmentOptions
+from warpdata.formats.rvf.signing import encode_crypto
+from warpdata.formats.rvf.vec import IdDirectory, VecBlock, encode_id_directory, encode_vec, pack_rows
+from warpdata.formats.rvf.writer import NewSegment, SegmentAppender
 from warpdata.search.file import quantise
 from warpdata.search.file.layers import IndexPayloads, index_payloads
 from warpdata.search.file.metadata import split_metadata
@@ -44,8 +43,8 @@ from warpdata.search.query.distance import is_ordinary, prepared
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
-    from warpdata.formats.rvf.container.signing import SigningKey
-    from warpdata.formats.rvf.segments.meta import MetaPayload
+    from warpdata.formats.rvf.meta import MetaPayload
+    from warpdata.formats.rvf.signing import SigningKey
     from warpdata.search.file.content import Content
 
 Floats = NDArray[np.float32]
@@ -126,9 +125,9 @@ class _Rewriter:
         self._rows = rows
         self._plan = plan
         self._profile = plan.profile
-        self._entries: list[DirectoryEntry] = []
+        self._entries: list[Row] = []
         self._now_ns = time.time_ns() if plan.timestamp_ns is None else plan.timestamp_ns
-        self._tiers: list[TierEntry] = []
+        self._tiers: list[Row] = []
 
     def run(self) -> None:
         """Write everything and commit it."""
@@ -166,7 +165,7 @@ class _Rewriter:
         ]
         return replace(self._rows, vectors=np.concatenate(pieces))
 
-    def _append(self, seg_type: int, payload: Buffer, **about: int) -> DirectoryEntry:
+    def _append(self, seg_type: int, payload: Buffer, **about: int) -> Row:
         flags = Flag.SEALED | about.pop("flags", 0)
         compressed = self._plan.compression if seg_type in (SegmentType.VEC, SegmentType.META) else "none"
         compressed = "zstd" if seg_type in (SegmentType.IDS, SegmentType.QUANT) else compressed
@@ -186,7 +185,7 @@ class _Rewriter:
             end = segment.segment_end(reader, entry.file_offset, header)
             self._entries.append(self._appender.copy(reader.read(entry.file_offset, end), entry))
 
-    def _write_quantiser(self) -> tuple[Quantiser | None, DirectoryEntry | None]:
+    def _write_quantiser(self) -> tuple[Quantiser | None, Row | None]:
         codes = self._profile.codes
         if codes is None or not len(self._rows.ids):
             return None, None
@@ -201,7 +200,7 @@ class _Rewriter:
         is_kept = not codes.keep_full and self._content.profile.codes == codes
         return self._content.quantiser if is_kept else None
 
-    def _write_rows(self, arranged: Arrangement, quant: Quantiser | None) -> list[tuple[DirectoryEntry, int]]:
+    def _write_rows(self, arranged: Arrangement, quant: Quantiser | None) -> list[tuple[Row, int]]:
         """The row segments, each with its number of blocks."""
         codes = self._profile.codes
         coded = quant if codes is not None and not codes.keep_full else None
@@ -213,7 +212,7 @@ class _Rewriter:
             written.append((entry, len(blocks)))
         return written
 
-    def _write_codes(self, arranged: Arrangement, quant: Quantiser | None) -> list[DirectoryEntry]:
+    def _write_codes(self, arranged: Arrangement, quant: Quantiser | None) -> list[Row]:
         """The codes of rows whose full vectors are kept, in segments that match the row segments."""
         codes = self._profile.codes
         if quant is None or codes is None or not codes.keep_full:
@@ -224,11 +223,11 @@ class _Rewriter:
             entry = self._append(
                 SegmentType.VEC, encode_vec(coded), block_count=len(coded), tier=layout.TIER_COLD
             )
-            self._tiers += [TierEntry(entry.segment_id, n, layout.TIER_COLD) for n in range(len(coded))]
+            self._tiers += [TIER_ENTRY(entry.segment_id, n, layout.TIER_COLD) for n in range(len(coded))]
             written.append(entry)
         return written
 
-    def _write_ids(self, arranged: Arrangement, row_segments: list[DirectoryEntry]) -> int:
+    def _write_ids(self, arranged: Arrangement, row_segments: list[Row]) -> int:
         """The directory of ids, if the rows are long enough to make it worth its bytes; its segment or 0."""
         stored = sum(entry.payload_length for entry in row_segments)
         if not len(self._rows.ids) or stored < _ROW_BYTES_FOR_IDS * len(self._rows.ids):
@@ -236,7 +235,7 @@ class _Rewriter:
         blocks = np.repeat(np.arange(len(arranged.bounds) - 1), np.diff(arranged.bounds))
         order = np.argsort(self._rows.ids)
         found = IdDirectory(self._rows.ids[order], blocks[order], len(arranged.bounds) - 1)
-        return self._append(SegmentType.IDS, encode_id_directory(found)).segment_id
+        return self._append(SegmentType.IDS, encode_id_directory(found)).segment_id  # type: ignore[no-any-return]
 
     def _groups(self, arranged: Arrangement) -> Iterator[list[tuple[int, int]]]:
         """The row ranges of blocks, in groups of bounded size."""
@@ -259,32 +258,30 @@ class _Rewriter:
         dtype = self._profile.dtype
         return VecBlock(pack_rows(vectors, dtype), ids, dim, dtype, layout.TIER_WARM)
 
-    def _write_index(
-        self, index: IndexPayloads | None, quant_entry: DirectoryEntry | None
-    ) -> tuple[list[Tlv], Root]:
+    def _write_index(self, index: IndexPayloads | None, quant_entry: Row | None) -> tuple[list[Tlv], Root]:
         root = self._root(quant_entry)
         if index is None:
             return [], root
-        entries: list[LayerEntry] = []
+        entries: list[Row] = []
         for layer, payload in index.graphs.items():
             entry = self._append(SegmentType.INDEX, payload)
-            entries.append(LayerEntry(layer, entry.segment_id, 0, index.node_count))
+            entries.append(LAYER_ENTRY(layer, entry.segment_id, 0, index.node_count))
         if index.layer_a is not None:
             entry = self._append(SegmentType.INDEX, index.layer_a, flags=Flag.HOT)
-            entries.append(LayerEntry(0, entry.segment_id, 0, index.node_count))
+            entries.append(LAYER_ENTRY(0, entry.segment_id, 0, index.node_count))
             root = index.pointed(root, entry.file_offset)
         if index.hot is not None:
             hot = self._append(SegmentType.HOT, index.hot, flags=Flag.HOT, tier=layout.TIER_HOT)
-            root = replace(root, hot_cache=RootPointer(hot.file_offset, 64, index.hot_count))
+            root = replace(root, hot_cache=ROOT_POINTER(hot.file_offset, 64, index.hot_count))
         bits = sum(1 << entry.layer for entry in entries)
         packed = b"".join(layout.LAYER_ENTRY.pack(*entry) for entry in entries)
         return [(Tag.INDEX_LAYERS, layout.LAYER_BITS.pack(bits) + packed)], root
 
-    def _root(self, quant_entry: DirectoryEntry | None) -> Root:
+    def _root(self, quant_entry: Row | None) -> Root:
         old = self._content.snapshot.root or Root()
-        quant = RootPointer(0, 0, 0)
+        quant = ROOT_POINTER(0, 0, 0)
         if quant_entry is not None:
-            quant = RootPointer(quant_entry.file_offset, 0, quant_entry.payload_length)
+            quant = ROOT_POINTER(quant_entry.file_offset, 0, quant_entry.payload_length)
         return Root(
             dimension=self._rows.vectors.shape[1], base_dtype=layout.DTYPE_IDS[self._profile.dtype],
             total_vector_count=len(self._rows.ids), epoch=self._content.snapshot.next_epoch,
@@ -304,7 +301,7 @@ class _Rewriter:
         if self._plan.signer is not None:
             key = self._plan.signer.public
             entry = self._append(SegmentType.CRYPTO, encode_crypto(key))
-            out.append((Tag.KEY_DIRECTORY, layout.KEY_REF.pack(*KeyRef(key.key_id, entry.segment_id))))
+            out.append((Tag.KEY_DIRECTORY, layout.KEY_REF.pack(*KEY_REF(key.key_id, entry.segment_id))))
         sketch = self._append(SegmentType.SKETCH, encode_sketch(AccessSketch()))
         out.append((Tag.ACCESS_SKETCH_REF, layout.SKETCH_REF.pack(sketch.segment_id, sketch.file_offset)))
         if self._tiers:
@@ -319,7 +316,7 @@ class _Rewriter:
         self._appender.commit_checkpoint(self._entries, root, described, signer)
 
 
-def foreign_entries(content: Content) -> list[DirectoryEntry]:
+def foreign_entries(content: Content) -> list[Row]:
     """The segments that a rewrite copies byte for byte."""
     left = _OWN_TYPES | (_LINEAGE_TYPES if content.is_runtime else set())
     return [entry for entry in content.snapshot.segments if entry.seg_type not in left]

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from warpdata.formats.rvf.segments.journal import DeleteRange
+from warpdata.formats.rvf.journal import DeleteRange
 
 Ids = NDArray[np.uint64]
 Floats = NDArray[np.float32]

@@ -11,8 +11,8 @@ from warpdata.bytekit.io.commit import map_os_errors, write_at
 from warpdata.bytekit.process.forks import process_id
 from warpdata.bytekit.process.locks import FileLock
 from warpdata.errors import ConflictError, CorruptLayoutError, StoreError
-from warpdata.formats.rvf.container import layout
-from warpdata.formats.rvf.container.lockfile import LockOwner, pack_lock, unpack_lock
+from warpdata.formats.rvf import layout
+from warpdata.formats.rvf.writer import LockOwner, pack_lock, unpack_lock
 
 
 class WriterLock:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from warpdata.bytekit.process.forks import run_in_child
 from warpdata.errors import CorruptLayoutError, LimitExceededError, MissingExtraError
-from warpdata.formats.rvf.segments.graph import Adjacency
+from warpdata.formats.rvf.graph import Adjacency
 
 Floats = NDArray[np.float32]
 Ints = NDArray[np.int64]

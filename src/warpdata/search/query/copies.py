@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from warpdata.bytekit.lazy import cached_property
-from warpdata.formats.rvf.segments.graph import Adjacency
+from warpdata.formats.rvf.graph import Adjacency
 
 Floats = NDArray[np.float32]
 Ints = NDArray[np.int64]

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from warpdata.bytekit.lazy import cached_property
 from warpdata.errors import CorruptLayoutError
-from warpdata.formats.rvf.segments.ids import IdDirectory
+from warpdata.formats.rvf.vec import IdDirectory
 from warpdata.search.file import quantise
 from warpdata.search.file.blocks import BlockReader, Place
 from warpdata.search.file.content import Content, is_plain
@@ -223,7 +223,7 @@ class PartialReader:
     def is_thrifty(self) -> bool:
         """Whether the parts read so far are still few."""
         total = sum(entry.payload_length for entry in self._content.base_entries)
-        return self._blocks.held_bytes <= MAX_PROBE_SHARE * total
+        return self._blocks.held_bytes <= MAX_PROBE_SHARE * total  # type: ignore[no-any-return]
 
     def exist(self, ids: Ids) -> Mask:
         """Which of these ids are of live vectors."""
@@ -289,7 +289,7 @@ class PartialReader:
 
     @property
     def _tail_is_small(self) -> bool:
-        return sum(entry.payload_length for entry in self._content.tail_entries) <= MAX_TAIL_BYTES
+        return sum(entry.payload_length for entry in self._content.tail_entries) <= MAX_TAIL_BYTES  # type: ignore[no-any-return]
 
     @property
     def _where(self) -> str:

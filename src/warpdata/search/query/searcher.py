@@ -12,13 +12,13 @@ from numpy.typing import ArrayLike, NDArray
 
 from warpdata.bytekit.arrays import as_array
 from warpdata.errors import CorruptLayoutError
-from warpdata.formats.rvf.container.layout import SegmentType
-from warpdata.formats.rvf.segments import layout as records
-from warpdata.formats.rvf.segments import vec
-from warpdata.formats.rvf.segments.graph import GraphPayload
-from warpdata.formats.rvf.segments.journal import DeleteRange, UpdateField
-from warpdata.formats.rvf.segments.meta import MetaPayload
-from warpdata.formats.rvf.segments.sketch import AccessSketch
+from warpdata.formats.rvf import layout as records
+from warpdata.formats.rvf import vec
+from warpdata.formats.rvf.access import AccessSketch
+from warpdata.formats.rvf.graph import GraphPayload
+from warpdata.formats.rvf.journal import DeleteRange, UpdateField
+from warpdata.formats.rvf.layout import SegmentType
+from warpdata.formats.rvf.meta import MetaPayload
 from warpdata.search.file import checked_input
 from warpdata.search.file.appending import WriterState
 from warpdata.search.file.content import Content
@@ -282,7 +282,7 @@ class Searcher:
         fits = rows.indexed == payload.header.node_count
         if not fits and payload.trailer is None and not self._content.is_runtime:
             raise CorruptLayoutError("the graph does not fit its vectors", path=self._content.reader.name)
-        return fits
+        return fits  # type: ignore[no-any-return]
 
     def _shape(self, payload: GraphPayload) -> GraphShape:
         if payload.trailer is not None:

@@ -1,1 +1,0 @@
-"""The container: segments, manifests, signatures, snapshots."""

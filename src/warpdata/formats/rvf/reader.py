@@ -1,0 +1,488 @@
+"""Find the newest committed manifest of a file and read the segments it lists."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from warpdata.bytekit.arrays import align_up
+from warpdata.errors import (
+    BadMagicError,
+    ChecksumError,
+    CorruptLayoutError,
+    FormatError,
+    LimitExceededError,
+    TruncatedError,
+)
+from warpdata.formats.rvf import layout, manifest, segment
+from warpdata.formats.rvf.layout import Flag, Row, SegmentType, Tag
+from warpdata.formats.rvf.manifest import Root, Tlv, first_value
+from warpdata.formats.rvf.runtime import RuntimeManifest, decode_runtime_manifest
+
+if TYPE_CHECKING:
+    from warpdata.bytekit.io.ranges import Range, RangeReader
+
+_MANIFEST_FLAGS = Flag.SNAPSHOT | Flag.CHECKPOINT | Flag.SEALED
+_TORN_SECTOR_BYTES = 512
+_FIRST_CHUNK_BYTES = 64 << 10
+_MAX_CHUNK_BYTES = 8 << 20
+_NEAR_MAGIC_BITS = 2
+_CHAIN_PREFIX = layout.TLV_HEAD.pack(Tag.OVERLAY_CHAIN, layout.OVERLAY_CHAIN.size, 0)
+_TYPE_OFFSET = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """A committed state of a file: one manifest with those it is linked to. It never changes."""
+
+    dialect: str
+    """`wire`, or `runtime` for files of shipped programs."""
+    epoch: int
+    segments: tuple[Row, ...]
+    manifest_offset: int
+    manifest_id: int
+    manifest_hash: bytes
+    end: int
+    """Where the manifest ends: everything behind it is uncommitted."""
+    root: Root | None = None
+    records: tuple[Tlv, ...] = ()
+    """The Level-1 records of the checkpoint."""
+    checkpointed: int = 0
+    """How many of the segments the checkpoint lists; the others came after it."""
+    checkpoint_end: int = 0
+    runtime: RuntimeManifest | None = field(default=None, repr=False)
+    newest_records: tuple[Tlv, ...] = ()
+    """The Level-1 records of the newest manifest, where it is not the checkpoint itself."""
+
+    @property
+    def is_checkpoint(self) -> bool:
+        """Whether the newest manifest carries the root itself."""
+        return self.checkpoint_end == self.end
+
+    @property
+    def next_segment_id(self) -> int:
+        """The first id no segment of this file has."""
+        return 1 + max(self.manifest_id, *(int(entry.segment_id) for entry in self.segments), 0)
+
+    @property
+    def next_epoch(self) -> int:
+        """The epoch of the state after this one."""
+        if self.epoch >= layout.MAX_EPOCH:
+            raise LimitExceededError(f"the epochs of this file have reached {layout.MAX_EPOCH}")
+        return self.epoch + 1
+
+    def record(self, tag: int) -> bytes | None:
+        """The value of a Level-1 record."""
+        return first_value(self.records, tag)
+
+    @property
+    def live_count(self) -> int:
+        """How many vectors are not deleted, by the newest manifest."""
+        value = first_value(self.newest_records, Tag.DIMENSION_CATALOG)
+        start = layout.DIMENSION_HEAD.size
+        if value is not None and len(value) >= start + layout.DIMENSION_ENTRY.size:
+            return int(layout.DIMENSION_ENTRY.unpack_from(value, start).vector_count)
+        return 0 if self.root is None else self.root.total_vector_count
+
+    def of_type(self, seg_type: int) -> list[Row]:
+        """The segments of one type, in the order they were written."""
+        return [entry for entry in self.segments if entry.seg_type == seg_type]
+
+
+class _NotOurs(Exception):
+    """These bytes look like a manifest but do not belong to this file: data that contains another file."""
+
+
+class _Torn(Exception):
+    """This manifest was never completely written."""
+
+
+def open_snapshot(reader: RangeReader) -> Snapshot:
+    """The newest committed state; a torn tail is stepped over, damage is a FormatError."""
+    if reader.size < layout.HEADER_BYTES:
+        raise TruncatedError("a vector file has at least one segment", path=reader.name)
+    snapshot = _by_root(reader)
+    return _by_scan(_TailReader(reader)) if snapshot is None else snapshot
+
+
+def earlier_snapshots(reader: RangeReader, newest: Snapshot) -> Iterator[Snapshot]:
+    """The states before this one that the file still holds, newest first; each link repeats a hash."""
+    state = newest
+    while True:
+        value = first_value(state.newest_records or state.records, Tag.OVERLAY_CHAIN)
+        if value is None:
+            return
+        chain = manifest.unpack_chain(value, reader.name)
+        if chain.checkpoint_hash == segment.UNSET_HASH:
+            return
+        if not 0 <= chain.prev_manifest_offset < state.manifest_offset:
+            raise CorruptLayoutError("a manifest hangs on one behind it", path=reader.name)
+        try:
+            before = _load_manifest(reader, chain.prev_manifest_offset)
+        except (_NotOurs, _Torn, BadMagicError) as error:
+            raise CorruptLayoutError("a manifest of the chain is damaged", path=reader.name) from error
+        if (before.manifest_id, before.manifest_hash) != (chain.prev_manifest_id, chain.checkpoint_hash):
+            raise CorruptLayoutError("a manifest of the chain was exchanged", path=reader.name)
+        yield before
+        state = before
+
+
+def _by_root(reader: RangeReader) -> Snapshot | None:
+    """The fast path: the last 4096 bytes are a root."""
+    if reader.size < layout.ROOT_BYTES + layout.HEADER_BYTES:
+        return None
+    data = reader.read(reader.size - layout.ROOT_BYTES, reader.size)
+    if data[:4] != layout.ROOT_MAGIC:
+        return None
+    try:
+        root = manifest.unpack_root(data, reader.name)
+    except ChecksumError:
+        return None
+    offset = root.l1_manifest_offset - layout.HEADER_BYTES
+    if not 0 <= offset <= reader.size - layout.ROOT_BYTES - layout.HEADER_BYTES:
+        raise CorruptLayoutError("the root points outside its file", path=reader.name)
+    whole = offset + layout.HEADER_BYTES + align_up(root.l1_manifest_length, layout.ALIGNMENT)
+    end = reader.size if whole + layout.ROOT_BYTES == reader.size else None
+    try:
+        return _load_manifest(reader, offset, end)
+    except (_NotOurs, _Torn, BadMagicError) as error:
+        raise CorruptLayoutError("the manifest before the root is damaged", path=reader.name) from error
+
+
+def _by_scan(reader: RangeReader) -> Snapshot:
+    """The slow path: manifests from the end backward, until one is whole and belongs to this file."""
+    for offset in _manifest_candidates(reader):
+        try:
+            snapshot = _load_manifest(reader, offset)
+        except (_NotOurs, _Torn):
+            continue
+        _check_tail(reader, snapshot)
+        return snapshot
+    raise CorruptLayoutError("no committed manifest in this file", path=reader.name)
+
+
+def _load_manifest(reader: RangeReader, offset: int, end: int | None = None) -> Snapshot:
+    header, payload = _manifest_payload(reader, offset, end)
+    if _has_root(payload):
+        return _checkpoint(reader, offset, header, payload)
+    if header.checksum_algo == layout.CHECKSUM_IDS["crc32c"]:
+        return _runtime(reader, offset, header, payload)
+    return _delta(reader, offset, header, payload)
+
+
+def _manifest_payload(
+    reader: RangeReader, offset: int, likely_end: int | None = None
+) -> tuple[Row, memoryview]:
+    """The checked header and payload of a manifest; in one read where its end is known."""
+    first = reader.read(offset, offset + layout.HEADER_BYTES if likely_end is None else likely_end)
+    header = segment.unpack_header(first, reader.name)
+    if header.seg_type != SegmentType.MANIFEST:
+        raise CorruptLayoutError("a manifest is marked as another segment", path=reader.name)
+    start = offset + layout.HEADER_BYTES
+    end = start + header.payload_length
+    if end > reader.size:
+        if _is_length_damaged(reader, start, header):
+            raise CorruptLayoutError("the length of a manifest is damaged", path=reader.name)
+        raise _Torn
+    if header.flags & ~_MANIFEST_FLAGS or header.compression:
+        raise CorruptLayoutError("a manifest has flags it cannot have", path=reader.name)
+    payload = first[layout.HEADER_BYTES :] if end == likely_end else reader.read(start, end)
+    runtime = header.checksum_algo == layout.CHECKSUM_IDS["crc32c"]
+    if not segment.hash_matches(header, payload, runtime=runtime):
+        if not any(payload[-_TORN_SECTOR_BYTES:]):
+            raise _Torn
+        raise ChecksumError(f"manifest {header.segment_id} does not match its hash", path=reader.name)
+    if not runtime and align_up(end, layout.ALIGNMENT) > reader.size:
+        raise _Torn
+    if not runtime and header.alignment_pad != align_up(len(payload), layout.ALIGNMENT) - len(payload):
+        raise CorruptLayoutError("the padding of a manifest is wrong", path=reader.name)
+    return header, payload
+
+
+def _has_root(payload: memoryview) -> bool:
+    at = len(payload) - layout.ROOT_BYTES
+    return at >= 0 and payload[at : at + 4] == layout.ROOT_MAGIC
+
+
+def _checkpoint(reader: RangeReader, offset: int, header: Row, payload: memoryview) -> Snapshot:
+    root = manifest.unpack_root(payload[-layout.ROOT_BYTES :], reader.name)
+    if root.l1_manifest_offset != offset + layout.HEADER_BYTES:
+        raise _NotOurs
+    if root.l1_manifest_length > len(payload) - layout.ROOT_BYTES:
+        raise CorruptLayoutError("the root overstates its records", path=reader.name)
+    records = manifest.unpack_tlvs(payload[: root.l1_manifest_length], reader.name)
+    segments = _directory(records, offset, reader)
+    end = min(_manifest_end(offset, header), reader.size)
+    return Snapshot(
+        "wire",
+        root.epoch,
+        segments,
+        offset,
+        header.segment_id,
+        header.content_hash,
+        end,
+        root,
+        tuple(records),
+        len(segments),
+        end,
+    )
+
+
+def _delta(reader: RangeReader, offset: int, header: Row, payload: memoryview) -> Snapshot:
+    """A small manifest of release 0.1: it lists what is new since the one it is linked to."""
+    steps: list[tuple[list[Tlv], int]] = []
+    at, head, data = offset, header, payload
+    while not _has_root(data):
+        records = manifest.unpack_tlvs(data, reader.name)
+        value = first_value(records, Tag.OVERLAY_CHAIN)
+        if value is None:
+            raise _NotOurs
+        chain = manifest.unpack_chain(value, reader.name)
+        steps.append((records, at))
+        if not 0 <= chain.prev_manifest_offset < at or not _follows_its_segments(records, at, reader):
+            raise _NotOurs
+        at = chain.prev_manifest_offset
+        try:
+            head, data = _manifest_payload(reader, at)
+        except (BadMagicError, TruncatedError, _Torn) as error:
+            raise CorruptLayoutError("a manifest of the chain is damaged", path=reader.name) from error
+        if (head.segment_id, head.content_hash) != (chain.prev_manifest_id, chain.checkpoint_hash):
+            raise CorruptLayoutError("a manifest of the chain was exchanged", path=reader.name)
+    base = _checkpoint(reader, at, head, data)
+    segments = list(base.segments)
+    for records, place in reversed(steps):
+        segments += _directory(records, place, reader)
+    end = min(_manifest_end(offset, header), reader.size)
+    return Snapshot(
+        "wire",
+        base.epoch + len(steps),
+        tuple(segments),
+        offset,
+        header.segment_id,
+        header.content_hash,
+        end,
+        base.root,
+        base.records,
+        base.checkpointed,
+        base.end,
+        None,
+        tuple(steps[0][0]),
+    )
+
+
+def _follows_its_segments(records: list[Tlv], offset: int, reader: RangeReader) -> bool:
+    """Whether a small manifest stands right behind the segments it lists; inside other data it does not."""
+    entries = _directory(records, offset, reader)
+    if not entries:
+        return False
+    last = entries[-1]
+    end = last.file_offset + layout.HEADER_BYTES + (last.compressed_length or last.payload_length)
+    return align_up(end, layout.ALIGNMENT) == offset
+
+
+def _directory(records: list[Tlv], manifest_offset: int, reader: RangeReader) -> tuple[Row, ...]:
+    value = first_value(records, Tag.SEGMENT_DIR)
+    entries = [] if value is None else manifest.unpack_directory(value, reader.name)
+    for entry in entries:
+        stored = entry.compressed_length or entry.payload_length
+        if entry.file_offset + layout.HEADER_BYTES + stored > manifest_offset:
+            raise _NotOurs
+    return tuple(entries)
+
+
+def _manifest_end(offset: int, header: Row) -> int:
+    return align_up(offset + layout.HEADER_BYTES + header.payload_length, layout.ALIGNMENT)
+
+
+def _runtime(reader: RangeReader, offset: int, header: Row, payload: memoryview) -> Snapshot:
+    """The manifest of a shipped program; its segments must be where it lists them, or it belongs elsewhere."""
+    listed = decode_runtime_manifest(payload, reader.name)
+    entries = []
+    for each in listed.segments:
+        if each.offset + layout.HEADER_BYTES + each.payload_length > offset:
+            raise _NotOurs
+        try:
+            head = segment.read_header(reader, each.offset)
+        except BadMagicError as error:
+            raise CorruptLayoutError(
+                "a listed segment is not where the manifest places it", path=reader.name
+            ) from error
+        if (head.segment_id, head.payload_length, head.seg_type) != (
+            each.segment_id,
+            each.payload_length,
+            each.seg_type,
+        ):
+            raise CorruptLayoutError("a segment header contradicts the manifest", path=reader.name)
+        entries.append(directory_entry(head, each.offset, tier=0))
+    end = offset + layout.HEADER_BYTES + header.payload_length
+    root = Root(
+        listed.dimension,
+        layout.DTYPE_IDS["f32"],
+        listed.total_vectors,
+        listed.epoch,
+        profile_id=listed.profile_id,
+        identity=listed.identity,
+    )
+    return Snapshot(
+        "runtime",
+        listed.epoch,
+        tuple(entries),
+        offset,
+        header.segment_id,
+        header.content_hash,
+        end,
+        root,
+        (),
+        len(entries),
+        end,
+        listed,
+    )
+
+
+def read_segment(reader: RangeReader, entry: Row, *, runtime: bool = False) -> memoryview:
+    """The payload of a listed segment: header, directory and hash agree, or a FormatError."""
+    stored = entry.compressed_length or entry.payload_length
+    start = entry.file_offset + layout.HEADER_BYTES
+    data = reader.read(entry.file_offset, start + stored)
+    header = segment.unpack_header(data, reader.name)
+    check_against_directory(header, entry, reader.name)
+    return segment.checked_payload(header, data[layout.HEADER_BYTES :], reader.name, runtime=runtime)
+
+
+def check_against_directory(header: Row, entry: Row, where: str) -> None:
+    """A header must repeat the directory entry of its segment."""
+    stored = entry.compressed_length or entry.payload_length
+    listed = (entry.segment_id, entry.seg_type, entry.flags, stored, entry.compression, entry.content_hash)
+    actual = (
+        header.segment_id,
+        header.seg_type,
+        header.flags,
+        header.payload_length,
+        header.compression,
+        header.content_hash,
+    )
+    if listed != actual:
+        name = layout.segment_name(entry.seg_type)
+        raise CorruptLayoutError(
+            f"the header of {name} segment {entry.segment_id} contradicts the directory", path=where
+        )
+
+
+def directory_entry(header: Row, offset: int, block_count: int = 0, tier: int = 1) -> Row:
+    """The directory entry of a segment just written."""
+    compressed = bool(header.flags & Flag.COMPRESSED)
+    return layout.DIRECTORY_ENTRY(
+        header.segment_id,
+        header.seg_type,
+        tier,
+        header.flags,
+        0,
+        offset,
+        header.uncompressed_len if compressed else header.payload_length,
+        header.payload_length if compressed else 0,
+        0,
+        header.compression,
+        block_count,
+        header.content_hash,
+    )
+
+
+# -- the end of the file ---------------------------------------------------------------------------------
+
+
+class _TailReader:
+    """A reader whose last bytes were read once: many small commits are followed without a read for each."""
+
+    def __init__(self, inner: RangeReader) -> None:
+        self._inner = inner
+        self.name, self.size = inner.name, inner.size
+        self._start = max(0, self.size - _FIRST_CHUNK_BYTES)
+        self._tail = inner.read(self._start, self.size)
+
+    def read(self, start: int, end: int) -> memoryview:
+        """Exactly the bytes [start, end)."""
+        if self._start <= start <= end <= self.size:
+            return self._tail[start - self._start : end - self._start]
+        return self._inner.read(start, end)
+
+    def read_many(self, ranges: Sequence[Range]) -> list[memoryview]:
+        """Exactly the bytes of each range."""
+        return [self.read(start, end) for start, end in ranges]
+
+    def close(self) -> None:
+        """The reader inside belongs to the caller."""
+
+
+def _manifest_candidates(reader: RangeReader) -> Iterator[int]:
+    """Offsets that may begin a manifest segment, from the end of the file backward."""
+    end = reader.size
+    chunk = _FIRST_CHUNK_BYTES
+    while end > 0:
+        start = max(0, end - chunk)
+        stop = min(reader.size, end + layout.HEADER_BYTES - 1)
+        data = bytes(reader.read(start, stop))
+        at = data.rfind(layout.SEGMENT_MAGIC)
+        while at >= 0:
+            is_manifest = data[at + _TYPE_OFFSET : at + _TYPE_OFFSET + 1] == b"\x05"
+            if is_manifest and at < end - start and start + at + layout.HEADER_BYTES <= reader.size:
+                yield start + at
+            at = data.rfind(layout.SEGMENT_MAGIC, 0, at + len(layout.SEGMENT_MAGIC) - 1)
+        end = start
+        chunk = min(2 * chunk, _MAX_CHUNK_BYTES)
+
+
+def _check_tail(reader: RangeReader, snapshot: Snapshot) -> None:
+    """Bytes behind the newest manifest are a torn write or rubbish; a damaged newer manifest is an error."""
+    alignment = 1 if snapshot.dialect == "runtime" else layout.ALIGNMENT
+    position = align_up(snapshot.end, alignment)
+    while position + layout.HEADER_BYTES <= reader.size:
+        data = reader.read(position, position + layout.HEADER_BYTES)
+        if data[:4] != layout.SEGMENT_MAGIC:
+            # A few flipped bits turn a magic into rubbish; real rubbish differs in many.
+            changed = int.from_bytes(data[:4], "little") ^ int.from_bytes(layout.SEGMENT_MAGIC, "little")
+            if changed.bit_count() <= _NEAR_MAGIC_BITS:
+                fact = "the header of a segment behind the manifest is damaged"
+                raise CorruptLayoutError(fact, path=reader.name)
+            return
+        try:
+            header = segment.unpack_header(data, reader.name)
+        except FormatError:
+            if (data[_TYPE_OFFSET] ^ SegmentType.MANIFEST).bit_count() <= 1:
+                raise CorruptLayoutError(
+                    "the header of a newer manifest is damaged", path=reader.name
+                ) from None
+            return
+        end = position + layout.HEADER_BYTES + header.payload_length
+        if end > reader.size:
+            return
+        _refuse_disguised(reader, position + layout.HEADER_BYTES, header)
+        position = align_up(end, alignment)
+
+
+def _refuse_disguised(reader: RangeReader, start: int, header: Row) -> None:
+    """A manifest whose type was damaged looks like an uncommitted segment; its payload shows the difference."""
+    if header.seg_type == SegmentType.MANIFEST:
+        return
+    payload = reader.read(start, start + header.payload_length)
+    disguised = payload[: len(_CHAIN_PREFIX)] == _CHAIN_PREFIX
+    if header.checksum_algo == layout.CHECKSUM_IDS["crc32c"]:
+        try:
+            listed = decode_runtime_manifest(payload).segments
+        except FormatError:
+            listed = ()
+        disguised = bool(listed) and listed[0].offset == 0
+    if disguised:
+        raise CorruptLayoutError("a newer manifest is marked as another segment", path=reader.name)
+
+
+def _is_length_damaged(reader: RangeReader, start: int, header: Row) -> bool:
+    """Whether a manifest that seems cut off is whole once one bit of its length is corrected."""
+    available = reader.size - start
+    for bit in range(64):
+        length = header.payload_length ^ (1 << bit)
+        if 0 < length <= available:
+            payload = reader.read(start, start + length)
+            if segment.hash_matches(header, payload) and header.content_hash != segment.UNSET_HASH:
+                return True
+    return False

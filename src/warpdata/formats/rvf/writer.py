@@ -1,0 +1,172 @@
+"""Append segments to a file and commit them with a manifest: segment, sync, manifest, sync. The writer's lock file."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import zlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from warpdata.bytekit.arrays import align_up, byte_view, padding_to
+from warpdata.bytekit.io.commit import map_os_errors
+from warpdata.bytekit.process import system
+from warpdata.errors import CorruptLayoutError
+from warpdata.formats.rvf import layout, manifest, segment
+from warpdata.formats.rvf.layout import Flag, Row, SegmentType, Tag
+from warpdata.formats.rvf.manifest import Root, Tlv
+from warpdata.formats.rvf.reader import Snapshot, directory_entry
+from warpdata.formats.rvf.segment import SegmentOptions, SignatureFooter
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+Signer = Callable[[Row], SignatureFooter]
+RootSigner = Callable[[Root, bytes], SignatureFooter]
+
+
+@dataclass(frozen=True, slots=True)
+class NewSegment:
+    """A payload to be appended."""
+
+    seg_type: int
+    payload: Buffer
+    options: SegmentOptions = segment.PLAIN
+    block_count: int = 0
+    tier: int = layout.TIER_WARM
+
+
+class SegmentAppender:
+    """Writes segments behind the committed end of an open file; nothing counts before a commit."""
+
+    def __init__(self, fd: int, path: str, snapshot: Snapshot | None, *, durable: bool = True) -> None:
+        self._fd = fd
+        self._path = path
+        self._durable = durable
+        self._committed_size = os.fstat(fd).st_size
+        self.position = align_up(self._committed_size, layout.ALIGNMENT)
+        self.next_id = 1 if snapshot is None else snapshot.next_segment_id
+        self.last = snapshot
+
+    def append(self, new: NewSegment, signer: Signer | None = None) -> Row:
+        """Write one segment, signed if a signer is given; it is committed by the next manifest."""
+        options = new.options
+        if signer is not None:
+            options = replace(options, checksum="shake256", flags=options.flags | Flag.SIGNED)
+        header, stored = segment.build(new.seg_type, self.next_id, new.payload, options)
+        footer = b"" if signer is None else segment.pack_footer(signer(header))
+        size = header.payload_length + len(footer)
+        header = header._replace(alignment_pad=align_up(size, layout.ALIGNMENT) - size)
+        offset = self._write(segment.pack_header(header), stored, footer)
+        self.next_id += 1
+        return directory_entry(header, offset, new.block_count, new.tier)
+
+    def copy(self, data: Buffer, entry: Row) -> Row:
+        """Write a segment of another file byte for byte; only its place changes."""
+        offset = self._write(data)
+        self.next_id = max(self.next_id, entry.segment_id + 1)
+        return entry._replace(file_offset=offset)
+
+    def commit_checkpoint(
+        self, entries: Sequence[Row], root: Root, records: Sequence[Tlv], sign_root: RootSigner | None = None
+    ) -> Snapshot:
+        """Commit with a manifest that lists everything and ends with the root, the last bytes of the file."""
+        last = self.last
+        link = (0, 0, bytes(16))
+        if last is not None:
+            link = (last.manifest_offset, last.manifest_id, last.manifest_hash)
+        chain = manifest.pack_chain(layout.OVERLAY_CHAIN(root.epoch, 0, *link))
+        listed = [chain, manifest.pack_directory(entries), *records]
+        packed = manifest.pack_tlvs(listed)
+        start = self.position + layout.HEADER_BYTES
+        root = replace(root, l1_manifest_offset=start, l1_manifest_length=len(packed))
+        if sign_root is not None:
+            root, packed = _signed_root(root, packed, sign_root)
+        payload = packed + padding_to(len(packed), layout.ALIGNMENT) + manifest.pack_root(root)
+        done = self._commit(payload, Flag.SNAPSHOT | Flag.CHECKPOINT)
+        self.last = replace(
+            done,
+            epoch=root.epoch,
+            segments=tuple(entries),
+            root=root,
+            records=tuple(listed),
+            checkpointed=len(entries),
+            checkpoint_end=done.end,
+        )
+        return self.last
+
+    def rollback(self) -> None:
+        """Remove the bytes written since the last commit, as far as the disk allows."""
+        with contextlib.suppress(OSError):
+            os.ftruncate(self._fd, self._committed_size)
+        self.position = align_up(self._committed_size, layout.ALIGNMENT)
+
+    def _commit(self, payload: bytes, flags: int) -> Snapshot:
+        self._sync(system.sync_data)
+        options = SegmentOptions(flags=flags)
+        header, stored = segment.build(SegmentType.MANIFEST, self.next_id, payload, options)
+        offset = self._write(segment.pack_header(header), stored)
+        self._sync(system.sync)
+        self.next_id += 1
+        self._committed_size = self.position
+        return Snapshot("wire", 0, (), offset, header.segment_id, header.content_hash, self.position)
+
+    def _write(self, *pieces: Buffer) -> int:
+        """Write pieces one after the other, padded to the next boundary, in one system call if possible."""
+        views = [byte_view(piece) for piece in pieces]
+        views.append(byte_view(padding_to(sum(view.nbytes for view in views), layout.ALIGNMENT)))
+        start = self.position
+        with map_os_errors(self._path):
+            self.position += system.write_pieces(self._fd, views, start)
+        return start
+
+    def _sync(self, sync: Callable[[int], None]) -> None:
+        if self._durable:
+            with map_os_errors(self._path):
+                sync(self._fd)
+
+
+def _signed_root(root: Root, packed: bytes, sign_root: RootSigner) -> tuple[Root, bytes]:
+    """Sign the root in place; a signature too long for it becomes a record of its own."""
+    flagged = replace(root, flags=root.flags | layout.ROOT_SIGNED)
+    signature = sign_root(flagged, packed)
+    if len(signature.signature) <= layout.ROOT_SIGNATURE_MAX_BYTES:
+        return replace(flagged, signature=signature), packed
+    extra = manifest.pack_tlvs([(Tag.MANIFEST_SIGNATURE, segment.pack_footer(signature))])
+    return replace(flagged, l1_manifest_length=len(packed) + len(extra)), packed + extra
+
+
+@dataclass(frozen=True, slots=True)
+class LockOwner:
+    """The process that holds a lock, and since when."""
+
+    pid: int
+    hostname: str
+    timestamp_ns: int
+    writer_id: bytes
+
+
+def pack_lock(owner: LockOwner) -> bytes:
+    """The 104 bytes of the lock file beside a store that is open for writing."""
+    packed = layout.WRITER_LOCK.pack(
+        layout.WRITER_LOCK_MAGIC,
+        owner.pid,
+        owner.hostname.encode()[:64],
+        owner.timestamp_ns,
+        owner.writer_id,
+        layout.WRITER_LOCK_VERSION,
+        0,
+    )
+    return packed[:-4] + zlib.crc32(packed[:-4]).to_bytes(4, "little")
+
+
+def unpack_lock(data: bytes, where: str = "") -> LockOwner:
+    """The owner of a lock; torn or foreign bytes are a CorruptLayoutError."""
+    if len(data) != layout.WRITER_LOCK.size:
+        raise CorruptLayoutError("a lock file has 104 bytes", path=where or None)
+    record = layout.WRITER_LOCK.unpack_from(data)
+    if record.magic != layout.WRITER_LOCK_MAGIC or record.checksum != zlib.crc32(data[:-4]):
+        raise CorruptLayoutError("a lock file is damaged", path=where or None)
+    host = record.hostname.rstrip(b"\0").decode("utf-8", "replace")
+    return LockOwner(record.pid, host, record.timestamp_ns, record.writer_id)
