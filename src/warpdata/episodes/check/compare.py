@@ -270,47 +270,42 @@ class _Alike:
     @staticmethod
     def _hardly(tracks: Sequence[_Track]) -> NDArray[np.bool_]:
         """[episode, channel]: whether it moves by no more than a few of the smallest steps of its sensor."""
-        grain = np.median([track.grain for track in tracks], axis=0)
+        grain = _median(tracks, "grain")
         return np.stack([(track.std > 0) & (track.extent <= _GRAINS * grain) for track in tracks])
 
     def _lengths(self) -> Iterator[Finding]:
         chosen = [at for at, member in enumerate(self._members) if not member.is_empty]
         seconds = np.array([self._members[at].seconds for at in chosen])
         usual = float(np.median(seconds)) if chosen else 0.0
-        if not usual:
-            return
-        # One record takes no time, which has no logarithm.
-        lengths = np.log(np.maximum(seconds, _SHORTEST_SHARE * usual))
-        for position in _alone(lengths, least=np.log(_LENGTH_FACTOR)):
-            text = f"{seconds[position]:.2f} s long, the others about {usual:.2f} s"
-            at = chosen[position]
-            yield self._finding("outlier-length", at, None, text, seconds=seconds[position], usual=usual)
+        if usual:
+            # One record takes no time, which has no logarithm.
+            lengths = np.log(np.maximum(seconds, _SHORTEST_SHARE * usual))
+            for odd in _alone(lengths, np.log(_LENGTH_FACTOR)):
+                text = f"{seconds[odd]:.2f} s long, the others about {usual:.2f} s"
+                yield self._finding(
+                    "outlier-length", chosen[odd], None, text, seconds=seconds[odd], usual=usual
+                )
 
     def _returns(self, cut: set[str]) -> Iterator[Finding]:
+        members = self._members
         chosen = [
-            at
-            for at, member in enumerate(self._members)
-            if member.total_reward is not None and member.name not in cut
+            at for at, each in enumerate(members) if each.total_reward is not None and each.name not in cut
         ]
-        total = np.array([self._members[at].total_reward for at in chosen], np.float64)
-        if not chosen:
-            return
-        usual = float(np.median(total))
-        # Whether the one reward at the end came or not is no oddity.
-        single = float(np.median([self._members[at].largest_reward for at in chosen]))
-        for position in _alone(total, max(_RETURN_SHARE * abs(usual), single), _RETURN_GAP):
-            text = f"a return of {total[position]:.4g}, the others have about {usual:.4g}"
-            at = chosen[position]
-            yield self._finding("outlier-return", at, None, text, total=total[position], usual=usual)
+        total = np.array([members[at].total_reward for at in chosen], np.float64)
+        if chosen:
+            usual = float(np.median(total))
+            # Whether the one reward at the end came or not is no oddity.
+            single = float(np.median([members[at].largest_reward for at in chosen]))
+            for odd in _alone(total, max(_RETURN_SHARE * abs(usual), single), _RETURN_GAP):
+                text = f"a return of {total[odd]:.4g}, the others have about {usual:.4g}"
+                yield self._finding("outlier-return", chosen[odd], None, text, total=total[odd], usual=usual)
 
     def _final_states(self, cut: set[str], known: set[tuple[str, str | None, int]]) -> Iterator[Finding]:
         for name, chosen, tracks in self._signals(is_action=False):
-            final = np.stack([track.final for track in tracks])
-            reach = np.median([track.reach for track in tracks], axis=0)
-            grain = np.median([track.grain for track in tracks], axis=0)
+            reach, grain = (_median(tracks, key) for key in ("reach", "grain"))
             least = np.maximum(_STATE_SHARE * reach, _GRAINS * grain)
             away: dict[int, list[int]] = defaultdict(list)
-            for channel in range(final.shape[1]):
+            for channel in range(len(least)):
                 # A constant one is named by the rule for those.
                 left = [
                     position
@@ -319,7 +314,8 @@ class _Alike:
                     and (self._members[at].name, name, channel) not in known
                     and tracks[position].std[channel] > 0
                 ]
-                for odd in _alone(final[left, channel], float(least[channel]), _WIDE_GAP):
+                final = np.array([tracks[position].final[channel] for position in left])
+                for odd in _alone(final, float(least[channel]), _WIDE_GAP):
                     away[left[odd]].append(channel)
             for position, channels in away.items():
                 text = f"ends with {_listed(channels)} far from where the others end"
@@ -327,30 +323,29 @@ class _Alike:
 
     def _jerks(self) -> Iterator[Finding]:
         for name, chosen, tracks in self._signals(is_action=True):
-            bend = np.stack([track.bend for track in tracks])
-            scale = np.median(np.stack([track.std for track in tracks]), axis=0)
-            moving = scale > 0
-            if not moving.any():
+            scale = _median(tracks, "std")
+            if not scale.any():
                 continue
-            jerk = np.sqrt(((bend[:, moving] / scale[moving]) ** 2).mean(1))
+            bend = np.stack([track.bend for track in tracks])[:, scale > 0]
+            jerk = np.sqrt(((bend / scale[scale > 0]) ** 2).mean(1))
             usual = float(np.median(jerk))
             floor = 1e-6 + 1e-3 * usual
-            for position in _alone(np.log(jerk + floor), least=np.log(_JERK_FACTOR)):
-                if jerk[position] > usual:
-                    times = jerk[position] / max(usual, floor)
+            for odd in _alone(np.log(jerk + floor), np.log(_JERK_FACTOR)):
+                if jerk[odd] > usual:
+                    times = jerk[odd] / max(usual, floor)
                     text = f"jumps {times:.1f} times as much as in the others"
-                    yield self._finding("action-jerk", chosen[position], name, text, times=times)
+                    yield self._finding("action-jerk", chosen[odd], name, text, times=times)
 
     def _spikes(self) -> Iterator[Finding]:
         """Single values far from their neighbours, in units of how far the channel moves in the set."""
         for name, chosen, tracks in self._signals():
-            extent = np.median([track.extent for track in tracks], axis=0)
+            extent = _median(tracks, "extent")
             kick = np.stack([track.kick for track in tracks]) / np.where(extent > 0, extent, np.inf)
+            usual = np.median(kick, axis=0)
             odd: dict[int, list[int]] = defaultdict(list)
-            for channel in range(kick.shape[1]):
-                size = kick[:, channel]
+            for channel, size in enumerate(kick.T):
                 for position in _alone(np.log(size + _SPIKE_FLOOR), np.log(_SPIKE_FACTOR), _WIDE_GAP):
-                    if size[position] > np.median(size):
+                    if size[position] > usual[channel]:
                         odd[position].append(channel)
             for position, channels in odd.items():
                 share = float(kick[position, channels].max())
@@ -516,6 +511,11 @@ class _Alike:
 def _channels(findings: Sequence[Finding]) -> set[tuple[str, str | None, int]]:
     """Episode, signal and channel of findings."""
     return {(each.episode, each.signal, c) for each in findings for c in each.details["channels"]}
+
+
+def _median(tracks: Sequence[_Track], key: str) -> Numbers:
+    """The median over episodes of what is remembered, per channel."""
+    return np.asarray(np.median([getattr(track, key) for track in tracks], axis=0))
 
 
 def _company(count: int) -> float:
