@@ -30,8 +30,8 @@ from warpdata.formats.episodedir.documents import (
     restored_static,
 )
 from warpdata.timeline.episode import Episode
-from warpdata.timeline.memory import JoinedSignal, ShiftedSignal
-from warpdata.timeline.signal import Signal, window
+from warpdata.timeline.memory import JoinedSignal
+from warpdata.timeline.signal import Signal, SignalView, window
 from warpdata.timeline.source import EpisodeSource, LazySignals, ReadOnlyDict
 from warpdata.timeline.times import as_int
 
@@ -381,7 +381,7 @@ class EditedSource(Reopens, EpisodeSource):
         for source, part in zip(self._parts, self.entry.parts, strict=True):
             if name in source.signals:
                 cut = window(source.signals[name], slice(part.start_ns, part.end_ns))
-                signals.append(ShiftedSignal(cut, part.shift_ns) if part.shift_ns else cut)
+                signals.append(SignalView(cut, range(len(cut)), shift_ns=part.shift_ns))
         return signals[0] if len(signals) == 1 else JoinedSignal(signals)
 
     @property

@@ -21,7 +21,7 @@ from warpdata.formats.episodedir.frame_index import FrameIndex, group_bounds, im
 from warpdata.formats.episodedir.images import FrameShape, Stream
 from warpdata.formats.episodedir.pictures import check_same
 from warpdata.formats.wshard.schema import DEFAULT_TICK_HZ
-from warpdata.timeline.memory import JoinedSignal, ShiftedSignal
+from warpdata.timeline.memory import JoinedSignal
 from warpdata.timeline.signal import Signal, SignalView
 
 _STILLS = 32
@@ -98,9 +98,6 @@ def encoded_parts(signal: Signal) -> list[EncodedPart] | None:
     """The videos a camera is made of; None where its frames are not encoded, or not in a run."""
     if isinstance(signal, VideoSignal | StillsSignal):
         return [EncodedPart(signal, range(len(signal)))]
-    if isinstance(signal, ShiftedSignal):
-        inner = encoded_parts(signal.base)
-        return inner and [replace(part, shift_ns=part.shift_ns + signal.shift_ns) for part in inner]
     if isinstance(signal, JoinedSignal):
         every = [encoded_parts(part) for part in signal.parts]
         return None if None in every else [part for parts in every for part in parts or ()]
@@ -110,7 +107,8 @@ def encoded_parts(signal: Signal) -> list[EncodedPart] | None:
             stop = start + len(part.frames)
             low, high = max(signal.run.start, start), min(signal.run.stop, stop)
             if low < high:
-                out.append(replace(part, frames=part.frames[low - start : high - start]))
+                frames, shift_ns = part.frames[low - start : high - start], part.shift_ns + signal.shift_ns
+                out.append(replace(part, frames=frames, shift_ns=shift_ns))
             start = stop
         return None if inner is None else out
     return None

@@ -13,7 +13,7 @@ from warpdata.loading.windows.mixture import Chosen, Mixture
 from warpdata.loading.windows.open_episode import DAMAGE, OpenEpisode, SignalReader
 from warpdata.loading.windows.windows import Windows
 from warpdata.ordering.epochs import LeftOut
-from warpdata.timeline.memory import JoinedSignal, ShiftedSignal
+from warpdata.timeline.memory import JoinedSignal
 from warpdata.timeline.signal import Signal, SignalView
 
 _STEP_BYTES = 16 << 20
@@ -97,7 +97,7 @@ def check_episode(opened: OpenEpisode) -> None:
 
 
 def _check_signal(signal: Signal) -> None:
-    if isinstance(signal, SignalView | ShiftedSignal):
+    if isinstance(signal, SignalView):
         _check_signal(signal.base)
     elif isinstance(signal, JoinedSignal):
         for part in signal.parts:
