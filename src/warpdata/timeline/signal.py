@@ -233,6 +233,11 @@ class SignalView(Signal):
 
     __slots__ = ("_base", "_clock", "_rows", "_times", "shift_ns")
 
+    _base: Signal
+    _rows: range | NDArray[np.int64]
+    _times: NDArray[np.int64] | None
+    shift_ns: int
+
     def __init__(
         self,
         base: Signal,

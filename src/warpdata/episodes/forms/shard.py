@@ -31,11 +31,11 @@ from warpdata.formats.episodedir import layout
 from warpdata.formats.episodedir.documents import plain_static
 from warpdata.formats.episodedir.frame_index import frame_index_bytes
 from warpdata.formats.episodedir.signal_file import table_bytes
-from warpdata.formats.wshard.channel import ArrayRows, Channel
-from warpdata.formats.wshard.episode import WShardEpisode
+from warpdata.formats.wshard.channel import Channel
+from warpdata.formats.wshard.episode import WShardEpisode, fits_own_block
 from warpdata.formats.wshard.layout import EXACT
-from warpdata.formats.wshard.load import fits_own_block
 from warpdata.formats.wshard.reader import ShardReader
+from warpdata.formats.wshard.rows import ArrayRows
 from warpdata.formats.wshard.save import save_wshard
 from warpdata.formats.wshard.schema import TensorSpec, Timebase, check_channel_id
 from warpdata.formats.wshard.writer import CompressionChoice, check_compat

@@ -21,10 +21,10 @@ from warpdata.errors import CorruptLayoutError
 from warpdata.formats.episodedir.documents import FileSum, restored_static
 from warpdata.formats.episodedir.frame_index import FrameIndex, parse_frame_index
 from warpdata.formats.episodedir.signal_file import Description
-from warpdata.formats.wshard.block_rows import BlockRows
 from warpdata.formats.wshard.chunks import ChunkList, validate_chunk_continuity
 from warpdata.formats.wshard.layout import META_EPISODE, TIMESTAMPS_NS
 from warpdata.formats.wshard.reader import ShardReader
+from warpdata.formats.wshard.rows import BlockRows
 from warpdata.formats.wshard.schema import TensorSpec
 from warpdata.timeline.memory import JoinedSignal
 from warpdata.timeline.signal import Signal

@@ -16,20 +16,18 @@ from warpdata.bytekit.checksum import join_crc32c
 from warpdata.bytekit.lazy import cached_property
 from warpdata.bytekit.process.forks import Reopens
 from warpdata.errors import CorruptLayoutError
-from warpdata.formats.wshard.block_rows import BlockRows
-from warpdata.formats.wshard.channel import ArrayRows, Channel, is_text
+from warpdata.formats.wshard.channel import Channel
 from warpdata.formats.wshard.chunks import (
     ChunkedEpisodeReader,
     ChunkList,
     read_chunk_list,
     validate_chunk_continuity,
 )
-from warpdata.formats.wshard.episode import WShardEpisode
+from warpdata.formats.wshard.episode import WShardEpisode, load_wshard
 from warpdata.formats.wshard.layout import ROLE_CHUNK_LIST
-from warpdata.formats.wshard.load import load_wshard
 from warpdata.formats.wshard.reader import ShardReader
 from warpdata.formats.wshard.residual import is_sign_bits
-from warpdata.formats.wshard.schema import ChannelRows
+from warpdata.formats.wshard.rows import ArrayRows, BlockRows, ChannelRows, is_text
 from warpdata.timeline.episode import Episode
 from warpdata.timeline.memory import ClockedSignal
 from warpdata.timeline.meta import SignalMeta, SignalRole, as_kind, guess_role, numeric_kind

@@ -10,7 +10,7 @@ import json
 import math
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,7 @@ from warpdata.bytekit.checksum import crc32c
 from warpdata.bytekit.io.append_file import AppendFile
 from warpdata.bytekit.io.commit import write_file
 from warpdata.bytekit.io.files import FileRangeReader
-from warpdata.bytekit.io.ranges import FolderReader, RangeReader
+from warpdata.bytekit.io.ranges import FolderReader, RangeReader, drop_cached
 from warpdata.bytekit.jsontext import dump_json, parse_json_object
 from warpdata.bytekit.process import locks
 from warpdata.errors import (
@@ -255,6 +255,10 @@ def static_bytes(items: Mapping[str, Any]) -> bytes:
 
 def read_static(folder: Folder, expected: FileSum | None = None) -> dict[str, Any]:
     """The static items of an episode; empty where there is no static.json and none is expected."""
+    return _retry_damaged(folder, layout.STATIC_FILE, lambda: _read_static(folder, expected))
+
+
+def _read_static(folder: Folder, expected: FileSum | None) -> dict[str, Any]:
     path, data = read_document(folder, layout.STATIC_FILE)
     if expected is not None:
         if data is None:
@@ -298,6 +302,10 @@ def _object(texts: Mapping[str, str], separator: str = ",") -> str:
 
 def read_meta(folder: Folder) -> dict[str, Any]:
     """The system metadata of an episode, checked; empty where there is no meta.json."""
+    return _retry_damaged(folder, layout.META_FILE, lambda: _read_meta(folder))
+
+
+def _read_meta(folder: Folder) -> dict[str, Any]:
     path, meta = _parse_document(folder, layout.META_FILE)
     if meta is None:
         return {}
@@ -306,6 +314,19 @@ def read_meta(folder: Folder) -> dict[str, Any]:
     if (stated is not None or is_ours) and stated != f"{crc32c(_SORTED.encode(meta).encode()):08x}":
         raise ChecksumError("meta.json was changed after it was written", path=path)
     return meta
+
+
+def _retry_damaged(folder: Folder, name: str, call: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+    """Return `call()`; if it finds a file damaged, its cached copy is dropped and it is read once more."""
+    try:
+        return call()
+    except FormatError:
+        if isinstance(folder, Path):
+            raise
+        reader = folder.open(name)
+        if not drop_cached(reader, 0, reader.size):
+            raise
+    return call()
 
 
 def read_set_metadata(folder: Folder) -> dict[str, Any]:

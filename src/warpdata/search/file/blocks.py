@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from warpdata.bytekit.io.ranges import Range
+from warpdata.bytekit.io.ranges import Range, retry_damaged
 from warpdata.errors import CorruptLayoutError
 from warpdata.formats.rvf import layout, segment, vec
 from warpdata.formats.rvf import layout as records
@@ -51,12 +51,15 @@ class BlockReader:
     def read(self, places: Sequence[Place], code_bytes: int) -> list[VecBlock]:
         """These blocks as they are stored, read together and checked."""
         found = [self._locate(place) for place in places]
-        data = self._content.reader.read_many([each[0] for each in found])
-        where = self._content.reader.name
-        return [
-            vec.decode_block(piece, entry, code_bytes=code_bytes, where=where)
-            for piece, (_, entry) in zip(data, found, strict=True)
-        ]
+        reader, ranges = self._content.reader, [each[0] for each in found]
+
+        def read() -> list[VecBlock]:
+            return [
+                vec.decode_block(piece, entry, code_bytes=code_bytes, where=reader.name)
+                for piece, (_, entry) in zip(reader.read_many(ranges), found, strict=True)
+            ]
+
+        return retry_damaged(reader, read, ranges)
 
     def vector_count(self, place: Place) -> int:
         """How many vectors a block holds."""
@@ -83,8 +86,13 @@ class BlockReader:
             size = layout.COUNT_U32.size + entry.block_count * records.BLOCK_ENTRY.size
             size = min(size, entry.payload_length)
             start = entry.file_offset
-            data = self._content.reader.read(start, start + layout.HEADER_BYTES + size)
-            check_against_directory(segment.unpack_header(data, where), entry, where)
-            found = vec.read_directory(data[layout.HEADER_BYTES :], entry.payload_length, where)
+            place = start, start + layout.HEADER_BYTES + size
+
+            def read() -> list[Row]:
+                data = self._content.reader.read(*place)
+                check_against_directory(segment.unpack_header(data, where), entry, where)
+                return vec.read_directory(data[layout.HEADER_BYTES :], entry.payload_length, where)
+
+            found = retry_damaged(self._content.reader, read, [place])
             self._directories[entry.segment_id] = found
         return found

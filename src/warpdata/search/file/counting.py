@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from warpdata.bytekit.io.ranges import Range, RangeReader, coalesce
+from warpdata.bytekit.io.ranges import Range, RangeReader, coalesce, drop_cached
 from warpdata.errors import TruncatedError
 
 
@@ -45,6 +45,10 @@ class CountingReader:
                 start, end = ranges[member]
                 out[member] = data[start - span.start : end - span.start]
         return [out[index] for index in range(len(ranges))]
+
+    def drop_cached(self, start: int, end: int) -> bool:
+        """Forget cached copies of the bytes [start, end)."""
+        return drop_cached(self.inner, start, end)
 
     def _whole(self, data: memoryview, start: int, end: int) -> memoryview:
         """Less than was asked for would look like an older state of the file."""
