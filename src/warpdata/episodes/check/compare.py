@@ -69,7 +69,7 @@ _COPY_NEXT, _COPY_CHANCE = 0.5, 1e-3
 _KEYS, _SAME_KEYS, _FEW_KEYS = 128, 0.35, 24
 """Hashes of distinct records that are remembered, the share that copies have in common, and too few to compare."""
 _LAG_FRAMES, _LAG_SPREAD, _LAG_GAIN = 3, 4.0, 0.25
-_SPIKE_FACTOR, _SPIKE_FLOOR, _SPIKE_VALUES = 3.0, 0.03, 9
+_SPIKE_FACTOR, _SPIKE_FLOOR, _SPIKE_SHARE, _SPIKE_ALONE, _SPIKE_VALUES = 3.0, 0.03, 0.15, 6.0, 9
 
 Numbers = NDArray[np.float64]
 
@@ -92,7 +92,7 @@ class _Track:
     reach: Numbers
     """How far apart the values are, but for the lowest and highest tenth."""
     kick: Numbers
-    """How far a single value is, at most, from the median of the five around it; 0 of few distinct values."""
+    """How far a single value jumps away and back, at most."""
     shape: Numbers
     """The values at even times: [points, channels]."""
     keys: NDArray[np.uint64]
@@ -169,9 +169,6 @@ def _remember_numbers(member: SetMember, name: str, signal: Signal, is_action: b
     pauses = np.abs(np.diff(values, axis=0))
     bend = np.sqrt((np.diff(values, 4, axis=0) ** 2).mean(0)) / 6
     grain = np.where(pauses > 0, pauses, np.inf).min(0)
-    around = np.median(np.stack([values[at : len(values) - 4 + at] for at in range(5)]), axis=0)
-    kick = np.abs(values[2:-2] - around).max(0)
-    is_fine = np.array([len(np.unique(column[:256])) >= _SPIKE_VALUES for column in values.T])
     hashes = {xxh64(row.tobytes()) for row in np.ascontiguousarray(values)}
     member.tracks[name] = _Track(
         is_action or meta.role == "action",
@@ -182,10 +179,21 @@ def _remember_numbers(member: SetMember, name: str, signal: Signal, is_action: b
         np.ptp(values, axis=0),
         bend,
         high - low,
-        np.where(is_fine, kick, 0.0),
+        _largest_spikes(values),
         shape,
         np.array(sorted(hashes)[:_KEYS], np.uint64),
     )
+
+
+def _largest_spikes(values: Numbers) -> Numbers:
+    """How far a single value jumps from both of its neighbours, per channel, where these hardly move."""
+    steps = np.diff(values, axis=0)
+    there, back = steps[1:-2], -steps[2:-1]
+    size = np.where(there * back > 0, np.minimum(abs(there), abs(back)), 0.0)
+    around = np.maximum(np.maximum(abs(steps[:-3]), abs(steps[3:])), abs(there - back))
+    is_fine = np.array([len(np.unique(column[:256])) >= _SPIKE_VALUES for column in values.T])
+    largest: Numbers = np.where(is_fine & (size > _SPIKE_ALONE * around), size, 0.0).max(0)
+    return largest
 
 
 def _longest_runs(flags: NDArray[np.bool_]) -> Numbers:
@@ -338,14 +346,14 @@ class _Alike:
 
     def _spikes(self) -> Iterator[Finding]:
         """Single values far from their neighbours, in units of how far the channel moves in the set."""
-        for name, chosen, tracks in self._signals():
+        for name, chosen, tracks in self._signals(is_action=False):
             extent = _median(tracks, "extent")
             kick = np.stack([track.kick for track in tracks]) / np.where(extent > 0, extent, np.inf)
             usual = np.median(kick, axis=0)
             odd: dict[int, list[int]] = defaultdict(list)
             for channel, size in enumerate(kick.T):
                 for position in _alone(np.log(size + _SPIKE_FLOOR), np.log(_SPIKE_FACTOR), _WIDE_GAP):
-                    if size[position] > usual[channel]:
+                    if size[position] > max(usual[channel], _SPIKE_SHARE):
                         odd[position].append(channel)
             for position, channels in odd.items():
                 share = float(kick[position, channels].max())
