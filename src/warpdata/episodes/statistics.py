@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from warpdata.bytekit.checksum import xxh3_128
-from warpdata.bytekit.varint import decode_varints, encode_varints, zigzag_decode, zigzag_encode
+from warpdata.bytekit.varint import decode_varints, encode_varints, zigzag_decode
 from warpdata.errors import FormatError
 from warpdata.timeline.times import ns_between
 
@@ -236,8 +236,10 @@ class Sketch:
     def to_text(self) -> str:
         """The buckets as text: differences of the sorted keys and the counts as varints, in base64."""
         self._compact()
-        steps = np.diff(self._keys).astype(np.uint64)
-        numbers = np.concatenate([zigzag_encode(self._keys[:1]), steps, self._counts.astype(np.uint64)])
+        first = [key << 1 if key >= 0 else (-key << 1) - 1 for key in self._keys[:1].tolist()]  # zigzag
+        numbers = np.concatenate([np.array(first, np.int64), np.diff(self._keys), self._counts]).astype(
+            np.uint64
+        )
         return base64.b64encode(encode_varints(numbers)).decode()
 
     @classmethod
