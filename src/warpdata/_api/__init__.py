@@ -444,7 +444,7 @@ def pack_episode(
     `raw` packs the recording without the edits of its root. Cameras of different encoders that were joined become one
     video only with `reencode`, which changes pixels.
     """
-    from warpdata.episodes.forms import packed
+    from warpdata.episodes.forms import shard as packed
 
     if isinstance(episode, str | os.PathLike):
         episode = open_episode(address_text(episode), catalog=catalog, edited=not raw)
