@@ -309,7 +309,9 @@ def saved(results: dict[str, Any]) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="a shrunk run of seconds; nothing is saved")
+    parser.add_argument(
+        "--quick", action="store_true", help="a shrink_pixels run of seconds; nothing is saved"
+    )
     parser.add_argument("--dim", type=int, action="append", default=[])
     parser.add_argument("--folder", type=Path, help="keep the built indexes here")
     parser.add_argument("--prepare", action="store_true", help="only build what is missing in the folder")

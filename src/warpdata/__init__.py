@@ -60,9 +60,9 @@ if TYPE_CHECKING:
     from warpdata.episodes.record.steps import WShardStreamWriter as WShardStreamWriter
     from warpdata.episodes.salvage.receipt import LossReceipt as LossReceipt
     from warpdata.episodes.salvage.recordings import salvage as salvage
+    from warpdata.episodes.sources.cameras import VideoSignal as VideoSignal
     from warpdata.episodes.sources.disk_episode import DiskEpisode as DiskEpisode
-    from warpdata.episodes.sources.signals import SimpleSignal as SimpleSignal
-    from warpdata.episodes.sources.signals import VideoSignal as VideoSignal
+    from warpdata.episodes.sources.disk_episode import SimpleSignal as SimpleSignal
     from warpdata.errors import AuthenticationError as AuthenticationError
     from warpdata.errors import ConflictError as ConflictError
     from warpdata.errors import DatasetNotFoundError as DatasetNotFoundError

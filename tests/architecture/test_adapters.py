@@ -54,7 +54,7 @@ ADAPTERS: dict[str, set[str]] = {
         "episodes/collection/episodes.py",
         "episodes/collection/facts.py",
         "episodes/collection/local.py",
-        "formats/episodedir/arrow.py",
+        "formats/episodedir/signal_file.py",
         "loading/tables/arrays.py",
         "loading/tables/stream.py",
         "ray/planning.py",
@@ -179,7 +179,7 @@ def test_threads_are_started_in_one_place(path: Path) -> None:
 
 LATE = {
     "timeline/episode.py", "formats/wshard/episode.py",  # the two views of an episode offer each other
-    "episodes/sources/opening.py",  # a shard by step needs no parquet library
+    "episodes/sources/shard_episode.py",  # a shard by step needs no parquet library
     "episodes/collection/episodes.py",  # conditions load pyarrow.dataset, and with it pandas where that is installed
     "stores/webclient.py",  # urllib3 opens a socket when it is loaded, which local mode must not
     "catalog/read/refs.py", "catalog/read/episodes.py",  # what was pickled opens its dataset again

@@ -14,8 +14,8 @@ from warpdata.bytekit.checksum import crc32c
 from warpdata.bytekit.lazy import DEFAULT_BYTES
 from warpdata.bytekit.process.threads import ReadAhead
 from warpdata.episodes.forms.content import stated_content
-from warpdata.episodes.forms.packed import PackedRows
-from warpdata.episodes.sources.open_cameras import stretch_starts
+from warpdata.episodes.sources.cameras import stretch_starts
+from warpdata.episodes.sources.shard_episode import BlockSignal
 from warpdata.errors import FormatError
 from warpdata.formats.wshard.reader import ShardReader
 
@@ -107,9 +107,9 @@ def test_packed_rows_state_the_checksum_of_their_values(tmp_path: Path, monkeypa
         wd.pack_episode(wd.open_recordings(tmp_path / "root")[0], tmp_path / "e.wshard")
     )
     signal = episode["a"]
-    assert isinstance(signal, PackedRows)
+    assert isinstance(signal, BlockSignal)
     assert signal.checksum() == crc32c(np.ascontiguousarray(signal.rows(0, 40)).tobytes())
-    monkeypatch.setattr(PackedRows, "_run", lambda *_: pytest.fail("values were read"))
+    monkeypatch.setattr(BlockSignal, "_read", lambda *_: pytest.fail("values were read"))
     assert stated_content(episode) is not None
 
 

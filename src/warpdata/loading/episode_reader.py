@@ -10,14 +10,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from warpdata.bytekit.lazy import cached_property
-from warpdata.episodes.sources.signals import VideoSignal
+from warpdata.episodes.sources.cameras import VideoSignal
 from warpdata.errors import BlobNotFoundError, FormatError, WarpError
 from warpdata.loading.alignment import Aligned, Anchors, Bools, Clock, Int64s
 from warpdata.loading.field import Field, FieldRows, FieldSchema, check_same, find_schema, signal_named
 from warpdata.loading.images import crop_box, resize_images, scale_values
 from warpdata.loading.poses import subtract
 from warpdata.timeline.episode import Episode
-from warpdata.timeline.memory import JoinedSignal, ShiftedSignal
+from warpdata.timeline.memory import JoinedSignal
 from warpdata.timeline.sampling import blank_values, mixed_values
 from warpdata.timeline.signal import MappedRows, Signal, SignalView
 from warpdata.timeline.times import INT64_MAX
@@ -145,7 +145,7 @@ class EpisodeReader:
 
 
 def _check_signal(signal: Signal) -> None:
-    if isinstance(signal, SignalView | ShiftedSignal):
+    if isinstance(signal, SignalView):
         _check_signal(signal.base)
     elif isinstance(signal, JoinedSignal):
         for part in signal.parts:

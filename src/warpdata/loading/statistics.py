@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from warpdata.bytekit.io.commit import write_file
 from warpdata.bytekit.jsontext import dump_json
-from warpdata.episodes.collection.summary import recorded_statistics
+from warpdata.episodes.collection.facts import recorded_statistics
 from warpdata.episodes.statistics import MAX_CHANNELS, QUANTILES, RELATIVE_ERROR, ValueStatistics
 from warpdata.errors import SchemaMismatchError, WarpError, nearest
 from warpdata.loading.field import Field, checked_dims

@@ -26,11 +26,10 @@ from warpdata.episodes.collection.facts import table_of
 from warpdata.episodes.sources.file_video import FileVideo, SourceVideo
 from warpdata.errors import BlobNotFoundError, CorruptLayoutError, nearest
 from warpdata.timeline.episode import Episode
-from warpdata.timeline.lazy_signals import LazySignals
 from warpdata.timeline.memory import ArraySignal
 from warpdata.timeline.meta import Role, SignalMeta
 from warpdata.timeline.signal import Signal
-from warpdata.timeline.source import STEPS, StepClock
+from warpdata.timeline.source import STEPS, LazySignals, StepClock
 
 FORMAT = "lerobot"
 TASK = "task"
@@ -335,7 +334,7 @@ class PictureColumn(Rows):
         return out
 
 
-class CameraSignal(Reopens, FileVideo):
+class CameraSignal(FileVideo):
     """The frames of a camera of one episode, in a file that other episodes may share."""
 
     def __init__(self, rows: EpisodeRows, name: str, file: str, start_s: float) -> None:
@@ -343,6 +342,7 @@ class CameraSignal(Reopens, FileVideo):
         first = partial(rows.first_frame, video, start_s, name)
         super().__init__(video, rows.times, name=name, first=first, role=role_of(name), clock=STEPS, fps=fps)
         self._rows = rows
+        self.reopen_by(CameraSignal, rows, name, file, start_s)
 
     def __len__(self) -> int:
         return self._rows.row.length

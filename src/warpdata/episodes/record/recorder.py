@@ -16,7 +16,7 @@ import numpy as np
 
 from warpdata.bytekit.io.commit import map_os_errors, remove_temps_of, writable_path
 from warpdata.bytekit.process.locks import FileLock, make_locked_folder
-from warpdata.episodes.forms.packed import pack_episode
+from warpdata.episodes.forms.shard import pack_episode
 from warpdata.episodes.provenance import environment, first_meta
 from warpdata.episodes.record.recording import (
     Recording,
@@ -42,9 +42,9 @@ from warpdata.errors import (
     require_word,
     suggests,
 )
+from warpdata.formats.episodedir.documents import check_name
 from warpdata.formats.episodedir.frame_index import write_empty_index
 from warpdata.formats.episodedir.images import FrameShape, VideoOptions, choose_codec, suffix_for
-from warpdata.formats.episodedir.names import check_name
 from warpdata.formats.journal.layout import WORK_SUFFIX
 from warpdata.formats.journal.reader import work_folder
 from warpdata.formats.wshard.writer import CompressionChoice, check_choice, check_compat

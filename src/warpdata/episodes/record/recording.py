@@ -33,7 +33,7 @@ from warpdata.bytekit.io.commit import (
 from warpdata.bytekit.jsontext import dump_json
 from warpdata.bytekit.process.forks import NoPickle, run_in_child
 from warpdata.bytekit.process.locks import FileLock, make_locked_folder
-from warpdata.episodes.collection.listing import episode_path
+from warpdata.episodes.collection.edits import episode_path
 from warpdata.episodes.record import camera
 from warpdata.episodes.record.camera import CameraRecorder, FrameJournals, VideoFile
 from warpdata.episodes.record.tables import EventRecorder, NumberRecorder, SignalsJournal, TableFile
@@ -49,9 +49,15 @@ from warpdata.errors import (
     WriterClosedError,
 )
 from warpdata.formats.episodedir import layout
-from warpdata.formats.episodedir.documents import FileSum, meta_bytes, plain_static, static_bytes
+from warpdata.formats.episodedir.documents import (
+    FileSum,
+    check_name,
+    meta_bytes,
+    plain_static,
+    signal_file,
+    static_bytes,
+)
 from warpdata.formats.episodedir.images import VideoOptions, choose_codec
-from warpdata.formats.episodedir.names import check_name, signal_file
 from warpdata.formats.episodedir.signal_file import Description
 from warpdata.formats.episodedir.video import check_installed, check_options
 

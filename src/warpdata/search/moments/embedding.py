@@ -22,8 +22,8 @@ from warpdata.bytekit.checksum import sha256_hex
 from warpdata.bytekit.jsontext import dump_json
 from warpdata.bytekit.lazy import cached_property
 from warpdata.bytekit.process.system import available_bytes
-from warpdata.episodes.collection.episodes import Episodes, code_name
-from warpdata.episodes.collection.jobs import Called, Here, Runner
+from warpdata.episodes.collection.episodes import Episodes
+from warpdata.episodes.collection.jobs import Called, Here, Runner, code_name
 from warpdata.errors import ConflictError, DatasetError, NoStepsError, WarpError, nearest
 from warpdata.search.file import profile
 from warpdata.search.file.bulk import Rows, index_vectors, write_own, write_vectors

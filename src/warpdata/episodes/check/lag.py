@@ -1,4 +1,4 @@
-"""The delay of a camera: a model of the set predicts the state from a picture, and finds when the state was that."""
+"""The delay of cameras and actions: a model of the set predicts the state from them, and finds its time."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ MIN_VIEWS = 20
 _TILES = 6
 _MAX_VIEWS = 48
 _STATE_POINTS = 512
+_SMOOTH = 9
 _MAX_LAG_S, _MAX_LAG_SHARE, _LAG_STEPS = 1.5, 0.3, 91
 _RIDGE = 1e-2
 _AS_WELL = 1.5
@@ -26,7 +27,7 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class Sight:
-    """Some pictures of one camera of one episode, small, and the state of the episode."""
+    """Some small pictures of a camera, or actions, of one episode, and its state."""
 
     times_s: Floats
     views: NDArray[np.float32]
@@ -56,12 +57,32 @@ def _lags_to_try(sights: Sequence[Sight]) -> Floats:
     return np.unique(np.concatenate([_MAX_LAG_S * even, _MAX_LAG_SHARE * usual * even]))
 
 
-def look(camera: Signal, states: Sequence[Signal]) -> Sight | None:
-    """What is remembered of a camera beside its states; None of one that is too short."""
+def look_at_camera(camera: Signal, states: Sequence[Signal]) -> Sight | None:
+    """Some pictures of a camera beside its states; None of one that is too short."""
     if len(camera) < MIN_VIEWS or not states:
         return None
     rows = np.unique(np.linspace(0, len(camera) - 1, min(_MAX_VIEWS, len(camera))).astype(np.int64))
     views = np.stack([_small(camera[int(row)][0]) for row in rows])
+    return _beside(camera.timestamps, rows, views, states, with_speed=False)
+
+
+def look_at_actions(actions: Signal, states: Sequence[Signal]) -> Sight | None:
+    """Actions beside the states and their speeds, which velocities command; None of few actions."""
+    if len(actions) < MIN_VIEWS or not states:
+        return None
+    rows = np.unique(np.linspace(0, len(actions) - 1, min(4 * _MAX_VIEWS, len(actions))).astype(np.int64))
+    views = np.asarray(actions.values(), np.float64).reshape(len(actions), -1)[rows].astype(np.float32)
+    return _beside(actions.timestamps, rows, views, states, with_speed=True)
+
+
+def _beside(
+    stamps: NDArray[np.int64],
+    rows: NDArray[np.int64],
+    views: NDArray[np.float32],
+    states: Sequence[Signal],
+    *,
+    with_speed: bool,
+) -> Sight | None:
     first = max(signal.first_ts_ns for signal in states)
     last = min(signal.last_ts_ns for signal in states)
     if last <= first:
@@ -72,11 +93,17 @@ def look(camera: Signal, states: Sequence[Signal]) -> Sight | None:
         for signal in states
         for column in np.asarray(signal.values(), np.float64).reshape(len(signal), -1).T
     ]
-    stamps = camera.timestamps
+    if with_speed:
+        smooth = np.ones(_SMOOTH) / _SMOOTH
+        padded = [np.pad(column, _SMOOTH // 2, mode="edge") for column in columns]
+        columns += [np.gradient(np.convolve(column, smooth, "valid")) for column in padded]
     return Sight(
-        (stamps[rows] - first) / 1e9, views, float(np.median(np.diff(stamps))) / 1e9,
-        (grid - first) / 1e9, np.stack(columns, 1).astype(np.float32),
-    )  # fmt: skip
+        (stamps[rows] - first) / 1e9,
+        views,
+        float(np.median(np.diff(stamps))) / 1e9,
+        (grid - first) / 1e9,
+        np.stack(columns, 1).astype(np.float32),
+    )
 
 
 def lags_of(sights: Sequence[Sight]) -> list[Lag] | None:

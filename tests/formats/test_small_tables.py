@@ -16,9 +16,14 @@ from hypothesis import strategies as st
 from tests.sweeps import enough_examples, thinned
 from warpdata.bytekit.arrays import DTYPE_NAMES, dtype_named
 from warpdata.errors import CorruptLayoutError, WarpError
-from warpdata.formats.episodedir import arrow
-from warpdata.formats.episodedir.plain_parquet import MAX_PLAIN_BYTES
-from warpdata.formats.episodedir.signal_file import parse_signal
+from warpdata.formats.episodedir.signal_file import (
+    SMALL_BYTES,
+    ParquetFooter,
+    TableWriter,
+    parse_signal,
+    signal_schema,
+    table_bytes,
+)
 
 SHAPES = ((), (1,), (3,), (2, 3), (1, 1, 9))
 
@@ -42,15 +47,14 @@ def test_what_comes_out_is_what_went_in_bit_for_bit(
     dtype: str, shape: tuple[int, ...], rows: int, seed: int
 ) -> None:
     about, stamps, values = made(dtype, shape, rows, seed)
-    data = arrow.plain_table(about, stamps, values)
-    assert data is not None
+    data = bytes(table_bytes(about, stamps, values))
     description, found_stamps, found = parse_signal(data, "it")
     assert description.to_json() == about
     assert np.array_equal(found_stamps, stamps)
     assert (found.dtype, found.shape, found.tobytes()) == (values.dtype, values.shape, values.tobytes())
-    assert arrow.ParquetFooter(data, "it").bounds("timestamp") == (stamps[0], stamps[-1])
+    assert ParquetFooter(data, "it").bounds("timestamp") == (stamps[0], stamps[-1])
     sink = io.BytesIO()
-    writer = arrow.TableWriter(sink, arrow.signal_schema(about), about)
+    writer = TableWriter(sink, signal_schema(about), about)
     writer.write(stamps, values)
     writer.close()
     ours, theirs = (pq.ParquetFile(io.BytesIO(each)) for each in (data, sink.getvalue()))
@@ -63,40 +67,42 @@ def test_what_comes_out_is_what_went_in_bit_for_bit(
 def test_another_reader_reads_it(dtype: str, shape: tuple[int, ...], tmp_path: Path) -> None:
     about, stamps, _ = made(dtype, shape, 20, 1)
     values = np.arange(20 * max(1, int(np.prod(shape)))).reshape(20, *shape).astype(dtype_named(dtype).dtype)
-    data = arrow.plain_table(about, stamps, values)
-    assert data is not None
+    data = bytes(table_bytes(about, stamps, values))
     (tmp_path / "it.parquet").write_bytes(data)
     rows = duckdb.sql(f"select timestamp, value from '{tmp_path / 'it.parquet'}'").fetchall()
     assert [row[0] for row in rows] == stamps.tolist()
     assert [row[1] for row in rows] == values.tolist()
 
 
-def test_large_ones_and_text_are_left_to_arrow() -> None:
+def test_only_small_tables_of_numbers_are_uncompressed() -> None:
     about = {"kind": "scalar", "dtype": "f64", "shape": []}
-    rows = MAX_PLAIN_BYTES // 16
-    assert arrow.plain_table(about, np.arange(rows), np.zeros(rows)) is not None
-    assert arrow.plain_table(about, np.arange(rows + 1), np.zeros(rows + 1)) is None
-    assert arrow.plain_table(about, np.arange(0), np.zeros(0)) is None
     text = {"kind": "text", "dtype": "text", "shape": []}
-    assert arrow.plain_table(text, np.arange(1), np.array(["a"], object)) is None
+    rows = SMALL_BYTES // 16
+    tables = [
+        (table_bytes(about, np.arange(rows), np.zeros(rows)), "UNCOMPRESSED"),
+        (table_bytes(about, np.arange(rows + 1), np.zeros(rows + 1)), "ZSTD"),
+        (table_bytes(text, np.arange(1), np.array(["a"], object)), "ZSTD"),
+    ]
+    for data, compression in tables:
+        group = pq.ParquetFile(io.BytesIO(bytes(data))).metadata.row_group(0)
+        assert {group.column(at).compression for at in range(2)} == {compression}
 
 
 def test_damage_is_never_another_value() -> None:
     about, stamps, values = made("f32", (3,), 20, 3)
-    data = arrow.plain_table(about, stamps, values)
-    assert data is not None
-    told = 0
+    data = bytes(table_bytes(about, stamps, values))
+    refused = 0
     for at in thinned(range(len(data)), 200):
         damaged = bytearray(data)
         damaged[at] ^= 0x10
         try:
             _, found_stamps, found = parse_signal(bytes(damaged), "it")
         except WarpError:
-            told += 1
+            refused += 1
         else:  # names, types and what nobody reads
             assert found_stamps.tobytes() == stamps.tobytes() or at > len(data) - 2000
             assert found.tobytes() == values.tobytes() or at > len(data) - 2000
-    assert told
+    assert refused
     for size in thinned(range(len(data)), 50):
         with pytest.raises(CorruptLayoutError):
             parse_signal(data[:size], "it")
