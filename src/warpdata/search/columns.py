@@ -8,7 +8,7 @@ import json
 import os
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow
@@ -18,6 +18,9 @@ from numpy.typing import NDArray
 
 from warpdata.bytekit.io.commit import commit_file
 from warpdata.errors import BlobNotFoundError, ConflictError, CorruptLayoutError, nearest
+
+if TYPE_CHECKING:
+    from warpdata.search.store import VectorStore
 
 _BATCH_ROWS = 8192
 
@@ -145,41 +148,28 @@ def _joined(rows: list[dict[str, Any]]) -> VectorRows:
 
 TABLE_SUFFIXES = (".npy", ".parquet", ".pq", ".jsonl", ".csv")
 _ARROW_TYPES = {
-    "str": pyarrow.string(), "bytes": pyarrow.binary(), "i64": pyarrow.int64(), "u64": pyarrow.uint64(),
-    "f64": pyarrow.float64(), "bool": pyarrow.bool_(),
-}  # fmt: skip
+    "str": pyarrow.string(),
+    "bytes": pyarrow.binary(),
+    "i64": pyarrow.int64(),
+    "u64": pyarrow.uint64(),
+    "f64": pyarrow.float64(),
+    "bool": pyarrow.bool_(),
+}
 
 
-class Source(Protocol):
-    """A store whose rows are written to a table."""
-
-    @property
-    def dim(self) -> int:
-        """Dimensions of a vector."""
-
-    @property
-    def ids(self) -> NDArray[np.int64]:
-        """The ids of all rows."""
-
-    @property
-    def fields(self) -> dict[str, str]:
-        """The fields of the metadata and their types."""
-
-    def get(self, ids: Any) -> NDArray[np.float32]:
-        """Vectors by id."""
-
-    def metadata(self, ids: Any) -> list[dict[str, Any]]:
-        """Metadata by id."""
-
-
-def write_rows(path: str, source: Source, *, overwrite: bool) -> int:
+def write_rows(path: str, source: VectorStore, *, overwrite: bool) -> int:
     """Write ids, vectors and metadata to a table whose suffix says its kind; returns how many rows.
 
     .npy has the vectors alone, in the order of the ids. A file that exists is a ConflictError unless overwritten.
     """
     suffix = os.path.splitext(path)[1].lower()
-    writers = {".npy": _write_npy, ".parquet": _write_parquet, ".pq": _write_parquet, ".jsonl": _write_jsonl,
-               ".csv": _write_csv}  # fmt: skip
+    writers = {
+        ".npy": _write_npy,
+        ".parquet": _write_parquet,
+        ".pq": _write_parquet,
+        ".jsonl": _write_jsonl,
+        ".csv": _write_csv,
+    }
     if suffix not in writers:
         raise ValueError(f"vectors are written to {', '.join(TABLE_SUFFIXES)}, not {path!r}")
     if os.path.lexists(path) and not overwrite:
@@ -190,13 +180,13 @@ def write_rows(path: str, source: Source, *, overwrite: bool) -> int:
         return writers[suffix](file, source)
 
 
-def _pieces(source: Source) -> Iterator[NDArray[np.int64]]:
+def _pieces(source: VectorStore) -> Iterator[NDArray[np.int64]]:
     ids = source.ids
     for start in range(0, len(ids), _BATCH_ROWS):
         yield ids[start : start + _BATCH_ROWS]
 
 
-def _write_npy(file: Any, source: Source) -> int:
+def _write_npy(file: Any, source: VectorStore) -> int:
     count = len(source.ids)
     np.lib.format.write_array_header_1_0(
         file, {"descr": "<f4", "fortran_order": False, "shape": (count, source.dim)}
@@ -206,7 +196,7 @@ def _write_npy(file: Any, source: Source) -> int:
     return count
 
 
-def _named(source: Source, *taken: str) -> dict[str, str]:
+def _named(source: VectorStore, *taken: str) -> dict[str, str]:
     """The fields that become columns beside those that are always there."""
     clash = [name for name in source.fields if name in taken]
     if clash:
@@ -214,7 +204,7 @@ def _named(source: Source, *taken: str) -> dict[str, str]:
     return source.fields
 
 
-def _write_parquet(file: Any, source: Source) -> int:
+def _write_parquet(file: Any, source: VectorStore) -> int:
     fields = _named(source, "id", "vector")
     schema = pyarrow.schema(
         [
@@ -241,7 +231,7 @@ def _write_parquet(file: Any, source: Source) -> int:
     return count
 
 
-def _write_jsonl(file: Any, source: Source) -> int:
+def _write_jsonl(file: Any, source: VectorStore) -> int:
     count = 0
     for ids in _pieces(source):
         vectors, rows = source.get(ids), source.metadata(ids)
@@ -253,7 +243,7 @@ def _write_jsonl(file: Any, source: Source) -> int:
     return count
 
 
-def _write_csv(file: Any, source: Source) -> int:
+def _write_csv(file: Any, source: VectorStore) -> int:
     numbers = [f"v{number}" for number in range(source.dim)]
     fields = list(_named(source, "id", *numbers))
     text = io.TextIOWrapper(file, "utf-8", newline="", write_through=True)

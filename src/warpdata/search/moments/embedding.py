@@ -26,7 +26,7 @@ from warpdata.episodes.collection.episodes import Episodes, code_name
 from warpdata.episodes.collection.jobs import Called, Here, Runner
 from warpdata.errors import ConflictError, DatasetError, NoStepsError, WarpError, nearest
 from warpdata.search.file import profile
-from warpdata.search.file.bulk import Rows, index_vectors, write_own, write_vectors
+from warpdata.search.file.rewrite import Batch, index_vectors, write_vectors
 from warpdata.search.moments.behaviour import (
     BLOCK_BYTES,
     Behaviour,
@@ -36,9 +36,8 @@ from warpdata.search.moments.behaviour import (
     window_key,
 )
 from warpdata.search.moments.embedders import BuiltIn, Embedder, embedded, embedder_of
-from warpdata.search.moments.index import file_row
+from warpdata.search.moments.index import CHANNELS, EPISODES, TIMESTEPS, file_row
 from warpdata.search.moments.observation import Channels, Observation
-from warpdata.search.moments.words import CHANNELS, EPISODES, TIMESTEPS
 from warpdata.search.query.ann import has_faiss
 from warpdata.search.store import VectorStore
 from warpdata.timeline.episode import Episode
@@ -203,8 +202,11 @@ class _Moments:
         for start in range(0, found.length, self._options.stride):
             end = min(start + self._options.window, found.length)
             about = {
-                **found.about, "window_start": start, "window_end": end, "ts_ns": int(found.times_ns[start])
-            }  # fmt: skip
+                **found.about,
+                "window_start": start,
+                "window_end": end,
+                "ts_ns": int(found.times_ns[start]),
+            }
             vectors.append(self._one(found.mean(start, end)))
             rows.append(file_row(TIMESTEPS, window_key(about), about))
             if end == found.length:
@@ -227,11 +229,12 @@ class _Moments:
             ]
             rows += [
                 file_row(
-                    EPISODES, f"{key_of(about)}@{name}:{frame}",
+                    EPISODES,
+                    f"{key_of(about)}@{name}:{frame}",
                     {**about, "camera": name, "frame": frame, "ts_ns": int(times[frame])},
                 )
                 for frame in chosen.tolist()
-            ]  # fmt: skip
+            ]
         return Embedded(np.concatenate(vectors), rows)
 
     def _cameras(self) -> dict[str, Signal]:
@@ -374,9 +377,11 @@ class EmbedJob:
         if named is None:
             named = function.name if isinstance(function, BuiltIn) else code_name(function)
         return {
-            "embedder": named, "per": self.options.per, "source": self.source,
+            "embedder": named,
+            "per": self.options.per,
+            "source": self.source,
             "options": dump_json(self.options.to_json()).decode(),
-        }  # fmt: skip
+        }
 
     @property
     def compared_by(self) -> str:
@@ -449,9 +454,13 @@ class EmbedRun:
         if progress is not None:
             progress(done, total)
         task = EmbedTask(
-            self._job.episodes, self._ids, self._contents, Called(self._job.function), self._job.options,
+            self._job.episodes,
+            self._ids,
+            self._contents,
+            Called(self._job.function),
+            self._job.options,
             self._job.dataset,
-        )  # fmt: skip
+        )
         for position, found in (runner or Here()).run(task, missing):
             if isinstance(found, str):
                 self.without[self._ids[position]] = found
@@ -482,7 +491,14 @@ class EmbedRun:
         self._parts[position] = self._part(position)
         notes = self._job.notes | ({CHANNELS: found.channels} if found.channels else {})
         rows = (found.vectors, found.rows)
-        write_own(self._parts[position], rows, metric=self._job.compared_by, notes=notes)
+        write_vectors(
+            self._parts[position],
+            [rows],
+            metric=self._job.compared_by,
+            notes=notes,
+            overwrite=True,
+            durable=False,
+        )
 
     def _channel_note(self) -> dict[str, str]:
         """The channels of all vectors; an episode that was embedded from others is refused."""
@@ -521,7 +537,7 @@ class EmbedRun:
         except (WarpError, OSError):
             return False
 
-    def _batches(self, dims: dict[int, str]) -> Iterator[Rows]:
+    def _batches(self, dims: dict[int, str]) -> Iterator[Batch]:
         """The vectors of all episodes in order, some at a time."""
         vectors: list[Floats] = []
         rows: list[dict[str, Any]] = []
