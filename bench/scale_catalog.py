@@ -49,7 +49,7 @@ from warpdata.formats.manifest.reader import parse_manifest
 from warpdata.formats.manifest.writer import pack_manifest, to_json
 from warpdata.ray.planning import plan_episodes
 from warpdata.settings import Settings
-from warpdata.stores.digest import digest_file
+from warpdata.stores.blobstore import digest_file
 
 RTT_S = 0.02
 NAME = "bench/arm"

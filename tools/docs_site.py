@@ -33,6 +33,8 @@ API: dict[str, tuple[str, ...]] = {
     ),
     "record": (
         "record",
+        "demo_data",
+        "demo_records",
         "RecordEpisodes",
         "salvage",
         "VideoOptions",
@@ -71,6 +73,7 @@ def write_site_sources(target: Path = TARGET) -> list[Path]:
         **{f"reference/api/{page}.md": api_page(page) for page in API},
         "reference/api/more.md": more_page(),
         "reference/cli.md": cli_page(),
+        "reference/errors.md": errors_page(),
         **{f"reference/formats/{spec.parent.name}.md": spec.read_text() for spec in specifications()},
     }
     for name, text in generated.items():
@@ -116,6 +119,21 @@ def further_names() -> list[str]:
 def home_of(name: str) -> str:
     """The module that defines a public name."""
     return str(getattr(wd, name).__module__)
+
+
+def errors_page() -> str:
+    """Troubleshooting by error code, from the error classes."""
+    lines = ["# Errors by code", ""]
+    lines += [
+        "Every error has a `code`, a message with the path, and a `hint`. `warp` prints them as `error[code]`.",
+        "",
+    ]
+    lines += ["| code | class | meaning | remedy |", "|---|---|---|---|"]
+    for name, kind in sorted(vars(wd.errors).items()):
+        if isinstance(kind, type) and issubclass(kind, wd.WarpError):
+            meaning = (kind.__doc__ or "").partition("\n")[0]
+            lines.append(f"| `{kind.code}` | `{name}` | {meaning} | {kind.default_hint} |")
+    return "\n".join(lines) + "\n"
 
 
 def cli_page() -> str:

@@ -11,7 +11,7 @@ import numpy as np
 from warpdata.bytekit.checksum import sha256_hex
 from warpdata.corpora.source import MmapShardSource
 from warpdata.corpora.writer import CorpusWriter
-from warpdata.formats.gamsae.writer import encode_shard_bytes
+from warpdata.formats.gamsae.shard import encode_shard_bytes
 
 HERE = Path(__file__).resolve().parent.parent
 

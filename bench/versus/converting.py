@@ -30,8 +30,8 @@ from rosbags.typesys import Stores, get_typestore
 from bench import measure
 from bench.versus import converting_peers
 from warpdata.convert import hdf5, lerobot, mcap, rlds
+from warpdata.convert.aligning import grid_times
 from warpdata.convert.importing import import_episodes
-from warpdata.convert.rows import grid_times
 from warpdata.episodes.collection.episodes import Episodes
 from warpdata.episodes.sources.stills import StillsSignal
 from warpdata.formats.episodedir.images import VideoOptions

@@ -360,7 +360,7 @@ def signed(server: Any, proxy: Proxy, keys: list[str]) -> list[str]:
 def _put_folder(server: Any, prefix: str, folder: Path) -> None:
     from tests.servers import s3_store
 
-    from warpdata.stores.digest import digest_file
+    from warpdata.stores.blobstore import digest_file
 
     store = s3_store(server, prefix)
     for path in folder.iterdir():

@@ -368,7 +368,7 @@ def s3_peers(
 ) -> dict[str, float | str]:
     from tests.servers import s3_store
 
-    from warpdata.stores.digest import digest_file
+    from warpdata.stores.blobstore import digest_file
 
     found: dict[str, float | str] = {}
     for name in [name for name, each in PEERS.items() if each.is_remote and sizes.peer_rounds]:

@@ -36,27 +36,28 @@ if TYPE_CHECKING:
     from warpdata.catalog.read.refs import VideoRef as VideoRef
     from warpdata.catalog.read.refs import read_refs as read_refs
     from warpdata.catalog.table import Table as Table
-    from warpdata.corpora.batch import RowBatch as RowBatch
-    from warpdata.corpora.mixed import MixedRows as MixedRows
+    from warpdata.corpora.rows import RowBatch as RowBatch
     from warpdata.corpora.shuffled import ShuffledRows as ShuffledRows
     from warpdata.corpora.side_table import SideTable as SideTable
+    from warpdata.corpora.source import FractionRows as FractionRows
     from warpdata.corpora.source import MmapShardSource as MmapShardSource
-    from warpdata.corpora.store_source import StoreShardSource as StoreShardSource
-    from warpdata.corpora.subsample import FractionRows as FractionRows
+    from warpdata.corpora.source import StoreShardSource as StoreShardSource
     from warpdata.corpora.warm_cache import RowWarmCache as RowWarmCache
     from warpdata.corpora.warm_cache import WarmRows as WarmRows
     from warpdata.corpora.writer import CorpusWriter as CorpusWriter
     from warpdata.episodes.collection.episodes import Episodes as Episodes
     from warpdata.episodes.collection.local import LocalDataset as LocalDataset
-    from warpdata.episodes.collection.local import LocalDatasetWriter as LocalDatasetWriter
     from warpdata.episodes.collection.replay import replay as replay
-    from warpdata.episodes.record.disk_writer import DiskEpisodeWriter as DiskEpisodeWriter
+    from warpdata.episodes.demo_robot import demo_data as demo_data
+    from warpdata.episodes.demo_robot import demo_records as demo_records
     from warpdata.episodes.record.gym import RecordEpisodes as RecordEpisodes
+    from warpdata.episodes.record.recorder import DiskEpisodeWriter as DiskEpisodeWriter
+    from warpdata.episodes.record.recorder import LocalDatasetWriter as LocalDatasetWriter
     from warpdata.episodes.record.recorder import Recorder as Recorder
+    from warpdata.episodes.record.recorder import SimpleSignalWriter as SimpleSignalWriter
+    from warpdata.episodes.record.recorder import VideoSignalWriter as VideoSignalWriter
     from warpdata.episodes.record.recorder import record as record
-    from warpdata.episodes.record.signal_writers import SimpleSignalWriter as SimpleSignalWriter
-    from warpdata.episodes.record.signal_writers import VideoSignalWriter as VideoSignalWriter
-    from warpdata.episodes.record.stream_writer import WShardStreamWriter as WShardStreamWriter
+    from warpdata.episodes.record.steps import WShardStreamWriter as WShardStreamWriter
     from warpdata.episodes.salvage.receipt import LossReceipt as LossReceipt
     from warpdata.episodes.salvage.recordings import salvage as salvage
     from warpdata.episodes.sources.disk_episode import DiskEpisode as DiskEpisode
@@ -69,8 +70,8 @@ if TYPE_CHECKING:
     from warpdata.errors import PermissionError_ as PermissionError  # noqa: A004, F401 - the builtin's name
     from warpdata.errors import WarpError as WarpError
     from warpdata.formats.episodedir.images import VideoOptions as VideoOptions
-    from warpdata.formats.gamsae.writer import ActivationShardWriter as ActivationShardWriter
-    from warpdata.formats.gamsae.writer import encode_shard_bytes as encode_shard_bytes
+    from warpdata.formats.gamsae.shard import ActivationShardWriter as ActivationShardWriter
+    from warpdata.formats.gamsae.shard import encode_shard_bytes as encode_shard_bytes
     from warpdata.formats.rvf.signing import SigningKey as SigningKey
     from warpdata.formats.wshard.channel import Channel as Channel
     from warpdata.formats.wshard.chunks import ChunkedEpisodeReader as ChunkedEpisodeReader
@@ -133,7 +134,7 @@ _HOMES: dict[str, str] = {
     "CorpusWriter": "warpdata.corpora.writer",
     "Dataset": "warpdata.catalog.dataset",
     "DatasetBuilder": "warpdata.catalog.build.builder",
-    "DiskEpisodeWriter": "warpdata.episodes.record.disk_writer",
+    "DiskEpisodeWriter": "warpdata.episodes.record.recorder",
     "Episode": "warpdata.timeline.episode",
     "Episodes": "warpdata.episodes.collection.episodes",
     "Field": "warpdata.loading.windows.field",
@@ -149,12 +150,14 @@ _HOMES: dict[str, str] = {
     "VectorStore": "warpdata.search.store",
     "VideoOptions": "warpdata.formats.episodedir.images",
     "WShardEpisode": "warpdata.formats.wshard.episode",
-    "WShardStreamWriter": "warpdata.episodes.record.stream_writer",
+    "WShardStreamWriter": "warpdata.episodes.record.steps",
     "WarpError": "warpdata.errors",
     "Windows": "warpdata.loading.windows.windows",
     "check_dataset": "warpdata._api.checking",
     "chunk_episode": "warpdata._api",
     "dataset": "warpdata._api",
+    "demo_data": "warpdata.episodes.demo_robot",
+    "demo_records": "warpdata.episodes.demo_robot",
     "embed": "warpdata._api.embedding",
     "export_episodes": "warpdata._api.importing",
     "import_episodes": "warpdata._api.importing",
@@ -202,7 +205,6 @@ _ELSEWHERE: dict[str, str] = {
     "LocalDatasetWriter": "warpdata.episodes",
     "LossReceipt": "warpdata.episodes",
     "ManifestCorruptedError": "warpdata.errors",
-    "MixedRows": "warpdata.corpora",
     "PermissionError": "warpdata.errors",
     "Recorder": "warpdata.episodes",
     "RowBatch": "warpdata.corpora",

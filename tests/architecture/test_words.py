@@ -13,9 +13,7 @@ import pytest
 import warpdata as wd
 from warpdata.catalog.access import AccessKeywords, AccessOptions
 from warpdata.catalog.read.arrowout import write_batches
-from warpdata.corpora.shuffled import OrderKeywords, ShuffleKeywords, ShuffleOptions
 from warpdata.corpora.source import SourceKeywords, SourceOptions
-from warpdata.corpora.writer import CorpusKeywords, CorpusOptions
 from warpdata.timeline.sampling import check_align
 
 MISSPELT: dict[str, Callable[[], Any]] = {
@@ -80,9 +78,6 @@ def test_channels_and_samples_that_are_misspelt() -> None:
     ("keywords", "options", "without"),
     [
         (SourceKeywords, SourceOptions, set()),
-        (CorpusKeywords, CorpusOptions, set()),
-        (ShuffleKeywords, ShuffleOptions, set()),
-        (OrderKeywords, ShuffleOptions, {"batch_size"}),
         (AccessKeywords, AccessOptions, {"catalogs", "mode", "budget"}),
     ],
 )

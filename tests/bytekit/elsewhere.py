@@ -282,11 +282,10 @@ def viewed(folder: Path, wd) -> None:
 
 def cached(folder: Path) -> None:
     """Pages of a blob, more in one run than one call writes."""
+    from tests.memory_store import MemoryStore, digest_bytes
     from warpdata.bytekit.checksum import sha256_hex
-    from warpdata.stores.cache.blobs import BlobAddress, BlobReader
-    from warpdata.stores.cache.page_cache import PageCache
-    from warpdata.stores.digest import digest_bytes
-    from warpdata.stores.memory import MemoryStore
+    from warpdata.stores.blobs import BlobAddress, BlobReader
+    from warpdata.stores.pagecache import PageCache
 
     data = os.urandom(3 << 20)
     store = MemoryStore()

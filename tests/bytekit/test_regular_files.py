@@ -14,7 +14,7 @@ import pytest
 import warpdata as wd
 from warpdata.bytekit.io.commit import commit_file, write_file
 from warpdata.bytekit.io.files import FileRangeReader, LocalRangeReader, MmapRangeReader
-from warpdata.episodes.salvage.status import STATUS_FILE, read_status
+from warpdata.episodes.salvage.unfinished import STATUS_FILE, read_status
 from warpdata.errors import ConflictError, FormatError, StoreError
 from warpdata.formats.episodedir import layout
 from warpdata.formats.episodedir.frame_index import read_marks

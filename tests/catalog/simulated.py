@@ -12,9 +12,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from tests.memory_store import MemoryStore
 from tests.waiting import LIMIT_S
 from warpdata.errors import UnavailableError
-from warpdata.stores.memory import MemoryStore
 
 OVERDUE_S = 200.0
 """Nobody stands still for longer: the protocol allows for half the life of a claim to remove, which is 450 s."""

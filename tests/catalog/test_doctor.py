@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
+from tests.memory_store import MemoryStore
 from warpdata.catalog.access import Catalog, access_options
 from warpdata.catalog.manage import doctor
 from warpdata.errors import MissingExtraError, PermissionError_, TruncatedError, UnavailableError
 from warpdata.settings import Settings
-from warpdata.stores.memory import MemoryStore
 
 
 class NoAnswer(MemoryStore):

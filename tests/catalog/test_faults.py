@@ -31,7 +31,7 @@ from warpdata.stores.reliable import RetryPolicy
 
 FORKS = multiprocessing.get_context("forkserver")
 FORKS.set_forkserver_preload(
-    ["warpdata.catalog.build.builder", "warpdata.loading.tables.stream", "tests.catalog.test_faults"]
+    ["warpdata.catalog.build.builder", "warpdata.loading.table_stream", "tests.catalog.test_faults"]
 )
 
 

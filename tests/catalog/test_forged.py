@@ -15,6 +15,7 @@ import pytest
 
 import warpdata as wd
 from tests.catalog.test_trust import new_key
+from tests.memory_store import MemoryStore
 from tests.servers import run_http
 from warpdata.bytekit.io.commit import TEMP_MARK
 from warpdata.catalog.access import Access, Catalog, access_options
@@ -38,7 +39,6 @@ from warpdata.errors import (
 )
 from warpdata.formats.manifest.canonical import version_hash
 from warpdata.settings import Settings
-from warpdata.stores.memory import MemoryStore
 
 NAME = parse_name("ws/x")
 

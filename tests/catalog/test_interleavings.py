@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from tests.catalog.simulated import Crashed, LossyStore, Process, ProcessStore, World
+from tests.memory_store import MemoryStore
 from tests.sweeps import SOAK
 from warpdata.bytekit.checksum import sha256_hex
 from warpdata.catalog.access import AccessOptions, Catalog
@@ -35,7 +36,6 @@ from warpdata.errors import (
 from warpdata.formats.manifest.model import ArtifactPart, BlobRef, Manifest, blob_key
 from warpdata.formats.manifest.reader import parse_manifest
 from warpdata.formats.manifest.writer import pack_manifest
-from warpdata.stores.memory import MemoryStore
 from warpdata.stores.reliable import ReliableStore, RetryPolicy
 
 NAME = parse_name("ws/x")

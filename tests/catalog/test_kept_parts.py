@@ -136,7 +136,7 @@ def test_a_footer_that_changes_under_the_hash_is_noticed(tmp_path: Path) -> None
     import pyarrow.parquet as pq
 
     from warpdata.catalog.build.sources import parquet_facts
-    from warpdata.stores.digest import DigestedFile, digest_file
+    from warpdata.stores.blobstore import DigestedFile, digest_file
 
     source = tmp_path / "a.parquet"
     pq.write_table(rows(10), source)

@@ -18,6 +18,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import warpdata as wd
+from tests.memory_store import MemoryStore
 from tests.published import publish_demo, rows
 from tests.servers import S3Server, s3_store
 from warpdata.catalog.access import Access, AccessOptions, access_options
@@ -44,7 +45,6 @@ from warpdata.errors import (
     UnavailableError,
 )
 from warpdata.settings import Settings
-from warpdata.stores.memory import MemoryStore
 
 
 def read_back(catalog: str, name: str = "ws/x") -> pa.Table:

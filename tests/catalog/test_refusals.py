@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 import warpdata as wd
+from tests.memory_store import MemoryStore
 from warpdata.bytekit.jsontext import dump_json
 from warpdata.catalog.build import staging
 from warpdata.catalog.names import parse_name
@@ -31,7 +32,6 @@ from warpdata.errors import (
     StoreError,
     UntrustedError,
 )
-from warpdata.stores.memory import MemoryStore
 
 NAME = parse_name("lab/x")
 HASH = "0" * 64

@@ -11,7 +11,7 @@ import pytest
 from tests.conftest import shared_golden
 from warpdata.cli.main import main
 from warpdata.corpora.source import MmapShardSource
-from warpdata.formats.gamsae.writer import encode_shard_bytes
+from warpdata.formats.gamsae.shard import encode_shard_bytes
 
 VALUES = np.arange(60.0).reshape(20, 3)
 

@@ -12,7 +12,7 @@ import pytest
 from warpdata.cli.main import main
 from warpdata.corpora.source import MmapShardSource
 from warpdata.corpora.writer import CorpusWriter
-from warpdata.formats.gamsae.writer import encode_shard_bytes
+from warpdata.formats.gamsae.shard import encode_shard_bytes
 
 VALUES = np.arange(60, dtype=np.float32).reshape(20, 3) / 8
 

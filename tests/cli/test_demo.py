@@ -28,11 +28,11 @@ def test_the_whole_story(cache: Path, capsys: pytest.CaptureFixture[str]) -> Non
         "6 episodes current, 0 stale", "in other episodes:", "ran to its end",
     ):  # fmt: skip
         assert said in told, told
-    with wd.dataset("demo/arm", catalog=cache / "warp-demo/catalog") as ds:
+    with wd.dataset("demo/handover", catalog=cache / "warp-demo/catalog") as ds:
         assert len(ds.versions()) == 3
         assert ds.tags().keys() == {"v1", "v2"}
         assert "prediction/joints/demo-model" in ds.episodes[0]
-        assert "camera" in ds.episodes[0]
+        assert "camera/front" in ds.episodes[0]
     for command in re.findall(r"try: warp (.*)", told):
         assert main(shlex.split(command)) == 0, command
     assert main(["demo", "warp-demo"]) == 2

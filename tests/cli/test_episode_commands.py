@@ -44,7 +44,14 @@ def test_episodes(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "000000000001" in text
     assert "2 episodes, 0 unfinished" in text
     rows = run_json(capsys, "episodes", str(root))
-    assert rows[0]["signals"] == ["events", "action/joint_target", "joints", "force", "camera"]
+    assert rows[0]["signals"] == [
+        "action/joint_target",
+        "joints",
+        "force",
+        "camera/front",
+        "camera/wrist",
+        "events",
+    ]
     assert rows[0]["bytes"] > 1000
     assert main(["episodes", str(root / "absent")]) == 1
 
@@ -54,19 +61,19 @@ def test_show(root: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path) ->
     assert "joints" in text
     assert "▁" in text
     assert "200.0 Hz" in text
-    assert 'robot = "simulated two-joint arm"' in text
+    assert 'robot = "simulated two-arm robot"' in text
     found = run_json(capsys, "show", episode(root))
-    assert {row["name"]: row["count"] for row in found["signals"]}["joints"] == 240
+    assert {row["name"]: row["count"] for row in found["signals"]}["joints"] == 120
     run(capsys, "pack", episode(root), "--output", str(tmp_path / "e.wshard"))
     assert "joints" in run(capsys, "show", str(tmp_path / "e.wshard"))
     run(capsys, "unpack", str(tmp_path / "e.wshard"), "--output", str(tmp_path / "again"))
-    assert len(wd.open_episode(tmp_path / "again")["camera"]) == 36
+    assert len(wd.open_episode(tmp_path / "again")["camera/front"]) == 30
 
 
 def test_replay(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "records played" in run(capsys, "replay", episode(root), "--fast")
     found = run_json(capsys, "replay", episode(root), "--speed", "50", "--signal", "force")
-    assert found == {"played": 480, "records": {"force": 480}}
+    assert found == {"played": 240, "records": {"force": 240}}
     assert main(["replay", episode(root), "--fast", "--signal", "nope"]) == 2
 
 

@@ -10,12 +10,10 @@ import pytest
 
 import warpdata as wd
 from tests.conftest import OWN_GOLDEN
-from warpdata.formats.journal.reader import JournalReader
 from warpdata.formats.wshard import ShardReader
 
 HERE = Path(__file__).parent
 SHARDS = sorted((HERE / "wshard").rglob("*.wshard"))
-JOURNALS = sorted((HERE / "journal").rglob("*.journal"))
 
 
 def release_folder(path: Path, kind: str) -> Path:
@@ -30,19 +28,6 @@ def test_shards_of_every_release(path: Path) -> None:
     assert {name: hashlib.sha256(shard.read(name)).hexdigest() for name in shard.names} == expected
     episode = wd.open_episode(path)
     assert all(channel.data.nbytes for _, channel in episode.tensors.lanes())
-
-
-@pytest.mark.parametrize("path", JOURNALS, ids=lambda p: p.relative_to(HERE).as_posix())
-def test_journals_of_every_release(path: Path) -> None:
-    expected = json.loads((release_folder(path, "journal") / "expected.json").read_text())[path.stem]
-    journal = JournalReader.open(path)
-    scan = journal.scan()
-    assert journal.descriptor == expected["descriptor"]
-    assert scan.records.first_step.tolist() == expected["first_step"]
-    assert scan.records.ts_ns.tolist() == expected["ts_ns"]
-    assert scan.records.stream.tolist() == expected["stream"]
-    assert scan.records.payload_bytes.tolist() == expected["payload_bytes"]
-    assert scan.dropped_bytes == expected["dropped_bytes"]
 
 
 PACKED = sorted((OWN_GOLDEN / "packed").glob("*.wshard"))

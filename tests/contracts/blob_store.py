@@ -16,8 +16,7 @@ from warpdata.errors import (
     LimitExceededError,
     TruncatedError,
 )
-from warpdata.stores.blobstore import BlobStore
-from warpdata.stores.digest import digest_file
+from warpdata.stores.blobstore import BlobStore, digest_file
 
 DATA = bytes(range(256)) * 20
 

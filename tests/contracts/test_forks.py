@@ -21,16 +21,15 @@ import numpy as np
 import pytest
 
 import warpdata as wd
+from tests.memory_store import MemoryStore, digest_bytes
 from tests.waiting import LIMIT_S, until
 from warpdata.bytekit.checksum import sha256_hex
 from warpdata.bytekit.lazy import cached_property
 from warpdata.bytekit.process import forks
 from warpdata.episodes.sources.open_cameras import CAMERAS
 from warpdata.errors import ConflictError, WriterClosedError
-from warpdata.stores.cache.blobs import BlobAddress, BlobReader
-from warpdata.stores.cache.page_cache import PageCache
-from warpdata.stores.digest import digest_bytes
-from warpdata.stores.memory import MemoryStore
+from warpdata.stores.blobs import BlobAddress, BlobReader
+from warpdata.stores.pagecache import PageCache
 
 Use = Callable[[], Any]
 

@@ -23,8 +23,8 @@ from warpdata.errors import (
     TruncatedError,
     UnsupportedDtypeError,
 )
-from warpdata.formats.gamsae.verify import verify_folder
-from warpdata.formats.gamsae.writer import encode_shard_bytes
+from warpdata.formats.gamsae.corpus import verify_folder
+from warpdata.formats.gamsae.shard import encode_shard_bytes
 
 VALUES = np.random.default_rng(0).standard_normal((500, 12)).astype(np.float32)
 

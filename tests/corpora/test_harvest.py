@@ -31,8 +31,7 @@ from warpdata.errors import (
     SchemaMismatchError,
     WriterClosedError,
 )
-from warpdata.formats.gamsae.corpus_json import load_corpus
-from warpdata.formats.gamsae.verify import verify_folder
+from warpdata.formats.gamsae.corpus import load_corpus, verify_folder
 
 COLUMNS = {"token_id": "i64", "position": "i32"}
 
@@ -243,7 +242,7 @@ def test_a_reopened_harvest_keeps_its_options(tmp_path: Path) -> None:
         writer.append(np.ones((4, 4)))
     for changes in ({}, {"shard_bytes": 320, "sync_appends": False}, {}):
         with CorpusWriter.reopen(tmp_path / "c", **changes) as writer:
-            assert writer._sync_appends == (writer._shard_rows == 10)
+            assert writer._record.harvest["sync_appends"] == (writer._shard_rows == 10)
             writer.append(np.ones((40, 4)))
     rows = [shard.n_rows for shard in load_corpus(tmp_path / "c").shards]
     assert rows == [4, *[10] * 4, *[20] * 4]

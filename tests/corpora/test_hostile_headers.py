@@ -19,14 +19,13 @@ from tests.sweeps import enough_examples
 from warpdata.bytekit.checksum import crc32c
 from warpdata.bytekit.jsontext import dump_json
 from warpdata.corpora.shuffled import ShuffledRows
-from warpdata.corpora.source import MmapShardSource
-from warpdata.corpora.store_source import StoreShardSource
+from warpdata.corpora.source import MmapShardSource, StoreShardSource
 from warpdata.corpora.writer import CorpusWriter
 from warpdata.errors import LimitExceededError, WarpError
 from warpdata.formats.bf16dir import layout as bf16
 from warpdata.formats.gamsae import layout
-from warpdata.formats.gamsae.verify import verify_folder
-from warpdata.formats.gamsae.writer import encode_shard_bytes
+from warpdata.formats.gamsae.corpus import verify_folder
+from warpdata.formats.gamsae.shard import encode_shard_bytes
 
 QUIET = settings(
     suppress_health_check=[HealthCheck.function_scoped_fixture],

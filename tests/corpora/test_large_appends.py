@@ -11,14 +11,13 @@ from hypothesis import strategies as st
 
 from tests.bytekit.test_read_at import short_reads
 from tests.sweeps import enough_examples
-from warpdata.corpora import open_shard
 from warpdata.corpora.side_table import SideTable
 from warpdata.corpora.source import MmapShardSource
 from warpdata.corpora.writer import CorpusWriter
 from warpdata.errors import CorruptLayoutError
-from warpdata.formats.gamsae import layout
-from warpdata.formats.gamsae.verify import verify_folder
-from warpdata.formats.gamsae.writer import encode_shard_bytes
+from warpdata.formats.gamsae import journal, layout
+from warpdata.formats.gamsae.corpus import verify_folder
+from warpdata.formats.gamsae.shard import encode_shard_bytes
 
 WIDTH = 3
 ROW_BYTES = WIDTH * 4
@@ -74,7 +73,7 @@ def test_an_append_that_is_read_in_pieces_survives_a_kill(
     writer = CorpusWriter(tmp_path / "c", WIDTH, columns={"n": "i64"})
     writer.append(values(0, 1000), n=np.arange(1000))
     writer.abandon()
-    monkeypatch.setattr(open_shard, "_READ_BYTES", 5000)
+    monkeypatch.setattr(journal, "_READ_BYTES", 5000)
     short_reads(monkeypatch, 700)
     with CorpusWriter.reopen(tmp_path / "c") as writer:
         assert writer.total_rows == 1000

@@ -51,7 +51,6 @@ def test_torch_options_are_checked_too(corpus: Path) -> None:
 def test_a_wrong_kind_is_named(corpus: Path) -> None:
     source = wd.open_corpus(corpus)
     reader = FileRangeReader(next(corpus.glob("*.shard")))
-    stream = wd.ShuffledRows(source, batch_size=2)
     doors: list[Callable[[Any], Any]] = [
         lambda v: wd.MmapShardSource(source.shards, v),
         lambda v: wd.StoreShardSource(v, [reader]),
@@ -60,7 +59,6 @@ def test_a_wrong_kind_is_named(corpus: Path) -> None:
         lambda v: wd.StoreShardSource.open([v]),
         wd.StoreShardSource.open_folder,
         lambda v: wd.FractionRows(v, 0.5),
-        lambda v: wd.MixedRows([stream, v], [1, 1]),
         lambda v: wd.RowWarmCache(corpus.parent / "w", model=v, total_rows=3),
         lambda v: wd.RowWarmCache(corpus.parent / "w", model="m", total_rows=3).put(v),
         *(lambda v, n=name: wd.ShuffledRows(source, **{n: v}) for name in ("rank", "world", "batch_size", "seed")),

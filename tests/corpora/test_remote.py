@@ -18,11 +18,10 @@ from tests.servers import BUCKET, S3Server, run_http, s3_store, unique
 from tests.sweeps import SOAK
 from warpdata._api import connect
 from warpdata.cli.main import main
-from warpdata.corpora.source import FixedOrderSource
-from warpdata.corpora.store_source import StoreShardSource
+from warpdata.corpora.source import FixedOrderSource, StoreShardSource
 from warpdata.errors import BlobNotFoundError, ChecksumError, StoreError, TruncatedError
-from warpdata.formats.gamsae.writer import encode_shard_bytes
-from warpdata.stores.folder import StoreFolder
+from warpdata.formats.gamsae.shard import encode_shard_bytes
+from warpdata.stores.blobs import StoreFolder
 
 WIDTH = 33
 VALUES = np.random.default_rng(0).standard_normal((5000, WIDTH)).astype(np.float32)

@@ -15,13 +15,12 @@ from tests.contracts.row_source import WIDTH, rows_of, write_shards
 from tests.corpora.test_row_sources import NamedBytes
 from tests.sweeps import enough_examples
 from tests.waiting import until
-from warpdata.corpora.batch import RowBatch
+from warpdata.corpora.rows import RowBatch
 from warpdata.corpora.shuffled import ShuffledRows
-from warpdata.corpora.source import FixedOrderSource, MmapShardSource
-from warpdata.corpora.store_source import StoreShardSource
+from warpdata.corpora.source import FixedOrderSource, MmapShardSource, StoreShardSource
 from warpdata.corpora.writer import CorpusWriter
 from warpdata.errors import ChecksumError, TooLargeError
-from warpdata.formats.gamsae.writer import encode_shard_bytes
+from warpdata.formats.gamsae.shard import encode_shard_bytes
 
 QUIET = settings(
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.differing_executors],
@@ -170,7 +169,7 @@ def test_the_tail_is_short_dropped_or_padded(tmp_path: Path) -> None:
 
 
 def test_a_batch_of_nothing_but_repeats_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("warpdata.ordering.tail.MAX_FILLED_BYTES", 100_000)
+    monkeypatch.setattr("warpdata.ordering.limits.MAX_FILLED_BYTES", 100_000)
     with opened(tmp_path, [50]) as source:
         with ShuffledRows(source, batch_size=1000, tail="pad") as rows:
             assert len(next(iter(rows))) == 1000
@@ -256,8 +255,8 @@ def test_a_failed_read_is_tried_again_with_the_same_batch(tmp_path: Path) -> Non
     (path,) = write_shards(tmp_path, [200])
     good = path.read_bytes()
     with MmapShardSource.open([path]) as source:
-        wanted = epoch_ids(ShuffledRows(source, batch_size=16, block_rows=4))
-        with ShuffledRows(source, batch_size=16, block_rows=4) as rows:
+        wanted = epoch_ids(ShuffledRows(source, batch_size=16, block_rows=4, window_blocks=2))
+        with ShuffledRows(source, batch_size=16, block_rows=4, window_blocks=2) as rows:
             found = [rows.next_batch().row_ids.tolist()]  # type: ignore[union-attr]
             path.write_bytes(good[:100])
             from warpdata.errors import TruncatedError

@@ -25,7 +25,7 @@ import warpdata as wd
 from tests.episodes.nursery import Nursery, is_alive
 from tests.waiting import until
 from warpdata.bytekit.io import append_file
-from warpdata.episodes.record import journals, tables
+from warpdata.episodes.record import camera, tables
 
 NAMES = ("number", "text", "large", "cam/left", "cam/right")
 LIMIT_S = 60
@@ -48,7 +48,7 @@ def value_of(name: str, step: int) -> Any:
 def make_small() -> None:
     """Every block, window and ring is so small that their borders are met all the time."""
     tables._BLOCK_BYTES, tables._BLOCK_ROWS, tables._EVENTS_PER_BLOCK = 64, (4, 8), 4
-    journals.SEGMENT_BYTES, journals.SEGMENT_FRAMES = 4096, 2
+    camera.SEGMENT_BYTES, camera.SEGMENT_FRAMES = 4096, 2
     append_file.MIN_WINDOW_BYTES = 1 << 16
 
 

@@ -55,7 +55,7 @@ def test_salvage_keeps_the_journal_of_the_second(tmp_path: Path) -> None:
     writer = wd.LocalDatasetWriter(tmp_path / "root").new_episode()
     for name in ("Arm", "arm", "leg"):
         writer.append(name, np.float32(len(name)), 1)
-    writer._recording.let_go()
+    writer._leave()
     (left,) = wd.LocalDataset(tmp_path / "root").unfinished
     with case_blind_disk():
         receipt = wd.salvage(left.path)

@@ -35,7 +35,7 @@ class Machine:
 @pytest.fixture
 def machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
     clocks = Machine()
-    monkeypatch.setattr("warpdata.episodes.record.clock.time", clocks)
+    monkeypatch.setattr("warpdata.episodes.record.values.time", clocks)
     return clocks
 
 

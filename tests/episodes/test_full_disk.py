@@ -117,7 +117,7 @@ def test_salvage_without_room_leaves_the_recording_to_be_salvaged(
     for step in range(20):
         writer.append("arm/state", np.full(3, step), step)
         writer.append("note", f"step {step}", step)
-    writer._recording.let_go()
+    writer._leave()
 
     def full(*_: Any) -> None:
         raise error("no room", path=tmp_path)

@@ -13,7 +13,7 @@ import warpdata as wd
 from tests.episodes.test_single_writers import die
 from warpdata.bytekit.io import commit
 from warpdata.cli.main import main
-from warpdata.episodes.record import journals
+from warpdata.episodes.record import recording
 
 CHANNELS = [{"id": "x", "dtype": "f32", "shape": []}]
 
@@ -67,7 +67,7 @@ def end_stream(folder: Path) -> None:
 
 
 CLOSES = [close_root, close_file, close_signal, end_stream]
-KILLS = [("_remove_files", journals), ("_move", commit)]
+KILLS = [("_remove_files", recording), ("_move", commit)]
 
 
 @pytest.mark.parametrize("again", ["salvage", "writer"])

@@ -13,7 +13,7 @@ import pytest
 import warpdata as wd
 from tests.waiting import until
 from warpdata.bytekit.io import append_file
-from warpdata.episodes.record import camera, journals
+from warpdata.episodes.record import camera
 
 FRAMES, SHAPE = 120, (48, 64, 3)
 
@@ -49,7 +49,7 @@ def raw_bytes(synced: dict[str, int]) -> int:
 def test_raw_frames_that_are_encoded_soon_are_never_synced(
     tmp_path: Path, synced: dict[str, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(journals, "RAW_SYNC_S", 600.0)
+    monkeypatch.setattr(camera, "RAW_SYNC_S", 600.0)
     record(tmp_path / "ep", "5ms", 0.002)
     assert raw_bytes(synced) == 0
     assert synced["signals.journal"] > 0
@@ -58,7 +58,7 @@ def test_raw_frames_that_are_encoded_soon_are_never_synced(
 def test_raw_frames_that_wait_too_long_are_synced_once(
     tmp_path: Path, synced: dict[str, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(journals, "RAW_SYNC_S", 0.0)
+    monkeypatch.setattr(camera, "RAW_SYNC_S", 0.0)
     encode = camera.VideoFile.encode
 
     def late(*args: Any) -> Any:
@@ -82,7 +82,7 @@ def test_every_frame_is_synced_where_every_record_is(tmp_path: Path, synced: dic
 
 def test_a_slow_camera_leaves_its_journals_in_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Few small frames never fill a journal: they leave it by age, before the kernel writes it to the disk."""
-    monkeypatch.setattr(journals, "SEGMENT_S", 0.02)
+    monkeypatch.setattr(camera, "SEGMENT_S", 0.02)
     work, seen = tmp_path / "ep" / ".recording", set()
     with wd.DiskEpisodeWriter(tmp_path / "ep") as writer:
         for i in range(FRAMES):

@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 import warpdata as wd
-from warpdata.episodes.record import journals, recording
 from warpdata.episodes.record import recorder as record
+from warpdata.episodes.record import recording
 from warpdata.errors import ConflictError, RecordingError, SchemaMismatchError, WriterClosedError
 from warpdata.formats.wshard import ShardReader
 
@@ -149,7 +149,6 @@ import os, signal, sys
 import numpy as np
 import warpdata as wd
 from warpdata.episodes.record import recorder as record
-from warpdata.episodes.record import journals
 from warpdata.episodes.record import recording
 rec = wd.record(sys.argv[1], static={"task": "die"}, clock="simulated").__enter__()
 for k in range(50):
@@ -209,13 +208,13 @@ def die_at(moment: str) -> None:
 
     pack = record.pack_episode
     if moment == "complete":
-        recording.second_name = die
+        recording.link_or_copy = die
     elif moment == "store":
         record.pack_episode = die
     elif moment == "packed":
         record.pack_episode = lambda *args, **options: die(pack(*args, **options))
     else:
-        journals.shutil.rmtree = die
+        recording.shutil.rmtree = die
 
 
 @pytest.mark.parametrize("wrong", ["u", "words", "cam", "late", "new"])

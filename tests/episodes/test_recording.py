@@ -24,7 +24,7 @@ from tests.sweeps import SOAK
 from tests.waiting import LIMIT_S, until
 from warpdata.bytekit.io import append_file
 from warpdata.episodes.record.threads import Wakeup
-from warpdata.episodes.salvage.folders import salvage_root
+from warpdata.episodes.salvage.recordings import salvage_root
 from warpdata.episodes.statistics import ValueStatistics
 from warpdata.errors import (
     ConflictError,
@@ -330,9 +330,9 @@ def test_the_end_of_a_table_waits_for_what_is_still_being_written(
 def test_frames_leave_the_journal_as_they_are_encoded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from warpdata.episodes.record import journals
+    from warpdata.episodes.record import camera
 
-    monkeypatch.setattr(journals, "SEGMENT_BYTES", 1 << 20)
+    monkeypatch.setattr(camera, "SEGMENT_BYTES", 1 << 20)
     most = 0
     with wd.DiskEpisodeWriter(tmp_path / "ep") as writer:
         frame = np.zeros((120, 160, 3), np.uint8)
@@ -495,7 +495,7 @@ def test_a_disk_that_cannot_sync_is_an_error_while_recording(
         with contextlib.suppress(StoreError):  # its thread may have met the disk already
             writer.append("x", value, 1)
             writer.append("y", 0, 1)
-        until(lambda writer=writer: writer._recording._threads.failure is not None, "the disk is not noticed")
+        until(lambda writer=writer: writer._threads.failure is not None, "the disk is not noticed")
         for call in (lambda w, v: w.append("x", v, 2), lambda w, _: w.append("z", 1, 0),
                      lambda w, _: w.set_static("s", 1)):  # fmt: skip
             with pytest.raises(StoreError, match="cannot be written"):

@@ -19,7 +19,7 @@ import warpdata as wd
 from tests.waiting import LIMIT_S, until
 from warpdata.bytekit.io import append_file
 from warpdata.bytekit.process import system
-from warpdata.episodes.record import journals, recording
+from warpdata.episodes.record import camera, recording
 from warpdata.episodes.salvage.unfinished import is_recorded
 from warpdata.errors import JournalInUseError, StoreError
 from warpdata.formats.episodedir.video import VideoEncoder
@@ -38,7 +38,7 @@ def test_many_signals_and_cameras_share_a_few_threads(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One helper, one syncer, and no more encoders than cores, however many journals they keep."""
-    monkeypatch.setattr(journals, "SEGMENT_BYTES", 4096)
+    monkeypatch.setattr(camera, "SEGMENT_BYTES", 4096)
     most = 0
     with wd.record(tmp_path, clock="simulated") as rec:
         for step in range(30):
@@ -62,10 +62,10 @@ def test_a_declared_camera_has_its_thread_before_its_first_frame(tmp_path: Path)
         writer.declare("cam", kind="image", units="px")
         writer.declare("dark", kind="image", names=("no", "picture", "has", "four", "axes"))
         until(lambda: recording_threads().count("warp-record-encoder") == min(2, system.usable_cores()))
-        queues = list(writer._recording._threads._encoders._queues)
+        queues = list(writer._threads._encoders._queues)
         for step in range(3):
             writer.append("cam", IMAGE, step)
-        assert writer._recording._threads._encoders._queues == queues
+        assert writer._threads._encoders._queues == queues
         assert writer.counts() == {"cam": 3}
     assert recording_threads() == []
     episode = wd.open_episode(tmp_path / "ep")
@@ -156,7 +156,7 @@ def test_a_failed_sync_is_an_error_of_the_next_call(
 ) -> None:
     make, append = WRITERS[name]
     failed = threading.Event()
-    monkeypatch.setattr(journals, "RAW_SYNC_S", 0.0)
+    monkeypatch.setattr(camera, "RAW_SYNC_S", 0.0)
     writer = make(tmp_path / "out", durability="1ms")
     append(writer, 0)
 
@@ -202,9 +202,7 @@ def test_a_camera_ends_though_the_recording_never_began(
 
 
 def has_failed(writer: Any) -> bool:
-    inner = getattr(writer, "_writer", writer)
-    threads = getattr(inner, "_threads", None) or inner._recording._threads
-    return threads.failure is not None
+    return writer._threads.failure is not None
 
 
 @pytest.mark.parametrize("durability", ["none", "100ms", "record"])
@@ -235,7 +233,7 @@ def test_a_large_record_takes_little_more_than_its_size(size: int, tmp_path: Pat
         rec.append("large", data, 0)
         rec.append("after", 2.0, 0)
         rec.append("bytes", data.tobytes(), 0)
-        until(lambda: not rec._writer._recording._threads.chores.jobs, "windows are never prepared")
+        until(lambda: not rec._threads.chores.jobs, "windows are never prepared")
         assert room(tmp_path) <= 2 * size + allowance
     writer = wd.WShardStreamWriter(tmp_path / "s.wshard", "s", [{"id": "x", "dtype": "u8", "shape": [size]}])
     with writer:
@@ -330,7 +328,7 @@ def test_the_first_record_of_all_waits_for_no_sync(
 def test_journals_of_frames_are_changed_without_opening_files(
     tmp_path: Path, done_here: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(journals, "SEGMENT_BYTES", 4 * IMAGE.nbytes)
+    monkeypatch.setattr(camera, "SEGMENT_BYTES", 4 * IMAGE.nbytes)
     work, seen = tmp_path / "ep" / ".recording", set[str]()
     with wd.DiskEpisodeWriter(tmp_path / "ep") as writer:
         done_here.clear()
@@ -400,9 +398,9 @@ def test_a_recording_into_one_file_syncs_that_file_alone(tmp_path: Path, syncs: 
         for step in range(5):
             rec.append("x", float(step), step)
             rec.append("cam", IMAGE, step)
-        under_way = rec._writer._recording
+        under_way = rec
         until(lambda: not under_way._threads.chores.jobs)
-        until(lambda: not under_way.signals["cam"]._jobs.jobs, "frames are never encoded")
+        until(lambda: not under_way._signals["cam"].jobs.jobs, "frames are never encoded")
         syncs.clear()
     assert len(syncs) == 2, syncs
     assert ".a.wshard.tmp-" in syncs[0]
@@ -418,9 +416,9 @@ def test_closing_syncs_each_file_and_each_folder_once(tmp_path: Path, syncs: lis
             writer.append(name, float(step), step)
         for number in range(cameras):
             writer.append(f"cam/{number}", IMAGE, step)
-    until(lambda: writer._recording._tables is not None and not writer._recording._threads.chores.jobs)
+    until(lambda: writer._tables is not None and not writer._threads.chores.jobs)
     for each in writer._signals.values():
-        until(lambda each=each: not each._jobs.jobs, "frames are never encoded")
+        until(lambda each=each: not each.jobs.jobs, "frames are never encoded")
     syncs.clear()
     writer.close()
     folders = 3 + bool(cameras)  # the episode, deep, deep/er and cam

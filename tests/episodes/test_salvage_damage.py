@@ -24,7 +24,7 @@ from tests.sweeps import thinned
 from tests.waiting import until
 from warpdata.bytekit.jsontext import dump_json
 from warpdata.cli.main import main
-from warpdata.episodes.record import journals
+from warpdata.episodes.record import camera
 from warpdata.episodes.salvage import unfinished
 from warpdata.errors import BlobNotFoundError, FormatError, WarpError
 from warpdata.formats.episodedir import layout
@@ -63,7 +63,7 @@ def crashed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("crashed") / "ep"
     child = os.fork()
     if child == 0:
-        journals.SEGMENT_BYTES = 12 * 48 * 64 * 3
+        camera.SEGMENT_BYTES = 12 * 48 * 64 * 3
         writer = wd.DiskEpisodeWriter(folder, durability="none")
         writer.set_static("task", "to be damaged")
         for step in range(STEPS):
@@ -340,12 +340,12 @@ def test_a_finished_episode_is_not_made_again_from_its_journals(
 def test_a_file_that_was_finished_gives_what_its_journal_lost(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from warpdata.episodes.record import disk_writer
+    from warpdata.episodes.record import recording
 
     def fails(*_: object) -> None:
         raise OSError("no more")
 
-    monkeypatch.setattr(disk_writer, "last_documents", fails)
+    monkeypatch.setattr(recording, "last_documents", fails)
     writer = wd.DiskEpisodeWriter(tmp_path / "ep")
     for step in range(30):
         writer.append("arm", value("arm", step), step)

@@ -485,7 +485,7 @@ def test_the_time_of_a_receipt_is_from_the_first_record_kept_to_the_last(tmp_pat
     for step in range(10):
         writer.append("early", step, step * 1_000_000_000)
         writer.append("late", step, (20 + step) * 1_000_000_000)
-    writer._recording.let_go()
+    writer._leave()
     receipt = wd.salvage(tmp_path / "ep")
     episode = wd.open_episode(tmp_path / "ep")
     assert receipt.time_kept_s == episode.duration_s == 29

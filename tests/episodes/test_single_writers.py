@@ -235,14 +235,14 @@ def test_the_smallest_images(tmp_path: Path, shape: tuple[int, int]) -> None:
 
 
 def test_a_journal_cannot_name_files_elsewhere(tmp_path: Path) -> None:
-    from warpdata.episodes.salvage.work_folder import files_of
+    from warpdata.episodes.salvage.unfinished import signal_files
 
     work = tmp_path / ".cam.mp4.recording"
     for files in ({"data": "../cam.mp4"}, {"data": 5}, {}, [], {"data": "other.mp4"},
                   {"data": "cam.mp4", "frames": "../x"}):  # fmt: skip
         with pytest.raises(CorruptLayoutError):
-            files_of(work, {"files": files})
-    assert files_of(work, {"files": {"data": "cam.mp4", "frames": "f"}}) == (
+            signal_files(work, {"files": files})
+    assert signal_files(work, {"files": {"data": "cam.mp4", "frames": "f"}}) == (
         tmp_path / "cam.mp4", tmp_path / "f")  # fmt: skip
 
 

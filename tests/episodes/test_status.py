@@ -16,12 +16,12 @@ from hypothesis import strategies as st
 
 import warpdata as wd
 from tests.waiting import LIMIT_S, until
-from warpdata.episodes.record import recording as recording_module
+from warpdata.episodes.record import camera as camera_module
 from warpdata.episodes.record.camera import VideoFile
-from warpdata.episodes.salvage.folders import salvage_root
-from warpdata.episodes.salvage.status import STATUS_FILE, read_status, write_status
+from warpdata.episodes.salvage.recordings import salvage_root
+from warpdata.episodes.salvage.unfinished import STATUS_FILE, read_status
 from warpdata.errors import WarpError
-from warpdata.viewer.live import recording_state
+from warpdata.viewer.health import recording_state
 
 DURABILITIES = ["none", "100ms", "record"]
 
@@ -61,7 +61,7 @@ def test_a_slow_encoder_is_seen_while_it_is_slow(tmp_path: Path, monkeypatch: py
         return encode(self, *given)
 
     monkeypatch.setattr(VideoFile, "encode", slow)
-    monkeypatch.setattr(recording_module, "QUEUE_BYTES", 1)
+    monkeypatch.setattr(camera_module, "QUEUE_BYTES", 1)
     frame = np.zeros((16, 16, 3), np.uint8)
     with wd.record(tmp_path / "root", clock="simulated") as rec:
 
@@ -133,7 +133,6 @@ def test_salvage_does_not_mind_it(tmp_path: Path) -> None:
         until((work_of(tmp_path) / "signals.journal").exists, "no journal")
         left = Path(shutil.copytree(tmp_path / "root", tmp_path / "left"))
     work = work_of(left)
-    write_status(work, {})
     (work / STATUS_FILE).write_bytes(b"{torn")
     (receipt,) = salvage_root(left)
     assert receipt.is_complete, receipt

@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 import warpdata as wd
 from tests.sweeps import enough_examples
 from warpdata.bytekit.arrays import DTYPE_NAMES, dtype_named
-from warpdata.episodes.record import step_journal
-from warpdata.episodes.record.step_journal import JournalColumn
+from warpdata.episodes.record import steps as steps_module
+from warpdata.episodes.record.steps import JournalColumn
 from warpdata.errors import PermissionError_, SchemaMismatchError, StoreError, TimestampOrderError
 from warpdata.formats.wshard.chunks import ChunkedEpisodeReader
 
@@ -264,7 +264,7 @@ def test_texts_and_signs_are_read_a_window_at_a_time(tmp_path: Path, monkeypatch
     """A finished file is made in little memory, however much room its short texts were given."""
     asked: list[int] = []
     rows = JournalColumn.rows
-    monkeypatch.setattr(step_journal, "_WINDOW_BYTES", 4096)
+    monkeypatch.setattr(steps_module, "_WINDOW_BYTES", 4096)
 
     def watched(column: JournalColumn, low: int, high: int) -> Any:
         asked.append((high - low) * column.spec.row_bytes)

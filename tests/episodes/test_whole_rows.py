@@ -32,8 +32,6 @@ def record_and_die(target: Path, kill_at: int | None, *, camera: bool) -> None:
         step(number)
     if kill_at is None:
         return
-    writer = recorder._writer
-    assert writer is not None
     calls = 0
 
     def killing(append: Callable[..., None]) -> Callable[..., None]:
@@ -46,7 +44,7 @@ def record_and_die(target: Path, kill_at: int | None, *, camera: bool) -> None:
 
         return append_or_die
 
-    for signal in writer._recording.signals.values():
+    for signal in recorder._signals.values():
         signal.append = killing(signal.append)  # type: ignore[method-assign]
     step(ROWS)
 

@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from warpdata.bytekit.io.ranges import BytesRangeReader
-from warpdata.episodes.salvage.cameras import packets_in
+from warpdata.episodes.salvage.finish import packets_in
 from warpdata.errors import ChecksumError, CorruptLayoutError, FormatError, LimitExceededError, TruncatedError
 from warpdata.formats.episodedir import layout
 from warpdata.formats.episodedir.arrow import arrow_errors

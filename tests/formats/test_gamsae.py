@@ -25,8 +25,7 @@ from tests.sweeps import enough_examples, thinned
 from warpdata.bytekit.checksum import fnv1a64, sha256_hex
 from warpdata.bytekit.io.ranges import BytesRangeReader
 from warpdata.bytekit.process import system
-from warpdata.corpora.source import FixedOrderSource, MmapShardSource
-from warpdata.corpora.store_source import StoreShardSource
+from warpdata.corpora.source import FixedOrderSource, MmapShardSource, StoreShardSource
 from warpdata.errors import (
     BadMagicError,
     BlobNotFoundError,
@@ -40,9 +39,8 @@ from warpdata.errors import (
     WriterClosedError,
 )
 from warpdata.formats.gamsae import layout
-from warpdata.formats.gamsae.corpus_json import load_corpus, pack_corpus
-from warpdata.formats.gamsae.verify import verify_folder, verify_shard
-from warpdata.formats.gamsae.writer import ActivationShardWriter, encode_shard_bytes
+from warpdata.formats.gamsae.corpus import load_corpus, pack_corpus, verify_folder, verify_shard
+from warpdata.formats.gamsae.shard import ActivationShardWriter, encode_shard_bytes
 
 SPEC = ROOT / "src/warpdata/formats/gamsae/SPEC.md"
 STORED = {"f32": np.float32, "f16": np.float16, "bf16": ml_dtypes.bfloat16}

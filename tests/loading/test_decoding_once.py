@@ -12,12 +12,12 @@ import warpdata as wd
 from warpdata.bytekit import codec
 from warpdata.bytekit.checksum import crc32c
 from warpdata.bytekit.lazy import DEFAULT_BYTES
+from warpdata.bytekit.process.threads import ReadAhead
 from warpdata.episodes.forms.content import stated_content
 from warpdata.episodes.forms.packed import PackedRows
 from warpdata.episodes.sources.open_cameras import stretch_starts
 from warpdata.errors import FormatError
 from warpdata.formats.wshard.reader import ShardReader
-from warpdata.stores.cache.readahead import ReadAhead
 
 STEPS = 90
 

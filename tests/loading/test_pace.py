@@ -12,7 +12,7 @@ import pytest
 import warpdata as wd
 from tests.servers import run_http
 from warpdata.loading.pace import Pace, PaceLine
-from warpdata.stores.meter import Traffic, traffic
+from warpdata.stores.reliable import Traffic, traffic
 
 
 class Terminal(io.StringIO):

@@ -20,16 +20,15 @@ import warpdata as wd
 from tests.published import rows
 from tests.sweeps import enough_examples
 from warpdata.errors import DatasetError, TooLargeError
-from warpdata.loading.tables.batches import exact_batches
-from warpdata.loading.tables.row_ranges import (
+from warpdata.loading.table_share import (
     RowRange,
-    by_group,
-    merged,
-    remaining,
+    group_ranges,
+    rows_between,
     share_of,
     total_rows,
     whole_table,
 )
+from warpdata.loading.table_stream import exact_batches
 
 SHARD_ROWS = st.lists(st.integers(0, 60), min_size=1, max_size=12)
 
@@ -69,8 +68,10 @@ def test_another_world_goes_on_where_the_old_one_stopped(
         share = share_of(everything, group_rows, rank, old)
         count = data.draw(st.integers(0, total_rows(share)))
         done += listed(share)[:count]
-        left.append(remaining(share, count))
-    again = [row for rank in range(new) for row in listed(share_of(merged(left), group_rows, rank, new))]
+        left += rows_between(share, count)
+    again = [
+        row for rank in range(new) for row in listed(share_of(tuple(sorted(left)), group_rows, rank, new))
+    ]
     assert sorted(done + again) == listed(everything)
 
 
@@ -78,11 +79,11 @@ def test_files_are_dealt_out_when_there_are_enough() -> None:
     everything = whole_table([10, 10, 10, 10])
     fail = lambda shard: pytest.fail("no footer is needed")  # noqa: E731
     assert share_of(everything, fail, 1, 2) == (RowRange(1, 0, 10), RowRange(3, 0, 10))
-    assert by_group((RowRange(0, 5, 25),), lambda _: [10, 10, 10]) == (
-        RowRange(0, 5, 10),
-        RowRange(0, 10, 20),
-        RowRange(0, 20, 25),
-    )
+    assert list(group_ranges((RowRange(0, 5, 25),), lambda _: [10, 10, 10])) == [
+        (RowRange(0, 5, 10), 0, 0),
+        (RowRange(0, 10, 20), 1, 10),
+        (RowRange(0, 20, 25), 2, 20),
+    ]
     with pytest.raises(ValueError, match="rank 2 is not one of 2"):
         share_of(everything, fail, 2, 2)
 
@@ -355,7 +356,7 @@ def test_a_batch_of_nothing_but_repeats_is_refused(
     table: wd.Table, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Where rows come again and again no data bounds the memory that a batch takes."""
-    monkeypatch.setattr("warpdata.ordering.tail.MAX_FILLED_BYTES", 100_000)
+    monkeypatch.setattr("warpdata.ordering.limits.MAX_FILLED_BYTES", 100_000)
     narrow = table.select("id")
     assert [batch.num_rows for batch in narrow.batches(6000, tail="pad", **options)] == [6000]
     for view in (narrow, narrow.filter("id < 2100"), table):

@@ -8,10 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.ordering.mixture_reference import mixture_schedule
-from warpdata.ordering import bijection
-from warpdata.ordering.bijection import permuted, restored
+from warpdata.ordering import splitmix
 from warpdata.ordering.blocks import BlockOrder, BlockShape
 from warpdata.ordering.mixture import PeriodicSchedule
+from warpdata.ordering.splitmix import permute, unpermute
 
 BITS = {
     "large": [259288939, 625915787, 224352237, 96966564, 741562441],
@@ -24,14 +24,14 @@ BITS = {
 @given(count=st.integers(1, 300), key=st.integers(0, 2**64 - 1), small=st.booleans())
 def test_a_keyed_bijection_has_every_index_once_and_goes_back(count: int, key: int, small: bool) -> None:
     indices = np.arange(count)
-    limit = bijection._TABLE_BELOW
-    bijection._TABLE_BELOW = limit if small else 0  # the other way must do for small counts too
+    limit = splitmix._TABLE_BELOW
+    splitmix._TABLE_BELOW = limit if small else 0  # the other way must do for small counts too
     try:
-        found = permuted(indices, count, key)
+        found = permute(indices, count, key)
         assert sorted(found.tolist()) == list(range(count))
-        np.testing.assert_array_equal(restored(found, count, key), indices)
+        np.testing.assert_array_equal(unpermute(found, count, key), indices)
     finally:
-        bijection._TABLE_BELOW = limit
+        splitmix._TABLE_BELOW = limit
 
 
 @given(
@@ -50,13 +50,13 @@ def test_every_row_once_and_any_stretch_alone(total, block, in_play, seed, epoch
             assert len(set(span.tolist())) <= 2 * in_play  # a short block shifts the pools after it
 
 
-def test_large_counts_are_permuted_without_a_table() -> None:
+def test_large_counts_are_permute_without_a_table() -> None:
     count = 10**12 + 39
     indices = np.array([0, 1, 2, count // 2, count - 1])
-    found = permuted(indices, count, 7)
+    found = permute(indices, count, 7)
     assert len(set(found.tolist())) == 5
     assert ((found >= 0) & (found < count)).all()
-    np.testing.assert_array_equal(restored(found, count, 7), indices)
+    np.testing.assert_array_equal(unpermute(found, count, 7), indices)
 
 
 @given(
@@ -81,7 +81,7 @@ def test_pools_are_stretches_of_the_epoch_from_blocks_of_their_own(total, block,
 
 def test_the_bits_never_change() -> None:
     """States of running trainings depend on these."""
-    assert permuted(np.arange(5), 10**9, 42).tolist() == BITS["large"]
+    assert permute(np.arange(5), 10**9, 42).tolist() == BITS["large"]
     assert BlockOrder(BlockShape(1000, 16, 4), 7, 3).row_ids(500, 508).tolist() == BITS["blocks"]
     assert BlockOrder(BlockShape(10**9, 49, 128), 7, 3).row_ids(123456, 123460).tolist() == BITS["billion"]
     assert BlockShape(1000, 16, 4).fingerprint() == BITS["fingerprint"]

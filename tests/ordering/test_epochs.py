@@ -11,7 +11,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from warpdata.ordering.epochs import EpochStream, rank_slice
-from warpdata.ordering.state import MAX_EPOCH, MAX_POSITION, MAX_SEED
+from warpdata.ordering.limits import MAX_EPOCH, MAX_POSITION, MAX_SEED
 
 
 class Positions(EpochStream):
@@ -38,7 +38,7 @@ class Positions(EpochStream):
         found = []
         for _ in range(min(count, self.steps_left(self._position))):
             positions = self.batch_positions(self._position, 8)
-            found.append(positions[slice(*rank_slice(len(positions), self.rank, self.world))].tolist())
+            found.append(positions[rank_slice(len(positions), self.rank, self.world)].tolist())
             self._position = min(self.total, self._position + self.global_batch)
         return found
 

@@ -24,8 +24,8 @@ from warpdata.errors import (
 )
 from warpdata.search.moments import trajectories
 from warpdata.search.moments.observation import Channels, Observation
-from warpdata.stores.jsonservice import JsonService
 from warpdata.stores.reliable import RetryPolicy
+from warpdata.stores.webclient import JsonService
 
 
 def embed(observation: Any) -> np.ndarray:
@@ -413,7 +413,7 @@ def test_vectors_of_one_episode_have_one_length(target: str, tmp_path: Path) -> 
 
 
 def test_an_endless_answer_is_not_kept(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("warpdata.stores.jsonservice._MAX_RESPONSE_BYTES", 1000)
+    monkeypatch.setattr("warpdata.stores.webclient._MAX_RESPONSE_BYTES", 1000)
     server.failures = [(200, b" " * 2000, {})]
     with pytest.raises(LimitExceededError):
         service(server).post("/x", {})

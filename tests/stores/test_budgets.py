@@ -10,14 +10,13 @@ from pathlib import Path
 import pytest
 
 import warpdata as wd
+from tests.memory_store import MemoryStore
 from tests.published import publish_demo
 from tests.servers import run_http, serving
 from warpdata.errors import BudgetExceededError, LimitExceededError
 from warpdata.stores.blobstore import Blob
 from warpdata.stores.http import HttpStore
-from warpdata.stores.memory import MemoryStore
-from warpdata.stores.meter import Budget, Meter
-from warpdata.stores.reliable import ReliableStore, RetryPolicy
+from warpdata.stores.reliable import Budget, Meter, ReliableStore, RetryPolicy
 
 
 def filled(budget: Budget, inner: MemoryStore | None = None) -> ReliableStore:

@@ -16,16 +16,15 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
+from tests.memory_store import MemoryStore, digest_bytes
 from tests.servers import S3Server, s3_store, unique
 from tests.sweeps import enough_examples
 from warpdata.bytekit.checksum import sha256_hex
 from warpdata.errors import ChecksumError, OfflineError, StoreError
-from warpdata.stores.cache.blobs import BlobAddress, BlobReader
-from warpdata.stores.cache.layout import PAGE_BYTES
-from warpdata.stores.cache.page_cache import PageCache
-from warpdata.stores.digest import digest_bytes
+from warpdata.stores.blobs import BlobAddress, BlobReader
+from warpdata.stores.blobstore import PAGE_BYTES
 from warpdata.stores.local import LocalStore
-from warpdata.stores.memory import MemoryStore
+from warpdata.stores.pagecache import PageCache
 from warpdata.stores.reliable import ReliableStore
 
 SIZE = 5 * PAGE_BYTES + 123
@@ -150,7 +149,7 @@ def test_the_longest_unused_goes_first_and_what_is_pinned_stays(tmp_path: Path) 
     for reader, _, _ in readers[:3]:
         reader.load_whole()
         time.sleep(0.02)
-    file = readers[0][2].pinned(sha256_hex(blobs[0]), len(blobs[0]))
+    file = readers[0][2].pin_blob(sha256_hex(blobs[0]), len(blobs[0]))
     readers[3][0].load_whole()
     file.unpin()
     kept = {p.stem for p in tmp_path.glob("blobs/*/*.data")}
@@ -406,7 +405,7 @@ def test_resident_bytes_are_a_view_once_all_are_here_and_fetch_nothing(tmp_path:
 
 
 def test_few_blobs_stay_open_and_all_can_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("warpdata.stores.cache.page_cache.MOST_OPEN", 3)
+    monkeypatch.setattr("warpdata.stores.pagecache.MOST_OPEN", 3)
     store, cache = Counting(), PageCache(tmp_path, 1 << 30)
     readers, views = [], []
     for number in range(12):
@@ -436,7 +435,7 @@ def test_missing_bytes_are_what_is_fetched(tmp_path: Path, pages: list[int]) -> 
 
 
 def test_few_blobs_stay_open_over_all_caches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("warpdata.stores.cache.page_cache.MOST_OPEN", 3)
+    monkeypatch.setattr("warpdata.stores.pagecache.MOST_OPEN", 3)
     several = [opened(tmp_path / str(number)) for number in range(8)]
     for _ in range(2):
         for reader, _, _ in several:

@@ -8,14 +8,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tests.memory_store import MemoryStore, digest_bytes
 from warpdata.bytekit.checksum import sha256_hex
 from warpdata.errors import BlobNotFoundError, ChecksumError
-from warpdata.stores.cache.blobs import AnyBlobReader, BlobAddress, BlobReader, LocalBlobReader
-from warpdata.stores.cache.layout import PAGE_BYTES
-from warpdata.stores.cache.page_cache import PageCache
-from warpdata.stores.digest import digest_bytes
+from warpdata.stores.blobs import AnyBlobReader, BlobAddress, BlobReader, LocalBlobReader
+from warpdata.stores.blobstore import PAGE_BYTES
 from warpdata.stores.local import LocalStore
-from warpdata.stores.memory import MemoryStore
+from warpdata.stores.pagecache import PageCache
 
 DATA = np.random.default_rng(3).bytes(2 * PAGE_BYTES + 5)
 ADDRESS = BlobAddress(sha256_hex(DATA), len(DATA), "b", "blob")

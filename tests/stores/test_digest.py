@@ -10,9 +10,15 @@ import numpy as np
 import pytest
 
 from warpdata.errors import ChecksumError, StoreError, WarpError
-from warpdata.stores import digest
-from warpdata.stores.cache.layout import PAGE_BYTES
-from warpdata.stores.digest import DigestedFile, FileDigest, check_unchanged, checked_chunks, digest_file
+from warpdata.stores import blobstore
+from warpdata.stores.blobstore import (
+    PAGE_BYTES,
+    DigestedFile,
+    FileDigest,
+    check_unchanged,
+    checked_chunks,
+    digest_file,
+)
 
 DATA = np.random.default_rng(2).bytes(3 * PAGE_BYTES + 7)
 
@@ -64,20 +70,20 @@ def test_every_change_is_noticed(
     path.write_bytes(CHANGES[change])
     with pytest.raises(ChecksumError, match="the file changed") as caught:
         use(path, expected)
-    assert "nobody writes to it" in caught.value.hint
+    assert "no program writes to it" in caught.value.hint
 
 
 def test_a_change_while_it_is_hashed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "file"
     path.write_bytes(DATA)
-    chunks = digest._chunks
+    chunks = blobstore._chunks
 
     def disturbed(source: Path) -> Iterator[memoryview]:
         for chunk in chunks(source):
             yield chunk
             source.write_bytes(flipped(0) + b"x")
 
-    monkeypatch.setattr(digest, "_chunks", disturbed)
+    monkeypatch.setattr(blobstore, "_chunks", disturbed)
     with pytest.raises(ChecksumError, match="changed while it was read"):
         digest_file(path)
 

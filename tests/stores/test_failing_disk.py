@@ -12,14 +12,13 @@ import numpy as np
 import pytest
 
 from tests.failing_calls import failing
+from tests.memory_store import MemoryStore, digest_bytes
 from warpdata.bytekit.checksum import sha256_hex
 from warpdata.errors import ConflictError, StoreError, WarpError
-from warpdata.stores.cache.blobs import BlobAddress, BlobReader
-from warpdata.stores.cache.layout import PAGE_BYTES
-from warpdata.stores.cache.page_cache import PageCache
-from warpdata.stores.digest import digest_bytes, digest_file
+from warpdata.stores.blobs import BlobAddress, BlobReader
+from warpdata.stores.blobstore import PAGE_BYTES, digest_file
 from warpdata.stores.local import LocalStore
-from warpdata.stores.memory import MemoryStore
+from warpdata.stores.pagecache import PageCache
 
 CALLS = (
     "open", "stat", "fstat", "scandir", "listdir", "mkdir", "unlink", "rename", "replace", "link",
@@ -116,7 +115,7 @@ def test_a_blob_that_no_file_can_hold_leaves_nothing_open(tmp_path: Path) -> Non
     before: list[str] = []
     for _ in range(3):
         with pytest.raises(StoreError):
-            cache.pinned("ab" * 32, 1 << 62)
+            cache.pin_blob("ab" * 32, 1 << 62)
         before = before or os.listdir("/proc/self/fd")
     assert len(os.listdir("/proc/self/fd")) == len(before)
 

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
+from tests.memory_store import MemoryStore
 from warpdata.bytekit.checksum import sha256_hex
-from warpdata.stores.cache.blobs import BlobAddress, BlobReader
-from warpdata.stores.cache.layout import PAGE_BYTES
-from warpdata.stores.cache.page_cache import PageCache
-from warpdata.stores.memory import MemoryStore
+from warpdata.stores.blobs import BlobAddress, BlobReader
+from warpdata.stores.blobstore import PAGE_BYTES
+from warpdata.stores.pagecache import PageCache
 
 
 def reader_of(data: bytes, folder: Path) -> BlobReader:

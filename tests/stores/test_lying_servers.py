@@ -177,7 +177,7 @@ CAUSES = [
     ("no range", "s3", "ranges", StoreError, "another range than requested"),
     ("unchanged", "s3", "get", StoreError, "answered 304"),
     ("unchanged", "http", "get", StoreError, "answered 304"),
-    ("two lengths", "http", "get", UnavailableError, "no HTTP"),
+    ("two lengths", "http", "get", UnavailableError, "not HTTP"),
     ("cut", "s3", "get", UnavailableError, "broke the connection off|was cut"),
     ("cut", "http", "get", UnavailableError, "broke the connection off|was cut"),
     ("endless", "http", "get", LimitExceededError, "bytes allowed"),

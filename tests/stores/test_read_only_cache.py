@@ -15,9 +15,9 @@ from tests.published import publish_demo
 from tests.stores.test_cache import DATA, opened
 from warpdata.bytekit.process import system
 from warpdata.errors import OfflineError, PermissionError_
-from warpdata.stores.cache.blobs import BlobReader
-from warpdata.stores.cache.layout import PAGE_BYTES
-from warpdata.stores.cache.page_cache import PageCache
+from warpdata.stores.blobs import BlobReader
+from warpdata.stores.blobstore import PAGE_BYTES
+from warpdata.stores.pagecache import PageCache
 
 _WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT
 
@@ -107,7 +107,7 @@ class TestFrozen:
         reads = [[(0, middle)], [(middle, len(DATA))]]
         expected = again.costs(reads)
         store.fetched.clear()
-        for ask in [again.asked(read) for read in reads]:
+        for ask in [again.claim(read) for read in reads]:
             ask()
         assert [end - start for start, end in store.fetched] == expected
         assert sum(expected) > len(DATA) - PAGE_BYTES

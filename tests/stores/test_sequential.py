@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 
 import warpdata as wd
+from tests.memory_store import MemoryStore
 from tests.servers import Proxy, S3Server
 from warpdata.errors import ChecksumError, StoreError
 from warpdata.formats.tarshard.writer import PackOptions
-from warpdata.stores.cache.blobs import BlobAddress, BlobReader
-from warpdata.stores.cache.sequential import SequentialReads
-from warpdata.stores.memory import MemoryStore
+from warpdata.stores.blobs import BlobAddress, BlobReader
+from warpdata.stores.prefetch import SequentialReads
 
 COUNT = 600
 MEMBERS = {f"{i:04d}.bin": np.random.default_rng(i).bytes(7_000 + 13 * (i % 300)) for i in range(COUNT)}
@@ -112,14 +112,14 @@ def test_what_fails_ahead_fails_only_when_it_is_asked_for() -> None:
     reader = BlobReader(BlobAddress("", len(data), "b", "blob"), store, None)
     reads = SequentialReads(lambda _: reader, [len(data)])
     ranges = [(i * 1000, i * 1000 + 1000) for i in range(10)]
-    reads.go_on([(0, wanted) for wanted in ranges])
-    assert reads.served(0, [(20_000, 30_000)]) == [data[20_000:30_000]]
-    assert reads.served(0, [(4 << 20, (4 << 20) + 5)]) == [None]
-    assert reads.served(0, [((2 << 20) - 70_000, (2 << 20) + 70_000)]) == [None], "half of it did not come"
+    reads.note([(0, wanted) for wanted in ranges])
+    assert reads.take(0, [(20_000, 30_000)]) == [data[20_000:30_000]]
+    assert reads.take(0, [(4 << 20, (4 << 20) + 5)]) == [None]
+    assert reads.take(0, [((2 << 20) - 70_000, (2 << 20) + 70_000)]) == [None], "half of it did not come"
     store.bad_from = 1 << 60
-    reads.go_on([(0, (10_000, 11_000))])
+    reads.note([(0, (10_000, 11_000))])
     reads.close()
-    assert reads.served(0, [(20_000, 30_000)]) == [None]
+    assert reads.take(0, [(20_000, 30_000)]) == [None]
 
 
 def test_a_range_across_two_spans_is_joined() -> None:
@@ -127,9 +127,9 @@ def test_a_range_across_two_spans_is_joined() -> None:
     store.put_if_absent("b", data)
     reader = BlobReader(BlobAddress("", len(data), "b", "blob"), store, None)
     reads = SequentialReads(lambda _: reader, [len(data)])
-    reads.go_on([(0, (i * 1000, i * 1000 + 1000)) for i in range(10)])
+    reads.note([(0, (i * 1000, i * 1000 + 1000)) for i in range(10)])
     low, high = (2 << 20) - 70_000, (2 << 20) + 70_000
-    assert reads.served(0, [(low, high)]) == [data[low:high]]
+    assert reads.take(0, [(low, high)]) == [data[low:high]]
     reads.close()
 
 

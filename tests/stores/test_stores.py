@@ -12,6 +12,7 @@ import warpdata as wd
 from tests.clouds import ACCOUNT, ACCOUNT_KEY, AZURITE, run_azurite, run_google
 from tests.contracts.blob_store import DATA, BlobStoreContract, ReadableStoreContract
 from tests.contracts.range_reader import RangeReaderContract
+from tests.memory_store import MemoryStore, digest_bytes
 from tests.servers import S3Server, free_port, run_http, s3_store, unique
 from warpdata.bytekit.checksum import sha256_hex
 from warpdata.bytekit.io.ranges import RangeReader
@@ -26,15 +27,12 @@ from warpdata.errors import (
 )
 from warpdata.settings import Settings
 from warpdata.stores.address import StoreOptions, address_in_catalog, open_store
+from warpdata.stores.blobs import BlobAddress, BlobReader, LocalBlobReader
 from warpdata.stores.blobstore import BlobStore
-from warpdata.stores.cache.blobs import BlobAddress, BlobReader, LocalBlobReader
-from warpdata.stores.cache.page_cache import PageCache
-from warpdata.stores.digest import digest_bytes
 from warpdata.stores.http import HttpStore
 from warpdata.stores.local import LocalStore
-from warpdata.stores.memory import MemoryStore
-from warpdata.stores.meter import Budget, Meter
-from warpdata.stores.reliable import ReliableStore, RetryPolicy
+from warpdata.stores.pagecache import PageCache
+from warpdata.stores.reliable import Budget, Meter, ReliableStore, RetryPolicy
 from warpdata.stores.webclient import retry_after_s
 
 

@@ -14,15 +14,14 @@ import numpy as np
 import pytest
 
 import warpdata as wd
+from tests.memory_store import MemoryStore
 from tests.servers import BUCKET, S3Server, run_http, s3_store, serving, unique
 from warpdata._api import store_folder, url_cache
 from warpdata.bytekit.io.ranges import FarRangeReader
 from warpdata.errors import BlobChangedError
-from warpdata.stores.cache.layout import PAGE_BYTES
-from warpdata.stores.folder import StoreFile, StoreFolder
-from warpdata.stores.memory import MemoryStore
-from warpdata.stores.meter import Meter
-from warpdata.stores.reliable import ReliableStore
+from warpdata.stores.blobs import StoreFile, StoreFolder
+from warpdata.stores.blobstore import PAGE_BYTES
+from warpdata.stores.reliable import Meter, ReliableStore
 
 SIZE = 5 * PAGE_BYTES + 17
 OLD = np.random.default_rng(1).bytes(SIZE)

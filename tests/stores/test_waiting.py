@@ -21,11 +21,11 @@ from tests.stores.test_cache import DATA, opened
 from tests.waiting import LIMIT_S, until
 from warpdata.bytekit.process import locks
 from warpdata.bytekit.process.locks import ThreadLock
+from warpdata.bytekit.process.threads import ReadAhead
 from warpdata.errors import UnavailableError
+from warpdata.stores import blobs, pagecache
 from warpdata.stores.address import StoreOptions, open_store
-from warpdata.stores.cache import blobs, layout, page_cache, pagefile
-from warpdata.stores.cache.readahead import ReadAhead
-from warpdata.stores.digest import digest_file
+from warpdata.stores.blobstore import digest_file
 from warpdata.stores.http import HttpStore
 from warpdata.stores.reliable import ReliableStore
 
@@ -39,8 +39,8 @@ def stranger(path: Path, start: int, length: int = 1) -> int:
 
 @pytest.fixture(autouse=True)
 def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(page_cache, "_FOLDER_TIMEOUT_S", 0.3)
-    monkeypatch.setattr(pagefile, "_PIN_TIMEOUT_S", 0.3)
+    monkeypatch.setattr(pagecache, "_FOLDER_TIMEOUT_S", 0.3)
+    monkeypatch.setattr(pagecache, "_PIN_TIMEOUT_S", 0.3)
     monkeypatch.setattr(blobs, "_HERD_TIMEOUT_S", 0.3)
 
 
@@ -74,7 +74,7 @@ class TestStoppedNeighbours:
         reader, _, _ = opened(tmp_path)
         reader.read(0, 1)
         (map_path,) = tmp_path.rglob("*.pages")
-        fd = stranger(map_path, layout.PAGE_LOCK_BASE + 2)
+        fd = stranger(map_path, pagecache.PAGE_LOCK_BASE + 2)
         assert bytes(reader.read(0, len(DATA))) == DATA
         assert not reader.has([(0, len(DATA))]), "his pages are his to bring"
         os.close(fd)
@@ -85,7 +85,7 @@ class TestStoppedNeighbours:
         reader, _, _ = opened(tmp_path)
         reader.read(0, 1)
         (map_path,) = tmp_path.rglob("*.pages")
-        fd = stranger(map_path, layout.PIN_LOCK_OFFSET)
+        fd = stranger(map_path, pagecache.PIN_LOCK_OFFSET)
         assert bytes(reader.read(0, len(DATA))) == DATA
         os.close(fd)
 
@@ -95,16 +95,16 @@ class TestPagesAskedFor:
 
     def test_one_that_is_never_brought(self, tmp_path: Path) -> None:
         reader, _, _ = opened(tmp_path)
-        idle = reader.asked([(0, len(DATA))])
+        idle = reader.claim([(0, len(DATA))])
         assert bytes(reader.read(5, 100_000)) == DATA[5:100_000]
         assert bytes(idle().views[0]) == DATA
         assert reader._busy == set()
 
     def test_one_that_is_forgotten_or_no_longer_missing(self, tmp_path: Path) -> None:
         reader, _, _ = opened(tmp_path)
-        del (idle := [reader.asked([(0, len(DATA))])])[0]
+        del (idle := [reader.claim([(0, len(DATA))])])[0]
         assert reader._busy == set()
-        idle.append(reader.asked([(0, 10)]))
+        idle.append(reader.claim([(0, 10)]))
         other, _, _ = opened(tmp_path)
         other.load_whole()
         assert bytes(idle[0]().views[0]) == DATA[:10]
@@ -112,9 +112,9 @@ class TestPagesAskedFor:
 
     def test_an_error_lets_go(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         reader, _, cache = opened(tmp_path)
-        idle = reader.asked([(0, len(DATA))])
+        idle = reader.claim([(0, len(DATA))])
         with monkeypatch.context() as patched:
-            patched.setattr(cache, "pinned", lambda *_, **__: 1 // 0)
+            patched.setattr(cache, "pin_blob", lambda *_, **__: 1 // 0)
             with pytest.raises(ZeroDivisionError) as kept:
                 idle()
         assert reader._busy == set()
@@ -122,10 +122,10 @@ class TestPagesAskedFor:
 
     def test_a_claim_of_the_parent_is_none_in_the_child(self, tmp_path: Path) -> None:
         reader, store, _ = opened(tmp_path)
-        idle = [reader.asked([(0, len(DATA))])]
+        idle = [reader.claim([(0, len(DATA))])]
 
         def one_request() -> int:
-            own = [reader.asked([(0, len(DATA))]), reader.asked([(0, len(DATA))])]
+            own = [reader.claim([(0, len(DATA))]), reader.claim([(0, len(DATA))])]
             idle.clear()
             is_claimed = len(reader._busy) > 0
             ahead = [bytes(ask().views[0]) for ask in own]
@@ -256,7 +256,7 @@ def test_a_dripping_server_is_left(begin: bytes, again: bytes, monkeypatch: pyte
     monkeypatch.setattr("warpdata.stores.http._PATIENCE", 0.01)
     with dripping(begin, again) as url:
         store = HttpStore(url, timeout_s=30)
-        with pytest.raises(UnavailableError, match=f"the answer of {url} came too slowly"):
+        with pytest.raises(UnavailableError, match=f"the response of {url} came too slowly"):
             store.get("x", max_bytes=1 << 20)
         store.close()
 
@@ -269,7 +269,7 @@ def test_a_dripping_server_is_left(begin: bytes, again: bytes, monkeypatch: pyte
 def test_a_server_of_another_kind_is_called_so(said: bytes) -> None:
     with dripping(said, b"") as url:
         store = HttpStore(url, timeout_s=30)
-        with pytest.raises(UnavailableError, match="what it answers is no HTTP"):
+        with pytest.raises(UnavailableError, match="its response is not HTTP"):
             store.get("x", max_bytes=1 << 20)
         store.close()
 
@@ -278,7 +278,7 @@ def test_an_object_store_of_another_kind_is_called_so() -> None:
     secrets = {"access_key_id": KEY, "secret_access_key": SECRET}
     with dripping(b"SSH-2.0-OpenSSH\r\n", b"") as url:
         store = open_store(f"s3://{BUCKET}/x?endpoint={url}&region=us-east-1", StoreOptions(secrets=secrets))
-        with pytest.raises(UnavailableError, match="what it answers is no HTTP"):
+        with pytest.raises(UnavailableError, match="its response is not HTTP"):
             store.get("x", max_bytes=1 << 20)
         store.close()
 

@@ -33,10 +33,10 @@ if TYPE_CHECKING:
     from warpdata.formats.wshard.reader import Verify
     from warpdata.formats.wshard.writer import CompressionChoice
     from warpdata.search.store import VectorStore
+    from warpdata.stores.blobs import StoreFolder
     from warpdata.stores.blobstore import BlobStore
-    from warpdata.stores.cache.page_cache import PageCache
-    from warpdata.stores.folder import StoreFolder
-    from warpdata.stores.meter import Listener
+    from warpdata.stores.pagecache import PageCache
+    from warpdata.stores.reliable import Listener
     from warpdata.timeline.episode import Episode
 
 
@@ -358,7 +358,7 @@ def place_and_bytes(source: object) -> tuple[Any, Any]:
 
 def store_folder(address: str) -> StoreFolder:
     """The files below a URL, read through the page cache."""
-    from warpdata.stores.folder import StoreFolder
+    from warpdata.stores.blobs import StoreFolder
 
     return StoreFolder(address, connect, url_cache)
 
@@ -375,7 +375,7 @@ def url_cache() -> PageCache | None:
 @functools.cache
 def _page_cache(folder: str, limit_bytes: int) -> PageCache:
     """One cache per folder and process: it keeps files open."""
-    from warpdata.stores.cache.page_cache import PageCache
+    from warpdata.stores.pagecache import PageCache
 
     return PageCache(folder, limit_bytes)
 
@@ -385,8 +385,7 @@ def connect(address: str) -> BlobStore:
     from warpdata.catalog.access import access_options
     from warpdata.settings import Settings
     from warpdata.stores.address import open_store
-    from warpdata.stores.meter import Meter
-    from warpdata.stores.reliable import ReliableStore
+    from warpdata.stores.reliable import Meter, ReliableStore
 
     return ReliableStore(open_store(address, access_options(Settings.from_env()).store), Meter())
 
@@ -399,8 +398,7 @@ def open_corpus(
 
     Options are the fields of SourceOptions, as for `MmapShardSource.open_dir`.
     """
-    from warpdata.corpora.source import MmapShardSource
-    from warpdata.corpora.store_source import StoreShardSource
+    from warpdata.corpora.source import MmapShardSource, StoreShardSource
 
     is_one = isinstance(source, str | bytes | os.PathLike) or not hasattr(source, "__iter__")
     several: Any = [source] if is_one else source
@@ -603,9 +601,8 @@ open_dataset = dataset
 def table_streams() -> Any:
     """Functions of packages above the catalog that datasets need."""
     from warpdata.catalog.dataset import Streams
-    from warpdata.loading.tables.shuffled import open_stream
-    from warpdata.loading.tables.stream import plan_read
-    from warpdata.loading.tables.torch import torch_dataset
+    from warpdata.loading.table_stream import open_stream, plan_read
+    from warpdata.loading.table_torch import torch_dataset
 
     return Streams(
         batches=open_stream,

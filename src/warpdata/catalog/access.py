@@ -8,12 +8,11 @@ import urllib.parse
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TypedDict
+from typing import Any, TypedDict
 
 from warpdata.bytekit.checksum import sha256_hex
 from warpdata.bytekit.process.threads import map_in_threads
 from warpdata.catalog.names import parse_size
-from warpdata.corpora.options import options_of
 from warpdata.errors import (
     BlobNotFoundError,
     ChecksumError,
@@ -23,6 +22,7 @@ from warpdata.errors import (
     nearest,
     require_kind,
     require_word,
+    suggests,
 )
 from warpdata.formats.manifest.model import BlobRef
 from warpdata.formats.manifest.parts import PartSource
@@ -36,18 +36,18 @@ from warpdata.stores.address import (
     plain_address,
 )
 from warpdata.stores.awskeys import AwsFiles
-from warpdata.stores.blobstore import BlobStore
-from warpdata.stores.cache.blobs import AnyBlobReader, BlobAddress, BlobReader, LocalBlobReader, PageSums
-from warpdata.stores.cache.page_cache import PageCache
-from warpdata.stores.cache.whole_blobs import WholeBlobFetcher
+from warpdata.stores.blobs import AnyBlobReader, BlobAddress, BlobReader, LocalBlobReader
+from warpdata.stores.blobstore import BlobStore, PageSums
 from warpdata.stores.local import LocalStore
-from warpdata.stores.meter import Budget, Listener, Meter
-from warpdata.stores.reliable import ReliableStore, RetryPolicy
+from warpdata.stores.pagecache import PageCache
+from warpdata.stores.prefetch import WholeBlobFetcher
+from warpdata.stores.reliable import Budget, Listener, Meter, ReliableStore, RetryPolicy
 from warpdata.stores.webclient import Proxies
 
 MODES = ("auto", "remote", "hybrid", "local")
 
 
+@suggests
 @dataclass(frozen=True, slots=True)
 class AccessOptions:
     """Everything that says where to read from and what may be spent; it travels to other processes."""
@@ -117,7 +117,7 @@ def access_options(settings: Settings, **changes: object) -> AccessOptions:
         find_role=aws_role,
         proxies=Proxies(settings.proxies, settings.no_proxy),
     )
-    said = {
+    said: dict[str, Any] = {
         "catalogs": settings.catalogs,
         "mode": settings.mode,
         "cache_dir": settings.cache_dir,
@@ -130,7 +130,7 @@ def access_options(settings: Settings, **changes: object) -> AccessOptions:
     }
     # A name that is no option goes on to where it is refused, also with None.
     changed = {n: value for n, value in changes.items() if value is not None or not hasattr(AccessOptions, n)}
-    return options_of(AccessOptions, said | changed)
+    return AccessOptions(**(said | changed))
 
 
 def catalog_tuple(catalog: str | os.PathLike[str] | Sequence[str] | None) -> tuple[str, ...] | None:
@@ -237,7 +237,7 @@ class Access:
     def bring_whole(self, readers: Iterable[AnyBlobReader]) -> None:
         """In hybrid mode, bring the rest of these blobs into the cache in the background."""
         if self._whole_blobs is not None:
-            self._whole_blobs.want(readers)
+            self._whole_blobs.request(readers)
 
     def close(self) -> None:
         """Close stores, readers and the cache."""

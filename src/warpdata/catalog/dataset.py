@@ -37,18 +37,16 @@ from warpdata.catalog.table import (
     TableFiles,
     share_asked_for,
 )
-from warpdata.corpora.source import SourceKeywords
-from warpdata.corpora.store_source import StoreShardSource
+from warpdata.corpora.source import SourceKeywords, StoreShardSource
 from warpdata.episodes.collection.episodes import Episodes
 from warpdata.episodes.collection.jobs import Runner
 from warpdata.errors import DatasetError, WarpError, nearest, require_kind, require_word
 from warpdata.formats.manifest.model import CORPUS_KIND, EPISODE_KIND, LANE_KIND, VECTOR_KIND, Manifest
-from warpdata.ordering.state import checked_integer
-from warpdata.ordering.tail import Tail
+from warpdata.ordering.limits import Tail, checked_integer
 from warpdata.settings import Settings
 from warpdata.sql.engine import SqlResult, run_sql
-from warpdata.stores.cache.page_cache import PageCache
-from warpdata.stores.meter import Budget, Listener, Spent
+from warpdata.stores.pagecache import PageCache
+from warpdata.stores.reliable import Budget, Listener, Spent
 from warpdata.timeline.cards import html_table, text, titled
 
 if TYPE_CHECKING:

@@ -15,22 +15,20 @@ from numpy.typing import NDArray
 
 from warpdata.bytekit.lazy import cached_property
 from warpdata.bytekit.process.locks import ThreadLock
-from warpdata.bytekit.process.threads import map_in_threads
+from warpdata.bytekit.process.threads import ReadAhead, map_in_threads
 from warpdata.catalog.read.refarray import RefType, bound_batch, bound_dict, python_values, recipe_of
 from warpdata.catalog.read.rowfilter import RowFilter
 from warpdata.catalog.read.rowgroups import ShardFile, schema_from_base64
 from warpdata.errors import DatasetError, TooLargeError, nearest, require_kind, suggests
 from warpdata.formats.manifest.guide import Guide, ShardGuide
 from warpdata.formats.manifest.model import TablePart
-from warpdata.ordering.state import checked_integer
-from warpdata.ordering.tail import Tail
+from warpdata.ordering.limits import Tail, checked_integer
 from warpdata.sql.engine import ROW_NUMBER, arrow_source, check_condition, refuse_own_column, run_sql
 from warpdata.sql.enginetypes import EngineColumn
 from warpdata.sql.frames import MAX_BYTES, collected, pandas_from, polars_from
 from warpdata.sql.rowpicking import Positions, rows_at
 from warpdata.sql.sqltext import OWN_COLUMNS, VIEW, Condition
-from warpdata.stores.cache.blobs import AnyBlobReader
-from warpdata.stores.cache.readahead import ReadAhead
+from warpdata.stores.blobs import AnyBlobReader
 from warpdata.timeline.cards import html_table, text, titled
 
 if TYPE_CHECKING:

@@ -20,7 +20,7 @@ from warpdata._api import dataset
 from warpdata.catalog.dataset import Dataset
 from warpdata.cli.console import Console
 from warpdata.cli.main import main as warp_main
-from warpdata.episodes.demo_arm import demo_records
+from warpdata.episodes.demo_robot import demo_records, demo_static, is_successful
 from warpdata.episodes.record.recorder import record
 from warpdata.loading.windows.field import Field
 from warpdata.loading.windows.loader import Loader
@@ -28,17 +28,17 @@ from warpdata.loading.windows.windows import Windows
 from warpdata.search.store import VectorStore
 from warpdata.timeline.episode import Episode
 
-NAME = "demo/arm"
-EPISODES, SECONDS = 6, 2.0
+NAME = "demo/handover"
+EPISODES = 6
 BATCH, STEPS, STOPPED_AT = 32, 60, 23
 AHEAD_S = 0.1
-_SCALE = np.array([1.0, 1.0, 0.2, 0.2], np.float32)
-"""Scales angles in rad and speeds in rad/s to about one."""
+_SCALE = np.array([1.0, 1.0, 10.0, 1.0, 1.0, 10.0], np.float32)
+"""Scales angles in rad and gripper openings in metres to about one."""
 
 _DOOMED = """
 import sys
-from warpdata.cli.demo_story import arm_episode
-arm_episode(sys.argv[1], 99, 1.5, kill_after=400)
+from warpdata.cli.demo_story import robot_episode
+robot_episode(sys.argv[1], 99, kill_after=400)
 """
 
 
@@ -55,21 +55,16 @@ def run_story(folder: Path, console: Console) -> None:
     story.end(losses, time.monotonic() - began)
 
 
-def arm_episode(
-    root: str | os.PathLike[str], seed: int, seconds: float, kill_after: int | None = None
-) -> None:
-    """Record a simulated arm with camera, force and events; after `kill_after` records the process is killed."""
+def robot_episode(root: str | os.PathLike[str], seed: int, kill_after: int | None = None) -> None:
+    """Record an episode of the simulated robot; after `kill_after` records the process is killed."""
     has_video = importlib.util.find_spec("av") is not None
-    static = {"robot": "simulated two-joint arm", "task": "reach", "seed": seed}
-    with record(root, static=static, clock="simulated") as rec:
+    with record(root, static=demo_static(seed), clock="simulated") as rec:
         for number, (ts_ns, name, value) in enumerate(demo_records(seed)):
-            if ts_ns >= seconds * 1e9:
-                break
-            if name != "camera" or has_video:
+            if has_video or not name.startswith("camera"):
                 rec.append(name, value, ts_ns)
             if number == kill_after:
                 signal.raise_signal(signal.SIGKILL)
-        rec.mark(success=True)
+        rec.mark(success=is_successful(seed))
 
 
 class _Story:
@@ -100,12 +95,12 @@ class _Story:
 
     def record_and_crash(self) -> None:
         self.title(
-            f"Record {EPISODES} episodes of a simulated arm: joints 200 Hz, force 400 Hz, camera 30 Hz, events"
+            f"Record {EPISODES} episodes of two arms: joints 100 Hz, force 200 Hz, two cameras 25 Hz, events"
         )
         for seed in range(EPISODES):
-            arm_episode(self.root, seed, SECONDS)
+            robot_episode(self.root, seed)
         if importlib.util.find_spec("av") is None:
-            self.console.print("(no camera: `pip install 'warpdata[video]'` adds it)")
+            self.console.print("(no cameras: `pip install 'warpdata[video]'` adds them)")
         self.title(
             "A recorder is killed with SIGKILL in the middle of an episode; salvage finishes what it left"
         )
@@ -175,7 +170,7 @@ class _Story:
                 vectors.append(joints.values()[::10] * _SCALE)
                 places += [(episode.id, int(ts_ns)) for ts_ns in joints.timestamps[::10]]
             value, ts_ns = ds.episodes[worst.episode_id]["joints"].time[worst.ts_ns]
-        with VectorStore.create(self.folder / "moments.rvf", dim=4, metric="l2") as store:
+        with VectorStore.create(self.folder / "moments.rvf", dim=6, metric="l2") as store:
             store.add(np.concatenate(vectors))
             ids, distances = store.search(value * _SCALE, k=len(places))
         self.console.print(f"nearest to {NAME}#{worst.episode_id} at {ts_ns / 1e9:.3f} s in other episodes:")
@@ -224,14 +219,16 @@ class Model:
 
     def __init__(self) -> None:
         rng = np.random.default_rng(0)
-        shapes = [(10, 32), (32,), (32, 4), (4,)]
+        shapes = [(18, 32), (32,), (32, 6), (6,)]
         self.weights = [rng.normal(0, 0.3, shape).astype(np.float32) for shape in shapes]
         self.speed = [np.zeros_like(weight) for weight in self.weights]
 
     @staticmethod
     def inputs(joints: NDArray[Any], target: NDArray[Any]) -> NDArray[np.float32]:
-        """[..., 2, 4] joints and [..., 2] targets as rows of ten."""
-        return np.concatenate([(joints * _SCALE).reshape(len(joints), 8), target], axis=1).astype(np.float32)
+        """[..., 2, 6] joints and [..., 6] targets as rows of 18."""
+        return np.concatenate([(joints * _SCALE).reshape(len(joints), 12), target * _SCALE], axis=1).astype(
+            np.float32
+        )
 
     def forward(self, inputs: NDArray[np.float32], now: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
         """The hidden layer and the predicted joints: the present ones plus a change."""

@@ -28,7 +28,9 @@ class Command(NamedTuple):
 
 GROUPS: dict[str, dict[str, Command]] = {
     "Record": {
-        "record": Command("record", "record a simulated arm", "warp record robot_data --demo --duration 5s"),
+        "record": Command(
+            "record", "record a simulated robot", "warp record robot_data --demo --duration 5s"
+        ),
         "salvage": Command("record", "finish interrupted recordings", "warp salvage robot_data"),
         "replay": Command("record", "play an episode back", "warp replay robot_data#3 --speed 2"),
         "demo": Command("record", "run the whole way from sensor to training", "warp demo"),

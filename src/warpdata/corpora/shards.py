@@ -1,4 +1,4 @@
-"""The shards of a corpus in their order, from a list of files, a folder, corpus.json or a bf16 directory."""
+"""The shards of a corpus in their order: a list of files, a folder, corpus.json or a bf16 directory."""
 
 from __future__ import annotations
 
@@ -23,9 +23,8 @@ from warpdata.errors import (
 )
 from warpdata.formats.bf16dir.reader import Bf16Directory, is_bf16_directory, read_directory
 from warpdata.formats.gamsae import layout
-from warpdata.formats.gamsae.corpus_json import CorpusRecord, Crcs, load_corpus
-from warpdata.formats.gamsae.reader import ShardInfo, open_shard_info
-from warpdata.formats.gamsae.verify import sort_shard_names
+from warpdata.formats.gamsae.corpus import CorpusRecord, Crcs, load_corpus, sort_shard_names
+from warpdata.formats.gamsae.shard import ShardInfo, open_shard_info
 
 Path_ = str | os.PathLike[str]
 
@@ -36,7 +35,7 @@ class ShardSet:
 
     shards: tuple[ShardInfo, ...]
     run_crcs: tuple[Crcs, ...] | None = None
-    """CRC32C per run of rows of each shard, where corpus.json has them."""
+    """CRC32C per run of rows of each shard, if corpus.json has them."""
     run_rows: int = 0
     record: CorpusRecord | None = None
     folder: str | None = None
@@ -92,12 +91,12 @@ def join_shards(shards: Sequence[ShardInfo], **more: Any) -> ShardSet:
             )
         if shard.dtype != first.dtype:
             raise CorruptLayoutError(f"shard holds {shard.dtype}, expected {first.dtype}", path=shard.name)
-    found = ShardSet(tuple(shards), **more)
-    if found.total_rows == 0:
+    joined = ShardSet(tuple(shards), **more)
+    if joined.total_rows == 0:
         raise EmptyCorpusError("shard source has no shards / no rows")
-    if found.total_rows > layout.MAX_TOTAL_ROWS:
-        raise LimitExceededError(f"{found.total_rows} rows cannot be numbered")
-    return found
+    if joined.total_rows > layout.MAX_TOTAL_ROWS:
+        raise LimitExceededError(f"{joined.total_rows} rows cannot be numbered")
+    return joined
 
 
 def open_paths(paths: Sequence[Path_]) -> ShardSet:
@@ -108,27 +107,45 @@ def open_paths(paths: Sequence[Path_]) -> ShardSet:
 
 
 def _absolute(path: Path_) -> str:
-    """Files are opened when their turn comes: by then the program may work in another folder."""
+    """Files are opened later, when the program may be in another folder."""
     return os.path.abspath(os.fsdecode(path))
 
 
 def open_folder(folder: Path_) -> ShardSet:
-    """The shards of a folder: every `.shard` file by name, checked against corpus.json where there is one."""
+    """The shards of a folder: every `.shard` file by name, checked against corpus.json if there is one."""
     folder = _absolute(folder)
-    _require_folder(folder)
+    if not os.path.exists(folder):
+        raise BlobNotFoundError("no such folder", path=folder)
+    if not os.path.isdir(folder):
+        raise StoreError("not a folder", path=folder, hint="Open a list of shard files with `open`.")
     if is_bf16_directory(folder):
-        return open_bf16_folder(folder)
-    record, names = load_corpus(folder), sort_shard_names(_listed(folder))
+        return join_shards(bf16_shards(read_directory(folder)), folder=folder)
+    try:
+        record, names = load_corpus(folder), sort_shard_names(os.listdir(folder))
+    except PermissionError:
+        raise PermissionError_("this folder may not be read", path=folder) from None
     if record is None:
-        return replace(open_paths([os.path.join(folder, name) for name in names]), folder=os.fspath(folder))
-    _check_names(record, names, os.fspath(folder))
-    infos = [open_shard_info(Path(folder) / shard.name) for shard in record.shards]
-    return join_recorded(record, infos, os.fspath(folder))
+        return replace(open_paths([os.path.join(folder, name) for name in names]), folder=folder)
+    listed = [shard.name for shard in record.shards]
+    extra = [name for name in names if name not in listed]
+    if extra and record.is_complete:  # while a harvest is going on there may be one more
+        raise CorruptLayoutError(
+            f"corpus.json does not list {extra[0]}",
+            path=folder,
+            hint="Move the shard away, or make corpus.json again with `warp corpus convert`.",
+        )
+    infos = [open_shard_info(Path(folder) / name) for name in listed]
+    return join_recorded(record, infos, folder)
 
 
 def join_recorded(record: CorpusRecord, infos: Sequence[ShardInfo], folder: str | None = None) -> ShardSet:
     """Shards that corpus.json lists, checked against it, with its checksums."""
-    _check_record(record, infos)
+    if len(record.shards) != len(infos):
+        raise CorruptLayoutError(f"corpus.json lists {len(record.shards)} shards, {len(infos)} were given")
+    for shard, info in zip(record.shards, infos, strict=True):
+        actual = (info.n_rows, info.width, info.dtype.name, info.file_bytes)
+        if actual != (shard.n_rows, record.width, record.dtype, shard.file_bytes):
+            raise CorruptLayoutError("the shard is not the one corpus.json lists", path=info.name)
     return join_shards(
         infos,
         run_crcs=tuple(shard.run_crcs for shard in record.shards),
@@ -138,13 +155,8 @@ def join_recorded(record: CorpusRecord, infos: Sequence[ShardInfo], folder: str 
     )
 
 
-def open_bf16_folder(folder: Path_) -> ShardSet:
-    """The files of a bf16 directory as shards without a header."""
-    return join_shards(bf16_shards(read_directory(folder)), folder=os.fspath(folder))
-
-
 def bf16_shards(directory: Bf16Directory) -> list[ShardInfo]:
-    """The files of a bf16 directory, wherever they are, as shards without a header."""
+    """The files of a bf16 directory, local or not, as shards without a header."""
     bf16 = dtype_named("bf16")
     return [
         ShardInfo(
@@ -157,39 +169,3 @@ def bf16_shards(directory: Bf16Directory) -> list[ShardInfo]:
         )
         for file in directory.files
     ]
-
-
-def _listed(folder: str) -> list[str]:
-    try:
-        return os.listdir(folder)
-    except PermissionError:
-        raise PermissionError_("this folder may not be read", path=folder) from None
-
-
-def _require_folder(folder: Path_) -> None:
-    if os.path.isdir(folder):
-        return
-    if not os.path.exists(folder):
-        raise BlobNotFoundError("no such folder", path=folder)
-    raise StoreError("not a folder", path=folder, hint="Open a list of shard files with `open`.")
-
-
-def _check_names(record: CorpusRecord, names: Sequence[str], folder: str) -> None:
-    """Raise for shards that corpus.json does not list, unless a harvest is still going on."""
-    listed = {shard.name for shard in record.shards}
-    extra = [name for name in names if name not in listed]
-    if extra and record.is_complete:
-        raise CorruptLayoutError(
-            f"corpus.json does not list {extra[0]}",
-            path=folder,
-            hint="Move the shard away, or make corpus.json again with `warp corpus convert`.",
-        )
-
-
-def _check_record(record: CorpusRecord, infos: Sequence[ShardInfo]) -> None:
-    if len(record.shards) != len(infos):
-        raise CorruptLayoutError(f"corpus.json lists {len(record.shards)} shards, {len(infos)} were given")
-    for shard, info in zip(record.shards, infos, strict=True):
-        found = (info.n_rows, info.width, info.dtype.name, info.file_bytes)
-        if found != (shard.n_rows, record.width, record.dtype, shard.file_bytes):
-            raise CorruptLayoutError("the shard is not the one corpus.json lists", path=info.name)

@@ -5,25 +5,21 @@ from __future__ import annotations
 import operator
 import sys
 from collections import deque
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Generator, Iterator
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, NamedTuple, SupportsIndex, TypedDict, Unpack
+from typing import TYPE_CHECKING, Any, NamedTuple, SupportsIndex, TypedDict
 
 import numpy as np
 
 from warpdata.bytekit.process.forks import Reopens
-from warpdata.corpora.batch import RowBatch, Rows, decode_rows, output_dtype, raw_dtype
-from warpdata.corpora.options import options_of
-from warpdata.corpora.shard_rows import RowSpan
+from warpdata.corpora.rows import RowBatch, Rows, check_out, decode_rows, output_dtype, raw_dtype
+from warpdata.corpora.spans import RowSpan
 from warpdata.corpora.torch import TorchEpochs, as_iterable_dataset, imported_torch
-from warpdata.errors import LimitExceededError, require_kind
-from warpdata.ordering.blocks import BlockOrder, BlockShape
+from warpdata.errors import LimitExceededError, require_kind, suggests
+from warpdata.ordering.blocks import BlockOrder, BlockShape, ShuffleQuality
 from warpdata.ordering.epochs import EpochStream, Place, Step, rank_slice
-from warpdata.ordering.quality import ShuffleQuality
+from warpdata.ordering.limits import MAX_POSITION, Tail
 from warpdata.ordering.splitmix import I64
-from warpdata.ordering.state import MAX_POSITION
-from warpdata.ordering.tail import Tail, check_tail
 
 if TYPE_CHECKING:
     from typing import Self
@@ -31,57 +27,13 @@ if TYPE_CHECKING:
     from warpdata.corpora.source import FixedOrderSource
 
 
-DEFAULT_BLOCK_BYTES = 1 << 20
-DEFAULT_WINDOW_BLOCKS = 64
+BLOCK_BYTES = 1 << 20
 PLAN_CHARS = 6
 """Few enough that any state is under 100 bytes of JSON."""
 
 
-_WHOLE = (
-    "seed",
-    "epoch",
-    "rank",
-    "world",
-    "batch_size",
-    "block_rows",
-    "window_blocks",
-)
-
-
-@dataclass(frozen=True, slots=True)
-class ShuffleOptions:
-    """How a corpus is shuffled and which share of it this process serves."""
-
-    seed: int = 0
-    epoch: int = 0
-    rank: int = 0
-    world: int = 1
-    batch_size: int = 1024
-    """Rows of the global batch: all ranks together."""
-    block_rows: int | None = None
-    """Rows read at a time; by default about 1 MiB. 1 shuffles all rows with each other."""
-    window_blocks: int = DEFAULT_WINDOW_BLOCKS
-    """Blocks that are mixed with each other: more shuffle better and take more memory."""
-    tail: Tail = "short"
-    """What becomes of a last batch that is not full; `pad` fills it with the first rows of the epoch."""
-    dtype: str | type | np.dtype[Any] | None = None
-    """What rows come as; by default as the source gives them."""
-
-    def __post_init__(self) -> None:
-        for name in _WHOLE:
-            value = getattr(self, name)
-            if value is not None:
-                require_kind(name, value, SupportsIndex, "a whole number")
-                object.__setattr__(self, name, operator.index(value))  # numpy's own would overflow
-        if not 0 <= self.rank < self.world:
-            raise ValueError(f"rank {self.rank} of {self.world}")
-        if min(self.batch_size, self.window_blocks, 1 if self.block_rows is None else self.block_rows) < 1:
-            raise ValueError("batch_size, block_rows and window_blocks are at least 1")
-        check_tail(self.tail)
-
-
-class OrderKeywords(TypedDict, total=False):
-    """The fields of ShuffleOptions as keyword arguments, but for the size of batches."""
+class ShuffleKeywords(TypedDict, total=False):
+    """Keyword arguments of ShuffledRows, except the size of batches."""
 
     seed: int
     epoch: int
@@ -89,14 +41,8 @@ class OrderKeywords(TypedDict, total=False):
     world: int
     block_rows: int | None
     window_blocks: int
-    tail: str
+    tail: Tail
     dtype: str | type | np.dtype[Any] | None
-
-
-class ShuffleKeywords(OrderKeywords, total=False):
-    """The fields of ShuffleOptions as keyword arguments."""
-
-    batch_size: int
 
 
 class TorchBatch(NamedTuple):
@@ -107,40 +53,58 @@ class TorchBatch(NamedTuple):
     position: int
 
 
+def default_block_rows(source: FixedOrderSource) -> int:
+    """Rows of a block: a checksummed run, or about 1 MiB."""
+    return source.shards.run_rows or max(1, BLOCK_BYTES // max(1, source.shards.row_bytes))
+
+
 class ShuffledRows(Reopens, EpochStream):
     """Batches of a shuffled corpus; the order depends on (seed, epoch, shape) and on nothing else.
 
-    Rank r of `world` ranks gets its share of every global batch of `batch_size` rows. Iterating goes on where
-    the state is, to the end of the epoch, and is then at the beginning of the next. Keyword arguments are the
-    fields of ShuffleOptions.
+    Rank r of `world` ranks gets its share of every global batch of `batch_size` rows. Iterating continues at the
+    state, to the end of the epoch, and is then at the beginning of the next. `block_rows` rows are read at a time (by
+    default about 1 MiB; 1 shuffles all rows with each other), and `window_blocks` blocks are mixed with each other:
+    more shuffle better and take more memory. `tail="pad"` fills the last batch with the first rows of the epoch.
     """
 
+    @suggests
     def __init__(
         self,
         source: FixedOrderSource,
-        options: ShuffleOptions | None = None,
-        **changes: Unpack[ShuffleKeywords],
+        *,
+        batch_size: int = 1024,
+        seed: int = 0,
+        epoch: int = 0,
+        rank: int = 0,
+        world: int = 1,
+        block_rows: int | None = None,
+        window_blocks: int = 64,
+        tail: Tail = "short",
+        dtype: str | type | np.dtype[Any] | None = None,
     ) -> None:
         if not hasattr(source, "shards"):
             raise TypeError(
                 f"rows come from an open corpus (wd.open_corpus), not from {type(source).__name__}"
             )
-        chosen = options_of(ShuffleOptions, changes, options)
-        super().__init__(chosen.seed, chosen.epoch, chosen.rank, chosen.world, chosen.tail)
+        block_rows = default_block_rows(source) if block_rows is None else block_rows
+        numbers = {"seed": seed, "rank": rank, "world": world, "batch_size": batch_size}
+        for name, value in {**numbers, "block_rows": block_rows, "window_blocks": window_blocks}.items():
+            require_kind(name, value, SupportsIndex, "a whole number")
+        rank, world = operator.index(rank), operator.index(world)
+        if not 0 <= rank < world:
+            raise ValueError(f"rank {rank} of {world}")
+        if min(batch_size, window_blocks, block_rows) < 1:
+            raise ValueError("batch_size, block_rows and window_blocks are at least 1")
+        super().__init__(seed, epoch, rank, world, tail)
         self.source = source
-        self.options = chosen
-        self.batch_size = chosen.batch_size
+        self.batch_size = operator.index(batch_size)
         self._shards = source.shards
-        self._dtype = output_dtype(
-            source.options.dtype if chosen.dtype is None else chosen.dtype, self._shards.dtype
-        )
-        blocks = chosen.block_rows
-        if blocks is None:
-            blocks = self._shards.run_rows or max(1, DEFAULT_BLOCK_BYTES // max(1, self._shards.row_bytes))
+        self._dtype = output_dtype(source.options.dtype if dtype is None else dtype, self._shards.dtype)
         if self._shards.total_rows > MAX_POSITION:
             raise LimitExceededError(f"{self._shards.total_rows} rows are more than a shuffle can count")
-        self.shape = BlockShape(self._shards.total_rows, blocks, chosen.window_blocks)
-        self._steps: Iterator[tuple[Step, RowBatch]] | None = None
+        self.shape = BlockShape(
+            self._shards.total_rows, operator.index(block_rows), operator.index(window_blocks)
+        )
         self._out: Rows | None = None
 
     @property
@@ -171,85 +135,62 @@ class ShuffledRows(Reopens, EpochStream):
 
     def next_batch(self, out: Rows | None = None) -> RowBatch | None:
         """The next batch of this rank, or None at the end of the epoch (then the next epoch begins)."""
-        if self._steps is None:
-            self._steps = self.read_steps(self.place)
         self._out = out
-        try:
-            step, batch = next(self._steps)
-        except StopIteration:
+        batch: RowBatch | None = self.next_step()
+        if batch is None:
             self.set_epoch(self._epoch + 1)
-            return None
-        except BaseException:
-            self.close()  # the next call reads this very batch again
-            raise
-        self._position = step.after
         return batch
 
     def __iter__(self) -> Iterator[RowBatch]:
-        while (batch := self.next_batch()) is not None:
-            yield batch
+        return iter(self.next_batch, None)
 
-    def read_steps(self, place: Place, worker: int = 0, workers: int = 1) -> Iterator[tuple[Step, RowBatch]]:
-        """Batches of this rank from a place on; of several workers each gives every n-th."""
-        epoch, position = place
-        size, total = self.batch_size, self.total
-        pools = _PoolReader(self.source, BlockOrder(self.shape, self.seed, epoch), self.rank, self.world)
+    def read_steps(
+        self, place: Place, worker: int = 0, workers: int = 1
+    ) -> Generator[tuple[Step, RowBatch], None, None]:
+        """Steps of this rank with their batches from a place on; of several workers each reads every n-th."""
+        pools = _PoolReader(self.source, BlockOrder(self.shape, self.seed, place[0]), self.rank, self.world)
         try:
-            for number in range(worker, self.steps_left(position), workers):
-                after = position + (number + 1) * size
-                settled = position + (number // workers + 1) * workers * size
-                batch = self._batch(pools, position + number * size)
-                yield Step(min(total, after), min(total, settled)), batch
+            for step in self.steps(place, worker, workers):
+                yield step, self._read_batch(pools, step.start)
         finally:
             pools.close()
 
-    def tensor_steps(self, place: Place, worker: int, workers: int) -> Iterator[tuple[Step, TorchBatch]]:
-        """Batches of tensors from a place on."""
-        torch = imported_torch()
-        for step, batch in self.read_steps(place, worker, workers):
-            ids = torch.from_numpy(batch.row_ids.view("int64"))
-            yield step, TorchBatch(torch.from_numpy(batch.rows), ids, step.after)
-
-    def _batch(self, pools: _PoolReader, start: int) -> RowBatch:
+    def _read_batch(self, pools: _PoolReader, start: int) -> RowBatch:
         """This rank's slice of the global batch that begins at a position.
 
         Rows of one pool ascend by id within the batch, so that a rank touches its part of the blocks alone.
         """
         positions = self.batch_positions(start, self._shards.width * self._dtype.itemsize)
-        low, high = rank_slice(len(positions), self.rank, self.world)
-        rows = self._target(high - low)
-        ids = np.empty(high - low, np.int64)
+        mine = rank_slice(len(positions), self.rank, self.world)
+        count = mine.stop - mine.start
+        out, self._out = self._out, None
+        if out is None:
+            rows = np.empty((count, self._shards.width), self._dtype)
+        elif check_out(out, self._shards.width, self._dtype) < count:
+            raise ValueError(f"out has {len(out)} rows, the batch {count}")
+        else:
+            rows = out[:count]
+        ids = np.empty(count, np.int64)
         raw = rows
         if rows.dtype != raw_dtype(self._shards.dtype) or not rows.flags.c_contiguous:
             raw = np.empty(rows.shape, raw_dtype(self._shards.dtype))
         done = 0
         for pool, piece in pools.pieces(positions):
-            mine = piece[max(0, low - done) : max(0, high - done)]
-            first = max(0, done - low)
-            ids[first : first + len(mine)] = mine
-            pools.read(pool, mine, raw[first : first + len(mine)])
+            part = piece[max(0, mine.start - done) : max(0, mine.stop - done)]
+            here = slice(max(0, done - mine.start), max(0, done - mine.start) + len(part))
+            ids[here] = part
+            pools.enter(pool, len(part))
+            pools.read(part, raw[here])
             done += len(piece)
         if raw is not rows:
             decode_rows(raw, rows, self._shards.dtype)
         return RowBatch(rows, ids.view(np.uint64))
 
-    def _target(self, n_rows: int) -> Rows:
-        out, self._out = self._out, None
-        if out is None:
-            return np.empty((n_rows, self._shards.width), self._dtype)
-        if not isinstance(out, np.ndarray):
-            raise TypeError(f"out must be an array, not {type(out).__name__}")
-        if out.ndim != 2 or out.shape[1] != self._shards.width or out.dtype != self._dtype:
-            raise ValueError(f"out must be a matrix of width {self._shards.width} and dtype {self._dtype}")
-        if len(out) < n_rows:
-            raise ValueError(f"out has {len(out)} rows, the batch {n_rows}")
-        return out[:n_rows]
-
-    def close(self) -> None:
-        """Stop reading ahead; the source stays open."""
-        steps, self._steps = self._steps, None
-        if steps is not None:
-            steps.close()  # type: ignore[attr-defined]
+    def to_tensors(self, step: Step, batch: RowBatch) -> TorchBatch:
+        """A batch of tensors over the same memory."""
+        torch = imported_torch()
+        ids = torch.from_numpy(batch.row_ids.view("int64"))
+        return TorchBatch(torch.from_numpy(batch.rows), ids, step.after)
 
     def __repr__(self) -> str:
         return (
@@ -265,29 +206,78 @@ class ShuffledRows(Reopens, EpochStream):
 
     def __del__(self, is_over: Callable[[], bool] = sys.is_finalizing) -> None:
         # At the end of the interpreter modules may be gone, and the system frees threads and files.
-        if hasattr(self, "_steps") and not is_over():
+        if hasattr(self, "_batches") and not is_over():
             self.close()
 
 
-class _PoolReader:
+class RowBlocks:
+    """Rows of a corpus by id, read in blocks that stay in memory until they are released."""
+
+    def __init__(self, source: FixedOrderSource, block_rows: int) -> None:
+        self._rows = source.open_rows(in_order=False)
+        self.block_rows = block_rows
+        self._firsts = source.shards.first_rows()
+        self._ends = self._firsts + np.array(source.shards.shard_rows, np.int64)
+        self.held: dict[int, None] = {}
+        """Blocks that were prefetched or read, the one used last at the end."""
+
+    def read(self, ids: I64, out: Rows) -> None:
+        """Copy stored rows by ascending id."""
+        cuts = np.flatnonzero(np.diff(ids // self.block_rows)) + 1
+        for low, high in pairwise([0, *cuts.tolist(), len(ids)] if len(ids) else []):
+            block = int(ids[low]) // self.block_rows
+            self.held.pop(block, None)
+            self.held[block] = None
+            for span, first in self._spans(block):
+                edges = ids[low:high].searchsorted([first, first + span.end - span.start])
+                start, stop = (low + edges).tolist()
+                if start < stop:
+                    rows = self._rows.read(span)
+                    rows.take(ids[start:stop] - first, axis=0, out=out[start:stop], mode="clip")
+
+    def prefetch(self, block: int) -> None:
+        """Start to read a block."""
+        if block not in self.held:
+            self.held[block] = None
+            for span, _ in self._spans(block):
+                self._rows.prefetch(span)
+
+    def release(self, block: int) -> None:
+        """Free the memory of a block."""
+        self.held.pop(block, None)
+        for span, _ in self._spans(block):
+            self._rows.release(span)
+
+    def _spans(self, block: int) -> Iterator[tuple[RowSpan, int]]:
+        """The rows of a block in each shard that holds some, and the id of the first."""
+        first = block * self.block_rows
+        end = min(first + self.block_rows, int(self._ends[-1]))
+        shard = int(self._ends.searchsorted(first, "right"))
+        while first < end:
+            stop, base = min(end, int(self._ends[shard])), int(self._firsts[shard])
+            if stop > first:
+                yield RowSpan(shard, first - base, stop - base), first
+            first, shard = stop, shard + 1
+
+    def close(self) -> None:
+        """Close the reader of the rows."""
+        self._rows.close()
+
+
+class _PoolReader(RowBlocks):
     """Rows of the blocks in play; the blocks of the next pool are prefetched while this one is read."""
 
     def __init__(self, source: FixedOrderSource, order: BlockOrder, rank: int, world: int) -> None:
-        self._rows = source.open_rows(in_order=False)
+        super().__init__(source, order.shape.block_rows)
         self._order = order
         self._rank, self._world = rank, world
-        self._block_rows = order.shape.block_rows
-        self._bases = source.shards.first_rows()
-        self._ends = self._bases + np.array(source.shards.shard_rows, np.int64)
         self._pool = -1
-        self._held: set[int] = set()
-        """Blocks that were prefetched or read, to be released with their pool."""
         self._coming: deque[int] = deque()
         """Blocks of the next pool that are still to be prefetched."""
 
     def pieces(self, positions: I64) -> Iterator[tuple[int, I64]]:
         """The row ids of positions, by pool; those of one pool ascend."""
-        if self._block_rows == 1:
+        if self.block_rows == 1:
             yield 0, np.sort(self._order.rows_at(positions))
             return
         start = 0
@@ -300,72 +290,29 @@ class _PoolReader:
             yield pool, np.sort(self._order.rows_at(run))
             start += len(run)
 
-    def read(self, pool: int, ids: I64, out: Rows) -> None:
-        """Copy rows by ascending id."""
-        self._enter(pool, len(ids))
-        cuts = np.flatnonzero(np.diff(ids // self._block_rows)) + 1
-        edges = [0, *cuts.tolist(), len(ids)] if len(ids) else []
-        for low, high in pairwise(edges):
-            block = int(ids[low]) // self._block_rows
-            self._held.add(block)
-            for span, first in self._spans(block):
-                start, stop = (
-                    low + ids[low:high].searchsorted([first, first + span.end - span.start])
-                ).tolist()
-                if start < stop:
-                    rows = self._rows.read(span)
-                    rows.take(ids[start:stop] - first, axis=0, out=out[start:stop], mode="clip")
-
-    def _enter(self, pool: int, n_rows: int) -> None:
+    def enter(self, pool: int, n_rows: int) -> None:
         """Release the blocks of the pool before, and prefetch some of the next in step with the rows read."""
-        if self._block_rows == 1:
-            for block in list(self._held):
-                self._release(block)
+        if self.block_rows == 1:
+            for block in list(self.held):
+                self.release(block)
             return
         if pool != self._pool:
             mine = self._share(pool)
-            for block in self._held - set(mine):
-                self._release(block)
+            for block in set(self.held) - set(mine):
+                self.release(block)
             for block in mine:
-                self._prefetch(block)
+                self.prefetch(block)
             self._coming = deque(self._share(pool + 1))
             self._pool = pool
-        share = n_rows * self._world // self._block_rows + 1
+        share = n_rows * self._world // self.block_rows + 1
         for _ in range(min(share, len(self._coming))):
-            self._prefetch(self._coming.popleft())
+            self.prefetch(self._coming.popleft())
 
     def _share(self, pool: int) -> list[int]:
         """The blocks of a pool that this rank will need: batches ascend, so a rank stays in its part of them."""
         blocks = self._order.pool_blocks(pool)
-        low, high = rank_slice(len(blocks), self._rank, self._world)
-        return [int(block) for block in blocks[max(0, low - 1) : high + 1]]
-
-    def _prefetch(self, block: int) -> None:
-        if block not in self._held:
-            self._held.add(block)
-            for span, _ in self._spans(block):
-                self._rows.prefetch(span)
-
-    def _release(self, block: int) -> None:
-        self._held.discard(block)
-        for span, _ in self._spans(block):
-            self._rows.release(span)
-
-    def _spans(self, block: int) -> Iterator[tuple[RowSpan, int]]:
-        """The rows of a block in each shard that holds some, and the id of the first."""
-        first = block * self._block_rows
-        end = min(first + self._block_rows, int(self._ends[-1]))
-        shard = int(self._ends.searchsorted(first, "right"))
-        while first < end:
-            stop = min(end, int(self._ends[shard]))
-            base = int(self._bases[shard])
-            if stop > first:
-                yield RowSpan(shard, first - base, stop - base), first
-            first, shard = stop, shard + 1
-
-    def close(self) -> None:
-        """Close the reader of the rows."""
-        self._rows.close()
+        mine = rank_slice(len(blocks), self._rank, self._world)
+        return [int(block) for block in blocks[max(0, mine.start - 1) : mine.stop + 1]]
 
 
 def torch_dataset(rows: ShuffledRows) -> Any:
@@ -382,7 +329,7 @@ class CorpusDataset(TorchEpochs):
     )
 
     def state_after(self, batch: TorchBatch) -> dict[str, Any]:
-        """The state to go on with after this batch of the pass begun last; read-ahead does not count."""
+        """The state to continue with after this batch of the pass begun last; read-ahead does not count."""
         epoch, _ = self._passes.start
         passed = max(0, self._passes.number() - 1)
         return self._source.state_at((epoch + passed, int(batch.position)))

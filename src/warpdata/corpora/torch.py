@@ -8,8 +8,8 @@ from typing import Any
 
 from warpdata.errors import MissingExtraError
 from warpdata.ordering.epochs import EpochSetter, EpochStream, LeftOut, Place
+from warpdata.ordering.limits import MAX_EPOCH, checked_integer
 from warpdata.ordering.splitmix import stream_key
-from warpdata.ordering.state import MAX_EPOCH, checked_integer
 
 _KEY_BITS = 43
 _COUNT_BITS = 20
@@ -206,7 +206,7 @@ class TorchEpochs:
         self._source = source
         self._passes = Passes(source.place)
         self._own: Place | None = None
-        """Where this worker goes on, if its DataLoader keeps a state for each worker."""
+        """Where this worker continues, if its DataLoader keeps a state for each worker."""
         self._now: Place | None = None
         """Where this process is, once it has given or noted a batch."""
 
@@ -214,13 +214,14 @@ class TorchEpochs:
         return (batch for _, batch in self.tagged())
 
     def tagged(self) -> Iterator[tuple[Tag, Any]]:
-        """Batches, each with where its source stands after it, and what it was cut without."""
+        """Batches, each with the place of its source after it, and the damage it was cut without."""
         first = self._begin()
         info = worker_info()
         worker, workers = (0, 1) if info is None else (info.id, info.num_workers)
-        for step, batch in self._source.tensor_steps(first, worker, workers):
+        for step, batch in self._source.read_steps(first, worker, workers):
             self._now = (first[0], step.after if info is None else step.settled)
-            yield ((first[0], step.after), step.left_out), batch
+            self._source.note(step.left_out)
+            yield ((first[0], step.after), step.left_out), self._source.to_tensors(step, batch)
         self._now = None if info is None else (first[0], self._source.total)
 
     def _begin(self) -> Place:

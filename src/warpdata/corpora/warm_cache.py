@@ -25,15 +25,17 @@ from warpdata.errors import (
     require_kind,
 )
 from warpdata.formats.rowstate import layout
-from warpdata.formats.rowstate.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 from warpdata.formats.rowstate.log import (
     ENTRY,
     Array,
+    Checkpoint,
     FrameBody,
     FrameBounds,
     check_frame,
+    load_checkpoint,
     pack_frame,
     pack_log_header,
+    save_checkpoint,
     walk_frames,
 )
 

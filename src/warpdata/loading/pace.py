@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TextIO
 
 from warpdata.settings import Settings
-from warpdata.stores.meter import Traffic, traffic
+from warpdata.stores.reliable import Traffic, traffic
 
 _DRAW_S = 0.2
 _SLOW_LOADER, _SLOW_MODEL = 0.5, 0.1

@@ -1,6 +1,6 @@
 """The order of an epoch as a function of the position: blocks in a random order, mixed a few at a time.
 
-Rows 0 … total − 1 are cut into blocks of `block_rows`. The blocks are permuted, `blocks_in_play` of them at a time are
+Rows 0 … total - 1 are cut into blocks of `block_rows`. The blocks are permuted, `blocks_in_play` of them at a time are
 one pool, and the rows of a pool are permuted again. Every step is a keyed bijection that is computed by index, so any
 position costs the same and nothing is kept in memory. One row per block is a full shuffle.
 """
@@ -14,13 +14,37 @@ from dataclasses import dataclass
 import numpy as np
 
 from warpdata.bytekit.lazy import cached_property
-from warpdata.ordering.bijection import permuted, restored
-from warpdata.ordering.quality import ShuffleQuality, quality_of
-from warpdata.ordering.splitmix import I64, stream_key
+from warpdata.errors import nearest
+from warpdata.ordering.splitmix import I64, permute, stream_key, unpermute
 
 BLOCKS_STREAM = 3
 POOL_STREAM = 4
 BLOCK_ORDER_VERSION = 1
+_SHUFFLES = ("blocks", "full")
+
+
+def check_shuffle(shuffle: object) -> None:
+    """Raise ValueError for an unknown kind of shuffle."""
+    if shuffle is not True and shuffle is not False and shuffle not in _SHUFFLES:
+        near = nearest(str(shuffle), _SHUFFLES)
+        raise ValueError(f"shuffle is True, 'blocks', 'full' or False, not {shuffle!r}.{near}")
+
+
+@dataclass(frozen=True, slots=True)
+class ShuffleQuality:
+    """Blocks a batch draws from, beside those of a uniform shuffle; 1.0 is uniform."""
+
+    blocks_in_play: int
+    blocks_per_batch: float
+    uniform_blocks_per_batch: float
+    same_block_pairs: float
+    """Share of row pairs of one batch that were neighbours in one block on disk."""
+    uniform_same_block_pairs: float
+
+    @property
+    def score(self) -> float:
+        """blocks_per_batch over its uniform value."""
+        return self.blocks_per_batch / self.uniform_blocks_per_batch
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +77,6 @@ class BlockOrder:
         self.shape = shape
         self.seed = seed
         self.epoch = epoch
-        self.total_rows = shape.total_rows
 
     def row_ids(self, start: int, stop: int) -> I64:
         """The rows at positions [start, stop)."""
@@ -65,17 +88,15 @@ class BlockOrder:
         if not shape.block_rows or not len(positions):
             return positions.astype(np.int64)
         if shape.block_rows == 1:
-            return permuted(positions, shape.total_rows, self._blocks_key)
+            return permute(positions, shape.total_rows, self._blocks_key)
         pools = self._place_of(positions) // shape.blocks_in_play
         first = int(pools.min())
-        if first == int(
-            pools.max()
-        ):  # nearly always, and np.unique loads a good part of numpy when first used
+        if first == int(pools.max()):  # nearly always, and np.unique loads a good part of numpy on first use
             return self._in_pool(positions, first)
         out = np.empty(len(positions), np.int64)
         for pool in np.unique(pools).tolist():
-            chosen = pools == pool
-            out[chosen] = self._in_pool(positions[chosen], pool)
+            here = pools == pool
+            out[here] = self._in_pool(positions[here], pool)
         return out
 
     def pool_at(self, position: int) -> int:
@@ -90,18 +111,16 @@ class BlockOrder:
         """The blocks of a pool by number, ascending; empty after the last pool."""
         size = self.shape.blocks_in_play
         places = np.arange(pool * size, min((pool + 1) * size, self.shape.blocks), dtype=np.int64)
-        return np.sort(permuted(places, self.shape.blocks, self._blocks_key)) if len(places) else places
+        return np.sort(permute(places, self.shape.blocks, self._blocks_key)) if len(places) else places
 
     def _in_pool(self, positions: I64, pool: int) -> I64:
         shape = self.shape
-        low = self._start_of(pool * shape.blocks_in_play)
-        high = self.pool_end(pool)
-        mixed = low + permuted(
-            positions - low, high - low, stream_key(self.seed, self.epoch, POOL_STREAM, pool)
-        )
+        low, high = self._start_of(pool * shape.blocks_in_play), self.pool_end(pool)
+        key = stream_key(self.seed, self.epoch, POOL_STREAM, pool)
+        mixed = low + permute(positions - low, high - low, key)
         places = self._place_of(mixed)
         starts = places * shape.block_rows - np.where(places > self._short_place, self._missing, 0)
-        return permuted(places, shape.blocks, self._blocks_key) * shape.block_rows + mixed - starts
+        return permute(places, shape.blocks, self._blocks_key) * shape.block_rows + mixed - starts
 
     @cached_property
     def _blocks_key(self) -> int:
@@ -114,25 +133,36 @@ class BlockOrder:
 
     @cached_property
     def _short_place(self) -> int:
-        """Where the last block, which may be short, is put."""
+        """The place of the last block, which may be short."""
         last = np.array([self.shape.blocks - 1], np.int64)
-        return int(restored(last, self.shape.blocks, self._blocks_key)[0])
+        return int(unpermute(last, self.shape.blocks, self._blocks_key)[0])
 
     def _start_of(self, place: int) -> int:
         """The position at which the block at a place begins."""
         return place * self.shape.block_rows - (self._missing if place > self._short_place else 0)
 
     def _place_of(self, positions: I64) -> I64:
-        """The place of the block that a position before mixing belongs to."""
-        rows = self.shape.block_rows
+        """The place of the block of each position before mixing."""
         after = positions >= self._start_of(self._short_place + 1)
-        return np.where(after, positions + self._missing, positions) // rows
+        return np.where(after, positions + self._missing, positions) // self.shape.block_rows
 
     def quality(self, batch_size: int, batches: int = 16) -> ShuffleQuality:
         """How far the order is from a uniform shuffle, measured on batches spread over the epoch."""
-        shape = self.shape
-        rows = max(1, shape.block_rows)
-        first = np.arange(-(-shape.total_rows // rows), dtype=np.int64) * rows
-        sizes = np.minimum(rows, shape.total_rows - first)
-        in_play = min(len(first), shape.blocks_in_play) if shape.block_rows != 1 else len(first)
-        return quality_of(self.row_ids, (first, sizes), in_play, batch_size, batches)
+        total, rows = self.shape.total_rows, max(1, self.shape.block_rows)
+        firsts = np.arange(-(-total // rows), dtype=np.int64) * rows
+        sizes = np.minimum(rows, total - firsts)
+        batch_size = min(batch_size, total)
+        distinct, pairs = [], []
+        for start in np.unique(np.linspace(0, total - batch_size, batches).astype(np.int64)).tolist():
+            counts = np.bincount(self.row_ids(start, start + batch_size) // rows)
+            distinct.append(int(np.count_nonzero(counts)))
+            pairs.append(float((counts * (counts - 1)).sum()) / max(1, batch_size * (batch_size - 1)))
+        missed = np.exp(batch_size * np.log1p(-np.minimum(sizes / total, 1 - 1e-12)))
+        in_play = min(len(firsts), self.shape.blocks_in_play) if self.shape.block_rows != 1 else len(firsts)
+        return ShuffleQuality(
+            blocks_in_play=in_play,
+            blocks_per_batch=float(np.mean(distinct)),
+            uniform_blocks_per_batch=float((1 - missed).sum()),
+            same_block_pairs=float(np.mean(pairs)),
+            uniform_same_block_pairs=float((sizes * (sizes - 1.0)).sum() / max(1.0, total * (total - 1.0))),
+        )

@@ -1,45 +1,53 @@
-"""Epochs of a shuffled stream: global batches, the share of each rank, and a small state that fits any world."""
+"""Epochs of a stream of batches: global batches, the share of each rank, and a small state that fits any world."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from warpdata.ordering.limits import (
+    MAX_EPOCH,
+    MAX_POSITION,
+    MAX_SEED,
+    Tail,
+    check_filled,
+    check_tail,
+    checked_integer,
+)
 from warpdata.ordering.splitmix import I64
-from warpdata.ordering.state import MAX_EPOCH, MAX_POSITION, MAX_SEED, checked_integer
-from warpdata.ordering.tail import Tail, check_filled, check_tail
 
 STATE_VERSION = 2
 Place = tuple[int, int]
 """An epoch, and how many of its rows all ranks together are past."""
 LeftOut = tuple[tuple[str, str], ...]
-"""What a batch was cut without because it is damaged, each with the reason."""
+"""Damaged parts that a batch was cut without, each with the reason."""
 
 
 class Step(NamedTuple):
-    """One batch of an epoch: the position after it, and after as many batches of every worker."""
+    """One global batch: its first position, the position after it, and after as many batches of every worker."""
 
+    start: int
     after: int
     settled: int
     left_out: LeftOut = ()
 
 
-def rank_slice(n_rows: int, rank: int, world: int) -> tuple[int, int]:
-    """The rows of a batch that one rank serves; equal for all ranks when the world divides the batch."""
-    return n_rows * rank // world, n_rows * (rank + 1) // world
+def rank_slice(n_rows: int, rank: int, world: int) -> slice:
+    """The rows of a batch that one rank serves; equal for all ranks if the world divides the batch."""
+    return slice(n_rows * rank // world, n_rows * (rank + 1) // world)
 
 
 class EpochSetter:
-    """`set_epoch` as trainers call it: the epoch that is being read goes on, any other begins."""
+    """`set_epoch` as trainers call it: the current epoch continues, any other begins."""
 
     def __init__(self, epochs: Any) -> None:
         self._epochs = epochs
 
     def set_epoch(self, epoch: int) -> None:
-        """Go to the beginning of an epoch, unless a state put the reader into the midst of it."""
+        """Go to the beginning of an epoch, unless a state put the reader into the middle of it."""
         if self._epochs.epoch != epoch:
             self._epochs.set_epoch(epoch)
 
@@ -48,7 +56,7 @@ class EpochStream(ABC):
     """A place in an endless sequence of epochs, each of `total` rows in an order of its own.
 
     Global batch t is positions [t·G, (t+1)·G) of an epoch for any number of ranks, G being `global_batch`; each rank
-    serves its slice of it.
+    serves its slice of it. A subclass knows the order of the rows and how to read them.
     """
 
     def __init__(self, seed: int, epoch: int, rank: int, world: int, tail: Tail) -> None:
@@ -57,6 +65,7 @@ class EpochStream(ABC):
         self._position = 0
         self.rank, self.world = rank, world
         self.tail: Tail = check_tail(tail)
+        self._batches: Generator[tuple[Step, Any], None, None] | None = None
 
     @property
     @abstractmethod
@@ -70,17 +79,20 @@ class EpochStream(ABC):
 
     @abstractmethod
     def identity(self) -> dict[str, Any]:
-        """What the data and the order are: a state of another identity is refused."""
+        """Fingerprints of the data and the order: a state of another identity is refused."""
 
-    def tensor_steps(self, place: Place, worker: int, workers: int) -> Iterator[tuple[Any, Any]]:
-        """Steps (see `Step`) and batches of tensors from a place on; of several workers each gives every n-th."""
+    def read_steps(
+        self, place: Place, worker: int = 0, workers: int = 1
+    ) -> Generator[tuple[Step, Any], None, None]:
+        """Steps of this rank with their batches from a place on; of several workers each reads every n-th."""
+        raise NotImplementedError
+
+    def to_tensors(self, step: Step, batch: Any) -> Any:
+        """A batch as torch tensors."""
         raise NotImplementedError
 
     def note(self, left_out: LeftOut) -> None:  # noqa: B027
-        """Count what a batch was cut without, now that it is handed over."""
-
-    def close(self) -> None:  # noqa: B027
-        """Stop reading ahead."""
+        """Count the damaged parts that a delivered batch was cut without."""
 
     @property
     def epoch(self) -> int:
@@ -99,7 +111,7 @@ class EpochStream(ABC):
 
     @property
     def sampler(self) -> EpochSetter:
-        """Where trainers look for `set_epoch`, which they call before every epoch."""
+        """Has the `set_epoch` that trainers call before every epoch."""
         return EpochSetter(self)
 
     def set_epoch(self, epoch: int) -> None:
@@ -107,10 +119,33 @@ class EpochStream(ABC):
         self.close()
         self._epoch, self._position = checked_integer("epoch", epoch, MAX_EPOCH), 0
 
+    def close(self) -> None:
+        """Stop reading ahead."""
+        batches, self._batches = self._batches, None
+        if batches is not None:
+            batches.close()
+
     def steps_left(self, position: int) -> int:
         """How many steps the ranks take from a position of an epoch on."""
         left = self.total - position
         return left // self.global_batch if self.tail == "drop" else -(-left // self.global_batch)
+
+    def batch_end(self, epoch: int, position: int) -> int | None:  # noqa: ARG002
+        """The position after the global batch that begins at a position; None if there is no further batch."""
+        return min(position + self.global_batch, self.total) if self.steps_left(position) > 0 else None
+
+    def steps(self, place: Place, worker: int = 0, workers: int = 1) -> Iterator[Step]:
+        """The steps from a place on; of several workers each takes every n-th."""
+        epoch, position = place
+        while True:
+            ends = [position]
+            while len(ends) <= workers and (end := self.batch_end(epoch, ends[-1])) is not None:
+                ends.append(end)
+            if len(ends) > worker + 1:
+                yield Step(ends[worker], ends[worker + 1], ends[-1])
+            if len(ends) <= workers:
+                return
+            position = ends[-1]
 
     def batch_positions(self, start: int, row_bytes: int) -> I64:
         """Positions of the global batch that begins at `start`; padding comes from the beginning of the epoch."""
@@ -122,14 +157,30 @@ class EpochStream(ABC):
         positions = np.arange(start, start + count, dtype=np.int64)
         return positions if start + count <= total else positions % total
 
+    def next_step(self) -> Any:
+        """The next batch of this rank; None at the end of the epoch. After an error the same batch is read again."""
+        if self._batches is None:
+            self._batches = self.read_steps(self.place)
+        try:
+            step, batch = next(self._batches)
+        except StopIteration:
+            self._batches = None
+            return None
+        except BaseException:
+            self.close()
+            raise
+        self._position = step.after
+        self.note(step.left_out)
+        return batch
+
     def state_dict(self) -> dict[str, Any]:
-        """The place after the batch given last, valid for any number of ranks; under 100 bytes beside the identity."""
+        """The place after the last batch, valid for any number of ranks; under 100 bytes beside the identity."""
         return self.state_at(self.place)
 
     def state_at(self, place: Place, *, is_worker: bool = False) -> dict[str, Any]:
-        """The state at a place; the end of an epoch is the beginning of the next, unless for one of several workers."""
+        """The state at a place; the end of an epoch is the beginning of the next, except for one of several workers."""
         epoch, position = place
-        if position and not is_worker and not self.steps_left(position):
+        if position and not is_worker and self.batch_end(epoch, position) is None:
             epoch, position = epoch + 1, 0
         state = {
             "v": STATE_VERSION,
@@ -143,7 +194,7 @@ class EpochStream(ABC):
         return state
 
     def load_state_dict(self, state: Mapping[str, Any] | Sequence[Mapping[str, Any]]) -> None:
-        """Go on after the batch a state was taken at, on any number of ranks.
+        """Continue after the batch a state was taken at, on any number of ranks.
 
         All ranks load the same state (that of rank 0), each its own with the batch size it had, or the list of all.
         With another batch size the rows before its position are done.
@@ -153,9 +204,9 @@ class EpochStream(ABC):
         self._epoch, self._position = place
 
     def checked_state(self, state: Mapping[str, Any] | Sequence[Mapping[str, Any]]) -> Place:
-        """The place of a state, or of the states of all ranks; ValueError that names what differs."""
+        """The place of a state, or of the states of all ranks; ValueError that names the difference."""
         if isinstance(state, list | tuple) and state:
-            places = {self._checked_place(each) for each in state}
+            places = {self._checked_place(one) for one in state}
             if len(places) > 1:
                 rows = ", ".join(f"row {position} of epoch {epoch}" for epoch, position in sorted(places))
                 raise ValueError(f"the states of the ranks are not of one step: {rows}")

@@ -1,4 +1,4 @@
-"""Which of several sources gives the next batch, or the next sample: a fixed schedule by weight."""
+"""The source of every sample of a mixture: a fixed schedule by weight."""
 
 from __future__ import annotations
 
@@ -11,9 +11,8 @@ import numpy as np
 from warpdata.ordering.splitmix import I64
 
 MAX_PERIOD = 1 << 20
-"""A schedule repeats after at most so many: shares are kept to one part in a million."""
+"""A schedule repeats after at most this many turns: shares are kept to one part in a million."""
 SCHEDULE_VERSION = 2
-"""The first one let the source come that was furthest behind; of two sources the order is the same."""
 
 
 def mixture_counts(weights: Sequence[float], batches: int) -> list[int]:
@@ -29,16 +28,20 @@ def mixture_counts(weights: Sequence[float], batches: int) -> list[int]:
 
 def mixture_shares(weights: Sequence[float]) -> list[Fraction]:
     """The exact share of every source."""
-    if not weights or not all(math.isfinite(each) and each >= 0 for each in weights) or not any(weights):
+    if (
+        not weights
+        or not all(math.isfinite(weight) and weight >= 0 for weight in weights)
+        or not any(weights)
+    ):
         raise ValueError(f"a mixture needs weights of 0 or more, not all 0: {list(weights)}")
     whole = sum(Fraction(weight) for weight in weights)
     return [Fraction(weight) / whole for weight in weights]
 
 
 class PeriodicSchedule:
-    """A schedule by weight that repeats: what comes at any position, and how often each source came before, at once.
+    """A schedule by weight that repeats: the source at any position, and how often each source came before.
 
-    The turns of a source are spread evenly: turn k stands at (k + ½) / weight, and turns come in that order, the first
+    The turns of a source are spread evenly: turn k is at (k + ½) / weight, and turns come in that order, the first
     source of equals. Every period has each source's exact count; weights that do not add up within `MAX_PERIOD` are
     met to one part in that many.
     """
@@ -56,7 +59,7 @@ class PeriodicSchedule:
                 raise ValueError(f"a weight of {weight} is less than one part in {MAX_PERIOD} of all")
         turns = [np.arange(count) for count in self.counts]
         order = np.argsort(
-            np.concatenate([(each + 0.5) / max(1, len(each)) for each in turns]), kind="stable"
+            np.concatenate([(turn + 0.5) / max(1, len(turn)) for turn in turns]), kind="stable"
         )
         self._source = np.repeat(np.arange(len(turns)), self.counts)[order]
         self._before = np.concatenate(turns)[order]

@@ -30,14 +30,14 @@ _AHEAD = 2
 """Tasks per processor that are handed out before their turn."""
 
 _CONNECT_S = 10.0
-"""Whoever takes longer to answer is not there."""
+"""Timeout for a connection to the cluster."""
 
 _WORKER_S = 120.0
 """A cluster in which no process begins to work for so long cannot work; Ray itself would wait for ever."""
 
 
 class PlannedDatasource(Datasource):  # type: ignore[misc]
-    """A plan as Ray asks for it: often, and with what is to be left out."""
+    """A plan as a data source of Ray, with column and row filters pushed down."""
 
     def __init__(self, plan: Plan) -> None:
         super().__init__()
@@ -50,11 +50,11 @@ class PlannedDatasource(Datasource):  # type: ignore[misc]
         return f"({self._plan.name})"
 
     def supports_projection_pushdown(self) -> bool:
-        """Columns nobody wants are not read."""
+        """Unused columns are not read."""
         return True
 
     def supports_predicate_pushdown(self) -> bool:
-        """Rows nobody wants are not read, where the plan knows."""
+        """Filtered rows are not read if the plan supports it."""
         return self._plan.filters
 
     def apply_projection(self, projection_map: dict[str, str] | None) -> PlannedDatasource:
@@ -73,13 +73,13 @@ class PlannedDatasource(Datasource):  # type: ignore[misc]
         return self
 
     def estimate_inmemory_data_size(self) -> int:
-        """What the manifest says."""
+        """The size in the manifest."""
         return self._plan.size_bytes
 
     def get_read_tasks(
         self, parallelism: int, per_task_row_limit: int | None = None, data_context: Any = None
     ) -> list[ReadTask]:
-        """The tasks of the plan; Ray asks several times, and gets the same."""
+        """The tasks of the plan; Ray calls it several times and gets the same tasks."""
         del data_context
         if parallelism not in self._tasks:
             self._tasks[parallelism] = self._plan.tasks(parallelism)
@@ -112,7 +112,7 @@ def is_dataset(value: object) -> bool:
 
 
 class StoringDatasink(Datasink[list[StoredEpisode]]):  # type: ignore[misc]
-    """Workers store episodes and say what they stored; what is made of it is up to whoever reads `stored`."""
+    """Workers store episodes; `stored` lists them for the caller."""
 
     def __init__(self, store: Callable[[Iterable[Mapping[str, Any]]], list[StoredEpisode]]) -> None:
         self._store = store
@@ -143,8 +143,8 @@ def stored_by(
 ) -> list[StoredEpisode]:
     """Store every row of a Ray dataset; unless all of them were, an error."""
     if dataset.context.max_errored_blocks != 0 and expect is None:
-        fact = "Ray may drop blocks (DataContext.max_errored_blocks), and nobody would notice"
-        hint = "Set it to 0, or say with expect= how many episodes, or which ids, there must be."
+        fact = "Ray may drop blocks silently (DataContext.max_errored_blocks is not 0)"
+        hint = "Set it to 0, or pass expect= with the number or the ids of the episodes."
         raise DatasetError(fact, hint=hint)
     sink, context = StoringDatasink(store), dataset.context
     is_wrapped = context.raise_original_map_exception

@@ -1,8 +1,8 @@
-"""What is read, decided before anything is: rows as references, in tasks of about a second of work. Knows no Ray.
+"""Plans of reads, independent of Ray: rows as references, in tasks of about a second of work.
 
-A plan is made from the manifest and the table `episodes` of one version, which it names by its hash: whoever reads,
-again or elsewhere, reads the same. A task carries names, hashes and row numbers, never bytes of episodes. Of lists so
-long that manifests have them in parts, each task looks up the hashes of its own rows: here no list is gone through.
+A plan is made from the manifest and the table `episodes` of one version, named by its hash, so that a retried task
+reads the same bytes. A task has names, hashes and row numbers, never bytes of episodes. If a manifest stores a long
+list in parts, each task looks up the hashes of its own rows.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from warpdata.catalog.read.artifacts import Artifact
 from warpdata.catalog.table import ShardPart, Table
 from warpdata.errors import NoStepsError, nearest
 from warpdata.formats.manifest.model import EPISODE_KIND, LongList
-from warpdata.ordering.tail import Tail, check_filled, check_tail
+from warpdata.ordering.limits import Tail, check_filled, check_tail
 from warpdata.ray.rows import EPISODE, KEY, reference_type, source_of
 from warpdata.ray.rows import open as open_row
 from warpdata.sql.engine import matching_rows
@@ -73,7 +73,7 @@ class Plan(Protocol):
 
     @property
     def filters(self) -> bool:
-        """Whether `where` can be asked."""
+        """Whether `where` is supported."""
 
     def select(self, columns: Sequence[str]) -> Plan:
         """The same with these columns only."""
@@ -106,7 +106,7 @@ class EpisodesPlan:
 
     name: str
     rows: pa.Table
-    """`episode_id`, `episode` (the reference), and the facts that were asked for."""
+    """`episode_id`, `episode` (the reference), and the requested facts."""
     sizes: NDArray[np.int64]
     columns: tuple[str, ...]
     filters: bool = True
@@ -130,7 +130,7 @@ class EpisodesPlan:
         numbers = pa.array(np.arange(len(self.rows)))
         try:
             kept = self.rows.drop_columns([EPISODE]).append_column("", numbers).filter(condition)
-        except pa.ArrowInvalid:  # it asks for the references too: those must be whole
+        except pa.ArrowInvalid:  # the condition names references: those must be complete
             kept = _whole(self.rows).append_column("", numbers).filter(condition)
         chosen = kept.column("").to_numpy()
         return replace(self, rows=self.rows.take(chosen), sizes=self.sizes[chosen])
@@ -183,7 +183,9 @@ def _planned(dataset: Dataset, facts: pa.Table, columns: Sequence[str]) -> Episo
 def _facts(dataset: Dataset, where: str | None, columns: Sequence[str], artifact: str | None) -> pa.Table:
     names = [each for each in dataset.artifacts if dataset.artifact(each).kind == EPISODE_KIND]
     if artifact is not None or not names:
-        names = [dataset.episodes_source(artifact or "").artifact.name]  # which says what there is
+        names = [
+            dataset.episodes_source(artifact or "").artifact.name
+        ]  # raises an error that lists the artifacts
     table = dataset.table(EPISODES_TABLE) if EPISODES_TABLE in dataset.tables else None
     if table is not None and {"id", "artifact", "blob"} <= set(table.schema().names):
         wanted = list(dict.fromkeys(["id", "artifact", "blob", *columns]))
@@ -191,7 +193,7 @@ def _facts(dataset: Dataset, where: str | None, columns: Sequence[str], artifact
         found = list(view.row_groups())
         whole = pa.concat_tables(found) if found else pa.Table.from_batches([], view.schema())
         return whole.filter(pc.is_in(whole.column("artifact"), pa.array(names)))
-    # Versions from before there was such a table: every episode is asked.
+    # Older versions have no such table: read the facts from each episode.
     parts = []
     for each in names:
         source = dataset.episodes_source(each)
@@ -216,14 +218,16 @@ def _is_long(dataset: Dataset, facts: pa.Table) -> bool:
 
 
 def _references(dataset: Dataset, facts: pa.Table) -> pa.StructArray:
-    """Where the episodes lie: this version, its catalogs and the members; no blob is looked up yet."""
+    """References to the episodes: version, catalogs and members; blobs are not looked up yet."""
     base, count = recipe_of(dataset), len(facts)
     values = {
-        "dataset": pa.repeat(base["name"], count), "catalog": pa.repeat(",".join(base["catalogs"]), count),
+        "dataset": pa.repeat(base["name"], count),
+        "catalog": pa.repeat(",".join(base["catalogs"]), count),
         "artifact": facts.column("artifact").cast(pa.string()).combine_chunks(),
         "member": facts.column("blob").cast(pa.string()).combine_chunks(),
-        "hash": pa.nulls(count, pa.string()), "bytes": pa.nulls(count, pa.int64()),
-    }  # fmt: skip
+        "hash": pa.nulls(count, pa.string()),
+        "bytes": pa.nulls(count, pa.int64()),
+    }
     return _joined(values)
 
 
@@ -307,9 +311,10 @@ class WindowShape:
             inside = at < steps.length
             at = np.minimum(at, steps.length - 1) - low
             block: dict[str, NDArray[Any]] = {
-                KEY: np.array([episode_id] * len(chosen)), "start": chosen,
+                KEY: np.array([episode_id] * len(chosen)),
+                "start": chosen,
                 "ts_ns": steps.times_ns[low:high][at],
-            }  # fmt: skip
+            }
             for name in names:
                 signal = steps[name]
                 block[name] = signal.rows(low, high)[at]
@@ -366,7 +371,7 @@ class WindowsPlan:
         return replace(self, wanted=tuple(columns))
 
     def where(self, condition: Any) -> WindowsPlan:
-        """Not asked: a condition on tensors has to read them."""
+        """Unsupported: a condition on tensors would have to read them."""
         raise NotImplementedError
 
     def tasks(self, parallelism: int) -> list[PlannedRead]:
@@ -435,7 +440,7 @@ class TablePlan:
         return TablePlan(self.view.filter(condition))
 
     def tasks(self, parallelism: int) -> list[PlannedRead]:
-        """Runs of files, and parts of large ones: how many row groups a file has is not asked here."""
+        """Runs of files, and parts of large ones; row groups are not counted here."""
         view, shards = self.view, self.view.part.shards
         parts: list[ShardPart] = []
         for number, shard in enumerate(shards):

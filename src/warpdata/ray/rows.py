@@ -33,7 +33,7 @@ def reference_type() -> pa.DataType:
 
 
 def open(row: Mapping[str, Any] | bytes) -> Episode:  # noqa: A001 - wd.ray.open, as wd.open
-    """The episode of a row, or of the value of its column `episode`; a published one is read when it is asked for."""
+    """The episode of a row, or of the value of its column `episode`; a published one is read lazily."""
     value = row.get(EPISODE, row) if isinstance(row, Mapping) else row
     if isinstance(value, bytes | bytearray | memoryview):
         return episode_of_shard(ShardReader.open(bytes(value)))
@@ -44,7 +44,7 @@ def open(row: Mapping[str, Any] | bytes) -> Episode:  # noqa: A001 - wd.ray.open
 def row(
     episode: Episode | str | os.PathLike[str], episode_id: str | None = None, **columns: Any
 ) -> dict[str, Any]:
-    """A row to publish, of an episode or of where a recording lies; the same episode gives the same bytes."""
+    """A row to publish, of an episode or the path of a recording; the same episode gives the same bytes."""
     opened = one_episode(episode)
     name = episode_id or opened.id
     if not name:
@@ -67,7 +67,7 @@ def changed_row(
             )
         made = with_signals(episode, made)
     elif not isinstance(made, Recorder | WShardEpisode | str | os.PathLike):
-        hint = "give an Episode, a recording (its recorder or where it lies), or a dict of arrays by signal"
+        hint = "give an Episode, a recording (its recorder or path), or a dict of arrays by signal"
         raise TypeError(f"for episode {given[KEY]} there came a {type(made).__name__}: {hint}")
     return {**given, EPISODE: packed_bytes(one_episode(made), str(given[KEY]))}
 

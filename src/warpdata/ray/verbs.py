@@ -19,7 +19,7 @@ from warpdata.catalog.publish.publish import Published
 from warpdata.catalog.table import Table
 from warpdata.episodes.collection.jobs import Runner
 from warpdata.errors import DatasetError, MissingExtraError, nearest
-from warpdata.ordering.tail import Tail
+from warpdata.ordering.limits import Tail
 from warpdata.ray.planning import Plan, TablePlan, WindowShape, plan_episodes, plan_windows
 from warpdata.ray.rows import KEY, changed_row, store_rows
 from warpdata.settings import Settings
@@ -43,7 +43,7 @@ def read_episodes(
     catalog: str | os.PathLike[str] | None = None,
     tasks: int | None = None,
 ) -> Any:
-    """The episodes of a published dataset as a Ray dataset, of the version there is now, whatever comes after.
+    """The episodes of a published dataset as a Ray dataset, pinned to the present version.
 
     `unit="episode"`: rows of `episode_id`, a reference `episode` that `wd.ray.open(row)` opens, and the facts that
     `columns` names. `unit="window"`: rows of `window` steps, every `stride` steps, with `episode_id`, `start`, `ts_ns`
@@ -55,7 +55,7 @@ def read_episodes(
     windows = None
     if unit == "window":
         if window is None:
-            raise ValueError("say with window= how many steps a window has")
+            raise ValueError("window= is missing: the number of steps of a window")
         if columns:
             raise ValueError("columns are facts of whole episodes; windows have signals=")
         chosen = None if signals is None else tuple(signals)
@@ -91,7 +91,7 @@ def map_episodes(
     """A Ray dataset of what `fn(episode)` makes of every episode, to be published.
 
     The source is the name of a published dataset, a Dataset, or a Ray dataset from `read_episodes`. `fn` gives an
-    Episode, a recording (or where it lies), or a dict of arrays: signals with one row per step, which are added to
+    Episode, a recording (or its path), or a dict of arrays: signals with one row per step, which are added to
     the episode; a name that was recorded is refused unless `replace`. Its id stays. A class is made once per worker
     and then called. Further options are those of
     `ray.data.Dataset.map` (`concurrency`, `num_gpus`, …).
@@ -144,7 +144,7 @@ def publish(
     """Publish the episodes of a Ray dataset as a version; what it is does not depend on the cluster or on retries.
 
     Workers store the episodes as blobs named by their content; this process then publishes once, in the order of the
-    keys. Whatever fails before that publishes nothing, and a second run uses what is stored. One key with two contents
+    keys. A failure before that publishes nothing, and a second run uses what is stored. One key with two contents
     is a ConflictError. `expect`: how many episodes, or which keys, there must be; without it, Ray must not be allowed
     to drop blocks. `extend` adds to the newest version; the rest is as for `DatasetBuilder.publish`.
     """
@@ -172,9 +172,13 @@ def publish(
             builder.extend()
         builder.add_stored_episodes(artifact, stored).describe(**(metadata or {}))
         published = builder.publish(
-            set_latest=set_latest, tags=tags, message=message, sign_key=sign_key, retries=retries,
+            set_latest=set_latest,
+            tags=tags,
+            message=message,
+            sign_key=sign_key,
+            retries=retries,
             expect_latest=expect_latest,
-        )  # fmt: skip
+        )
     return _with_sent(published, stored)
 
 
@@ -189,9 +193,11 @@ def _with_sent(published: Published, stored: Sequence[StoredEpisode]) -> Publish
     sizes = {blob.hash: blob.byte_size for each in stored for blob in each.blobs}
     sent = {name for each in stored for name in each.sent}
     return replace(
-        published, blobs_sent=published.blobs_sent + len(sent), blobs_present=published.blobs_present - len(sent),
+        published,
+        blobs_sent=published.blobs_sent + len(sent),
+        blobs_present=published.blobs_present - len(sent),
         bytes_sent=published.bytes_sent + sum(sizes[name] for name in sent),
-    )  # fmt: skip
+    )
 
 
 def _opened(

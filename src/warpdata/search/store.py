@@ -58,7 +58,7 @@ from warpdata.search.query.distance import check_metric
 from warpdata.search.query.searcher import Searcher
 
 if TYPE_CHECKING:
-    from warpdata.stores.meter import Spent
+    from warpdata.stores.reliable import Spent
 
 Floats = NDArray[np.float32]
 Ids = NDArray[np.int64]

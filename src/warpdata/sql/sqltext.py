@@ -18,11 +18,26 @@ OWN_COLUMNS = "__warp_"
 
 _QUERIES = {"SELECT_NODE", "SET_OPERATION_NODE", "RECURSIVE_CTE_NODE", "CTE_NODE"}
 _TABLE_FUNCTIONS = {
-    "generate_series", "generate_subscripts", "json_each", "json_tree", "range", "repeat", "repeat_row", "unnest",
-}  # fmt: skip
+    "generate_series",
+    "generate_subscripts",
+    "json_each",
+    "json_tree",
+    "range",
+    "repeat",
+    "repeat_row",
+    "unnest",
+}
 REFUSED_FUNCTIONS = {
-    "current_setting", "currval", "getenv", "getvariable", "nextval", "pg_sleep", "setval", "sleep_ms", "write_log",
-}  # fmt: skip
+    "current_setting",
+    "currval",
+    "getenv",
+    "getvariable",
+    "nextval",
+    "pg_sleep",
+    "setval",
+    "sleep_ms",
+    "write_log",
+}
 """Functions that look at or change something other than the rows, or only pass the time."""
 
 _CLAUSES = ("modifiers", "group_expressions", "group_sets", "having", "qualify", "sample")

@@ -1,32 +1,42 @@
-"""The one interface of every store: named blobs, read by range, written whole or not at all."""
+"""The interface of every store: named blobs, read by range, written whole or not at all; digests of files to store."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, TypeGuard, runtime_checkable
 
-from warpdata.bytekit.io.ranges import Range
-from warpdata.errors import BlobChangedError, TruncatedError
+import numpy as np
+from numpy.typing import NDArray
+
+from warpdata.bytekit.checksum import RunningSha256, crc32c
+from warpdata.bytekit.io.files import FileRangeReader, FileStamp, check_regular
+from warpdata.bytekit.io.ranges import Range, check_range, read_coalesced
+from warpdata.errors import BlobChangedError, ChecksumError, StoreError, TruncatedError
 
 if TYPE_CHECKING:
-    from pathlib import Path
+    from typing import Self
 
     from typing_extensions import Buffer
-
-    from warpdata.stores.digest import FileDigest
 
 Chunks = Callable[[], "Iterator[Buffer]"]
 """Bytes one piece after the other, from the beginning at each call."""
 
+PageSums = NDArray[np.uint32]
+"""CRC-32C of each page of a blob."""
+
+PAGE_BYTES = 64 << 10
+"""Ranges are fetched, checked and kept in pages of this size."""
 MAX_KEY_BYTES = 1000
 _KEY = re.compile(r"(?:(?!\.{1,2}(?:/|\Z))[^\x00-\x1f\x7f/\\]+(?:/(?!\Z)|\Z))+")
+_CHUNK_BYTES = 4 << 20
 
 
 @dataclass(frozen=True, slots=True)
 class BlobInfo:
-    """What a store says about one blob without reading it."""
+    """Size, tag and time of a blob, known without reading it."""
 
     key: str
     size: int
@@ -42,17 +52,24 @@ class Blob:
     info: BlobInfo
 
 
+@dataclass(frozen=True, slots=True)
+class FileDigest:
+    """The hash, the size and the page sums of a file, with its stamp while it was hashed."""
+
+    sha256: str
+    size: int
+    page_sums: PageSums = field(repr=False)
+    stamp: FileStamp | None = field(default=None, repr=False, compare=False)
+
+
 @runtime_checkable
 class BlobStore(Protocol):
     """Named immutable blobs and a few small pointers that move by compare-and-swap."""
 
-    @property
-    def address(self) -> str:
-        """Where this store is, without credentials: safe to print."""
-
-    @property
-    def is_local(self) -> bool:
-        """Whether reading needs no network."""
+    address: str
+    """The address of this store without credentials: safe to print."""
+    is_local: bool
+    """Whether reading needs no network."""
 
     def head(self, key: str) -> BlobInfo:
         """Size and tag of a blob, or BlobNotFoundError."""
@@ -63,21 +80,23 @@ class BlobStore(Protocol):
     def get_ranges(
         self, key: str, ranges: Sequence[Range], *, same_as: BlobInfo | None = None
     ) -> list[memoryview]:
-        """Exactly the bytes of each range, in the order asked, or TruncatedError.
+        """Exactly the bytes of each range, in the order requested, or TruncatedError.
 
-        BlobChangedError where the blob is no longer the one that `same_as` tells of.
+        BlobChangedError if the blob is no longer the one that `same_as` describes.
         """
 
     def put_if_absent(self, key: str, data: Buffer) -> BlobInfo:
-        """Store a small blob under a name nobody has, or ConflictError."""
+        """Store a small blob under an unused name, or ConflictError."""
+        return self.compare_and_swap(key, data, None)
 
     def put_file(self, key: str, path: Path, digest: FileDigest) -> None:
-        """Store a file under a name that says its hash; a file that changed meanwhile is refused."""
+        """Store a file under a name that holds its hash; a file that changed meanwhile is refused."""
+        self.put_stream(key, lambda: checked_chunks(path, digest), digest.size)
 
     def put_stream(self, key: str, chunks: Chunks, size: int) -> None:
-        """Store `size` bytes chunk by chunk under a name that says their hash, in place of what is there.
+        """Store `size` bytes chunk by chunk under a name that holds their hash, replacing a blob of this name.
 
-        What `chunks()` yields may be asked for again; an error it raises leaves everything as it was.
+        `chunks` may be called again for a retry; an error it raises leaves everything as it was.
         """
 
     def compare_and_swap(self, key: str, data: Buffer, etag: str | None) -> BlobInfo:
@@ -89,17 +108,19 @@ class BlobStore(Protocol):
     def folders(self, prefix: str) -> Sequence[str]:
         """The names directly below `prefix` (empty, or ended by a slash) that have blobs below them, in order.
 
-        Costs what there is directly below it, however many blobs lie deeper. One whose blobs are gone may be shown.
+        Costs what there is directly below it, however many blobs are deeper. One whose blobs are gone may be shown.
         """
 
     def delete(self, key: str) -> None:
         """Remove a blob; nothing happens when it is absent."""
 
     def delete_all(self, keys: Sequence[str]) -> None:
-        """Remove many blobs; those that are absent are none."""
+        """Remove many blobs; absent ones are skipped."""
+        for key in keys:
+            self.delete(key)
 
     def close(self) -> None:
-        """Give back connections."""
+        """Close connections."""
 
 
 def check_key(key: str) -> str:
@@ -110,30 +131,150 @@ def check_key(key: str) -> str:
 
 
 def check_lengths(views: Sequence[memoryview], ranges: Sequence[Range], name: str) -> list[memoryview]:
-    """The views if each is as long as its range; a short answer is an error, never short data."""
+    """The views if each is as long as its range; a short response is an error, never short data."""
     for view, (start, end) in zip(views, ranges, strict=True):
         if view.nbytes != end - start:
             raise TruncatedError(f"bytes [{start}, {end}) came back as {view.nbytes} bytes", path=name)
     return list(views)
 
 
+def check_size(chunks: Iterator[Buffer], size: int, name: str) -> Iterator[memoryview]:
+    """The chunks, which must be `size` bytes together, or TruncatedError."""
+    total = 0
+    for chunk in chunks:
+        view = memoryview(chunk)
+        total += view.nbytes
+        if total > size:
+            break
+        yield view
+    if total != size:
+        raise TruncatedError(f"expected {size} bytes to store, got {total}", path=name)
+
+
 def is_strong(etag: str | None) -> TypeGuard[str]:
-    """Whether equal tags mean equal bytes; a weak tag only says that they mean the same."""
+    """Whether equal tags mean equal bytes; a weak tag only promises equal meaning."""
     return etag is not None and not etag.startswith("W/")
 
 
-def check_same(found: BlobInfo, same_as: BlobInfo | None, name: str) -> None:
-    """Raise unless what was found is what was opened, by size and by tag; by time where a store has no tags."""
+def check_same(current: BlobInfo, same_as: BlobInfo | None, name: str) -> None:
+    """BlobChangedError unless a blob is the one that was opened, by size and tag; by time if there are no tags."""
     if same_as is None:
         return
-    if same_as.etag is None or found.etag is None:
-        is_same = same_as.modified_s == found.modified_s
+    if same_as.etag is None or current.etag is None:
+        is_same = same_as.modified_s == current.modified_s
     else:
-        is_same = same_as.etag == found.etag
-    if not is_same or same_as.size != found.size:
+        is_same = same_as.etag == current.etag
+    if not is_same or same_as.size != current.size:
         raise BlobChangedError("the blob was replaced since it was opened", path=name)
 
 
 def blob_name(address: str, key: str) -> str:
-    """How a blob is called in messages."""
+    """The name of a blob in messages."""
     return f"{address.rstrip('/')}/{key}"
+
+
+def check_sha256(expected: str, actual: str, name: str) -> None:
+    """ChecksumError unless the hashes are equal."""
+    if expected != actual:
+        raise ChecksumError(f"sha256 mismatch: expected {expected[:12]}…, got {actual[:12]}…", path=name)
+
+
+def page_checksums(data: memoryview) -> list[int]:
+    """CRC-32C of each page of bytes that begin at a page."""
+    return [crc32c(data[i : i + PAGE_BYTES]) for i in range(0, data.nbytes, PAGE_BYTES)]
+
+
+def digest_file(path: Path) -> FileDigest:
+    """Hash a file and sum its pages, in bounded memory."""
+    running, sums, size = RunningSha256(), list[int](), 0
+    before = _stamp(path)
+    for chunk in _chunks(path):
+        running.update(chunk)
+        sums += page_checksums(chunk)
+        size += chunk.nbytes
+    if _stamp(path) != before:
+        raise _changed("while it was read", path)
+    return FileDigest(running.hexdigest(), size, np.array(sums, np.uint32), before)
+
+
+def check_unchanged(path: Path, digest: FileDigest) -> None:
+    """ChecksumError if the file is not the one that was hashed any more."""
+    if _stamp(path) != digest.stamp and digest_file(path).sha256 != digest.sha256:
+        raise _changed("since it was added", path)
+
+
+def checked_chunks(path: Path, digest: FileDigest) -> Iterator[memoryview]:
+    """The file again, chunk by chunk; a byte that changed is an error before its chunk is returned."""
+    position = 0
+    for chunk in _chunks(path):
+        first = position // PAGE_BYTES
+        sums = np.array(page_checksums(chunk), np.uint32)
+        position += chunk.nbytes
+        if not np.array_equal(sums, digest.page_sums[first : first + len(sums)]):
+            raise _changed("while it was published", path)
+        if position > digest.size:
+            break
+        yield chunk
+    if position != digest.size:
+        raise _changed("while it was published", path)
+
+
+class DigestedFile:
+    """Ranges of a file that must be as it was hashed: every page that is read is checked."""
+
+    def __init__(self, path: Path, digest: FileDigest) -> None:
+        self._file = FileRangeReader(path)
+        self._sums = digest.page_sums
+        self.name, self.size = self._file.name, self._file.size
+        if self.size != digest.size:
+            raise _changed("since it was added", self.name)
+
+    def read(self, start: int, end: int) -> memoryview:
+        """Exactly the bytes [start, end), or ChecksumError when they are not those that were hashed."""
+        check_range(self, start, end)
+        if start == end:
+            return memoryview(b"")
+        first, last = start // PAGE_BYTES, -(-end // PAGE_BYTES)
+        pages = self._file.read(first * PAGE_BYTES, min(last * PAGE_BYTES, self.size))
+        if not np.array_equal(np.array(page_checksums(pages), np.uint32), self._sums[first:last]):
+            raise _changed("since it was added", self.name)
+        return pages[start - first * PAGE_BYTES : end - first * PAGE_BYTES]
+
+    def read_many(self, ranges: Sequence[Range]) -> list[memoryview]:
+        """Exactly the bytes of each range."""
+        return read_coalesced(self, ranges)
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def _changed(when: str, path: str | Path) -> ChecksumError:
+    return ChecksumError(
+        f"the file changed {when}", path=path, hint="Add it again once no program writes to it."
+    )
+
+
+def _chunks(path: Path) -> Iterator[memoryview]:
+    """The file in chunks of whole pages; each is only valid until the next one."""
+    buffer = memoryview(bytearray(_CHUNK_BYTES))
+    check_regular(path)
+    try:
+        with path.open("rb") as source:
+            while count := source.readinto(buffer):
+                yield buffer[:count]
+    except OSError as error:
+        raise StoreError(f"cannot read ({error.strerror})", path=path) from None
+
+
+def _stamp(path: Path) -> FileStamp:
+    try:
+        return FileStamp.of_path(path)
+    except OSError as error:
+        raise StoreError(f"cannot read ({error.strerror})", path=path) from None

@@ -7,7 +7,6 @@ import http
 import re
 import urllib.parse
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 from warpdata.bytekit.io.ranges import Range
@@ -26,6 +25,7 @@ from warpdata.errors import (
 from warpdata.stores.blobstore import (
     Blob,
     BlobInfo,
+    BlobStore,
     Chunks,
     blob_name,
     check_key,
@@ -33,9 +33,8 @@ from warpdata.stores.blobstore import (
     check_same,
     is_strong,
 )
-from warpdata.stores.digest import FileDigest
 from warpdata.stores.webclient import (
-    PASSING,
+    TEMPORARY,
     Proxies,
     Response,
     WebClient,
@@ -63,7 +62,7 @@ _REDIRECTED = "Pass allow_foreign_uris=True if you trust the publisher of this d
 _NO_RANGES = "Serve it with a program that supports range requests (nginx, a bucket); `python -m http.server` does not."
 
 
-class HttpStore:
+class HttpStore(BlobStore):
     """Blobs below one URL of a web server that supports range requests."""
 
     is_local = False
@@ -137,14 +136,6 @@ class HttpStore:
             views = self._threads.map(lambda part: self._read_range(key, part, same_as), ranges)
         return check_lengths(views, ranges, self._name(key))
 
-    def put_if_absent(self, key: str, data: Buffer) -> BlobInfo:  # noqa: ARG002
-        """Unsupported: the store is read only."""
-        self._refuse(key)
-
-    def put_file(self, key: str, path: Path, digest: FileDigest) -> None:  # noqa: ARG002
-        """Unsupported: the store is read only."""
-        self._refuse(key)
-
     def put_stream(self, key: str, chunks: Chunks, size: int) -> None:  # noqa: ARG002
         """Unsupported: the store is read only."""
         self._refuse(key)
@@ -164,10 +155,6 @@ class HttpStore:
     def delete(self, key: str) -> None:
         """Unsupported: the store is read only."""
         self._refuse(key)
-
-    def delete_all(self, keys: Sequence[str]) -> None:
-        """Unsupported: the store is read only."""
-        self._refuse(keys[0] if keys else "")
 
     def close(self) -> None:
         """Close the connections and the threads."""
@@ -255,7 +242,7 @@ def raise_for_status(response: Response, name: str, host: str) -> NoReturn:
         raise AuthenticationError(f"{host} requires credentials", path=name)
     if status == 403:
         raise PermissionError_(f"{host} forbids reading this", path=name, hint=_FORBIDDEN)
-    if status in PASSING:
+    if status in TEMPORARY:
         error = UnavailableError(f"{host} answered {status}", path=name)
         error.retry_after_s = retry_after_s(response.headers.get("retry-after"))
         raise error

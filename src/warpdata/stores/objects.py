@@ -7,7 +7,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from itertools import pairwise
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import obstore
@@ -39,15 +38,16 @@ from warpdata.errors import (
 from warpdata.stores.blobstore import (
     Blob,
     BlobInfo,
+    BlobStore,
     Chunks,
     blob_name,
     check_key,
     check_lengths,
     check_same,
+    check_size,
     is_strong,
 )
-from warpdata.stores.digest import FileDigest, checked_chunks
-from warpdata.stores.webclient import PASSING, connection_cause
+from warpdata.stores.webclient import TEMPORARY, connection_cause
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -100,7 +100,7 @@ class ObjectAddress:
         return f"{self.scheme}://{self.bucket}/{self.prefix}".rstrip("/")
 
 
-class ObjectStore:
+class ObjectStore(BlobStore):
     """Blobs of a bucket below a prefix."""
 
     is_local = False
@@ -174,17 +174,9 @@ class ObjectStore:
         except _FAILURES as error:
             raise self._translate(error, key) from None
 
-    def put_if_absent(self, key: str, data: Buffer) -> BlobInfo:
-        """Store a small blob under an unused name, or ConflictError."""
-        return self.compare_and_swap(key, data, None)
-
-    def put_file(self, key: str, path: Path, digest: FileDigest) -> None:
-        """Upload a file; if a byte of it changed, the upload is aborted and nothing appears."""
-        self.put_stream(key, lambda: checked_chunks(path, digest), digest.size)
-
     def put_stream(self, key: str, chunks: Chunks, size: int) -> None:
         """Upload bytes, large ones in parts; an error of `chunks` aborts the upload and nothing appears."""
-        parts = _check_size(size, (bytes(chunk) for chunk in chunks()), self._name(key))
+        parts = (bytes(chunk) for chunk in check_size(chunks(), size, self._name(key)))
         body: Any = parts
         options: Any = {"chunk_size": _PART_BYTES, "max_concurrency": _PARTS_TOGETHER}
         if size <= _PART_BYTES:  # an upload in parts is at least three requests
@@ -304,7 +296,7 @@ def _by_status(status: int, text: str, name: str, host: str) -> StoreError | Tru
         return ConflictError("the blob is not as expected", path=name)
     if status == 416:
         return TruncatedError("a range is past the end of the blob", path=name)
-    if 0 < status < 500 and status not in PASSING:
+    if 0 < status < 500 and status not in TEMPORARY:
         return StoreError(f"{host} answered {status}", path=name)
     if odd := next((meaning for word, meaning in _ODD_RESPONSES if word in text), ""):
         hint = "Check that the endpoint is an object store."
@@ -320,18 +312,6 @@ def _is_past(prefix: str, blobs: Sequence[BlobInfo]) -> bool:
     """Whether sorted names are past those that begin with `prefix`; some stores do not sort."""
     last = blobs[-1].key
     return last > prefix and not last.startswith(prefix) and all(a.key <= b.key for a, b in pairwise(blobs))
-
-
-def _check_size(size: int, parts: Iterator[bytes], name: str) -> Iterator[bytes]:
-    """The parts, which must be `size` bytes together; anything else ends the upload with an error."""
-    total = 0
-    for part in parts:
-        total += len(part)
-        if total > size:
-            break
-        yield part
-    if total != size:
-        raise TruncatedError(f"expected {size} bytes to upload, got {total}", path=name)
 
 
 def _split_tag(tag: str) -> tuple[str, str | None]:

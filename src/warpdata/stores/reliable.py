@@ -1,36 +1,146 @@
-"""Retries with jitter around any store, and a meter that sees every attempt."""
+"""Retries with jitter around any store, counts of every request, and budgets that stop before more is spent."""
 
 from __future__ import annotations
 
+import contextlib
+import logging
 import random
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from warpdata.bytekit.io.ranges import Range, total_bytes
-from warpdata.errors import LimitExceededError, TruncatedError, UnavailableError
-from warpdata.stores.blobstore import Blob, BlobInfo, BlobStore, Chunks, blob_name
-from warpdata.stores.digest import FileDigest
-from warpdata.stores.meter import Meter
+from warpdata.bytekit.process.locks import ThreadLock
+from warpdata.errors import BudgetExceededError, LimitExceededError, TruncatedError, UnavailableError
+from warpdata.stores.blobstore import Blob, BlobInfo, BlobStore, Chunks, FileDigest, blob_name
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
 T = TypeVar("T")
 
-_TOGETHER = 1000
-"""Blobs that are removed, and tried again, together."""
+Listener = Callable[[str, str, int], None]
+"""Called with (operation, blob, bytes) after each request."""
+
+_log = logging.getLogger("warpdata.stores")
+_DELETES_AT_ONCE = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """Limits on requests and bytes; None means no limit."""
+
+    max_bytes: int | None = None
+    max_requests: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Spent:
+    """Requests and bytes so far."""
+
+    requests: int = 0
+    bytes_read: int = 0
+    bytes_written: int = 0
+    retries: int = 0
+
+
+class Meter:
+    """Running totals of one reader or publisher, shared by its threads."""
+
+    def __init__(self, budget: Budget | None = None, listener: Listener | None = None) -> None:
+        self._budget = budget or Budget()
+        self._listener = listener
+        self._lock = ThreadLock()
+        self._unsized = ThreadLock()
+        """Held while a response of unknown size is under way and bytes are limited: no other may spend meanwhile."""
+        self._requests = self._read = self._written = self._retries = 0
+
+    @property
+    def spent(self) -> Spent:
+        """The totals now."""
+        return Spent(self._requests, self._read, self._written, self._retries)
+
+    def request(self, operation: str, blob: str, *, read: int = 0, written: int = 0, count: int = 1) -> None:
+        """Account for requests about to be made, or raise BudgetExceededError instead."""
+        limit = self._budget
+        is_turn_needed = read and limit.max_bytes is not None
+        with self._unsized if is_turn_needed else contextlib.nullcontext(), self._lock:
+            if limit.max_requests is not None and self._requests + count > limit.max_requests:
+                fact = f"the budget of {limit.max_requests} requests is used up"
+                raise BudgetExceededError(fact, path=blob)
+            if limit.max_bytes is not None and self._read + read > limit.max_bytes:
+                fact = f"{self._read + read} bytes would exceed the budget of {limit.max_bytes} bytes"
+                raise BudgetExceededError(fact, path=blob)
+            self._requests += count
+            self._read += read
+            self._written += written
+        _log.debug("%s %s (%d bytes)", operation, blob, read or written)
+        if self._listener is not None:
+            self._listener(operation, blob, read or written)
+
+    def unsized(self) -> contextlib.AbstractContextManager[None]:
+        """Enter while a response of unknown size is under way."""
+        return contextlib.nullcontext() if self._budget.max_bytes is None else self._unsized
+
+    def bytes_left(self, wanted: int) -> int:
+        """How many bytes of `wanted` a response of unknown size may have; only within `unsized`."""
+        if self._budget.max_bytes is None:
+            return wanted
+        # A response without a body (not modified) is allowed with nothing left to spend.
+        return min(wanted, max(1, self._budget.max_bytes - self._read))
+
+    def too_large(self, blob: str) -> BudgetExceededError:
+        """The error for a response that is larger than the rest of the budget."""
+        limit = self._budget.max_bytes or 0
+        fact = f"this is more than the {max(0, limit - self._read)} bytes left of the budget of {limit} bytes"
+        return BudgetExceededError(fact, path=blob)
+
+    def add(self, *, read: int = 0, retries: int = 0) -> None:
+        """Count bytes of a response of unknown size, or a retry."""
+        with self._lock:
+            self._read += read
+            self._retries += retries
+
+
+class Traffic(NamedTuple):
+    """Bytes since the process began."""
+
+    network: int = 0
+    """Received from stores."""
+    cache: int = 0
+    """Read from the page cache, each page once."""
+
+    def since(self, before: Traffic) -> Traffic:
+        """The difference to earlier counts."""
+        return Traffic(self.network - before.network, self.cache - before.cache)
+
+
+_traffic_lock = ThreadLock()
+_traffic = [0, 0]
+
+
+def count_traffic(*, network: int = 0, cache: int = 0) -> None:
+    """Add to the counts of this process."""
+    with _traffic_lock:
+        _traffic[0] += network
+        _traffic[1] += cache
+
+
+def traffic() -> Traffic:
+    """The counts of this process now."""
+    with _traffic_lock:
+        return Traffic(*_traffic)
 
 
 @dataclass(frozen=True, slots=True)
 class RetryPolicy:
-    """How often and how long to try again; waits are random up to a growing bound.
+    """How often and how long to retry; waits are random up to a growing bound.
 
     No attempt and no wait begins that would end after `max_total_s`, so a server that hangs has failed within
-    `max_total_s` and one time-out of its store (80 s by default).
+    `max_total_s` and one timeout of its store (80 s by default).
     """
 
     attempts: int = 6
@@ -41,40 +151,50 @@ class RetryPolicy:
     sleep: Callable[[float], None] = field(default=time.sleep, repr=False)
     clock: Callable[[], float] = field(default=time.monotonic, repr=False)
 
-    def wait(self, attempt: int, retry_after_s: float | None) -> None:
-        """Wait before the next attempt: at least what the server asked for."""
-        asked_s, bound_s = self._waits(attempt, retry_after_s)
-        self.sleep(asked_s + random.uniform(0, bound_s))
+    def run(
+        self,
+        call: Callable[[], T],
+        is_final: Callable[[UnavailableError | TruncatedError, int], bool],
+        on_retry: Callable[[], None] = lambda: None,
+    ) -> T:
+        """Return `call()`, retried after temporary failures unless `is_final(error, attempts)`."""
+        attempt, began_s = 0, self.clock()
+        while True:
+            try:
+                return call()
+            except (UnavailableError, TruncatedError) as error:
+                attempt += 1
+                if attempt >= self.attempts or is_final(error, attempt):
+                    raise
+                retry_after_s = getattr(error, "retry_after_s", None)
+                if self.clock() + sum(self._waits(attempt, retry_after_s)) - began_s >= self.max_total_s:
+                    times, took_s = "once" if attempt == 1 else f"{attempt} times", self.clock() - began_s
+                    error.message += f" (tried {times} in {took_s:.0f} s)"
+                    raise
+                on_retry()
+                self.wait(attempt, retry_after_s)
 
-    def is_over(self, began_s: float, attempt: int, retry_after_s: float | None) -> bool:
-        """Whether the next wait could end too late."""
-        return self.clock() + sum(self._waits(attempt, retry_after_s)) - began_s >= self.max_total_s
+    def wait(self, attempt: int, retry_after_s: float | None) -> None:
+        """Sleep before the next attempt, at least for the Retry-After of the server."""
+        wait_s, jitter_s = self._waits(attempt, retry_after_s)
+        self.sleep(wait_s + random.uniform(0, jitter_s))
 
     def _waits(self, attempt: int, retry_after_s: float | None) -> tuple[float, float]:
-        """What the server asked for, and the most that is added to it."""
-        bound_s = min(self.max_wait_s, self.first_wait_s * 2**attempt)
-        return min(retry_after_s or 0.0, self.max_retry_after_s), bound_s
+        """The shortest wait, and the most that is added to it."""
+        jitter_s = min(self.max_wait_s, self.first_wait_s * 2**attempt)
+        return min(retry_after_s or 0.0, self.max_retry_after_s), jitter_s
 
 
-class ReliableStore:
-    """A store whose passing failures are tried again and whose requests are counted."""
+class ReliableStore(BlobStore):
+    """A store whose temporary failures are retried and whose requests are counted."""
 
     def __init__(
         self, store: BlobStore, meter: Meter | None = None, policy: RetryPolicy | None = None
     ) -> None:
         self.inner = store
+        self.address, self.is_local = store.address, store.is_local
         self.meter = meter or Meter()
         self._policy = policy or RetryPolicy()
-
-    @property
-    def address(self) -> str:
-        """Where the store is, without credentials."""
-        return self.inner.address
-
-    @property
-    def is_local(self) -> bool:
-        """Whether reading needs no network."""
-        return self.inner.is_local
 
     def head(self, key: str) -> BlobInfo:
         """Size and tag of a blob, or BlobNotFoundError."""
@@ -91,10 +211,10 @@ class ReliableStore:
                 if allowed == max_bytes:
                     raise
                 raise self.meter.too_large(blob_name(self.address, key)) from None
-            except UnavailableError as error:  # what came before it failed was spent all the same
-                self.meter.received(min(allowed, error.bytes_received))
+            except UnavailableError as error:  # the bytes received before it failed were spent all the same
+                self.meter.add(read=min(allowed, error.bytes_received))
                 raise
-            self.meter.received(blob.data.nbytes if blob else 0)
+            self.meter.add(read=blob.data.nbytes if blob else 0)
             return blob
 
         with self.meter.unsized():
@@ -103,25 +223,23 @@ class ReliableStore:
     def get_ranges(
         self, key: str, ranges: Sequence[Range], *, same_as: BlobInfo | None = None
     ) -> list[memoryview]:
-        """Exactly the bytes of each range; a short answer is asked for again."""
+        """Exactly the bytes of each range; a short response is retried."""
         if not ranges:
             return []
-        size, count = total_bytes(ranges), len(ranges)
-        return self._try(
-            "GET", key, lambda: self.inner.get_ranges(key, ranges, same_as=same_as), read=size, count=count
-        )
+        call = partial(self.inner.get_ranges, key, ranges, same_as=same_as)
+        return self._try("GET", key, call, read=total_bytes(ranges), count=len(ranges))
 
     def put_if_absent(self, key: str, data: Buffer) -> BlobInfo:
-        """Store a small blob under a name nobody has, or ConflictError."""
+        """Store a small blob under an unused name, or ConflictError."""
         size = memoryview(data).nbytes
         return self._try("PUT", key, lambda: self.inner.put_if_absent(key, data), written=size)
 
     def put_file(self, key: str, path: Path, digest: FileDigest) -> None:
-        """Store a file under a name that says its hash."""
+        """Store a file under a name that holds its hash."""
         self._try("PUT", key, lambda: self.inner.put_file(key, path, digest), written=digest.size)
 
     def put_stream(self, key: str, chunks: Chunks, size: int) -> None:
-        """Store bytes chunk by chunk under a name that says their hash."""
+        """Store bytes chunk by chunk under a name that holds their hash."""
         self._try("PUT", key, lambda: self.inner.put_stream(key, chunks, size), written=size)
 
     def compare_and_swap(self, key: str, data: Buffer, etag: str | None) -> BlobInfo:
@@ -142,13 +260,13 @@ class ReliableStore:
         self._try("DELETE", key, lambda: self.inner.delete(key))
 
     def delete_all(self, keys: Sequence[str]) -> None:
-        """Remove many blobs; those that are absent are none."""
-        for start in range(0, len(keys), _TOGETHER):
-            some = keys[start : start + _TOGETHER]
+        """Remove many blobs; absent ones are skipped."""
+        for start in range(0, len(keys), _DELETES_AT_ONCE):
+            some = keys[start : start + _DELETES_AT_ONCE]
             self._try("DELETE", some[0], partial(self.inner.delete_all, some))
 
     def close(self) -> None:
-        """Give back connections."""
+        """Close connections."""
         self.inner.close()
 
     def _try(
@@ -161,28 +279,14 @@ class ReliableStore:
         written: int = 0,
         count: int = 1,
     ) -> T:
-        attempt, began_s = 0, self._policy.clock()
-        while True:
-            name = blob_name(self.address, key)
+        name = blob_name(self.address, key)
+
+        def attempt() -> T:
             self.meter.request(operation, name, read=read, written=written, count=count)
-            try:
-                return call()
-            except (UnavailableError, TruncatedError) as error:
-                attempt += 1
-                if attempt >= self._policy.attempts or (attempt > 2 and isinstance(error, TruncatedError)):
-                    raise
-                asked_s = getattr(error, "retry_after_s", None)
-                if self._policy.is_over(began_s, attempt, asked_s):
-                    raise _out_of_time(error, attempt, self._policy.clock() - began_s) from None
-                self.meter.retried()
-                self._policy.wait(attempt, asked_s)
+            return call()
 
-
-def _out_of_time(
-    error: UnavailableError | TruncatedError, attempts: int, took_s: float
-) -> UnavailableError | TruncatedError:
-    """The last failure, which also says how long it was tried."""
-    times = "once" if attempts == 1 else f"{attempts} times"
-    again = type(error)(f"{error.message} (tried {times} in {took_s:.0f} s)", hint=error.hint)
-    again.path = error.path
-    return again
+        return self._policy.run(
+            attempt,
+            lambda error, attempts: attempts > 2 and isinstance(error, TruncatedError),
+            lambda: self.meter.add(retries=1),
+        )

@@ -10,7 +10,6 @@ import re
 import urllib.parse
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
-from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 from xml.etree import ElementTree
@@ -24,12 +23,10 @@ from warpdata.errors import (
     ConflictError,
     PermissionError_,
     StoreError,
-    TruncatedError,
     UnavailableError,
 )
 from warpdata.stores.awskeys import S3Keys
-from warpdata.stores.blobstore import BlobInfo, Chunks, check_key
-from warpdata.stores.digest import FileDigest, checked_chunks
+from warpdata.stores.blobstore import BlobInfo, Chunks, check_key, check_size
 from warpdata.stores.http import HttpStore, raise_for_status
 from warpdata.stores.webclient import Proxies, Response, host_of
 
@@ -167,10 +164,6 @@ class S3Store(HttpStore):
             self._has_bucket = True
             raise
 
-    def put_if_absent(self, key: str, data: Buffer) -> BlobInfo:
-        """Store a small blob under an unused name, or ConflictError."""
-        return self.compare_and_swap(key, data, None)
-
     def compare_and_swap(self, key: str, data: Buffer, etag: str | None) -> BlobInfo:
         """Replace the blob whose tag is `etag` (None: it must be absent), or ConflictError."""
         condition = {"If-None-Match": "*"} if etag is None else {"If-Match": etag}
@@ -181,14 +174,10 @@ class S3Store(HttpStore):
             raise ConflictError("the blob is not as expected", path=self._name(key)) from None
         return BlobInfo(key, len(body), response.headers.get("etag"), 0.0)
 
-    def put_file(self, key: str, path: Path, digest: FileDigest) -> None:
-        """Upload a file; if a byte of it changed, the upload is aborted and nothing appears."""
-        self.put_stream(key, lambda: checked_chunks(path, digest), digest.size)
-
     def put_stream(self, key: str, chunks: Chunks, size: int) -> None:
         """Upload bytes, large ones in parts; an error of `chunks` aborts the upload and nothing appears."""
         part_bytes = max(_PART_BYTES, -(-size // _MAX_PARTS))
-        parts = _parts(chunks(), part_bytes, size, self._name(key))
+        parts = _parts(check_size(chunks(), size, self._name(key)), part_bytes)
         if size <= part_bytes:
             self._call("PUT", key, body=b"".join(parts))
             return
@@ -350,17 +339,14 @@ class S3Store(HttpStore):
         )
 
 
-def _parts(chunks: Iterator[Buffer], part_bytes: int, size: int, name: str) -> Iterator[bytes]:
-    """Chunks as parts of `part_bytes`, which must be `size` bytes together."""
-    buffer, total = bytearray(), 0
+def _parts(chunks: Iterator[memoryview], part_bytes: int) -> Iterator[bytes]:
+    """Chunks as parts of `part_bytes`."""
+    buffer = bytearray()
     for chunk in chunks:
         buffer += chunk
-        total += memoryview(chunk).nbytes
-        while len(buffer) >= part_bytes and total <= size:
+        while len(buffer) >= part_bytes:
             yield bytes(buffer[:part_bytes])
             del buffer[:part_bytes]
-    if total != size:
-        raise TruncatedError(f"expected {size} bytes to upload, got {total}", path=name)
     if buffer:
         yield bytes(buffer)
 

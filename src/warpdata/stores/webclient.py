@@ -1,4 +1,4 @@
-"""The one client of web servers: connections, proxies, time-outs, bounded answers. The adapter of urllib3."""
+"""The client of web servers: connections, proxies, timeouts, bounded responses; JSON services. Adapter of urllib3."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import base64
 import email.utils
 import io
 import ipaddress
+import json
 import re
 import socket
 import time
@@ -15,76 +16,82 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from warpdata.bytekit.process.forks import run_in_child
+from warpdata.bytekit.jsontext import parse_json_object
+from warpdata.bytekit.process.forks import PerProcess
 from warpdata.bytekit.process.threads import call_with_timeout
 from warpdata.errors import (
     AuthenticationError,
+    BlobNotFoundError,
+    ConflictError,
+    FormatError,
     LimitExceededError,
+    PermissionError_,
     SettingsError,
     StoreError,
     UnavailableError,
 )
+from warpdata.stores.reliable import RetryPolicy
 
 if TYPE_CHECKING:
     import urllib3
 
-PASSING = {408, 425, 429, 500, 502, 503, 504}
-"""What a server answers that is asked again later."""
+TEMPORARY = {408, 425, 429, 500, 502, 503, 504}
+"""Statuses after which a request is retried."""
 
-_PROXY_ASKS = 407
+_PROXY_LOGIN_REQUIRED = 407
 _TUNNEL = re.compile(r"Tunnel connection failed: (\d{3})")
 _LOGIN = "Put them into HTTP_PROXY or HTTPS_PROXY: http://user:password@host:port, with % codes for special letters."
-_BEHIND = "Ask who runs the proxy, or name this host in NO_PROXY."
+_BEHIND = "Contact the operator of the proxy, or name this host in NO_PROXY."
 _CERTIFICATE = (
-    "Check the address, and that this machine knows who issued the certificate (SSL_CERT_FILE names others)."
+    "Check the address, and that this machine trusts the issuer of the certificate (SSL_CERT_FILE)."
 )
-
 _CONNECT_S = 10.0
 _MAX_REASON_BYTES = 1 << 16
+_MAX_REASON_CHARS = 200
+_MAX_JSON_BYTES = 64 << 20
 
-_CONNECTIONS = (
-    ("name lookup timed out", "no name server answered in time"),
-    ("dns error", "its name is not known"),
-    ("name resolution", "its name is not known"),
-    ("getaddrinfo", "its name is not known"),
-    ("name or service not known", "its name is not known"),
-    ("connection refused", "nothing listens there"),
-    ("too many open files", "this process has too many files open"),
-    ("certificate", "its certificate is not trusted"),
-    ("network is unreachable", "the network is not reachable"),
-    ("no route to host", "the network is not reachable"),
-    ("connection reset", "it broke the connection off"),
-    ("remotedisconnected", "it broke the connection off"),
-    ("incompletemessage", "it broke the connection off"),
-    ("incomplete message", "it broke the connection off"),
-    ("badstatusline", "what it answers is no HTTP"),
-    ("linetoolong", "what it answers is no HTTP"),
-    ("got more than", "what it answers is no HTTP"),
-    ("parse(", "what it answers is no HTTP"),
-    ("invalidheader", "what it answers is no HTTP"),
-    ("locationparseerror", "no host can have this name"),
-    ("toomanyredirects", "it redirects in a circle"),
-    ("incompletebody", "it broke the connection off"),
-    ("incompleteread", "it broke the connection off"),
-    ("timed out", "it did not answer in time"),
-    ("timedout", "it did not answer in time"),
-)
-"""What the libraries write -> what it means; the first that is found counts."""
+_CAUSES = {
+    "no name server answered in time": ("name lookup timed out",),
+    "its name is not known": ("dns error", "name resolution", "getaddrinfo", "name or service not known"),
+    "nothing listens there": ("connection refused",),
+    "this process has too many files open": ("too many open files",),
+    "its certificate is not trusted": ("certificate",),
+    "the network is not reachable": ("network is unreachable", "no route to host"),
+    "it broke the connection off": (
+        "connection reset",
+        "remotedisconnected",
+        "incompletemessage",
+        "incomplete message",
+        "incompletebody",
+        "incompleteread",
+    ),
+    "its response is not HTTP": ("badstatusline", "linetoolong", "got more than", "parse(", "invalidheader"),
+    "no host can have this name": ("locationparseerror",),
+    "it redirects in a circle": ("toomanyredirects",),
+    "it did not answer in time": ("timed out", "timedout"),
+}
+"""Causes of failed connections, and the words of the libraries for them; the first match counts."""
+
+
+def connection_cause(text: str) -> str:
+    """Why a connection failed, from the message of a library; empty if it is unknown."""
+    lower = text.lower()
+    return next((cause for cause, words in _CAUSES.items() if any(word in lower for word in words)), "")
 
 
 @dataclass(frozen=True, slots=True)
 class Proxies:
-    """Which proxy to ask for which address; their passwords are never shown."""
+    """Proxies by scheme; their passwords are never shown."""
 
     by_scheme: Mapping[str, str] = field(default_factory=dict, repr=False)
     """For http and https: the address of a proxy."""
     without: str = ""
-    """Hosts that are asked directly, as NO_PROXY lists them."""
+    """Hosts that are reached directly, as NO_PROXY lists them."""
 
     def of(self, url: urllib.parse.SplitResult) -> str:
         """The proxy for an address, or nothing."""
         proxy = self.by_scheme.get(url.scheme, "")
-        if not proxy or any(_covers(each.strip().lower(), url) for each in self.without.split(",")):
+        if not proxy or any(_covers(entry.strip().lower(), url) for entry in self.without.split(",")):
             return ""
         return proxy if "://" in proxy else f"http://{proxy}"
 
@@ -109,10 +116,10 @@ class Response:
 
 
 class WebClient:
-    """Asks web servers, through the proxy for each; connections are kept, and made anew in a forked child.
+    """Sends requests, through the proxy for each server; connections are kept, and new ones made in a forked child.
 
-    What was closed starts afresh when it is asked again: references may outlive their dataset. A server that sends
-    nothing for `timeout_s` has failed, and so has one whose whole answer takes longer than `within_s`.
+    A closed client connects again on the next request. A server that sends nothing for `timeout_s` has failed, and so
+    has one whose whole response takes longer than `within_s`.
     """
 
     def __init__(
@@ -122,18 +129,11 @@ class WebClient:
         self._within_s = within_s
         self._connections = connections
         self._proxies = proxies or Proxies()
-        self.in_child()
-        run_in_child(self.in_child)
-
-    def in_child(self) -> None:
-        """Begin anew: a forked child must not use its parent's connections."""
-        self._managers: dict[str, urllib3.PoolManager] = {}
+        self._managers: PerProcess[dict[str, urllib3.PoolManager]] = PerProcess(dict)
 
     def close(self) -> None:
         """Close the connections."""
-        managers = self._managers
-        self.in_child()
-        for manager in managers.values():
+        for manager in (self._managers.reset() or {}).values():
             manager.clear()
 
     def request(
@@ -146,103 +146,98 @@ class WebClient:
         max_bytes: int,
         body: bytes | None = None,
     ) -> Response:
-        """One request to one host, answered in bounded time; where it redirects to is not followed.
+        """Send one request to one host, answered in bounded time; redirects are not followed.
 
-        Of an answer that refuses only the beginning is read. `name` is what errors call it.
+        Only the beginning of the response to a failed request is read. `name` stands in errors.
         """
         from urllib3.exceptions import HTTPError
 
-        # As it lies there: of an answer that was compressed on the way, no range would be right.
         pieces: list[bytes] = []
-        every = {"User-Agent": "warpdata", "Accept-Encoding": "identity", **headers}
+        proxy, managers = self._proxies.of(url), self._managers()
+        # A compressed response would make every range wrong.
+        headers = {"User-Agent": "warpdata", "Accept-Encoding": "identity", **headers}
         try:
-            answer = self._manager(url).request(
-                method, url.geturl(), headers=every, body=body, redirect=False, retries=False,
+            if proxy not in managers:
+                managers[proxy] = self._open_manager(proxy)
+            response = managers[proxy].request(
+                method,
+                url.geturl(),
+                headers=headers,
+                body=body,
+                redirect=False,
+                retries=False,
                 preload_content=False,
-            )  # fmt: skip
+            )
             try:
-                found = _body(answer, max_bytes, name, pieces)
+                _read_body(response, max_bytes, name, pieces)
             except BaseException:
-                answer.close()
+                response.close()
                 raise
-            answer.release_conn()
+            response.release_conn()
         except (HTTPError, OSError) as error:
-            raise _failure(error, url, self._proxies.of(url), name, pieces) from None
+            raise _failure(error, url, proxy, name, pieces) from None
         except _TooSlowError:
-            raise _broken_off(f"the answer of {host_of(url)} came too slowly", name, pieces) from None
-        if answer.status == _PROXY_ASKS and (proxy := self._proxies.of(url)):
-            raise _proxy_refuses(answer.status, url, proxy, name)
-        return Response(answer.status, {k.lower(): v for k, v in answer.headers.items()}, found)
+            raise _cut_off(f"the response of {host_of(url)} came too slowly", name, pieces) from None
+        if response.status == _PROXY_LOGIN_REQUIRED and proxy:
+            raise _proxy_failure(response.status, url, proxy, name)
+        lower = {header.lower(): value for header, value in response.headers.items()}
+        return Response(response.status, lower, b"".join(pieces))
 
-    def _manager(self, url: urllib.parse.SplitResult) -> urllib3.PoolManager:
-        proxy = self._proxies.of(url)
-        if proxy not in self._managers:
-            self._managers[proxy] = _open_manager(proxy, self._timeout_s, self._within_s, self._connections)
-        return self._managers[proxy]
+    def _open_manager(self, proxy: str) -> urllib3.PoolManager:
+        import urllib3  # it opens a socket when it is loaded, so only network access loads it
 
-
-def _open_manager(proxy: str, timeout_s: float, within_s: float, connections: int) -> urllib3.PoolManager:
-    import urllib3  # it opens a socket when it is loaded, so only who goes to the network loads it
-
-    options: dict[str, Any] = {
-        "timeout": urllib3.Timeout(connect=min(_CONNECT_S, timeout_s), read=timeout_s),
-        "maxsize": connections,
-    }
-    if not proxy:
-        return _bounded(urllib3.PoolManager(**options), within_s)
-    try:
-        parts = web_address(proxy)
-    except ValueError:
-        scheme = proxy.partition("://")[0]
-        fact = f"a proxy is asked by http or https, not by {scheme!r}"
-        if scheme in ("http", "https"):
-            fact = "the address of a proxy is none"  # which may hold a password
-        raise SettingsError(
-            fact, hint="Correct HTTP_PROXY, HTTPS_PROXY or ALL_PROXY, or name this host in NO_PROXY."
-        ) from None
-    if parts.username:
-        login = b":".join(
-            urllib.parse.unquote_to_bytes(each or "") for each in (parts.username, parts.password)
-        )
-        options["proxy_headers"] = {"Proxy-Authorization": f"Basic {base64.b64encode(login).decode()}"}
-    return _bounded(urllib3.ProxyManager(_without_login(parts), **options), within_s)
+        options: dict[str, Any] = {
+            "timeout": urllib3.Timeout(connect=min(_CONNECT_S, self._timeout_s), read=self._timeout_s),
+            "maxsize": self._connections,
+        }
+        if not proxy:
+            return _limit_times(urllib3.PoolManager(**options), self._within_s)
+        try:
+            parts = web_address(proxy)
+        except ValueError:
+            scheme = proxy.partition("://")[0]
+            fact = f"unsupported proxy scheme {scheme!r}: expected http or https"
+            if scheme in ("http", "https"):
+                fact = "invalid address of a proxy"  # which may hold a password
+            hint = "Correct HTTP_PROXY, HTTPS_PROXY or ALL_PROXY, or name this host in NO_PROXY."
+            raise SettingsError(fact, hint=hint) from None
+        if parts.username:
+            login = b":".join(
+                urllib.parse.unquote_to_bytes(x or "") for x in (parts.username, parts.password)
+            )
+            options["proxy_headers"] = {"Proxy-Authorization": f"Basic {base64.b64encode(login).decode()}"}
+        return _limit_times(urllib3.ProxyManager(_without_login(parts), **options), self._within_s)
 
 
-def _bounded(manager: urllib3.PoolManager, within_s: float) -> urllib3.PoolManager:
-    """Its new connections wait for a name server no longer than for the server (the system would, for minutes).
+def _limit_times(manager: urllib3.PoolManager, within_s: float) -> urllib3.PoolManager:
+    """Bound name lookups by the connection timeout, and whole responses, headers included, by `within_s`.
 
-    And for the whole of an answer, headers and all, no longer than `within_s`: the time-out is for each piece of it.
+    The timeouts of the library are per piece, and the system looks up names for minutes.
     """
 
-    def bounded(kind: Any) -> Any:
-        changes = {"_new_conn": _connected, "response_class": _timed(kind.response_class, within_s)}
-        return type(f"Bounded{kind.__name__}", (kind,), changes)
+    def limited(kind: Any) -> Any:
+        def begin(response: Any, sock: Any, *args: Any, **options: Any) -> None:
+            kind.response_class.__init__(response, sock, *args, **options)
+            response.fp.close()
+            response.fp = io.BufferedReader(_TimedBytes(sock.makefile("rb", buffering=0), within_s))
+
+        timed = type(f"Timed{kind.response_class.__name__}", (kind.response_class,), {"__init__": begin})
+        return type(f"Bounded{kind.__name__}", (kind,), {"_new_conn": _connect, "response_class": timed})
 
     pools: dict[str, Any] = manager.pool_classes_by_scheme
     manager.pool_classes_by_scheme = {
-        scheme: type(pool.__name__, (pool,), {"ConnectionCls": bounded(pool.ConnectionCls)})
+        scheme: type(pool.__name__, (pool,), {"ConnectionCls": limited(pool.ConnectionCls)})
         for scheme, pool in pools.items()
     }
     return manager
 
 
-def _timed(kind: Any, within_s: float) -> Any:
-    """A class of answers like http.client's, of which not one byte is read later than `within_s` after the request."""
-
-    def begin(answer: Any, sock: Any, *args: Any, **options: Any) -> None:
-        kind.__init__(answer, sock, *args, **options)
-        answer.fp.close()
-        answer.fp = io.BufferedReader(_TimedBytes(sock.makefile("rb", buffering=0), within_s))
-
-    return type(f"Timed{kind.__name__}", (kind,), {"__init__": begin})
-
-
 class _TooSlowError(Exception):
-    """Kept apart from the time-outs of single pieces, which urllib3 knows."""
+    """Separate from the timeouts of single pieces, which urllib3 handles."""
 
 
 class _TimedBytes(io.RawIOBase):
-    """What a socket receives, until the time is over: each byte of a drip would begin its time-out anew."""
+    """Bytes of a socket until a deadline: each byte of a slow drip would start the timeout again."""
 
     def __init__(self, received: io.RawIOBase, within_s: float) -> None:
         self._received = received
@@ -261,55 +256,51 @@ class _TimedBytes(io.RawIOBase):
         super().close()
 
 
-def _connected(connection: Any) -> socket.socket:
-    """A socket to the first address of a host that answers, made as urllib3 does once the name is known."""
-    from urllib3.exceptions import (
-        ConnectTimeoutError,
-        HTTPError,
-        LocationParseError,
-        NameResolutionError,
-    )
+def _connect(connection: Any) -> socket.socket:
+    """A socket to the first address of a host that answers, as urllib3 makes it once the name is known."""
+    from urllib3.exceptions import ConnectTimeoutError, HTTPError, LocationParseError, NameResolutionError
 
     name, timeout_s = connection._dns_host, connection.timeout
+    look_up = partial(socket.getaddrinfo, name.strip("[]"), connection.port, type=socket.SOCK_STREAM)
     try:
-        addresses = call_with_timeout(partial(_addresses, name, connection.port), timeout_s, "name lookup")
+        infos = call_with_timeout(look_up, timeout_s, "name lookup")
     except UnicodeError:  # a part of the name that is empty or too long
         raise LocationParseError(name) from None
     except socket.gaierror as error:
         raise NameResolutionError(name, connection, error) from error
     except TimeoutError as error:
         raise ConnectTimeoutError(connection, str(error)) from error
-    failed: HTTPError | None = None
+    addresses = list(dict.fromkeys(str(info[4][0]) for info in infos))
+    failure: HTTPError | None = None
     for address in addresses:
-        # Together they get the time of one: a host whose addresses all hang has failed as soon as any other.
+        # Together they get the time of one: a host whose addresses all hang fails as soon as any other.
         connection._dns_host, connection.timeout = address, timeout_s / len(addresses)
         try:
             opened: socket.socket = super(type(connection), connection)._new_conn()
             return opened
         except HTTPError as error:
-            failed = error
+            failure = error
         finally:
             connection._dns_host, connection.timeout = name, timeout_s
-    assert failed is not None, "a name that is found has an address"
-    raise failed
-
-
-def _addresses(name: str, port: int) -> list[str]:
-    """The addresses of a host, each once, in the order they are to be tried."""
-    found = socket.getaddrinfo(name.strip("[]"), port, type=socket.SOCK_STREAM)
-    return list(dict.fromkeys(str(each[4][0]) for each in found))
+    assert failure is not None, "a name that resolves has an address"
+    raise failure
 
 
 def web_address(url: str) -> urllib.parse.SplitResult:
-    """An address of the web in its parts, or ValueError, which shows nothing of it that may be secret."""
+    """A web address in its parts, or ValueError, which shows nothing of it that may be secret."""
     try:
         parts = urllib.parse.urlsplit(url)
         if parts.scheme in ("http", "https") and parts.hostname and parts.port != 0:
             return parts
     except ValueError:
-        pass  # a port that is none, or half of an IPv6 address
+        pass  # an invalid port, or half of an IPv6 address
     shown = url.partition("?")[0].rpartition("@")[2]
-    raise ValueError(f"not an address of the web: {shown!r}; it looks like https://host/path")
+    raise ValueError(f"invalid web address {shown!r}: expected https://host/path")
+
+
+def host_of(url: urllib.parse.SplitResult) -> str:
+    """The server of an address, without anything secret."""
+    return f"{url.scheme}://{url.netloc}"
 
 
 def _without_login(parts: urllib.parse.SplitResult) -> str:
@@ -319,77 +310,58 @@ def _without_login(parts: urllib.parse.SplitResult) -> str:
 def _failure(
     error: Exception, url: urllib.parse.SplitResult, proxy: str, name: str, pieces: list[bytes]
 ) -> StoreError:
-    """Why a request was not answered."""
+    """The error for a request without a response."""
     text = f"{type(error).__name__} {error}"
-    if refused := _TUNNEL.search(text):
-        return _proxy_refuses(int(refused[1]), url, proxy, name)
+    if match := _TUNNEL.search(text):
+        return _proxy_failure(int(match[1]), url, proxy, name)
     cause = connection_cause(text) or type(error).__name__
     if "ProxyError" in text:
         cause = f"the proxy {_without_login(urllib.parse.urlsplit(proxy))} failed: {cause}"
     fact = f"the connection to {host_of(url)} failed: {cause}"
-    if "certificate" in text.lower():  # which no second attempt changes
+    if "certificate" in text.lower():  # no retry changes this
         return StoreError(fact, path=name, hint=_CERTIFICATE)
-    if "LocationParseError" in text:  # nor this
+    if "LocationParseError" in text:
         return StoreError(fact, path=name)
-    return _broken_off(fact, name, pieces)
+    return _cut_off(fact, name, pieces)
 
 
-def _proxy_refuses(status: int, url: urllib.parse.SplitResult, proxy: str, name: str) -> StoreError:
-    who = f"the proxy {_without_login(urllib.parse.urlsplit(proxy))}"
-    if status == _PROXY_ASKS:
-        return AuthenticationError(f"{who} requires credentials, or other ones", path=name, hint=_LOGIN)
-    fact = f"{who} does not connect to {host_of(url)}: it answered {status}"
-    return (
-        UnavailableError(fact, path=name) if status in PASSING else StoreError(fact, path=name, hint=_BEHIND)
-    )
+def _proxy_failure(status: int, url: urllib.parse.SplitResult, proxy: str, name: str) -> StoreError:
+    shown = f"the proxy {_without_login(urllib.parse.urlsplit(proxy))}"
+    if status == _PROXY_LOGIN_REQUIRED:
+        return AuthenticationError(f"{shown} requires credentials, or other ones", path=name, hint=_LOGIN)
+    fact = f"{shown} does not connect to {host_of(url)}: it answered {status}"
+    if status in TEMPORARY:
+        return UnavailableError(fact, path=name)
+    return StoreError(fact, path=name, hint=_BEHIND)
 
 
-def connection_cause(text: str) -> str:
-    """Why a connection failed, by what the library says of it: plain words, or nothing."""
-    lower = text.lower()
-    return next((meaning for word, meaning in _CONNECTIONS if word in lower), "")
-
-
-def host_of(url: urllib.parse.SplitResult) -> str:
-    """The server of an address, without anything secret."""
-    return f"{url.scheme}://{url.netloc}"
-
-
-def _body(answer: urllib3.BaseHTTPResponse, max_bytes: int, name: str, pieces: list[bytes]) -> bytes:
-    """The bytes of an answer, collected in `pieces` for whoever asks what came before it failed."""
-    expected = answer.length_remaining
-    if answer.status // 100 != 2:
-        return _read(answer, _MAX_REASON_BYTES, pieces)
-    if expected is not None and expected > max_bytes:
-        raise LimitExceededError(f"{expected} bytes where {max_bytes} are allowed", path=name)
-    body = _read(answer, max_bytes + 1, pieces)
-    if len(body) > max_bytes:
-        raise LimitExceededError(f"more than the {max_bytes} bytes allowed", path=name)
-    if expected is not None and len(body) < expected:
-        raise _broken_off("the connection was cut within the response", name, pieces)
-    return body
-
-
-def _read(answer: urllib3.BaseHTTPResponse, size: int, pieces: list[bytes]) -> bytes:
-    """At most `size` bytes."""
-    while size > 0 and (piece := answer.read1(size, decode_content=False)):
-        pieces.append(piece)
-        size -= len(piece)
-    return b"".join(pieces)
-
-
-def _broken_off(fact: str, name: str, pieces: list[bytes]) -> UnavailableError:
+def _cut_off(fact: str, name: str, pieces: list[bytes]) -> UnavailableError:
     error = UnavailableError(fact, path=name)
     error.bytes_received = sum(map(len, pieces))
     return error
 
 
+def _read_body(response: urllib3.BaseHTTPResponse, max_bytes: int, name: str, pieces: list[bytes]) -> None:
+    """Append the bytes of a response to `pieces`, so that those before a failure can be counted."""
+    is_success, expected = response.status // 100 == 2, response.length_remaining
+    if is_success and expected is not None and expected > max_bytes:
+        raise LimitExceededError(f"{expected} bytes where {max_bytes} are allowed", path=name)
+    left = max_bytes + 1 if is_success else _MAX_REASON_BYTES
+    while left > 0 and (piece := response.read1(left, decode_content=False)):
+        pieces.append(piece)
+        left -= len(piece)
+    if is_success and left <= 0:
+        raise LimitExceededError(f"more than the {max_bytes} bytes allowed", path=name)
+    if is_success and expected is not None and max_bytes + 1 - left < expected:
+        raise _cut_off("the connection was cut within the response", name, pieces)
+
+
 def redirect_target(
-    answer: Response, url: urllib.parse.SplitResult, name: str
+    response: Response, url: urllib.parse.SplitResult, name: str
 ) -> urllib.parse.SplitResult | None:
-    """Where a redirect leads: another host is fine, another kind of address or an open line is not."""
-    target = answer.headers.get("location")
-    if answer.status not in (301, 302, 303, 307, 308) or not target:
+    """The target of a redirect: another host is allowed, another scheme or an unencrypted one is not."""
+    target = response.headers.get("location")
+    if response.status not in (301, 302, 303, 307, 308) or not target:
         return None
     try:
         onward = urllib.parse.urlsplit(urllib.parse.urljoin(url.geturl(), target))
@@ -404,7 +376,7 @@ def redirect_target(
 
 
 def retry_after_s(value: str | None) -> float | None:
-    """Seconds a Retry-After header asks to wait: a number or a date."""
+    """Seconds to wait by a Retry-After header: a number or a date."""
     if value is None:
         return None
     try:
@@ -413,3 +385,102 @@ def retry_after_s(value: str | None) -> float | None:
         return max(0.0, email.utils.parsedate_to_datetime(value).timestamp() - time.time())
     except (ValueError, OverflowError):
         return None
+
+
+_JSON_ERRORS: dict[int, type[StoreError]] = {
+    401: AuthenticationError,
+    403: PermissionError_,
+    404: BlobNotFoundError,
+    409: ConflictError,
+}
+
+
+class JsonService:
+    """Requests to one address, retried after temporary failures; `timeout_s` limits a call with all its retries."""
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        timeout_s: float = 30.0,
+        headers: Mapping[str, str] | None = None,
+        policy: RetryPolicy | None = None,
+        proxies: Proxies | None = None,
+    ) -> None:
+        parts = web_address(url)
+        if parts.username or parts.password:
+            raise ValueError("credentials do not belong in a URL; give them as headers")
+        if not timeout_s > 0:
+            raise ValueError(f"timeout_s must be a positive number of seconds, got {timeout_s!r}")
+        self._url = parts._replace(path=parts.path.rstrip("/"), query="", fragment="")
+        self.address = self._url.geturl()
+        self._timeout_s = timeout_s
+        self._headers = {"Content-Type": "application/json", "Accept": "application/json", **(headers or {})}
+        self._client = WebClient(timeout_s=timeout_s, within_s=timeout_s, proxies=proxies)
+        self._policy = policy or RetryPolicy()
+
+    def close(self) -> None:
+        """Close the connection; the next request makes a new one."""
+        self._client.close()
+
+    def get(self, path: str) -> dict[str, Any]:
+        """The response to a GET request, sent once."""
+        return self._call("GET", path, None, is_retried=False)
+
+    def post(self, path: str, body: Mapping[str, Any], *, is_repeatable: bool = True) -> dict[str, Any]:
+        """The response to `body`, {} if it is empty.
+
+        Temporary failures are retried; of a request that is not repeatable only those that the server refused.
+        """
+        data = json.dumps(body, allow_nan=False, separators=(",", ":")).encode()
+        return self._call("POST", path, data, is_repeatable=is_repeatable)
+
+    def _call(
+        self,
+        method: str,
+        path: str,
+        data: bytes | None,
+        *,
+        is_retried: bool = True,
+        is_repeatable: bool = True,
+    ) -> dict[str, Any]:
+        def is_final(error: Exception, _: int) -> bool:
+            is_refused = not getattr(error, "is_no_response", False)
+            return not is_retried or not (is_repeatable or is_refused)
+
+        run = partial(self._policy.run, partial(self._send, method, path, data), is_final)
+        try:
+            return call_with_timeout(run, self._timeout_s, "request")
+        except TimeoutError:
+            self._client.close()
+            error = UnavailableError("the server did not answer in time", path=f"{self.address}{path}")
+            error.is_no_response = True  # type: ignore[attr-defined]
+            raise error from None
+
+    def _send(self, method: str, path: str, data: bytes | None) -> dict[str, Any]:
+        name, url = f"{self.address}{path}", self._url._replace(path=self._url.path + path)
+        try:
+            response = self._client.request(
+                method, url, self._headers, name, max_bytes=_MAX_JSON_BYTES, body=data
+            )
+        except UnavailableError as error:
+            error.is_no_response = True  # type: ignore[attr-defined]
+            raise
+        if response.status // 100 == 2:
+            return _parse_object(response.body, name)
+        reason = response.body.decode("utf-8", "replace").strip()[:_MAX_REASON_CHARS]
+        fact = f"the server answered {response.status}" + (f": {reason}" if reason else "")
+        if response.status not in TEMPORARY:
+            raise _JSON_ERRORS.get(response.status, StoreError)(fact, path=name)
+        refusal = UnavailableError(fact, path=name)
+        refusal.retry_after_s = retry_after_s(response.headers.get("retry-after"))
+        raise refusal
+
+
+def _parse_object(body: bytes, name: str) -> dict[str, Any]:
+    if not body.strip():
+        return {}
+    try:
+        return parse_json_object(body, max_bytes=_MAX_JSON_BYTES)
+    except FormatError as error:
+        raise StoreError(f"the response is not a JSON object ({error.message})", path=name) from None

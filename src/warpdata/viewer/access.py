@@ -1,4 +1,4 @@
-"""Who may ask: hosts, tokens, cookies, and where a request comes from. Pure: strings in, a verdict out."""
+"""Access control of the viewer server: allowed hosts, tokens, cookies and origins."""
 
 from __future__ import annotations
 

@@ -22,8 +22,7 @@ from warpdata.timeline.memory import ArraySignal
 from warpdata.timeline.meta import ABOUT_OTHERS
 from warpdata.timeline.pictures import Limits, as_pixels, is_camera, limits_of, shrunk
 from warpdata.timeline.signal import Signal
-from warpdata.viewer.codecs import web_codec
-from warpdata.viewer.framing import framed, sendable
+from warpdata.viewer.framing import framed, sendable, web_codec
 from warpdata.viewer.health import UNASKED_EPISODES, Health
 from warpdata.viewer.moments import MOST
 from warpdata.viewer.shown import Shown, edited
@@ -53,12 +52,12 @@ _INT64 = 1 << 63
 T = TypeVar("T")
 
 
-class BadQuestion(ValueError):
+class BadRequest(ValueError):
     """A question without sense: the page shows why."""
 
 
 @dataclass(frozen=True, slots=True)
-class Reply:
+class Response:
     """The body of an answer and what it is."""
 
     body: bytes
@@ -67,18 +66,18 @@ class Reply:
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
+class Request:
     """The named values of a request, each read with its limits."""
 
     values: Mapping[str, str]
 
     def text(self, name: str, default: str | None = None, *, most: int = MAX_TEXT) -> str:
-        """A text, or BadQuestion where it is missing or too long."""
+        """A text, or BadRequest where it is missing or too long."""
         found = self.values.get(name, default)
         if found is None:
-            raise BadQuestion(f"{name} is missing")
+            raise BadRequest(f"{name} is missing")
         if len(found) > most:
-            raise BadQuestion(f"{name} is longer than {most} characters")
+            raise BadRequest(f"{name} is longer than {most} characters")
         return found
 
     def number(self, name: str, low: int, high: int, default: int | None = None) -> int:
@@ -87,15 +86,15 @@ class Question:
         try:
             found = int(text)
         except ValueError:
-            raise BadQuestion(f"{name} is a whole number, not {text!r}") from None
+            raise BadRequest(f"{name} is a whole number, not {text!r}") from None
         if not low <= found <= high:
-            raise BadQuestion(f"{name} out of range: expected {low} to {high}, got {found}")
+            raise BadRequest(f"{name} out of range: expected {low} to {high}, got {found}")
         return found
 
 
-def reply_json(value: Any) -> Reply:
+def json_response(value: Any) -> Response:
     """A value as JSON for a browser."""
-    return Reply(dump_json(sendable(value)))
+    return Response(dump_json(sendable(value)))
 
 
 class _Kept:
@@ -154,22 +153,29 @@ class Answers:
 
     # What is here.
 
-    def dataset(self, _: Question) -> Reply:
+    def dataset(self, _: Request) -> Response:
         """What the page is about."""
         shown = self.shown
         snapshot = shown.snapshot
         columns = [] if not snapshot.has_facts else snapshot.facts().schema
         refusal = self._refusal or shown.refusal
-        return reply_json({
-            "name": shown.name, "episodes": len(snapshot.ids), "generation": snapshot.generation,
-            "selected": shown.selected, "refusal": refusal,
-            "columns": [{"name": each.name, "type": str(each.type)} for each in columns],
-            "has_facts": snapshot.has_facts,
-            "draft": None if shown.draft_folder is None else str(shown.draft_folder),
-            "is_root": shown.root is not None, "is_here": shown.is_here, "has_moments": shown.has_moments,
-        })  # fmt: skip
+        return json_response(
+            {
+                "name": shown.name,
+                "episodes": len(snapshot.ids),
+                "generation": snapshot.generation,
+                "selected": shown.selected,
+                "refusal": refusal,
+                "columns": [{"name": each.name, "type": str(each.type)} for each in columns],
+                "has_facts": snapshot.has_facts,
+                "draft": None if shown.draft_folder is None else str(shown.draft_folder),
+                "is_root": shown.root is not None,
+                "is_here": shown.is_here,
+                "has_moments": shown.has_moments,
+            }
+        )
 
-    def episodes(self, ask: Question) -> Reply:
+    def episodes(self, ask: Request) -> Response:
         """Rows of the list."""
         snapshot = self.shown.snapshot
         rows = self._rows(ask)
@@ -187,21 +193,27 @@ class Answers:
             else []
         )
         self.is_listed = True
-        return reply_json({
-            "generation": snapshot.generation, "total": len(rows), "start": start, "rows": listed, "live": live,
-        })  # fmt: skip
+        return json_response(
+            {
+                "generation": snapshot.generation,
+                "total": len(rows),
+                "start": start,
+                "rows": listed,
+                "live": live,
+            }
+        )
 
-    def _rows(self, ask: Question) -> Any:
+    def _rows(self, ask: Request) -> Any:
         where, sort = ask.text("where", "", most=MAX_WHERE), ask.text("sort", "", most=200)
         return self.shown.snapshot.chosen(where, sort, descending=ask.text("order", "up") == "down")
 
-    def statistics(self, ask: Question) -> Reply:
+    def statistics(self, ask: Request) -> Response:
         """Histograms and outliers of the selection."""
         snapshot = self.shown.snapshot
         rows = self._rows(ask).tolist()
-        return reply_json(selection_statistics(snapshot.facts(), rows, snapshot.ids))
+        return json_response(selection_statistics(snapshot.facts(), rows, snapshot.ids))
 
-    def distribution(self, ask: Question) -> Reply:
+    def distribution(self, ask: Request) -> Response:
         """Distribution of the values of a signal in the selection, from a sample of records and episodes."""
         snapshot, name = self.shown.snapshot, ask.text("signal")
         samples, unreadable = [], 0
@@ -213,33 +225,33 @@ class Answers:
                 samples.append(sampled(signal))
             except WarpError:
                 unreadable += 1
-        return reply_json({**distribution(samples), "unreadable": unreadable})
+        return json_response({**distribution(samples), "unreadable": unreadable})
 
-    def checks(self, _: Question) -> Reply:
+    def checks(self, _: Request) -> Response:
         """How far the check is, what it found, and which episodes are far from the others."""
         snapshot = self.shown.snapshot
-        return reply_json({**self.health.summary(len(snapshot.ids)), "far": snapshot.outliers()})
+        return json_response({**self.health.summary(len(snapshot.ids)), "far": snapshot.outliers()})
 
-    def thumbnail(self, ask: Question) -> Reply:
+    def thumbnail(self, ask: Request) -> Response:
         """A small picture of an episode: of its first camera the frame in the middle, or the one at a time."""
         name, at = ask.text("episode"), ask.text("at", "", most=24)
         when = ask.number("at", -_INT64, _INT64 - 1) if at else None
         key = (name, when, self.shown.snapshot.generation)
         return self._thumbnails.get(key, lambda: self._thumbnail(name, when))
 
-    def _thumbnail(self, name: str, when: int | None) -> Reply:
+    def _thumbnail(self, name: str, when: int | None) -> Response:
         episode = self._episode(name)
         for position, signal in _readable(episode):
             if is_camera(signal.meta) and len(signal):
                 row = len(signal) // 2 if when is None else max(0, self._track(name, position).row_at(when))
                 limits = self._limits_of(name, position, signal)
                 pixels = shrunk(as_pixels(signal[row][0], limits), THUMBNAIL_SIDE)
-                return Reply(framed({}, {"pixels": pixels}), _ARRAYS)
-        return Reply(framed({}, {}), _ARRAYS)
+                return Response(framed({}, {"pixels": pixels}), _ARRAYS)
+        return Response(framed({}, {}), _ARRAYS)
 
     # One episode.
 
-    def episode(self, ask: Question) -> Reply:
+    def episode(self, ask: Request) -> Response:
         """The signals, static items and findings of an episode."""
         name = ask.text("episode")
         episode = self._episode(name)
@@ -254,14 +266,22 @@ class Answers:
         filled = [each for each in signals if each["count"]]
         start = min((int(each["first_ns"]) for each in filled), default=0)
         stop = max((int(each["last_ns"]) for each in filled), default=0)
-        return reply_json({
-            "id": name, "start_ns": str(start), "stop_ns": str(stop), "signals": signals, "problems": problems,
-            "static": dict(episode.static), "meta": _told(episode.meta), "steps": _steps(episode),
-            "findings": self.health.flags(self.shown.snapshot, name),
-            "is_unfinished": name in self.shown.snapshot.unfinished,
-        })  # fmt: skip
+        return json_response(
+            {
+                "id": name,
+                "start_ns": str(start),
+                "stop_ns": str(stop),
+                "signals": signals,
+                "problems": problems,
+                "static": dict(episode.static),
+                "meta": _told(episode.meta),
+                "steps": _steps(episode),
+                "findings": self.health.flags(self.shown.snapshot, name),
+                "is_unfinished": name in self.shown.snapshot.unfinished,
+            }
+        )
 
-    def events(self, ask: Question) -> Reply:
+    def events(self, ask: Request) -> Response:
         """Texts with their times, and the gaps of every signal."""
         name = ask.text("episode")
         texts: list[dict[str, Any]] = []
@@ -279,9 +299,9 @@ class Answers:
                     found = self._track(name, number).gaps()
                     gaps += [{"signal": number, "from_ns": str(a), "to_ns": str(b)} for a, b in found]
         texts.sort(key=lambda each: int(each["at_ns"]))
-        return reply_json({"events": texts, "gaps": gaps})
+        return json_response({"events": texts, "gaps": gaps})
 
-    def points(self, ask: Question) -> Reply:
+    def points(self, ask: Request) -> Response:
         """What is to be drawn of a signal: at most two points per pixel, exact records where they fit.
 
         With `residual=1` of a prediction: how far it is from what came.
@@ -290,14 +310,14 @@ class Answers:
         wants_residual = ask.number("residual", 0, 1, 0)
         track = self.residual(name, number) if wants_residual else self._track(name, number)
         if track is None:
-            raise BadQuestion(f"signal {number} is no prediction of another")
+            raise BadRequest(f"signal {number} is no prediction of another")
         base = ask.number("base", -_INT64, _INT64 - 1, 0)
         start, stop = (ask.number(each, -_INT64, _INT64 - 1) for each in ("from", "to"))
         found = track.window(start, stop, ask.number("width", 1, MAX_WIDTH))
         times = (found.times - base).astype(np.float64)
-        return Reply(framed({"exact": found.is_exact}, {"times": times, "values": found.values}), _ARRAYS)
+        return Response(framed({"exact": found.is_exact}, {"times": times, "values": found.values}), _ARRAYS)
 
-    def at(self, ask: Question) -> Reply:
+    def at(self, ask: Request) -> Response:
         """The record of every signal that holds at a time, with its age."""
         name, ts_ns = ask.text("episode"), ask.number("at", -_INT64, _INT64 - 1)
         values = []
@@ -308,19 +328,19 @@ class Answers:
                 values.append({"signal": number, **_held(self._track(name, number), ts_ns)})
                 if (residual := self.residual(name, number)) is not None:
                     values.append({"signal": number, "is_residual": True, **_held(residual, ts_ns)})
-        return reply_json({"at_ns": str(ts_ns), "values": values})
+        return json_response({"at_ns": str(ts_ns), "values": values})
 
-    def times(self, ask: Question) -> Reply:
+    def times(self, ask: Request) -> Response:
         """The times of all frames of a camera."""
         track = self._track(ask.text("episode"), ask.number("signal", 0, 1 << 20))
         base = ask.number("base", -_INT64, _INT64 - 1, 0)
         if len(track.times) > MAX_FRAMES:
-            raise BadQuestion(
+            raise BadRequest(
                 f"{len(track.times)} frames, at most {MAX_FRAMES} are shown at once; open a window"
             )
-        return Reply(framed({}, {"times": (track.times - base).astype(np.float64)}), _ARRAYS)
+        return Response(framed({}, {"times": (track.times - base).astype(np.float64)}), _ARRAYS)
 
-    def frame(self, ask: Question) -> Reply:
+    def frame(self, ask: Request) -> Response:
         """One frame of a camera as pixels."""
         name, number = ask.text("episode"), ask.number("signal", 0, 1 << 20)
         signal = self._camera(name, number)
@@ -329,9 +349,9 @@ class Answers:
         value, ts_ns = signal[row]
         pixels = as_pixels(value, limits)
         head = {"row": row, "ts_ns": str(ts_ns), "limits": limits}
-        return Reply(framed(head, {"pixels": pixels}), _ARRAYS)
+        return Response(framed(head, {"pixels": pixels}), _ARRAYS)
 
-    def packets(self, ask: Question) -> Reply:
+    def packets(self, ask: Request) -> Response:
         """The encoded frames around one of a camera, for the decoder of the browser; nothing where it has none.
 
         With `needed=1` only those that decoding this one takes, with `many=1` also those of the groups that follow.
@@ -342,31 +362,33 @@ class Answers:
         group = picture_group(signal, row, only_needed=bool(ask.number("needed", 0, 1, 0)))
         codec = None if group is None else web_codec(group.stream)
         if group is None or codec is None:
-            return Reply(framed({"codec": None}, {}), _ARRAYS)
+            return Response(framed({"codec": None}, {}), _ARRAYS)
         groups = [group]
         if ask.number("many", 0, 1, 0):
             groups += _groups_after(signal, group)
         packets = [packet for each in groups for packet in each.packets]
         head = {
-            "codec": codec.name, "description": base64.b64encode(codec.description).decode(),
+            "codec": codec.name,
+            "description": base64.b64encode(codec.description).decode(),
             "coded": [group.stream.coded_width, group.stream.coded_height],
-            "rows": [row for each in groups for row in each.rows], "sizes": [len(each) for each in packets],
+            "rows": [row for each in groups for row in each.rows],
+            "sizes": [len(each) for each in packets],
             "starts": np.cumsum([0, *(len(each.rows) for each in groups[:-1])]).tolist(),
-        }  # fmt: skip
-        return Reply(framed(head, {"data": np.frombuffer(b"".join(packets), np.uint8)}), _ARRAYS)
+        }
+        return Response(framed(head, {"data": np.frombuffer(b"".join(packets), np.uint8)}), _ARRAYS)
 
-    def video(self, ask: Question) -> tuple[RangeReader, str, str]:
+    def video(self, ask: Request) -> tuple[RangeReader, str, str]:
         """The video of a camera as a file: its bytes, type, and a name for it."""
         name, number = ask.text("episode"), ask.number("signal", 0, 1 << 20)
         signal = self._camera(name, number)
         called = list(self._episode(name).signals)[number]
         found = encoded_camera(called, signal)
         if found is None:
-            raise BadQuestion(f"{called} is not stored as a video")
+            raise BadRequest(f"{called} is not stored as a video")
         kind = "video/x-matroska" if found.suffix == ".mkv" else "video/mp4"
         return found.video, kind, f"{name}-{called}".replace("/", "-") + found.suffix
 
-    def errors(self, ask: Question) -> Reply:
+    def errors(self, ask: Request) -> Response:
         """Where predictions are farthest from what came: times and distances, the worst first."""
         name = ask.text("episode")
         found = []
@@ -375,9 +397,9 @@ class Answers:
                 if (residual := self.residual(name, number)) is not None:
                     found += _worst_errors(residual, number)
         found.sort(key=lambda each: -each["error"])
-        return reply_json({"errors": found[:_WORST]})
+        return json_response({"errors": found[:_WORST]})
 
-    def moments(self, ask: Question) -> Reply:
+    def moments(self, ask: Request) -> Response:
         """Moments like one of an episode, the nearest first, where a vector index of the episodes is here."""
         name, ts_ns = ask.text("episode"), ask.number("at", -_INT64, _INT64 - 1)
         most = ask.number("most", 1, MAX_MOMENTS, MAX_MOMENTS)
@@ -388,27 +410,33 @@ class Answers:
         )
         listed = [
             {
-                "episode": each.episode, "at_ns": str(each.at_ns), "score": each.score,
+                "episode": each.episode,
+                "at_ns": str(each.at_ns),
+                "score": each.score,
                 "since_start_ns": each.at_ns - _start_of(self._episode(each.episode)),
             }
             for each in found
-        ]  # fmt: skip
-        return reply_json({"index": index.name, "measure": index.measure, "moments": listed})
+        ]
+        return json_response({"index": index.name, "measure": index.measure, "moments": listed})
 
-    def history(self, _: Question) -> Reply:
+    def history(self, _: Request) -> Response:
         """The edit log, newest first, and which edits are undone."""
         if self.shown.refusal is not None and self.shown.root is None:
-            return reply_json({"edits": [], "dropped": [], "can_undo": False})
+            return json_response({"edits": [], "dropped": [], "can_undo": False})
         log = self.shown.edits.log
         undone = {each["undoes"] for each in log if each["op"] == "undo"}
         rows = [{**each, "is_undone": each["seq"] in undone} for each in log[-200:]]
-        return reply_json({"edits": rows[::-1], "dropped": self.shown.edits.dropped, "can_undo": any(
-            each["op"] != "undo" and each["seq"] not in undone for each in log
-        )})  # fmt: skip
+        return json_response(
+            {
+                "edits": rows[::-1],
+                "dropped": self.shown.edits.dropped,
+                "can_undo": any(each["op"] != "undo" and each["seq"] not in undone for each in log),
+            }
+        )
 
     # What changes something.
 
-    def edit(self, ask: Mapping[str, Any]) -> Reply:
+    def edit(self, ask: Mapping[str, Any]) -> Response:
         """Make an edit; the list and the episodes follow at once."""
         refusal = self._refusal or self.shown.refusal
         if refusal is not None:
@@ -418,15 +446,15 @@ class Answers:
         try:
             effect = edited(self.shown.edits, str(ask.get("op")), ask)
         except KeyError as error:
-            raise BadQuestion(f"{error.args[0]}") from None
+            raise BadRequest(f"{error.args[0]}") from None
         self.shown.changed()
         self._forget()
-        return reply_json({**effect.to_json(), "generation": self.shown.snapshot.generation})
+        return json_response({**effect.to_json(), "generation": self.shown.snapshot.generation})
 
-    def check(self, _: Mapping[str, Any]) -> Reply:
+    def check(self, _: Mapping[str, Any]) -> Response:
         """Begin to check all episodes."""
         self.health.is_wanted = True
-        return self.checks(Question({}))
+        return self.checks(Request({}))
 
     def _forget(self) -> None:
         for kept in (self._episodes, self._tracks, self._limits):
@@ -445,13 +473,13 @@ class Answers:
         signals = self._episode(name).signals
         names = list(signals)
         if number >= len(names):
-            raise BadQuestion(f"the episode has {len(names)} signals, no number {number}")
+            raise BadRequest(f"the episode has {len(names)} signals, no number {number}")
         return signals[names[number]]
 
     def _camera(self, name: str, number: int) -> Signal:
         signal = self._signal(name, number)
         if not is_camera(signal.meta) or not len(signal):
-            raise BadQuestion(f"signal {number} is no camera with frames")
+            raise BadRequest(f"signal {number} is no camera with frames")
         return signal
 
     def _track(self, name: str, number: int) -> Track:
@@ -484,10 +512,20 @@ def _described(number: int, name: str, signal: Signal) -> dict[str, Any]:
     meta, count = signal.meta, len(signal)
     shows = "text" if meta.is_object else "camera" if is_camera(meta) else "plot"
     found: dict[str, Any] = {
-        "number": number, "name": name, "shows": shows, "kind": meta.kind, "dtype": str(meta.dtype),
-        "shape": list(meta.shape), "role": meta.role, "of": meta.of, "model": meta.model, "units": meta.units,
-        "names": meta.names, "clock": meta.clock, "count": count,
-    }  # fmt: skip
+        "number": number,
+        "name": name,
+        "shows": shows,
+        "kind": meta.kind,
+        "dtype": str(meta.dtype),
+        "shape": list(meta.shape),
+        "role": meta.role,
+        "of": meta.of,
+        "model": meta.model,
+        "units": meta.units,
+        "names": meta.names,
+        "clock": meta.clock,
+        "count": count,
+    }
     if count:
         first, last = signal.first_ts_ns, signal.last_ts_ns
         rate = (count - 1) * 1e9 / (last - first) if last > first else None

@@ -19,7 +19,7 @@ from warpdata.formats.wshard.block_rows import BlockRows
 from warpdata.formats.wshard.reader import ShardReader
 from warpdata.stores.address import split_address
 from warpdata.timeline.signal import Signal
-from warpdata.viewer.codecs import web_codec
+from warpdata.viewer.framing import web_codec
 
 AWS_DOMAIN = "amazonaws.com"
 DEFAULT_REGION = "us-east-1"
@@ -75,10 +75,12 @@ class Blobs:
             plan.start[plan.frame],
         ]
         about = {
-            "blob": number, "block": signal.video_block, "codec": codec.name,
+            "blob": number,
+            "block": signal.video_block,
+            "codec": codec.name,
             "description": base64.b64encode(codec.description).decode(),
             "coded": [index.stream.coded_width, index.stream.coded_height],
-        }  # fmt: skip
+        }
         return about, np.stack(columns, axis=1).astype(np.float64)
 
     def _number(self, shard: ShardReader) -> int | None:

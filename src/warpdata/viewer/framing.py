@@ -1,9 +1,10 @@
-"""Typed arrays on the wire: a small JSON head, then the bytes of every array, each at a multiple of eight."""
+"""What browsers understand: typed arrays behind a small JSON head, values as JSON, names of video codecs."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -11,11 +12,14 @@ from numpy.typing import NDArray
 
 from warpdata.bytekit.arrays import align_up
 from warpdata.bytekit.jsontext import dump_json
+from warpdata.formats.episodedir.images import Stream
 
 MAGIC = b"WDA1"
 _HEAD_BYTES = 8
 """The magic, and the length of the JSON behind it as a little-endian u32."""
 _MAX_SAFE = 1 << 53
+
+_START_CODE = b"\x00\x00\x01"
 
 DTYPES = {"uint8": "u1", "uint16": "u2", "float32": "f4", "float64": "f8"}
 """The element types a browser has typed arrays for and that are sent."""
@@ -58,3 +62,29 @@ def sendable(value: Any) -> Any:
     if isinstance(value, bytes):
         return f"<{len(value)} bytes>"
     return value if value is None or isinstance(value, bool | str) else str(value)
+
+
+@dataclass(frozen=True, slots=True)
+class WebCodec:
+    """The name of a codec with its profile, and its description; empty where frames carry it themselves."""
+
+    name: str
+    description: bytes
+
+
+def web_codec(stream: Stream) -> WebCodec | None:
+    """The codec for WebCodecs; None where browsers do not decode it, so frames are sent as pixels."""
+    extra = stream.extradata
+    if stream.codec == "h264" and stream.pix_fmt in ("yuv420p", "yuvj420p"):
+        if len(extra) >= 4 and extra[0] == 1:  # the box avcC
+            return WebCodec(f"avc1.{extra[1]:02x}{extra[2]:02x}{extra[3]:02x}", extra)
+        at = extra.find(_START_CODE)
+        return (
+            None if at < 0 or len(extra) < at + 7 else WebCodec(f"avc1.{extra[at + 4 : at + 7].hex()}", b"")
+        )
+    if stream.codec == "av1" and stream.pix_fmt == "yuv420p" and len(extra) >= 4:
+        profile, level, tier = extra[1] >> 5, extra[1] & 31, "H" if extra[2] & 0x80 else "M"
+        return WebCodec(f"av01.{profile}.{level:02d}{tier}.08", b"")
+    if stream.codec == "vp9" and stream.pix_fmt == "yuv420p":
+        return WebCodec("vp09.00.41.08", b"")
+    return WebCodec("vp8", b"") if stream.codec == "vp8" else None

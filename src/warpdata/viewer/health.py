@@ -1,15 +1,20 @@
-"""Findings of `warp check`, episode by episode, while episodes are viewed and edited."""
+"""State that pages follow: findings of `warp check` episode by episode, and recordings under way."""
 
 from __future__ import annotations
 
+import shutil
 from collections import defaultdict
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from warpdata.bytekit.process.locks import ThreadLock
 from warpdata.episodes.check.beside import SetMember
 from warpdata.episodes.check.rules import Finding, check_opened, new_set, set_findings, without_usual
-from warpdata.viewer.shown import ShownEpisodes
+from warpdata.episodes.salvage.unfinished import is_recorded, open_recording, read_status
+from warpdata.errors import WarpError
+from warpdata.formats.episodedir.layout import RECORDING_FOLDER
+from warpdata.viewer.shown import Shown, ShownEpisodes
 
 UNASKED_EPISODES = 200
 """A set on this machine of at most this many episodes is checked at once."""
@@ -125,3 +130,39 @@ def worst(findings: list[Finding]) -> str:
     """The most serious severity among findings."""
     seen = {each.severity for each in findings}
     return next(each for each in ("damaged", "warning", "info") if each in seen)
+
+
+def live_state(shown: Shown, health: Health) -> dict[str, Any]:
+    """What a page must know to follow others: the state of the list, of the checks, and of everything unfinished."""
+    shown.refresh()
+    snapshot = shown.snapshot
+    found: dict[str, Any] = {
+        "generation": snapshot.generation,
+        "episodes": len(snapshot.ids),
+        "checks": health.revision,
+    }
+    found["recordings"] = [recording_state(path) for path in snapshot.unfinished.values()]
+    if shown.root is not None:
+        found["free_bytes"] = shutil.disk_usage(shown.root).free
+    return found
+
+
+def recording_state(folder: Path) -> dict[str, Any]:
+    """One unfinished recording; what is not known by now is left out."""
+    work = folder / RECORDING_FOLDER
+    state: dict[str, Any] = {"id": folder.name, "is_live": is_recorded(work)}
+    try:
+        found = open_recording(work)
+    except (WarpError, OSError):  # it ended just now, or is damaged: salvage reports it
+        return state
+    status = read_status(work)
+    names = ("dropped", "blocked", "blocked_ns")
+    totals = {} if status is None else {name: status.total(name) for name in names}
+    return {
+        **state,
+        "records": found.counts(),
+        "backlog": found.backlog(),
+        **totals,
+        "lost": len(found.unreadable),
+        "owner": found.owner.get("pid"),
+    }

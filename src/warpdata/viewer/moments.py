@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,9 +17,9 @@ from warpdata.formats.manifest.model import VECTOR_KIND
 from warpdata.search.moments.index import TIMESTEPS
 from warpdata.sql.sqltext import literal
 from warpdata.timeline.episode import Episode
-from warpdata.viewer.published import as_published
 
 if TYPE_CHECKING:
+    from warpdata.catalog.dataset import Dataset
     from warpdata.search.store import VectorStore
 
 MOST = 24
@@ -176,3 +177,10 @@ def _beside(folder: Path) -> Path | None:
         inside = []
     near = [folder.with_name(f"{folder.stem}{SUFFIX}"), folder.with_name(f"episodes{SUFFIX}")]
     return next((path for path in (*inside, *near) if path.is_file()), None)
+
+
+def as_published(thing: Any) -> Dataset | None:
+    """The thing itself if it is a published dataset; a caller that has one has imported its module."""
+    # Another thread may be importing the module right now.
+    dataset_type: Any = getattr(sys.modules.get("warpdata.catalog.dataset"), "Dataset", None)
+    return thing if dataset_type is not None and isinstance(thing, dataset_type) else None

@@ -18,9 +18,9 @@ from warpdata.bytekit.jsontext import dump_json
 from warpdata.bytekit.process.threads import ThreadPool, start_thread
 from warpdata.errors import MissingExtraError, StoreError, WarpError, suggests
 from warpdata.viewer.access import AccessRules, check_binding
-from warpdata.viewer.answers import Answers, Question, Reply, reply_json
+from warpdata.viewer.answers import Answers, Request, Response, json_response
 from warpdata.viewer.framing import sendable
-from warpdata.viewer.live import live_state
+from warpdata.viewer.health import live_state
 from warpdata.viewer.shown import Shown, described
 
 try:
@@ -44,9 +44,23 @@ FILES = {
 """Files of the page, by request path."""
 
 QUESTIONS = (
-    "dataset", "episodes", "statistics", "distribution", "checks", "thumbnail", "episode", "events", "points", "at",
-    "times", "frame", "packets", "errors", "history", "moments",
-)  # fmt: skip
+    "dataset",
+    "episodes",
+    "statistics",
+    "distribution",
+    "checks",
+    "thumbnail",
+    "episode",
+    "events",
+    "points",
+    "at",
+    "times",
+    "frame",
+    "packets",
+    "errors",
+    "history",
+    "moments",
+)
 CHANGES = ("edit", "check")
 
 MAX_BODY_BYTES = 64 << 10
@@ -262,7 +276,7 @@ class _Guarded(RequestHandler):  # type: ignore[misc]
     def write_error(self, status_code: int, **_: Any) -> None:
         self.refuse(status_code, self._reason)
 
-    async def answer(self, work: Callable[[], Reply]) -> None:
+    async def answer(self, work: Callable[[], Response]) -> None:
         """Do the work in another thread and send what it gives, or why it could not."""
         if self.busy.requests >= MAX_AT_ONCE:
             self.set_header("Retry-After", "1")
@@ -282,9 +296,9 @@ class _Guarded(RequestHandler):  # type: ignore[misc]
         with contextlib.suppress(StreamClosedError):
             self.finish(reply.body)
 
-    def question(self) -> Question:
+    def question(self) -> Request:
         values = {name: self.get_query_argument(name, strip=False) for name in self.request.query_arguments}
-        return Question(values)
+        return Request(values)
 
 
 class _Nothing(_Guarded):
@@ -314,7 +328,7 @@ class _Session(_Guarded):
                 self.access.cookie_name, self.access.cookie, httponly=True, samesite="Strict", path="/"
             )
         self.set_header("Content-Type", "application/json")
-        self.finish(reply_json({"write_token": self.access.write_token}).body)
+        self.finish(json_response({"write_token": self.access.write_token}).body)
 
 
 class _Ask(_Guarded):

@@ -19,12 +19,11 @@ from warpdata.episodes.collection.edits import Edits
 from warpdata.episodes.collection.episodes import Episodes
 from warpdata.episodes.collection.facts import facts_of
 from warpdata.episodes.collection.local import LocalDataset, LocalSource
-from warpdata.episodes.salvage.live import read_unfinished
+from warpdata.episodes.salvage.unfinished import read_unfinished
 from warpdata.errors import WarpError
 from warpdata.formats.wshard.episode import WShardEpisode
 from warpdata.timeline.episode import Episode
-from warpdata.viewer.moments import Moments, NoMoments, find_moments
-from warpdata.viewer.published import as_published
+from warpdata.viewer.moments import Moments, NoMoments, as_published, find_moments
 from warpdata.viewer.statistics import outliers_in
 
 if TYPE_CHECKING:

@@ -31,10 +31,12 @@ def selection_statistics(facts: Any, positions: Sequence[int], ids: Sequence[str
         if len(known):
             measures[name] = {**_histogram(known), "mean": float(known.mean()), "sum": float(known.sum())}
     return {
-        "episodes": chosen.num_rows, "measures": measures,
+        "episodes": chosen.num_rows,
+        "measures": measures,
         "outliers": outliers_in(chosen, [ids[at] for at in positions]),
-        "success": _counts(chosen, "success", 3), "task": _counts(chosen, "task", _MAX_TASKS),
-    }  # fmt: skip
+        "success": _counts(chosen, "success", 3),
+        "task": _counts(chosen, "task", _MAX_TASKS),
+    }
 
 
 def outliers_in(facts: Any, ids: Sequence[str]) -> dict[str, list[str]]:

@@ -16,7 +16,7 @@ import struct
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from warpdata.bytekit.arrays import byte_view
 
@@ -221,6 +221,7 @@ _mapping_calls.mmap.argtypes = (
     ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_int64,
 )  # fmt: skip
 _mapping_calls.munmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t)
+_unmap = _mapping_calls.munmap
 _MAP_FAILED = ctypes.c_void_p(-1).value
 _LONGER_THAN_ANY_FILE = 1 << 46
 
@@ -230,11 +231,9 @@ class _MappedBytes(ctypes.c_ubyte * _LONGER_THAN_ANY_FILE):  # type: ignore[misc
 
     size_bytes = 0
 
-    def __del__(self) -> None:
-        _unmap(ctypes.addressof(self), self.size_bytes)
-
-
-_unmap = _mapping_calls.munmap
+    def __del__(self, unmap: Any = _unmap, address_of: Any = ctypes.addressof) -> None:
+        # At the end of the interpreter the module's names may be gone.
+        unmap(address_of(self), self.size_bytes)
 
 
 def map_to_read(fd: int, size_bytes: int) -> memoryview:

@@ -1,16 +1,16 @@
-"""Background work. The one place that starts threads: a pool, an ordered queue and read-ahead.
+"""Background work. The one place that starts threads: a pool, and read-ahead on top of it.
 
-A forked child has none of its parent's threads: pools and queues start again there on first use.
+A forked child has none of its parent's threads: pools start again there on first use.
 """
 
 from __future__ import annotations
 
-import sys
+import itertools
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from functools import partial
+from dataclasses import dataclass
 from queue import Empty, SimpleQueue
 from typing import Any, Generic, TypeVar
 
@@ -19,10 +19,13 @@ from warpdata.bytekit.process.forks import OwnProcess, PerProcess
 
 T = TypeVar("T")
 A = TypeVar("A")
+F = TypeVar("F")
+R = TypeVar("R")
 
 MOST_AT_ONCE = max(2, system.allowed_descriptors() // 16)
 """Threads that wait for files or servers at the same time: each needs a few of the allowed descriptors."""
 MAX_PARALLEL = min(16, MOST_AT_ONCE)
+CORES = max(2, min(8, system.usable_cores()))
 
 
 def start_thread(target: Callable[..., object], name: str, *args: Any) -> threading.Thread:
@@ -86,97 +89,104 @@ def map_in_threads(call: Callable[[A], T], tasks: Sequence[A], workers: int = MA
         return list(threads.map(call, tasks))
 
 
-class OrderedQueue(Generic[T]):
-    """Jobs done by background threads; `take` returns their results in the order of submission.
+@dataclass(slots=True)
+class _Job(Generic[T, F, R]):
+    task: T
+    cost: int
+    fetched: Callable[[], F]
+    """Waits for what is being fetched, or fetches it."""
+    done: Future[R] | None = None
 
-    In a forked child the jobs whose results were not taken run again.
+
+class ReadAhead(Generic[T, F, R]):
+    """Tasks fetched far ahead and worked on near ahead, by threads that begin at once; results in order.
+
+    `ask` is called for one task after the other, in order; a thread runs what it returns at once.
+    Many fetches may wait for a network at the same time, but only as many tasks as there are cores (or `cores`)
+    are worked on, and few finished results are in memory. With `first`, that many are begun at the beginning
+    and twice as many after each result, so that late tasks do not slow down the first ones.
     """
 
-    def __init__(self, name: str, threads: int = 1) -> None:
-        self._pool = ThreadPool(threads, name)
-        self._jobs: deque[Callable[[], T]] = deque()
-        self._futures = PerProcess(lambda: deque(self._pool.submit(job) for job in self._jobs))
-        self._is_closed = False
+    def __init__(
+        self,
+        ask: Callable[[T], Callable[[], F]],
+        work: Callable[[T, F], R],
+        tasks: Iterable[T],
+        *,
+        workers: int,
+        cost: Callable[[T], int],
+        max_cost: int,
+        is_here: Callable[[T], bool] = lambda _: False,
+        cores: int = CORES,
+        first: int | None = None,
+    ) -> None:
+        self._ask, self._work = ask, work
+        self._tasks = iter(tasks)
+        self._next = next(self._tasks, None)
+        self._cost, self._max_cost = cost, max_cost
+        self._is_here = is_here
+        self._depth = workers + 1
+        self._near = min(self._depth, cores + 2)
+        self._open = self._depth if first is None else first
+        self._jobs: deque[_Job[T, F, R]] = deque()
+        self._pending = 0
+        self._own = OwnProcess()
+        self._fetchers = ThreadPool(max(1, self._depth - 1), "warp-fetch")
+        self._workers = ThreadPool(cores, "warp-work")
+        if workers > 0:
+            self._submit()
 
-    @property
-    def pending(self) -> int:
-        """The number of results not taken yet."""
-        return len(self._jobs)
+    def __iter__(self) -> Iterator[R]:
+        return self
 
-    @property
-    def is_alive(self) -> bool:
-        """False once closed, and at the end of the interpreter, when threads no longer run."""
-        return not self._is_closed and not sys.is_finalizing()
-
-    def submit(self, job: Callable[[], T]) -> None:
-        """Queue a job."""
-        futures = self._futures()
-        self._jobs.append(job)
-        futures.append(self._pool.submit(job))
-
-    def take(self) -> T:
-        """Wait for the oldest job; return its result or raise its error."""
+    def __next__(self) -> R:
+        if not self._own:  # a forked child begins again what was under way
+            self._own = OwnProcess()
+            self._jobs = deque(self._start(job.task, job.cost) for job in self._jobs)
+            self._submit()
         if not self._jobs:
-            raise RuntimeError("no job is queued")
-        future = self._futures().popleft()
-        self._jobs.popleft()
-        return future.result()
+            task = self._take()
+            return self._work(task, self._ask(task)())
+        job = self._jobs.popleft()
+        assert job.done is not None
+        result = job.done.result()
+        self._pending -= job.cost
+        self._open = min(self._depth, 2 * self._open)
+        self._submit()
+        return result
 
     def close(self) -> None:
-        """Drop what is queued and wait for what is running."""
-        self._is_closed = True
+        """Begin nothing more. A stream may be collected in any thread, even one of these: never wait."""
+        self._next = None
         self._jobs.clear()
-        self._futures.reset()
-        self._pool.close(wait=True)
+        self._fetchers.close()
+        self._workers.close()
 
+    def _submit(self) -> None:
+        while self._next is not None and (
+            not self._jobs or (len(self._jobs) < self._open and self._pending < self._max_cost)
+        ):
+            task = self._take()
+            job = self._start(task, self._cost(task))
+            self._jobs.append(job)
+            self._pending += job.cost
+            self._work_on_next()
+        self._work_on_next()
 
-def read_ahead(
-    call: Callable[[A], T], tasks: Iterable[A], *, depth: int, threads: int = 1, name: str = "warp-read-ahead"
-) -> Iterator[T]:
-    """Yield the results of `call` for all tasks in order, computed up to `depth` tasks ahead of the consumer."""
-    queue: OrderedQueue[T] = OrderedQueue(name, threads)
-    try:
-        for task in tasks:
-            queue.submit(partial(call, task))
-            if queue.pending > depth:
-                yield queue.take()
-        while queue.pending:
-            yield queue.take()
-    finally:
-        queue.close()
+    def _start(self, task: T, cost: int) -> _Job[T, F, R]:
+        fetch = self._ask(task)
+        # Other readers may wait for the bytes: they are fetched at once, not when the task is worked on.
+        is_fetched_by_worker = self._depth <= self._near or self._is_here(task)
+        return _Job(task, cost, fetch if is_fetched_by_worker else self._fetchers.submit(fetch).result)
 
+    def _work_on_next(self) -> None:
+        """Hand the next tasks to the workers; at once, because finding a further task may take time."""
+        for job in itertools.islice(self._jobs, self._near):
+            if job.done is None:
+                job.done = self._workers.submit(lambda job=job: self._work(job.task, job.fetched()))
 
-class QueueThread(Generic[T]):
-    """One thread that calls `handle` for everything that is put, in order. Close it when done."""
-
-    def __init__(self, handle: Callable[[T], object], name: str) -> None:
-        self._items: SimpleQueue[tuple[T] | None] = SimpleQueue()
-        self._own = OwnProcess()
-        self._thread = start_thread(_serve, name, self._items, handle)
-
-    @property
-    def is_alive(self) -> bool:
-        """False once closed, in a forked child, and at the end of the interpreter, when no thread ever runs again."""
-        return bool(self._own) and not sys.is_finalizing() and self._thread.is_alive()
-
-    def put(self, item: T) -> None:
-        """Queue something."""
-        self._items.put((item,))
-
-    def drop(self) -> None:
-        """Forget what is queued and not begun."""
-        while not self._items.empty():
-            self._items.get()
-
-    def close(self, *, wait: bool = True) -> None:
-        """End the thread when it has done what is queued."""
-        if self.is_alive:
-            self._items.put(None)
-            if wait and threading.current_thread() is not self._thread:
-                self._thread.join()
-
-
-def _serve(items: SimpleQueue[tuple[T] | None], handle: Callable[[T], object]) -> None:
-    while (item := items.get()) is not None:
-        handle(*item)
-        del item
+    def _take(self) -> T:
+        if self._next is None:
+            raise StopIteration
+        task, self._next = self._next, next(self._tasks, None)
+        return task

@@ -18,7 +18,7 @@ from warpdata.errors import DatasetError
 from warpdata.formats.manifest.fields import blob_of
 from warpdata.formats.manifest.model import ArtifactPart, BlobRef, Manifest
 from warpdata.formats.manifest.parts import packed_shards
-from warpdata.stores.digest import digest_file
+from warpdata.stores.blobstore import digest_file
 
 
 def publish_part(

@@ -61,7 +61,7 @@ from warpdata.catalog.read.artifact_contents import EPISODES_TABLE
 from warpdata.catalog.read.rowgroups import schema_fields, schema_to_base64
 from warpdata.catalog.table import StreamRequest
 from warpdata.errors import DatasetError, WriterClosedError, nearest, require_kind, require_word, suggests
-from warpdata.formats.gamsae.corpus_json import CorpusRecord, parse_corpus
+from warpdata.formats.gamsae.corpus import CorpusRecord, parse_corpus
 from warpdata.formats.gamsae.layout import CORPUS_JSON
 from warpdata.formats.manifest import model
 from warpdata.formats.manifest.fields import blob_of, table_shard_of
@@ -81,7 +81,7 @@ from warpdata.formats.tarshard.member_index import Member
 from warpdata.formats.tarshard.writer import PackOptions
 from warpdata.settings import Settings
 from warpdata.stores.address import place_of
-from warpdata.stores.digest import DigestedFile, FileDigest, check_unchanged, digest_file
+from warpdata.stores.blobstore import DigestedFile, FileDigest, check_unchanged, digest_file
 
 if TYPE_CHECKING:
     from warpdata.episodes.collection.episodes import Episodes

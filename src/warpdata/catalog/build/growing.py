@@ -30,7 +30,7 @@ from warpdata.catalog.read.rowgroups import schema_fields, schema_from_base64, s
 from warpdata.episodes.collection.facts import joined_tables
 from warpdata.errors import ConflictError, DatasetError, PointerMovedError
 from warpdata.formats.gamsae import layout as corpus_layout
-from warpdata.formats.gamsae.corpus_json import CorpusRecord
+from warpdata.formats.gamsae.corpus import CorpusRecord
 from warpdata.formats.manifest.fields import blob_of, table_shard_of
 from warpdata.formats.manifest.guide import ShardGuide, pack_guide
 from warpdata.formats.manifest.model import (
@@ -45,7 +45,7 @@ from warpdata.formats.manifest.model import (
 )
 from warpdata.formats.manifest.parts import Packed, find_shard, with_added, with_tail
 from warpdata.formats.tarshard.member_index import Member, pack_index
-from warpdata.stores.digest import FileDigest
+from warpdata.stores.blobstore import FileDigest
 
 _CLOSED_BYTES = 1 << 20
 """A shard of the table of episodes that is as large is left alone for ever."""

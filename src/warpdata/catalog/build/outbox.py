@@ -15,8 +15,8 @@ from warpdata.catalog.publish.transfer import Upload, send, upload_file
 from warpdata.catalog.read.rowgroups import ShardFile
 from warpdata.formats.manifest.model import BlobRef
 from warpdata.stores.address import is_remote
-from warpdata.stores.cache.blobs import AnyBlobReader
-from warpdata.stores.digest import DigestedFile, FileDigest
+from warpdata.stores.blobs import AnyBlobReader
+from warpdata.stores.blobstore import DigestedFile, FileDigest
 
 STAGED_BYTES = 1 << 30
 """What may wait on this disk for a catalog elsewhere; into one on this disk files move without a copy."""

@@ -16,7 +16,7 @@ from warpdata.errors import CorruptLayoutError, DatasetError
 from warpdata.formats.tarshard.member_index import Member
 from warpdata.formats.tarshard.reader import is_safe_name, scan_members
 from warpdata.formats.tarshard.writer import PackOptions, pack_shards
-from warpdata.stores.digest import DigestedFile, FileDigest, digest_file
+from warpdata.stores.blobstore import DigestedFile, FileDigest, digest_file
 
 _KEY_SPLIT = "."
 _HASH_WORKERS = max(2, min(8, os.cpu_count() or 2))

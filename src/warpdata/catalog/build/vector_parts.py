@@ -14,7 +14,7 @@ from warpdata.errors import ConflictError
 from warpdata.formats.manifest.model import ArtifactPart, BlobRef
 from warpdata.formats.manifest.vector_files import listed_files, vector_files
 from warpdata.formats.rvf.verify import goes_on_from
-from warpdata.stores.digest import DigestedFile, check_unchanged
+from warpdata.stores.blobstore import DigestedFile, check_unchanged
 
 _STEP_BYTES = 8 << 20
 

@@ -39,7 +39,7 @@ from warpdata.episodes.sources.opening import episode_of_shard
 from warpdata.errors import ConflictError, DatasetError, NoLocksError, WarpError, nearest
 from warpdata.formats.manifest.model import EPISODE_KIND, LANE_KIND, BlobRef
 from warpdata.formats.wshard.reader import ShardReader
-from warpdata.stores.digest import digest_file
+from warpdata.stores.blobstore import digest_file
 from warpdata.timeline.episode import Episode
 from warpdata.timeline.memory import ArraySignal
 from warpdata.timeline.meta import SignalMeta, numeric_kind

@@ -38,9 +38,8 @@ from warpdata.errors import (
 from warpdata.formats.manifest.layout import MAX_MANIFEST_BYTES
 from warpdata.formats.manifest.model import BlobRef, Manifest
 from warpdata.formats.manifest.reader import parse_manifest
-from warpdata.stores.blobstore import BlobStore
-from warpdata.stores.cache.blobs import BlobAddress, BlobReader
-from warpdata.stores.digest import digest_file
+from warpdata.stores.blobs import BlobAddress, BlobReader
+from warpdata.stores.blobstore import BlobStore, digest_file
 
 _NO_COPY = (BlobNotFoundError, ChecksumError, TruncatedError, OfflineError)
 """What a place says that does not have the bytes of a blob, or not all of them."""

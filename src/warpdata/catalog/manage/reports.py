@@ -10,7 +10,7 @@ from warpdata.catalog.dataset import Dataset, describe
 from warpdata.catalog.read.warm import verify_blobs
 
 if TYPE_CHECKING:
-    from warpdata.stores.meter import Spent
+    from warpdata.stores.reliable import Spent
 
 
 def inspect_dataset(dataset: Dataset) -> tuple[dict[str, Any], list[str]]:

@@ -28,7 +28,7 @@ from warpdata.formats.manifest.layout import MAX_MANIFEST_BYTES
 from warpdata.formats.manifest.model import ArtifactPart, LongList, Manifest, TablePart
 from warpdata.formats.manifest.reader import parse_manifest
 from warpdata.formats.manifest.writer import pack_manifest
-from warpdata.ordering.state import checked_integer
+from warpdata.ordering.limits import checked_integer
 from warpdata.stores.blobstore import BlobStore
 
 _MOST_RETRIES = 1_000_000

@@ -19,9 +19,7 @@ from warpdata.errors import (
 from warpdata.formats.manifest.layout import MAX_MANIFEST_BYTES, MAX_PART_BYTES
 from warpdata.formats.manifest.model import BlobRef, blob_key
 from warpdata.formats.manifest.parts import PartSource
-from warpdata.stores.blobstore import BlobInfo, BlobStore, Chunks
-from warpdata.stores.cache.blobs import check_sha256
-from warpdata.stores.digest import FileDigest, checked_chunks
+from warpdata.stores.blobstore import BlobInfo, BlobStore, Chunks, FileDigest, check_sha256, checked_chunks
 from warpdata.stores.local import LocalStore
 from warpdata.stores.reliable import ReliableStore
 

@@ -15,8 +15,7 @@ from warpdata.bytekit.lazy import cached_property
 from warpdata.catalog.build.recordings import SUFFIX
 from warpdata.catalog.lanes.lane import Lane, LanedSource, LanePlace
 from warpdata.catalog.read.artifacts import Artifact
-from warpdata.corpora.source import SourceKeywords
-from warpdata.corpora.store_source import StoreShardSource
+from warpdata.corpora.source import SourceKeywords, StoreShardSource
 from warpdata.episodes.collection.episodes import EpisodesSource, Origin
 from warpdata.episodes.sources.opening import episode_of_shard
 from warpdata.errors import DatasetError

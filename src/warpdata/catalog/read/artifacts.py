@@ -18,8 +18,8 @@ from warpdata.formats.manifest.model import VECTOR_KIND, ArtifactPart, BlobRef, 
 from warpdata.formats.manifest.parts import PartedShards
 from warpdata.formats.manifest.vector_files import vector_files
 from warpdata.formats.tarshard.member_index import Member, MemberIndex
-from warpdata.stores.cache.blobs import AnyBlobReader, LocalBlobReader
-from warpdata.stores.cache.sequential import SequentialReader, SequentialReads
+from warpdata.stores.blobs import AnyBlobReader, LocalBlobReader
+from warpdata.stores.prefetch import SequentialReader, SequentialReads
 
 _GAP_BYTES = 32 << 10
 _MAX_FRAME_BYTES = 1 << 30
@@ -114,7 +114,7 @@ class Artifact:
             by_shard[member.shard].append(position)
         tasks = [(shard, [members[i] for i in positions]) for shard, positions in sorted(by_shard.items())]
         if members and self._following is not None and self._follows(members[0].shard):
-            self._following.go_on([(member.shard, member.read_range) for member in members])
+            self._following.note([(member.shard, member.read_range) for member in members])
         workers = 1 if self._is_here(tasks) else MAX_PARALLEL
         results = map_in_threads(lambda task: self._read_shard(*task), tasks, workers)
         out: list[memoryview] = [memoryview(b"")] * len(members)
@@ -181,7 +181,7 @@ class Artifact:
         ranges = [member.read_range for member in members]
         found: list[memoryview | None] = [None] * len(members)
         if self._following is not None:
-            found = self._following.served(number, ranges)
+            found = self._following.take(number, ranges)
         absent = [i for i, view in enumerate(found) if view is None]
         for i, view in zip(absent, _near_together(reader, [members[i] for i in absent]), strict=True):
             found[i] = view

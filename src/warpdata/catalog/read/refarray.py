@@ -13,7 +13,7 @@ from warpdata.catalog.read.artifacts import Artifact, range_member
 from warpdata.catalog.read.refs import REF_CLASSES, ArtifactOpener, FileRef, RefGroup, reopened
 from warpdata.errors import DatasetError
 from warpdata.formats.tarshard.member_index import Member
-from warpdata.stores.cache.page_cache import PageCache
+from warpdata.stores.pagecache import PageCache
 
 _KEPT_COLUMNS = 2
 """How many columns keep their references: each look at `batch["image"]` makes a new array of the same memory."""

@@ -21,7 +21,7 @@ from warpdata.catalog.read.artifact_contents import episode_of
 from warpdata.catalog.read.artifacts import Artifact
 from warpdata.errors import DatasetError, require_kind
 from warpdata.formats.tarshard.member_index import Member
-from warpdata.stores.cache.page_cache import PageCache
+from warpdata.stores.pagecache import PageCache
 from warpdata.timeline.episode import Episode
 
 _AHEAD_BYTES = 64 << 20

@@ -28,7 +28,7 @@ from warpdata.errors import (
 )
 from warpdata.formats.episodedir.layout import PARQUET_MAGIC
 from warpdata.sql.enginetypes import fields_in, names_by_place
-from warpdata.stores.cache.blobs import AnyBlobReader, LocalBlobReader, RangeBytes
+from warpdata.stores.blobs import AnyBlobReader, LocalBlobReader, RangeBytes
 
 _TAIL_BYTES = 8
 _MAX_FOOTER_BYTES = 256 << 20
@@ -190,7 +190,7 @@ class ShardFile:
     def ask(self, group: int, columns: Sequence[str] | None) -> Callable[[], Fetched]:
         """What a thread is to run for the bytes of a row group's columns: near ones together, all at the same time."""
         spans = self._spans(group, columns)
-        hold = self.reader.asked([(span.start, span.end) for span in spans])
+        hold = self.reader.claim([(span.start, span.end) for span in spans])
 
         def fetch() -> Fetched:
             held = hold()

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 from warpdata.errors import FormatError, ManifestCorruptedError, StoreError
 from warpdata.formats.manifest.model import ArtifactPart, BlobRef, TablePart, parts_of
-from warpdata.stores.cache.blobs import AnyBlobReader
-from warpdata.stores.cache.page_cache import PageCache
+from warpdata.stores.blobs import AnyBlobReader
+from warpdata.stores.pagecache import PageCache
 
 if TYPE_CHECKING:
     from warpdata.catalog.dataset import Dataset

@@ -12,7 +12,7 @@ from warpdata.cli.console import Output, add_json_flag, add_overwrite, human_byt
 
 if TYPE_CHECKING:
     from warpdata.cli.console import Console
-    from warpdata.corpora.batch import RowBatch
+    from warpdata.corpora.rows import RowBatch
     from warpdata.corpora.source import FixedOrderSource, SourceKeywords
 
 _FILE_SUFFIXES = (
@@ -141,7 +141,7 @@ def _verify(args: argparse.Namespace, console: Console) -> Output:
 def corpus_findings(path: str, bar: Any = None) -> list[Any]:
     """Every finding about one corpus or shard, also if it does not open."""
     from warpdata.errors import AuthenticationError, FileFinding, UnavailableError, WarpError
-    from warpdata.formats.gamsae.verify import verify_folder, verify_shard
+    from warpdata.formats.gamsae.corpus import verify_folder, verify_shard
 
     try:
         with _open([path]) as source:
@@ -162,7 +162,7 @@ def corpus_findings(path: str, bar: Any = None) -> list[Any]:
 
 def _remote_findings(source: Any, bar: Any) -> list[Any]:
     """Read all bytes of a corpus in a store that corpus.json has checksums of."""
-    from warpdata.formats.gamsae.verify import verify_reader
+    from warpdata.formats.gamsae.corpus import verify_reader
 
     record, findings = source.shards.record, []
     for index, reader in enumerate(source.readers):
@@ -175,7 +175,7 @@ def _remote_findings(source: Any, bar: Any) -> list[Any]:
 
 
 def _stats(args: argparse.Namespace, console: Console) -> Output:
-    from warpdata.corpora.statistics import RowStatistics
+    from warpdata.corpora.rows import RowStatistics
 
     with _open(args.paths) as source, console.progress("stats") as bar:
         record = source.shards.record
@@ -234,7 +234,7 @@ def _random_rows(source: FixedOrderSource, args: argparse.Namespace) -> list[Row
 
 
 def _fraction_rows(source: FixedOrderSource, args: argparse.Namespace) -> list[RowBatch]:
-    from warpdata.corpora.subsample import FractionRows
+    from warpdata.corpora.source import FractionRows
 
     batches: list[RowBatch] = []
     left = args.rows
@@ -282,7 +282,7 @@ def _convert_rows(args: argparse.Namespace, bar: Any) -> int:
 
 
 def _first_rows(batch: RowBatch, count: int) -> RowBatch:
-    from warpdata.corpora.batch import RowBatch
+    from warpdata.corpora.rows import RowBatch
 
     return RowBatch(batch.rows[:count], batch.row_ids[:count])
 

@@ -30,7 +30,7 @@ _DRAW_S = 0.1
 def add_record(parser: argparse.ArgumentParser) -> None:
     """Arguments of `warp record`."""
     parser.add_argument("root", help="the dataset root to add the episode to")
-    parser.add_argument("--demo", action="store_true", required=True, help="record the simulated arm")
+    parser.add_argument("--demo", action="store_true", required=True, help="record the simulated robot")
     parser.add_argument(
         "--duration",
         type=time_argument,
@@ -52,19 +52,18 @@ def run_record(args: argparse.Namespace, console: Console) -> Output:
     if args.seconds is not None and not 0 < args.seconds < math.inf:
         raise ValueError("--duration must be positive")
     from warpdata._api import open_episode
-    from warpdata.episodes.collection.local import LocalDatasetWriter
-    from warpdata.episodes.demo_arm import demo_records, describe_demo
+    from warpdata.episodes.demo_robot import demo_records, demo_static
+    from warpdata.episodes.record.recorder import LocalDatasetWriter
 
     writer = LocalDatasetWriter(args.root).new_episode()
     start_ns, began = time.time_ns(), time.monotonic()
     try:
         with writer:
-            describe_demo(writer, args.seed)
+            for name, value in demo_static(args.seed).items():
+                writer.set_static(name, value)
             console.print(f"recording {writer.path}" + ("" if args.seconds else "; Ctrl-C ends it"))
-            for ts_ns, name, value in demo_records(args.seed, start_ns):
+            for ts_ns, name, value in demo_records(args.seed, start_ns, args.seconds or math.inf):
                 elapsed_s = (ts_ns - start_ns) / 1e9
-                if args.seconds is not None and elapsed_s >= args.seconds:
-                    break
                 if not args.fast and (ahead := elapsed_s - (time.monotonic() - began)) > 0:
                     time.sleep(ahead)
                 writer.append(name, value, ts_ns)

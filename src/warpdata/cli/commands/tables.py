@@ -146,7 +146,7 @@ def run_head(args: argparse.Namespace, console: Console) -> Output:
 
 def add_stream(parser: argparse.ArgumentParser) -> None:
     """Arguments of `warp stream`."""
-    from warpdata.ordering.tail import Tail
+    from warpdata.ordering.limits import Tail
 
     add_dataset_arguments(parser, json=False)
     add_table_view(parser)

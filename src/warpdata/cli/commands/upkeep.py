@@ -284,7 +284,7 @@ def run_cache(args: argparse.Namespace, _: Console) -> Output:
     """Show, shrink or clear the cache."""
     from warpdata.catalog.names import parse_size
     from warpdata.settings import Settings
-    from warpdata.stores.cache.page_cache import PageCache
+    from warpdata.stores.pagecache import PageCache
 
     settings = Settings.from_env()
     if args.address is not None and args.action != "clear":

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from warpdata.bytekit.io.commit import commit_folder
-from warpdata.corpora.batch import Rows
+from warpdata.corpora.rows import Rows
 from warpdata.corpora.source import MmapShardSource
 from warpdata.corpora.writer import DEFAULT_SHARD_BYTES, CorpusWriter
 from warpdata.formats.bf16dir.reader import is_bf16_directory, read_directory

@@ -14,7 +14,7 @@ import numpy as np
 from warpdata.bytekit.arrays import byte_view, dtype_named
 from warpdata.bytekit.io.commit import commit_file
 from warpdata.convert.corpora.fill import ConvertOptions, Progress, batch_rows, fill_corpus
-from warpdata.corpora.batch import Rows
+from warpdata.corpora.rows import Rows
 from warpdata.corpora.source import MmapShardSource
 from warpdata.errors import BlobNotFoundError, CorruptLayoutError, TruncatedError, UnsupportedDtypeError
 

@@ -16,7 +16,7 @@ from warpdata.bytekit.io.files import FileRangeReader
 from warpdata.bytekit.io.ranges import RangeReader
 from warpdata.bytekit.jsontext import dump_json, parse_json_object
 from warpdata.convert.corpora.fill import ConvertOptions, Progress, batch_rows, fill_corpus
-from warpdata.corpora.batch import Rows
+from warpdata.corpora.rows import Rows
 from warpdata.corpora.source import MmapShardSource
 from warpdata.errors import CorruptLayoutError, FormatError, LimitExceededError, TruncatedError
 

@@ -18,16 +18,11 @@ from warpdata.episodes.collection.edits import EditedSource, Edits, EpisodeEntry
 from warpdata.episodes.collection.episodes import Episodes, EpisodesSource
 from warpdata.episodes.collection.facts import facts_table, joined_tables, recorded_facts
 from warpdata.episodes.collection.listing import episode_name, episode_path, list_episodes, list_folder
-from warpdata.episodes.record.clock import RecordingClock
-from warpdata.episodes.record.disk_writer import DiskEpisodeWriter
-from warpdata.episodes.record.journals import remove_left
-from warpdata.episodes.record.threads import Durability
+from warpdata.episodes.record.recorder import episode_numbers
 from warpdata.episodes.salvage.unfinished import Unfinished, unfinished_at
 from warpdata.episodes.sources.disk_episode import DirectorySource
-from warpdata.errors import ConflictError, StoreError, require_kind, suggests
-from warpdata.formats.episodedir import layout
+from warpdata.errors import require_kind, suggests
 from warpdata.formats.episodedir.documents import Folder, read_set_metadata
-from warpdata.formats.episodedir.images import VideoOptions
 from warpdata.timeline.episode import Episode
 
 DEFAULT_CACHE_BYTES = 256 << 20
@@ -234,75 +229,9 @@ class LocalDataset(Episodes):
         return f"<LocalDataset {self.root}: {len(self)} episodes{more}>"
 
 
-class LocalDatasetWriter:
-    """Adds episodes to a root; any number of processes may do so at once."""
-
-    def __init__(
-        self,
-        root: str | os.PathLike[str],
-        *,
-        video: VideoOptions | None = None,
-        durability: str = "100ms",
-    ) -> None:
-        self.root = _local(root)
-        self.video = video
-        Durability.parse(durability)
-        self.durability = durability
-
-    def new_episode(
-        self,
-        *,
-        meta: Mapping[str, Any] | None = None,
-        wait: bool = True,
-        clock: RecordingClock | None = None,
-    ) -> DiskEpisodeWriter:
-        """Claim the next free id and return the writer of its episode; `meta` adds to its metadata.
-
-        `wait`: wait until the beginning survives power loss. `clock`: for records that come without a time.
-        """
-        number = self._next()
-        if number:  # a recorder that was killed as it removed its journals left them
-            remove_left(episode_path(self.root, number - 1) / layout.RECORDING_FOLDER)
-        while True:
-            try:
-                return DiskEpisodeWriter(
-                    episode_path(self.root, number), video=self.video, durability=self.durability, meta=meta,
-                    wait=wait, clock=clock,
-                )  # fmt: skip
-            except ConflictError:
-                number += 1
-
-    def _next(self) -> int:
-        """One past the highest id any block knows; the exclusive mkdir decides between processes."""
-        blocks = _numbers(self.root)
-        for block in reversed(blocks):
-            inside = _numbers(episode_path(self.root, block).parent)
-            if inside:
-                return inside[-1] + 1
-        return 0
-
-    def __repr__(self) -> str:
-        return f"<LocalDatasetWriter {self.root}>"
-
-    def __enter__(self) -> LocalDatasetWriter:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        """Nothing is held open between episodes."""
-
-
 def holds_recordings(folder: Path) -> bool:
     """Whether a folder is a root of recordings; nothing in it is opened."""
-    return bool(_numbers(folder))
-
-
-def _numbers(folder: Path) -> list[int]:
-    try:
-        return sorted(int(name) for name in os.listdir(folder) if len(name) == 12 and name.isdigit())
-    except (FileNotFoundError, NotADirectoryError):
-        return []
-    except OSError as error:
-        raise StoreError(f"cannot list ({error.strerror})", path=folder) from None
+    return bool(episode_numbers(folder))
 
 
 def _local(root: str | os.PathLike[str]) -> Path:

@@ -23,7 +23,7 @@ from warpdata.bytekit.io.ranges import RangeReader
 from warpdata.bytekit.process.system import usable_cores
 from warpdata.episodes.forms.content_sums import ContentSum, RowsSum, sum_of, sum_of_rows
 from warpdata.episodes.record.camera import VideoFile
-from warpdata.episodes.record.disk_writer import last_documents
+from warpdata.episodes.record.recording import last_documents
 from warpdata.episodes.record.tables import TableFile
 from warpdata.episodes.record.threads import JobQueue, Workers
 from warpdata.episodes.sources.encoded import (

@@ -10,8 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from warpdata.episodes.collection.local import LocalDatasetWriter
-from warpdata.episodes.record.recorder import Recorder, nested, plain_part
+from warpdata.episodes.record.recorder import LocalDatasetWriter, Recorder, nested, plain_part
 from warpdata.errors import MissingExtraError, RecordingError, suggests
 from warpdata.formats.episodedir.images import VideoOptions
 from warpdata.timeline.meta import Role

@@ -1,50 +1,57 @@
-"""The recorder: one episode by `with`, into a root or into one file, in time and by step, mixed freely."""
+"""The writers that record: `wd.record` into a root or one file, and those of the documents."""
 
 from __future__ import annotations
 
 import contextlib
 import os
 import re
+import shutil
+from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, get_args
 
 import numpy as np
 
-from warpdata.bytekit.io.commit import remove_temps_of, writable_path
-from warpdata.episodes.collection.local import LocalDatasetWriter
+from warpdata.bytekit.io.commit import make_folders, map_os_errors, remove_temps_of, writable_path
+from warpdata.bytekit.process.locks import FileLock, make_locked_folder
+from warpdata.episodes.collection.listing import episode_path
 from warpdata.episodes.forms.packed import pack_episode
-from warpdata.episodes.provenance import environment
-from warpdata.episodes.record.clock import Clock, RecordingClock
-from warpdata.episodes.record.disk_writer import RECORDING_SUFFIX, DiskEpisodeWriter
-from warpdata.episodes.record.journals import remove_left
-from warpdata.episodes.record.recording import RecordingWriter
-from warpdata.episodes.record.stream_writer import check_no_file
-from warpdata.episodes.record.threads import Durability
-from warpdata.episodes.record.values import Hints
+from warpdata.episodes.provenance import environment, first_meta
+from warpdata.episodes.record.recording import Recording, remove_leftovers
+from warpdata.episodes.record.tables import write_empty
+from warpdata.episodes.record.threads import Durability, interrupts_wait
+from warpdata.episodes.record.values import Clock, Hints, RecordingClock, as_numbers
 from warpdata.errors import (
     ConflictError,
+    JournalInUseError,
     RecordingError,
+    SchemaMismatchError,
+    StoreError,
     WarpError,
     require_word,
     suggests,
 )
-from warpdata.formats.episodedir.documents import plain_static
-from warpdata.formats.episodedir.images import VideoOptions
-from warpdata.formats.episodedir.names import check_name
-from warpdata.formats.episodedir.video import check_options
+from warpdata.formats.episodedir import layout
+from warpdata.formats.episodedir.frame_index import write_empty_index
+from warpdata.formats.episodedir.images import FrameShape, VideoOptions, choose_codec, suffix_for
+from warpdata.formats.journal.layout import WORK_SUFFIX
+from warpdata.formats.journal.reader import work_folder
 from warpdata.formats.wshard.writer import CompressionChoice, check_choice, check_compat
 from warpdata.timeline.meta import Role
 from warpdata.timeline.source import OUTCOMES, STEPS, Outcome, StepClock
+from warpdata.timeline.writing import EpisodeWriter, SignalWriter
 
 if TYPE_CHECKING:
     from types import TracebackType
 
 SHARD_SUFFIX = ".wshard"
 _STRANGE = re.compile(r"[^A-Za-z0-9_.-]")
+_WRITER = "warpdata.DiskEpisodeWriter"
 
 
-class Recorder(RecordingWriter):
+class Recorder(Recording):
     """Records one episode: into one file where `target` ends in `.wshard`, else as a new episode of a root.
 
     Use it with `with`, as `wd.record(target, …)`. Any thread may append. Nothing is on disk before the first record.
@@ -71,51 +78,33 @@ class Recorder(RecordingWriter):
         compat: str = "default",
         overwrite: bool = False,
     ) -> None:
-        super().__init__()
         require_word("clock", clock, get_args(Clock))
         require_word("outcome", outcome, OUTCOMES)
         if step_clock is not None and not isinstance(step_clock, str):
             raise TypeError(f"step_clock is the name of a signal or clock, not {type(step_clock).__name__}")
-        Durability.parse(durability)
+        super().__init__(durability, video)
         check_choice(compression)
         environment(os.getcwd())  # now, because the first record must not wait for it
         self.target = Path(os.path.abspath(target))
-        self._clock: Clock = clock
-        self._outcome: Outcome = outcome
-        self._step_clock = step_clock
-        self._video = video
-        self._durability = durability
+        self._clock_name: Clock = clock
+        if step_clock is not None or outcome != "same":
+            self._meta["steps"] = StepClock(step_clock or STEPS, outcome).to_json()
         self._compression = compression
         self._compat = check_compat(compat)
         self._overwrite = overwrite
-        self._static: dict[str, Any] = {}
-        self._declared: dict[str, dict[str, Any]] = {}
         self._roles: dict[str, Role] = {}
-        self._writer: DiskEpisodeWriter | None = None
+        self._is_file = self.target.name.endswith(SHARD_SUFFIX)
+        self._directory: Path | None = None
+        if self._is_file:
+            self._directory = self.target.with_name(self.target.name + WORK_SUFFIX)
+            self._check_file(self._directory)
         self._is_new = not self._is_file and not self.target.exists()
-        self._check_target()
         self.mark(**dict(static or {}))
-
-    def _leave_to_parent(self) -> None:
-        """In a forked child: a recorder that has not begun is the child's own."""
-        reason = self._closed
-        super()._leave_to_parent()
-        if self._writer is None:
-            self._closed = reason
 
     @property
     def path(self) -> Path | None:  # type: ignore[override]
         """Path of the episode; None in a root before the first record."""
-        if self._is_file:
-            return self.target
-        return None if self._writer is None else self._writer.path
-
-    def append(self, signal: str, value: Any, ts_ns: int | None = None) -> None:
-        """Add a copy of `value` to a signal; when this returns, the record survives a crash.
-
-        Times of one signal increase; without `ts_ns` the clock is read.
-        """
-        (self._writer or self._begin()).append(signal, value, ts_ns)
+        return self.target if self._is_file else self._directory
 
     def step(
         self,
@@ -133,141 +122,22 @@ class Recorder(RecordingWriter):
         `observation` and `action`. A call with observations alone adds what was seen after the last action. A row is
         recorded whole or, where one of its values is refused, not at all.
         """
-        row = [
+        row: list[tuple[str, Any, Role]] = [
             *((name, value, "observation") for name, value in leaves("observation", observations)),
             *((name, value, "action") for name, value in leaves("action", actions)),
         ]
-        flags = (("reward", reward), ("terminated", terminated), ("truncated", truncated))
+        flags: tuple[tuple[Role, Any], ...] = (
+            ("reward", reward),
+            ("terminated", terminated),
+            ("truncated", truncated),
+        )
         row += [(name, value, name) for name, value in flags if value is not None]
         if not row:
             raise ValueError("a step needs observations, actions, or what they led to")
         with self._lock:
             for name, _, role in row:
-                self._take_role(name, role)  # type: ignore[arg-type]
-            (self._writer or self._begin()).append_row([(name, value) for name, value, _ in row], ts_ns)
-
-    def declare(
-        self,
-        signal: str,
-        *,
-        dtype: Any = None,
-        role: str | None = None,
-        of: str | None = None,
-        model: str | None = None,
-        clock: str | None = None,
-        kind: str | None = None,
-        units: str | None = None,
-        names: Sequence[str] | None = None,
-        video: VideoOptions | None = None,
-    ) -> None:
-        """Say what a signal is before its first record: type, role, units, axis names, how it is encoded."""
-        about: dict[str, Any] = {
-            "dtype": dtype, "role": role, "of": of, "model": model, "clock": clock, "kind": kind,
-            "units": units, "names": names,
-        }  # fmt: skip
-        Hints.of_caller(**about)
-        if kind == "image" or video is not None:
-            check_options(video or self._video or VideoOptions())
-        with self._lock:
-            self._check_open()
-            self._declare(check_name(signal), {**about, "video": video})
-
-    def set_static(self, name: str, value: Any) -> None:
-        """Set an item that does not change in time, once."""
-        with self._lock:
-            if name in self._static:
-                raise RecordingError(f"static item {name!r} is set already")
-            self.mark(**{name: value})
-
-    def mark(self, **facts: Any) -> None:
-        """Say something of the episode, such as `success=True`; the last word on an item counts."""
-        with self._lock:
-            self._check_open()
-            for name, value in facts.items():
-                plain_static(check_name(name), value)  # what cannot be kept is refused now
-                if self._writer is not None:
-                    self._writer.mark(name, value)
-                self._static[name] = value
-
-    def discard(self) -> None:
-        """Remove the whole episode; every later call raises WriterClosedError."""
-        with self._lock:
-            self._check_open()
-            self._closed = "discarded"
-            if self._writer is not None:
-                self._remove(self._writer)
-
-    def counts(self) -> dict[str, int]:
-        """How many records each signal has so far."""
-        return {} if self._writer is None else self._writer.counts()
-
-    def close(self) -> None:
-        """Finish the episode; an episode without records leaves nothing behind."""
-        self._close_once(lambda: self._finish(None))
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if self._closed is None:
-            self._close_once(lambda: self._finish(None if kind is None else f"{kind.__name__}: {error}"))
-
-    def __repr__(self) -> str:
-        return f"<Recorder {self.path or self.target}: {self._closed or 'recording'}>"
-
-    # How it is done.
-
-    @property
-    def _is_file(self) -> bool:
-        return self.target.name.endswith(SHARD_SUFFIX)
-
-    @property
-    def _work(self) -> Path:
-        """The directory in which a recording into one file is made."""
-        return self.target.with_name(self.target.name + RECORDING_SUFFIX)
-
-    def _check_target(self) -> None:
-        if not self._is_file:
-            return
-        remove_left(self._work)
-        if self._work.exists():
-            raise ConflictError(
-                "a recording is under way here, or was never finished", path=self._work,
-                hint=f"Wait for its recorder; if it was killed, run `warp salvage {self.target}`.",
-            )  # fmt: skip
-        if not self._overwrite:
-            check_no_file(self.target)
-        writable_path(self.target)
-
-    def _begin(self) -> DiskEpisodeWriter:
-        with self._lock:
-            self._check_open()
-            if self._writer is None:
-                writer = self._new_writer()
-                for name, value in self._static.items():
-                    writer.mark(name, value)
-                for name, about in self._declared.items():
-                    writer.declare(name, **about)
-                self._writer = writer
-            return self._writer
-
-    def _new_writer(self) -> DiskEpisodeWriter:
-        meta: dict[str, Any] = {}
-        clock = RecordingClock(self._clock)
-        if self._step_clock is not None or self._outcome != "same":
-            meta["steps"] = StepClock(self._step_clock or STEPS, self._outcome).to_json()
-        if self._is_file:
-            writer = DiskEpisodeWriter(
-                self._work, video=self._video, durability=self._durability, meta=meta, wait=False, clock=clock
-            )
-            remove_temps_of(
-                self.target
-            )  # of one that was killed as it packed; no other process packs meanwhile
-            return writer
-        root = LocalDatasetWriter(self.target, video=self._video, durability=self._durability)
-        return root.new_episode(meta=meta, wait=False, clock=clock)
+                self._take_role(name, role)
+            self.append_row([(name, value) for name, value, _ in row], ts_ns)
 
     def _take_role(self, name: str, role: Role) -> None:
         known = self._roles.get(name)
@@ -277,20 +147,76 @@ class Recorder(RecordingWriter):
             raise RecordingError(
                 f"signal {name!r} has the role {known} and cannot be {role} too; give one of them another name"
             )
-        if self.counts().get(name):
+        self._check_open()
+        if name in self._signals:
             raise RecordingError(
                 f"signal {name!r} was recorded by append() before; record it by step() from its first record on"
             )
-        about = self._declared.get(name, {})
-        if about.get("role") not in (None, role):
-            raise RecordingError(f"signal {name!r} was declared as a {about['role']}, not as a {role}")
-        self._declare(name, {**about, "role": role, "clock": about.get("clock") or STEPS})
+        hints, video = self._declared.get(name, (Hints(), self._video))
+        if hints.role not in (None, role):
+            raise RecordingError(f"signal {name!r} was declared as a {hints.role}, not as a {role}")
+        self._declare(name, replace(hints, role=role, clock=hints.clock or STEPS), video)
         self._roles[name] = role
 
-    def _declare(self, name: str, about: dict[str, Any]) -> None:
-        if self._writer is not None:
-            self._writer.declare(name, **about)
-        self._declared[name] = about
+    def close(self) -> None:
+        """Finish the episode; an episode without records leaves nothing behind."""
+        self._close_once(self._finish)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._closed is None:
+            self._interrupted = None if kind is None else f"{kind.__name__}: {error}"
+            self._close_once(self._finish)
+
+    def __repr__(self) -> str:
+        return f"<Recorder {self.path or self.target}: {self._closed or 'recording'}>"
+
+    def _check_file(self, work: Path) -> None:
+        remove_leftovers(work)
+        if work.exists():
+            raise ConflictError(
+                "a recording is under way here, or was never finished",
+                path=work,
+                hint=f"Wait for its recorder; if it was killed, run `warp salvage {self.target}`.",
+            )
+        if not self._overwrite:
+            check_no_file(self.target)
+        writable_path(self.target)
+
+    def _claim(self) -> tuple[Path, FileLock | None]:
+        self._clock = RecordingClock(self._clock_name)
+        self._meta = {**first_meta(_WRITER, None, None), **self._meta, "clock": self._clock.facts()}
+        if self._is_file:
+            assert self._directory is not None
+            claimed = claim_directory(self._directory)
+            # Left by a recorder that was killed while it packed; no other process packs meanwhile.
+            remove_temps_of(self.target)
+            return claimed
+        work, lock = claim_episode(self.target)
+        self._directory = work.parent
+        return work, lock
+
+    def _unclaim(self) -> None:
+        assert self._directory is not None
+        shutil.rmtree(self._directory, ignore_errors=True)
+        with contextlib.suppress(OSError):  # folders that were made for it and are empty again
+            for folder in (self._directory.parent, self.target) if self._is_new else ():
+                folder.rmdir()
+
+    def _finish(self) -> None:
+        if self._journal is None:
+            return
+        assert self._directory is not None
+        if not any(recorder.count for recorder in self._recorders.values()):
+            self._drop()  # every record was refused: there is no episode
+        elif self._is_file:
+            self._commit_by(self._pack)
+        else:
+            self._commit(self._directory)
 
     def _pack(self, directory: Path) -> None:
         try:
@@ -305,31 +231,362 @@ class Recorder(RecordingWriter):
             hint = f"Everything recorded is kept: run `warp salvage {self.target}`."
             raise RecordingError(str(error), path=self.target, hint=hint) from None
 
-    def _remove(self, writer: DiskEpisodeWriter) -> None:
-        """Remove the episode, and the folders that were made for it and are empty again."""
-        writer.abort()
-        with contextlib.suppress(OSError):
-            for folder in (writer.path.parent, self.target) if self._is_new else ():
-                folder.rmdir()
-
-    def _finish(self, interrupted: str | None) -> None:
-        if self._writer is None:
-            return
-        if any(self._writer.counts().values()):
-            self._writer.finish(interrupted, self._pack if self._is_file else None)
-        else:
-            self._remove(self._writer)  # every record was refused: there is no episode
-
 
 record = Recorder
 """The verb for `with wd.record(target) as rec`."""
 
 
+class DiskEpisodeWriter(Recording, EpisodeWriter):
+    """Writes one episode into a new directory; every acknowledged record survives a crash.
+
+    The writer of the document. `wd.record` adds steps, roles and one-file targets.
+    """
+
+    path: Path
+
+    @suggests
+    def __init__(
+        self,
+        directory: str | os.PathLike[str],
+        *,
+        video: VideoOptions | None = None,
+        durability: str = "100ms",
+        created_ts_ns: int | None = None,
+        uid: str | None = None,
+        meta: Mapping[str, Any] | None = None,
+        wait: bool = True,
+    ) -> None:
+        """`wait`: wait until the beginning survives power loss."""
+        super().__init__(durability, video)
+        self.path = Path(os.path.abspath(directory))
+        self._meta = {**first_meta(_WRITER, created_ts_ns, uid), **(meta or {})}
+        self._begin(wait=wait)
+
+    def _claim(self) -> tuple[Path, FileLock | None]:
+        return claim_directory(self.path)
+
+    def _unclaim(self) -> None:
+        shutil.rmtree(self.path, ignore_errors=True)
+
+    @property
+    def uid(self) -> str:
+        """The identity of the episode."""
+        return str(self._meta["uid"])
+
+    def append(self, signal_name: str, data: Any, ts_ns: int | None = None) -> None:
+        """Add a copy of `data` to a signal at `ts_ns`; when this returns, the record survives a crash."""
+        super().append(signal_name, data, ts_ns)
+
+    def set_static(self, name: str, data: Any) -> None:
+        """Set an item that does not change in time, once; a signal of that name is an error."""
+        super().set_static(name, data)
+
+    def close(self) -> None:
+        """Finish the episode; calling it again does nothing. Ctrl-C waits until it is done."""
+        self._close_once(lambda: self._commit(self.path))
+
+    def abort(self) -> None:
+        """Remove the whole episode; every later call raises WriterClosedError."""
+        self.discard()
+
+    def __repr__(self) -> str:
+        return f"<DiskEpisodeWriter {self.path}: {self._closed or 'recording'}>"
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._closed is None:
+            self._interrupted = None if kind is None else f"{kind.__name__}: {error}"
+            self.close()
+
+
+class LocalDatasetWriter:
+    """Adds episodes to a root; any number of processes may do so at once."""
+
+    def __init__(
+        self,
+        root: str | os.PathLike[str],
+        *,
+        video: VideoOptions | None = None,
+        durability: str = "100ms",
+    ) -> None:
+        if isinstance(root, str) and "://" in root:
+            raise ValueError(f"{root!r} is a URL: open it with wd.open_recordings({root!r})")
+        self.root = Path(os.path.abspath(root))
+        self.video = video
+        Durability.parse(durability)
+        self.durability = durability
+
+    def new_episode(self, *, meta: Mapping[str, Any] | None = None, wait: bool = True) -> DiskEpisodeWriter:
+        """Claim the next free id and return the writer of its episode; `meta` adds to its metadata."""
+        for path in _free_paths(self.root):
+            with contextlib.suppress(ConflictError):
+                return DiskEpisodeWriter(
+                    path, video=self.video, durability=self.durability, meta=meta, wait=wait
+                )
+        raise AssertionError  # there is always another number
+
+    def __repr__(self) -> str:
+        return f"<LocalDatasetWriter {self.root}>"
+
+    def __enter__(self) -> LocalDatasetWriter:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Nothing is held open between episodes."""
+
+
+class _SignalWriter(Recording, SignalWriter):
+    """One signal in files of its own, made by the first record."""
+
+    path: Path
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        frames: str | os.PathLike[str] | None,
+        durability: str,
+        *,
+        overwrite: bool,
+    ) -> None:
+        super().__init__(durability)
+        self.path = Path(os.path.abspath(path))
+        self._name = self.path.stem
+        self._frames = None if frames is None else Path(os.path.abspath(frames))
+        self._overwrite = overwrite
+        self._hints = Hints()
+        self._check_targets()
+
+    def append(self, data: Any, ts_ns: int) -> None:  # type: ignore[override]
+        """Add a copy of `data` at `ts_ns`; when this returns, the record survives a crash."""
+        recorder = self._signals.get(self._name)
+        if recorder is None:
+            with interrupts_wait(), self._lock:
+                self._check_open()
+                recorder = self._signals.get(self._name)
+                if recorder is None:
+                    self._check_first(data)
+                    self._begin()
+                    recorder = self._make(self._name, data, ts_ns, self._hints, self._video)
+        recorder.append(data, ts_ns)
+
+    def close(self) -> None:
+        """Finish the files under their names; calling it again does nothing. Ctrl-C waits until it is done."""
+        self._close_once(self._finish)
+
+    def abort(self) -> None:
+        """Remove what was written; every later call raises WriterClosedError."""
+        self.discard()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._closed is None:
+            self.close()
+
+    def _finish(self) -> None:
+        if not any(recorder.count for recorder in self._recorders.values()):
+            if self._journal is not None:
+                self._drop()
+            self._check_targets()
+            target = self._frames or self.path
+            with map_os_errors(target):
+                target.parent.mkdir(parents=True, exist_ok=True)
+            self._write_empty()
+            return
+        try:
+            self._check_targets()
+        except BaseException:
+            self._leave()
+            raise
+        self._commit(self.path.parent)
+
+    @abstractmethod
+    def _check_first(self, data: Any) -> None:
+        """Raise unless this writer can store values like this one."""
+
+    @abstractmethod
+    def _write_empty(self) -> None:
+        """Write the files of a signal without records."""
+
+    def _check_targets(self) -> None:
+        if not self._overwrite:
+            for path in filter(None, (self.path, self._frames)):
+                check_no_file(path)
+
+    def _claim(self) -> tuple[Path, FileLock | None]:
+        work = work_folder(self.path)
+        remove_leftovers(work)
+        with map_os_errors(work):
+            work.parent.mkdir(parents=True, exist_ok=True)
+            try:
+                return work, make_locked_folder(work)
+            except FileExistsError:
+                hint = "Wait for its recorder; if it was killed, run `warp salvage`, then record again."
+                fact = "a recording is under way here, or was never finished"
+                raise JournalInUseError(fact, path=work, hint=hint) from None
+
+    def _unclaim(self) -> None:
+        """The folder of the journals is all there is."""
+
+    def _facts(self) -> dict[str, Any]:
+        files = {"data": self.path.name}
+        if self._frames is not None:
+            is_beside = self._frames.parent == self.path.parent
+            files["frames"] = self._frames.name if is_beside else str(self._frames)
+        return {"files": files}
+
+    def _targets(self, _folder: Path, _name: str, _suffix: str) -> tuple[Path, Path]:
+        return self.path, self._frames or self.path
+
+    def _documents(self, _folder: Path, _signals: dict[str, Any]) -> Mapping[Path, bytes]:
+        return {}
+
+    def _on_published(self) -> None:
+        """There are no documents."""
+
+
+class SimpleSignalWriter(_SignalWriter):
+    """Writes scalars, vectors, tensors, text or bytes to one parquet file, which appears at close.
+
+    The writer of the document: a recording of one signal, without the directory of an episode around it.
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        units: str | None = None,
+        names: Sequence[str] | None = None,
+        durability: str = "100ms",
+        overwrite: bool = False,
+    ) -> None:
+        super().__init__(path, None, durability, overwrite=overwrite)
+        self._hints = Hints.check(units=units, names=names)
+
+    def _check_first(self, data: Any) -> None:
+        if isinstance(data, str | bytes | bytearray | memoryview):
+            return
+        array = as_numbers(data)
+        if array.ndim == 3 and array.shape[2] == 3 and array.dtype == np.uint8:
+            raise SchemaMismatchError("images are written by VideoSignalWriter", path=self.path)
+        if array.ndim == 2:  # an image in an episode, but this file is a table
+            self._hints = replace(self._hints, kind="tensor")
+
+    def _write_empty(self) -> None:
+        write_empty(self.path)
+
+
+class VideoSignalWriter(_SignalWriter):
+    """Encodes images into a video file and its frame index, which appear at close.
+
+    The writer of the document: a recording of one camera. A thread encodes; where it falls behind, `append` waits.
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        frames_path: str | os.PathLike[str],
+        codec: str | None = None,
+        gop_size: int = 10,
+        fps: float = 30,
+        *,
+        quality: int | None = None,
+        preset: str | None = None,
+        durability: str = "100ms",
+        overwrite: bool = False,
+    ) -> None:
+        super().__init__(path, frames_path, durability, overwrite=overwrite)
+        self.frames_path = Path(os.path.abspath(frames_path))
+        self._hints = Hints("image")
+        self._video = VideoOptions(codec, gop_size, fps, quality, preset)
+
+    def _check_first(self, data: Any) -> None:
+        if isinstance(data, str | bytes | bytearray | memoryview):
+            raise TypeError(f"an image is an array, not a {type(data).__name__}")
+        shape = FrameShape.of(as_numbers(data))
+        suffix = suffix_for(choose_codec(shape, self._video))
+        if suffix != self.path.suffix:
+            raise ValueError(f"images like this are stored in a {suffix} file, not {self.path.name!r}")
+
+    def _write_empty(self) -> None:
+        """Without a frame there is no size and so no video: only an index of no frames."""
+        write_empty_index(str(self.frames_path))
+
+
+def claim_directory(path: Path) -> tuple[Path, FileLock | None]:
+    """Make a new, locked episode directory; returns the folder for its journals, and the lock.
+
+    An episode is unfinished for as long as that folder is there, so it comes before anything else.
+    """
+    with map_os_errors(path):
+        make_folders(path.parent)
+        try:
+            try:
+                lock = make_locked_folder(path)
+            except FileNotFoundError:  # a recorder that recorded nothing removed the folder around it
+                make_folders(path.parent)
+                lock = make_locked_folder(path)
+        except FileExistsError:
+            raise ConflictError("the directory exists already", path=path) from None
+        work = path / layout.RECORDING_FOLDER
+        try:
+            work.mkdir()
+        except BaseException:
+            shutil.rmtree(path, ignore_errors=True)
+            if lock is not None:
+                lock.release()
+            raise
+        return work, lock
+
+
+def claim_episode(root: Path) -> tuple[Path, FileLock | None]:
+    """Claim the directory of the next free number of a root."""
+    for path in _free_paths(root):
+        with contextlib.suppress(ConflictError):
+            return claim_directory(path)
+    raise AssertionError  # there is always another number
+
+
+def _free_paths(root: Path) -> Iterator[Path]:
+    """Directories from one past the highest number on; the exclusive mkdir decides between processes."""
+    number = 0
+    for block in reversed(episode_numbers(root)):
+        inside = episode_numbers(episode_path(root, block).parent)
+        if inside:
+            number = inside[-1] + 1
+            break
+    if number:  # a recorder that was killed as it removed its journals left them
+        remove_leftovers(episode_path(root, number - 1) / layout.RECORDING_FOLDER)
+    while True:
+        yield episode_path(root, number)
+        number += 1
+
+
+def episode_numbers(folder: Path) -> list[int]:
+    """The numbers of the blocks of a root, or of the episodes of a block; nothing in them is opened."""
+    try:
+        names = os.listdir(folder)
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    except OSError as error:
+        raise StoreError(f"cannot list ({error.strerror})", path=folder) from None
+    return sorted(int(name) for name in names if len(name) == layout.DIGITS and name.isdigit())
+
+
+def check_no_file(path: str | os.PathLike[str]) -> None:
+    """Raise ConflictError if a file is at the path of a new recording."""
+    if os.path.lexists(path) and not os.path.isdir(path):
+        raise ConflictError(
+            "target exists", path=path, hint="Choose another path, or pass overwrite=True to replace it."
+        )
+
+
 def leaves(name: str, value: Any) -> Iterator[tuple[str, Any]]:
     """The parts of an observation or action by signal name; without None and empty arrays."""
     if isinstance(value, Mapping):
-        for key, inner in value.items():
-            yield from nested(plain_name(key), inner)
+        for key, inner in value.items():  # a key may have several parts
+            yield from nested("/".join(plain_part(part) for part in str(key).split("/")), inner)
     else:
         yield from nested(name, value)
 
@@ -346,12 +603,7 @@ def nested(name: str, value: Any) -> Iterator[tuple[str, Any]]:
         yield name, value
 
 
-def plain_name(key: Any) -> str:
-    """A key as a signal's name, which may have several parts: what may not stand there becomes `_`."""
-    return "/".join(plain_part(part) for part in str(key).split("/"))
-
-
 def plain_part(key: Any) -> str:
-    """A key as one part of a signal's name: what may not stand there becomes `_`."""
+    """A key as one part of a signal's name: characters that are not allowed become `_`."""
     part = _STRANGE.sub("_", str(key))
     return part if part.strip(".") else "_"

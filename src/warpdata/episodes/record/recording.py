@@ -1,16 +1,22 @@
-"""A recording under way, of an episode or of one signal: its folder, its journals, its signals and its threads."""
+"""The recorder behind every writer: records go to journals, files grow in the background and end together."""
 
 from __future__ import annotations
 
 import contextlib
+import os
+import shutil
 import threading
-from collections.abc import Callable, Iterator, Mapping
+import time
+from abc import abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from warpdata.bytekit.io.commit import (
+    check_case_clash,
     commit_together,
     fsync_folder,
     fsync_started,
@@ -18,331 +24,568 @@ from warpdata.bytekit.io.commit import (
     map_os_errors,
     put_file,
     start_writing,
+    write_file,
 )
 from warpdata.bytekit.jsontext import dump_json
 from warpdata.bytekit.process.forks import NoPickle, run_in_child
-from warpdata.bytekit.process.locks import FileLock, make_locked_folder
-from warpdata.episodes.record.camera import QUEUE_BYTES, CameraRecorder, VideoFile
-from warpdata.episodes.record.journals import REVISION, FrameJournals, SignalsJournal, remove_folder
-from warpdata.episodes.record.tables import (
-    EventRecorder,
-    NumberRecorder,
-    TableFile,
-    TableRecorder,
-    count_together,
-)
-from warpdata.episodes.record.threads import Durability, JobQueue, RecordingThreads, finish_despite_interrupt
-from warpdata.episodes.record.values import Hints, as_timestamp, describe
-from warpdata.episodes.salvage.status import SignalStatus, remove_status, write_status
+from warpdata.bytekit.process.locks import FileLock
+from warpdata.episodes.record import camera
+from warpdata.episodes.record.camera import CameraRecorder, FrameJournals, VideoFile
+from warpdata.episodes.record.tables import EventRecorder, NumberRecorder, SignalsJournal, TableFile
+from warpdata.episodes.record.threads import Durability, JobQueue, RecordingThreads, interrupts_wait
+from warpdata.episodes.record.values import Hints, RecordingClock, as_timestamp, describe
 from warpdata.episodes.statistics import SharedClocks
-from warpdata.errors import JournalInUseError, WriterClosedError
+from warpdata.errors import RecordingError, WarpError, WriterClosedError
 from warpdata.formats.episodedir import layout
-from warpdata.formats.episodedir.images import FrameShape, VideoOptions, choose_codec
+from warpdata.formats.episodedir.documents import FileSum, meta_bytes, plain_static, static_bytes
+from warpdata.formats.episodedir.images import VideoOptions, choose_codec
+from warpdata.formats.episodedir.names import check_name, signal_file
 from warpdata.formats.episodedir.signal_file import Description
-from warpdata.formats.episodedir.video import check_installed
+from warpdata.formats.episodedir.video import check_installed, check_options
 
 SignalRecorder = NumberRecorder | EventRecorder | CameraRecorder
-Targets = Callable[[str, str], tuple[Path, Path]]
-"""The data file, and the frame index of a camera, by the signal's name and the ending of its data file's name."""
 
-Documents = Callable[[dict[str, Any]], Mapping[Path, bytes]]
-"""The documents of an episode by path, from the entry of each signal."""
-
+STATUS_FILE = "status.json"
 _SOME_FRAMES = 2
 """That may wait for their encoder, however large they are."""
 _TABLE_BLOCKS = 64
 _TABLE_DELAY_S = 0.5
 
 
-class RecordingWriter(NoPickle):
-    """What all writers share: a lock, one notion of closed, finishing once, and refusal in forked children."""
+@dataclass(frozen=True, slots=True)
+class SignalStatus:
+    """Counts of one signal since the recording began."""
+
+    waiting: int = 0
+    """Frames that wait for the encoder."""
+    blocked: int = 0
+    """Calls that had to wait because the encoder had too much to do."""
+    blocked_ns: int = 0
+    dropped: int = 0
+    """Values that were given and refused: they are not in the recording."""
+
+
+class Recording(NoPickle):
+    """An episode, or one signal, being recorded. Subclasses choose its folder and the names of its files.
+
+    Nothing is on disk before the first record, or before a subclass begins it. Beginning costs no sync: the helper
+    thread brings folder and journal to the disk. Any thread may append.
+    """
 
     path: Path | None
 
-    def __init__(self) -> None:
+    def __init__(
+        self, durability: str, video: VideoOptions | None = None, clock: RecordingClock | None = None
+    ) -> None:
         self._lock = threading.RLock()
         self._closed: str | None = None
         """The reason why no more records are taken."""
+        self._durability = Durability.parse(durability)
+        self._video = video or VideoOptions()
+        self._clock = clock
+        """For records that come without a time."""
+        self._meta: dict[str, Any] = {}
+        self._interrupted: str | None = None
+        self._static: dict[str, Any] = {}
+        self._declared: dict[str, tuple[Hints, VideoOptions]] = {}
+        self._names: dict[str, str] = {}
+        self._refused: dict[str, int] = {}
+        """How many values of each signal were refused; shown in the status."""
+        self._row_signals: set[str] = set()
+        """Signals that get their records by rows."""
+        self._recorders: dict[str, SignalRecorder] = {}
+        self._signals = self._recorders
+        """The same while the recording is open, then empty: later appends are refused."""
+        self._streams = 0
+        self._expected: dict[str, JobQueue] = {}
+        """Queues of cameras that were declared and gave no frame yet."""
+        self._journal: SignalsJournal | None = None
+        self._is_published = False
         run_in_child(self._leave_to_parent)
 
     def _leave_to_parent(self) -> None:
-        """In a forked child: the recording continues in the process that began it."""
-        self._lock, self._closed = threading.RLock(), "recorded by another process"
+        """In a forked child: a recording that has begun continues in the process that began it."""
+        self._lock = threading.RLock()
+        if self._journal is not None:
+            self._closed, self._signals = "recorded by another process", {}
 
     def _check_open(self) -> None:
         if self._closed is not None:
             raise WriterClosedError(f"the recording is {self._closed}", path=self.path)
 
+    # Names and places, chosen by subclasses.
+
+    @abstractmethod
+    def _claim(self) -> tuple[Path, FileLock | None]:
+        """Make the folder of the journals, which no other recorder has, and lock it or the one around it."""
+
+    @abstractmethod
+    def _unclaim(self) -> None:
+        """Remove what `_claim` made around the folder of the journals."""
+
+    def _facts(self) -> dict[str, Any]:
+        """The descriptor of the journal: what the recording becomes."""
+        return {"episode": {"meta": self._meta}}
+
+    def _targets(self, folder: Path, name: str, suffix: str) -> tuple[Path, Path]:
+        """The data file of a signal, and the frame index of a camera."""
+        return signal_file(folder, name, suffix), signal_file(folder, name, layout.FRAMES_SUFFIX)
+
+    def _documents(self, folder: Path, signals: dict[str, Any]) -> Mapping[Path, bytes]:
+        """The documents of the episode by path, from the entry of each signal."""
+        clock = {} if self._clock is None else {"clock": self._clock.facts(is_end=True)}
+        return last_documents(folder, {**self._meta, **clock}, self._static, signals, self._interrupted)
+
+    def _on_published(self) -> None:
+        """In the background, once the journal is on the disk."""
+        assert self.path is not None
+        folder = self._work.parent
+        with map_os_errors(folder):
+            write_file(folder / layout.META_FILE, meta_bytes(self._meta), durable=False)
+            fsync_folder(folder.parent)
+
+    # Recording.
+
+    def _begin(self, *, wait: bool = False) -> None:
+        """Make folder, journal and threads, once; `wait` until that survives power loss."""
+        with interrupts_wait(), self._lock:
+            self._check_open()
+            if self._journal is not None:
+                return
+            self._work, self._folder_lock = self._claim()
+            self._threads = RecordingThreads(self._durability, self._write_status)
+            now = _refuse_without_time if self._clock is None else self._clock.now
+            try:
+                journal = SignalsJournal(self._work, self._facts(), self._durability, self._threads, now)
+                self._tables = self._threads.table_jobs(_TABLE_BLOCKS, _TABLE_DELAY_S)
+                self._journal = journal
+                self._threads.chores.submit(self._publish)
+                if wait or self._durability.every_record:
+                    self._threads.chores.settle()
+                if self._static:
+                    journal.note({"static": self._static})
+                for name, (hints, _) in self._declared.items():
+                    self._expect(name, hints)
+            except BaseException:
+                self._drop()
+                self._journal = None
+                raise
+
+    def _publish(self) -> None:
+        assert self._journal is not None
+        self._journal.writer.publish()
+        with map_os_errors(self._work):
+            fsync_folder(self._work.parent)
+        self._on_published()
+        self._is_published = True
+
+    def append(self, signal: str, value: Any, ts_ns: int | None = None) -> None:
+        """Add a copy of `value` to a signal; when this returns, the record survives a crash.
+
+        Times of one signal increase; without `ts_ns` the clock is read. Any thread may call it.
+        """
+        if signal in self._row_signals:
+            with self._lock:  # between the records of a row nothing else is added to its signals
+                self._append(signal, value, ts_ns)
+                assert self._journal is not None
+                self._journal.end_row(self._signals[signal].last_ts_ns)
+        else:
+            self._append(signal, value, ts_ns)
+
+    def _append(self, signal: str, value: Any, ts_ns: int | None) -> None:
+        recorder = self._signals.get(signal)
+        try:
+            if recorder is None:
+                recorder = self._add(signal, value, ts_ns)
+            recorder.append(value, ts_ns)
+        except (WarpError, TypeError, ValueError):
+            self._count_refused(signal)
+            raise
+
+    def append_row(self, row: Sequence[tuple[str, Any]], ts_ns: int | None = None) -> None:
+        """Add a value to each of several signals at one time: all of them, or none where one is refused."""
+        with self._lock:
+            if self._journal is None:
+                self._begin()
+            journal = self._journal
+            assert journal is not None
+            if ts_ns is None and self._clock is not None:
+                ts_ns = self._clock.now()
+            ts_ns = as_timestamp(ts_ns)
+            checked = []
+            try:
+                for name, value in row:
+                    recorder = self._signals.get(name) or self._add(name, value, ts_ns)
+                    if name not in self._row_signals:
+                        journal.note({"in_rows": recorder.stream})
+                        self._row_signals.add(name)
+                    checked.append((recorder, recorder.check(value, ts_ns)))
+            except (WarpError, TypeError, ValueError):
+                self._count_refused(*(name for name, _ in row))
+                raise
+            try:
+                for recorder, value in checked:
+                    recorder.append(value, ts_ns)
+                journal.end_row(ts_ns)
+            except Exception as error:  # such as a full disk: no row may follow a part of one
+                self._threads.fail(error)
+                raise
+
+    def _count_refused(self, *names: str) -> None:
+        with self._lock:
+            if self._closed is None:
+                for name in names:
+                    self._refused[name] = self._refused.get(name, 0) + 1
+
+    def declare(
+        self,
+        signal: str,
+        *,
+        dtype: Any = None,
+        role: str | None = None,
+        of: str | None = None,
+        model: str | None = None,
+        clock: str | None = None,
+        kind: str | None = None,
+        units: str | None = None,
+        names: Sequence[str] | None = None,
+        video: VideoOptions | None = None,
+    ) -> None:
+        """Describe a signal before its first record: type, role, units, axis names, how it is encoded.
+
+        `dtype` is numpy's or one of the format's short names; values are converted to it. `of` and `model` belong to
+        predictions, uncertainties and residuals. Signals of one `clock` are recorded at the same times.
+        """
+        hints = Hints.check(
+            kind=kind, units=units, names=names, dtype=dtype, role=role, of=of, model=model, clock=clock
+        )
+        if kind == "image" or video is not None:
+            check_options(video or self._video)
+        with self._lock:
+            self._check_open()
+            self._declare(check_name(signal), hints, video or self._video)
+
+    def _declare(self, name: str, hints: Hints, video: VideoOptions) -> None:
+        if name in self._signals:
+            raise RecordingError(f"signal {name!r} has records already")
+        if name in self._static:
+            raise RecordingError(f"{name!r} is a static item of this episode")
+        self._declared[name] = (hints, video)
+        if self._journal is not None:
+            self._expect(name, hints)
+
+    def _expect(self, name: str, hints: Hints) -> None:
+        """Have a thread ready for a camera, so that its first frame waits for nothing that can be done before."""
+        if hints.kind != "image" or name in self._expected:
+            return
+
+        def rehearse() -> None:
+            # With a small frame: code that never ran takes many times as long. Wrong hints fail with the first one.
+            with contextlib.suppress(Exception):
+                description = describe(name, np.zeros((16, 16, 3), np.uint8), hints)
+                dump_json(_camera_facts(0, name, description, self._video))
+
+        jobs = self._expected[name] = self._threads.camera_jobs(_SOME_FRAMES)
+        jobs.submit(rehearse)
+
+    def mark(self, **facts: Any) -> None:
+        """Set items that do not change in time, such as `success=True`; the last value of an item counts."""
+        with self._lock:
+            self._check_open()
+            for name, value in facts.items():
+                if check_name(name) in self._signals:
+                    raise RecordingError(f"{name!r} is a signal of this episode")
+                plain = plain_static(name, value)  # what cannot be stored is refused now
+                if self._journal is not None:
+                    self._journal.note({"static": {name: plain}})
+                self._static[name] = plain
+
+    def set_static(self, name: str, value: Any) -> None:
+        """Set an item that does not change in time, once."""
+        with self._lock:
+            self._check_open()
+            if check_name(name) in self._static:
+                raise RecordingError(f"static item {name!r} is set already")
+            self.mark(**{name: value})
+
+    def counts(self) -> dict[str, int]:
+        """How many records each signal has so far."""
+        return {name: recorder.count for name, recorder in dict(self._signals).items()}
+
+    def signal_status(self) -> dict[str, SignalStatus]:
+        """The counts of each signal by now."""
+        refused = dict(self._refused)
+        status = {}
+        for name, recorder in {**dict.fromkeys(refused), **dict(self._recorders)}.items():
+            lost = refused.get(name, 0)
+            status[name] = SignalStatus(dropped=lost)
+            if isinstance(recorder, CameraRecorder):
+                jobs = recorder.jobs
+                status[name] = SignalStatus(len(jobs.jobs), jobs.blocked, jobs.blocked_ns, lost)
+        return status
+
+    def _write_status(self) -> None:
+        """Twice a second, in the background, for monitors; disk errors are left to the recording itself."""
+        if not self._is_published:  # before that, only a journal marks the recording
+            return
+        signals = {name: asdict(status) for name, status in self.signal_status().items()}
+        with contextlib.suppress(WarpError, OSError):
+            status = dump_json({"written_ns": time.time_ns(), "signals": signals})
+            write_file(self._work / STATUS_FILE, status, durable=False)
+
+    def _add(self, name: str, value: Any, ts_ns: Any) -> SignalRecorder:
+        """The recorder of a new signal, made from its first value; that value is not recorded yet."""
+        with interrupts_wait(), self._lock:
+            self._check_open()
+            check_name(name)
+            if name in self._static:
+                raise RecordingError(f"{name!r} is a static item of this episode")
+            if name in self._signals:
+                return self._signals[name]
+            self._begin()
+            check_case_clash(name, self._names, self._work)
+            hints, options = self._declared.get(name, (Hints(), self._video))
+            return self._make(name, value, ts_ns, hints, options)
+
+    def _make(self, name: str, value: Any, ts_ns: Any, hints: Hints, options: VideoOptions) -> SignalRecorder:
+        if ts_ns is not None:
+            as_timestamp(ts_ns)
+        description = describe(name, value, hints)
+        journal = self._journal
+        assert journal is not None
+        # A stream that could not be made is never tried again under the same number: its files may exist.
+        self._streams += 1
+        stream = self._streams
+        recorder: SignalRecorder
+        if description.kind == "image":
+            recorder = self._make_camera(journal, stream, name, description, options)
+        else:
+            journal.note({"signal": {"stream": stream, "name": name, **description.to_json()}})
+            file = TableFile(self._work / f"{stream}.parquet", description)
+            if description.kind in ("text", "bytes"):
+                recorder = EventRecorder(name, stream, file, journal, self._tables)
+            else:
+                is_declared = hints.dtype is not None
+                recorder = NumberRecorder(name, stream, file, journal, self._tables, converts=is_declared)
+        self._recorders[name] = recorder
+        return recorder
+
+    def _make_camera(
+        self, journal: SignalsJournal, stream: int, name: str, description: Description, options: VideoOptions
+    ) -> CameraRecorder:
+        check_installed()
+        shape, facts = description.frame_shape(), _camera_facts(stream, name, description, options)
+        journal.note(facts)
+        frames = FrameJournals(self._work, stream, facts, shape.nbytes, journal)
+        jobs = self._expected.pop(name, None) or self._threads.camera_jobs(_SOME_FRAMES)
+        jobs.limit = max(_SOME_FRAMES, camera.QUEUE_BYTES // shape.nbytes)
+        base = self._work / str(stream)
+        return CameraRecorder(
+            name,
+            stream,
+            shape,
+            lambda: VideoFile(base, shape, options, description=description),
+            frames,
+            jobs,
+        )
+
+    # Ends.
+
     def _close_once(self, finish: Callable[[], None]) -> None:
         """Run `finish`, with Ctrl-C held back; if it fails, the rest is left to salvage. Later calls do nothing."""
 
         def close() -> None:
-            with self._lock:
+            with interrupts_wait(), self._lock:
                 if self._closed == "closed":
                     return
                 self._check_open()
                 self._closed = "broken: closing it failed; `warp salvage` finishes it"
+                self._signals = {}
                 finish()
                 self._closed = "closed"
 
-        finish_despite_interrupt(close, lambda: self._closed is not None)
-
-
-class Recording:
-    """What every recorder is made of: records go to journals, files grow in the background, and end together.
-
-    Making one costs no sync: the folder and the journal are brought to the disk by the helper thread, and
-    `on_begun` is called there once they are. `wait_until_begun` waits for it.
-    """
-
-    def __init__(
-        self,
-        folder: Path,
-        facts: Mapping[str, Any],
-        durability: Durability,
-        on_begun: Callable[[], None] | None = None,
-        lock: FileLock | None = None,
-        now: Callable[[], int] | None = None,
-    ) -> None:
-        """`lock` is that of the episode the folder is in; a folder by itself is locked as it is made.
-
-        `now` reads the clock for records that come without a time.
-        """
-        self.folder = folder
-        self.signals: dict[str, SignalRecorder] = {}
-        self.dropped: dict[str, int] = {}
-        """How many values of each signal were refused; shown in the status."""
-        self._on_begun = on_begun
-        self._streams = 0
-        self._expected: dict[str, JobQueue] = {}
-        """Of cameras that were declared and gave no frame yet."""
-        with map_os_errors(folder):
-            try:
-                self._lock = lock or make_locked_folder(folder)
-                if lock is not None:
-                    folder.mkdir()
-            except FileExistsError:
-                raise JournalInUseError(
-                    "a recording is under way here, or was never finished", path=folder,
-                    hint="Wait for its recorder; if it was killed, run `warp salvage`, then record again.",
-                ) from None  # fmt: skip
-        self._has_begun = False
-        self._threads = RecordingThreads(durability, self._write_status)
         try:
-            facts = {**facts, "revision": REVISION}
-            self._journal = SignalsJournal(folder, facts, durability, self._threads, now)
-            self._tables = self._threads.table_jobs(_TABLE_BLOCKS, _TABLE_DELAY_S)
-            self._threads.chores.submit(self._begin)
-            if durability.every_record:
-                self.wait_until_begun()
-        except BaseException:
-            self._threads.close()
-            if hasattr(self, "_journal"):
-                self._journal.close(durable=False)
-            self._unlock()
+            close()
+        except KeyboardInterrupt:
+            if self._closed is None:  # it came before it could be held back
+                close()
             raise
 
-    def _begin(self) -> None:
-        self._journal.writer.publish()
-        with map_os_errors(self.folder):
-            fsync_folder(self.folder.parent)
-        if self._on_begun is not None:
-            self._on_begun()
-        self._has_begun = True
+    def discard(self) -> None:
+        """Remove everything recorded; every later call raises WriterClosedError."""
+        with self._lock:
+            self._check_open()
+            self._closed = "discarded"
+            if self._journal is not None:
+                self._drop()
 
-    def _write_status(self) -> None:
-        """Twice a second, in the background: write the status."""
-        if self._has_begun:  # before that, only a journal marks the recording
-            write_status(self.folder, self.status())
+    def _commit(self, folder: Path) -> None:
+        """Complete all files and give them their names in `folder` at once, the documents last; then the journals go.
 
-    def status(self) -> dict[str, SignalStatus]:
-        """The counts of each signal by now."""
-        dropped = dict(self.dropped)
-        found = {}
-        for name, each in {**dict.fromkeys(dropped), **dict(self.signals)}.items():
-            lost = dropped.get(name, 0)
-            if isinstance(each, CameraRecorder):
-                found[name] = SignalStatus(each.waiting, each.blocked, each.blocked_ns, lost)
-            else:
-                found[name] = SignalStatus(dropped=lost)
-        return found
-
-    def wait_until_begun(self) -> None:
-        """Wait until the beginning survives power loss, or raise why it does not."""
-        self._threads.chores.settle()
-
-    def add(self, name: str, data: Any, ts_ns: Any, hints: Hints, options: VideoOptions) -> SignalRecorder:
-        """The recorder of a new signal, made from its first value; that value is not recorded yet."""
-        if ts_ns is not None:
-            as_timestamp(ts_ns)
-        description = describe(name, data, hints)
-        # A stream that could not be made is never tried again under the same number: its files may exist.
-        self._streams += 1
-        if description.kind == "image":
-            made: SignalRecorder = self._camera(name, description, options, description.frame_shape())
-        else:
-            made = self._table(name, description, is_declared=hints.dtype is not None)
-        self.signals[name] = made
-        return made
-
-    def expect_camera(self, name: str, hints: Hints, options: VideoOptions) -> None:
-        """Have a thread ready for a camera, so that its first frame waits for nothing that can be done before."""
-        if name not in self._expected:
-            jobs = self._expected[name] = self._threads.camera_jobs(_SOME_FRAMES)
-            jobs.submit(lambda: _rehearse(name, hints, options))
-
-    def note(self, fact: Mapping[str, Any]) -> None:
-        """Journal a fact about the recording itself."""
-        self._journal.note(fact)
-
-    def in_rows(self, name: str) -> None:
-        """Note that a signal gets its records by rows, before its first one."""
-        self.note({"in_rows": self.signals[name].stream})
-
-    def end_row(self, ts_ns: int) -> None:
-        """Note that the row of this time is whole."""
-        self._journal.end_row(ts_ns)
-
-    def fail(self, error: BaseException) -> None:
-        """Refuse every later record: finishing fails too, and salvage keeps what is whole."""
-        self._threads.failed(error)
-
-    def counts(self) -> dict[str, int]:
-        """How many records each signal has so far."""
-        return {name: each.count for name, each in dict(self.signals).items()}
-
-    def finish(self, targets: Targets, root: Path, documents: Documents) -> None:
-        """Complete all files and give them their names at once, the documents last; then the journals go.
-
-        `documents` makes them from the entry of each signal; the disk writes the files while those are computed
-        out. Folders below `root` are synced once.
+        The disk writes the files while the entries of the signals are computed.
         """
-        files = []
-        for temp, target in self._files(targets, documents):
-            start_writing(temp)
-            files.append((temp, target))
-        temps = [temp for temp, _ in files]
-        # To drop the pages of a journal takes a while: most of them go while this thread waits for the disk.
-        self._threads.chores.submit(self._journal.writer.trim)
-        self._threads.chores.submit(lambda: fsync_started(temps[1::2]))
-        self._threads.end()
-        fsync_started(temps[::2])  # two threads wait for the disk at the same time
-        self._threads.chores.settle()  # the beginning too: its meta.json must not take the place of the last one
-        commit_together(files, root)
-        self._remove(self.folder)
+        assert self._journal is not None
+        try:
+            files = []
+            for temp, target in self._complete(folder):
+                start_writing(temp)
+                files.append((temp, target))
+            temps = [temp for temp, _ in files]
+            # To drop the pages of a journal takes a while: most of them go while this thread waits for the disk.
+            self._threads.chores.submit(self._journal.writer.trim)
+            self._threads.chores.submit(lambda: fsync_started(temps[1::2]))
+            self._threads.end()
+            fsync_started(temps[::2])  # two threads wait for the disk at the same time
+            self._threads.chores.settle()  # the beginning too: its meta.json must not replace the last one
+            commit_together(files, folder)
+            self._remove(self._work)
+        except BaseException:
+            self._leave()
+            raise
 
-    def finish_by(self, store: Callable[[Path], None], targets: Targets, documents: Documents) -> None:
-        """Complete all files, and let `store` make something durable of the episode directory they are then.
+    def _commit_by(self, store: Callable[[Path], None]) -> None:
+        """Complete all files; `store` makes something durable of the episode directory they are then.
 
         Nothing of the directory is synced: until `store` is done the journals have every record. Then the directory
-        this folder is in goes.
+        around the journals goes.
         """
-        whole = self.folder / layout.WHOLE_FOLDER
-        with map_os_errors(whole):
-            whole.mkdir()
-        for temp, target in self._files(targets, documents):
-            path = whole / target
-            with map_os_errors(path):
-                path.parent.mkdir(parents=True, exist_ok=True)
-            link_or_copy(temp, path)
-        self._threads.end()
-        store(whole)
-        self._remove(self.folder.parent, durable=False)
+        try:
+            whole = self._work / layout.WHOLE_FOLDER
+            with map_os_errors(whole):
+                whole.mkdir()
+            for temp, target in self._complete(whole):
+                with map_os_errors(target):
+                    target.parent.mkdir(parents=True, exist_ok=True)
+                link_or_copy(temp, target)
+            self._threads.end()
+            store(whole)
+            self._remove(self._work.parent, durable=False)
+        except BaseException:
+            self._leave()
+            raise
 
-    def _files(self, targets: Targets, documents: Documents) -> Iterator[tuple[Path, Path]]:
-        """Every file as soon as it is complete, with the name it is to have; the documents last."""
-        yield from self._completed(targets)
-        yield from self._documents(documents)
-
-    def _completed(self, targets: Targets) -> Iterator[tuple[Path, Path]]:
-        """The files of every signal."""
-        for each in self.signals.values():
-            each.close()
+    def _complete(self, folder: Path) -> Iterator[tuple[Path, Path]]:
+        """Every file as soon as it is complete, with its final path; the documents last."""
+        for recorder in self._recorders.values():
+            recorder.close()
         self._tables.stop()
-        for name, each in self.signals.items():
-            if each.count:
-                each.complete()
-                yield from each.files(*targets(name, each.suffix))
+        recorders = {}
+        for name, recorder in self._recorders.items():
+            if recorder.count:
+                recorder.complete()
+                recorders[name] = recorder
+                yield from recorder.files(*self._targets(folder, name, recorder.suffix))
             else:  # its first record never reached the journal: there is no such signal
-                each.cancel()
+                recorder.cancel()
         self._threads.check()
-
-    def _documents(self, documents: Documents) -> Iterator[tuple[Path, Path]]:
-        """The documents, once the files of every signal are complete."""
         clocks = SharedClocks()
-        count_together(
-            each for each in self.signals.values() if isinstance(each, TableRecorder) and each.count
-        )
-        found = {name: each.facts(clocks) for name, each in self.signals.items() if each.count}
-        for target, data in documents(found).items():
-            temp = self.folder / target.name
+        facts = {name: recorder.facts(clocks) for name, recorder in recorders.items()}
+        for target, data in self._documents(folder, facts).items():
+            temp = self._work / target.name
             put_file(temp, data)
             yield temp, target
 
     def _remove(self, folder: Path, *, durable: bool = True) -> None:
         """The recording is finished: its journals are no longer needed."""
+        assert self._journal is not None
         self._threads.close()
         self._journal.close(durable=False)
         remove_folder(folder, durable=durable)
         self._unlock()  # now only: a folder without a lock is one to salvage
 
-    def let_go(self) -> None:
-        """Stop all threads and close all files, leaving them as they are."""
+    def _leave(self) -> None:
+        """Stop all threads and close all files, leaving them as they are for salvage."""
         try:
             self._stop()
         finally:
             self._unlock()
 
-    def discard(self) -> None:
-        """Remove all that was recorded."""
+    def _drop(self) -> None:
+        """Stop, and remove all that was recorded."""
         try:
             self._stop()
         finally:
-            remove_folder(self.folder)
+            remove_folder(self._work)
+            self._unclaim()
             self._unlock()
-
-    def _unlock(self) -> None:
-        if self._lock is not None:
-            self._lock.release()
 
     def _stop(self) -> None:
-        self._tables.cancel()
-        for each in self.signals.values():
-            each.cancel()
+        self._signals = {}
+        if hasattr(self, "_tables"):
+            self._tables.cancel()
+        for recorder in self._recorders.values():
+            recorder.cancel()
         self._threads.close()
-        remove_status(self.folder)
-        self._journal.close()
+        with contextlib.suppress(OSError):
+            (self._work / STATUS_FILE).unlink()
+        if self._journal is not None:
+            self._journal.close()
 
-    def _table(self, name: str, description: Description, *, is_declared: bool) -> SignalRecorder:
-        stream = self._streams
-        self.note({"signal": {"stream": stream, "name": name, **description.to_json()}})
-        file = TableFile(self.folder / f"{stream}.parquet", description)
-        if description.kind in ("text", "bytes"):
-            return EventRecorder(name, stream, file, self._journal, self._tables)
-        return NumberRecorder(name, stream, file, self._journal, self._tables, converts=is_declared)
-
-    def _camera(
-        self, name: str, description: Description, options: VideoOptions, shape: FrameShape
-    ) -> SignalRecorder:
-        check_installed()
-        stream, settings = self._streams, {**options.to_json(), "codec": choose_codec(shape, options)}
-        about = {"stream": stream, "name": name, **description.to_json(), "video": settings}
-        self.note({"signal": about})
-        facts = {"signal": about, "revision": REVISION}
-        frames = FrameJournals(self.folder, stream, facts, shape.nbytes, self._journal)
-        jobs = self._expected.pop(name, None) or self._threads.camera_jobs(_SOME_FRAMES)
-        jobs.limit = max(_SOME_FRAMES, QUEUE_BYTES // shape.nbytes)
-        return CameraRecorder(
-            name, stream, shape,
-            lambda: VideoFile(self.folder / str(stream), shape, options, description=description),
-            frames, jobs,
-            lambda found: self.note({"video": {"stream": stream, **found.to_json()}}),
-        )  # fmt: skip
+    def _unlock(self) -> None:
+        if self._folder_lock is not None:
+            self._folder_lock.release()
 
 
-def _rehearse(name: str, hints: Hints, options: VideoOptions) -> None:
-    """What the first frame needs, done with a small one: code that never ran takes many times as long."""
-    with contextlib.suppress(Exception):  # wrong hints are an error of the first frame
-        description = describe(name, np.zeros((16, 16, 3), np.uint8), hints)
-        settings = {**options.to_json(), "codec": choose_codec(description.frame_shape(), options)}
-        dump_json({"signal": {"name": name, **description.to_json(), "video": settings}})
+def _refuse_without_time() -> int:
+    raise TypeError("ts_ns is missing: this recording has no clock")
+
+
+def _camera_facts(stream: int, name: str, description: Description, options: VideoOptions) -> dict[str, Any]:
+    codec = choose_codec(description.frame_shape(), options)
+    video = {**options.to_json(), "codec": codec}
+    return {"signal": {"stream": stream, "name": name, **description.to_json(), "video": video}}
+
+
+def last_documents(
+    folder: Path,
+    meta: Mapping[str, Any],
+    static: Mapping[str, Any],
+    signals: Mapping[str, Any],
+    interrupted: str | None,
+    **more: Any,
+) -> dict[Path, bytes]:
+    """static.json and the complete meta.json by their paths: once they are written the episode is complete."""
+    items = static_bytes(static)
+    total = FileSum.of(items)
+    complete = {
+        **meta,
+        "signals": dict(signals),
+        "static_file": {"bytes": total.size_bytes, "crc32c": f"{total.crc32c:08x}"},
+        **more,
+    }
+    if interrupted is not None:
+        complete["interrupted"] = interrupted
+    return {folder / layout.STATIC_FILE: items, folder / layout.META_FILE: meta_bytes(complete)}
+
+
+def remove_folder(folder: Path, *, durable: bool = True) -> None:
+    """Remove a recording folder: at once for readers, then its contents."""
+    done = folder.with_name(f"{folder.name}-done")
+    with map_os_errors(folder):
+        try:
+            os.rename(folder, done)
+        except OSError:
+            remove_leftovers(folder)
+            os.rename(folder, done)
+        if durable:
+            fsync_folder(folder.parent)
+    _remove_files(done)
+
+
+def _remove_files(folder: Path) -> None:
+    """Remove a folder that has files and seldom more: to look for more costs several times as much."""
+    try:
+        with os.scandir(folder) as entries:
+            names = [entry.path for entry in entries]
+        for name in names:
+            os.unlink(name)
+        os.rmdir(folder)
+    except OSError:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def remove_leftovers(folder: Path) -> None:
+    """Remove what a crash left of a recording folder that was being removed."""
+    done = folder.with_name(f"{folder.name}-done")
+    if done.is_dir():
+        shutil.rmtree(done, ignore_errors=True)

@@ -5,38 +5,46 @@ from __future__ import annotations
 import contextlib
 import re
 import signal
-import socket
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from types import FrameType
-from typing import Any
 
-from warpdata.bytekit.process.forks import process_id
 from warpdata.bytekit.process.system import usable_cores
 from warpdata.bytekit.process.threads import start_thread
-from warpdata.episodes.salvage.status import STATUS_S
 from warpdata.errors import StoreError, WarpError, WriterClosedError, nearest
 from warpdata.formats.journal.writer import JournalWriter
 
-Handler = Callable[[int, FrameType | None], Any]
+Job = Callable[[], None]
+
+STATUS_S = 0.5
+"""Period of the status report."""
+
+_LOOK_AGAIN_S = 0.05
+"""Several callers may wait for room and one is woken: the others look by themselves."""
+
+_KEPT = "What was recorded so far is kept: end the recording, see to the disk, then run `warp salvage` on it."
+_UNBOUNDED = 1 << 30
+_ALMOST = 0.99
+"""A wait may end a little early."""
+
+_PERIOD = re.compile(r"(\d+(?:\.\d+)?)(ms|s)")
 
 
-@contextmanager
+@contextlib.contextmanager
 def interrupts_wait() -> Iterator[None]:
-    """Hold back the first Ctrl-C until the block is done; a second one is let through at once."""
+    """Hold back the first Ctrl-C until the block is done; a second one passes at once."""
     handler = signal.getsignal(signal.SIGINT)
     if threading.current_thread() is not threading.main_thread() or not callable(handler):
         yield  # Python hands signals to the main thread only
         return
-    came: list[int] = []
+    pending: list[int] = []
 
     def note(number: int, frame: FrameType | None) -> None:
-        came.append(number)
-        if len(came) > 1:
+        pending.append(number)
+        if len(pending) > 1:
             handler(number, frame)
 
     signal.signal(signal.SIGINT, note)
@@ -44,27 +52,15 @@ def interrupts_wait() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGINT, handler)
-        if came:
-            handler(came[0], None)
-
-
-def finish_despite_interrupt(finish: Callable[[], None], is_begun: Callable[[], bool]) -> None:
-    """Run `finish` with Ctrl-C held back; one that comes before that can be is raised after it."""
-    try:
-        with interrupts_wait():
-            finish()
-    except KeyboardInterrupt:
-        if not is_begun():
-            with interrupts_wait():
-                finish()
-        raise
+        if pending:
+            handler(pending[0], None)
 
 
 class Wakeup:
     """Set by any thread, waited for by one; if no thread waits, the next wait ends at once.
 
     Events and conditions of the standard library are Python code: KeyboardInterrupt inside them can leave their
-    lock held for ever. This is one lock of the interpreter, which is taken and given whole.
+    lock held for ever. This is one lock of the interpreter, which is taken and released as a whole.
     """
 
     __slots__ = ("_asleep",)
@@ -74,16 +70,13 @@ class Wakeup:
         self._asleep.acquire()
 
     def set(self) -> None:
-        """Wake one thread that waits, or let the next wait return at once."""
+        """Wake one thread that waits, or make the next wait return at once."""
         with contextlib.suppress(RuntimeError):  # set already, and not noticed yet
             self._asleep.release()
 
     def wait(self, timeout_s: float | None = None) -> bool:
         """Whether it was set before the timeout."""
         return self._asleep.acquire(timeout=-1 if timeout_s is None else timeout_s)
-
-
-_PERIOD = re.compile(r"(\d+(?:\.\d+)?)(ms|s)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,10 +89,8 @@ class Durability:
     @classmethod
     def parse(cls, text: str) -> Durability:
         """From `"record"`, `"none"`, or a period such as `"100ms"` or `"2s"`."""
-        if text == "record":
-            return cls(every_record=True)
-        if text == "none":
-            return cls()
+        if text in ("record", "none"):
+            return cls(every_record=text == "record")
         match = _PERIOD.fullmatch(text) if isinstance(text, str) else None
         if match is None:
             raise ValueError(
@@ -107,22 +98,6 @@ class Durability:
                 + nearest(str(text), ("none", "record", "100ms"))
             )
         return cls(period_s=float(match[1]) * (0.001 if match[2] == "ms" else 1.0))
-
-
-def owner() -> dict[str, Any]:
-    """The recording process, as its journal names it."""
-    return {"pid": process_id(), "host": socket.gethostname(), "started_ns": time.time_ns()}
-
-
-Job = Callable[[], None]
-
-_LOOK_AGAIN_S = 0.05
-"""Several callers may wait for room and one is woken: the others look by themselves."""
-
-_KEPT = "What was recorded so far is kept: end the recording, see to the disk, then run `warp salvage` on it."
-_UNBOUNDED = 1 << 30
-_ALMOST = 0.99
-"""A wait may end a little early."""
 
 
 class RecordingThreads:
@@ -134,7 +109,7 @@ class RecordingThreads:
     """
 
     def __init__(self, durability: Durability, report: Job | None = None) -> None:
-        """`report` is called twice a second while the recording goes on."""
+        """`report` is called twice a second while the recording runs."""
         self.failure: BaseException | None = None
         """An error in the background that concerns the whole recording: raised by the next append."""
         self._syncs: dict[JournalWriter, Job] = {}
@@ -142,10 +117,9 @@ class RecordingThreads:
         self._ended = Wakeup()
         self._helper = Workers("warp-record-helper", 1)
         self._encoders = Workers("warp-record-encoder", usable_cores())
-        # Served first: windows must be there before they are needed.
-        self.chores = self._helper.queue(_UNBOUNDED, on_failure=self.failed)
+        self.chores = self._helper.queue(_UNBOUNDED, on_failure=self.fail)
+        """Short jobs that cannot wait, in order; served first, because windows must be there before they are needed."""
         self.chores.is_urgent = True
-        """Short jobs that cannot wait, in order."""
         self._helper.start()
         self._syncer: threading.Thread | None = None
         self._report = report
@@ -154,27 +128,33 @@ class RecordingThreads:
 
     def table_jobs(self, limit: int, delay_s: float) -> JobQueue:
         """A queue of jobs that write tables; a burst of records is over, or `delay_s` have passed, when they run."""
-        return self._helper.queue(limit, delay_s=delay_s, on_failure=self.failed)
+        return self._helper.queue(limit, delay_s=delay_s, on_failure=self.fail)
 
     def camera_jobs(self, limit: int) -> JobQueue:
-        """A queue of jobs of one camera; what goes wrong in it concerns that camera only."""
-        made = self._encoders.queue(limit)
+        """A queue of jobs of one camera; an error in it concerns that camera only."""
+        queue = self._encoders.queue(limit)
         self.chores.submit(self._encoders.start)  # starting a thread takes a while on a busy machine
-        return made
+        return queue
 
-    def keep(self, journal: JournalWriter, sync: Job | None = None) -> None:
+    def add_journal(self, journal: JournalWriter, sync: Job | None = None) -> None:
         """Keep windows of a journal ready, and sync it at times; `sync` does so in another way."""
+
+        def prepare() -> None:
+            # A disk too full for the next window is no error yet: the recorder meets it when it gets there.
+            with contextlib.suppress(OSError):
+                journal.prepare()
+
         self._syncs[journal] = sync or journal.sync
-        journal.on_advance = lambda: self.chores.submit(lambda: _prepare(journal))
+        journal.on_advance = lambda: self.chores.submit(prepare)
         journal.on_advance()
 
-    def forget(self, journal: JournalWriter) -> None:
+    def remove_journal(self, journal: JournalWriter) -> None:
         """Stop preparing and syncing a journal; a thread that works on it now holds its lock."""
         journal.on_advance = None
         self._syncs.pop(journal, None)
 
-    def failed(self, error: BaseException) -> None:
-        """Note what went wrong first."""
+    def fail(self, error: BaseException) -> None:
+        """Refuse every later record because of this error; the first one counts."""
         if self.failure is None:
             self.failure = error
 
@@ -198,7 +178,9 @@ class RecordingThreads:
         self._encoders.close()
 
     def _sync(self) -> None:
-        periods = [each for each in (self._period_s, STATUS_S if self._report else None) if each is not None]
+        periods = [
+            period for period in (self._period_s, STATUS_S if self._report else None) if period is not None
+        ]
         synced = reported = time.monotonic()
         while not self._ended.wait(min(periods)):
             now = time.monotonic()
@@ -208,7 +190,7 @@ class RecordingThreads:
                     try:
                         sync()
                     except StoreError as error:
-                        self.failed(error)
+                        self.fail(error)
                         return
             if self._report is not None and now - reported >= STATUS_S * _ALMOST:
                 reported = now
@@ -232,9 +214,9 @@ class Workers:
         self, limit: int, *, delay_s: float = 0.0, on_failure: Callable[[BaseException], None] | None = None
     ) -> JobQueue:
         """Another queue for these threads."""
-        made = JobQueue(self._wakeup, self.start, limit, delay_s, on_failure)
-        self._queues.append(made)
-        return made
+        queue = JobQueue(self._wakeup, self.start, limit, delay_s, on_failure)
+        self._queues.append(queue)
+        return queue
 
     def start(self) -> None:
         """Start another thread if there are fewer than queues and than `most`."""
@@ -286,7 +268,7 @@ class Workers:
 
 
 class JobQueue:
-    """Jobs in order behind a bound: a caller that is faster than the threads waits, and the wait is counted.
+    """Jobs in order and a limit: a caller that is faster than the threads waits, and the wait is counted.
 
     A job is queued by one operation of the interpreter, so Ctrl-C leaves it queued or not, never in between.
     """
@@ -305,30 +287,30 @@ class JobQueue:
         self.blocked_ns = 0
         self.is_taken = False
         """Whether a thread is running the first job."""
-        self.jobs: deque[tuple[Job, float]] = deque()
-        """The first one may be running; it leaves when it is done."""
-        self._wakeup = wakeup
-        self._start = start
-        """Whoever waits sees to it that there is a thread: what was to start one may have failed."""
-        self.limit = limit
-        """How many jobs may wait, the running one included."""
-        self._delay_s = delay_s
-        self._on_failure = on_failure
         self.is_urgent = False
         """Whether its jobs come before those of all other queues."""
+        self.jobs: deque[tuple[Job, float]] = deque()
+        """The first one may be running; it leaves when it is done."""
+        self.limit = limit
+        """How many jobs may wait, the running one included."""
+        self._wakeup = wakeup
+        self._start = start
+        """Callers that wait start a thread if there is none: what was to start one may have failed."""
+        self._delay_s = delay_s
+        self._on_failure = on_failure
         self._room, self._empty = Wakeup(), Wakeup()
         self._closing = False
         self._is_cancelled = False
 
     def submit(self, job: Job) -> None:
         """Queue a job; blocks while the queue is full. A failed job fails every later call."""
-        self.room()
+        self.wait_for_room()
         if self._closing:
             raise WriterClosedError("the writer is closed")
         self.jobs.append((job, time.monotonic()))
         self._wakeup.set()
 
-    def room(self) -> None:
+    def wait_for_room(self) -> None:
         """Wait until the queue has room; raises what went wrong in a job."""
         if len(self.jobs) >= self.limit:
             start = time.monotonic_ns()
@@ -352,8 +334,7 @@ class JobQueue:
     def finish(self) -> None:
         """Run everything queued, take no more, and raise what went wrong."""
         self.stop()
-        self._wait_until_empty()
-        self.check()
+        self.settle()
 
     def cancel(self) -> None:
         """Drop what is queued, and wait for the job that is running."""
@@ -377,7 +358,7 @@ class JobQueue:
         return due_s
 
     def run_first(self) -> None:
-        """A job that fails is the last one run; those behind it are dropped, and the failure is kept."""
+        """A job that fails is the last one run; those after it are dropped, and the failure is kept."""
         try:
             if self.failure is None and not self._is_cancelled:
                 self.jobs[0][0]()
@@ -405,9 +386,3 @@ def raise_again(failure: BaseException) -> None:
         hint = f"{failure.hint} {_KEPT}".strip() if isinstance(failure, StoreError) else failure.hint
         raise type(failure)(failure.message, hint=hint) from failure
     raise failure
-
-
-def _prepare(journal: JournalWriter) -> None:
-    # A disk too full for the next window is no error yet: the recorder meets it when it gets there.
-    with contextlib.suppress(OSError):
-        journal.prepare()

@@ -1,10 +1,12 @@
-"""What may be recorded: any value is either understood at the first look, or refused there."""
+"""Values and times of records: the description a first value gives its signal, checks of later ones, the clock."""
 
 from __future__ import annotations
 
+import threading
+import time
 import warnings
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,28 +23,27 @@ MAX_VALUE_BYTES = 1 << 30
 BEGIN, CLOSED = INT64_MIN - 1, INT64_MAX + 1
 """The last time of a signal before its first record, and once it takes no more."""
 
-_USER_LEVEL = 7
+_USER_LEVEL = 6
 """Frames between a warning here and the call of `append`."""
-_KNOWN = ", ".join(DTYPE_NAMES)
 
 
 @dataclass(frozen=True, slots=True)
 class Hints:
-    """What was declared of a signal before its first value."""
+    """Properties of a signal that were declared before its first value."""
 
     kind: str | None = None
     units: str | None = None
     names: tuple[str, ...] | None = None
     """One per element of a vector, one per axis of a tensor or an image."""
     dtype: DType | None = None
-    """What every value is converted to."""
+    """The type every value is converted to."""
     role: Role | None = None
     of: str | None = None
     model: str | None = None
     clock: str | None = None
 
     @classmethod
-    def of_caller(
+    def check(
         cls,
         *,
         kind: str | None = None,
@@ -54,82 +55,77 @@ class Hints:
         model: str | None = None,
         clock: str | None = None,
     ) -> Hints:
-        """Hints from the arguments of a call, checked."""
+        """Hints from the arguments of a call; a TypeError or ValueError names the wrong one."""
         for what, text in (("units", units), ("of", of), ("model", model), ("clock", clock)):
             if text is not None and not isinstance(text, str):
-                raise TypeError(f"{what}: a string, not {type(text).__name__}")
-        chosen_role = None if role is None else as_role(role)
-        if (of is not None or model is not None) and chosen_role not in ABOUT_OTHERS:
+                raise TypeError(f"{what}: expected a string, got {type(text).__name__}")
+        known_role = None if role is None else as_role(role)
+        if (of is not None or model is not None) and known_role not in ABOUT_OTHERS:
             raise ValueError(f"of= and model= go with the roles {', '.join(ABOUT_OTHERS)}")
-        chosen = None if names is None else tuple(names)
-        if isinstance(names, str) or any(not isinstance(each, str) for each in chosen or ()):
+        axes = None if names is None else tuple(names)
+        if isinstance(names, str) or not all(isinstance(name, str) for name in axes or ()):
             raise TypeError("names are a sequence of strings")
-        return cls(
-            None if kind is None else as_kind(kind), units, chosen, None if dtype is None else dtype_of(dtype),
-            chosen_role, of, model, clock,
-        )  # fmt: skip
-
-    def describe(self, name: str, kind: str, dtype: str, shape: tuple[int, ...]) -> Description:
-        """The description of a signal of this name; without a declared role, it is guessed from the name."""
-        names = None if kind in ("text", "bytes") else self.names
-        if self.role is None:
-            guess = guess_role(name, kind)
-            return Description(
-                kind, dtype, shape, self.units, names, guess.role, guess.of, guess.model, self.clock
-            )
-        return Description(kind, dtype, shape, self.units, names, self.role, self.of, self.model, self.clock)
+        known_kind, known_dtype = (
+            None if kind is None else as_kind(kind),
+            None if dtype is None else dtype_of(dtype),
+        )
+        return cls(known_kind, units, axes, known_dtype, known_role, of, model, clock)
 
 
 def describe(name: str, data: Any, hints: Hints) -> Description:
-    """What a first value makes of its signal; a value that cannot be stored is a TypeError or ValueError."""
+    """The description of a signal from its first value; TypeError or ValueError if it cannot be stored.
+
+    Without a declared role, that is guessed from the name.
+    """
+    shape: tuple[int, ...] = ()
+    names = hints.names
     if isinstance(data, str | bytes | bytearray | memoryview):
-        kind = "text" if isinstance(data, str) else "bytes"
+        kind = dtype = "text" if isinstance(data, str) else "bytes"
+        names = None
         as_event(data, kind, "new signal")
         if hints.dtype is not None:
             raise SchemaMismatchError(f"signal {name!r} was declared as {hints.dtype}, not as {kind}")
-        return hints.describe(name, kind, kind, ())
-    array = as_numbers(data)
-    if hints.dtype is not None:
-        array = as_declared(name, array, hints.dtype)
-    if hints.names is not None and len(hints.names) != (array.size if array.ndim == 1 else array.ndim):
-        raise SchemaMismatchError(f"{len(hints.names)} names for a value of shape {array.shape}")
-    return hints.describe(name, _kind(name, array, hints.kind), dtype_of(array.dtype).name, array.shape)
+    else:
+        array = as_numbers(data)
+        if hints.dtype is not None:
+            array = as_declared(name, array, hints.dtype)
+        if names is not None and len(names) != (array.size if array.ndim == 1 else array.ndim):
+            raise SchemaMismatchError(f"{len(names)} names for a value of shape {array.shape}")
+        kind, dtype, shape = _choose_kind(name, array, hints.kind), dtype_of(array.dtype).name, array.shape
+    about = guess_role(name, kind) if hints.role is None else hints
+    return Description(kind, dtype, shape, hints.units, names, about.role, about.of, about.model, hints.clock)
 
 
 def as_declared(name: str, array: NDArray[Any], dtype: DType) -> NDArray[Any]:
-    """A value as the type its signal was declared with; a float never becomes an integer or infinite in silence."""
-    if array.dtype != dtype.dtype:
-        is_whole = array.dtype.kind in "biu"
-        if not is_whole and dtype.dtype.kind in "biu":
-            raise mismatch(name, str(dtype), str(array.dtype))
-        with np.errstate(over="ignore"):
-            converted = array.astype(dtype.dtype)
-        fits = (
-            np.array_equal(converted.astype(array.dtype), array)
-            if is_whole
-            else np.array_equal(np.isfinite(converted), np.isfinite(array))
-        )
-        if not fits:
-            raise SchemaMismatchError(f"signal {name!r}: {array.tolist()} does not fit in {dtype}")
-        return converted
-    return array
+    """A value as the type its signal was declared with; a float never becomes an integer or infinite silently."""
+    if array.dtype == dtype.dtype:
+        return array
+    is_whole = array.dtype.kind in "biu"
+    if not is_whole and dtype.dtype.kind in "biu":
+        raise mismatch_error(name, str(dtype), str(array.dtype))
+    with np.errstate(over="ignore"):
+        converted = array.astype(dtype.dtype)
+    if is_whole:
+        fits = np.array_equal(converted.astype(array.dtype), array)
+    else:
+        fits = np.array_equal(np.isfinite(converted), np.isfinite(array))
+    if not fits:
+        raise SchemaMismatchError(f"signal {name!r}: {array.tolist()} does not fit in {dtype}")
+    return converted
 
 
-def _resembles_image(array: NDArray[Any]) -> bool:
-    is_rgba = array.ndim == 3 and array.shape[2] == 4 and array.dtype == np.uint8
-    is_deep = array.ndim == 3 and array.shape[2] in (3, 4) and array.dtype == np.uint16
-    return (is_rgba or is_deep) and min(array.shape[:2]) >= 16
-
-
-def _kind(name: str, array: NDArray[Any], wanted: str | None) -> str:
-    looks_like_image = (array.ndim == 3 and array.shape[2] == 3 and array.dtype == np.uint8) or (
+def _choose_kind(name: str, array: NDArray[Any], wanted: str | None) -> str:
+    channels = array.shape[2] if array.ndim == 3 else 0
+    is_image = (channels == 3 and array.dtype == np.uint8) or (
         array.ndim == 2 and array.dtype in (np.uint8, np.uint16)
     )
-    if wanted == "image" or (wanted is None and looks_like_image):
+    if wanted == "image" or (wanted is None and is_image):
         FrameShape.of(array)
         return "image"
     natural = numeric_kind(array.shape)
-    if wanted is None and _resembles_image(array):
+    is_rgba = channels == 4 and array.dtype == np.uint8
+    is_deep = channels in (3, 4) and array.dtype == np.uint16
+    if wanted is None and (is_rgba or is_deep) and min(array.shape[:2]) >= 16:
         warnings.warn(
             f"signal {name!r}: {array.dtype}{list(array.shape)} is stored as a tensor, without video encoding: "
             "images are uint8[H, W, 3], uint8[H, W] or uint16[H, W] (declare kind='tensor' to keep it so)",
@@ -154,9 +150,8 @@ def as_numbers(data: Any) -> NDArray[Any]:
     try:
         dtype_of(array.dtype)
     except ValueError:
-        raise TypeError(
-            f"{type(data).__name__} (dtype {array.dtype}) cannot be recorded; use str, bytes or one of {_KNOWN}"
-        ) from None
+        known = f"use str, bytes or one of {', '.join(DTYPE_NAMES)}"
+        raise TypeError(f"{type(data).__name__} (dtype {array.dtype}) cannot be recorded; {known}") from None
     if array.size == 0:
         raise ValueError("an array without elements cannot be recorded")
     if array.nbytes > MAX_VALUE_BYTES:
@@ -166,17 +161,15 @@ def as_numbers(data: Any) -> NDArray[Any]:
 
 def as_event(data: Any, kind: str, name: str) -> bytes:
     """Text or bytes as the bytes that are stored."""
-    if kind == "text":
-        if not isinstance(data, str):
-            raise mismatch(name, "text", type(data).__name__)
+    if kind == "text" and isinstance(data, str):
         try:
             packed = data.encode()
         except UnicodeEncodeError:
             raise ValueError(f"signal {name!r}: the text is not valid Unicode") from None
-    elif isinstance(data, bytes | bytearray | memoryview):
+    elif kind == "bytes" and isinstance(data, bytes | bytearray | memoryview):
         packed = bytes(data)
     else:
-        raise mismatch(name, "bytes", type(data).__name__)
+        raise mismatch_error(name, kind, type(data).__name__)
     if len(packed) > MAX_EVENT_BYTES:
         raise ValueError(f"signal {name!r}: an event of {len(packed)} bytes is too large")
     return packed
@@ -190,8 +183,8 @@ def as_timestamp(ts_ns: Any) -> int:
     return number
 
 
-def refused(name: str, ts_ns: int, last: int) -> RecordingError:
-    """The error for a time at or before the last one; after a lane is closed no time is late enough."""
+def order_error(name: str, ts_ns: int, last: int) -> RecordingError:
+    """The error for a time at or before the last one; once a signal is closed no time is late enough."""
     if last >= CLOSED:
         return WriterClosedError(f"signal {name!r} is closed")
     return TimestampOrderError(
@@ -199,9 +192,73 @@ def refused(name: str, ts_ns: int, last: int) -> RecordingError:
     )
 
 
-def mismatch(name: str, expected: str, got: str) -> SchemaMismatchError:
+def mismatch_error(name: str, expected: str, got: str) -> SchemaMismatchError:
     """The error for a value of another type or shape."""
     return SchemaMismatchError(
         f"signal {name!r} holds {expected}, not {got}",
         hint=f"Declare the type before the first record: declare({name!r}, dtype=…).",
     )
+
+
+Clock = Literal["monotonic", "wall", "simulated"]
+
+STEP_BACK_NS = 1_000_000
+"""The wall clock is adjusted by less than this all the time; a larger step back is reported."""
+
+
+class RecordingClock:
+    """Gives increasing times, for any number of threads.
+
+    A wall clock that is set back would refuse every record until it caught up. Instead the times continue at the
+    pace of the monotonic clock, from where the wall clock was before. A warning reports it once, and the offset at the
+    end of the recording gives the difference.
+    """
+
+    def __init__(self, name: Clock) -> None:
+        self.name: Clock = name
+        self._lock = threading.Lock()
+        self._last = -1
+        self._first_offset_ns = self._offset_ns = _wall_offset_ns()
+        self._is_behind = False
+
+    def now(self) -> int:
+        """The time now, later than every time before."""
+        if self.name == "simulated":
+            raise ValueError("simulated time is given with every record: pass ts_ns=")
+        with self._lock:
+            now = time.monotonic_ns() if self.name == "monotonic" else self._wall_ns()
+            self._last = now = max(now, self._last + 1)
+            return now
+
+    def facts(self, *, is_end: bool = False) -> dict[str, Any]:
+        """The entry `clock` of meta.json: the clock, and the offset from its times to the time of day.
+
+        At the end also the offset then, which a suspend or a step of the wall clock changed.
+        """
+        offset = {"monotonic": self._first_offset_ns, "wall": 0, "simulated": None}[self.name]
+        facts = {"name": self.name, "wall_offset_ns": offset}
+        if is_end and self.name == "monotonic":
+            facts["wall_offset_end_ns"] = _wall_offset_ns()
+        elif is_end and self.name == "wall":
+            facts["wall_offset_end_ns"] = min(0, _wall_offset_ns() - self._offset_ns)
+        return facts
+
+    def _wall_ns(self) -> int:
+        wall_ns, monotonic_ns = time.time_ns(), time.monotonic_ns()
+        offset_ns = wall_ns - monotonic_ns
+        if offset_ns >= self._offset_ns - STEP_BACK_NS:
+            self._offset_ns = offset_ns
+            return wall_ns
+        if not self._is_behind:
+            self._is_behind = True
+            warnings.warn(
+                f"the wall clock was set back by {(self._offset_ns - offset_ns) / 1e9:.3f} s: the times of this "
+                "recording continue without the step",
+                RuntimeWarning,
+                stacklevel=4,
+            )
+        return monotonic_ns + self._offset_ns
+
+
+def _wall_offset_ns() -> int:
+    return time.time_ns() - time.monotonic_ns()

@@ -15,27 +15,14 @@ import numpy as np
 
 from warpdata.bytekit.io.commit import fsync_folder, link_or_copy, map_os_errors, remove_temps_of
 from warpdata.bytekit.io.files import FileRangeReader, MmapRangeReader
-from warpdata.episodes.collection.local import holds_recordings
+from warpdata.episodes.collection.listing import episode_path, list_episodes
 from warpdata.episodes.forms.packed import directory_of, pack_episode
-from warpdata.episodes.record.disk_writer import RECORDING_SUFFIX
-from warpdata.episodes.record.journals import remove_folder, remove_left
-from warpdata.episodes.record.step_journal import KIND, StepRun, step_episode
-from warpdata.episodes.record.stream_writer import owner_of
-from warpdata.episodes.salvage.folders import (
-    DAMAGED,
-    finish_recording,
-    free_name,
-    is_unfinished,
-    nobody_else,
-    one_of_many,
-    salvage_episode,
-    salvage_root,
-    salvage_signal,
-    set_aside,
-)
+from warpdata.episodes.record.recorder import SHARD_SUFFIX, episode_numbers
+from warpdata.episodes.record.recording import remove_folder, remove_leftovers
+from warpdata.episodes.record.steps import StepLayout, StepRun, describe_owner, step_episode
+from warpdata.episodes.salvage.finish import DAMAGED, exclusive, finish_recording, free_name, set_aside
 from warpdata.episodes.salvage.receipt import LossReceipt
-from warpdata.episodes.salvage.unfinished import open_recording
-from warpdata.episodes.salvage.work_folder import work_folders_in
+from warpdata.episodes.salvage.unfinished import locked_folder, open_recording, work_folders_in
 from warpdata.episodes.sources.disk_episode import DiskEpisode
 from warpdata.episodes.sources.opening import DIRECTORY_BLOCK, ShardReader, episode_of_shard
 from warpdata.errors import (
@@ -43,13 +30,16 @@ from warpdata.errors import (
     ConflictError,
     CorruptLayoutError,
     FileFinding,
+    JournalInUseError,
+    OutOfSpaceError,
+    PermissionError_,
     WarpError,
     suggests,
 )
 from warpdata.formats.episodedir import layout
 from warpdata.formats.episodedir.documents import read_meta
-from warpdata.formats.journal.layout import record_span
-from warpdata.formats.journal.reader import JournalReader, Records, Scan, is_journal
+from warpdata.formats.journal.layout import PARTIAL_SUFFIX, STEPS_KIND, WORK_SUFFIX, record_span
+from warpdata.formats.journal.reader import JournalReader, Records, Scan, is_journal, work_folder
 from warpdata.formats.wshard.chunks import (
     ChunkedEpisodeReader,
     chunks_in,
@@ -68,11 +58,8 @@ from warpdata.formats.wshard.repair import IntactBlocks, repair_partial, repair_
 from warpdata.formats.wshard.save import plan_shard, save_wshard
 from warpdata.formats.wshard.schema import Timebase
 from warpdata.formats.wshard.verify import verify_shard
-from warpdata.formats.wshard.writer import Compression
 from warpdata.timeline.episode import Episode
 
-PARTIAL = ".partial"
-SHARD = ".wshard"
 _LANES = ("signal/", "action/", "time/", "omen/", "uncert/", "residual/", "reward", "done", "truncated")
 _ORPHANS = "aux/orphan/"
 
@@ -92,34 +79,58 @@ def salvage(
 
     A root or a folder of recordings gives one receipt, with those of its recordings in `parts`.
     """
-    path = _by_name(path)
-    work = recording_of(path)
+    place = _plain_path(path)
+    work = _shard_work(place)
     if work is not None:
-        remove_left(work)
+        remove_leftovers(work)
         if work.is_dir():
-            shard = (
-                work.with_name(work.name.removesuffix(RECORDING_SUFFIX)) if output is None else Path(output)
-            )
-            with nobody_else(work):
+            shard = work.with_name(work.name.removesuffix(WORK_SUFFIX)) if output is None else Path(output)
+            with exclusive(work):
                 return _into_one_file(work, shard, overwrite=overwrite)
-    receipt = salvage_signal(path) or _from_cut(path) if output is None else None
-    if receipt is not None:
-        return receipt
-    if os.path.isdir(path):
+    if output is None:
+        signal = place if place in work_folders_in(place.parent) else work_folder(place)
+        remove_leftovers(signal)
+        if signal.is_dir():
+            return _salvage_work(signal)
+        if (receipt := _from_cut(place)) is not None:
+            return receipt
+    if place.is_dir():
         if output is not None:
             raise ValueError("what was recorded into a directory is finished there: it takes no output")
-        return _salvage_directory(Path(path), overwrite=overwrite)
-    source = _find(os.fspath(path))
-    target = os.fspath(output) if output is not None else source.removesuffix(PARTIAL)
+        return _salvage_directory(place, overwrite=overwrite)
+    return _salvage_file(
+        str(place), output, channels, flush_interval, progress, overwrite=overwrite, force=force
+    )
+
+
+def _salvage_file(
+    path: str,
+    output: str | os.PathLike[str] | None,
+    channels: Sequence[Mapping[str, Any]] | None,
+    flush_interval: int,
+    progress: Callable[[int, int], None] | None,
+    *,
+    overwrite: bool,
+    force: bool,
+) -> LossReceipt:
+    names = (path if path.endswith(PARTIAL_SUFFIX) else path + PARTIAL_SUFFIX, path)
+    source = next((name for name in names if os.path.isfile(name)), None)
+    if source is None:
+        raise BlobNotFoundError("nothing to salvage here", path=path)
+    target = os.fspath(output) if output is not None else source.removesuffix(PARTIAL_SUFFIX)
+    is_partial = source.endswith(PARTIAL_SUFFIX)
     with FileRangeReader(source) as reader:
         ours, is_empty = is_journal(reader), reader.size == 0
-    if is_empty and source.endswith(PARTIAL):
-        return _nothing_left(source)
+    if is_empty and is_partial:
+        # A recorder names its journal once there is something in it: an empty one has lost its contents.
+        why = "the file is empty: its contents are lost"
+        damage = [{"file": os.path.basename(source), "why": why}]
+        return LossReceipt(source=source, episode_id="", why=why, damage=damage, kept_aside=source)
     if ours:
-        fact = f"being recorded by {owner_of(source)}"
-        with contextlib.nullcontext() if force else nobody_else(Path(source), fact):
+        fact = f"being recorded by {describe_owner(source)}"
+        with contextlib.nullcontext() if force else exclusive(Path(source), fact):
             return _from_journal(source, target, progress, overwrite=overwrite)
-    if source.endswith(PARTIAL):
+    if is_partial:
         return _from_foreign_partial(source, target, channels, flush_interval, overwrite=overwrite)
     if _is_chunk_list(source):
         return _from_chunk_list(source, target, overwrite=overwrite)
@@ -127,9 +138,34 @@ def salvage(
 
 
 def _salvage_directory(folder: Path, *, overwrite: bool) -> LossReceipt:
-    if is_unfinished(folder) or not has_recordings(folder):
-        return salvage_episode(folder)
-    return LossReceipt.of_folder(str(folder), salvage_folder(folder, overwrite=overwrite))
+    work = folder / layout.RECORDING_FOLDER
+    if not work.is_dir() and any(map(_holds_recordings, _folders_below(folder))):
+        return LossReceipt.of_folder(str(folder), salvage_folder(folder, overwrite=overwrite))
+    remove_leftovers(work)
+    if not work.is_dir():
+        hint = "Name one unfinished episode, or give the whole root to `warp salvage`."
+        raise BlobNotFoundError("nothing to salvage here", path=folder, hint=hint)
+    return _salvage_work(work)
+
+
+def _salvage_work(work: Path) -> LossReceipt:
+    """Finish the recording whose journals are in this folder."""
+    with exclusive(locked_folder(work)):
+        return finish_recording(work)
+
+
+def salvage_root(root: str | os.PathLike[str]) -> list[LossReceipt]:
+    """Salvage every unfinished recording in a root whose recorder is gone; live ones are left alone.
+
+    One that cannot be salvaged stays as it is, does not stop the others, and has a receipt with the reason.
+    """
+    listing = list_episodes(Path(root))
+    for number in listing.finished:  # a recorder that was killed as it removed its journals left them
+        remove_leftovers(episode_path(Path(root), number) / layout.RECORDING_FOLDER)
+    work = [episode_path(Path(root), number) / layout.RECORDING_FOLDER for number in listing.unfinished]
+    return [
+        receipt for folder in work + work_folders_in(Path(root)) for receipt in _try(_salvage_work, folder)
+    ]
 
 
 def salvage_folder(path: str | os.PathLike[str], *, overwrite: bool = False) -> list[LossReceipt]:
@@ -137,57 +173,71 @@ def salvage_folder(path: str | os.PathLike[str], *, overwrite: bool = False) -> 
 
     Those whose recorder lives are left alone, and so are those that cannot be salvaged: their receipts have the reason.
     """
-    path = _by_name(path)
-    work = recording_of(path)
-    if is_unfinished(path) or Path(path) in work_folders_in(Path(path).parent) or (work and work.is_dir()):
-        return [salvage(path, overwrite=overwrite)]
+    place = _plain_path(path)
+    work = _shard_work(place)
+    is_episode = (place / layout.RECORDING_FOLDER).is_dir()
+    if is_episode or place in work_folders_in(place.parent) or (work and work.is_dir()):
+        return [salvage(place, overwrite=overwrite)]
     receipts = []
-    for folder in _folders_below(Path(path)):
+    for folder in _folders_below(place):
         receipts += salvage_root(folder)
-        for done in (*folder.glob(f"*{RECORDING_SUFFIX}-done"), *folder.glob(f".*{RECORDING_SUFFIX}-done")):
+        for done in (*folder.glob(f"*{WORK_SUFFIX}-done"), *folder.glob(f".*{WORK_SUFFIX}-done")):
             shutil.rmtree(
                 done, ignore_errors=True
-            )  # of a recorder that was killed as it removed its journals
-        left = [each for each in folder.glob(f"*{SHARD}{RECORDING_SUFFIX}") if each.is_dir()]
-        for each in sorted([*left, *folder.glob(f"*{SHARD}{PARTIAL}"), *unfinished_cuts(folder)]):
-            receipts += one_of_many(lambda one: salvage(one, overwrite=overwrite), each)
+            )  # left by a recorder that was killed as it removed its journals
+        left = [name for name in folder.glob(f"*{SHARD_SUFFIX}{WORK_SUFFIX}") if name.is_dir()]
+        partials = folder.glob(f"*{SHARD_SUFFIX}{PARTIAL_SUFFIX}")
+        for name in sorted([*left, *partials, *unfinished_cuts(folder)]):
+            receipts += _try(partial(salvage, overwrite=overwrite), name)
     return receipts
 
 
+def _try(finish: Callable[[Path], LossReceipt], path: Path) -> list[LossReceipt]:
+    """No receipt if it was just finished; one with the reason if it is being recorded or cannot be salvaged."""
+    source = locked_folder(path)
+    try:
+        return [finish(path)]
+    except BlobNotFoundError:
+        return []
+    except JournalInUseError:
+        why = "being recorded by a running process: left alone"
+        return [LossReceipt(source=str(source), episode_id=source.name, why=why, is_live=True)]
+    except (OutOfSpaceError, PermissionError_):
+        raise  # nothing is wrong with the recording: it is finished once there is room
+    except WarpError as error:
+        damage = [{"file": path.name, "why": str(error)}]
+        return [LossReceipt(source=str(source), episode_id=source.name, why=str(error), damage=damage)]
+
+
 def _folders_below(folder: Path) -> Iterator[Path]:
-    """A folder and those below it, but for what belongs to a recording: blocks of a root, episodes, hidden ones."""
+    """A folder and those below it, but for parts of a recording: blocks of a root, episodes, hidden ones."""
     yield folder
     with os.scandir(folder) as entries:
         names = sorted(entry.name for entry in entries if entry.is_dir(follow_symlinks=False))
     for name in names:
         is_block = len(name) == layout.DIGITS and name.isdigit()
-        is_recording = name.startswith(".") or name.endswith(RECORDING_SUFFIX)
+        is_recording = name.startswith(".") or name.endswith(WORK_SUFFIX)
         if not is_block and not is_recording and not (folder / name / layout.META_FILE).exists():
             yield from _folders_below(folder / name)
 
 
-def has_recordings(folder: Path) -> bool:
-    """Whether a folder, or one below it, is a root or holds an unfinished recording."""
-    return any(
-        holds_recordings(each)
-        or work_folders_in(each)
-        or any(each.glob(f"*{SHARD}{PARTIAL}"))
-        or any(each.glob(f"*{SHARD}{RECORDING_SUFFIX}"))
-        for each in _folders_below(folder)
-    )
+def _holds_recordings(folder: Path) -> bool:
+    """Whether a folder is a root or holds an unfinished recording."""
+    patterns = (f"*{SHARD_SUFFIX}{PARTIAL_SUFFIX}", f"*{SHARD_SUFFIX}{WORK_SUFFIX}")
+    is_root = bool(episode_numbers(folder) or work_folders_in(folder))
+    return is_root or any(any(folder.glob(pattern)) for pattern in patterns)
 
 
-def _by_name(path: str | os.PathLike[str]) -> str | os.PathLike[str]:
-    """`.` and `..` by the name of the folder they stand for: what belongs to it is called after it."""
-    return os.path.abspath(path) if Path(path).name in ("", "..") else path
+def _plain_path(path: str | os.PathLike[str]) -> Path:
+    """The path without `.` and `..` at its end: files that belong to a folder are called after it."""
+    return Path(os.path.abspath(path)) if Path(path).name in ("", "..") else Path(path)
 
 
-def recording_of(path: str | os.PathLike[str]) -> Path | None:
+def _shard_work(path: Path) -> Path | None:
     """The directory in which a recording into this one file is made, which may be named itself."""
-    name = os.fspath(path).rstrip(os.sep)
-    if name.endswith(SHARD):
-        return Path(name + RECORDING_SUFFIX)
-    return Path(name) if name.endswith(SHARD + RECORDING_SUFFIX) else None
+    if path.name.endswith(SHARD_SUFFIX):
+        return path.with_name(path.name + WORK_SUFFIX)
+    return path if path.name.endswith(SHARD_SUFFIX + WORK_SUFFIX) else None
 
 
 def _into_one_file(work: Path, target: Path, *, overwrite: bool) -> LossReceipt:
@@ -220,7 +270,7 @@ def _into_one_file(work: Path, target: Path, *, overwrite: bool) -> LossReceipt:
 
 def _finished(work: Path) -> LossReceipt:
     """Make whole episode files of the journals, if that was not done already; what was lost then is in its receipt."""
-    if is_unfinished(work):
+    if (work / layout.RECORDING_FOLDER).is_dir():
         return finish_recording(work / layout.RECORDING_FOLDER)
     if not any(work.iterdir()):
         return LossReceipt(source=str(work), episode_id=work.name, why="nothing was recorded")
@@ -251,9 +301,8 @@ def _packed_already(work: Path, target: Path) -> dict[str, Any] | None:
     if not target.is_file():
         return None
     try:
-        about = (
-            open_recording(work / layout.RECORDING_FOLDER).meta if is_unfinished(work) else read_meta(work)
-        )
+        journals = work / layout.RECORDING_FOLDER
+        about = open_recording(journals).meta if journals.is_dir() else read_meta(work)
         episode = episode_of_shard(ShardReader.open(target))
         if about.get("uid") is None or episode.meta.get("uid") != about["uid"]:
             return None
@@ -262,26 +311,11 @@ def _packed_already(work: Path, target: Path) -> dict[str, Any] | None:
         return None
 
 
-def _find(path: str) -> str:
-    partial = path if path.endswith(PARTIAL) else path + PARTIAL
-    for candidate in (partial, path):
-        if os.path.isfile(candidate):
-            return candidate
-    raise BlobNotFoundError("nothing to salvage here", path=path)
-
-
-def _nothing_left(source: str) -> LossReceipt:
-    """A recorder names its journal once there is something in it: an empty one has lost what it held."""
-    why = "the file is empty: its contents are lost"
-    damage = [{"file": os.path.basename(source), "why": why}]
-    return LossReceipt(source=source, episode_id="", why=why, damage=damage, kept_aside=source)
-
-
 def _from_journal(
     source: str, target: str, progress: Callable[[int, int], None] | None, *, overwrite: bool
 ) -> LossReceipt:
     journal = JournalReader.open(MmapRangeReader(source))
-    if journal.descriptor.get("kind") != KIND:
+    if journal.descriptor.get("kind") != STEPS_KIND:
         raise CorruptLayoutError(
             f"a journal of kind {journal.descriptor.get('kind')!r} is no episode", path=source
         )
@@ -295,8 +329,8 @@ def _from_journal(
             hint="Move it away, give another output, or pass overwrite=True.",
         )  # fmt: skip
     compat = "strict" if journal.descriptor.get("compat") == "strict" else "default"
-    how = _compression(source, journal.descriptor)
-    save_wshard(episode, target, how, compat=compat, progress=progress)
+    compression = StepLayout.from_json(journal.descriptor, source).compression()
+    save_wshard(episode, target, compression, compat=compat, progress=progress)
     remove_temps_of(target)  # of a recorder or salvage that was killed as it wrote the file
     return _let_go(_receipt(source, target, episode, scan))
 
@@ -307,21 +341,6 @@ def _let_go(receipt: LossReceipt) -> LossReceipt:
         os.unlink(receipt.source)
         return receipt
     return replace(receipt, kept_aside=str(set_aside(Path(receipt.source), "-damaged")))
-
-
-def _compression(source: str, descriptor: Mapping[str, Any]) -> dict[str, str]:
-    channels = descriptor.get("channels", [])
-    wanted = {
-        f"{each['lane']}/{each.get('path') or each['id']}": each["compression"]
-        for each in channels
-        if each["compression"]
-    }
-    try:
-        for each in wanted.values():
-            Compression.parse(each)
-    except (TypeError, ValueError):
-        raise CorruptLayoutError("the journal names an unknown compression", path=source) from None
-    return wanted
 
 
 def _episode(source: str, descriptor: Mapping[str, Any], scan: Scan) -> WShardEpisode:

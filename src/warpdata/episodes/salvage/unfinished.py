@@ -1,12 +1,12 @@
-"""Recordings without an end: still running or left by a crash, and what their journals hold."""
+"""Recordings without an end, running or left by a crash: what their journals hold, as records or as an episode."""
 
 from __future__ import annotations
 
 import contextlib
 import math
 import os
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -15,24 +15,35 @@ from numpy.typing import NDArray
 
 from warpdata.bytekit.arrays import dtype_named
 from warpdata.bytekit.io.commit import TEMP_MARK
+from warpdata.bytekit.io.files import FileRangeReader
+from warpdata.bytekit.io.ranges import RangeReader
 from warpdata.bytekit.jsontext import parse_json_object
 from warpdata.bytekit.process.locks import is_locked
-from warpdata.episodes.record.journals import (
-    CONTROL_STREAM,
-    FRAMES_KIND,
-    KIND,
-    ROW_STREAM,
-    SIGNALS_JOURNAL,
-)
-from warpdata.episodes.salvage.work_folder import files_by_name, files_of
+from warpdata.episodes.record.recording import STATUS_FILE, SignalStatus
+from warpdata.episodes.sources.signals import VideoSignal, signal_meta
 from warpdata.errors import BlobNotFoundError, CorruptLayoutError, FormatError, WarpError
 from warpdata.formats.episodedir import layout
-from warpdata.formats.episodedir.documents import Folder, read_meta
-from warpdata.formats.episodedir.frame_index import read_marks
-from warpdata.formats.episodedir.images import Stream
+from warpdata.formats.episodedir.documents import Folder, read_bytes, read_meta, restored_static
+from warpdata.formats.episodedir.frame_index import FrameIndex, index_of_marks, read_marks
+from warpdata.formats.episodedir.images import FrameShape, Stream, suffix_for
 from warpdata.formats.episodedir.signal_file import Description
-from warpdata.formats.journal.layout import END_MARK_FLAG, HEADER_BYTES
+from warpdata.formats.journal.layout import (
+    CONTROL_STREAM,
+    FRAMES_KIND,
+    HEADER_BYTES,
+    ROW_STREAM,
+    SIGNALS_JOURNAL,
+    SIGNALS_KIND,
+    WORK_SUFFIX,
+)
 from warpdata.formats.journal.reader import JournalReader, Records, Scan, is_live
+from warpdata.timeline.episode import Episode
+from warpdata.timeline.memory import ArraySignal
+from warpdata.timeline.signal import Signal
+
+_UNNAMED = f".*.journal{TEMP_MARK}*"
+_ROWS = 8192
+_MAX_STATUS_BYTES = 1 << 20
 
 
 @dataclass(slots=True)
@@ -42,7 +53,7 @@ class OpenJournal:
     reader: JournalReader
     scan: Scan
     records: Records
-    """The records that are whole."""
+    """Its records without those of an incomplete row."""
 
     @property
     def name(self) -> str:
@@ -51,20 +62,20 @@ class OpenJournal:
 
 
 class Unreadable(NamedTuple):
-    """Something of a recording that could not be read: the file, why, and how many bytes of it."""
+    """A part of a recording that could not be read: the file, why, and how many bytes of it."""
 
     file: str
     why: str
     size_bytes: int = 0
 
     def to_json(self) -> dict[str, Any]:
-        """For the receipt."""
+        """The entry in the receipt."""
         return {"file": self.file, "why": self.why, "bytes": self.size_bytes}
 
 
 @dataclass(slots=True)
 class UnfinishedRecording:
-    """The contents of the journals of a recording: its signals, its static items, and where the records are."""
+    """The contents of the journals of a recording: its signals, its static items, and the places of the records."""
 
     work: Path
     """The folder of the journals: inside an episode, or beside the file of a single signal."""
@@ -73,27 +84,50 @@ class UnfinishedRecording:
     """The data file and frame index of a single signal; None in an episode."""
     signals: dict[int, dict[str, Any]] = field(default_factory=dict)
     videos: dict[int, Stream] = field(default_factory=dict)
-    """How the encoded frames of a camera are decoded, noted before the first raw one left its journal."""
+    """Decoder parameters of the encoded frames of a camera, noted before the first raw one left its journal."""
     static: dict[str, Any] = field(default_factory=dict)
     journals: list[OpenJournal] = field(default_factory=list)
     unreadable: list[Unreadable] = field(default_factory=list)
     in_rows: set[int] = field(default_factory=set)
     """Streams whose records come in rows."""
     rows_dropped: int = 0
-    """Rows that were being recorded and are not whole."""
+    """Rows that were being recorded and are not complete."""
     given_back: dict[str, int] = field(default_factory=dict)
-    """Up to where the frames of a journal are encoded and read as zeros; later ones follow there, or did."""
-
-    @property
-    def revision(self) -> int:
-        """How its recorder used the folder."""
-        stated = [each.reader.descriptor.get("revision") for each in self.journals]
-        return max((each for each in stated if isinstance(each, int)), default=1)
+    """Offset in a journal before which frames are encoded and read as zeros."""
 
     @property
     def owner(self) -> dict[str, Any]:
-        """Who records, or recorded."""
-        return next((each.reader.descriptor.get("owner", {}) for each in self.journals), {})
+        """The process that records, or recorded."""
+        return next((journal.reader.descriptor.get("owner", {}) for journal in self.journals), {})
+
+    def rows(self, stream: int) -> JournaledRows:
+        """The records of one signal."""
+        return JournaledRows(self.journals, stream)
+
+    def marks(self, stream: int) -> list[layout.FrameMark | None]:
+        """The frames of a camera that are in its video file; None where a mark is damaged."""
+        return read_marks(str(self.work / f"{stream}.marks"))
+
+    def counts(self) -> dict[str, int]:
+        """Records per signal that can be read back, encoded frames included."""
+        return {name: len(raw | encoded) for name, raw, encoded in self._numbers()}
+
+    def backlog(self) -> dict[str, int]:
+        """How many frames of each camera wait in the journal to be encoded."""
+        images = {str(about.get("name")) for about in self.signals.values() if about.get("kind") == "image"}
+        return {
+            name: sum(number >= len(encoded) for number in raw)
+            for name, raw, encoded in self._numbers()
+            if name in images
+        }
+
+    def _numbers(self) -> Iterator[tuple[str, set[int], set[int]]]:
+        """Name, numbers of records in journals and numbers of encoded frames of each signal."""
+        for stream, about in self.signals.items():
+            raw = {int(n) for journal in self.journals for n in journal.records.of_stream(stream).first_step}
+            marks = self.marks(stream) if about.get("kind") == "image" else []
+            encoded = {number for number, mark in enumerate(marks) if mark is not None}
+            yield str(about.get("name")), raw, encoded
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,14 +142,14 @@ class Unfinished:
 
 
 def unfinished_at(folder: Folder) -> Unfinished:
-    """What an unfinished episode directory holds; of one in a store only that it is there."""
+    """The state of an unfinished episode directory; of one in a store only that it is there."""
     if not isinstance(folder, Path):
         return Unfinished(folder.name, False, {}, {})
     work = folder / layout.RECORDING_FOLDER
     live = is_recorded(work)
     try:
-        found = open_recording(work)
-        return Unfinished(folder, live, found.owner, counts(found))
+        recording = open_recording(work)
+        return Unfinished(folder, live, recording.owner, recording.counts())
     except FormatError:
         return Unfinished(folder, live, {}, {})
 
@@ -125,103 +159,61 @@ def is_recorded(work: Path) -> bool:
     return is_locked(locked_folder(work)) or has_live_journal(work)
 
 
+def has_live_journal(work: Path) -> bool:
+    """Whether a running process holds a journal of this recording open; network disks lock files, but no folders."""
+    return any(is_live(path) for path in (*work.glob(_UNNAMED), *work.glob("*.journal")))
+
+
 def locked_folder(work: Path) -> Path:
     """The folder whose lock a recorder or salvage holds: it is there before anything is recorded."""
     return work.parent if work.name == layout.RECORDING_FOLDER else work
 
 
-def has_live_journal(work: Path) -> bool:
-    """Whether a running process holds a journal of this recording open for writing; older recorders lock no folder."""
-    return any(is_live(path) for path in (*_unnamed(work), *work.glob("*.journal")))
-
-
 def open_recording(work: Path) -> UnfinishedRecording:
     """Open all journals of an unfinished recording; what of them cannot be read is listed."""
-    found = UnfinishedRecording(work)
-    begun = [
-        path.name for path in _unnamed(work) if _has_head(path)
-    ]  # first: they may get their names meanwhile
+    recording = UnfinishedRecording(work)
+    # Journals whose header is being brought to the disk have a temporary name; first, because they get their own one.
+    begun = [path.name for path in work.glob(_UNNAMED) if _has_header(path)]
     names = sorted(path.name for path in work.glob("*.journal"))
     expected = {SIGNALS_JOURNAL} if _has_begun(work) else set()
     # The main journal first: it describes the others.
-    for name in sorted([*names, *begun], key=lambda each: each != SIGNALS_JOURNAL):
+    for name in sorted([*names, *begun], key=lambda name: name != SIGNALS_JOURNAL):
         try:
             reader = JournalReader.open(work / name, lenient=True)
-            scan = reader.scan(_released(reader, name, found))
-            journal = OpenJournal(reader, scan, scan.records)
+            scan = reader.scan(_released_offset(reader, name, recording))
         except (
             BlobNotFoundError,
             FileNotFoundError,
         ):  # its frames were all encoded since the folder was listed
             continue
         except WarpError as error:
-            found.unreadable.append(Unreadable(name, error.message, _size(work / name)))
+            recording.unreadable.append(Unreadable(name, error.message, _size(work / name)))
             continue
-        found.journals.append(journal)
-        expected |= _read_facts(journal, found)
-        found.unreadable += _damage(journal)
-    _identify(found)
-    found.unreadable += [Unreadable(name, "is missing") for name in sorted(expected - set(names))]
-    found.unreadable += _undescribed(found)
-    _drop_torn_row(found)
-    return found
+        journal = OpenJournal(reader, scan, scan.records)
+        recording.journals.append(journal)
+        expected |= _read_facts(journal, recording)
+        recording.unreadable += _damage(journal)
+    _identify(recording)
+    recording.unreadable += [Unreadable(name, "is missing") for name in sorted(expected - set(names))]
+    recording.unreadable += _undescribed(recording)
+    _drop_torn_row(recording)
+    return recording
 
 
-def _drop_torn_row(found: UnfinishedRecording) -> None:
-    """Leave out the records of the last row if its recorder died before it was whole."""
-    rows = [
-        journal.records.select(np.isin(journal.records.stream, list(found.in_rows)))
-        for journal in found.journals
-    ]
-    last = max((int(each.ts_ns[-1]) for each in rows if len(each)), default=None)
-    ends = [journal.records.of_stream(ROW_STREAM).ts_ns for journal in found.journals]
-    if last is None or any((each == last).any() for each in ends):
-        return
-    found.rows_dropped = 1
-    for journal in found.journals:
-        records = journal.records
-        is_torn = np.isin(records.stream, list(found.in_rows)) & (records.ts_ns == last)
-        journal.records = records.select(~is_torn)
-
-
-def _released(reader: JournalReader, name: str, found: UnfinishedRecording) -> int | None:
-    """The offset up to which the space of a journal was freed, as the main journal states it."""
-    if reader.descriptor.get("kind") == KIND:
+def _released_offset(reader: JournalReader, name: str, recording: UnfinishedRecording) -> int | None:
+    """The offset up to which the space of a journal was freed, as the main journal states it; None if unknown."""
+    if reader.descriptor.get("kind") == SIGNALS_KIND:
         return 0
-    is_told = any(each.reader.descriptor.get("kind") == KIND for each in found.journals)
-    is_said = is_told and bool(reader.header.flags & END_MARK_FLAG)
-    return found.given_back.get(name, 0 if is_said else None)
+    has_main = any(journal.reader.descriptor.get("kind") == SIGNALS_KIND for journal in recording.journals)
+    return recording.given_back.get(name, 0 if has_main and reader.fault is None else None)
 
 
-def _unnamed(work: Path) -> Iterator[Path]:
-    """Journals that have no name yet, because their recorder is just bringing their header to the disk."""
-    return work.glob(f".*.journal{TEMP_MARK}*")
-
-
-def _has_head(path: Path) -> bool:
-    """Whether a journal without a name holds anything: it does not while its header is not written."""
+def _has_header(path: Path) -> bool:
     try:
         with path.open("rb") as file:
             return any(file.read(HEADER_BYTES))
     except OSError:
         return False
-
-
-def counts(found: UnfinishedRecording) -> dict[str, int]:
-    """Records per signal that can be read back, encoded frames included."""
-    out = {}
-    for stream, about in found.signals.items():
-        steps = {int(n) for j in found.journals for n in j.records.of_stream(stream).first_step}
-        if about.get("kind") == "image":
-            marks = marks_of(found, stream)
-            steps |= {number for number, mark in enumerate(marks) if mark is not None}
-        out[str(about.get("name"))] = len(steps)
-    return out
-
-
-def marks_of(found: UnfinishedRecording, stream: int) -> list[layout.FrameMark | None]:
-    """The frames of a camera that are in its video file; None where a mark is damaged."""
-    return read_marks(str(found.work / f"{stream}.marks"))
 
 
 def _has_begun(work: Path) -> bool:
@@ -246,82 +238,114 @@ def _damage(journal: OpenJournal) -> Iterator[Unreadable]:
     if fault is not None:
         yield Unreadable(journal.name, fault.message, min(journal.reader.reader.size, HEADER_BYTES))
     about, name = journal.reader.descriptor, journal.name.partition(TEMP_MARK)[0]
+    is_unnamed = name != journal.name
     is_frames = name == SIGNALS_JOURNAL and about.get("kind") == FRAMES_KIND
-    if is_frames or about.get("journal", name) != name.removeprefix("." if name != journal.name else ""):
-        yield Unreadable(journal.name, "another journal has its name: what it held is gone")
-    for each in journal.scan.lost:
-        yield Unreadable(
-            journal.name, f"{each.why} (bytes {each.start} to {each.end})", each.end - each.start
-        )
-    # One without a name that holds no record may have died before it had room for any.
-    is_new = TEMP_MARK in journal.name and not len(journal.records.first_step)
-    if journal.scan.is_cut and not is_new:
-        yield Unreadable(journal.name, "the file was cut behind its last whole record")
+    if is_frames or about.get("journal", name) != name.removeprefix("." if is_unnamed else ""):
+        yield Unreadable(journal.name, "another journal has its name: its contents are gone")
+    for lost in journal.scan.lost:
+        size = lost.end - lost.start
+        yield Unreadable(journal.name, f"{lost.why} (bytes {lost.start} to {lost.end})", size)
+    # One with a temporary name and no record may have died before it had room for any.
+    if journal.scan.is_cut and not (is_unnamed and not len(journal.records)):
+        yield Unreadable(journal.name, "the file was cut after its last complete record")
 
 
-def _identify(found: UnfinishedRecording) -> None:
-    """What the recording is to become: an episode with this metadata, or the files of a single signal."""
-    work, folder = found.work, found.work.parent
-    descriptors = [each.reader.descriptor for each in found.journals if each.reader.descriptor]
-    main = next((each for each in descriptors if each.get("kind") == KIND), {})
-    for each in descriptors:
-        if each.get("kind") not in (KIND, FRAMES_KIND):
-            raise CorruptLayoutError(f"a journal of kind {each.get('kind')!r}", path=work)
+def _identify(recording: UnfinishedRecording) -> None:
+    """Find what the recording becomes: an episode with this metadata, or the files of a single signal."""
+    work, folder = recording.work, recording.work.parent
+    descriptors = [journal.reader.descriptor for journal in recording.journals if journal.reader.descriptor]
+    for descriptor in descriptors:
+        if descriptor.get("kind") not in (SIGNALS_KIND, FRAMES_KIND):
+            raise CorruptLayoutError(f"unknown journal kind {descriptor.get('kind')!r}", path=work)
+    main = next((each for each in descriptors if each.get("kind") == SIGNALS_KIND), {})
     if work.name != layout.RECORDING_FOLDER:
-        found.files = files_of(work, main) or files_by_name(work)
+        recording.files = signal_files(work, main)
         return
     stated = main.get("episode")
     meta = stated.get("meta", {}) if isinstance(stated, dict) else None
-    found.meta = dict(meta) if isinstance(meta, dict) else _meta_beside(folder)
+    if not isinstance(meta, dict):  # meta.json is written when the recording begins, with the same contents
+        meta = None
+        with contextlib.suppress(FormatError):
+            meta = read_meta(folder)
+    recording.meta = dict(meta or {"schema_version": layout.SCHEMA_VERSION})
 
 
-def _meta_beside(folder: Path) -> dict[str, Any]:
-    """meta.json is written when the recording begins, so it has the metadata of the journal."""
-    with contextlib.suppress(FormatError):
-        return read_meta(folder) or {"schema_version": layout.SCHEMA_VERSION}
-    return {"schema_version": layout.SCHEMA_VERSION}
+def signal_files(work: Path, descriptor: Mapping[str, Any]) -> tuple[Path, Path | None]:
+    """The data file and frame index of a single signal, by its journal; without one, by the name of the folder."""
+    stated, name = descriptor.get("files"), work.name[1 : -len(WORK_SUFFIX)]
+    if stated is None:
+        return work.with_name(name), work.with_name(f"{Path(name).stem}.frames.parquet")
+    if not isinstance(stated, dict) or stated.get("data") != name:
+        raise CorruptLayoutError("the journal names another file than its folder", path=work)
+    frames = stated.get("frames")
+    if frames is None:
+        return work.with_name(name), None
+    if not isinstance(frames, str) or not frames or "\0" in frames:
+        raise CorruptLayoutError("the journal names no frame index", path=work)
+    if os.path.basename(frames) == frames:
+        return work.with_name(name), work.with_name(frames)
+    if not os.path.isabs(frames):  # one elsewhere is never replaced
+        raise CorruptLayoutError(f"the journal names {frames!r} as its frame index", path=work)
+    return work.with_name(name), Path(frames)
 
 
-def _read_facts(journal: OpenJournal, found: UnfinishedRecording) -> set[str]:
-    """Signals and static items from the records about the recording itself; which journals there must be."""
+def work_folders_in(folder: Path) -> list[Path]:
+    """The unfinished recordings of single signals in a folder."""
+    folders = [path for path in folder.glob(f".*{WORK_SUFFIX}") if path.is_dir() and path.name != WORK_SUFFIX]
+    # A shard with a hidden name has an episode inside.
+    return sorted(path for path in folders if not (path / WORK_SUFFIX).exists())
+
+
+def _read_facts(journal: OpenJournal, recording: UnfinishedRecording) -> set[str]:
+    """Read the records about the recording itself; returns the journals that there must be."""
     control = journal.records.of_stream(CONTROL_STREAM)
     begun: dict[str, None] = {}
     for offset, size in zip(control.offset.tolist(), control.payload_bytes.tolist(), strict=True):
         try:
             fact = parse_json_object(journal.reader.payload(offset, size))
             if "signal" in fact:
-                found.signals[int(fact["signal"]["stream"])] = dict(fact["signal"])
+                recording.signals[int(fact["signal"]["stream"])] = dict(fact["signal"])
             if "journal" in fact:
                 begun[str(fact["journal"])] = None
             if "in_rows" in fact:
-                found.in_rows.add(int(fact["in_rows"]))
+                recording.in_rows.add(int(fact["in_rows"]))
             begun.pop(str(fact.get("released")), None)
             if "given_back" in fact:
-                gone = fact["given_back"]
-                found.given_back[str(gone["journal"])] = int(gone["until"])
+                recording.given_back[str(fact["given_back"]["journal"])] = int(fact["given_back"]["until"])
             if "video" in fact:
-                found.videos[int(fact["video"]["stream"])] = Stream.from_json(fact["video"])
-            found.static.update(fact.get("static", {}))
+                recording.videos[int(fact["video"]["stream"])] = Stream.from_json(fact["video"])
+            recording.static.update(fact.get("static", {}))
         except (FormatError, KeyError, TypeError, ValueError) as error:
-            found.unreadable.append(Unreadable(journal.name, f"a fact that means nothing ({error})", size))
+            recording.unreadable.append(Unreadable(journal.name, f"unknown fact ({error})", size))
     about = journal.reader.descriptor.get("signal")
     if isinstance(about, dict) and isinstance(about.get("stream"), int):
-        found.signals.setdefault(about["stream"], about)
+        recording.signals.setdefault(about["stream"], about)
     return set(begun)
 
 
-def _undescribed(found: UnfinishedRecording) -> Iterator[Unreadable]:
+def _undescribed(recording: UnfinishedRecording) -> Iterator[Unreadable]:
     """Records of signals whose description is lost."""
-    known = {CONTROL_STREAM, ROW_STREAM, *found.signals}
-    for journal in found.journals:
+    known = {CONTROL_STREAM, ROW_STREAM, *recording.signals}
+    for journal in recording.journals:
         streams, sizes = journal.records.stream, journal.records.payload_bytes
         for stream in sorted(set(streams.tolist()) - known):
-            chosen = streams == stream
-            why = f"the description of {int(chosen.sum())} records of stream {stream} is lost"
-            yield Unreadable(journal.name, why, int(sizes[chosen].sum()))
+            of_stream = streams == stream
+            why = f"the description of {int(of_stream.sum())} records of stream {stream} is lost"
+            yield Unreadable(journal.name, why, int(sizes[of_stream].sum()))
 
 
-_ROWS = 8192
+def _drop_torn_row(recording: UnfinishedRecording) -> None:
+    """Leave out the records of the last row if its recorder died before it was complete."""
+    streams = list(recording.in_rows)
+    in_rows = [np.isin(journal.records.stream, streams) for journal in recording.journals]
+    times = [j.records.ts_ns[mask] for j, mask in zip(recording.journals, in_rows, strict=True)]
+    last = max((int(ts_ns[-1]) for ts_ns in times if len(ts_ns)), default=None)
+    ends = [journal.records.of_stream(ROW_STREAM).ts_ns for journal in recording.journals]
+    if last is None or any((ts_ns == last).any() for ts_ns in ends):
+        return
+    recording.rows_dropped = 1
+    for journal, mask in zip(recording.journals, in_rows, strict=True):
+        journal.records = journal.records.select(~(mask & (journal.records.ts_ns == last)))
 
 
 class JournaledRows:
@@ -329,52 +353,57 @@ class JournaledRows:
 
     def __init__(self, journals: list[OpenJournal], stream: int) -> None:
         self._journals = journals
-        picked = [journal.records.of_stream(stream) for journal in journals]
-        self._step = np.concatenate([np.empty(0, np.int64), *(each.first_step for each in picked)])
-        self._where = np.repeat(np.arange(len(picked)), [len(each) for each in picked])
-        offset, size, ts_ns = (
-            np.concatenate([np.empty(0, np.int64), *(getattr(each, name) for each in picked)])
-            for name in ("payload_offset", "payload_bytes", "ts_ns")
-        )
-        # Of two records of one number the later one holds: Ctrl-C came before the earlier one was acknowledged.
-        _, order = np.unique(self._step[::-1], return_index=True)
-        order = len(self._step) - 1 - order
-        self._step, self._where = self._step[order], self._where[order]
-        self._offset, self._size, self._ts = offset[order], size[order], ts_ns[order]
-        if (self._ts[1:] <= self._ts[:-1]).any():
-            raise CorruptLayoutError(f"the times of stream {stream} do not increase", path=_path(journals))
-
-    @property
-    def steps(self) -> NDArray[np.int64]:
+        self._path = journals[0].reader.name if journals else ""
+        parts = [journal.records.of_stream(stream) for journal in journals]
+        where = np.repeat(np.arange(len(parts)), [len(part) for part in parts])
+        columns = [
+            np.concatenate([np.empty(0, np.int64), *(getattr(part, name) for part in parts)])
+            for name in ("first_step", "payload_offset", "payload_bytes", "ts_ns")
+        ]
+        # Of two records of one number the later one counts: Ctrl-C came before the earlier one was acknowledged.
+        steps = columns[0]
+        _, order = np.unique(steps[::-1], return_index=True)
+        order = len(steps) - 1 - order
+        self._where = where[order]
+        self.steps, self._offset, self._size, self._ts = (column[order] for column in columns)
         """The number of each record among those of its signal."""
-        return self._step
+        if (self._ts[1:] <= self._ts[:-1]).any():
+            raise CorruptLayoutError(f"the times of stream {stream} do not increase", path=self._path)
 
     @property
     def missing(self) -> int:
         """How many records there were before the last one that are not here."""
-        return int(self._step[-1]) + 1 - len(self) if len(self) else 0
+        return int(self.steps[-1]) + 1 - len(self) if len(self) else 0
 
     def fits(self, step: int, ts_ns: int) -> bool:
         """Whether the record of this number can have been made at this time, by the times of the others."""
-        at = int(np.searchsorted(self._step, step))
-        if at < len(self) and self._step[at] == step:
+        at = int(np.searchsorted(self.steps, step))
+        if at < len(self) and self.steps[at] == step:
             return int(self._ts[at]) == ts_ns
         return (at == 0 or self._ts[at - 1] < ts_ns) and (at == len(self) or bool(ts_ns < self._ts[at]))
 
     def __len__(self) -> int:
-        return len(self._step)
+        return len(self.steps)
 
-    def numbers(self, description: Description) -> Iterator[tuple[NDArray[np.int64], NDArray[Any]]]:
+    def blocks(self, description: Description) -> Iterator[tuple[NDArray[np.int64], NDArray[Any]]]:
         """(timestamps, values) in blocks."""
+        if description.kind in ("text", "bytes"):
+            for start in range(0, len(self), _ROWS):
+                rows = range(start, min(start + _ROWS, len(self)))
+                values = np.empty(len(rows), object)
+                payloads = (bytes(self.payload(row)[1]) for row in rows)
+                values[:] = [data.decode() if description.kind == "text" else data for data in payloads]
+                yield self._ts[rows.start : rows.stop], values
+            return
         dtype = dtype_named(description.dtype).dtype
         row_bytes = dtype.itemsize * math.prod(description.shape)
         if (self._size != row_bytes).any():
-            raise CorruptLayoutError("records of the wrong size", path=_path(self._journals))
+            raise CorruptLayoutError("records of the wrong size", path=self._path)
         step = max(1, min(_ROWS, (4 << 20) // max(1, row_bytes)))
         for start in range(0, len(self), step):
-            chosen = slice(start, start + step)
-            raw = self._gather(self._where[chosen], self._offset[chosen], row_bytes)
-            yield self._ts[chosen], raw.view(dtype).reshape(-1, *description.shape)
+            block = slice(start, start + step)
+            raw = self._gather(self._where[block], self._offset[block], row_bytes)
+            yield self._ts[block], raw.view(dtype).reshape(-1, *description.shape)
 
     def _gather(self, where: NDArray[Any], offset: NDArray[np.int64], row_bytes: int) -> NDArray[np.uint8]:
         out = np.empty((len(where), row_bytes), np.uint8)
@@ -386,24 +415,6 @@ class JournaledRows:
             out[rows] = area[(offset[rows] - low)[:, None] + np.arange(row_bytes)]
         return out
 
-    def events(self, kind: str) -> Iterator[tuple[NDArray[np.int64], NDArray[Any]]]:
-        """(timestamps, text or bytes) in blocks."""
-        block: list[Any] = []
-        stamps: list[int] = []
-        for ts_ns, payload in self.payloads():
-            stamps.append(ts_ns)
-            block.append(bytes(payload).decode() if kind == "text" else bytes(payload))
-            if len(block) == _ROWS:
-                yield _events(stamps, block)
-                stamps, block = [], []
-        if block:
-            yield _events(stamps, block)
-
-    def payloads(self) -> Iterator[tuple[int, memoryview]]:
-        """(time, bytes) of each record, one at a time."""
-        for position in range(len(self)):
-            yield self.payload(position)
-
     def payload(self, position: int) -> tuple[int, memoryview]:
         """(time, bytes) of one record."""
         reader = self._journals[int(self._where[position])].reader.reader
@@ -411,11 +422,109 @@ class JournaledRows:
         return int(self._ts[position]), reader.read(offset, offset + size)
 
 
-def _events(stamps: list[int], values: list[Any]) -> tuple[NDArray[np.int64], NDArray[Any]]:
-    out = np.empty(len(values), object)
-    out[:] = values
-    return np.array(stamps, np.int64), out
+@dataclass(frozen=True, slots=True)
+class RecordingStatus:
+    """The last status that a recorder wrote."""
+
+    written_ns: int
+    signals: Mapping[str, SignalStatus] = field(default_factory=dict)
+
+    def total(self, count: str) -> int:
+        """One of the counts over all signals."""
+        return sum(int(getattr(signal, count)) for signal in self.signals.values())
 
 
-def _path(journals: list[OpenJournal]) -> str:
-    return journals[0].reader.name if journals else ""
+def read_status(work: Path) -> RecordingStatus | None:
+    """The last status of a recorder; None without one that can be read."""
+    names = [item.name for item in fields(SignalStatus)]
+    try:
+        status = parse_json_object(read_bytes(work / STATUS_FILE, max_bytes=_MAX_STATUS_BYTES))
+        signals = {
+            str(name): SignalStatus(**{key: _as_count(counts.get(key, 0)) for key in names})
+            for name, counts in status["signals"].items()
+        }
+        written_ns = status["written_ns"]
+        return RecordingStatus(written_ns, signals) if type(written_ns) is int else None
+    except (WarpError, KeyError, TypeError, ValueError, AttributeError):
+        return None
+
+
+def _as_count(value: object) -> int:
+    return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else 0
+
+
+def live_episode(folder: Path) -> Episode | None:
+    """The contents of an unfinished episode directory now, empty signals included; None where it cannot be read."""
+    try:
+        return read_unfinished(folder, with_empty=True)
+    except (WarpError, OSError, KeyError, ValueError):
+        return None
+
+
+def read_unfinished(folder: Path, *, with_empty: bool = False) -> Episode:
+    """The records of an unfinished episode directory that are complete by now, in memory."""
+    recording = open_recording(folder / layout.RECORDING_FOLDER)
+    signals: dict[str, Signal] = {}
+    for stream, about in recording.signals.items():
+        signal = None
+        with contextlib.suppress(WarpError, KeyError, TypeError, ValueError):  # damaged: salvage reports it
+            signal = _live_signal(recording, stream, about)
+        if signal is not None and (len(signal) or with_empty):
+            signals[str(about["name"])] = signal
+    static = {name: restored_static(value) for name, value in recording.static.items()}
+    return Episode.of(signals, static, {**recording.meta, "is_unfinished": True}, id=folder.name)
+
+
+def _live_signal(recording: UnfinishedRecording, stream: int, about: dict[str, Any]) -> Signal | None:
+    """The records of a signal that are complete and follow one another; those after a missing one wait for it."""
+    description = Description.from_json(about, str(recording.work))
+    if description.kind == "image":
+        return _live_camera(recording, stream, about, description)
+    rows = recording.rows(stream)
+    meta = signal_meta(description, str(about["name"]))
+    blocks = list(rows.blocks(description))
+    if not blocks:
+        return ArraySignal(np.empty(0, np.int64), np.empty((0, *meta.shape), meta.dtype), meta)
+    whole = int((rows.steps == np.arange(len(rows))).argmin()) or len(rows) if rows.missing else len(rows)
+    stamps, values = (np.concatenate(parts)[:whole] for parts in zip(*blocks, strict=True))
+    return ArraySignal(stamps, values, meta)
+
+
+def _live_camera(
+    recording: UnfinishedRecording, stream: int, about: dict[str, Any], description: Description
+) -> Signal | None:
+    """The frames that are in the growing video, as far as its marks are readable."""
+    codec = recording.videos.get(stream)
+    path = recording.work / f"{stream}{suffix_for(about['video']['codec'])}"
+    size = _size(path)
+    marks = []
+    for mark in recording.marks(stream):
+        if mark is None or mark.offset + mark.size > size:
+            break
+        marks.append(mark)
+    if codec is None or not marks:
+        return None
+    index = index_of_marks(marks, frame_shape(description), codec, size, description)
+    return GrowingVideo(path, str(about["name"]), index)
+
+
+def frame_shape(description: Description) -> FrameShape:
+    """The shape of a camera from a description that a file holds."""
+    try:
+        return description.frame_shape()
+    except ValueError:
+        raise CorruptLayoutError(f"no image: {description.dtype} {description.shape}") from None
+
+
+class GrowingVideo(VideoSignal):
+    """The frames of a video that is still being written, by an index in memory."""
+
+    def __init__(self, path: Path, name: str, index: FrameIndex) -> None:
+        super().__init__(path, path, name=name)
+        self._index = index
+
+    def _bytes(self) -> RangeReader:
+        return FileRangeReader(self.path)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (GrowingVideo, (Path(self.path), self.name, self._index))

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 from warpdata.bytekit.io.ranges import FolderReader
-from warpdata.episodes.record.journals import SIGNALS_JOURNAL
 from warpdata.episodes.sources.signals import SimpleSignal, VideoSignal
 from warpdata.errors import (
     BlobNotFoundError,
@@ -22,6 +21,7 @@ from warpdata.formats.episodedir import layout
 from warpdata.formats.episodedir.documents import FileSum, Folder, read_meta, read_static
 from warpdata.formats.episodedir.names import files_below, find_signals, signal_file
 from warpdata.formats.episodedir.signal_file import Description, Summary
+from warpdata.formats.journal.layout import SIGNALS_JOURNAL
 from warpdata.timeline.episode import Episode
 from warpdata.timeline.lazy_signals import LazySignals, ReadOnlyDict
 from warpdata.timeline.signal import Signal

@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 from warpdata.bytekit.arrays import dtype_named, read_only
 from warpdata.bytekit.io.files import FileRangeReader
 from warpdata.bytekit.io.ranges import FolderReader, RangeReader, open_buffered
-from warpdata.episodes.salvage.work_folder import check_not_unfinished
 from warpdata.episodes.sources.open_cameras import CAMERAS, FrameStretches
 from warpdata.errors import CorruptLayoutError, TruncatedError
 from warpdata.formats.episodedir.documents import FileSum
@@ -22,6 +21,7 @@ from warpdata.formats.episodedir.frame_reader import FrameReader, completed, pla
 from warpdata.formats.episodedir.images import Stream
 from warpdata.formats.episodedir.signal_file import Description, Summary, read_signal, read_summary
 from warpdata.formats.episodedir.video import list_packets
+from warpdata.formats.journal.reader import check_not_unfinished
 from warpdata.timeline.memory import ClockedSignal
 from warpdata.timeline.meta import OBJECT, SignalMeta, as_kind, as_role, guess_role
 from warpdata.timeline.signal import MappedRows, Record

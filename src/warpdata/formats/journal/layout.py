@@ -29,11 +29,8 @@ class RecordingHeader(NamedTuple):
     header_crc32c: int
 
 
-ROOM_BEHIND_FLAG = 1
-"""At least one record header of room follows the last record: a file that ends sooner was cut."""
-
-END_MARK_FLAG = 2
-"""An end mark follows the last record, always: where neither it nor the next record begins, records are gone."""
+FLAGS = 3
+"""1: room for one record header follows the last record. 2: an end mark is in it. Both hold for every journal."""
 
 HEADER = struct.Struct("<8sHHIIII16sI")
 HEADER_CHECKED = slice(0, 44)
@@ -41,7 +38,7 @@ HEADER_BYTES = 64
 
 
 class RecordHeader(NamedTuple):
-    """What stands before the payload of each record."""
+    """Fields before the payload of each record."""
 
     magic: bytes
     crc32c: int
@@ -68,8 +65,25 @@ CRC = struct.Struct("<I")
 STEP = struct.Struct("<Qq")
 
 
+SIGNALS_KIND = "episode-signals"
+FRAMES_KIND = "episode-frames"
+STEPS_KIND = "wshard-steps"
+SIGNALS_JOURNAL = "signals.journal"
+CONTROL_STREAM = 0
+"""Records of this stream are JSON: signals as they appear, static items, journals begun and released."""
+
+ROW_STREAM = 0xFFFF
+"""An empty record of this stream follows the records of each row: with it the row is complete."""
+
+WORK_SUFFIX = ".recording"
+"""End of the name of a folder with the journals of one file: beside it, until the file is complete."""
+
+PARTIAL_SUFFIX = ".partial"
+"""End of the name of a journal of steps: the name of the shard it becomes, with this."""
+
+
 def end_mark(offset: int) -> bytes:
-    """What stands at `offset` behind the last record: the header of no step, with its own offset."""
+    """The end mark at `offset`: a record header without steps, with its own offset."""
     return RECORD.pack(RECORD_MAGIC, 0, 0, 0, 0, offset, 0)
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 from array import array
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -21,6 +22,7 @@ from warpdata.errors import (
     ChecksumError,
     CorruptLayoutError,
     FormatError,
+    JournalInUseError,
     LimitExceededError,
     TruncatedError,
     UnsupportedVersionError,
@@ -29,12 +31,12 @@ from warpdata.formats.journal import layout
 
 _SCAN_STEP = 1 << 20
 _WORK_FACTOR = 8
-"""Searching behind damage may checksum at most this many times the size of the journal."""
+"""Searching after damage may checksum at most this many times the size of the journal."""
 
 
 @dataclass(frozen=True, slots=True)
 class Records:
-    """The records found, in file order, as columns."""
+    """Records in file order, as columns."""
 
     offset: NDArray[np.int64]
     payload_bytes: NDArray[np.int64]
@@ -48,7 +50,7 @@ class Records:
 
     @property
     def payload_offset(self) -> NDArray[np.int64]:
-        """Where each payload begins in the file."""
+        """Offset of each payload in the file."""
         return self.offset + layout.RECORD_BYTES
 
     def of_stream(self, stream: int) -> Records:
@@ -56,7 +58,7 @@ class Records:
         return self.select(self.stream == stream)
 
     def in_order(self) -> Records:
-        """By the number of their first step; of two with one number the later one in the file."""
+        """Sorted by the number of their first step; of two with one number only the later one in the file."""
         _, from_end = np.unique(self.first_step[::-1], return_index=True)
         return self.select(len(self) - 1 - from_end)
 
@@ -78,36 +80,24 @@ class Damage:
 
 @dataclass(frozen=True, slots=True)
 class Scan:
-    """Everything a journal still holds, and what it lost."""
+    """Everything that can be read from a journal, and the damage."""
 
     records: Records
     damage: tuple[Damage, ...]
     last_crc32c: int
     end_offset: int
     is_cut: bool = False
-    """Whether the file ends right behind a record, where its writer left room: later records are gone."""
+    """Whether the file ends right after a record, where its writer left room: later records are gone."""
 
     @property
     def dropped_bytes(self) -> int:
         """How many bytes are not part of any readable record."""
-        return sum(each.end - each.start for each in self.damage)
+        return sum(damage.end - damage.start for damage in self.damage)
 
     @property
     def lost(self) -> tuple[Damage, ...]:
         """The damage that may have taken acknowledged records."""
-        return tuple(each for each in self.damage if not each.is_torn)
-
-
-@dataclass(slots=True)
-class _Columns:
-    rows: list[array[int]] = field(default_factory=lambda: [array("q") for _ in range(6)])
-
-    def add(self, *values: int) -> None:
-        for column, value in zip(self.rows, values, strict=True):
-            column.append(value)
-
-    def records(self) -> Records:
-        return Records(*(np.array(column, np.int64) for column in self.rows))
+        return tuple(damage for damage in self.damage if not damage.is_torn)
 
 
 class JournalReader:
@@ -125,11 +115,17 @@ class JournalReader:
             if not lenient or isinstance(error, UnsupportedVersionError):
                 raise
             self.fault = error
-            self.header, self.descriptor = _header_unknown(reader), {}
+            # Records have magics and checksums of their own: look for them everywhere.
+            most = max(1, min(reader.size, layout.MAX_RECORD_BYTES))
+            start = min(layout.HEADER_BYTES, reader.size)
+            self.header = layout.RecordingHeader(
+                layout.MAGIC, layout.VERSION, layout.FLAGS, 0, 0, start, most, b"", 0
+            )
+            self.descriptor = {}
 
     @classmethod
     def open(cls, path: str | os.PathLike[str] | RangeReader, *, lenient: bool = False) -> JournalReader:
-        """Open a journal by path or over a RangeReader; `lenient` goes on without a readable header.
+        """Open a journal by path or over a RangeReader; `lenient` continues without a readable header.
 
         One that is being written is not mapped: its writer cuts it when it ends, and a mapping would fault.
         """
@@ -137,20 +133,21 @@ class JournalReader:
             path = FileRangeReader(path) if is_live(path) else MmapRangeReader(path)
         return cls(path, lenient=lenient)
 
-    def scan(self, released: int | None = None) -> Scan:
-        """Find every complete record; a torn or damaged stretch is skipped and reported.
+    def scan(self, released: int | None = None, start: int | None = None) -> Scan:
+        """Find every complete record from `start` on; a torn or damaged stretch is skipped and reported.
 
         The space of records before `released` was freed: those still there are read, the others are no damage. Without
         `released`, zeros before the first record are taken for such.
         """
-        found = _Columns()
+        columns = [array("q") for _ in range(6)]
         damage: list[Damage] = []
-        position, last_crc = self.header.records_offset, 0
+        position, last_crc = start or self.header.records_offset, 0
         work = _WORK_FACTOR * self.reader.size
         while position < self.reader.size:
             record = self._record_at(position)
             if record is not None:
-                found.add(position, *record[2:])
+                for column, value in zip(columns, (position, *record[2:]), strict=True):
+                    column.append(value)
                 last_crc = record.crc32c
                 position += layout.record_span(record.payload_bytes)
                 continue
@@ -160,57 +157,62 @@ class JournalReader:
                 continue
             end = self._last_nonzero(position, following)
             if following == self.reader.size:
-                damage += self._behind(position, end)
+                damage += self._check_end(position, end)
                 break
             # Zeros alone between two records, or before the first, are a hole.
-            if end == position and (released is not None or len(found.rows[0])):
+            if end == position and (released is not None or len(columns[0])):
                 end = following
             if end > position:
                 damage.append(self._damage(position, end))
             position = following
-        has_room = self.header.flags & layout.ROOM_BEHIND_FLAG
-        is_cut = bool(has_room) and self.reader.size - position < layout.RECORD_BYTES
-        return Scan(found.records(), tuple(damage), last_crc, position, is_cut)
+        is_cut = self.reader.size - position < layout.RECORD_BYTES
+        records = Records(*(np.array(column, np.int64) for column in columns))
+        return Scan(records, tuple(damage), last_crc, position, is_cut)
 
     def payload(self, offset: int, payload_bytes: int) -> memoryview:
         """The payload of the record at `offset`, as a view where the reader allows."""
         start = offset + layout.RECORD_BYTES
         return self.reader.read(start, start + payload_bytes)
 
-    def _record_at(self, position: int) -> layout.RecordHeader | None:
-        """The record that begins here, if it is whole and its checksum holds."""
+    def _header_at(self, position: int) -> layout.RecordHeader | None:
+        """The bytes here as a record header; None where the file ends sooner or other bytes are there."""
         if position + layout.RECORD_BYTES > self.reader.size:
             return None
         head = self.reader.read(position, position + layout.RECORD_BYTES)
         record = layout.RecordHeader(*layout.RECORD.unpack(head))
+        return record if record.magic == layout.RECORD_MAGIC else None
+
+    def _record_at(self, position: int) -> layout.RecordHeader | None:
+        """The record that begins here, if it is complete and its checksum matches."""
+        record = self._header_at(position)
+        if record is None or record.payload_bytes > self.header.max_record_bytes or record.first_step >> 62:
+            return None
         end = position + layout.RECORD_BYTES + record.payload_bytes
-        if record.magic != layout.RECORD_MAGIC or record.payload_bytes > self.header.max_record_bytes:
-            return None
-        if not record.steps and not record.crc32c:  # an end mark
-            return None
-        if end > self.reader.size or record.first_step >> 62:
+        is_mark = not record.steps and not record.crc32c
+        if is_mark or end > self.reader.size:
             return None
         checked = self.reader.read(position + layout.CHECKED_FROM, end)
         return record if crc32c(checked) == record.crc32c else None
 
     def _next_record(self, position: int, work: int) -> tuple[int, int]:
-        """The next place at or after `position` where a whole record begins, or the end of the file."""
+        """The next offset from `position` on where a complete record begins, or the end of the file."""
         while position < self.reader.size and work > 0:
             stop = min(position + _SCAN_STEP + len(layout.RECORD_MAGIC), self.reader.size)
-            area = bytes(self.reader.read(position, stop))
-            at = area.find(layout.RECORD_MAGIC)
+            at = bytes(self.reader.read(position, stop)).find(layout.RECORD_MAGIC)
             if at < 0:
                 position += _SCAN_STEP
                 continue
             position += at
             if position % layout.RECORD_ALIGNMENT == 0 and self._record_at(position) is not None:
                 return position, work
-            work -= self._claimed(position)
+            header = self._header_at(position)
+            claimed = 0 if header is None else min(header.payload_bytes, self.header.max_record_bytes)
+            work -= layout.RECORD_BYTES + claimed
             position += 1
         return self.reader.size, work
 
     def _last_nonzero(self, start: int, end: int) -> int:
-        """Where the bytes of [start, end) that are not zero end: space that was never written is no loss."""
+        """End of the bytes of [start, end) that are not zero: space that was never written is no loss."""
         while end > start:
             low = max(start, end - _SCAN_STEP)
             # A copy: a recorder may be writing there, and numpy refuses what changes while it counts.
@@ -220,46 +222,33 @@ class JournalReader:
             end = low
         return start
 
-    def _claimed(self, position: int) -> int:
-        """How many bytes the record that seems to begin here may have cost to check."""
-        if position + layout.RECORD_BYTES > self.reader.size:
-            return layout.RECORD_BYTES
-        head = self.reader.read(position, position + layout.RECORD_BYTES)
-        size = layout.RecordHeader(*layout.RECORD.unpack(head)).payload_bytes
-        return layout.RECORD_BYTES + min(size, self.header.max_record_bytes)
-
-    def _behind(self, start: int, end: int) -> Iterator[Damage]:
-        """What is behind the last whole record, if not all is as its writer left it."""
+    def _check_end(self, start: int, end: int) -> Iterator[Damage]:
+        """Damage after the last complete record, whose bytes that are not zero end at `end`."""
         if start + layout.RECORD_BYTES > self.reader.size:  # cut, which is reported for the whole file
             if end > start:
                 yield self._damage(start, end)
             return
-        is_marked = bool(self.header.flags & layout.END_MARK_FLAG)
-        head = bytes(self.reader.read(start, start + layout.RECORD_BYTES))
-        is_end = head == (layout.end_mark(start) if is_marked else bytes(layout.RECORD_BYTES))
-        if is_end and end <= start + len(head):
+        is_end = self._is_mark(start)
+        if is_end and end <= start + layout.RECORD_BYTES:
             return
-        if self._is_begun(start, end, head, is_end=is_end, is_marked=is_marked):
+        # Payload and the mark of its own end come before a record's header, its checksum last: then it is acknowledged.
+        record = self._header_at(start)
+        if is_end:
+            is_torn = end - start <= layout.record_span(self.header.max_record_bytes) + layout.RECORD_BYTES
+        elif record is None or record.crc32c or not record.steps:
+            is_torn = False
+        else:
+            stop = start + layout.record_span(record.payload_bytes)
+            is_allowed = record.payload_bytes <= self.header.max_record_bytes
+            is_torn = is_allowed and end <= stop + layout.RECORD_BYTES and self._is_mark(stop)
+        if is_torn:
             yield Damage(start, end, "the record that was being written when the recorder died", is_torn=True)
         else:
-            yield self._damage(start, max(end, start + len(head) * is_marked))
+            yield self._damage(start, max(end, start + layout.RECORD_BYTES))
 
-    def _is_begun(self, start: int, end: int, head: bytes, *, is_end: bool, is_marked: bool) -> bool:
-        """Whether [start, end) is all that there is of a record that was being written.
-
-        The mark of its own end comes before its header, the checksum last: only then is it acknowledged.
-        """
-        if is_end:  # no header yet
-            most = layout.record_span(self.header.max_record_bytes) + layout.RECORD_BYTES * is_marked
-            return end - start <= most
-        record = layout.RecordHeader(*layout.RECORD.unpack(head))
-        if record.magic != layout.RECORD_MAGIC or record.crc32c or not record.steps:
-            return False
-        stop = start + layout.record_span(record.payload_bytes)
-        mark = layout.end_mark(stop) if is_marked else b""
-        if record.payload_bytes > self.header.max_record_bytes or stop + len(mark) > self.reader.size:
-            return False
-        return end <= stop + len(mark) and self.reader.read(stop, stop + len(mark)) == mark
+    def _is_mark(self, position: int) -> bool:
+        stop = position + layout.RECORD_BYTES
+        return stop <= self.reader.size and self.reader.read(position, stop) == layout.end_mark(position)
 
     def _damage(self, start: int, end: int) -> Damage:
         head = bytes(self.reader.read(start, min(start + len(layout.RECORD_MAGIC), self.reader.size)))
@@ -279,6 +268,18 @@ def is_journal(reader: RangeReader) -> bool:
     return reader.size >= len(layout.MAGIC) and bytes(reader.read(0, len(layout.MAGIC))) == layout.MAGIC
 
 
+def work_folder(path: Path) -> Path:
+    """The folder of journals beside the file that a writer of one signal makes."""
+    return path.with_name(f".{path.name}{layout.WORK_SUFFIX}")
+
+
+def check_not_unfinished(path: str) -> None:
+    """Raise if a file is missing because its recording was never finished."""
+    if work_folder(Path(path)).is_dir():
+        hint = f"Wait until its recorder is done; if it was killed, run `warp salvage {path}`."
+        raise JournalInUseError("the recording is not finished", path=path, hint=hint)
+
+
 def _unpack_header(reader: RangeReader) -> layout.RecordingHeader:
     if not is_journal(reader):
         raise BadMagicError("not a recording journal", path=reader.name)
@@ -288,18 +289,16 @@ def _unpack_header(reader: RangeReader) -> layout.RecordingHeader:
     header = layout.RecordingHeader(*layout.HEADER.unpack(raw[: layout.HEADER.size]))
     if crc32c(raw[layout.HEADER_CHECKED]) != header.header_crc32c:
         raise ChecksumError("the header of the journal is damaged", path=reader.name)
-    if header.version != layout.VERSION:
-        raise UnsupportedVersionError(f"journal version {header.version} is not known", path=reader.name)
+    if (header.version, header.flags) != (layout.VERSION, layout.FLAGS):
+        raise UnsupportedVersionError(
+            f"unknown journal version {header.version} (flags {header.flags})", path=reader.name
+        )
     if header.max_record_bytes > layout.MAX_RECORD_BYTES:
-        raise LimitExceededError(f"records of {header.max_record_bytes} bytes", path=reader.name)
+        raise LimitExceededError(
+            f"records of {header.max_record_bytes} bytes: at most {layout.MAX_RECORD_BYTES} are allowed",
+            path=reader.name,
+        )
     return header
-
-
-def _header_unknown(reader: RangeReader) -> layout.RecordingHeader:
-    """A header that lets every record be looked for: they have marks and checksums of their own."""
-    most = max(1, min(reader.size, layout.MAX_RECORD_BYTES))
-    at = min(layout.HEADER_BYTES, reader.size)
-    return layout.RecordingHeader(layout.MAGIC, layout.VERSION, 0, 0, 0, at, most, bytes(16), 0)
 
 
 def _read_descriptor(reader: RangeReader, header: layout.RecordingHeader) -> dict[str, Any]:

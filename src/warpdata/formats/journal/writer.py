@@ -140,9 +140,8 @@ def _pack_head(descriptor: Mapping[str, Any], max_record_bytes: int) -> bytes:
     if len(text) > layout.MAX_DESCRIPTOR_BYTES:
         raise LimitExceededError(f"a descriptor of {len(text)} bytes is too large")
     records_offset = align_up(layout.HEADER_BYTES + len(text), layout.RECORDS_ALIGNMENT)
-    flags = layout.ROOM_BEHIND_FLAG | layout.END_MARK_FLAG
     fields = layout.RecordingHeader(
-        layout.MAGIC, layout.VERSION, flags, len(text), crc32c(text), records_offset, max_record_bytes,
+        layout.MAGIC, layout.VERSION, layout.FLAGS, len(text), crc32c(text), records_offset, max_record_bytes,
         secrets.token_bytes(16), 0,
     )  # fmt: skip
     head = bytearray(layout.HEADER.pack(*fields))

@@ -1,10 +1,11 @@
-"""Frames of the row state log: pack one, walk over all, check one."""
+"""The row state log and its checkpoint: frames packed, listed and checked."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,13 +14,16 @@ import numpy.typing as npt
 from warpdata.bytekit.arrays import align_up, byte_view, padding_to
 from warpdata.bytekit.checksum import crc32c
 from warpdata.bytekit.io.append_file import SealedHeader, records
+from warpdata.bytekit.io.commit import commit_file
+from warpdata.bytekit.io.files import FileRangeReader
 from warpdata.bytekit.io.ranges import RangeReader
-from warpdata.errors import BadMagicError, ChecksumError
+from warpdata.errors import BadMagicError, ChecksumError, CorruptLayoutError
 from warpdata.formats.rowstate import layout
 
 Array = npt.NDArray[Any]
 
 _FRAME = SealedHeader(layout.FrameHeader, layout.FRAME_HEADER, layout.FRAME_MAGIC)
+_CHECKPOINT = SealedHeader(layout.CheckpointHeader, layout.CHECKPOINT_HEADER, layout.CHECKPOINT_MAGIC)
 
 ENTRY = np.dtype(
     [
@@ -31,7 +35,7 @@ ENTRY = np.dtype(
         ("is_present", "<u4"),
     ]
 )
-"""Where one row is: offsets in the log, counts, and the number that needs no lookup."""
+"""One row: offsets in the log, counts, and the number that needs no lookup."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,12 +58,8 @@ class FrameBody:
     latents: Array
     active: Array
 
-    def arrays(self) -> list[Array]:
-        """In the order they are stored."""
-        return [self.row_ids, self.n_latents, self.n_active, self.iterations, self.latents, self.active]
-
     def entries(self, body_offset: int) -> Array:
-        """Where each row of this frame is once its body begins at `body_offset`."""
+        """The entries of the rows of this frame if its body begins at `body_offset`."""
         count = len(self.row_ids)
         counts_bytes = align_up(4 * count, layout.ALIGN)
         latents = body_offset + 8 * count + 3 * counts_bytes
@@ -79,8 +79,8 @@ def pack_log_header(model: bytes) -> bytes:
 
 def pack_frame(body: FrameBody) -> bytes:
     """A whole frame."""
-    parts = [bytes(byte_view(array)) + padding_to(array.nbytes, layout.ALIGN) for array in body.arrays()]
-    packed = b"".join(parts)
+    arrays = [body.row_ids, body.n_latents, body.n_active, body.iterations, body.latents, body.active]
+    packed = b"".join(bytes(byte_view(array)) + padding_to(array.nbytes, layout.ALIGN) for array in arrays)
     return _FRAME.pack(len(body.row_ids), len(body.latents), len(body.active), crc32c(packed)) + packed
 
 
@@ -103,3 +103,43 @@ def check_frame(data: memoryview, bounds: FrameBounds, path: str | os.PathLike[s
     """Compare the body of a frame with its checksum."""
     if crc32c(data) != bounds.crc32c:
         raise ChecksumError(f"the row states at {bounds.start} were changed", path=path)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Checkpoint:
+    """The contents of a checkpoint file."""
+
+    model: bytes
+    log_number: int
+    log_bytes: int
+    row_ids: Array
+    entries: Array
+
+
+def save_checkpoint(path: Path, checkpoint: Checkpoint) -> None:
+    """Replace the checkpoint, atomically."""
+    body = bytes(byte_view(checkpoint.row_ids)) + checkpoint.entries.tobytes()
+    header = _CHECKPOINT.pack(
+        checkpoint.model, checkpoint.log_number, checkpoint.log_bytes, len(checkpoint.row_ids), crc32c(body)
+    )
+    with commit_file(path) as out:
+        out.write(header)
+        out.write(body)
+
+
+def load_checkpoint(path: Path, model: bytes) -> Checkpoint:
+    """Read a checkpoint and check every byte of it."""
+    with FileRangeReader(path) as reader:
+        head = reader.read(0, layout.CHECKPOINT_HEADER.size)
+        header = _CHECKPOINT.unpack(head, path)
+        if header.model != model:
+            raise BadMagicError("not the checkpoint of this model", path=path)
+        ids_end = layout.CHECKPOINT_HEADER.size + 8 * header.n_rows
+        if reader.size != ids_end + ENTRY.itemsize * header.n_rows:
+            raise CorruptLayoutError("the checkpoint is not as long as its rows need", path=path)
+        body = reader.read(layout.CHECKPOINT_HEADER.size, reader.size)
+    if crc32c(body) != header.body_crc32c:
+        raise ChecksumError("the checkpoint was changed", path=path)
+    ids = np.frombuffer(body[: 8 * header.n_rows], "<u8")
+    entries = np.frombuffer(body[8 * header.n_rows :], ENTRY)
+    return Checkpoint(model, header.log_number, header.log_bytes, ids, entries)

@@ -8,7 +8,7 @@ from typing import Any
 
 from warpdata.episodes.collection.episodes import EpisodesSource
 from warpdata.episodes.collection.local import LocalDataset
-from warpdata.episodes.salvage.live import live_episode
+from warpdata.episodes.salvage.unfinished import live_episode
 from warpdata.errors import BlobNotFoundError
 from warpdata.timeline.episode import Episode
 

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from warpdata.bytekit.io.commit import write_file
 from warpdata.bytekit.jsontext import dump_json
-from warpdata.bytekit.process.threads import MAX_PARALLEL, ThreadPool
+from warpdata.bytekit.process.threads import CORES, MAX_PARALLEL, ReadAhead, ThreadPool
 from warpdata.corpora.torch import torch_epochs
 from warpdata.errors import SchemaMismatchError, nearest, suggests
 from warpdata.loading.pace import NoLine, PaceLine
@@ -29,13 +29,11 @@ from warpdata.loading.windows.open_episode import DAMAGE
 from warpdata.loading.windows.report import DATA_CHARS, LoaderReport, SampleOrigin, names_of, saved_state
 from warpdata.loading.windows.statistics import FieldStatistics, Normalization, chosen_ways
 from warpdata.loading.windows.windows import Windows
+from warpdata.ordering.blocks import ShuffleQuality
 from warpdata.ordering.epochs import EpochStream, LeftOut, Place, rank_slice
-from warpdata.ordering.quality import ShuffleQuality
+from warpdata.ordering.limits import MAX_POSITION, Tail, check_filled, checked_integer
 from warpdata.ordering.splitmix import stream_key
-from warpdata.ordering.state import MAX_POSITION, checked_integer
-from warpdata.ordering.tail import Tail, check_filled
-from warpdata.stores.cache.readahead import CORES, ReadAhead
-from warpdata.stores.meter import traffic
+from warpdata.stores.reliable import traffic
 
 OnError = Literal["raise", "skip"]
 Normalize = str | Mapping[str, str | None] | Normalization | None
@@ -134,8 +132,9 @@ class Loader(EpochStream):
         """How far the order is from a uniform shuffle, as a number."""
         return self._course.quality(self.batch_size)
 
-    def steps(self, epoch: int, position: int, worker: int = 0, workers: int = 1) -> Iterator[LoaderStep]:
+    def steps(self, place: Place, worker: int = 0, workers: int = 1) -> Iterator[LoaderStep]:  # type: ignore[override]
         """The steps of this rank from a position of an epoch on; of several workers each gives every n-th."""
+        epoch, position = place
         while position < len(self._course):
             begun = position
             bounds = []
@@ -165,7 +164,7 @@ class Loader(EpochStream):
 
     def _step(self, epoch: int, position: int, after: int, *, settled: int) -> LoaderStep:
         chosen, repeated = self._filled(epoch, position)
-        mine = slice(*rank_slice(len(chosen), self.rank, self.world))
+        mine = rank_slice(len(chosen), self.rank, self.world)
         left_out: LeftOut = ()
         if self.on_error == "skip":
             left_out = self._verdicts.left_out(self._course.chosen(epoch, position, after))
@@ -222,7 +221,7 @@ class Loader(EpochStream):
             self._grow()
         with closing(PaceLine(f"epoch {epoch}", "samples") if self._progress else NoLine()) as line:
             waited = self._report.wait_s
-            for step, batch in self.read_steps(epoch, self._position):
+            for step, batch in self.read_steps((epoch, self._position)):
                 self._position = step.after
                 self.note(step.left_out)
                 wait_s, waited = self._report.wait_s - waited, self._report.wait_s
@@ -240,11 +239,12 @@ class Loader(EpochStream):
     def _set_total(self, total: int | None) -> None:
         self._course = _course(self.windows, self.seed, self._shuffle, total)
 
-    def read_steps(
-        self, epoch: int, position: int, worker: int = 0, workers: int = 1
+    def read_steps(  # type: ignore[override]
+        self, place: Place, worker: int = 0, workers: int = 1
     ) -> Iterator[tuple[LoaderStep, Batch]]:
         """Steps and their batches, read ahead by threads and handed over in order."""
-        steps = self.steps(epoch, position, worker, workers)
+        position = place[1]
+        steps = self.steps(place, worker, workers)
         is_far = self.threads > 0 and any(each.is_remote() for each in self._course.sources)
         fetchers = ThreadPool(MAX_PARALLEL, "warp-bring")
         together = (fetchers, self.threads) if self.threads > 1 else None
@@ -547,12 +547,9 @@ class Loader(EpochStream):
         """A torch IterableDataset of the same batches as tensors, in the same order with any number of workers."""
         return torch_epochs(self)
 
-    def tensor_steps(self, place: Place, worker: int, workers: int) -> Iterator[tuple[LoaderStep, Batch]]:
-        """Steps and their batches as tensors, for `to_torch`."""
-        epoch, position = place
-        for step, batch in self.read_steps(epoch, position, worker, workers):
-            self.note(step.left_out)
-            yield step, as_tensors(batch)
+    def to_tensors(self, step: Any, batch: Batch) -> Batch:  # noqa: ARG002
+        """A batch as tensors."""
+        return as_tensors(batch)
 
     def __repr__(self) -> str:
         return f"<Loader of {self.batch_size} over {self.windows!r}, epoch {self._epoch} at {self._position}>"

@@ -20,11 +20,10 @@ from warpdata.loading.windows.aligning import Int64s
 from warpdata.loading.windows.field import FieldSchema
 from warpdata.loading.windows.statistics import FieldStatistics, finished, running_statistics
 from warpdata.loading.windows.windows import Windows
-from warpdata.ordering.blocks import BlockOrder, BlockShape
+from warpdata.ordering.blocks import BlockOrder, BlockShape, ShuffleQuality
+from warpdata.ordering.limits import MAX_EPOCH, MAX_POSITION, checked_integer
 from warpdata.ordering.mixture import SCHEDULE_VERSION, WeightSchedule, mixture_shares
-from warpdata.ordering.quality import ShuffleQuality
 from warpdata.ordering.splitmix import stream_key
-from warpdata.ordering.state import MAX_EPOCH, MAX_POSITION, checked_integer
 
 Shuffle = Literal["blocks", "full"] | bool
 

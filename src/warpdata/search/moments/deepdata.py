@@ -14,8 +14,7 @@ from typing import Any
 from warpdata.errors import BlobNotFoundError, ConflictError, SchemaMismatchError, StoreError
 from warpdata.search.moments.index import Condition, EpisodeRecord, Floats, Hit
 from warpdata.search.moments.observation import Channels
-from warpdata.stores.jsonservice import JsonService
-from warpdata.stores.webclient import Proxies
+from warpdata.stores.webclient import JsonService, Proxies
 
 _OPERATORS = {"==": "$eq", ">=": "$gte", "<=": "$lte"}
 _BATCH_RECORDS = 256

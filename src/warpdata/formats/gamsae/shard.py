@@ -1,0 +1,204 @@
+"""GAMSAE01 shards: headers read and checked, shards written whole or in pieces."""
+
+from __future__ import annotations
+
+import contextlib
+import operator
+import os
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, SupportsIndex
+
+import numpy as np
+import numpy.typing as npt
+
+from warpdata.bytekit.arrays import DType, as_array, byte_view, dtype_named
+from warpdata.bytekit.io.commit import NewFile, commit_file, map_os_errors
+from warpdata.bytekit.io.files import FileRangeReader
+from warpdata.bytekit.io.ranges import RangeReader
+from warpdata.errors import (
+    BadMagicError,
+    LimitExceededError,
+    SchemaMismatchError,
+    TruncatedError,
+    UnsupportedDtypeError,
+    WriterClosedError,
+    require_kind,
+)
+from warpdata.formats.gamsae import layout
+
+if TYPE_CHECKING:
+    from typing import Self
+
+    from typing_extensions import Buffer
+
+Rows = npt.NDArray[Any]
+
+
+@dataclass(frozen=True, slots=True)
+class ShardInfo:
+    """The header of a shard, checked against the size of the file."""
+
+    name: str
+    n_rows: int
+    width: int
+    dtype: DType
+    file_bytes: int
+    reserved: int = 0
+    data_offset: int = layout.HEADER_BYTES
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of one row."""
+        return self.width * self.dtype.itemsize
+
+    @property
+    def payload_bytes(self) -> int:
+        """Bytes of all rows."""
+        return self.n_rows * self.row_bytes
+
+    @property
+    def trailing_bytes(self) -> int:
+        """Bytes after the last row; readers accept them, `verify` reports them."""
+        return self.file_bytes - self.data_offset - self.payload_bytes
+
+    def row_offset(self, row: int) -> int:
+        """Offset of a row in the file."""
+        return self.data_offset + row * self.row_bytes
+
+
+def parse_header(head: Buffer, file_bytes: int, name: str) -> ShardInfo:
+    """Check the first bytes of a shard of `file_bytes` bytes, in the order of SPEC.md."""
+    if file_bytes < layout.HEADER_BYTES:
+        raise _truncated(layout.HEADER_BYTES, file_bytes, name)
+    header = layout.ShardHeader._make(layout.SHARD_HEADER.unpack(bytes(head)[: layout.HEADER_BYTES]))
+    if header.magic != layout.SHARD_MAGIC:
+        raise BadMagicError("shard has the wrong magic header", path=name)
+    dtype_name = layout.DTYPE_NAMES.get(header.dtype)
+    if dtype_name is None:
+        raise _unsupported(header.dtype, name)
+    dtype = dtype_named(dtype_name)
+    expected = layout.HEADER_BYTES + header.n_rows * header.p * dtype.itemsize
+    if file_bytes < expected:
+        raise _truncated(min(expected, layout.U64_MAX), file_bytes, name)
+    if header.dtype in layout.EXACT_LENGTH_TAGS and file_bytes != expected:
+        raise _unsupported(header.dtype, name)
+    if not header.p and header.n_rows > layout.MAX_EMPTY_ROWS:
+        raise LimitExceededError(f"{header.n_rows} rows without a column", path=name)
+    return ShardInfo(name, header.n_rows, header.p, dtype, file_bytes, header.reserved)
+
+
+def read_shard_info(reader: RangeReader) -> ShardInfo:
+    """Read and check the header of the shard behind `reader`."""
+    head = reader.read(0, min(layout.HEADER_BYTES, reader.size))
+    return parse_header(head, reader.size, reader.name)
+
+
+def open_shard_info(path: str | os.PathLike[str]) -> ShardInfo:
+    """Read and check the header of a shard file."""
+    with FileRangeReader(path) as reader:
+        return read_shard_info(reader)
+
+
+def _truncated(expected: int, actual: int, name: str) -> TruncatedError:
+    return TruncatedError(
+        f"shard is truncated: header expects {expected} bytes, file has {actual}",
+        expected=expected,
+        actual=actual,
+        path=name,
+    )
+
+
+def _unsupported(tag: int, name: str) -> UnsupportedDtypeError:
+    known = ", ".join(f"{name}={tag}" for name, tag in layout.DTYPE_TAGS.items())
+    return UnsupportedDtypeError(
+        f"shard has unsupported dtype tag {tag} (known: {known})", tag=tag, path=name
+    )
+
+
+def pack_header(n_rows: int, width: int, dtype: str = "f32") -> bytes:
+    """The 32 bytes before the rows."""
+    tag = layout.DTYPE_TAGS.get(dtype)
+    if tag is None:
+        raise ValueError(f"rows can be stored as {', '.join(layout.DTYPE_TAGS)}, not as {dtype!r}")
+    return layout.SHARD_HEADER.pack(*layout.ShardHeader(layout.SHARD_MAGIC, n_rows, width, tag, 0))
+
+
+def encode_rows(rows: npt.ArrayLike, dtype: DType, *, may_overflow: bool = False) -> Rows:
+    """The rows as a C-contiguous matrix of the stored type, rounded to nearest even.
+
+    A finite value beyond the range of the type is an error, unless `may_overflow` makes it infinite.
+    """
+    try:
+        matrix: Rows = as_array(rows)
+    except ValueError as error:
+        raise SchemaMismatchError(f"rows are {error}") from None
+    if matrix.ndim != 2:
+        raise SchemaMismatchError(f"rows must be a matrix (rows, width), not of shape {matrix.shape}")
+    if matrix.dtype.kind not in "fiu" and matrix.dtype != dtype_named("bf16").dtype:
+        raise SchemaMismatchError(f"rows must be numbers, not {matrix.dtype}")
+    with np.errstate(over="ignore", invalid="ignore"):
+        encoded: Rows = np.ascontiguousarray(matrix, dtype=dtype.dtype)
+    if not may_overflow and matrix.dtype != encoded.dtype and not np.isfinite(encoded).all():
+        overflow = np.isfinite(matrix) & ~np.isfinite(encoded)
+        if overflow.any():
+            raise SchemaMismatchError(
+                f"value {matrix[overflow][0]} is out of range for {dtype.name}",
+                hint="Store the rows as f32 or bf16, or clip them first.",
+            )
+    return encoded
+
+
+def encode_shard_bytes(rows: npt.ArrayLike, *, dtype: str = "f32") -> bytes:
+    """A whole shard that holds the matrix `rows`, downcast to `dtype`."""
+    matrix = encode_rows(rows, dtype_named(dtype), may_overflow=dtype == "f32")
+    return pack_header(len(matrix), matrix.shape[1], dtype) + bytes(byte_view(matrix))
+
+
+class ActivationShardWriter:
+    """Write one shard in pieces; it has its name only after a clean `close`, never half of it."""
+
+    def __init__(
+        self, path: str | os.PathLike[str], width: int, *, dtype: str = "f32", durable: bool = True
+    ) -> None:
+        require_kind("width", width, SupportsIndex, "a whole number")
+        self.width = operator.index(width)
+        self.dtype = dtype_named(dtype)
+        self.n_rows = 0
+        self._stack = contextlib.ExitStack()
+        self._file: NewFile | None = self._stack.enter_context(commit_file(path, durable=durable))
+        self._file.write_in_large_pages(pack_header(0, self.width, dtype))
+
+    def append(self, rows: npt.ArrayLike) -> None:
+        """Add the rows of a matrix at the end."""
+        if self._file is None:
+            raise WriterClosedError("this shard was closed")
+        matrix = encode_rows(rows, self.dtype)
+        if matrix.shape[1] != self.width:
+            raise SchemaMismatchError(f"rows of width {matrix.shape[1]} in a shard of width {self.width}")
+        with map_os_errors(self._file.path):
+            self._file.write_in_large_pages(byte_view(matrix))
+        self.n_rows += len(matrix)
+
+    def close(self) -> None:
+        """Write the number of rows and give the file its name."""
+        if self._file is not None:
+            with map_os_errors(self._file.path):
+                self._file.finish()
+                self._file.write_at(0, pack_header(self.n_rows, self.width, self.dtype.name))
+            self._file = None
+            self._stack.close()
+
+    def abort(self, error: BaseException | None = None) -> None:
+        """Leave nothing behind."""
+        self._file = None
+        stop = error or WriterClosedError("aborted")
+        self._stack.__exit__(type(stop), stop, None)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if error is None:
+            self.close()
+        else:
+            self.abort(error)

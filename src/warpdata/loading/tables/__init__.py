@@ -1,1 +1,0 @@
-"""Batches of published tables, in row order or shuffled."""

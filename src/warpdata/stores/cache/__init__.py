@@ -1,1 +1,0 @@
-"""The page cache on disk, blob readers that use it, and prefetching."""
