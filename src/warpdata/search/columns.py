@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from warpdata.bytekit.io.commit import commit_file
 from warpdata.errors import BlobNotFoundError, ConflictError, CorruptLayoutError, nearest
+from warpdata.search.file.metadata import ARROW_TYPES
 
 if TYPE_CHECKING:
     from warpdata.search.store import VectorStore
@@ -147,14 +148,6 @@ def _joined(rows: list[dict[str, Any]]) -> VectorRows:
 
 
 TABLE_SUFFIXES = (".npy", ".parquet", ".pq", ".jsonl", ".csv")
-_ARROW_TYPES = {
-    "str": pyarrow.string(),
-    "bytes": pyarrow.binary(),
-    "i64": pyarrow.int64(),
-    "u64": pyarrow.uint64(),
-    "f64": pyarrow.float64(),
-    "bool": pyarrow.bool_(),
-}
 
 
 def write_rows(path: str, source: VectorStore, *, overwrite: bool) -> int:
@@ -177,7 +170,8 @@ def write_rows(path: str, source: VectorStore, *, overwrite: bool) -> int:
             "the file exists already", path=path, hint="Choose another name, or overwrite it."
         )
     with commit_file(path, replace=overwrite) as out, os.fdopen(os.dup(out.fd), "wb") as file:
-        return writers[suffix](file, source)
+        writers[suffix](file, source)
+        return len(source.ids)
 
 
 def _pieces(source: VectorStore) -> Iterator[NDArray[np.int64]]:
@@ -186,14 +180,12 @@ def _pieces(source: VectorStore) -> Iterator[NDArray[np.int64]]:
         yield ids[start : start + _BATCH_ROWS]
 
 
-def _write_npy(file: Any, source: VectorStore) -> int:
-    count = len(source.ids)
+def _write_npy(file: Any, source: VectorStore) -> None:
     np.lib.format.write_array_header_1_0(
-        file, {"descr": "<f4", "fortran_order": False, "shape": (count, source.dim)}
+        file, {"descr": "<f4", "fortran_order": False, "shape": (len(source.ids), source.dim)}
     )
     for ids in _pieces(source):
         file.write(np.ascontiguousarray(source.get(ids), "<f4").data)
-    return count
 
 
 def _named(source: VectorStore, *taken: str) -> dict[str, str]:
@@ -204,16 +196,15 @@ def _named(source: VectorStore, *taken: str) -> dict[str, str]:
     return source.fields
 
 
-def _write_parquet(file: Any, source: VectorStore) -> int:
+def _write_parquet(file: Any, source: VectorStore) -> None:
     fields = _named(source, "id", "vector")
     schema = pyarrow.schema(
         [
             ("id", pyarrow.int64()),
             ("vector", pyarrow.list_(pyarrow.float32(), source.dim)),
-            *((name, _ARROW_TYPES[kind]) for name, kind in fields.items()),
+            *((name, ARROW_TYPES[kind]) for name, kind in fields.items()),
         ]
     )
-    count = 0
     with pyarrow.parquet.ParquetWriter(file, schema) as writer:
         for ids in _pieces(source):
             flat = pyarrow.array(np.ascontiguousarray(source.get(ids)).reshape(-1))
@@ -222,42 +213,34 @@ def _write_parquet(file: Any, source: VectorStore) -> int:
                 pyarrow.array(ids),
                 pyarrow.FixedSizeListArray.from_arrays(flat, source.dim),
                 *(
-                    pyarrow.array([row.get(name) for row in rows], _ARROW_TYPES[kind])
+                    pyarrow.array([row.get(name) for row in rows], ARROW_TYPES[kind])
                     for name, kind in fields.items()
                 ),
             ]
             writer.write_batch(pyarrow.record_batch(columns, schema=schema))
-            count += len(ids)
-    return count
 
 
-def _write_jsonl(file: Any, source: VectorStore) -> int:
-    count = 0
+def _write_jsonl(file: Any, source: VectorStore) -> None:
     for ids in _pieces(source):
         vectors, rows = source.get(ids), source.metadata(ids)
         for key, vector, row in zip(ids.tolist(), vectors.astype(str).tolist(), rows, strict=True):
             about = json.dumps({name: _text(value) for name, value in row.items()})
             line = f'{{"id": {key}, "vector": [{", ".join(vector)}], "metadata": {about}}}'
             file.write(line.encode() + b"\n")
-        count += len(ids)
-    return count
 
 
-def _write_csv(file: Any, source: VectorStore) -> int:
+def _write_csv(file: Any, source: VectorStore) -> None:
     numbers = [f"v{number}" for number in range(source.dim)]
     fields = list(_named(source, "id", *numbers))
     text = io.TextIOWrapper(file, "utf-8", newline="", write_through=True)
     table = csv.writer(text)
     table.writerow(["id", *numbers, *fields])
-    count = 0
     for ids in _pieces(source):
         vectors, rows = source.get(ids), source.metadata(ids)
         for key, vector, row in zip(ids.tolist(), vectors.astype(str).tolist(), rows, strict=True):
             table.writerow([key, *vector, *(_text(row.get(name, "")) for name in fields)])
-        count += len(ids)
     text.flush()
     text.detach()
-    return count
 
 
 def _text(value: Any) -> Any:

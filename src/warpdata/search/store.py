@@ -49,7 +49,7 @@ from warpdata.search.file.appending import (
     row_segments,
 )
 from warpdata.search.file.content import Content, CountingReader
-from warpdata.search.file.export import DIALECTS, ExportReceipt, ExportSource, export_rows
+from warpdata.search.file.export import DIALECTS, ExportReceipt, export_rows
 from warpdata.search.file.metadata import ID_FIELD, meta_segment
 from warpdata.search.file.profile import STORED_DTYPES, CodePlan, IndexPlan, Profile
 from warpdata.search.file.rewrite import LiveRows, RewritePlan, rewrite
@@ -775,8 +775,10 @@ class VectorStore(Reopens):
                 remove_temps_of(target)
                 rows = self._searcher.rows
                 is_covered = rows.indexed == len(rows) and bool(rows.live.all())
-                source = ExportSource(self._content, self._live_rows(), rows.ids if is_covered else None)
-                return export_rows(target, source, dialect, overwrite=overwrite)
+                nodes = rows.ids if is_covered else None
+                return export_rows(
+                    target, self._content, self._live_rows(), nodes, dialect, overwrite=overwrite
+                )
             finally:
                 lock.release()
 

@@ -27,6 +27,7 @@ from warpdata.formats.rvf.runtime import (
 from warpdata.search.file.content import Content
 from warpdata.search.file.rewrite import LiveRows, RewritePlan, foreign_entries, rewrite
 
+Ints = NDArray[np.int64]
 DIALECTS = ("wire", "runtime")
 _MAX_ROWS_BYTES = 1 << 30
 _INGEST = 1
@@ -58,23 +59,16 @@ class ExportReceipt(Receipt):
         return asdict(self)
 
 
-@dataclass(frozen=True, slots=True)
-class ExportSource:
-    """The store that is exported: its state, its live rows, and the ids of its graph's nodes if it covers those."""
-
-    content: Content
-    rows: LiveRows
-    node_ids: NDArray[np.int64] | None
-
-
-def export_rows(path: str, source: ExportSource, dialect: str, *, overwrite: bool) -> ExportReceipt:
-    """A new file with these rows, `wire` or `runtime`."""
-    content, rows, profile = source.content, source.rows, source.content.profile
+def export_rows(
+    path: str, content: Content, rows: LiveRows, nodes: Ints | None, dialect: str, *, overwrite: bool
+) -> ExportReceipt:
+    """A new file with these rows, `wire` or `runtime`; `nodes` are the ids of the graph if it covers exactly those."""
+    profile = content.profile
     has_metadata = bool(rows.metadata.fields or rows.metadata.notes)
     has_index = bool(content.snapshot.of_type(SegmentType.INDEX)) or profile.index is not None
     others = bool(foreign_entries(content))
     if dialect == "runtime":
-        keeps_index = _write_runtime(path, source, overwrite)
+        keeps_index = _write_runtime(path, content, rows, nodes, overwrite)
         kept = {"metadata": has_metadata, "index": keeps_index}
         lost = {
             "index": has_index and not keeps_index,
@@ -97,15 +91,14 @@ def export_rows(path: str, source: ExportSource, dialect: str, *, overwrite: boo
     return ExportReceipt(path, dialect, len(rows.ids), names[0], names[1])
 
 
-def _write_runtime(path: str, source: ExportSource, overwrite: bool) -> bool:
+def _write_runtime(path: str, content: Content, rows: LiveRows, nodes: Ints | None, overwrite: bool) -> bool:
     """VEC segments, metadata, the graph, a witness and a manifest; back to back. Whether there is a graph."""
-    content, rows = source.content, source.rows
     if rows.vectors.shape[1] > layout.MAX_DIM:
         raise LimitExceededError(f"{rows.vectors.shape[1]} dimensions")
     order = np.argsort(rows.ids)
     ids, vectors = rows.ids[order], rows.vectors[order]
     step = max(1, _MAX_ROWS_BYTES // (8 + 4 * vectors.shape[1]))
-    graph, about = _runtime_graph(source), rows.metadata.payload_v1(ids)
+    graph, about = _runtime_graph(content, nodes), rows.metadata.payload_v1(ids)
     with commit_file(path, replace=overwrite) as out:
         listed: list[Row] = []
 
@@ -128,9 +121,9 @@ def _write_runtime(path: str, source: ExportSource, overwrite: bool) -> bool:
     return graph is not None
 
 
-def _runtime_graph(source: ExportSource) -> bytes | None:
+def _runtime_graph(content: Content, nodes: Ints | None) -> bytes | None:
     """The graph of the store with its nodes in the order of ids; None if there is none, or rows came after it."""
-    content, plan, nodes = source.content, source.content.profile.index, source.node_ids
+    plan = content.profile.index
     if nodes is None or plan is None or plan.kind != "hnsw":
         return None
     payload, layer = content.graph(), content.layer_a

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import importlib.util
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -47,28 +46,22 @@ def _faiss() -> Any:
         import faiss
     except ImportError:
         raise MissingExtraError.for_extra("faiss", "index") from None
-    _limit_children(faiss)
+    if _CHILD_THREADS.library is None:
+        _CHILD_THREADS.library = faiss
+        run_in_child(_CHILD_THREADS.limit)
     return faiss
 
 
-@functools.cache
-def _limit_children(library: Any) -> None:
-    """A forked child has none of the threads of faiss, and would wait for them: there one thread does the work."""
-    run_in_child(_ChildThreads(library).limit)
-
-
 class _ChildThreads:
-    """Keeps the library for the fork hook, which holds methods weakly."""
+    """A forked child has none of the threads of faiss, and would wait for them: there one thread does the work."""
 
-    kept: Any = None
-
-    def __init__(self, library: Any) -> None:
-        self._library = library
-        type(self).kept = self
+    library: Any = None
 
     def limit(self) -> None:
-        """One thread."""
-        self._library.omp_set_num_threads(1)
+        self.library.omp_set_num_threads(1)
+
+
+_CHILD_THREADS = _ChildThreads()
 
 
 @contextlib.contextmanager
