@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import warpdata as wd
-from warpdata.cli.main import GROUPS, build_parser
+from warpdata.cli.main import GROUPS, build_parser, load_commands
 
 ROOT = Path(__file__).parents[1]
 TARGET = ROOT / "build" / "docs"
@@ -141,9 +141,10 @@ def cli_page() -> str:
     lines = ["# Commands of `warp`", ""]
     for group, commands in GROUPS.items():
         lines += [f"## {group}", ""]
-        for name, command in commands.items():
-            lines += [f"### warp {name}", "", f"{command.summary.capitalize()}.", ""]
-            lines += ["```bash", command.example, "```", ""]
+        for name, (_, summary) in commands.items():
+            examples = [command.example for command in load_commands(name).values()]
+            lines += [f"### warp {name}", "", f"{summary.capitalize()}.", ""]
+            lines += ["```bash", *examples, "```", ""]
             for title, text in help_texts(parser, name):
                 lines += [
                     f'??? note "{title}"',
@@ -159,6 +160,7 @@ def help_texts(parser: argparse.ArgumentParser, name: str) -> Iterator[tuple[str
     command = next(
         action.choices[name] for action in parser._actions if isinstance(action, argparse._SubParsersAction)
     )
+    command.complete()
     yield f"warp {name} --help", command.format_help()
     for action in command._actions:
         if isinstance(action, argparse._SubParsersAction):

@@ -25,7 +25,7 @@ from warpdata.bytekit.arrays import DTYPE_NAMES, align_up, dtype_named
 from warpdata.bytekit.checksum import crc32c, fnv1a64, xxh64
 from warpdata.bytekit.codec import encode, encode_seekable, pack_seek_table
 from warpdata.formats.wshard import layout
-from warpdata.formats.wshard.table import table_crc32c
+from warpdata.formats.wshard.layout import table_crc32c
 
 TESTS = Path(__file__).resolve().parent.parent / "tests"
 STEPS = 4

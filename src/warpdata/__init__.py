@@ -82,6 +82,8 @@ if TYPE_CHECKING:
     from warpdata.formats.wshard.chunks import ChunkList as ChunkList
     from warpdata.formats.wshard.chunks import validate_chunk_continuity as validate_chunk_continuity
     from warpdata.formats.wshard.episode import WShardEpisode as WShardEpisode
+    from warpdata.formats.wshard.layout import compute_crc32 as compute_crc32
+    from warpdata.formats.wshard.layout import name_hash as name_hash
     from warpdata.formats.wshard.residual import compute_error_residual as compute_error_residual
     from warpdata.formats.wshard.residual import dequantize_delta as dequantize_delta
     from warpdata.formats.wshard.residual import error_residual as error_residual
@@ -107,8 +109,6 @@ if TYPE_CHECKING:
     from warpdata.formats.wshard.residual import unpack_residual_bits as unpack_residual_bits
     from warpdata.formats.wshard.save import save_wshard as save_wshard
     from warpdata.formats.wshard.schema import Timebase as Timebase
-    from warpdata.formats.wshard.table import compute_crc32 as compute_crc32
-    from warpdata.formats.wshard.table import name_hash as name_hash
     from warpdata.formats.wshard.writer import Compression as Compression
     from warpdata.loading.windows.batch import Batch as Batch
     from warpdata.loading.windows.batch import masked_mean as masked_mean

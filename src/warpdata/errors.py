@@ -47,7 +47,9 @@ from __future__ import annotations
 import contextlib
 import difflib
 import functools
+import importlib
 import os
+import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from types import FunctionType
@@ -452,7 +454,22 @@ class MissingExtraError(WarpError, ImportError):
     @classmethod
     def for_extra(cls, library: str, extra: str) -> MissingExtraError:
         """The error for a `library` that comes with `warpdata[extra]`."""
-        return cls(f"{library} is not installed", hint=f"Run: pip install 'warpdata[{extra}]'")
+        return cls(f"{library} is not installed", hint=f"Run: {install_command(extra)}")
+
+
+def install_command(extra: str) -> str:
+    """The command that installs the libraries of an extra.
+
+    It names the libraries: the package `warpdata` of the public index is another project.
+    """
+    metadata = importlib.import_module("importlib.metadata")  # slow to load, and rarely needed
+    try:
+        requirements = metadata.requires("warpdata") or []
+    except metadata.PackageNotFoundError:  # run from a source tree
+        requirements = []
+    ending = re.compile(rf"""extra\s*==\s*["']{re.escape(extra)}["']""")
+    names = [f"'{item.partition(';')[0].strip()}'" for item in requirements if ending.search(item)]
+    return f"pip install {' '.join(names)} (the libraries of warpdata[{extra}])"
 
 
 @dataclass(frozen=True, slots=True)

@@ -56,7 +56,7 @@ def test_who_stops_an_import_is_told_that_it_can_go_on(
 
     monkeypatch.setattr("warpdata._api.importing.import_episodes", stop)
     assert main(["import", str(made_set(tmp_path / "set", 1)), str(tmp_path / "ours")]) == 130
-    assert "goes on where it stopped" in capsys.readouterr().err
+    assert "continues where it stopped" in capsys.readouterr().err
 
 
 def test_who_must_choose_the_steps_is_told_the_words_of_the_command(

@@ -14,7 +14,7 @@ import pytest
 
 from warpdata import __version__
 from warpdata.cli.console import Console, Output, human_bytes, table
-from warpdata.cli.main import COMMANDS, GROUPS, build_parser, command_functions, main
+from warpdata.cli.main import COMMANDS, GROUPS, build_parser, load_commands, main
 
 
 def warp(*arguments: str) -> subprocess.CompletedProcess[str]:
@@ -32,7 +32,7 @@ def test_stopping_while_a_command_is_loaded_is_one_line(
     def stop(_: str) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("warpdata.cli.main.command_functions", stop)
+    monkeypatch.setattr("warpdata.cli.main.load_commands", stop)
     assert main(["import", "a", "b"]) == 130
     assert capsys.readouterr().err.strip() == "error[interrupted]: stopped by the user"
 
@@ -45,18 +45,22 @@ def test_help_groups_every_command_by_job() -> None:
     assert max(map(len, text.splitlines())) <= 80
 
 
-@pytest.mark.parametrize("name", COMMANDS)
+ACTIONS = [(name, action) for name in COMMANDS for action in load_commands(name)]
+
+
+@pytest.mark.parametrize(("name", "action"), ACTIONS, ids=lambda word: word or "-")
 def test_every_command_has_help_with_an_example_that_parses(
-    name: str, capsys: pytest.CaptureFixture[str]
+    name: str, action: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    words = [name, action] if action else [name]
     with pytest.raises(SystemExit) as caught:
-        main([name, "--help"])
+        main([*words, "--help"])
     assert caught.value.code == 0
-    assert COMMANDS[name].example in capsys.readouterr().out
-    words = shlex.split(COMMANDS[name].example.removeprefix('eval "$(').removesuffix(')"'))
-    assert words[:2] == ["warp", name]
-    assert callable(build_parser().parse_args(words[1:]).run)
-    assert all(map(callable, command_functions(name)))
+    example = load_commands(name)[action].example
+    assert example in capsys.readouterr().out
+    given = shlex.split(example.removeprefix('eval "$(').removesuffix(')"'))
+    assert given[: len(words) + 1] == ["warp", *words]
+    assert callable(build_parser().parse_args(given[1:]).run)
 
 
 @pytest.mark.parametrize("text", ["\x1b[31mred", "a\x07bell", "\x9b2J", "over\rwrite"])

@@ -6,7 +6,8 @@ import argparse
 
 import pytest
 
-from warpdata.cli.console import add_output
+from warpdata.cli.arguments import arg, command, output
+from warpdata.cli.console import Output
 
 
 @pytest.mark.parametrize(
@@ -21,6 +22,6 @@ from warpdata.cli.console import add_output
 )
 def test_output_is_the_last_argument_or_an_option(given: list[str], expected: str | None) -> None:
     parser = argparse.ArgumentParser()
-    parser.add_argument("file")
-    add_output(parser, "where")
+    made = command("write", arg("file"), output("where"), example="warp write in out")
+    made(lambda *_: Output()).add_to(parser)
     assert parser.parse_args(given).output == expected

@@ -13,12 +13,11 @@ import numpy as np
 from warpdata.episodes.forms.packed import PackedRows, PackedSource, ShardVideo, TableSignal, is_packed
 from warpdata.errors import WarpError
 from warpdata.formats.wshard import layout
-from warpdata.formats.wshard.channel import Channel, TextRows, is_text
+from warpdata.formats.wshard.channel import Channel
 from warpdata.formats.wshard.chunks import ChunkedEpisodeReader, check_chunk_hash
-from warpdata.formats.wshard.episode import WShardEpisode
-from warpdata.formats.wshard.load import load_wshard
+from warpdata.formats.wshard.episode import WShardEpisode, load_wshard
 from warpdata.formats.wshard.reader import ShardReader
-from warpdata.formats.wshard.schema import ChannelRows
+from warpdata.formats.wshard.rows import ChannelRows, TextRows, is_text
 from warpdata.timeline.meta import SignalRole, guess_role
 
 FIRST = 8

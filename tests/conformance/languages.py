@@ -16,7 +16,7 @@ from tests.conformance.describe import describe, plain
 from tests.conftest import ROOT
 from warpdata.formats.wshard import layout
 from warpdata.formats.wshard.chunks import ChunkedEpisodeReader
-from warpdata.formats.wshard.load import load_wshard
+from warpdata.formats.wshard.episode import load_wshard
 from warpdata.formats.wshard.reader import ShardReader
 from warpdata.formats.wshard.save import save_wshard
 

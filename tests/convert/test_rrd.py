@@ -13,7 +13,10 @@ import pytest
 from tests.convert.foreign import sample
 from tests.convert.sets import made_episodes
 from warpdata.convert import mcap, rrd
+from warpdata.episodes.collection.episodes import Episodes
 from warpdata.errors import ConflictError, MissingExtraError
+from warpdata.timeline.episode import Episode
+from warpdata.timeline.memory import ArraySignal
 
 
 class Columns(list[Any]):
@@ -106,7 +109,13 @@ def test_numbers_pictures_and_frames_are_sent(rerun: Any, tmp_path: Path) -> Non
     np.testing.assert_array_equal(frames[3].values[0], episodes[0]["wrist/image_raw/data"][3][0])
     assert receipt.signals["joint_states/position"].how == "kept"
     assert receipt.signals["odd/a"].how == "retyped"
-    assert receipt.signals["odd/message.bytes"].how == "dropped"
+
+
+def test_bytes_have_no_place(rerun: Any, tmp_path: Path) -> None:
+    blobs = np.empty(2, object)
+    blobs[:] = [b"a", b"b"]
+    episode = Episode.of({"blob": ArraySignal(np.arange(2), blobs)}, id="x")
+    assert rrd.write(Episodes.of([episode]), tmp_path / "out").signals["blob"].how == "dropped"
 
 
 def test_one_file_appears_whole_and_is_not_replaced(rerun: Any, tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from tests.conftest import ROOT
 HOWTO_LINES = 80
 PARAGRAPH_CHARACTERS = 600
 SENTENCE_WORDS = 30
-LONG = {"pages": 6, "paragraphs": 10, "sentences": 20}
+LONG = {"pages": 5, "paragraphs": 9, "sentences": 19}
 
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 

@@ -19,7 +19,7 @@ from tests.episodes.test_video import scene
 from tests.sweeps import enough_examples
 from warpdata.cli.main import main as warp
 from warpdata.episodes.check.sets import check_root
-from warpdata.formats.wshard.load import load_wshard
+from warpdata.formats.wshard.episode import load_wshard
 
 RECORDINGS, FRAMES, PAUSE = 2, 23, 10
 """Groups of pictures are ten frames long: three of them, the last one short."""

@@ -15,7 +15,7 @@ from tests.episodes.test_video import COUNT, foreign_episode, number_in, scene
 from tests.episodes.told import changed_at
 from warpdata.cli.main import main
 from warpdata.errors import ConflictError, CorruptLayoutError, RecordingError
-from warpdata.formats.wshard.load import load_wshard
+from warpdata.formats.wshard.episode import load_wshard
 from warpdata.formats.wshard.save import save_wshard
 
 

@@ -18,7 +18,7 @@ from warpdata.bytekit.io.ranges import BytesRangeReader
 from warpdata.errors import FormatError
 from warpdata.formats.wshard import ShardReader, layout
 from warpdata.formats.wshard.chunks import read_chunk_list
-from warpdata.formats.wshard.load import load_wshard
+from warpdata.formats.wshard.episode import load_wshard
 
 NAME = "sweep.wshard"
 CUTS, FLIPS = 200, 1500

@@ -28,7 +28,7 @@ from warpdata.errors import (
     UnsupportedVersionError,
 )
 from warpdata.formats.wshard import ShardReader, ShardWriter, layout
-from warpdata.formats.wshard.table import Block, pack_table, table_crc32c
+from warpdata.formats.wshard.layout import Block, pack_table, table_crc32c
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ import warpdata as wd
 from tests.keys import check_like_numpy, keys
 from tests.servers import run_http
 from tests.sweeps import enough_examples
-from warpdata.formats.wshard.slicing import slice_episode
+from warpdata.formats.wshard.chunks import slice_episode
 
 STEPS = 23
 STATE = np.arange(STEPS * 6, dtype=np.float32).reshape(STEPS, 2, 3)

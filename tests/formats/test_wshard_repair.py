@@ -14,7 +14,7 @@ from warpdata.bytekit.checksum import crc32c, xxh64
 from warpdata.bytekit.io.commit import commit_file
 from warpdata.errors import ConflictError, CorruptLayoutError
 from warpdata.formats.wshard import ShardReader, ShardWriter, layout
-from warpdata.formats.wshard.block_rows import PieceChecksums
+from warpdata.formats.wshard.rows import PieceChecksums
 
 CHANNELS = [
     {"id": "joint", "dtype": "f32", "shape": [7]},

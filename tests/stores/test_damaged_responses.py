@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import http.server
+import urllib.parse
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -18,18 +19,28 @@ from warpdata.errors import FormatError
 
 
 class _Damaging(http.server.BaseHTTPRequestHandler):
-    """Serves one file by range, with one flipped byte in the first `damages` responses that cover it."""
+    """Serves the files of a folder by range, with one flipped byte in the first `damages` responses that cover it.
+
+    `position` is where in the file `damaged` the byte is; a share of the file if it is below 1.
+    """
 
     protocol_version = "HTTP/1.1"
 
     def do_GET(self) -> None:
-        data = self.server.data
+        path = self.server.folder / urllib.parse.unquote(self.path.partition("?")[0]).lstrip("/")
+        if not path.is_file():
+            self.send_response(404)
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+            return
+        data = path.read_bytes()
         start, _, last = (self.headers.get("Range") or f"bytes=0-{len(data) - 1}")[6:].partition("-")
         body = bytearray(data[int(start) : int(last) + 1])
-        position = self.server.position - int(start)
-        if self.command == "GET" and self.server.damages and 0 <= position < len(body):
-            self.server.damages -= 1
-            body[position] ^= 0x40
+        at = self.server.position
+        position = int(at * len(data) if at < 1 else at) - int(start)
+        if self.command == "GET" and path.name.endswith(self.server.damaged) and 0 <= position < len(body):
+            self.server.damages -= (hurts := self.server.damages > 0)
+            body[position] ^= 0x40 * hurts
         self.send_response(206 if "Range" in self.headers else 200)
         self.send_header("ETag", f'"{hashlib.md5(data).hexdigest()}"')
         self.send_header("Content-Length", str(len(body)))
@@ -46,13 +57,17 @@ class _Damaging(http.server.BaseHTTPRequestHandler):
 
 
 @pytest.fixture
-def damaging(tmp_path: Path) -> Iterator[Any]:
-    values = np.random.default_rng(0).random((40_000, 8))
-    path = tmp_path / "x.wshard"
-    wd.save_wshard(_episode(values), path)
+def folder_server(tmp_path: Path) -> Iterator[Any]:
     with serving(_Damaging) as server:
-        server.data, server.damages, server.values = path.read_bytes(), 0, values
+        server.folder, server.damages, server.position, server.damaged = tmp_path, 0, 0, ""
         yield server
+
+
+@pytest.fixture
+def damaging(folder_server: Any) -> Any:
+    folder_server.values = np.random.default_rng(0).random((40_000, 8))
+    wd.save_wshard(_episode(folder_server.values), folder_server.folder / "x.wshard")
+    return folder_server
 
 
 def _episode(values: np.ndarray) -> Any:
@@ -93,3 +108,68 @@ def test_the_cache_is_cleared_by_address(damaging: Any, capsys: pytest.CaptureFi
     read(damaging.url)
     assert main(["cache", "clear"]) == 0
     assert main(["cache", "stats", "x"]) != 0
+
+
+def write_vectors(folder: Path) -> None:
+    with wd.VectorStore.create(folder / "data.rvf", dim=16) as store:
+        rows = np.random.default_rng(3).random((3000, 16)).astype(np.float32)
+        store.add(rows, metadata=[{"n": n} for n in range(3000)])
+
+
+def read_vectors(url: str) -> Any:
+    with wd.open(f"{url}/data.rvf") as store:
+        ids, distances = store.search(np.full(16, 0.5, np.float32), k=3, where="n < 900", exact=True)
+        return ids.tolist(), distances.tolist()
+
+
+def write_corpus(folder: Path) -> None:
+    with wd.CorpusWriter(folder / "corpus", width=32, dtype="f32") as writer:
+        writer.append(np.random.default_rng(4).random((20_000, 32)).astype(np.float32))
+
+
+def read_corpus(url: str) -> Any:
+    with wd.open_corpus(f"{url}/corpus", batch_rows=700) as source:
+        return [batch.rows.tobytes() for batch in source]
+
+
+def write_episode(folder: Path) -> None:
+    with wd.record(folder / "root", static={"task": "pick"}, clock="simulated") as rec:
+        for k in range(2000):
+            rec.step({"x": np.full(16, k, np.float32)}, {"u": -k}, reward=1.0, ts_ns=k * 1_000_000)
+            if k < 40:
+                rec.append("cam", np.full((64, 64, 3), k, np.uint8), k * 1_000_000 + 1)
+
+
+def read_episode(url: str) -> Any:
+    episode = wd.open_episode(f"{url}/root/000000000000/000000000000")
+    frames = [episode["cam"][number][0].tobytes() for number in range(0, 40, 8)]
+    return episode["x"].values().tobytes(), dict(episode.static), frames
+
+
+KINDS = {
+    "vectors": (write_vectors, read_vectors),
+    "corpus": (write_corpus, read_corpus),
+    "episode": (write_episode, read_episode),
+}
+PLACES = [
+    *(("vectors", "data.rvf", at) for at in (40, 0.3, 0.6, 0.999)),
+    *(("corpus", name, at) for name in ("corpus.json", ".shard") for at in (2, 0.5)),
+    *(
+        ("episode", name, 0.5)
+        for name in ("meta.json", "static.json", "x.parquet", "cam.mp4", "frames.parquet")
+    ),
+]
+
+
+@pytest.mark.parametrize(("kind", "name", "position"), PLACES)
+def test_every_format_fetches_a_damaged_response_again(
+    folder_server: Any, kind: str, name: str, position: float
+) -> None:
+    write, read_all = KINDS[kind]
+    write(folder_server.folder)
+    expected = read_all(str(folder_server.folder))
+    folder_server.damaged, folder_server.position, folder_server.damages = name, position, 1
+    assert read_all(folder_server.url) == expected
+    assert folder_server.damages == 0
+    folder_server.damages = 1 << 30
+    assert read_all(folder_server.url) == expected, "what is in the cache now is right"

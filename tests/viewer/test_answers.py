@@ -19,7 +19,7 @@ from tests.viewer.samples import BITS, SCRIPT, START_NS, STEP_NS, numbered_frame
 from tests.waiting import LIMIT_S, until
 from warpdata.errors import CorruptLayoutError, StoreError, UnavailableError
 from warpdata.timeline.source import StatedSource
-from warpdata.viewer.answers import Answers, BadRequest, Request, Response
+from warpdata.viewer.answers import Answers, BadViewRequest, ViewRequest, ViewResponse
 from warpdata.viewer.shown import Shown
 
 FIRST = "000000000000"
@@ -88,12 +88,12 @@ def test_distributions_of_very_many_records_are_made_of_some() -> None:
     other = wd.Episode.of({"x": wd.ArraySignal([1, 2], np.zeros((2, 3)))}, id="wider")
     empty = wd.Episode.of({"x": wd.ArraySignal([1], [np.nan])}, id="nan")
     answers = Answers(Shown(wd.Episodes.of([*episodes, other, empty])))
-    found = json.loads(answers.distribution(Request({"signal": "x"})).body)
+    found = json.loads(answers.distribution(ViewRequest({"signal": "x"})).body)
     assert 40 < found["episodes"] <= 48
     assert found["records"] <= 48 * 512
     assert (found["channels"][0]["low"], found["channels"][0]["high"]) == (0, 49_999)
     assert sum(found["channels"][0]["counts"]) >= found["records"] - 1
-    nothing = json.loads(Answers(Shown(empty)).distribution(Request({"signal": "x"})).body)
+    nothing = json.loads(Answers(Shown(empty)).distribution(ViewRequest({"signal": "x"})).body)
     assert nothing["channels"] == [None]
 
 
@@ -104,9 +104,9 @@ def test_what_is_far_from_the_others_is_marked(lengths: list[int]) -> None:
         for at, n in enumerate(lengths)
     ]
     answers = Answers(Shown(wd.Episodes.of(episodes)))
-    assert json.loads(answers.checks(Request({})).body)["far"] == {}
+    assert json.loads(answers.checks(ViewRequest({})).body)["far"] == {}
     answers.shown.snapshot.facts()
-    far = json.loads(answers.checks(Request({})).body)["far"]
+    far = json.loads(answers.checks(ViewRequest({})).body)["far"]
     assert list(far) == [f"e{len(lengths) - 1}"]
     assert "duration_s" in far[f"e{len(lengths) - 1}"]
 
@@ -440,7 +440,7 @@ def test_a_filter_that_nothing_satisfies_gives_nothing(recorded: Path, knows_all
     answers = Answers(Shown(recorded))
     if knows_all:
         answers.shown.snapshot.facts()
-    ask = Request({"where": "length > 100000", "sort": "length"})
+    ask = ViewRequest({"where": "length > 100000", "sort": "length"})
     found = json.loads(answers.episodes(ask).body)
     assert (found["total"], found["rows"]) == (0, [])
     assert json.loads(answers.statistics(ask).body)["episodes"] == 0
@@ -512,7 +512,7 @@ def test_a_text_that_is_told_at_every_step_is_one_event() -> None:
     told = wd.ArraySignal(times, words, role="observation")
     bumps = wd.ArraySignal(times, ["bump"] * 6, role="event")
     answers = Answers(Shown(wd.Episode.of({"phase": told, "bumps": bumps}, id="x")))
-    found = json.loads(answers.events(Request({"episode": "x"})).body)["events"]
+    found = json.loads(answers.events(ViewRequest({"episode": "x"})).body)["events"]
     phases = [(each["text"], int(each["at_ns"])) for each in found if each["text"] != "bump"]
     assert phases == [("reach", 0), ("grasp", 20), ("reach", 40)]
     assert len(found) == 3 + 6
@@ -539,18 +539,18 @@ def test_a_damaged_signal_hides_no_other() -> None:
     signals = {name: each.named(name) for name, each in made.items()}
     episode = wd.Episode(StatedSource("half", _Halfway(signals), {}, {}))
     answers = Answers(Shown(wd.Episodes.of([episode])))
-    about = json.loads(answers.episode(Request({"episode": "half"})).body)
+    about = json.loads(answers.episode(ViewRequest({"episode": "half"})).body)
     assert about["problems"] == [{"signal": "bad", "message": "bad is damaged", "hint": "Mend it."}]
     assert [each["name"] for each in about["signals"]] == ["empty", "good", "guess"]
     assert [each["has_residual"] for each in about["signals"]] == [False, False, False]
-    at = json.loads(answers.at(Request({"episode": "half", "at": "0"})).body)
+    at = json.loads(answers.at(ViewRequest({"episode": "half", "at": "0"})).body)
     assert [each["signal"] for each in at["values"]] == [2, 3]
-    events = json.loads(answers.events(Request({"episode": "half"})).body)
+    events = json.loads(answers.events(ViewRequest({"episode": "half"})).body)
     assert {each["signal"] for each in events["gaps"]} <= {2, 3}
-    spread = json.loads(answers.distribution(Request({"signal": "bad"})).body)
+    spread = json.loads(answers.distribution(ViewRequest({"signal": "bad"})).body)
     assert spread["unreadable"] == 1
-    with pytest.raises(BadRequest, match="episode is missing"):
-        answers.episode(Request({}))
+    with pytest.raises(BadViewRequest, match="episode is missing"):
+        answers.episode(ViewRequest({}))
 
 
 def test_a_busy_viewer_says_so_and_goes_on(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -582,7 +582,7 @@ def test_a_port_that_is_taken(root: Path, monkeypatch: pytest.MonkeyPatch) -> No
 def test_a_store_that_does_not_answer_is_no_fault_of_the_question(
     client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fail(_: Answers, __: Request) -> Response:
+    def fail(_: Answers, __: ViewRequest) -> ViewResponse:
         raise UnavailableError("no answer")
 
     monkeypatch.setattr(Answers, "episode", fail)

@@ -1,4 +1,7 @@
-"""Arguments that commands share, and how they are opened: addresses, datasets, times, functions."""
+"""Arguments of commands as values, the ones that commands share, and how they are opened.
+
+A command is a function under `@command(summary, *arguments, example=…)`.
+"""
 
 from __future__ import annotations
 
@@ -6,87 +9,164 @@ import argparse
 import importlib
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from warpdata.cli.console import add_json_flag
+from warpdata.errors import ConflictError
 
 if TYPE_CHECKING:
     from warpdata.catalog.access import Access
     from warpdata.catalog.dataset import Dataset
-    from warpdata.catalog.table import Table
+    from warpdata.cli.console import Console, Output
     from warpdata.episodes.collection.episodes import Episodes
     from warpdata.timeline.episode import Episode
 
+Namespace = argparse.Namespace
+
+
+class Argument(NamedTuple):
+    """What `add_argument` of argparse takes."""
+
+    names: tuple[str, ...]
+    options: dict[str, Any]
+
+
+class Command(NamedTuple):
+    """A command, or an action of one: its arguments, and the function that runs it."""
+
+    run: Callable[[Namespace, Console], Output]
+    summary: str
+    arguments: list[Argument]
+    example: str
+    verbs: Mapping[str, tuple[str, list[Argument]]]
+    """Verbs after the arguments, each with a short line and arguments of its own."""
+    when_stopped: str
+    """Hint after Ctrl-C."""
+
+    def add_to(self, parser: argparse.ArgumentParser) -> None:
+        """Add the arguments to a parser."""
+        for argument in self.arguments:
+            parser.add_argument(*argument.names, **argument.options)
+        parser.set_defaults(run=self.run, when_stopped=self.when_stopped)
+        if not self.verbs:
+            return
+        verbs = parser.add_subparsers(dest="verb", metavar="VERB", required=True)
+        flags = [argument for argument in self.arguments if argument.options.get("action") == "store_true"]
+        for verb, (text, arguments) in self.verbs.items():
+            sub = verbs.add_parser(verb, help=text, description=text)
+            for argument in arguments:
+                sub.add_argument(*argument.names, **argument.options)
+            for argument in flags:  # accepted after the verb too
+                sub.add_argument(*argument.names, **argument.options | {"default": argparse.SUPPRESS})
+
+
+def command(
+    summary: str,
+    *arguments: Argument | Sequence[Argument],
+    example: str,
+    verbs: Mapping[str, tuple[str, list[Argument]]] | None = None,
+    when_stopped: str = "",
+) -> Callable[[Callable[[Namespace, Console], Output]], Command]:
+    """Make a command of a function."""
+    flat: list[Argument] = []
+    for argument in arguments:
+        flat += [argument] if isinstance(argument, Argument) else argument
+    return lambda run: Command(run, summary, flat, example, verbs or {}, when_stopped)
+
+
+def arg(*names: str, **options: Any) -> Argument:
+    """An argument as argparse takes it."""
+    return Argument(names, options)
+
+
+def flag(name: str, text: str) -> Argument:
+    """An option without a value."""
+    return arg(name, action="store_true", help=text)
+
+
+def many(name: str, metavar: str, text: str) -> Argument:
+    """An option that may be repeated."""
+    return arg(name, action="append", default=[], metavar=metavar, help=text)
+
+
+def number(*names: str, default: int | None, text: str, metavar: str = "N") -> Argument:
+    """An option with a whole number."""
+    return arg(*names, type=int, default=default, metavar=metavar, help=text)
+
+
 FORMS = "a path, a URL or ws/name[@version], with #ID inside"
 MOMENT = "0.1s or 250ms after the first record, or a recorded time in nanoseconds"
+JSON = flag("--json", "print the result as JSON")
+CATALOG = arg("--catalog", help="path or URL of the catalog (default: WARP_CATALOG)")
+OVERWRITE = flag("--overwrite", "replace an existing target")
+REMOTE_DATASET = [arg("dataset", help="workspace/name, optionally with @hash or @tag"), CATALOG, JSON]
+MODE = arg("--mode", choices=("auto", "remote", "hybrid", "local"), help="default: WARP_MODE")
+DATASET = [*REMOTE_DATASET, MODE]
+TABLE_VIEW = [
+    arg("--table", default="main"),
+    arg("--columns", help="names separated by commas"),
+    arg("--filter", help="a SQL condition"),
+]
+PUBLISHING = [
+    arg("--message", default="", help="message of the version"),
+    many("--tag", "TAG", "tag of the version (may be repeated)"),
+    arg("--sign", metavar="KEY.pem", help="put an Ed25519 signature beside the manifest"),
+]
+STORAGE = [
+    arg(
+        "--compression",
+        metavar="NAME",
+        help="none, zstd, lz4 (every program reads these), zstd-seekable (rows can be read one by one, not by every "
+        "program) or auto; a level behind a colon: zstd:19; default: none",
+    ),
+    arg(
+        "--compat",
+        default="default",
+        metavar="WORD",
+        help="strict: write nothing that one of the existing programs cannot read",
+    ),
+]
 
 
-def add_address(
-    parser: argparse.ArgumentParser, what: str, *, inside: bool = True, optional: bool = False
-) -> None:
+def address(what: str, *, inside: bool = True, optional: bool = False) -> list[Argument]:
     """ADDRESS, the episode inside as a second word unless `inside` is false, and `--catalog`."""
-    nargs = "?" if optional else None
-    parser.add_argument("address", metavar="ADDRESS", nargs=nargs, help=f"{what}: {FORMS}")
-    if inside:
-        parser.add_argument("episode", nargs="?", metavar="ID", help="the episode inside, the same as #ID")
-    add_catalog_argument(parser)
+    episode = arg("episode", nargs="?", metavar="ID", help="the episode inside, the same as #ID")
+    main = arg("address", metavar="ADDRESS", nargs="?" if optional else None, help=f"{what}: {FORMS}")
+    return [main, *([episode] if inside else []), CATALOG]
 
 
-def add_catalog_argument(parser: argparse.ArgumentParser) -> None:
-    """`--catalog`, for commands that read one."""
-    parser.add_argument("--catalog", help="folder or address of the catalog (default: WARP_CATALOG)")
+def output(text: str) -> list[Argument]:
+    """The output path, as the last argument or as --output."""
+    return [
+        arg("output", nargs="?", default=argparse.SUPPRESS, metavar="OUTPUT", help=text),
+        arg("-o", "--output", dest="output", metavar="OUTPUT", help="the same, as an option"),
+    ]
 
 
-def add_dataset_arguments(parser: argparse.ArgumentParser, *, json: bool = True, mode: bool = True) -> None:
-    """The name of a dataset and how to reach it."""
-    parser.add_argument("dataset", help="workspace/name, optionally with @hash or @tag")
-    add_catalog_argument(parser)
-    if mode:
-        parser.add_argument(
-            "--mode", choices=("auto", "remote", "hybrid", "local"), help="default: WARP_MODE"
-        )
-    if json:
-        add_json_flag(parser)
-
-
-def add_table_view(parser: argparse.ArgumentParser) -> None:
-    """`--table`, `--columns` and `--filter`."""
-    parser.add_argument("--table", default="main")
-    parser.add_argument("--columns", help="names separated by commas")
-    parser.add_argument("--filter", help="a SQL condition")
-
-
-def add_runner(parser: argparse.ArgumentParser, what: str) -> None:
+def runner(what: str) -> list[Argument]:
     """`--jobs` and `--ray`."""
-    parser.add_argument("--jobs", type=int, default=1, metavar="N", help=f"processes that {what}")
-    parser.add_argument(
-        "--ray",
-        nargs="?",
-        const="",
-        metavar="ADDRESS",
-        help=f"{what} on a Ray cluster instead: at ADDRESS, at RAY_ADDRESS, or a new one here",
-    )
+    ray = f"{what} on a Ray cluster instead: at ADDRESS, at RAY_ADDRESS, or a new one here"
+    return [
+        number("--jobs", default=1, text=f"processes that {what}"),
+        arg("--ray", nargs="?", const="", metavar="ADDRESS", help=ray),
+    ]
 
 
-def add_actions(
-    parser: argparse.ArgumentParser, actions: dict[str, tuple[str, Callable[[argparse.ArgumentParser], None]]]
-) -> None:
-    """Subcommands: name -> (help, what adds its arguments). The chosen name is `args.action`."""
-    verbs = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
-    for name, (text, add) in actions.items():
-        add(verbs.add_parser(name, help=text, description=text))
+def check_free(path: str | os.PathLike[str], *, overwrite: bool) -> None:
+    """Raise if the target exists and may not be replaced."""
+    if os.path.lexists(path) and not overwrite:
+        raise ConflictError("target exists", path=path, hint="Choose another name, or use --overwrite.")
 
 
-def address_of(args: argparse.Namespace) -> str:
+def full_address(args: Namespace) -> str:
     """The address of a command, with the episode inside."""
     episode = getattr(args, "episode", None)
     return args.address if episode is None else f"{args.address}#{episode}"
 
 
 @contextmanager
-def naming_errors() -> Iterator[None]:
+def name_errors() -> Iterator[None]:
     """Turn an unknown name into a usage error."""
     try:
         yield
@@ -94,23 +174,23 @@ def naming_errors() -> Iterator[None]:
         raise ValueError(error.args[0]) from None
 
 
-def open_one(args: argparse.Namespace, *, edited: bool = True) -> Episode:
+def open_one(args: Namespace) -> Episode:
     """The episode at the address."""
     from warpdata._api import open_episode
 
-    with naming_errors():
-        return open_episode(address_of(args), catalog=args.catalog, edited=edited)
+    with name_errors():
+        return open_episode(full_address(args), catalog=args.catalog)
 
 
-def open_many(args: argparse.Namespace, *, edited: bool = True) -> Episodes:
+def open_many(args: Namespace, *, edited: bool = True) -> Episodes:
     """The episodes at the address."""
     from warpdata._api import open_episodes
 
-    with naming_errors():
-        return open_episodes(address_of(args), catalog=args.catalog, edited=edited)
+    with name_errors():
+        return open_episodes(full_address(args), catalog=args.catalog, edited=edited)
 
 
-def open_named(args: argparse.Namespace, name: str | None = None) -> Dataset:
+def open_named(args: Namespace, name: str | None = None) -> Dataset:
     """The dataset that a command names."""
     from warpdata._api import dataset
 
@@ -123,33 +203,16 @@ def open_access(catalog: str | None, mode: str | None = None) -> Iterator[Access
     from warpdata.catalog.access import Access, access_options, catalog_tuple
     from warpdata.settings import Settings
 
-    options = access_options(Settings.from_env(), catalogs=catalog_tuple(catalog), mode=mode)
-    access = Access(options)
+    access = Access(access_options(Settings.from_env(), catalogs=catalog_tuple(catalog), mode=mode))
     try:
         yield access
     finally:
         access.close()
 
 
-def select_view(dataset: Dataset, args: argparse.Namespace) -> Table:
-    """The rows and columns that `--table`, `--columns` and `--filter` select."""
-    view = dataset.table(args.table)
-    if args.columns is not None:
-        view = view.select(split_names(args.columns) or [])
-    return view if args.filter is None else view.filter(args.filter)
-
-
 def split_names(text: str | None) -> list[str] | None:
     """Names separated by commas."""
     return None if text is None else [name.strip() for name in text.split(",")]
-
-
-def split_assignment(word: str, example: str = "NAME=PATH") -> tuple[str, str]:
-    """The two sides of NAME=VALUE."""
-    name, equals, value = word.partition("=")
-    if not equals or not name or not value:
-        raise ValueError(f"{word!r} is not {example}")
-    return name, value
 
 
 def time_argument(text: str) -> int:
@@ -169,30 +232,13 @@ def moment_argument(text: str) -> Callable[[int], int]:
     return lambda first_ts_ns: ts_ns if is_recorded_time else first_ts_ns + ts_ns
 
 
-def cut_episode(
-    episode: Episode, start: Callable[[int], int] | None, end: Callable[[int], int] | None
-) -> Episode:
-    """The part of an episode between two moments."""
-    if start is None and end is None:
-        return episode
-    first = episode.first_ts_ns
-    from_ns, to_ns = start and start(first), end and end(first)
-    length_s = (episode.last_ts_ns - first) / 1e9
-    if from_ns is not None and to_ns is not None and from_ns >= to_ns:
-        raise ValueError("--end is not after --start")
-    if (from_ns is not None and from_ns > episode.last_ts_ns) or (to_ns is not None and to_ns <= first):
-        raise ValueError(f"no records in this range: the episode goes from 0 to {length_s:.3f} s")
-    part: Episode = episode.time[from_ns:to_ns]
-    return part
-
-
-def ray_of(args: argparse.Namespace) -> str | bool | None:
+def ray_address(args: Namespace) -> str | bool | None:
     """The Ray cluster: an address, True for the default one, None for none."""
-    address: str | None = args.ray
-    return True if address == "" else address
+    ray: str | None = args.ray
+    return True if ray == "" else ray
 
 
-def function_of(address: str) -> Callable[..., Any]:
+def import_function(address: str) -> Callable[..., Any]:
     """Import a function by `module:name`, from the current folder or the installed packages."""
     from warpdata.errors import nearest
 

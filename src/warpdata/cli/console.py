@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import io
 import json
@@ -13,13 +12,9 @@ import time
 import unicodedata
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import Any, TextIO
 
 from warpdata.cli import exits
-from warpdata.errors import ConflictError
-
-if TYPE_CHECKING:
-    from warpdata.episodes.salvage.receipt import Receipt
 
 _STYLES = {"bold": "1", "dim": "2", "red": "31", "green": "32", "yellow": "33", "blue": "34", "cyan": "36"}
 
@@ -48,17 +43,14 @@ class Output:
 
     def cells(self) -> list[list[str]]:
         """The cells of the table as text."""
-        makers = [_cell_maker(column) for column in self.columns.values()]
-        return [[_cell_text(make(row)) for make in makers] for row in self.rows]
+        return [[_cell_text(row, column) for column in self.columns.values()] for row in self.rows]
 
 
-def _cell_maker(column: Column) -> Callable[[Any], object]:
+def _cell_text(row: Any, column: Column) -> str:
     if isinstance(column, str):
-        return lambda row: row[column] if isinstance(row, Mapping) else getattr(row, column)
-    return column
-
-
-def _cell_text(value: object) -> str:
+        value = row[column] if isinstance(row, Mapping) else getattr(row, column)
+        return "" if value is None else str(value)
+    value = column(row)
     return "" if value is None else str(value)
 
 
@@ -97,26 +89,15 @@ class Console:
         if report.value is not None:
             self.emit(report.value)
         for line in report.lines:
-            self.print(self.fitted(line) if report.fit else line, report.style)
+            self.print(self.fit_line(line) if report.fit else line, report.style)
         if report.columns:
             header = list(report.columns)
             right = [number for number, name in enumerate(header) if name in report.right]
-            self.print_table(report.cells(), header, right)
+            for line in table(report.cells(), header, right, fit_width=self.fit_width):
+                self.print(line)
         for line in report.footer:
-            self.print(self.fitted(line) if report.fit else line, report.style)
+            self.print(self.fit_line(line) if report.fit else line, report.style)
         return report.code
-
-    def print_table(
-        self, rows: Sequence[Sequence[str]], header: Sequence[str], right: Sequence[int] = ()
-    ) -> None:
-        """Print a table for a person, at most as wide as the terminal."""
-        for line in table(rows, header, right, fit_width=self.fit_width):
-            self.print(line)
-
-    def print_receipt(self, receipt: Receipt) -> None:
-        """Print a receipt for a person, line by line."""
-        for line in receipt.lines():
-            self.print(self.fitted(line))
 
     def error(self, code: str, message: str, hint: str = "") -> None:
         """Print an error in the one form that all commands use."""
@@ -143,7 +124,7 @@ class Console:
         """Width that lines must fit: that of a terminal, None for pipes and files."""
         return self.width if self.out.isatty() else None
 
-    def fitted(self, line: str) -> str:
+    def fit_line(self, line: str) -> str:
         """A line without control characters, cut at the width of the terminal."""
         width = self.fit_width
         return printable(line) if width is None else cut(printable(line), width)
@@ -170,13 +151,15 @@ def give_up(stream: TextIO) -> None:
 
 
 def json_text(value: Any, encoding: str | None) -> str:
-    """JSON in characters that `encoding` has; file names need not be valid text."""
+    """JSON in printable characters that `encoding` has; file names need not be valid text."""
     text = json.dumps(value, indent=2, ensure_ascii=False)
     try:
         text.encode(encoding or "utf-8")
     except UnicodeEncodeError:
         return json.dumps(value, indent=2)
-    return text
+    if text.isascii():
+        return text
+    return "".join(c if c == "\n" or c.isprintable() else json.dumps(c)[1:-1] for c in text)
 
 
 class Progress:
@@ -228,44 +211,6 @@ class Progress:
         if self._visible and self._drawn_s:
             self._stream.write("\r\x1b[K")
             self._stream.flush()
-
-
-def add_storage(parser: argparse.ArgumentParser) -> None:
-    """`--compression` and `--compat`, for commands that write shards."""
-    parser.add_argument(
-        "--compression",
-        metavar="NAME",
-        help="none, zstd, lz4 (every program reads these), zstd-seekable (rows can be read one by one, not by every "
-        "program) or auto; a level behind a colon: zstd:19; default: none",
-    )
-    parser.add_argument(
-        "--compat",
-        default="default",
-        metavar="WORD",
-        help="strict: write nothing that one of the existing programs cannot read",
-    )
-
-
-def add_output(parser: argparse.ArgumentParser, text: str) -> None:
-    """The output path, as the last argument or as --output."""
-    parser.add_argument("output", nargs="?", default=argparse.SUPPRESS, metavar="OUTPUT", help=text)
-    parser.add_argument("-o", "--output", dest="output", metavar="OUTPUT", help="the same, as an option")
-
-
-def add_overwrite(parser: argparse.ArgumentParser) -> None:
-    """`--overwrite`, without which nothing is replaced."""
-    parser.add_argument("--overwrite", action="store_true", help="replace an existing target")
-
-
-def check_free(path: str | os.PathLike[str], *, overwrite: bool) -> None:
-    """Raise if the target exists and may not be replaced."""
-    if os.path.lexists(path) and not overwrite:
-        raise ConflictError("target exists", path=path, hint="Choose another name, or use --overwrite.")
-
-
-def add_json_flag(parser: argparse.ArgumentParser) -> None:
-    """The `--json` flag of every reading command."""
-    parser.add_argument("--json", action="store_true", help="print the result as JSON")
 
 
 def table(

@@ -22,6 +22,7 @@ from warpdata.cli.console import Console
 from warpdata.cli.main import main as warp_main
 from warpdata.episodes.demo_robot import demo_records, demo_static, is_successful
 from warpdata.episodes.record.recorder import record
+from warpdata.errors import install_command
 from warpdata.loading.windows.field import Field
 from warpdata.loading.windows.loader import Loader
 from warpdata.loading.windows.windows import Windows
@@ -100,7 +101,7 @@ class _Story:
         for seed in range(EPISODES):
             robot_episode(self.root, seed)
         if importlib.util.find_spec("av") is None:
-            self.console.print("(no cameras: `pip install 'warpdata[video]'` adds them)")
+            self.console.print(f"(no cameras: {install_command('video')})")
         self.title(
             "A recorder is killed with SIGKILL in the middle of an episode; salvage finishes what it left"
         )

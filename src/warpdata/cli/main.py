@@ -4,148 +4,167 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import re
 import sys
 import traceback
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NoReturn
 
 from warpdata._version import __version__
 from warpdata.cli import exits
-from warpdata.cli.console import Console, Output, give_up, take_every_text
-from warpdata.cli.parser import Parser
-from warpdata.errors import SettingsError, WarpError
+from warpdata.cli.arguments import Command
+from warpdata.cli.console import Console, give_up, take_every_text
+from warpdata.errors import SettingsError, WarpError, nearest
 from warpdata.settings import Settings
 
-
-class Command(NamedTuple):
-    """A row of `warp --help`: the module of `warpdata.cli.commands` that has it, a short line and an example."""
-
-    module: str
-    summary: str
-    example: str
-
-
-GROUPS: dict[str, dict[str, Command]] = {
+GROUPS: dict[str, dict[str, tuple[str, str]]] = {
     "Record": {
-        "record": Command(
-            "record", "record a simulated robot", "warp record robot_data --demo --duration 5s"
-        ),
-        "salvage": Command("record", "finish interrupted recordings", "warp salvage robot_data"),
-        "replay": Command("record", "play an episode back", "warp replay robot_data#3 --speed 2"),
-        "demo": Command("record", "run the whole way from sensor to training", "warp demo"),
+        "record": ("record", "record a simulated robot"),
+        "salvage": ("record", "finish interrupted recordings"),
+        "replay": ("record", "play an episode back"),
+        "demo": ("record", "run the whole way from sensor to training"),
     },
     "Look": {
-        "show": Command("look", "list episodes, or show one", "warp show robot_data#3"),
-        "view": Command("look", "view episodes in the browser", "warp view robot_data"),
-        "episodes": Command(
-            "look", "list episodes with sizes and flags", 'warp episodes robot_data --where "success"'
-        ),
-        "inspect": Command("look", "show the structure of a file or dataset", "warp inspect ep_001.wshard"),
-        "query": Command(
-            "tables", "run SQL over tables or episodes", 'warp query lab/arm "select count(*) from episodes"'
-        ),
+        "show": ("look", "list episodes, or show one"),
+        "view": ("look", "view episodes in the browser"),
+        "episodes": ("look", "list episodes with sizes and flags"),
+        "inspect": ("look", "show the structure of a file or dataset"),
+        "query": ("tables", "run SQL over tables or episodes"),
     },
     "Clean": {
-        "check": Command("clean", "find problems in episodes", "warp check robot_data --mute no-actions"),
-        "edit": Command(
-            "clean", "drop, trim, split and label episodes", "warp edit robot_data#3 trim --start 0.2s"
-        ),
-        "verify": Command("upkeep", "check checksums and structure", "warp verify --full ep_001.wshard"),
+        "check": ("clean", "find problems in episodes"),
+        "edit": ("clean", "drop, trim, split and label episodes"),
+        "verify": ("clean", "check checksums and structure"),
     },
     "Publish": {
-        "publish": Command(
-            "publish", "publish a version of a dataset", "warp publish lab/arm robot_data --tag v1"
-        ),
-        "versions": Command("publish", "list, delete or expire versions", "warp versions list lab/arm"),
-        "tags": Command("publish", "list, set or delete tags", "warp tags set lab/arm@1f2e3d4c stable"),
-        "diff": Command("publish", "compare two versions", "warp diff lab/arm@v1 @v2"),
-        "copy": Command(
-            "publish", "copy versions to another catalog", "warp copy lab/arm --to s3://bucket/catalog"
-        ),
-        "list-remote": Command("publish", "list published datasets", "warp list-remote lab/"),
+        "publish": ("publish", "publish a version of a dataset"),
+        "versions": ("publish", "list, delete or expire versions"),
+        "tags": ("publish", "list, set or delete tags"),
+        "diff": ("publish", "compare two versions"),
+        "copy": ("publish", "copy versions to another catalog"),
+        "list-remote": ("publish", "list published datasets"),
     },
     "Use published data": {
-        "info": Command("tables", "show the metadata of a dataset", "warp info lab/arm"),
-        "schema": Command("tables", "show the columns of a table", "warp schema lab/arm --table main"),
-        "head": Command("tables", "show the first rows of a table", "warp head lab/arm -n 3"),
-        "stream": Command(
-            "tables", "write a table to standard output", "warp stream lab/arm --format ndjson"
-        ),
-        "cat": Command(
-            "tables", "write a raw file to standard output", "warp cat lab/arm --artifact raw --ref a.jpg"
-        ),
-        "warm": Command("train", "download a dataset into the cache", "warp warm lab/arm --max-bytes 200GB"),
+        "info": ("tables", "show the metadata of a dataset"),
+        "schema": ("tables", "show the columns of a table"),
+        "head": ("tables", "show the first rows of a table"),
+        "stream": ("tables", "write a table to standard output"),
+        "cat": ("tables", "write a raw file to standard output"),
+        "warm": ("tables", "download a dataset into the cache"),
     },
     "Train": {
-        "init": Command("train", "write a loader script for a dataset", "warp init lab/arm"),
-        "why": Command("train", "name the samples of a training step", "warp why state.json 120"),
-        "lanes": Command("train", "compute and compare predictions", "warp lanes list lab/arm"),
+        "init": ("train", "write a loader script for a dataset"),
+        "why": ("train", "name the samples of a training step"),
+        "lanes": ("train", "compute and compare predictions"),
     },
     "Formats": {
-        "import": Command("import_", "bring a foreign set in", "warp import lerobot/pusht robot_data"),
-        "export": Command("export", "write a foreign set", "warp export lerobot robot_data pusht --rate 20"),
-        "convert": Command("convert", "convert between foreign formats", "warp convert pusht pusht.zarr"),
-        "pack": Command(
-            "formats", "write an episode as one .wshard", "warp pack robot_data#3 -o ep_003.wshard"
-        ),
-        "unpack": Command("formats", "write a packed episode as a directory", "warp unpack ep_003.wshard"),
-        "chunk": Command("formats", "cut an episode into chunks", "warp chunk ep_001.wshard --steps 500"),
-        "join": Command("formats", "join chunks into one file", "warp join ep_001/ep_001_manifest.wshard"),
-        "spec": Command("formats", "print the specification of a format", "warp spec wshard"),
+        "import": ("formats", "bring a foreign set in"),
+        "export": ("formats", "write a foreign set"),
+        "convert": ("formats", "convert between foreign formats"),
+        "pack": ("formats", "write an episode as one .wshard"),
+        "unpack": ("formats", "write a packed episode as a directory"),
+        "chunk": ("formats", "cut an episode into chunks"),
+        "join": ("formats", "join chunks into one file"),
+        "spec": ("formats", "print the specification of a format"),
     },
     "Vectors and corpora": {
-        "embed": Command("embed", "compute vectors of episodes", "warp embed robot_data state --per window"),
-        "vectors": Command(
-            "vectors", "create, search and check vector files", "warp vectors info episodes.rvf"
-        ),
-        "corpus": Command("corpus", "look at and convert activation corpora", "warp corpus info corpus"),
+        "embed": ("vectors", "compute vectors of episodes"),
+        "vectors": ("vectors", "create, search and check vector files"),
+        "corpus": ("corpus", "look at and convert activation corpora"),
     },
     "Upkeep": {
-        "doctor": Command("upkeep", "check the installation and credentials", "warp doctor"),
-        "cache": Command("upkeep", "show, shrink or clear the cache", "warp cache gc --limit 50GB"),
-        "repair": Command(
-            "upkeep", "replace damaged blobs of a dataset", "warp repair lab/arm --from backup"
-        ),
-        "gc-remote": Command("upkeep", "find or delete unused blobs", "warp gc-remote --delete"),
-        "completion": Command("upkeep", "print a shell completion script", 'eval "$(warp completion bash)"'),
+        "doctor": ("upkeep", "check the installation and credentials"),
+        "cache": ("upkeep", "show, shrink or clear the cache"),
+        "repair": ("upkeep", "replace damaged blobs of a dataset"),
+        "gc-remote": ("upkeep", "find or delete unused blobs"),
+        "completion": ("upkeep", "print a shell completion script"),
     },
 }
-"""Every command, grouped by job in the order of `warp --help`; its module is imported when the command runs."""
+"""Every command by job, in the order of `warp --help`: its module below `commands`, which is imported when the command
+runs, and a short line."""
 
-COMMANDS = {name: command for group in GROUPS.values() for name, command in group.items()}
+COMMANDS = {name: entry for group in GROUPS.values() for name, entry in group.items()}
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Run `warp` with these arguments and return its exit code."""
-    take_every_text()
-    parser = build_parser()
-    plain = Console(color=False, show_progress=False)
-    try:
-        args = parser.parse_args(argv)  # imports the command
-        if args.command is None:
-            parser.print_help()
-            return exits.OK
-    except KeyboardInterrupt:
-        return _report_interrupt(plain, debug=False)
-    except OSError as error:
-        return _report_os_error(plain, error, debug=False)
-    as_json = getattr(args, "json", False)
-    try:
-        settings = Settings.from_env()
-    except SettingsError as error:
-        return _fail(plain, error.code, str(error), error.hint, debug=args.debug, exit_code=exits.USAGE)
-    console = Console(
-        as_json=as_json, color=settings.color, show_progress=settings.progress, pictures=settings.pictures
-    )
-    return _run(args, console, debug=args.debug or settings.debug)
+def load_commands(name: str) -> dict[str, Command]:
+    """The function of a command as "", or those of its actions by name: `run_NAME`, or `run_NAME_ACTION` of each."""
+    module = importlib.import_module(f"warpdata.cli.commands.{COMMANDS[name][0]}")
+    prefix = f"run_{name.replace('-', '_')}"
+    commands = {key: value for key, value in vars(module).items() if isinstance(value, Command)}
+    if prefix in commands:
+        return {"": commands[prefix]}
+    start = f"{prefix}_"
+    return {
+        key.removeprefix(start).replace("_", "-"): each
+        for key, each in commands.items()
+        if key.startswith(start)
+    }
+
+
+class Parser(argparse.ArgumentParser):
+    """An ArgumentParser that suggests the nearest command, choice or option.
+
+    `complete` adds the arguments of a command when they are first needed.
+    """
+
+    def __init__(self, *args: Any, complete: Callable[[Parser], None] | None = None, **options: Any) -> None:
+        options.setdefault("formatter_class", argparse.RawDescriptionHelpFormatter)
+        super().__init__(*args, **options)
+        self._complete = complete
+        # A list of numbers may begin with a minus; argparse would take it for an option.
+        self._negative_number_matcher = re.compile(r"-\.?\d[\d.,eE+-]*$")
+
+    def complete(self) -> None:
+        """Add the arguments if they are missing."""
+        complete, self._complete = self._complete, None
+        if complete is not None:
+            complete(self)
+
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        choices = action.choices
+        if choices is not None and value not in choices:
+            known = [str(choice) for choice in choices]
+            text = f"invalid choice: {value!r} (choose from {', '.join(known)}).{nearest(str(value), known)}"
+            raise argparse.ArgumentError(action, text)
+
+    def _get_values(self, action: argparse.Action, arg_strings: list[str]) -> Any:
+        if arg_strings == ["--"] and action.option_strings and action.nargs is None:
+            # Older Pythons take it for an empty list.
+            raise argparse.ArgumentError(action, "expected one argument")
+        return super()._get_values(action, arg_strings)
+
+    def parse_known_args(  # type: ignore[override]
+        self, args: Sequence[str] | None = None, namespace: Any = None
+    ) -> tuple[Any, list[str]]:
+        """Parse; unknown options are reported by the command that lacks them."""
+        self.complete()
+        parsed, rest = super().parse_known_args(args, namespace)
+        if rest and not self._subparsers:
+            self._report_unknown(rest)
+        return parsed, rest
+
+    def _print_message(self, message: str, file: Any = None) -> None:
+        """Print; unlike argparse, raise if help cannot be written."""
+        try:
+            file.write(message)
+            file.flush()
+        except OSError:
+            if file is sys.stdout:
+                raise
+            give_up(file)
+
+    def _report_unknown(self, rest: Sequence[str]) -> NoReturn:
+        option = next((word for word in rest if word.startswith("-")), "")
+        hint = nearest(option.partition("=")[0], self._option_string_actions) if option else ""
+        self.error(f"unrecognized arguments: {' '.join(rest)}{'.' + hint if hint else ''}")
 
 
 def build_parser() -> Parser:
     """The parser of `warp` with every command."""
     width = max(map(len, COMMANDS))
     listing = "\n\n".join(
-        f"{title}:\n" + "\n".join(f"  {name:<{width}}  {command.summary}" for name, command in group.items())
+        f"{title}:\n" + "\n".join(f"  {name:<{width}}  {summary}" for name, (_, summary) in group.items())
         for title, group in GROUPS.items()
     )
     parser = Parser(
@@ -153,57 +172,68 @@ def build_parser() -> Parser:
         usage="warp COMMAND …",
         description="One data system from the sensor to the training step.",
         epilog=f"{listing}\n\n`warp COMMAND --help` shows its options and an example.",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--version", action="version", version=f"warp {__version__}")
     parser.add_argument("--debug", action="store_true", help="show the traceback of an error")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", prog="warp", help=argparse.SUPPRESS)
-    for name, command in COMMANDS.items():
-        commands.add_parser(
-            name,
-            description=f"{command.summary[0].upper()}{command.summary[1:]}.",
-            epilog=f"example:\n  {command.example}",
-            formatter_class=argparse.RawDescriptionHelpFormatter,
-            complete=partial(_add_command, name),
-        )
+    for name, (_, summary) in COMMANDS.items():
+        description = f"{summary[0].upper()}{summary[1:]}."
+        commands.add_parser(name, description=description, complete=partial(_add_command, name))
     return parser
 
 
 def _add_command(name: str, parser: Parser) -> None:
-    add, run = command_functions(name)
     parser.add_argument("--debug", action="store_true", default=argparse.SUPPRESS, help=argparse.SUPPRESS)
-    add(parser)
-    parser.set_defaults(run=run)
+    commands = load_commands(name)
+    if "" in commands:
+        parser.epilog = f"example:\n  {commands[''].example}"
+        commands[""].add_to(parser)
+        return
+    parser.epilog = "examples:\n" + "\n".join(f"  {action.example}" for action in commands.values())
+    actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
+    for word, action in commands.items():
+        text = f"example:\n  {action.example}"
+        action.add_to(actions.add_parser(word, help=action.summary, description=action.summary, epilog=text))
 
 
-def command_functions(name: str) -> tuple[Callable[[Any], None], Callable[[Any, Console], int | Output]]:
-    """The functions of a command: `add_NAME` and `run_NAME`, or `add_arguments` and `run` of a module for one."""
-    module = importlib.import_module(f"warpdata.cli.commands.{COMMANDS[name].module}")
-    word = name.replace("-", "_")
-    if hasattr(module, f"run_{word}"):
-        return getattr(module, f"add_{word}"), getattr(module, f"run_{word}")
-    return module.add_arguments, module.run
-
-
-def _run(args: argparse.Namespace, console: Console, *, debug: bool) -> int:
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run `warp` with these arguments and return its exit code."""
+    take_every_text()
+    parser = build_parser()
+    console = Console(color=False, show_progress=False)
+    args = argparse.Namespace(debug=False)
     try:
-        result: int | Output = args.run(args, console)
-        code = console.show(result) if isinstance(result, Output) else result
+        args = parser.parse_args(argv)  # imports the command
+        if args.command is None:
+            parser.print_help()
+            return exits.OK
+        settings = Settings.from_env()
+        args.debug = args.debug or settings.debug
+        console = Console(
+            as_json=getattr(args, "json", False),
+            color=settings.color,
+            show_progress=settings.progress,
+            pictures=settings.pictures,
+        )
+        code = console.show(args.run(args, console))
         sys.stdout.flush()
         return code
+    except SettingsError as error:
+        return _fail(console, args, error.code, str(error), error.hint, exits.USAGE)
     except WarpError as error:
-        return _fail(console, error.code, str(error), error.hint, debug=debug)
+        return _fail(console, args, error.code, str(error), error.hint)
     except (ValueError, TypeError, LookupError) as error:
         # The text of a KeyError is its argument in quotes.
         text = str(error.args[0]) if isinstance(error, KeyError) and error.args else str(error)
-        return _fail(console, "usage", text, "", debug=debug, exit_code=exits.USAGE)
+        return _fail(console, args, "usage", text, "", exits.USAGE)
     except OSError as error:
-        return _report_os_error(console, error, debug=debug)
+        return _report_os_error(console, args, error)
     except KeyboardInterrupt:
-        return _report_interrupt(console, getattr(args, "when_stopped", ""), debug=debug)
+        hint = getattr(args, "when_stopped", "")
+        return _fail(console, args, "interrupted", "stopped by the user", hint, exits.STOPPED)
 
 
-def _report_os_error(console: Console, error: OSError, *, debug: bool) -> int:
+def _report_os_error(console: Console, args: argparse.Namespace, error: OSError) -> int:
     """Report an error of the system; a closed pipe (`warp … | head`) is not an error."""
     try:
         sys.stdout.flush()
@@ -211,17 +241,18 @@ def _report_os_error(console: Console, error: OSError, *, debug: bool) -> int:
         give_up(sys.stdout)
     if isinstance(error, BrokenPipeError):
         return exits.OK
-    return _fail(console, "os", str(error), "", debug=debug)
-
-
-def _report_interrupt(console: Console, hint: str = "", *, debug: bool) -> int:
-    return _fail(console, "interrupted", "stopped by the user", hint, debug=debug, exit_code=130)
+    return _fail(console, args, "os", str(error), "")
 
 
 def _fail(
-    console: Console, code: str, message: str, hint: str, *, debug: bool, exit_code: int = exits.ERROR
+    console: Console,
+    args: argparse.Namespace,
+    code: str,
+    message: str,
+    hint: str,
+    exit_code: int = exits.ERROR,
 ) -> int:
-    if debug:
+    if args.debug:
         traceback.print_exc()
     console.error(code, message, hint)
     return exit_code

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 import numpy as np
 
 from warpdata.bytekit.io.files import FileRangeReader
-from warpdata.bytekit.io.ranges import FolderReader, RangeReader
+from warpdata.bytekit.io.ranges import FolderReader, RangeReader, retry_damaged
 from warpdata.bytekit.process.forks import Reopens
 from warpdata.bytekit.process.threads import map_in_threads
 from warpdata.corpora import shards as shard_sets
@@ -333,12 +333,19 @@ def _open_if_present(folder: FolderReader, name: str) -> RangeReader | None:
 
 
 def _read_record(reader: RangeReader) -> CorpusRecord:
-    return parse_corpus(bytes(read_with_retries(lambda: reader.read(0, reader.size))), reader.name)
+    def read() -> CorpusRecord:
+        return parse_corpus(bytes(read_with_retries(lambda: reader.read(0, reader.size))), reader.name)
+
+    return retry_damaged(reader, read)
 
 
 def _read_header(reader: RangeReader) -> ShardInfo:
     size = min(layout.HEADER_BYTES, reader.size)
-    return parse_header(read_with_retries(lambda: reader.read(0, size)), reader.size, reader.name)
+
+    def read() -> ShardInfo:
+        return parse_header(read_with_retries(lambda: reader.read(0, size)), reader.size, reader.name)
+
+    return retry_damaged(reader, read, [(0, size)])
 
 
 class FractionRows:

@@ -16,7 +16,7 @@ import numpy as np
 from warpdata.bytekit.arrays import byte_view
 from warpdata.bytekit.checksum import crc32c
 from warpdata.bytekit.io.files import MmapRangeReader
-from warpdata.bytekit.io.ranges import RangeReader
+from warpdata.bytekit.io.ranges import RangeReader, retry_damaged
 from warpdata.bytekit.process import system
 from warpdata.bytekit.process.forks import PerProcess
 from warpdata.bytekit.process.threads import ThreadPool
@@ -178,7 +178,7 @@ class FetchedSpans(ShardRows):
                 self.release(span)
                 raise
         future: Future[Rows] = Future()
-        future.set_result(self._read_checked(span, self._fetch))
+        future.set_result(self._fetch_checked(span))
         fetched[span] = future
         return future.result()
 
@@ -188,7 +188,11 @@ class FetchedSpans(ShardRows):
         if self._is_local:
             _will_read(self._infos[span.shard], span)
         elif span not in fetched:
-            fetched[span] = self._threads.submit(self._read_checked, span, self._fetch)
+            fetched[span] = self._threads.submit(self._fetch_checked, span)
+
+    def _fetch_checked(self, span: RowSpan) -> Rows:
+        reader = self._open_reader(span.shard)
+        return retry_damaged(reader, lambda: self._read_checked(span, self._fetch))
 
     def _fetch(self, span: RowSpan) -> Rows:
         info = self._infos[span.shard]

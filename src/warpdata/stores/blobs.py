@@ -124,6 +124,7 @@ class BlobReader:
         self._cache_name = address.cache_name if address.size else None
         self._cache = cache if self._cache_name else None
         self._sums = sums
+        self._dropped: set[int] = set()
         self.in_child()
         run_in_child(self.in_child)
 
@@ -204,12 +205,18 @@ class BlobReader:
             return file.read(start, end)
 
     def drop_cached(self, start: int, end: int) -> bool:
-        """Forget the cached bytes [start, end), so that the next read fetches them; False without a cache."""
+        """Forget the cached bytes [start, end), so that the next read fetches them.
+
+        False without a cache, and if all of them were dropped before: then their source is damaged.
+        """
         with self._pinned(make=False) as file:
             if file is None or file.is_read_only:
                 return False
-            file.drop(*_pages((start, end)))
-            return True
+            pages = range(*_pages((start, end)))
+            file.drop(pages.start, pages.stop)
+            is_first = not self._dropped.issuperset(pages)
+            self._dropped.update(pages)
+            return is_first
 
     def prefetch(self, ranges: Sequence[Range]) -> None:
         """Fetch ranges into the cache, if there is one."""

@@ -52,12 +52,12 @@ _INT64 = 1 << 63
 T = TypeVar("T")
 
 
-class BadRequest(ValueError):
+class BadViewRequest(ValueError):
     """A question without sense: the page shows why."""
 
 
 @dataclass(frozen=True, slots=True)
-class Response:
+class ViewResponse:
     """The body of an answer and what it is."""
 
     body: bytes
@@ -66,18 +66,18 @@ class Response:
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class ViewRequest:
     """The named values of a request, each read with its limits."""
 
     values: Mapping[str, str]
 
     def text(self, name: str, default: str | None = None, *, most: int = MAX_TEXT) -> str:
-        """A text, or BadRequest where it is missing or too long."""
+        """A text, or BadViewRequest where it is missing or too long."""
         found = self.values.get(name, default)
         if found is None:
-            raise BadRequest(f"{name} is missing")
+            raise BadViewRequest(f"{name} is missing")
         if len(found) > most:
-            raise BadRequest(f"{name} is longer than {most} characters")
+            raise BadViewRequest(f"{name} is longer than {most} characters")
         return found
 
     def number(self, name: str, low: int, high: int, default: int | None = None) -> int:
@@ -86,15 +86,15 @@ class Request:
         try:
             found = int(text)
         except ValueError:
-            raise BadRequest(f"{name} is a whole number, not {text!r}") from None
+            raise BadViewRequest(f"{name} is a whole number, not {text!r}") from None
         if not low <= found <= high:
-            raise BadRequest(f"{name} out of range: expected {low} to {high}, got {found}")
+            raise BadViewRequest(f"{name} out of range: expected {low} to {high}, got {found}")
         return found
 
 
-def json_response(value: Any) -> Response:
+def json_response(value: Any) -> ViewResponse:
     """A value as JSON for a browser."""
-    return Response(dump_json(sendable(value)))
+    return ViewResponse(dump_json(sendable(value)))
 
 
 class _Kept:
@@ -153,7 +153,7 @@ class Answers:
 
     # What is here.
 
-    def dataset(self, _: Request) -> Response:
+    def dataset(self, _: ViewRequest) -> ViewResponse:
         """What the page is about."""
         shown = self.shown
         snapshot = shown.snapshot
@@ -175,7 +175,7 @@ class Answers:
             }
         )
 
-    def episodes(self, ask: Request) -> Response:
+    def episodes(self, ask: ViewRequest) -> ViewResponse:
         """Rows of the list."""
         snapshot = self.shown.snapshot
         rows = self._rows(ask)
@@ -203,17 +203,17 @@ class Answers:
             }
         )
 
-    def _rows(self, ask: Request) -> Any:
+    def _rows(self, ask: ViewRequest) -> Any:
         where, sort = ask.text("where", "", most=MAX_WHERE), ask.text("sort", "", most=200)
         return self.shown.snapshot.chosen(where, sort, descending=ask.text("order", "up") == "down")
 
-    def statistics(self, ask: Request) -> Response:
+    def statistics(self, ask: ViewRequest) -> ViewResponse:
         """Histograms and outliers of the selection."""
         snapshot = self.shown.snapshot
         rows = self._rows(ask).tolist()
         return json_response(selection_statistics(snapshot.facts(), rows, snapshot.ids))
 
-    def distribution(self, ask: Request) -> Response:
+    def distribution(self, ask: ViewRequest) -> ViewResponse:
         """Distribution of the values of a signal in the selection, from a sample of records and episodes."""
         snapshot, name = self.shown.snapshot, ask.text("signal")
         samples, unreadable = [], 0
@@ -227,31 +227,31 @@ class Answers:
                 unreadable += 1
         return json_response({**distribution(samples), "unreadable": unreadable})
 
-    def checks(self, _: Request) -> Response:
+    def checks(self, _: ViewRequest) -> ViewResponse:
         """How far the check is, what it found, and which episodes are far from the others."""
         snapshot = self.shown.snapshot
         return json_response({**self.health.summary(len(snapshot.ids)), "far": snapshot.outliers()})
 
-    def thumbnail(self, ask: Request) -> Response:
+    def thumbnail(self, ask: ViewRequest) -> ViewResponse:
         """A small picture of an episode: of its first camera the frame in the middle, or the one at a time."""
         name, at = ask.text("episode"), ask.text("at", "", most=24)
         when = ask.number("at", -_INT64, _INT64 - 1) if at else None
         key = (name, when, self.shown.snapshot.generation)
         return self._thumbnails.get(key, lambda: self._thumbnail(name, when))
 
-    def _thumbnail(self, name: str, when: int | None) -> Response:
+    def _thumbnail(self, name: str, when: int | None) -> ViewResponse:
         episode = self._episode(name)
         for position, signal in _readable(episode):
             if is_camera(signal.meta) and len(signal):
                 row = len(signal) // 2 if when is None else max(0, self._track(name, position).row_at(when))
                 limits = self._limits_of(name, position, signal)
                 pixels = shrunk(as_pixels(signal[row][0], limits), THUMBNAIL_SIDE)
-                return Response(framed({}, {"pixels": pixels}), _ARRAYS)
-        return Response(framed({}, {}), _ARRAYS)
+                return ViewResponse(framed({}, {"pixels": pixels}), _ARRAYS)
+        return ViewResponse(framed({}, {}), _ARRAYS)
 
     # One episode.
 
-    def episode(self, ask: Request) -> Response:
+    def episode(self, ask: ViewRequest) -> ViewResponse:
         """The signals, static items and findings of an episode."""
         name = ask.text("episode")
         episode = self._episode(name)
@@ -281,7 +281,7 @@ class Answers:
             }
         )
 
-    def events(self, ask: Request) -> Response:
+    def events(self, ask: ViewRequest) -> ViewResponse:
         """Texts with their times, and the gaps of every signal."""
         name = ask.text("episode")
         texts: list[dict[str, Any]] = []
@@ -301,7 +301,7 @@ class Answers:
         texts.sort(key=lambda each: int(each["at_ns"]))
         return json_response({"events": texts, "gaps": gaps})
 
-    def points(self, ask: Request) -> Response:
+    def points(self, ask: ViewRequest) -> ViewResponse:
         """What is to be drawn of a signal: at most two points per pixel, exact records where they fit.
 
         With `residual=1` of a prediction: how far it is from what came.
@@ -310,14 +310,16 @@ class Answers:
         wants_residual = ask.number("residual", 0, 1, 0)
         track = self.residual(name, number) if wants_residual else self._track(name, number)
         if track is None:
-            raise BadRequest(f"signal {number} is no prediction of another")
+            raise BadViewRequest(f"signal {number} is no prediction of another")
         base = ask.number("base", -_INT64, _INT64 - 1, 0)
         start, stop = (ask.number(each, -_INT64, _INT64 - 1) for each in ("from", "to"))
         found = track.window(start, stop, ask.number("width", 1, MAX_WIDTH))
         times = (found.times - base).astype(np.float64)
-        return Response(framed({"exact": found.is_exact}, {"times": times, "values": found.values}), _ARRAYS)
+        return ViewResponse(
+            framed({"exact": found.is_exact}, {"times": times, "values": found.values}), _ARRAYS
+        )
 
-    def at(self, ask: Request) -> Response:
+    def at(self, ask: ViewRequest) -> ViewResponse:
         """The record of every signal that holds at a time, with its age."""
         name, ts_ns = ask.text("episode"), ask.number("at", -_INT64, _INT64 - 1)
         values = []
@@ -330,17 +332,17 @@ class Answers:
                     values.append({"signal": number, "is_residual": True, **_held(residual, ts_ns)})
         return json_response({"at_ns": str(ts_ns), "values": values})
 
-    def times(self, ask: Request) -> Response:
+    def times(self, ask: ViewRequest) -> ViewResponse:
         """The times of all frames of a camera."""
         track = self._track(ask.text("episode"), ask.number("signal", 0, 1 << 20))
         base = ask.number("base", -_INT64, _INT64 - 1, 0)
         if len(track.times) > MAX_FRAMES:
-            raise BadRequest(
+            raise BadViewRequest(
                 f"{len(track.times)} frames, at most {MAX_FRAMES} are shown at once; open a window"
             )
-        return Response(framed({}, {"times": (track.times - base).astype(np.float64)}), _ARRAYS)
+        return ViewResponse(framed({}, {"times": (track.times - base).astype(np.float64)}), _ARRAYS)
 
-    def frame(self, ask: Request) -> Response:
+    def frame(self, ask: ViewRequest) -> ViewResponse:
         """One frame of a camera as pixels."""
         name, number = ask.text("episode"), ask.number("signal", 0, 1 << 20)
         signal = self._camera(name, number)
@@ -349,9 +351,9 @@ class Answers:
         value, ts_ns = signal[row]
         pixels = as_pixels(value, limits)
         head = {"row": row, "ts_ns": str(ts_ns), "limits": limits}
-        return Response(framed(head, {"pixels": pixels}), _ARRAYS)
+        return ViewResponse(framed(head, {"pixels": pixels}), _ARRAYS)
 
-    def packets(self, ask: Request) -> Response:
+    def packets(self, ask: ViewRequest) -> ViewResponse:
         """The encoded frames around one of a camera, for the decoder of the browser; nothing where it has none.
 
         With `needed=1` only those that decoding this one takes, with `many=1` also those of the groups that follow.
@@ -362,7 +364,7 @@ class Answers:
         group = picture_group(signal, row, only_needed=bool(ask.number("needed", 0, 1, 0)))
         codec = None if group is None else web_codec(group.stream)
         if group is None or codec is None:
-            return Response(framed({"codec": None}, {}), _ARRAYS)
+            return ViewResponse(framed({"codec": None}, {}), _ARRAYS)
         groups = [group]
         if ask.number("many", 0, 1, 0):
             groups += _groups_after(signal, group)
@@ -375,20 +377,20 @@ class Answers:
             "sizes": [len(each) for each in packets],
             "starts": np.cumsum([0, *(len(each.rows) for each in groups[:-1])]).tolist(),
         }
-        return Response(framed(head, {"data": np.frombuffer(b"".join(packets), np.uint8)}), _ARRAYS)
+        return ViewResponse(framed(head, {"data": np.frombuffer(b"".join(packets), np.uint8)}), _ARRAYS)
 
-    def video(self, ask: Request) -> tuple[RangeReader, str, str]:
+    def video(self, ask: ViewRequest) -> tuple[RangeReader, str, str]:
         """The video of a camera as a file: its bytes, type, and a name for it."""
         name, number = ask.text("episode"), ask.number("signal", 0, 1 << 20)
         signal = self._camera(name, number)
         called = list(self._episode(name).signals)[number]
         found = encoded_camera(called, signal)
         if found is None:
-            raise BadRequest(f"{called} is not stored as a video")
+            raise BadViewRequest(f"{called} is not stored as a video")
         kind = "video/x-matroska" if found.suffix == ".mkv" else "video/mp4"
         return found.video, kind, f"{name}-{called}".replace("/", "-") + found.suffix
 
-    def errors(self, ask: Request) -> Response:
+    def errors(self, ask: ViewRequest) -> ViewResponse:
         """Where predictions are farthest from what came: times and distances, the worst first."""
         name = ask.text("episode")
         found = []
@@ -399,7 +401,7 @@ class Answers:
         found.sort(key=lambda each: -each["error"])
         return json_response({"errors": found[:_WORST]})
 
-    def moments(self, ask: Request) -> Response:
+    def moments(self, ask: ViewRequest) -> ViewResponse:
         """Moments like one of an episode, the nearest first, where a vector index of the episodes is here."""
         name, ts_ns = ask.text("episode"), ask.number("at", -_INT64, _INT64 - 1)
         most = ask.number("most", 1, MAX_MOMENTS, MAX_MOMENTS)
@@ -419,7 +421,7 @@ class Answers:
         ]
         return json_response({"index": index.name, "measure": index.measure, "moments": listed})
 
-    def history(self, _: Request) -> Response:
+    def history(self, _: ViewRequest) -> ViewResponse:
         """The edit log, newest first, and which edits are undone."""
         if self.shown.refusal is not None and self.shown.root is None:
             return json_response({"edits": [], "dropped": [], "can_undo": False})
@@ -436,7 +438,7 @@ class Answers:
 
     # What changes something.
 
-    def edit(self, ask: Mapping[str, Any]) -> Response:
+    def edit(self, ask: Mapping[str, Any]) -> ViewResponse:
         """Make an edit; the list and the episodes follow at once."""
         refusal = self._refusal or self.shown.refusal
         if refusal is not None:
@@ -446,15 +448,15 @@ class Answers:
         try:
             effect = edited(self.shown.edits, str(ask.get("op")), ask)
         except KeyError as error:
-            raise BadRequest(f"{error.args[0]}") from None
+            raise BadViewRequest(f"{error.args[0]}") from None
         self.shown.changed()
         self._forget()
         return json_response({**effect.to_json(), "generation": self.shown.snapshot.generation})
 
-    def check(self, _: Mapping[str, Any]) -> Response:
+    def check(self, _: Mapping[str, Any]) -> ViewResponse:
         """Begin to check all episodes."""
         self.health.is_wanted = True
-        return self.checks(Request({}))
+        return self.checks(ViewRequest({}))
 
     def _forget(self) -> None:
         for kept in (self._episodes, self._tracks, self._limits):
@@ -473,13 +475,13 @@ class Answers:
         signals = self._episode(name).signals
         names = list(signals)
         if number >= len(names):
-            raise BadRequest(f"the episode has {len(names)} signals, no number {number}")
+            raise BadViewRequest(f"the episode has {len(names)} signals, no number {number}")
         return signals[names[number]]
 
     def _camera(self, name: str, number: int) -> Signal:
         signal = self._signal(name, number)
         if not is_camera(signal.meta) or not len(signal):
-            raise BadRequest(f"signal {number} is no camera with frames")
+            raise BadViewRequest(f"signal {number} is no camera with frames")
         return signal
 
     def _track(self, name: str, number: int) -> Track:

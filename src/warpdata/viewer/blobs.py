@@ -15,8 +15,8 @@ from warpdata.episodes.forms.packed import PackedRows, ShardVideo
 from warpdata.episodes.sources.shard_episode import ChannelSignal
 from warpdata.formats.episodedir.frame_reader import plan_of
 from warpdata.formats.manifest.model import blob_key
-from warpdata.formats.wshard.block_rows import BlockRows
 from warpdata.formats.wshard.reader import ShardReader
+from warpdata.formats.wshard.rows import BlockRows
 from warpdata.stores.address import split_address
 from warpdata.timeline.signal import Signal
 from warpdata.viewer.framing import web_codec

@@ -17,7 +17,7 @@ from warpdata.bytekit.jsontext import dump_json, parse_json
 from warpdata.errors import ConflictError
 from warpdata.timeline.pictures import as_pixels, is_camera, limits_of
 from warpdata.timeline.signal import Signal
-from warpdata.viewer.answers import MAX_EVENTS, MAX_TEXT, Answers, Request
+from warpdata.viewer.answers import MAX_EVENTS, MAX_TEXT, Answers, ViewRequest
 from warpdata.viewer.blobs import Blobs, data_address
 from warpdata.viewer.framing import DTYPES, sendable
 from warpdata.viewer.shown import Shown
@@ -103,15 +103,15 @@ def _data_url(shown: Shown, target: str, given: str | None, *, must: bool) -> st
 
 def _site(answers: Answers, plotted: Sequence[str]) -> dict[str, Any]:
     """Facts about all episodes: rows to filter and sort by, distributions, findings."""
-    dataset = parse_json(answers.dataset(Request({})).body)
+    dataset = parse_json(answers.dataset(ViewRequest({})).body)
     columns = [each for each in dataset["columns"] if each["type"] in _SCALARS]
     names = [*(each["name"] for each in columns), "problems"]
     rows = answers.shown.snapshot.facts().select(names).to_pylist()
-    checks = parse_json(answers.checks(Request({})).body)
+    checks = parse_json(answers.checks(ViewRequest({})).body)
     for row in rows:
         row["worst"] = checks["worst"].get(row["id"])
     spread = {
-        name: parse_json(answers.distribution(Request({"signal": name})).body)
+        name: parse_json(answers.distribution(ViewRequest({"signal": name})).body)
         for name in plotted[:_MOST_DISTRIBUTIONS]
     }
     return {
@@ -167,7 +167,7 @@ class _Exported:
 
     def write(self) -> list[str]:
         """Both files; the names of the signals that are plotted."""
-        ask = Request({"episode": self._name})
+        ask = ViewRequest({"episode": self._name})
         about = {
             key: parse_json(getattr(self._answers, key)(ask).body) for key in ("episode", "events", "errors")
         }
@@ -232,7 +232,7 @@ class _Exported:
         groups: list[list[int]] = []
         row = 0
         while row < len(track.times):
-            ask = Request({"episode": self._name, "signal": str(number), "row": str(row)})
+            ask = ViewRequest({"episode": self._name, "signal": str(number), "row": str(row)})
             reply = self._answers.packets(ask).body
             size = int.from_bytes(reply[4:8], "little")
             head = parse_json(reply[8 : 8 + size])

@@ -18,7 +18,7 @@ from warpdata.bytekit.jsontext import dump_json
 from warpdata.bytekit.process.threads import ThreadPool, start_thread
 from warpdata.errors import MissingExtraError, StoreError, WarpError, suggests
 from warpdata.viewer.access import AccessRules, check_binding
-from warpdata.viewer.answers import Answers, Request, Response, json_response
+from warpdata.viewer.answers import Answers, ViewRequest, ViewResponse, json_response
 from warpdata.viewer.framing import sendable
 from warpdata.viewer.health import live_state
 from warpdata.viewer.shown import Shown, described
@@ -276,7 +276,7 @@ class _Guarded(RequestHandler):  # type: ignore[misc]
     def write_error(self, status_code: int, **_: Any) -> None:
         self.refuse(status_code, self._reason)
 
-    async def answer(self, work: Callable[[], Response]) -> None:
+    async def answer(self, work: Callable[[], ViewResponse]) -> None:
         """Do the work in another thread and send what it gives, or why it could not."""
         if self.busy.requests >= MAX_AT_ONCE:
             self.set_header("Retry-After", "1")
@@ -296,9 +296,9 @@ class _Guarded(RequestHandler):  # type: ignore[misc]
         with contextlib.suppress(StreamClosedError):
             self.finish(reply.body)
 
-    def question(self) -> Request:
+    def question(self) -> ViewRequest:
         values = {name: self.get_query_argument(name, strip=False) for name in self.request.query_arguments}
-        return Request(values)
+        return ViewRequest(values)
 
 
 class _Nothing(_Guarded):

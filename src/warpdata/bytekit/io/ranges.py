@@ -6,19 +6,20 @@ import contextlib
 import io
 import itertools
 from collections import OrderedDict
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar, runtime_checkable
 
 from warpdata.bytekit.arrays import byte_view
 from warpdata.bytekit.process.forks import Reopens
-from warpdata.errors import TruncatedError
+from warpdata.errors import FormatError, TruncatedError
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
 
 Range = tuple[int, int]
+T = TypeVar("T")
 
 DEFAULT_GAP_BYTES = 64 << 10
 DEFAULT_SPAN_BYTES = 16 << 20
@@ -149,6 +150,10 @@ class PartRangeReader:
         """A view of the bytes [start, end) if they are in a cache on this machine."""
         return resident(self._reader, self._offset + start, self._offset + end)
 
+    def drop_cached(self, start: int, end: int) -> bool:
+        """Forget cached copies of the bytes [start, end) of the stretch."""
+        return drop_cached(self._reader, self._offset + start, self._offset + end)
+
     def prefetch(self, ranges: Sequence[Range]) -> None:
         """Bring ranges into the cache of the reader behind it, if there is one."""
         prefetch(self._reader, [(self._offset + start, self._offset + end) for start, end in ranges])
@@ -174,9 +179,27 @@ def resident(reader: RangeReader, start: int, end: int) -> memoryview | None:
 
 
 def drop_cached(reader: RangeReader, start: int, end: int) -> bool:
-    """Forget copies of the bytes [start, end) on this machine; False if there are none and reading again is useless."""
+    """Forget cached copies of the bytes [start, end); False if reading them again is useless.
+
+    It is useless without a cache, and for bytes that this reader dropped before.
+    """
     drop = getattr(reader, "drop_cached", None)
     return bool(drop is not None and drop(start, end))
+
+
+def retry_damaged(reader: RangeReader, call: Callable[[], T], ranges: Sequence[Range] | None = None) -> T:
+    """Return `call()`, which reads and verifies bytes of a reader.
+
+    After a FormatError cached copies of these ranges (all by default) are dropped and `call` runs once more: a damaged
+    response of a server must not be refused for ever because it was cached.
+    """
+    try:
+        return call()
+    except FormatError:
+        wanted = [(0, reader.size)] if ranges is None else ranges
+        if not any([drop_cached(reader, start, end) for start, end in wanted]):
+            raise
+    return call()
 
 
 def prefetch(reader: RangeReader, ranges: Sequence[Range]) -> None:
@@ -230,6 +253,7 @@ class FarRangeReader(Reopens):
         self.size = reader.size
         self._reader = reader
         self._pages: OrderedDict[int, memoryview] = OrderedDict()
+        self._dropped: set[Range] = set()
 
     def read(self, start: int, end: int) -> memoryview:
         """Exactly the bytes [start, end)."""
@@ -266,10 +290,12 @@ class FarRangeReader(Reopens):
         ]
 
     def drop_cached(self, start: int, end: int) -> bool:
-        """Forget the pages in memory, and copies of the bytes [start, end) below."""
+        """Forget the pages in memory, and cached copies of the bytes [start, end)."""
         self._pages.clear()
         drop_cached(self._reader, start, end)
-        return True
+        is_first = (start, end) not in self._dropped
+        self._dropped.add((start, end))
+        return is_first
 
     def close(self) -> None:
         """Close what it reads from."""

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-import argparse
+import io
 import os
-from typing import TYPE_CHECKING, Any, Unpack
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
 
+from warpdata.cli import arguments as cli
 from warpdata.cli import exits
-from warpdata.cli.arguments import add_actions
-from warpdata.cli.console import Output, add_json_flag, add_overwrite, human_bytes
+from warpdata.cli.console import Output, human_bytes
 
 if TYPE_CHECKING:
     from warpdata.cli.console import Console
     from warpdata.corpora.rows import RowBatch
-    from warpdata.corpora.source import FixedOrderSource, SourceKeywords
+    from warpdata.corpora.source import FixedOrderSource
 
 _FILE_SUFFIXES = (
     *(".npz", ".csv", ".json", ".jsonl", ".parquet", ".h5", ".hdf5"),
@@ -22,82 +23,21 @@ _FILE_SUFFIXES = (
 """Suffixes of files that cannot be written; a corpus folder has none of them."""
 
 _INPUT = "a corpus folder, a bf16 directory, or shard files in order; or their URLs (s3, gs, az, http)"
+_CORPUS = [cli.arg("paths", nargs="+", metavar="CORPUS", help=_INPUT), cli.JSON]
+_ROWS = cli.number("-n", "--rows", default=5, text="number of rows (5)")
 
 
-def add_corpus(parser: argparse.ArgumentParser) -> None:
-    """Actions of `warp corpus`."""
-    add_actions(
-        parser,
-        {
-            "info": ("describe a corpus", _add_input),
-            "verify": ("check shards against corpus.json; exit code 3 if anything is damaged", _add_input),
-            "stats": ("mean, RMS and norms of the rows", _add_stats),
-            "head": ("the first rows, or those from --start", _add_head),
-            "convert": ("to a corpus, or a corpus to .npy or .safetensors", _add_convert),
-            "sample": ("random rows, the same for the same seed", _add_sample),
-        },
-    )
+@cli.command("describe a corpus", _CORPUS, example="warp corpus info corpus")
+def run_corpus_info(args: cli.Namespace, _: Console) -> Output:
+    """Describe a corpus."""
+    return describe_corpus(args.paths)
 
 
-def _add_input(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("paths", nargs="+", metavar="CORPUS", help=_INPUT)
-    add_json_flag(parser)
-
-
-def _add_stats(parser: argparse.ArgumentParser) -> None:
-    _add_input(parser)
-    parser.add_argument("--recompute", action="store_true", help="read every row instead of corpus.json")
-
-
-def _add_head(parser: argparse.ArgumentParser) -> None:
-    _add_input(parser)
-    parser.add_argument("-n", "--rows", type=int, default=5, help="number of rows (5)")
-    parser.add_argument("--start", type=int, default=0, metavar="ROW", help="id of the first row (0)")
-
-
-def _add_sample(parser: argparse.ArgumentParser) -> None:
-    _add_input(parser)
-    parser.add_argument("-n", "--rows", type=int, default=5, help="number of rows (5)")
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--fraction", type=float, help="choose by row id: the nested subsample of this size")
-    parser.add_argument(
-        "--out", metavar="FILE.npy", help="write the rows as float32 instead of printing them"
-    )
-
-
-def _add_convert(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("input", help=".npy, .safetensors, a bf16 directory, or a folder of shards")
-    parser.add_argument("output", help="a new corpus folder, or a .npy or .safetensors file")
-    add_overwrite(parser)
-    parser.add_argument("--dtype", choices=("f32", "f16", "bf16"), help="stored type of the rows")
-    parser.add_argument("--tensor", help="the tensor of a safetensors file")
-    parser.add_argument("--shard-mib", type=int, default=512, help="size of a shard in MiB (512)")
-    add_json_flag(parser)
-
-
-def run_corpus(args: argparse.Namespace, console: Console) -> Output:
-    """Run one action."""
-    if args.action == "info":
-        return corpus_info(args.paths)
-    actions = {
-        "verify": _verify,
-        "stats": _stats,
-        "head": _head,
-        "convert": _convert,
-        "sample": _sample,
-    }
-    return actions[args.action](args, console)
-
-
-def _open(paths: list[str], **options: Unpack[SourceKeywords]) -> FixedOrderSource:
+def describe_corpus(paths: list[str]) -> Output:
+    """Facts of a corpus."""
     from warpdata._api import open_corpus
 
-    return open_corpus(paths, **options)
-
-
-def corpus_info(paths: list[str]) -> Output:
-    """Describe a corpus."""
-    with _open(paths) as source:
+    with open_corpus(paths) as source:
         shards, record = source.shards, source.shards.record
         facts: dict[str, Any] = {
             "rows": source.total_rows,
@@ -121,13 +61,15 @@ def _plain_text(value: Any) -> str:
     return "-" if value is None else str(value)
 
 
-def _verify(args: argparse.Namespace, console: Console) -> Output:
-    from dataclasses import asdict
-
-    findings: list[Any] = []
+@cli.command(
+    "check shards against corpus.json; exit code 3 if anything is damaged",
+    _CORPUS,
+    example="warp corpus verify corpus",
+)
+def run_corpus_verify(args: cli.Namespace, console: Console) -> Output:
+    """Verify corpora."""
     with console.progress("verify") as bar:
-        for path in args.paths:
-            findings += corpus_findings(path, bar)
+        findings = [finding for path in args.paths for finding in verify_corpus(path, bar)]
     damaged = any(finding.is_damage for finding in findings)
     lines = [f"{'damaged' if f.is_damage else 'odd'}: {f.message}: {f.part}" for f in findings]
     return Output(
@@ -138,13 +80,14 @@ def _verify(args: argparse.Namespace, console: Console) -> Output:
     )
 
 
-def corpus_findings(path: str, bar: Any = None) -> list[Any]:
+def verify_corpus(path: str, bar: Any = None) -> list[Any]:
     """Every finding about one corpus or shard, also if it does not open."""
+    from warpdata._api import open_corpus
     from warpdata.errors import AuthenticationError, FileFinding, UnavailableError, WarpError
     from warpdata.formats.gamsae.corpus import verify_folder, verify_shard
 
     try:
-        with _open([path]) as source:
+        with open_corpus([path]) as source:
             if "://" in path:
                 return _remote_findings(source, bar)
         return list(verify_folder(path, bar) if os.path.isdir(path) else verify_shard(path))
@@ -174,10 +117,18 @@ def _remote_findings(source: Any, bar: Any) -> list[Any]:
     return findings
 
 
-def _stats(args: argparse.Namespace, console: Console) -> Output:
+@cli.command(
+    "mean, RMS and norms of the rows",
+    _CORPUS,
+    cli.flag("--recompute", "read every row instead of corpus.json"),
+    example="warp corpus stats corpus",
+)
+def run_corpus_stats(args: cli.Namespace, console: Console) -> Output:
+    """Statistics of the rows."""
+    from warpdata._api import open_corpus
     from warpdata.corpora.rows import RowStatistics
 
-    with _open(args.paths) as source, console.progress("stats") as bar:
+    with open_corpus(args.paths) as source, console.progress("stats") as bar:
         record = source.shards.record
         if record is not None and record.statistics is not None and not args.recompute:
             stats = dict(record.statistics)
@@ -189,40 +140,67 @@ def _stats(args: argparse.Namespace, console: Console) -> Output:
             stats = statistics.to_dict()
     scalars = ("rows", "nonfinite_rows", "norm_mean", "norm_rms", "norm_max")
     lines = [f"{name:<15} {stats[name]:.6g}" for name in scalars]
-    lines += [f"{name:<15} {_short(stats[name])}" for name in ("mean", "rms")]
+    lines += [f"{name:<15} {_short_text(stats[name])}" for name in ("mean", "rms")]
     return Output(stats, lines, fit=True)
 
 
-def _head(args: argparse.Namespace, _: Console) -> Output:
+@cli.command(
+    "the first rows, or those from --start",
+    _CORPUS,
+    _ROWS,
+    cli.number("--start", default=0, text="id of the first row (0)", metavar="ROW"),
+    example="warp corpus head corpus -n 3",
+)
+def run_corpus_head(args: cli.Namespace, _: Console) -> Output:
+    """Show rows in order."""
+    from warpdata._api import open_corpus
+
     if args.rows < 1:
         raise ValueError("--rows must be at least 1")
-    with _open(args.paths, batch_rows=args.rows) as source:
+    with open_corpus(args.paths, batch_rows=args.rows) as source:
         if args.start == source.total_rows:
             raise IndexError(f"row {args.start} of {source.total_rows}")
         source.seek(args.start)
-        batches, left = [], args.rows
-        while left > 0 and (batch := source.next_batch()) is not None:
-            batches.append(_first_rows(batch, left))
-            left -= len(batches[-1])
-    return _rows_report(batches)
+        return _show_rows(_take(iter(source.next_batch, None), args.rows))
 
 
-def _sample(args: argparse.Namespace, _: Console) -> Output:
+@cli.command(
+    "random rows, the same for the same seed",
+    _CORPUS,
+    _ROWS,
+    cli.number("--seed", default=0, text="seed of the choice (0)"),
+    cli.arg("--fraction", type=float, help="choose by row id: the nested subsample of this size"),
+    cli.arg("--out", metavar="FILE.npy", help="write the rows as float32 instead of printing them"),
+    example="warp corpus sample corpus -n 10 --seed 7",
+)
+def run_corpus_sample(args: cli.Namespace, _: Console) -> Output:
+    """Show or write random rows."""
+    import numpy as np
+
+    from warpdata._api import open_corpus
+    from warpdata.bytekit.io.commit import write_file
+    from warpdata.corpora.source import FractionRows
+
     if args.rows < 1:
         raise ValueError("--rows must be at least 1")
     if args.fraction == 0:
         raise ValueError("--fraction 0 selects no rows; omit it for random ones")
     size = 1 if args.fraction is None else 1024
-    with _open(args.paths, dtype="float32", batch_rows=size) as source:
-        batches = _random_rows(source, args) if args.fraction is None else _fraction_rows(source, args)
+    with open_corpus(args.paths, dtype="float32", batch_rows=size) as source:
+        if args.fraction is None:
+            batches = _random_rows(source, args)
+        else:
+            batches = _take(FractionRows(source, args.fraction), args.rows)
     if args.out is None:
-        return _rows_report(batches)
-    _save(batches, args.out)
+        return _show_rows(batches)
+    buffer = io.BytesIO()
+    np.save(buffer, np.concatenate([batch.rows for batch in batches]), allow_pickle=False)
+    write_file(args.out, buffer.getvalue())
     count = sum(len(batch) for batch in batches)
     return Output({"rows": count, "out": args.out}, [f"{count} rows: {args.out}"])
 
 
-def _random_rows(source: FixedOrderSource, args: argparse.Namespace) -> list[RowBatch]:
+def _random_rows(source: FixedOrderSource, args: cli.Namespace) -> list[RowBatch]:
     from warpdata.ordering.splitmix import random_ids
 
     batches = []
@@ -233,87 +211,73 @@ def _random_rows(source: FixedOrderSource, args: argparse.Namespace) -> list[Row
     return batches
 
 
-def _fraction_rows(source: FixedOrderSource, args: argparse.Namespace) -> list[RowBatch]:
-    from warpdata.corpora.source import FractionRows
+def _take(batches: Any, count: int) -> list[RowBatch]:
+    """The first rows of batches."""
+    from warpdata.corpora.rows import RowBatch
 
-    batches: list[RowBatch] = []
-    left = args.rows
-    for batch in FractionRows(source, args.fraction):
-        batches.append(_first_rows(batch, left))
-        left -= len(batches[-1])
-        if left <= 0:
+    taken: list[RowBatch] = []
+    for batch in batches:
+        taken.append(RowBatch(batch.rows[:count], batch.row_ids[:count]))
+        count -= len(taken[-1])
+        if count <= 0:
             break
-    return batches
+    return taken
 
 
-def _convert(args: argparse.Namespace, console: Console) -> Output:
+def _show_rows(batches: list[RowBatch]) -> Output:
+    """Rows; JSON has no NaN and no infinity: they become words."""
+    rows = [
+        {"row_id": int(row_id), "values": [v if v - v == 0 else str(v) for v in row.tolist()]}
+        for batch in batches
+        for row_id, row in zip(batch.row_ids, batch.rows, strict=True)
+    ]
+    columns: dict[str, Any] = {"row": "row_id", "values": lambda row: _short_text(row["values"])}
+    return Output(rows, rows=rows, columns=columns, right=("row",))
+
+
+def _short_text(values: list[Any]) -> str:
+    shown = " ".join(value if isinstance(value, str) else f"{value:.5g}" for value in values[:8])
+    return shown + (f" … ({len(values)})" if len(values) > 8 else "")
+
+
+@cli.command(
+    "to a corpus, or a corpus to .npy or .safetensors",
+    cli.arg("input", help=".npy, .safetensors, a bf16 directory, or a folder of shards"),
+    cli.arg("output", help="a new corpus folder, or a .npy or .safetensors file"),
+    cli.OVERWRITE,
+    cli.arg("--dtype", choices=("f32", "f16", "bf16"), help="stored type of the rows"),
+    cli.arg("--tensor", help="the tensor of a safetensors file"),
+    cli.number("--shard-mib", default=512, text="size of a shard in MiB (512)"),
+    cli.JSON,
+    example="warp corpus convert activations.npy corpus",
+)
+def run_corpus_convert(args: cli.Namespace, console: Console) -> Output:
+    """Convert rows."""
     with console.progress("convert") as bar:
-        rows = _convert_rows(args, bar)
+        rows = _convert(args, bar)
     return Output({"rows": rows, "output": args.output}, [f"{rows} rows: {args.output}"])
 
 
-def _convert_rows(args: argparse.Namespace, bar: Any) -> int:
+def _convert(args: cli.Namespace, bar: Any) -> int:
     from warpdata.convert.corpora.fill import ConvertOptions, folder_to_corpus
     from warpdata.convert.corpora.npy import corpus_to_npy, npy_to_corpus
     from warpdata.convert.corpora.safetensors import corpus_to_safetensors, safetensors_to_corpus
 
+    source, target, suffix = args.input, args.output, os.path.splitext(args.output)[1]
     options = ConvertOptions(dtype=args.dtype, shard_bytes=args.shard_mib << 20, progress=bar)
-    suffix = os.path.splitext(args.output)[1]
     if suffix == ".npy":
-        return corpus_to_npy(
-            args.input, args.output, dtype=args.dtype, overwrite=args.overwrite, progress=bar
-        )
+        return corpus_to_npy(source, target, dtype=args.dtype, overwrite=args.overwrite, progress=bar)
     if suffix == ".safetensors":
         tensor = args.tensor or "activations"
-        return corpus_to_safetensors(
-            args.input, args.output, tensor=tensor, overwrite=args.overwrite, progress=bar
-        )
+        return corpus_to_safetensors(source, target, tensor=tensor, overwrite=args.overwrite, progress=bar)
     if suffix in _FILE_SUFFIXES:
         raise ValueError(
             f"rows cannot be written as {suffix}: use a .npy, a .safetensors or a new corpus folder"
         )
-    if os.path.isdir(args.input):
-        return folder_to_corpus(args.input, args.output, options)
-    if args.input.endswith(".npy"):
-        return npy_to_corpus(args.input, args.output, options)
-    if args.input.endswith(".safetensors"):
-        return safetensors_to_corpus(args.input, args.output, tensor=args.tensor, options=options)
-    raise ValueError(f"cannot convert {args.input!r}: expected .npy, .safetensors or a folder")
-
-
-def _first_rows(batch: RowBatch, count: int) -> RowBatch:
-    from warpdata.corpora.rows import RowBatch
-
-    return RowBatch(batch.rows[:count], batch.row_ids[:count])
-
-
-def _rows_report(batches: list[RowBatch]) -> Output:
-    rows = [
-        {"row_id": int(row_id), "values": _json_floats(row.tolist())}
-        for batch in batches
-        for row_id, row in zip(batch.row_ids, batch.rows, strict=True)
-    ]
-    columns: dict[str, Any] = {"row": "row_id", "values": lambda row: _short(row["values"])}
-    return Output(rows, rows=rows, columns=columns, right=("row",))
-
-
-def _json_floats(values: list[float]) -> list[float | str]:
-    """JSON has no NaN and no infinity: they become words."""
-    return [value if value - value == 0 else str(value) for value in values]
-
-
-def _save(batches: list[RowBatch], path: str) -> None:
-    import io
-
-    import numpy as np
-
-    from warpdata.bytekit.io.commit import write_file
-
-    buffer = io.BytesIO()
-    np.save(buffer, np.concatenate([batch.rows for batch in batches]), allow_pickle=False)
-    write_file(path, buffer.getvalue())
-
-
-def _short(values: list[Any]) -> str:
-    shown = " ".join(value if isinstance(value, str) else f"{value:.5g}" for value in values[:8])
-    return shown + (f" … ({len(values)})" if len(values) > 8 else "")
+    if os.path.isdir(source):
+        return folder_to_corpus(source, target, options)
+    if source.endswith(".npy"):
+        return npy_to_corpus(source, target, options)
+    if source.endswith(".safetensors"):
+        return safetensors_to_corpus(source, target, tensor=args.tensor, options=options)
+    raise ValueError(f"cannot convert {source!r}: expected .npy, .safetensors or a folder")

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
+from warpdata.cli import arguments as cli
 from warpdata.cli import exits
-from warpdata.cli.arguments import add_address, address_of, naming_errors, open_many, open_named, open_one
-from warpdata.cli.console import Output, add_json_flag, human_bytes, table
+from warpdata.cli.console import Output, human_bytes, table
+from warpdata.errors import WarpError
 
 if TYPE_CHECKING:
     from warpdata.cli.console import Console
@@ -26,111 +26,76 @@ _PUBLISHED_FACTS = ["id", "duration_s", "signals", "bytes", "flags", "problems"]
 _SHADES = "█▓▒░"
 
 
-def add_show(parser: argparse.ArgumentParser) -> None:
-    """Arguments of `warp show`."""
-    add_address(parser, "an episode, or episodes to list")
-    add_json_flag(parser)
-
-
-def run_show(args: argparse.Namespace, console: Console) -> Output:
+@cli.command(
+    "list episodes, or show one",
+    cli.address("an episode, or episodes to list"),
+    cli.JSON,
+    example="warp show robot_data#3",
+)
+def run_show(args: cli.Namespace, console: Console) -> Output:
     """List episodes, or show the signals, static items and cameras of one."""
+    return _show(args, console)
+
+
+def _show(args: cli.Namespace, console: Console) -> Output:
     from warpdata._api import open as open_address
     from warpdata.catalog.dataset import Dataset
     from warpdata.episodes.collection.episodes import Episodes
     from warpdata.timeline.episode import Episode
 
-    with naming_errors():
-        thing = open_address(address_of(args), catalog=args.catalog)
+    with cli.name_errors():
+        thing = open_address(cli.full_address(args), catalog=args.catalog)
     if isinstance(thing, Dataset):
         thing = thing.episodes
     if isinstance(thing, Episodes):
-        return _list_episodes(thing)
+        rows = thing.facts.select(_FACTS).to_pylist()
+        columns = {name: (lambda row, name=name: _round(row[name])) for name in _FACTS}
+        right = ("length", "duration_s", "total_reward")
+        return Output(rows, rows=rows, columns=columns, right=right, footer=[f"{len(rows)} episodes"])
     if not isinstance(thing, Episode):
         raise ValueError(f"no episodes at {args.address}; use `warp inspect`")
     return _show_episode(thing, console)
 
 
-def _list_episodes(episodes: Episodes) -> Output:
-    rows = episodes.facts.select(_FACTS).to_pylist()
-
-    def cell(name: str) -> Any:
-        return lambda row: f"{row[name]:.3f}" if isinstance(row[name], float) else row[name]
-
-    return Output(
-        rows,
-        rows=rows,
-        columns={name: cell(name) for name in _FACTS},
-        right=("length", "duration_s", "total_reward"),
-        footer=[f"{len(rows)} episodes"],
-    )
+def _round(value: Any) -> Any:
+    return f"{value:.3f}" if isinstance(value, float) else value
 
 
 def _show_episode(episode: Episode, console: Console) -> Output:
-    from warpdata.cli.terminal import human_time
-
     rows = [_signal_row(name, episode) for name in episode.signals]
     static = {name: _json_value(value) for name, value in episode.static.items()}
-
-    def rate(row: dict[str, Any]) -> str:
-        span = row.get("last_ts_ns", 0) - row.get("first_ts_ns", 0)
-        return f"{(row['count'] - 1) * 1e9 / span:.1f} Hz" if span > 0 else "-"
-
-    def duration(row: dict[str, Any]) -> str:
-        return human_time(row["last_ts_ns"] - row["first_ts_ns"]) if "first_ts_ns" in row else "-"
-
-    report = Output(
-        {"signals": rows, "static": static, "meta": _json_value(dict(episode.meta))},
-        rows=rows,
-        columns={
-            "signal": "name",
-            "kind": "kind",
-            "type": "type",
-            "records": "count",
-            "rate": rate,
-            "duration": duration,
-            "values": "sparkline",
-        },
-        right=("records", "rate", "duration"),
+    names = {"signal": "name", "records": "count", "values": "sparkline"}
+    header = ("signal", "kind", "type", "records", "rate", "duration", "values")
+    console.show(
+        Output(
+            {"signals": rows, "static": static, "meta": _json_value(dict(episode.meta))},
+            rows=rows,
+            columns={name: names.get(name, name) for name in header},
+            right=("records", "rate", "duration"),
+        )
     )
-    console.show(report)
     _paint_cameras(episode, console)
-    for name, value in static.items():
-        console.print(console.fitted(f"{name} = {json.dumps(value, ensure_ascii=False)}"))
-    return Output(code=exits.DAMAGED if any("error" in row for row in rows) else exits.OK)
-
-
-def _paint_cameras(episode: Episode, console: Console) -> None:
-    """Draw the middle frame of every camera on a terminal."""
-    if console.as_json or not console.color or not console.out.isatty():
-        return
-    from warpdata.cli.terminal import picture_lines
-    from warpdata.errors import WarpError
-    from warpdata.timeline.pictures import as_pixels, is_camera, limits_of
-
-    for name, signal in episode.signals.items():
-        try:
-            if is_camera(signal.meta) and len(signal):
-                row = len(signal) // 2
-                pixels = as_pixels(signal[row][0], limits_of(signal))
-                console.print(f"{console.fitted(name)}, frame {row}")
-                columns = min(console.width - 2, _PICTURE_COLUMNS)
-                console.out.write(picture_lines(pixels, console.pictures, columns))
-        except WarpError:
-            continue  # the table above has the error
+    return Output(
+        lines=[f"{name} = {json.dumps(value, ensure_ascii=False)}" for name, value in static.items()],
+        fit=True,
+        code=exits.DAMAGED if any("error" in row for row in rows) else exits.OK,
+    )
 
 
 def _signal_row(name: str, episode: Episode) -> dict[str, Any]:
-    from warpdata.errors import WarpError
+    from warpdata.cli.terminal import human_time
 
-    row: dict[str, Any] = {"name": name, "kind": "?", "type": "", "count": 0, "sparkline": ""}
+    row: dict[str, Any] = {"name": name, "kind": "?", "type": "", "count": 0, "rate": "-", "duration": "-"}
     try:
         signal = episode.signals[name]
         meta, count = signal.meta, len(signal)
         kind = meta.kind if meta.is_object else f"{meta.dtype}{list(meta.shape) if meta.shape else ''}"
-        row |= {"kind": meta.kind, "type": kind, "count": count, "units": meta.units}
+        row |= {"kind": meta.kind, "type": kind, "count": count, "units": meta.units, "sparkline": ""}
         if count:
-            times = {"first_ts_ns": signal.first_ts_ns, "last_ts_ns": signal.last_ts_ns}
-            row |= {**times, "sparkline": _signal_sparkline(signal)}
+            span = signal.last_ts_ns - signal.first_ts_ns
+            row |= {"first_ts_ns": signal.first_ts_ns, "last_ts_ns": signal.last_ts_ns}
+            row |= {"duration": human_time(span), "sparkline": _signal_sparkline(signal)}
+            row["rate"] = f"{(count - 1) * 1e9 / span:.1f} Hz" if span > 0 else "-"
     except WarpError as error:
         row |= {"error": str(error), "sparkline": f"error[{error.code}]"}
     return row
@@ -152,6 +117,25 @@ def _signal_sparkline(signal: Signal) -> str:
     return sparkline(column.tolist(), _POINTS)
 
 
+def _paint_cameras(episode: Episode, console: Console) -> None:
+    """Draw the middle frame of every camera on a terminal."""
+    if console.as_json or not console.color or not console.out.isatty():
+        return
+    from warpdata.cli.terminal import picture_lines
+    from warpdata.timeline.pictures import as_pixels, is_camera, limits_of
+
+    for name, signal in episode.signals.items():
+        try:
+            if is_camera(signal.meta) and len(signal):
+                row = len(signal) // 2
+                pixels = as_pixels(signal[row][0], limits_of(signal))
+                console.print(f"{console.fit_line(name)}, frame {row}")
+                columns = min(console.width - 2, _PICTURE_COLUMNS)
+                console.out.write(picture_lines(pixels, console.pictures, columns))
+        except WarpError:
+            continue  # the table above has the error
+
+
 def _json_value(value: Any) -> Any:
     """A value that JSON can hold: bytes as their length."""
     if isinstance(value, bytes):
@@ -161,20 +145,20 @@ def _json_value(value: Any) -> Any:
     return [_json_value(item) for item in value] if isinstance(value, list) else value
 
 
-def add_episodes(parser: argparse.ArgumentParser) -> None:
-    """Arguments of `warp episodes`."""
-    add_address(parser, "a root of recordings, a folder of shards or a dataset", inside=False)
-    parser.add_argument("--where", metavar="SQL", help='only those, such as "success and length > 50"')
-    parser.add_argument("--raw", action="store_true", help="ignore the edits: recordings as they were made")
-    add_json_flag(parser)
-
-
-def run_episodes(args: argparse.Namespace, _: Console) -> Output:
+@cli.command(
+    "list episodes with sizes and flags",
+    cli.address("a root of recordings, a folder of shards or a dataset", inside=False),
+    cli.arg("--where", metavar="SQL", help='only those, such as "success and length > 50"'),
+    cli.flag("--raw", "ignore the edits: recordings as they were made"),
+    cli.JSON,
+    example='warp episodes robot_data --where "success"',
+)
+def run_episodes(args: cli.Namespace, _: Console) -> Output:
     """One line per episode; exit code 3 if one cannot be read."""
     from warpdata.cli.terminal import human_time
     from warpdata.episodes.collection.local import LocalDataset
 
-    episodes = open_many(args, edited=not args.raw)
+    episodes = cli.open_many(args, edited=not args.raw)
     chosen = episodes if args.where is None else episodes.where(args.where)
     rows = _episode_rows(chosen)
     if isinstance(episodes, LocalDataset) and args.where is None:
@@ -201,25 +185,24 @@ def _episode_rows(episodes: Episodes) -> list[dict[str, Any]]:
     from warpdata.catalog.read.artifact_contents import PublishedSource
 
     source = episodes.source
-    if isinstance(source, PublishedSource) and set(_PUBLISHED_FACTS) <= set(source.facts().column_names):
-        return [_published_row(facts) for facts in episodes.facts.select(_PUBLISHED_FACTS).to_pylist()]
-    return [_opened_row(episodes, position, name) for position, name in enumerate(episodes.ids)]
-
-
-def _published_row(facts: dict[str, Any]) -> dict[str, Any]:
-    duration_s = facts["duration_s"]
-    return {
-        "id": facts["id"],
-        "duration_ns": None if duration_s is None else round(duration_s * 1e9),
-        "signals": facts["signals"] or [],
-        "bytes": facts["bytes"] or 0,
-        "flags": [*(facts["flags"] or []), *(["damaged"] if facts["problems"] else [])],
-    }
+    if not (
+        isinstance(source, PublishedSource) and set(_PUBLISHED_FACTS) <= set(source.facts().column_names)
+    ):
+        return [_opened_row(episodes, position, name) for position, name in enumerate(episodes.ids)]
+    return [
+        {
+            "id": facts["id"],
+            "duration_ns": None if facts["duration_s"] is None else round(facts["duration_s"] * 1e9),
+            "signals": facts["signals"] or [],
+            "bytes": facts["bytes"] or 0,
+            "flags": [*(facts["flags"] or []), *(["damaged"] if facts["problems"] else [])],
+        }
+        for facts in episodes.facts.select(_PUBLISHED_FACTS).to_pylist()
+    ]
 
 
 def _opened_row(episodes: Episodes, position: int, name: str) -> dict[str, Any]:
     from warpdata.episodes.collection.facts import flags_of
-    from warpdata.errors import WarpError
 
     row: dict[str, Any] = {"id": name, "duration_ns": None, "signals": [], "bytes": 0, "flags": []}
     try:
@@ -244,54 +227,54 @@ def _unfinished_row(recording: Any) -> dict[str, Any]:
     }
 
 
-def add_inspect(parser: argparse.ArgumentParser) -> None:
-    """Arguments of `warp inspect`."""
-    add_address(parser, "a file, a dataset, an episode or a folder of them")
-    add_json_flag(parser)
-
-
-def run_inspect(args: argparse.Namespace, console: Console) -> Output:
+@cli.command(
+    "show the structure of a file or dataset",
+    cli.address("a file, a dataset, an episode or a folder of them"),
+    cli.JSON,
+    example="warp inspect ep_001.wshard",
+)
+def run_inspect(args: cli.Namespace, console: Console) -> Output:
     """Describe a file, an episode or a dataset without reading its data."""
     from warpdata._api import address_kind, divided_address, located
 
-    base, inside = divided_address(address_of(args))
+    base, inside = divided_address(cli.full_address(args))
+    kind = address_kind(base) if inside is None else "episode"
     if inside is not None:
         return _inspect_episode(args, console)
-    kind = address_kind(base)
     if kind == "dataset":
-        return _inspect_dataset(args)
+        from warpdata.catalog.manage.reports import inspect_dataset
+
+        with cli.open_named(args, args.address) as dataset:
+            report, lines = inspect_dataset(dataset)
+        return Output(report, lines, fit=True)
     if kind in ("recordings", "shards", "directory"):
-        return run_show(args, console)
+        return _show(args, console)
     if kind == "journal":
         return _inspect_journal(base)
     if kind == "vectors":
-        from warpdata.cli.commands.vectors import show_info
+        from warpdata.cli.commands.vectors import describe_vectors
 
-        return Output(code=show_info(base, console))
+        return describe_vectors(base)
     if kind in ("rows", "corpus"):
-        from warpdata.cli.commands.corpus import corpus_info
+        from warpdata.cli.commands.corpus import describe_corpus
 
-        return corpus_info([base])
+        return describe_corpus([base])
     return _inspect_shard(located(base), console)
 
 
-def _inspect_episode(args: argparse.Namespace, console: Console) -> Output:
+def _inspect_episode(args: cli.Namespace, console: Console) -> Output:
     """The blocks of the shard of an episode, or its signals if it has none."""
     from warpdata.episodes.forms.packed import PackedSource
     from warpdata.timeline.source import innermost
 
-    source = innermost(open_one(args).source)
+    if args.episode is not None and os.path.exists(args.episode):
+        raise ValueError(
+            f"{args.episode} is a file, not an episode of {args.address}: `warp inspect` takes one address"
+        )
+    source = innermost(cli.open_one(args).source)
     if not isinstance(source, PackedSource):
-        return run_show(args, console)
+        return _show(args, console)
     return _inspect_shard(source.shard, console)
-
-
-def _inspect_dataset(args: argparse.Namespace) -> Output:
-    from warpdata.catalog.manage.reports import inspect_dataset
-
-    with open_named(args, args.address) as dataset:
-        report, lines = inspect_dataset(dataset)
-    return Output(report, lines, fit=True)
 
 
 def _inspect_shard(source: Any, console: Console) -> Output:
@@ -306,9 +289,14 @@ def _inspect_shard(source: Any, console: Console) -> Output:
             f"episode {episode['id']!r}  env {episode['env_id']!r}  {episode['length']} steps  "
             f"{time['type']}{rate}  lanes: {', '.join(episode['lanes'])}"
         )
-    report = Output(
+    if chunks := value.get("chunk_list"):
+        about = f"episode {chunks['episode_id']!r}  env {chunks['env_id']!r}  {chunks['length']} steps in "
+        listing = Output(rows=chunks["chunks"], columns=_CHUNK_COLUMNS)
+        lines += [f"{about}{len(chunks['chunks'])} chunks", ""]
+        lines += table(listing.cells(), list(_CHUNK_COLUMNS), right=[0, 3], fit_width=console.fit_width)
+    return Output(
         value,
-        lines,
+        [*lines, ""],
         rows=value["blocks"],
         columns={
             "block": "name",
@@ -320,17 +308,10 @@ def _inspect_shard(source: Any, console: Console) -> Output:
             "windows verified by": "windows_verified_by",
         },
         right=("stored", "ratio"),
-        footer=["", *block_map(value, min(console.width, 100))],
+        footer=["", *_block_map(value, min(console.width, 100))],
         style={str(value["path"]): "bold"},
         fit=True,
     )
-    if chunks := value.get("chunk_list"):
-        about = f"episode {chunks['episode_id']!r}  env {chunks['env_id']!r}  {chunks['length']} steps in "
-        listing = Output(rows=chunks["chunks"], columns=_CHUNK_COLUMNS)
-        lines += [f"{about}{len(chunks['chunks'])} chunks", ""]
-        lines += table(listing.cells(), list(_CHUNK_COLUMNS), right=[0, 3], fit_width=console.fit_width)
-    lines.append("")
-    return report
 
 
 def _chunk_steps(chunk: dict[str, Any]) -> str:
@@ -364,14 +345,12 @@ def _shard_value(source: Any) -> dict[str, Any]:
     }
     if shard.role == ROLE_EPISODE:
         schema = read_schema(shard)
-        lanes = [lane for lane in LANE_PREFIX if any(name.startswith(lane + "/") for name in shard.names)]
         value["episode"] = {
-            "id": schema.id,
-            "env_id": schema.env_id,
-            "length": schema.length,
+            **{name: getattr(schema, name) for name in ("id", "env_id", "length", "metadata")},
             "timebase": schema.timebase.to_json(),
-            "metadata": schema.metadata,
-            "lanes": lanes,
+            "lanes": [
+                lane for lane in LANE_PREFIX if any(name.startswith(lane + "/") for name in shard.names)
+            ],
         }
     elif shard.role == ROLE_CHUNK_LIST:
         chunks = read_chunk_list(shard)
@@ -390,9 +369,7 @@ def _block_value(shard: ShardReader, name: str) -> dict[str, Any]:
     block = shard.block(name)
     spec = shard.specs.get(name)
     rows = block.raw_size // spec.row_bytes if spec is not None and spec.row_bytes else None
-    checked_by = (
-        "frames" if block.is_seekable else "pieces" if PIECES_PREFIX + name in shard else "whole block"
-    )
+    has_pieces = PIECES_PREFIX + name in shard
     return {
         "name": name,
         "dtype": None if spec is None else str(spec.dtype),
@@ -404,11 +381,11 @@ def _block_value(shard: ShardReader, name: str) -> dict[str, Any]:
         "raw_bytes": block.raw_size,
         "crc32c": f"{block.crc32c:08x}",
         "content_type": block.content_type,
-        "windows_verified_by": checked_by,
+        "windows_verified_by": "frames" if block.is_seekable else "pieces" if has_pieces else "whole block",
     }
 
 
-def block_map(report: dict[str, Any], width: int) -> list[str]:
+def _block_map(report: dict[str, Any], width: int) -> list[str]:
     """A bar of the file in which each block is as wide as its share of the bytes, and its legend."""
     total = max(1, report["size_bytes"])
     largest = sorted(report["blocks"], key=lambda block: -block["disk_bytes"])[:5]
@@ -443,33 +420,33 @@ def _inspect_journal(path: str) -> Output:
     return Output(value, lines, fit=True)
 
 
-def add_view(parser: argparse.ArgumentParser) -> None:
-    """Arguments of `warp view`."""
-    add_address(parser, "a root, an episode, a .wshard or a published dataset", inside=False)
-    parser.add_argument("--port", type=int, default=0, help="port to listen on; default: any free one")
-    parser.add_argument("--no-open", action="store_true", help="only print the link")
-    parser.add_argument("--host", default="127.0.0.1", help="address to listen on; others need --token")
-    parser.add_argument("--token", help="the token of the link; default: a new one at every start")
-    parser.add_argument(
-        "--allow-host",
-        action="append",
-        default=[],
-        metavar="NAME",
-        help="a host name of this server (may be repeated); addresses and localhost are always allowed",
-    )
-    export = "write a site of files that any server with range requests shows, instead of serving"
-    parser.add_argument("--export", metavar="FOLDER", help=export)
-    data_url = "with --export: where browsers find the published data, if not at its own address"
-    parser.add_argument("--data-url", metavar="URL", help=data_url)
-    copy = "with --export: copy published data into the site, for browsers that cannot reach it"
-    parser.add_argument("--copy", action="store_true", help=copy)
-    index = "a vector file of these episodes, for similar moments; default: one published with them or beside them"
-    parser.add_argument("--index", metavar="FILE", help=index)
-    draft = "folder for edits of a published dataset; default: one named after it, here"
-    parser.add_argument("--draft", metavar="FOLDER", help=draft)
+_HOST = "a host name of this server (may be repeated); addresses and localhost are always allowed"
+_EXPORT = "write a site of files that any server with range requests shows, instead of serving"
+_DATA_URL = "with --export: where browsers find the published data, if not at its own address"
+_COPY = "with --export: copy published data into the site, for browsers that cannot reach it"
+_INDEX = (
+    "a vector file of these episodes, for similar moments; default: one published with them or beside them"
+)
 
 
-def run_view(args: argparse.Namespace, console: Console) -> int:
+@cli.command(
+    "view episodes in the browser",
+    cli.address("a root, an episode, a .wshard or a published dataset", inside=False),
+    cli.number("--port", default=0, text="port to listen on; default: any free one"),
+    cli.flag("--no-open", "only print the link"),
+    cli.arg("--host", default="127.0.0.1", help="address to listen on; others need --token"),
+    cli.arg("--token", help="the token of the link; default: a new one at every start"),
+    cli.many("--allow-host", "NAME", _HOST),
+    cli.arg("--export", metavar="FOLDER", help=_EXPORT),
+    cli.arg("--data-url", metavar="URL", help=_DATA_URL),
+    cli.flag("--copy", _COPY),
+    cli.arg("--index", metavar="FILE", help=_INDEX),
+    cli.arg(
+        "--draft", metavar="FOLDER", help="folder for edits of a published dataset; default: its name, here"
+    ),
+    example="warp view robot_data",
+)
+def run_view(args: cli.Namespace, console: Console) -> Output:
     """Print the link and serve until Ctrl-C."""
     import warpdata as wd
 
@@ -483,9 +460,8 @@ def run_view(args: argparse.Namespace, console: Console) -> int:
                 catalog=args.catalog,
                 progress=progress,
             )
-        console.print(f"{args.export}: put it on any server of files")
-        return exits.OK
-    with naming_errors():
+        return Output(lines=[f"{args.export}: put it on any server of files"])
+    with cli.name_errors():
         viewer = wd.view(
             args.address,
             port=args.port,
@@ -507,4 +483,4 @@ def run_view(args: argparse.Namespace, console: Console) -> int:
             viewer.wait()
         except KeyboardInterrupt:
             console.err.write("\n")
-    return exits.OK
+    return Output()

@@ -4,24 +4,16 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from warpdata.cli.arguments import (
-    add_actions,
-    add_catalog_argument,
-    add_dataset_arguments,
-    naming_errors,
-    open_access,
-    open_named,
-    split_assignment,
-)
-from warpdata.cli.console import Output, add_json_flag, human_bytes
+from warpdata.cli import arguments as cli
+from warpdata.cli.console import Output, human_bytes
 
 if TYPE_CHECKING:
-    from warpdata.catalog.access import Catalog
+    from warpdata.catalog.access import Access, Catalog
     from warpdata.catalog.build.builder import DatasetBuilder
     from warpdata.catalog.manage.diff import PartChange
     from warpdata.catalog.manage.expiry import Expired
@@ -35,46 +27,48 @@ _PARTS = {
 _NAMES = {"activation_shards": "activations", "vector_index": "vectors"}
 
 
-def add_publish(parser: argparse.ArgumentParser) -> None:
-    """Arguments of `warp publish`."""
-    parser.add_argument("dataset", help="workspace/name")
-    sources = (
-        "recordings (a root, directories, .wshard files, chunk lists, folders of them), a corpus, a vector file, or "
-        "table files (parquet, csv, jsonl); the kind is detected"
-    )
-    parser.add_argument("sources", nargs="*", metavar="SOURCE", help=sources)
-    chunk = "longer episodes are stored in chunks (1GiB)"
-    parser.add_argument("--chunk-bytes", default="1GiB", metavar="SIZE", help=chunk)
-    add_catalog_argument(parser)
-    add_json_flag(parser)
-    parser.add_argument("--table", action="append", default=[], nargs="+", metavar="NAME=FILES")
-    parser.add_argument("--artifact", action="append", default=[], nargs="+", metavar="NAME[:KIND]=PATH")
-    parser.add_argument("--webdataset", action="append", default=[], nargs="+", metavar="NAME=TARS")
-    draft = (
-        "edits of a version that `warp view` kept: its episodes with these edits, everything else unchanged"
-    )
-    parser.add_argument("--draft", metavar="FOLDER", help=draft)
-    parser.add_argument("--bind", action="append", default=[], metavar="TABLE.COLUMN=ARTIFACT[:REF_TYPE]")
-    parser.add_argument("--optimize", action="store_true", help="write parquet again, sized for range reads")
-    parser.add_argument("--zstd", action="store_true", help="compress packed tar shards in groups of members")
-    parser.add_argument("--set-latest", action=argparse.BooleanOptionalAction, default=True)
-    parser.add_argument("--tag", action="append", default=[])
-    parser.add_argument("--message", default="")
-    parser.add_argument("--description")
-    parser.add_argument("--license")
-    parser.add_argument("--sign", metavar="KEY.pem", help="put an Ed25519 signature beside the manifest")
-    repair = "read existing blobs back and replace damaged ones"
-    parser.add_argument("--repair", action="store_true", help=repair)
-    staging = "folder for temporary files (default: on the catalog's disk, else in the cache folder)"
-    parser.add_argument("--staging", metavar="FOLDER", help=staging)
-    extend = "add to the newest version instead of replacing it: files and rows join the parts of their name"
-    parser.add_argument("--extend", action="store_true", help=extend)
-    lanes = "keep the prediction lanes of the newest version; those of changed episodes are stale"
-    parser.add_argument("--keep-lanes", action="store_true", help=lanes)
-    parser.add_argument("--retries", type=int, default=0, help="try again when latest moved meanwhile")
+_SOURCES = (
+    "recordings (a root, directories, .wshard files, chunk lists, folders of them), a corpus, a vector file, or "
+    "table files (parquet, csv, jsonl); the kind is detected"
+)
+_DRAFT = "edits of a version that `warp view` kept: its episodes with these edits, everything else unchanged"
+_STAGING = "folder for temporary files (default: on the catalog's disk, else in the cache folder)"
+_EXTEND = "add to the newest version instead of replacing it: files and rows join the parts of their name"
+_LANES = "keep the prediction lanes of the newest version; those of changed episodes are stale"
 
 
-def run_publish(args: argparse.Namespace, console: Console) -> Output:
+def _files(name: str, metavar: str) -> cli.Argument:
+    return cli.arg(name, action="append", default=[], nargs="+", metavar=metavar)
+
+
+@cli.command(
+    "publish a version of a dataset",
+    cli.arg("dataset", help="workspace/name"),
+    cli.arg("sources", nargs="*", metavar="SOURCE", help=_SOURCES),
+    cli.arg(
+        "--chunk-bytes", default="1GiB", metavar="SIZE", help="longer episodes are stored in chunks (1GiB)"
+    ),
+    cli.CATALOG,
+    cli.JSON,
+    _files("--table", "NAME=FILES"),
+    _files("--artifact", "NAME[:KIND]=PATH"),
+    _files("--webdataset", "NAME=TARS"),
+    cli.arg("--draft", metavar="FOLDER", help=_DRAFT),
+    cli.many("--bind", "TABLE.COLUMN=ARTIFACT[:REF_TYPE]", "a column that names members of an artifact"),
+    cli.flag("--optimize", "write parquet again, sized for range reads"),
+    cli.flag("--zstd", "compress packed tar shards in groups of members"),
+    cli.arg("--set-latest", action=argparse.BooleanOptionalAction, default=True),
+    cli.PUBLISHING,
+    cli.arg("--description"),
+    cli.arg("--license"),
+    cli.flag("--repair", "read existing blobs back and replace damaged ones"),
+    cli.arg("--staging", metavar="FOLDER", help=_STAGING),
+    cli.flag("--extend", _EXTEND),
+    cli.flag("--keep-lanes", _LANES),
+    cli.number("--retries", default=0, text="try again when latest moved meanwhile"),
+    example="warp publish lab/arm robot_data --tag v1",
+)
+def run_publish(args: cli.Namespace, console: Console) -> Output:
     """Publish a version."""
     from warpdata.catalog.build.builder import DatasetBuilder
 
@@ -113,7 +107,7 @@ def run_publish(args: argparse.Namespace, console: Console) -> Output:
 
 
 @contextlib.contextmanager
-def _open_draft(builder: DatasetBuilder, args: argparse.Namespace) -> Iterator[str | None]:
+def _open_draft(builder: DatasetBuilder, args: cli.Namespace) -> Iterator[str | None]:
     """Apply the edits of a draft; yields the version it was made of, which `latest` must still name."""
     if args.draft is None:
         yield None
@@ -129,17 +123,17 @@ def _open_draft(builder: DatasetBuilder, args: argparse.Namespace) -> Iterator[s
         yield before.version
 
 
-def _keep_lanes(builder: DatasetBuilder, args: argparse.Namespace, opened: contextlib.ExitStack) -> None:
+def _keep_lanes(builder: DatasetBuilder, args: cli.Namespace, opened: contextlib.ExitStack) -> None:
     from warpdata.errors import DatasetNotFoundError
 
     try:
-        newest = opened.enter_context(open_named(args))
+        newest = opened.enter_context(cli.open_named(args))
     except DatasetNotFoundError:
         return
     builder.keep(newest, tables=[], artifacts=[lane.artifact.name for lane in newest.lanes.values()])
 
 
-def _add_parts(builder: DatasetBuilder, args: argparse.Namespace) -> None:
+def _add_parts(builder: DatasetBuilder, args: cli.Namespace) -> None:
     from warpdata.formats.tarshard.writer import PackOptions
 
     for kind, sources in _group_by_kind(args.sources).items():
@@ -191,64 +185,28 @@ def _group_by_kind(sources: list[str]) -> dict[str, list[Any]]:
         if inside is None:
             groups.setdefault(_PARTS[kind], []).append(source)
         else:
-            with naming_errors():
+            with cli.name_errors():
                 groups.setdefault("episodes", []).append(open_episodes(source))
     return groups
 
 
 def _named_files(words: list[str]) -> tuple[str, Any]:
     """`name=path` and the further paths of a pattern that the shell expanded."""
-    name, first = split_assignment(words[0])
+    name, equals, first = words[0].partition("=")
+    if not equals or not name or not first:
+        raise ValueError(f"{words[0]!r} is not NAME=PATH")
     return name, first if len(words) == 1 else [first, *words[1:]]
 
 
-def add_versions(parser: argparse.ArgumentParser) -> None:
-    """Actions of `warp versions`."""
-    add_actions(
-        parser,
-        {
-            "list": ("list the versions, newest first", _add_list),
-            "delete": ("delete versions", _add_delete),
-            "expire": ("delete old versions, or list them", _add_expire),
-        },
-    )
-
-
-def _add_list(parser: argparse.ArgumentParser) -> None:
-    add_dataset_arguments(parser)
-    parser.add_argument("-n", "--limit", type=int, metavar="N", help="list only the newest N versions")
-
-
-def _add_delete(parser: argparse.ArgumentParser) -> None:
-    add_dataset_arguments(parser)
-    parser.add_argument(
-        "versions", nargs="*", metavar="HASH", help="versions by their first 8 digits or more"
-    )
-
-
-def _add_expire(parser: argparse.ArgumentParser) -> None:
-    add_dataset_arguments(parser)
-    parser.add_argument("--keep", type=int, default=0, metavar="N", help="the newest N stay")
-    age = "only versions older than this, such as 30d or 12h"
-    parser.add_argument("--older-than", default="0s", metavar="AGE", help=age)
-    parser.add_argument("--delete", action="store_true", help="delete them (otherwise they are only listed)")
-
-
-def run_versions(args: argparse.Namespace, _: Console) -> Output:
-    """List, delete or expire; versions that latest or a tag points at always stay."""
-    if args.action == "list":
-        return _list_versions(args)
-    expired = _delete_versions(args) if args.action == "delete" else _expire_versions(args)
-    verb = "deleted" if expired.is_deleted else "would be deleted (add --delete)"
-    lines = [f"{expired.dataset_id}@{version}" for version in expired.versions]
-    lines.append(f"{len(expired.versions)} versions {verb}, {expired.kept} stay")
-    if expired.is_deleted and expired.versions:
-        lines.append("their blobs are reclaimed by `warp gc-remote --delete`")
-    return Output(asdict(expired), lines)
-
-
-def _list_versions(args: argparse.Namespace) -> Output:
-    with open_named(args) as dataset:
+@cli.command(
+    "list the versions, newest first",
+    cli.DATASET,
+    cli.number("-n", "--limit", default=None, text="list only the newest N versions"),
+    example="warp versions list lab/arm",
+)
+def run_versions_list(args: cli.Namespace, _: Console) -> Output:
+    """List the versions."""
+    with cli.open_named(args) as dataset:
         versions = dataset.versions(limit=args.limit)
     lines = []
     for version in versions:
@@ -259,7 +217,14 @@ def _list_versions(args: argparse.Namespace) -> Output:
     return Output([asdict(version) for version in versions], lines, style=style)
 
 
-def _delete_versions(args: argparse.Namespace) -> Expired:
+@cli.command(
+    "delete versions",
+    cli.DATASET,
+    cli.arg("versions", nargs="*", metavar="HASH", help="versions by their first 8 digits or more"),
+    example="warp versions delete lab/arm 1f2e3d4c",
+)
+def run_versions_delete(args: cli.Namespace, _: Console) -> Output:
+    """Delete; versions that latest or a tag points at stay."""
     from warpdata.catalog.manage.expiry import delete_versions
     from warpdata.catalog.names import parse_name
 
@@ -269,11 +234,22 @@ def _delete_versions(args: argparse.Namespace) -> Expired:
     chosen = args.versions or ([name.hash_prefix] if name.hash_prefix else [])
     if not chosen:
         raise ValueError("no versions to delete: name them by the first digits of their hashes")
-    with open_access(args.catalog) as access:
-        return delete_versions(access, name, [word.removeprefix("@") for word in chosen])
+    with cli.open_access(args.catalog) as access:
+        return _show_expired(delete_versions(access, name, [word.removeprefix("@") for word in chosen]))
 
 
-def _expire_versions(args: argparse.Namespace) -> Expired:
+@cli.command(
+    "delete old versions, or list them",
+    cli.DATASET,
+    cli.number("--keep", default=0, text="the newest N stay"),
+    cli.arg(
+        "--older-than", default="0s", metavar="AGE", help="only versions older than this, such as 30d or 12h"
+    ),
+    cli.flag("--delete", "delete them (otherwise they are only listed)"),
+    example="warp versions expire lab/arm --keep 5 --older-than 30d",
+)
+def run_versions_expire(args: cli.Namespace, _: Console) -> Output:
+    """Delete or list old versions; those that latest or a tag points at stay."""
     from warpdata.catalog.manage.expiry import expire_versions
     from warpdata.catalog.names import parse_duration, parse_name
 
@@ -283,53 +259,70 @@ def _expire_versions(args: argparse.Namespace) -> Expired:
     if not (args.keep or args.older_than != "0s"):
         raise ValueError("nothing expires: give --keep N from 1 on, --older-than AGE, or both")
     older_than_s = parse_duration(args.older_than)
-    with open_access(args.catalog) as access:
-        return expire_versions(
+    with cli.open_access(args.catalog) as access:
+        expired = expire_versions(
             access, name, keep_last=args.keep, older_than_s=older_than_s, delete=args.delete
         )
+    return _show_expired(expired)
 
 
-def add_tags(parser: argparse.ArgumentParser) -> None:
-    """Actions of `warp tags`."""
-    add_actions(
-        parser,
-        {
-            "list": ("list the tags", add_dataset_arguments),
-            "set": ("set a tag on a version", _add_tag),
-            "delete": ("delete a tag; its version stays", _add_tag),
-        },
-    )
+def _show_expired(expired: Expired) -> Output:
+    verb = "deleted" if expired.is_deleted else "would be deleted (add --delete)"
+    lines = [f"{expired.dataset_id}@{version}" for version in expired.versions]
+    lines.append(f"{len(expired.versions)} versions {verb}, {expired.kept} stay")
+    if expired.is_deleted and expired.versions:
+        lines.append("their blobs are reclaimed by `warp gc-remote --delete`")
+    return Output(asdict(expired), lines)
 
 
-def _add_tag(parser: argparse.ArgumentParser) -> None:
-    add_dataset_arguments(parser)
-    parser.add_argument("tag")
+@cli.command("list the tags", cli.DATASET, example="warp tags list lab/arm")
+def run_tags_list(args: cli.Namespace, _: Console) -> Output:
+    """List the tags."""
+    return _change_tags(args, None)
 
 
-def run_tags(args: argparse.Namespace, _: Console) -> Output:
-    """List, set or delete tags; prints the tags afterwards."""
-    from warpdata.catalog.manage.history import delete_tag, list_tags, set_tag
+@cli.command(
+    "set a tag on a version", cli.DATASET, cli.arg("tag"), example="warp tags set lab/arm@1f2e3d4c stable"
+)
+def run_tags_set(args: cli.Namespace, _: Console) -> Output:
+    """Set a tag."""
+    from warpdata.catalog.manage.history import set_tag
+
+    return _change_tags(args, lambda access, name: set_tag(access, access.catalogs[0], name, args.tag))
+
+
+@cli.command(
+    "delete a tag; its version stays", cli.DATASET, cli.arg("tag"), example="warp tags delete lab/arm stable"
+)
+def run_tags_delete(args: cli.Namespace, _: Console) -> Output:
+    """Delete a tag."""
+    from warpdata.catalog.manage.history import delete_tag
+
+    return _change_tags(args, lambda access, name: delete_tag(access.catalogs[0], name, args.tag))
+
+
+def _change_tags(args: cli.Namespace, change: Callable[[Access, Any], Any] | None) -> Output:
+    """Make a change, and print the tags afterwards."""
+    from warpdata.catalog.manage.history import list_tags
     from warpdata.catalog.names import parse_name
 
     name = parse_name(args.dataset)
-    with open_access(args.catalog) as access:
-        if args.action == "delete":
-            delete_tag(access.catalogs[0], name, args.tag)
-        elif args.action == "set":
-            set_tag(access, access.catalogs[0], name, args.tag)
+    with cli.open_access(args.catalog) as access:
+        if change is not None:
+            change(access, name)
         tags = list_tags(access.catalogs[0], name)
     return Output(tags, [f"{tag}  {version[:12]}" for tag, version in tags.items()])
 
 
-def add_diff(parser: argparse.ArgumentParser) -> None:
-    """Arguments of `warp diff`."""
-    add_dataset_arguments(parser)
-    parser.add_argument("other", help="another dataset, or @hash or @tag of the same one")
-
-
-def run_diff(args: argparse.Namespace, _: Console) -> Output:
+@cli.command(
+    "compare two versions",
+    cli.DATASET,
+    cli.arg("other", help="another dataset, or @hash or @tag of the same one"),
+    example="warp diff lab/arm@v1 @v2",
+)
+def run_diff(args: cli.Namespace, _: Console) -> Output:
     """Compare two manifests; no data is read."""
-    with open_named(args) as dataset:
+    with cli.open_named(args) as dataset:
         diff = dataset.diff(args.other.removeprefix("@") if "/" not in args.other else args.other)
     lines = [f"{diff.before[:12]} -> {diff.after[:12]}"]
     if diff.is_empty:
@@ -355,24 +348,26 @@ def _change_text(kind: str, change: PartChange) -> str:
     )
 
 
-def add_copy(parser: argparse.ArgumentParser) -> None:
-    """Arguments of `warp copy`."""
-    add_dataset_arguments(parser, mode=False)
-    parser.add_argument("--to", required=True, metavar="CATALOG", help="the catalog to copy to")
-    parser.add_argument("--all", action="store_true", help="every version, oldest first")
-    parser.add_argument("--tags", action=argparse.BooleanOptionalAction, default=True, help="copy tags too")
-    latest = "move latest there (default: unless a version is named)"
-    parser.add_argument("--set-latest", action=argparse.BooleanOptionalAction, default=None, help=latest)
+_LATEST = "move latest there (default: unless a version is named)"
 
 
-def run_copy(args: argparse.Namespace, console: Console) -> Output:
+@cli.command(
+    "copy versions to another catalog",
+    cli.REMOTE_DATASET,
+    cli.arg("--to", required=True, metavar="CATALOG", help="the catalog to copy to"),
+    cli.flag("--all", "every version, oldest first"),
+    cli.arg("--tags", action=argparse.BooleanOptionalAction, default=True, help="copy tags too"),
+    cli.arg("--set-latest", action=argparse.BooleanOptionalAction, default=None, help=_LATEST),
+    example="warp copy lab/arm --to s3://bucket/catalog",
+)
+def run_copy(args: cli.Namespace, console: Console) -> Output:
     """Copy the blobs and versions that the other catalog lacks."""
     from warpdata.catalog.manage.copying import copy_dataset
     from warpdata.catalog.names import parse_name
 
     with (
-        open_access(args.catalog, "remote") as source,
-        open_access(args.to, "remote") as target,
+        cli.open_access(args.catalog, "remote") as source,
+        cli.open_access(args.to, "remote") as target,
         console.progress("copying") as progress,
     ):
         done = copy_dataset(
@@ -389,19 +384,19 @@ def run_copy(args: argparse.Namespace, console: Console) -> Output:
     return Output(asdict(done), lines)
 
 
-def add_list_remote(parser: argparse.ArgumentParser) -> None:
-    """Arguments of `warp list-remote`."""
-    parser.add_argument("workspace", nargs="?", default="", help="workspace/ (default: all)")
-    add_catalog_argument(parser)
-    add_json_flag(parser)
-
-
-def run_list_remote(args: argparse.Namespace, _: Console) -> Output:
+@cli.command(
+    "list published datasets",
+    cli.arg("workspace", nargs="?", default="", help="workspace/ (default: all)"),
+    cli.CATALOG,
+    cli.JSON,
+    example="warp list-remote lab/",
+)
+def run_list_remote(args: cli.Namespace, _: Console) -> Output:
     """List names and latest versions; only pointers are read."""
     from warpdata.catalog.manage.history import list_datasets
     from warpdata.errors import DatasetNotFoundError, nearest
 
-    with open_access(args.catalog) as access:
+    with cli.open_access(args.catalog) as access:
         catalogs = _without_empty(access.catalogs)
         rows = [
             asdict(dataset) | {"catalog": catalog.address}

@@ -2,24 +2,15 @@
 
 from __future__ import annotations
 
-import argparse
 import math
 import os
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from warpdata.cli import arguments as cli
 from warpdata.cli import exits
-from warpdata.cli.arguments import (
-    MOMENT,
-    add_address,
-    cut_episode,
-    moment_argument,
-    naming_errors,
-    open_one,
-    time_argument,
-)
-from warpdata.cli.console import Output, add_json_flag, add_overwrite, table
+from warpdata.cli.console import Output, table
 
 if TYPE_CHECKING:
     from warpdata.cli.console import Console
@@ -27,23 +18,23 @@ if TYPE_CHECKING:
 _DRAW_S = 0.1
 
 
-def add_record(parser: argparse.ArgumentParser) -> None:
-    """Arguments of `warp record`."""
-    parser.add_argument("root", help="the dataset root to add the episode to")
-    parser.add_argument("--demo", action="store_true", required=True, help="record the simulated robot")
-    parser.add_argument(
+@cli.command(
+    "record a simulated robot",
+    cli.arg("root", help="the dataset root to add the episode to"),
+    cli.arg("--demo", action="store_true", required=True, help="record the simulated robot"),
+    cli.arg(
         "--duration",
-        type=time_argument,
+        type=cli.time_argument,
         metavar="TIME",
         help="stop after this, such as 5s; default: until Ctrl-C",
-    )
-    parser.add_argument("--seconds", type=float, help="the same, as a number of seconds")
-    parser.add_argument("--fast", action="store_true", help="do not wait for the clock; needs --duration")
-    parser.add_argument("--seed", type=int, default=0, help="seed of the movement")
-    add_json_flag(parser)
-
-
-def run_record(args: argparse.Namespace, console: Console) -> Output:
+    ),
+    cli.arg("--seconds", type=float, help="the same, as a number of seconds"),
+    cli.flag("--fast", "do not wait for the clock; needs --duration"),
+    cli.number("--seed", default=0, text="seed of the movement"),
+    cli.JSON,
+    example="warp record robot_data --demo --duration 5s",
+)
+def run_record(args: cli.Namespace, console: Console) -> Output:
     """Record until the time is over or Ctrl-C; the episode is finished either way."""
     if args.duration is not None:
         args.seconds = args.duration / 1e9
@@ -75,36 +66,45 @@ def run_record(args: argparse.Namespace, console: Console) -> Output:
     return Output({"episode": str(writer.path), "records": counts}, [f"finished {writer.path}: {listed}"])
 
 
-def add_salvage(parser: argparse.ArgumentParser) -> None:
-    """Arguments of `warp salvage`."""
-    what = "a .partial or its final name, a signal file, an episode directory, a root, ROOT#ID"
-    parser.add_argument("paths", nargs="+", metavar="PATH", help=what)
-    parser.add_argument("--output", help="where to write it (one PATH only)")
-    add_overwrite(parser)
-    add_json_flag(parser)
+_PATHS = "a .partial or its final name, a signal file, an episode directory, a root, ROOT#ID"
 
 
-def run_salvage(args: argparse.Namespace, console: Console) -> int:
+@cli.command(
+    "finish interrupted recordings",
+    cli.arg("paths", nargs="+", metavar="PATH", help=_PATHS),
+    cli.arg("--output", help="where to write it (one PATH only)"),
+    cli.OVERWRITE,
+    cli.JSON,
+    example="warp salvage robot_data",
+)
+def run_salvage(args: cli.Namespace, console: Console) -> Output:
     """Salvage each path; one that fails does not stop the others."""
     from warpdata.errors import WarpError
 
     if args.output and len(args.paths) > 1:
         raise ValueError("--output takes one PATH")
-    receipts: list[dict[str, Any]] = []
+    receipts: list[Any] = []
     failed = False
     for path in args.paths:
         try:
-            receipts += _salvage(path, args, console)
+            done = _salvage(path, args, console)
         except WarpError as error:
             failed = True
             console.error(error.code, str(error), error.hint)
-    console.emit(receipts)
-    if failed:
-        return exits.ERROR
-    return exits.OK if all(receipt["is_complete"] for receipt in receipts) else exits.DAMAGED
+            continue
+        if not done:
+            console.print(f"{path}: nothing to salvage")
+        receipts += done
+    is_complete = all(receipt.is_complete for receipt in receipts)
+    return Output(
+        [receipt.to_json() for receipt in receipts],
+        [line for receipt in receipts for line in receipt.lines()],
+        fit=True,
+        code=exits.ERROR if failed else exits.OK if is_complete else exits.DAMAGED,
+    )
 
 
-def _salvage(path: str, args: argparse.Namespace, console: Console) -> list[dict[str, Any]]:
+def _salvage(path: str, args: cli.Namespace, console: Console) -> list[Any]:
     """One receipt, or one per unfinished episode of a root."""
     from warpdata._api import divided_address
     from warpdata.episodes.collection.listing import episode_path
@@ -116,35 +116,39 @@ def _salvage(path: str, args: argparse.Namespace, console: Console) -> list[dict
     if os.path.isdir(path):
         if args.output:
             raise ValueError("--output takes a file: a recording in a directory is finished in place")
-        receipts = salvage_folder(path, overwrite=args.overwrite)
-        if not receipts:
-            console.print(f"{path}: nothing to salvage")
-    else:
-        with console.progress("salvage") as bar:
-            receipts = [salvage(path, args.output, overwrite=args.overwrite, progress=bar)]
-    for receipt in receipts:
-        console.print_receipt(receipt)
-    return [receipt.to_json() for receipt in receipts]
+        return list(salvage_folder(path, overwrite=args.overwrite))
+    with console.progress("salvage") as bar:
+        return [salvage(path, args.output, overwrite=args.overwrite, progress=bar)]
 
 
-def add_replay(parser: argparse.ArgumentParser) -> None:
-    """Arguments of `warp replay`."""
-    add_address(parser, "an episode")
-    parser.add_argument("--speed", type=float, default=1.0, help="1 is the original timing")
-    parser.add_argument("--fast", action="store_true", help="as fast as possible")
-    parser.add_argument("--start", type=moment_argument, metavar="TIME", help=f"from here on: {MOMENT}")
-    parser.add_argument("--end", type=moment_argument, metavar="TIME", help="up to here")
-    parser.add_argument("--signal", action="append", metavar="NAME", help="only this one; may be repeated")
-    add_json_flag(parser)
-
-
-def run_replay(args: argparse.Namespace, console: Console) -> Output:
+@cli.command(
+    "play an episode back",
+    cli.address("an episode"),
+    cli.arg("--speed", type=float, default=1.0, help="1 is the original timing"),
+    cli.flag("--fast", "as fast as possible"),
+    cli.arg("--start", type=cli.moment_argument, metavar="TIME", help=f"from here on: {cli.MOMENT}"),
+    cli.arg("--end", type=cli.moment_argument, metavar="TIME", help="up to here"),
+    cli.arg("--signal", action="append", metavar="NAME", help="only this one; may be repeated"),
+    cli.JSON,
+    example="warp replay robot_data#3 --speed 2",
+)
+def run_replay(args: cli.Namespace, console: Console) -> Output:
     """Play, redrawing the table in a terminal; elsewhere only its last state is printed."""
     from warpdata.episodes.collection.replay import replay
 
     live = _LiveTable(console)
-    episode = cut_episode(open_one(args), args.start, args.end)
-    with naming_errors():
+    episode = cli.open_one(args)
+    if args.start is not None or args.end is not None:
+        first, last = episode.first_ts_ns, episode.last_ts_ns
+        from_ns, to_ns = args.start and args.start(first), args.end and args.end(first)
+        if from_ns is not None and to_ns is not None and from_ns >= to_ns:
+            raise ValueError("--end is not after --start")
+        if (from_ns is not None and from_ns > last) or (to_ns is not None and to_ns <= first):
+            raise ValueError(
+                f"no records in this range: the episode goes from 0 to {(last - first) / 1e9:.3f} s"
+            )
+        episode = episode.time[from_ns:to_ns]
+    with cli.name_errors():
         played = replay(episode, live, speed=None if args.fast else args.speed, signals=args.signal)
     live.draw()
     return Output({"played": played, "records": live.counts}, [f"{played} records played"])
@@ -193,24 +197,20 @@ def _value_text(value: Any) -> str:
     return repr(value) if isinstance(value, str | bytes) else f"{value}"
 
 
-def add_demo(parser: argparse.ArgumentParser) -> None:
-    """Arguments of `warp demo`."""
-    where = "where to write; default: warp-demo here, or warp-demo-2, …"
-    parser.add_argument("folder", nargs="?", metavar="FOLDER", help=where)
-
-
-def run_demo(args: argparse.Namespace, console: Console) -> int:
+@cli.command(
+    "run the whole way from sensor to training",
+    cli.arg("folder", nargs="?", help="where to write; default: warp-demo here, or warp-demo-2, …"),
+    example="warp demo",
+)
+def run_demo(args: cli.Namespace, console: Console) -> Output:
     """Run the demo; everything it makes stays in the folder."""
     from warpdata.cli.demo_story import run_story
 
-    if args.folder is None:
-        number, folder = 1, Path("warp-demo")
-        while folder.exists():
-            number += 1
-            folder = Path(f"warp-demo-{number}")
-    else:
-        folder = Path(args.folder)
+    folder, number = Path(args.folder or "warp-demo"), 1
+    while args.folder is None and folder.exists():
+        number += 1
+        folder = Path(f"warp-demo-{number}")
     if folder.exists() and any(folder.iterdir()):
         raise ValueError(f"folder is not empty: {folder}")
     run_story(folder, console)
-    return exits.OK
+    return Output()

@@ -1,94 +1,50 @@
-"""Commands around training: `warm`, `init`, `why`, `lanes`."""
+"""Commands around training: `init`, `why`, `lanes`."""
 
 from __future__ import annotations
 
-import argparse
 import math
-import re
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from warpdata.cli import arguments as cli
 from warpdata.cli import exits
-from warpdata.cli.arguments import (
-    add_actions,
-    add_dataset_arguments,
-    add_runner,
-    function_of,
-    open_named,
-    ray_of,
-    split_names,
-)
-from warpdata.cli.console import Output, add_json_flag, add_overwrite, check_free, human_bytes, table
+from warpdata.cli.console import Output, table
 
 if TYPE_CHECKING:
     from warpdata.catalog.dataset import Dataset
     from warpdata.cli.console import Console
 
 
-def add_warm(parser: argparse.ArgumentParser) -> None:
-    """Arguments of `warp warm`."""
-    add_dataset_arguments(parser)
-    parser.add_argument("--tables", help="names separated by commas (default: everything)")
-    parser.add_argument("--artifacts", help="names separated by commas")
-    parser.add_argument("--shards", help="first:last, such as 0:50")
-    parser.add_argument("--max-bytes", help="stop before more than this is downloaded, such as 200GB")
-
-
-def run_warm(args: argparse.Namespace, console: Console) -> Output:
-    """Download shards into the cache."""
-    with open_named(args) as dataset, console.progress("warming") as progress:
-        report = dataset.warm(
-            split_names(args.tables),
-            artifacts=split_names(args.artifacts),
-            shards=_parse_slice(args.shards),
-            max_bytes=args.max_bytes,
-            progress=progress,
-        )
-    lines = [f"{report.shards} blobs are here, {human_bytes(report.bytes_fetched)} were fetched"]
-    if report.shards_skipped:
-        lines.append(f"{report.shards_skipped} were left out: --max-bytes would have been exceeded")
-    return Output(asdict(report), lines)
-
-
-def _parse_slice(text: str | None) -> slice | None:
-    if text is None:
-        return None
-    match = re.fullmatch(r"(-?[0-9]+)?:(-?[0-9]+)?", text)
-    if match is None:
-        raise ValueError(f"--shards is {text!r}; write first:last")
-    return slice(*(None if number is None else int(number) for number in match.groups()))
-
-
-def add_init(parser: argparse.ArgumentParser) -> None:
-    """Arguments of `warp init`."""
-    add_dataset_arguments(parser)
-    parser.add_argument("--table")
-    parser.add_argument("--out", help="file to write (default: workspace_name_loader.py)")
-    add_overwrite(parser)
-
-
-def run_init(args: argparse.Namespace, _: Console) -> Output:
+@cli.command(
+    "write a loader script for a dataset",
+    cli.DATASET,
+    cli.arg("--table"),
+    cli.arg("--out", help="file to write (default: workspace_name_loader.py)"),
+    cli.OVERWRITE,
+    example="warp init lab/arm",
+)
+def run_init(args: cli.Namespace, _: Console) -> Output:
     """Write a loader script, with decoders for the bindings and a smoke test."""
     from warpdata.bytekit.io.commit import write_file
     from warpdata.catalog.manage.scaffold import loader_code, loader_name
 
-    with open_named(args) as dataset:
+    with cli.open_named(args) as dataset:
         code, path = loader_code(dataset, args.table), Path(args.out or loader_name(dataset))
-    check_free(path, overwrite=args.overwrite)
+    cli.check_free(path, overwrite=args.overwrite)
     write_file(path, code.encode())
     return Output({"path": str(path)}, [f"wrote {path}; try: python {path}"])
 
 
-def add_why(parser: argparse.ArgumentParser) -> None:
-    """Arguments of `warp why`."""
-    parser.add_argument("state", help="a file that loader.save_state() wrote")
-    parser.add_argument("step", type=int, help="the step, counted from 0 within its epoch")
-    parser.add_argument("--epoch", type=int, help="the epoch (default: that of the state)")
-    add_json_flag(parser)
-
-
-def run_why(args: argparse.Namespace, _: Console) -> Output:
+@cli.command(
+    "name the samples of a training step",
+    cli.arg("state", help="a file that loader.save_state() wrote"),
+    cli.arg("step", type=int, help="the step, counted from 0 within its epoch"),
+    cli.number("--epoch", default=None, text="the epoch (default: that of the state)"),
+    cli.JSON,
+    example="warp why state.json 120",
+)
+def run_why(args: cli.Namespace, _: Console) -> Output:
     """One line per sample of a step; no values are read."""
     from warpdata._api.state import loader_of_state
 
@@ -108,79 +64,20 @@ def run_why(args: argparse.Namespace, _: Console) -> Output:
     )
 
 
-def add_lanes(parser: argparse.ArgumentParser) -> None:
-    """Actions of `warp lanes`."""
-    add_actions(
-        parser,
-        {
-            "list": (
-                "list prediction lanes, report stale ones, compare them with the recorded values",
-                _add_list,
-            ),
-            "add": ("compute predictions and publish them as a lane of a new version", _add_add),
-        },
-    )
-
-
-def _add_list(parser: argparse.ArgumentParser) -> None:
-    add_dataset_arguments(parser)
-    parser.add_argument("--lane", metavar="NAME", help="only this one")
-    parser.add_argument("--worst", type=int, default=5, metavar="N", help="moments to name per signal (5)")
-    parser.add_argument("--no-compare", action="store_true", help="do not read any values")
-
-
-def _add_add(parser: argparse.ArgumentParser) -> None:
-    add_dataset_arguments(parser)
-    parser.add_argument("name", metavar="NAME", help="name of the lane: the model")
-    text = "called with an episode, returns an array with a row per record of the predicted signal"
-    parser.add_argument("function", metavar="MODULE:FUNCTION", help=text)
-    parser.add_argument(
-        "--of", action="append", required=True, metavar="SIGNAL", help="the predicted signal; may be repeated"
-    )
-    parser.add_argument(
-        "--revision",
-        metavar="WORD",
-        help="changes when the predictions do (default: a hash of the function's code)",
-    )
-    parser.add_argument("--message", default="")
-    parser.add_argument("--tag", action="append", default=[])
-    parser.add_argument("--sign", metavar="KEY.pem", help="put an Ed25519 signature beside the manifest")
-    add_runner(parser, "compute predictions")
-
-
-def run_lanes(args: argparse.Namespace, console: Console) -> Output:
-    """List lanes or compute one."""
-    return _list_lanes(args, console) if args.action == "list" else _add_lane(args, console)
-
-
-def _add_lane(args: argparse.Namespace, console: Console) -> Output:
-    function = function_of(args.function)
-    with open_named(args) as dataset, console.progress(f"computing {args.name}") as progress:
-        made = dataset.add_lane(
-            args.name,
-            function,
-            of=args.of,
-            revision=args.revision,
-            message=args.message,
-            tags=args.tag,
-            sign_key=args.sign,
-            jobs=args.jobs,
-            ray=ray_of(args),
-            progress=progress,
-        )
-    counts = (
-        f"{made.computed} episodes computed, {made.resumed} were computed before it was stopped, "
-        f"{made.reused} had not changed" + (f", {len(made.without)} lack the signal" if made.without else "")
-    )
-    return Output({**asdict(made), "version": made.version}, [str(made), counts])
-
-
-def _list_lanes(args: argparse.Namespace, console: Console) -> Output:
+@cli.command(
+    "list prediction lanes, report stale ones, compare them with the recorded values",
+    cli.DATASET,
+    cli.arg("--lane", metavar="NAME", help="only this one"),
+    cli.number("--worst", default=5, text="moments to name per signal (5)"),
+    cli.flag("--no-compare", "do not read any values"),
+    example="warp lanes list lab/arm",
+)
+def run_lanes_list(args: cli.Namespace, console: Console) -> Output:
     """One paragraph per lane; exit code 3 if something of a lane cannot be read."""
     values: list[dict[str, Any]] = []
     lines: list[str] = []
     is_damaged = False
-    with open_named(args) as dataset:
+    with cli.open_named(args) as dataset:
         for name in dataset.lanes if args.lane is None else [args.lane]:
             status = dataset.lane_status(name)
             report = None
@@ -231,3 +128,45 @@ def _lane_lines(dataset: Dataset, name: str, status: Any, report: Any, console: 
 
 def _number_text(value: float) -> str:
     return f"{value:.4g}" if math.isfinite(value) else "-"
+
+
+_FUNCTION = "called with an episode, returns an array with a row per record of the predicted signal"
+REVISION = cli.arg(
+    "--revision", metavar="WORD", help="changes when the results do (default: a hash of the function's code)"
+)
+
+
+@cli.command(
+    "compute predictions and publish them as a lane of a new version",
+    cli.DATASET,
+    cli.arg("name", metavar="NAME", help="name of the lane: the model"),
+    cli.arg("function", metavar="MODULE:FUNCTION", help=_FUNCTION),
+    cli.arg(
+        "--of", action="append", required=True, metavar="SIGNAL", help="the predicted signal; may be repeated"
+    ),
+    REVISION,
+    cli.PUBLISHING,
+    cli.runner("compute predictions"),
+    example="warp lanes add lab/arm act my_model:predict --of action",
+)
+def run_lanes_add(args: cli.Namespace, console: Console) -> Output:
+    """Compute a lane."""
+    function = cli.import_function(args.function)
+    with cli.open_named(args) as dataset, console.progress(f"computing {args.name}") as progress:
+        made = dataset.add_lane(
+            args.name,
+            function,
+            of=args.of,
+            revision=args.revision,
+            message=args.message,
+            tags=args.tag,
+            sign_key=args.sign,
+            jobs=args.jobs,
+            ray=cli.ray_address(args),
+            progress=progress,
+        )
+    counts = (
+        f"{made.computed} episodes computed, {made.resumed} were computed before it was stopped, "
+        f"{made.reused} had not changed" + (f", {len(made.without)} lack the signal" if made.without else "")
+    )
+    return Output({**asdict(made), "version": made.version}, [str(made), counts])

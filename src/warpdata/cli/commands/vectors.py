@@ -1,141 +1,151 @@
-"""`warp vectors`: vector files on the command line."""
+"""Commands about vectors: `embed` makes them, `vectors` works on files of them."""
 
 from __future__ import annotations
 
-import argparse
-import re
 import sys
+from collections.abc import Iterator
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from warpdata.cli import arguments as cli
 from warpdata.cli import exits
+from warpdata.cli.commands.train import REVISION
+from warpdata.cli.console import Output, human_bytes
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from warpdata.cli.console import Console
     from warpdata.search.columns import VectorRows
 
-_METRICS = ("l2", "ip", "cosine")
-_DTYPES = ("f32", "f16", "bf16", "i8", "u8", "i4", "binary")
-_QUANTISERS = ("scalar", "pq", "binary", "residual_pq")
-_ALGORITHMS = ("ed25519", "ml-dsa-65", "slh-dsa-128s")
+_SHOWN = 3
+"""Episodes without vectors that are named."""
+_VECTOR_SUFFIXES = (".rvf", ".rvdna", ".rvtext", ".rvgraph", ".rvvis")
+
+_EMBEDDER = (
+    "right after ADDRESS: state (every number that is no picture; the default), pixels (cameras), or "
+    "MODULE:FUNCTION of your own, which is called with an observation and gives a vector"
+)
+_MAX_STEPS = (
+    "at most this many steps of an episode, spread evenly; 0 for all (256; all with --rate or --clock)"
+)
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Arguments of `warp vectors`."""
-    actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
-    _add_create(actions)
-    _add_add(actions)
-    _add_search(actions)
-    _add_reading(actions)
-    _add_rewriting(actions)
+@cli.command(
+    "compute vectors of episodes",
+    cli.arg("address", metavar="ADDRESS", help=f"episodes: {cli.FORMS}"),
+    cli.arg("embedder", nargs="?", default="state", metavar="EMBEDDER", help=_EMBEDDER),
+    cli.arg("--name", help="name of the vectors (default: the embedder)"),
+    cli.arg(
+        "--per",
+        choices=("episode", "step", "window", "frame"),
+        default="step",
+        help="unit of a vector (step)",
+    ),
+    cli.arg("--rate", type=float, metavar="HZ", help="steps, or frames, at this rate"),
+    cli.arg("--clock", metavar="SIGNAL", help="the records of this signal are the steps"),
+    cli.number("--max-steps", default=None, text=_MAX_STEPS),
+    cli.number("--window", default=32, text="steps of a window (32)"),
+    cli.number("--stride", default=16, text="steps between windows (16)"),
+    cli.arg(
+        "--signal", action="append", metavar="NAME", help="use only this signal or camera (may be repeated)"
+    ),
+    cli.number(
+        "--batch-size", default=None, text="call the function with arrays of N moments by channel at once"
+    ),
+    cli.arg("--where", metavar="SQL", help="only episodes whose facts satisfy this"),
+    cli.arg("--metric", choices=("cosine", "l2", "ip"), help="how vectors are compared"),
+    REVISION,
+    cli.arg("--output", metavar="FILE.rvf", help="write the vectors into this file"),
+    cli.OVERWRITE,
+    cli.arg(
+        "--index",
+        choices=("auto", "none", "hnsw", "ivf", "flat"),
+        default="auto",
+        help="the index over the vectors (auto: a graph from 20,000 of them on)",
+    ),
+    cli.CATALOG,
+    cli.PUBLISHING,
+    cli.runner("compute vectors"),
+    cli.JSON,
+    example="warp embed robot_data state --per window",
+)
+def run_embed(args: cli.Namespace, console: Console) -> Output:
+    """Compute what is missing or changed, and keep it."""
+    from warpdata._api.embedding import embed
 
-
-def _action(actions: Any, name: str, text: str, *, json: bool = True) -> argparse.ArgumentParser:
-    sub: argparse.ArgumentParser = actions.add_parser(name, help=text, description=text)
-    sub.add_argument(
-        "file", help="the vector file (.rvf); what only reads takes http(s), s3, gs and az URLs too"
+    names = (
+        "name",
+        "per",
+        "clock",
+        "max_steps",
+        "window",
+        "stride",
+        "batch_size",
+        "revision",
+        "metric",
+        "where",
     )
-    if json:
-        sub.add_argument("--json", action="store_true", help="print the result as JSON")
-    return sub
+    more = ("output", "overwrite", "index", "catalog", "jobs", "message")
+    with console.progress("embedding") as progress, cli.name_errors():
+        made = embed(
+            args.address,
+            cli.import_function(args.embedder) if ":" in args.embedder else args.embedder,
+            rate_hz=args.rate,
+            signals=args.signal,
+            ray=cli.ray_address(args),
+            tags=args.tag,
+            sign_key=args.sign,
+            progress=progress,
+            **{name: getattr(args, name) for name in (*names, *more)},
+        )
+    lines = [
+        str(made) + (f", version {made.version[:12]}" if made.version else ""),
+        f"{made.computed} episodes embedded, {made.resumed} were before it was stopped, {made.reused} had not changed",
+    ]
+    lines += [f"{episode} has no vectors: {why}" for episode, why in list(made.without.items())[:_SHOWN]]
+    if len(made.without) > _SHOWN:
+        lines.append(f"{len(made.without) - _SHOWN} more have none")
+    return Output(asdict(made), lines)
 
 
-def _add_create(actions: Any) -> None:
-    sub = _action(actions, "create", "make a new, empty vector file")
-    sub.add_argument("--dim", type=int, required=True, help="dimensions of a vector")
-    sub.add_argument("--metric", choices=_METRICS, default="l2")
-    sub.add_argument("--dtype", choices=_DTYPES, default="f32")
-    sub.add_argument("--overwrite", action="store_true", help="replace a file that exists")
+# Vector files.
+
+_FILE = [
+    cli.arg(
+        "file", help="the vector file (.rvf); actions that only read take http(s), s3, gs and az URLs too"
+    ),
+    cli.JSON,
+]
+_COLUMN = cli.arg("--column", default="vector", help="the parquet column with the vectors")
+_SIGNING = [
+    cli.arg("--key", help="a private key file: sign the new file with it"),
+    cli.flag("--drop-signatures", "allow a signed file to become an unsigned one"),
+]
 
 
-def _add_input(sub: argparse.ArgumentParser) -> None:
-    sub.add_argument("--column", default="vector", help="the parquet column with the vectors")
-
-
-def _add_add(actions: Any) -> None:
-    sub = _action(actions, "add", "add vectors from .npy, .parquet, or JSON lines on standard input (-)")
-    sub.add_argument("input", help="a .npy or .parquet file, or -")
-    _add_input(sub)
-    sub.add_argument("--id-column", help="the parquet column with the ids")
-    sub.add_argument("--metadata-column", action="append", default=[], help="a parquet column to keep")
-
-
-def _add_search(actions: Any) -> None:
-    sub = _action(actions, "search", "find the nearest vectors")
-    # A list of numbers may begin with a minus; argparse would take it for an option.
-    sub._negative_number_matcher = re.compile(r"^-[\d.,eE+-]+$")
-    sub.add_argument("query", help="a .npy or .parquet file, - for JSON lines, or numbers like 0.1,0.2,0.3")
-    _add_input(sub)
-    sub.add_argument("-k", type=int, default=10, help="how many")
-    sub.add_argument("--ef", type=int, default=64, help="effort: higher finds more of the true neighbours")
-    sub.add_argument(
-        "--where", metavar="SQL", help="a condition on metadata, such as: label = 'cat' and score > 0.5"
-    )
-    sub.add_argument("--exact", action="store_true", help="compare with every vector")
-
-
-def _add_reading(actions: Any) -> None:
-    _action(actions, "info", "what a vector file holds")
-    verify = _action(actions, "verify", "read everything and report damage")
-    verify.add_argument("--key", action="append", default=[], help="a key file: require its signatures")
-    export = _action(actions, "export", "write the live vectors to another file")
-    export.add_argument(
-        "output",
-        help="the suffix says what: .rvf; .parquet, .jsonl or .csv with metadata; .npy, vectors alone",
-    )
-    export.add_argument("--dialect", choices=("wire", "runtime"), default="wire", help="of a .rvf file")
-    export.add_argument("--overwrite", action="store_true", help="replace a file that exists")
-
-
-def _add_rewriting(actions: Any) -> None:
-    index = _action(actions, "index", "build a vector index")
-    index.add_argument("--kind", choices=("hnsw", "ivf", "flat"), default="hnsw")
-    index.add_argument("--m", type=int, default=16, help="neighbours per node of the graph")
-    index.add_argument("--ef-construction", type=int, default=200)
-    index.add_argument("--partitions", type=int, default=0, help="0 chooses the square root of the count")
-    index.add_argument(
-        "--quantize", choices=("scalar", "pq", "binary", "residual_pq"), help="also store codes"
-    )
-    index.add_argument("--drop-full", action="store_true", help="keep only the codes")
-    _add_signing(index)
-    compact = _action(actions, "compact", "write the file anew without what was deleted")
-    compact.add_argument("--compression", choices=("none", "lz4", "zstd"), default="none")
-    _add_signing(compact)
-    sign = _action(actions, "sign", "sign every segment; makes the key file if it does not exist")
-    sign.add_argument("--key", required=True, help="the private key file")
-    sign.add_argument("--algorithm", choices=_ALGORITHMS, default="ed25519", help="for a new key")
-
-
-def _add_signing(sub: argparse.ArgumentParser) -> None:
-    sub.add_argument("--key", help="a private key file: sign the new file with it")
-    sub.add_argument(
-        "--drop-signatures", action="store_true", help="let a signed file become an unsigned one"
-    )
-
-
-def run(args: argparse.Namespace, console: Console) -> int:
-    """Do one thing with a vector file."""
-    actions = {
-        "create": _create, "add": _add, "search": _search, "info": _info, "index": _index,
-        "compact": _compact, "verify": _verify, "export": _export, "sign": _sign,
-    }  # fmt: skip
-    return actions[args.action](args, console)
-
-
-def _create(args: argparse.Namespace, console: Console) -> int:
+@cli.command(
+    "make a new, empty vector file",
+    _FILE,
+    cli.arg("--dim", type=int, required=True, help="dimensions of a vector"),
+    cli.arg("--metric", choices=("l2", "ip", "cosine"), default="l2"),
+    cli.arg("--dtype", choices=("f32", "f16", "bf16", "i8", "u8", "i4", "binary"), default="f32"),
+    cli.OVERWRITE,
+    example="warp vectors create episodes.rvf --dim 64 --metric cosine",
+)
+def run_vectors_create(args: cli.Namespace, _: Console) -> Output:
+    """Create a file."""
     from warpdata.search.store import VectorStore
 
     with VectorStore.create(
         args.file, dim=args.dim, metric=args.metric, dtype=args.dtype, overwrite=args.overwrite
     ) as store:
-        console.print(f"created {args.file}: {store.dim} dimensions, {store.metric}, {store.dtype}")
-        console.emit({"file": args.file, "dim": store.dim, "metric": store.metric, "dtype": store.dtype})
-    return exits.OK
+        value = {"file": args.file, "dim": store.dim, "metric": store.metric, "dtype": store.dtype}
+    return Output(
+        value, [f"created {args.file}: {value['dim']} dimensions, {value['metric']}, {value['dtype']}"]
+    )
 
 
-def _batches(source: str, args: argparse.Namespace) -> Iterator[VectorRows]:
+def _read_batches(source: str, args: cli.Namespace) -> Iterator[VectorRows]:
     from warpdata.search.columns import Columns, json_batches, read_batches
 
     if source == "-":
@@ -146,13 +156,23 @@ def _batches(source: str, args: argparse.Namespace) -> Iterator[VectorRows]:
     return read_batches(source, columns)
 
 
-def _add(args: argparse.Namespace, console: Console) -> int:
+@cli.command(
+    "add vectors from .npy, .parquet, or JSON lines on standard input (-)",
+    _FILE,
+    cli.arg("input", help="a .npy or .parquet file, or -"),
+    _COLUMN,
+    cli.arg("--id-column", help="the parquet column with the ids"),
+    cli.many("--metadata-column", "NAME", "a parquet column to keep"),
+    example="warp vectors add episodes.rvf vectors.npy",
+)
+def run_vectors_add(args: cli.Namespace, console: Console) -> Output:
+    """Add vectors."""
     from warpdata.search.store import VectorStore
 
     count = 0
     with VectorStore.open(args.file, mode="a") as store, console.progress("adding") as bar:
         try:
-            for batch in _batches(args.input, args):
+            for batch in _read_batches(args.input, args):
                 store.add(batch.vectors, batch.ids, batch.metadata)
                 count += len(batch.vectors)
                 bar(count, count)
@@ -161,113 +181,90 @@ def _add(args: argparse.Namespace, console: Console) -> int:
                 console.print(f"added the first {count} vectors of {args.input}; they stay in {args.file}")
             raise
         total = len(store)
-    console.print(f"added {count} vectors; {args.file} holds {total}")
-    console.emit({"added": count, "vectors": total})
-    return exits.OK
+    return Output({"added": count, "vectors": total}, [f"added {count} vectors; {args.file} holds {total}"])
 
 
-def _queries(args: argparse.Namespace) -> Any:
+@cli.command(
+    "find the nearest vectors",
+    _FILE,
+    cli.arg("query", help="a .npy or .parquet file, - for JSON lines, or numbers like 0.1,0.2,0.3"),
+    _COLUMN,
+    cli.number("-k", default=10, text="number of results (10)"),
+    cli.number("--ef", default=64, text="effort: higher finds more of the true neighbours"),
+    cli.arg("--where", metavar="SQL", help="a condition on metadata, such as: label = 'cat' and score > 0.5"),
+    cli.flag("--exact", "compare with every vector"),
+    example="warp vectors search episodes.rvf 0.1,0.2,0.3 -k 5",
+)
+def run_vectors_search(args: cli.Namespace, _: Console) -> Output:
+    """Search with one or several queries."""
+    from warpdata._api import open_vectors
+
+    queries = _read_queries(args)
+    with open_vectors(args.file) as store:
+        ids, distances = store.search(queries, args.k, args.ef, args.where, args.exact)
+        unique = sorted({int(number) for number in ids[ids >= 0]})
+        metadata = dict(zip(unique, store.metadata(unique), strict=True)) if store.fields else {}
+    results: list[list[dict[str, Any]]] = []
+    lines = []
+    for query, (row, away) in enumerate(zip(ids.tolist(), distances.tolist(), strict=True)):
+        if len(ids) > 1:
+            lines.append(f"query {query}")
+        matches = [(id_, distance) for id_, distance in zip(row, away, strict=True) if id_ >= 0]
+        results.append([])
+        for id_, distance in matches:
+            about = metadata.get(id_) or {}
+            results[-1].append({"id": id_, "distance": distance, **({"metadata": about} if about else {})})
+            text = " ".join(f"{name}={value}" for name, value in about.items())
+            lines.append(f"{id_:>12}  {distance:<12.6g}{text}".rstrip())
+    return Output(results[0] if len(results) == 1 else results, lines, fit=True)
+
+
+def _read_queries(args: cli.Namespace) -> Any:
     import numpy as np
 
     text = args.query
     if text != "-" and not text.endswith((".npy", ".parquet", ".pq")):
         try:
-            return np.array([[float(each) for each in text.split(",")]])
+            return np.array([[float(number) for number in text.split(",")]])
         except ValueError:
             raise ValueError(f"{text!r} is neither a file nor a list of numbers") from None
-    found = [batch.vectors for batch in _batches(text, args)]
-    if not found:
+    batches = [batch.vectors for batch in _read_batches(text, args)]
+    if not batches:
         raise ValueError("there is no query")
-    return np.concatenate(found)
+    return np.concatenate(batches)
 
 
-def _known(store: Any, ids: Any) -> dict[int, dict[str, Any]]:
-    """What is known of the vectors that were found, where anything is."""
-    if not store.fields:
-        return {}
-    unique = sorted({int(each) for each in ids})
-    return {each: {"metadata": row} for each, row in zip(unique, store.metadata(unique), strict=True) if row}
+@cli.command("describe a vector file", _FILE, example="warp vectors info episodes.rvf")
+def run_vectors_info(args: cli.Namespace, _: Console) -> Output:
+    """Describe a file."""
+    return describe_vectors(args.file)
 
 
-def _search(args: argparse.Namespace, console: Console) -> int:
+def describe_vectors(path: str) -> Output:
+    """Facts and segments of a vector file."""
     from warpdata._api import open_vectors
-
-    queries = _queries(args)
-    with open_vectors(args.file) as store:
-        ids, distances = store.search(queries, args.k, args.ef, args.where, args.exact)
-        known = _known(store, ids[ids >= 0])
-    results = [
-        [{"id": i, "distance": d, **known.get(i, {})} for i, d in zip(row, away, strict=True) if i >= 0]
-        for row, away in zip(ids.tolist(), distances.tolist(), strict=True)
-    ]
-    for number, found in enumerate(results):
-        if len(results) > 1:
-            console.print(f"query {number}")
-        for each in found:
-            about = " ".join(f"{name}={value}" for name, value in each.get("metadata", {}).items())
-            console.print(console.fitted(f"{each['id']:>12}  {each['distance']:<12.6g}{about}".rstrip()))
-    console.emit(results[0] if len(results) == 1 else results)
-    return exits.OK
-
-
-def _info(args: argparse.Namespace, console: Console) -> int:
-    return show_info(args.file, console)
-
-
-def show_info(path: str, console: Console) -> int:
-    """Print what a vector file holds; `warp inspect` does it too."""
-    from warpdata._api import open_vectors
-    from warpdata.cli.console import human_bytes
 
     with open_vectors(path) as store:
         about = {**store.stats(), "segment_list": store.segments()}
-    for name in ("dialect", "vectors", "dim", "metric", "dtype", "epoch", "index", "codes"):
-        console.print(f"{name:<8} {about[name]}")
-    console.print(f"{'size':<8} {human_bytes(about['file_bytes'])}")
-    rows = [[str(s["id"]), s["type"], str(s["offset"]), str(s["bytes"])] for s in about["segment_list"]]
-    console.print()
-    console.print_table(rows, ["segment", "type", "offset", "bytes"], right=[0, 2, 3])
-    console.emit(about)
-    return exits.OK
+    names = ("dialect", "vectors", "dim", "metric", "dtype", "epoch", "index", "codes")
+    lines = [f"{name:<8} {about[name]}" for name in names]
+    return Output(
+        about,
+        [*lines, f"{'size':<8} {human_bytes(about['file_bytes'])}", ""],
+        rows=about["segment_list"],
+        columns={"segment": "id", "type": "type", "offset": "offset", "bytes": "bytes"},
+        right=("segment", "offset", "bytes"),
+    )
 
 
-def _index(args: argparse.Namespace, console: Console) -> int:
-    from warpdata.search.store import VectorStore
-
-    signing = _signing(args)
-    with VectorStore.open(args.file, mode="a") as store:
-        if args.quantize:
-            store.quantize(args.quantize, keep_full=not args.drop_full, **signing)
-        store.build_index(
-            args.kind, m=args.m, ef_construction=args.ef_construction, partitions=args.partitions, **signing
-        )
-        about = store.stats()
-    console.print(f"indexed {about['vectors']} vectors ({args.kind}) in {args.file}")
-    console.emit(about)
-    return exits.OK
-
-
-def _signing(args: argparse.Namespace) -> dict[str, Any]:
-    from warpdata.formats.rvf.signing import SigningKey
-
-    key = None if args.key is None else SigningKey.load(args.key)
-    return {"key": key, "drop_signatures": args.drop_signatures}
-
-
-def _compact(args: argparse.Namespace, console: Console) -> int:
-    from warpdata.search.store import VectorStore
-
-    with VectorStore.open(args.file, mode="a") as store:
-        saved = store.compact(compression=args.compression, **_signing(args))
-        size = store.stats()["file_bytes"]
-    console.print(f"compacted {args.file}: {size} bytes, {saved} fewer than before")
-    console.emit({"file_bytes": size, "saved_bytes": saved})
-    return exits.OK
-
-
-def _verify(args: argparse.Namespace, console: Console) -> int:
-    from dataclasses import asdict
-
+@cli.command(
+    "read everything and report damage",
+    _FILE,
+    cli.many("--key", "FILE", "a key file: require its signatures"),
+    example="warp vectors verify episodes.rvf",
+)
+def run_vectors_verify(args: cli.Namespace, _: Console) -> Output:
+    """Verify a file; exit code 3 if it is damaged."""
     from warpdata._api import open_vectors
     from warpdata.errors import FileFinding, FormatError
     from warpdata.formats.rvf.signing import load_public
@@ -280,52 +277,124 @@ def _verify(args: argparse.Namespace, console: Console) -> int:
         if not str(args.file).lower().endswith(_VECTOR_SUFFIXES):
             raise
         damages, count = [FileFinding.of(error, "MANIFEST")], 0
-    for damage in damages:
-        console.print(f"segment {damage.part}: [{damage.code}] {damage.message}")
-    console.print(f"{args.file}: {count} segments, {len(damages)} damaged")
-    console.emit({"segments": count, "damages": [asdict(damage) for damage in damages]})
-    return exits.DAMAGED if damages else exits.OK
+    lines = [f"segment {damage.part}: [{damage.code}] {damage.message}" for damage in damages]
+    return Output(
+        {"segments": count, "damages": [asdict(damage) for damage in damages]},
+        [*lines, f"{args.file}: {count} segments, {len(damages)} damaged"],
+        code=exits.DAMAGED if damages else exits.OK,
+    )
 
 
-_VECTOR_SUFFIXES = (".rvf", ".rvdna", ".rvtext", ".rvgraph", ".rvvis")
+_EXPORTED = "the suffix chooses the format: .rvf; .parquet, .jsonl or .csv with metadata; .npy, vectors alone"
 
 
-def _export(args: argparse.Namespace, console: Console) -> int:
+@cli.command(
+    "write the live vectors to another file",
+    _FILE,
+    cli.arg("output", help=_EXPORTED),
+    cli.arg("--dialect", choices=("wire", "runtime"), default="wire", help="of a .rvf file"),
+    cli.OVERWRITE,
+    example="warp vectors export episodes.rvf episodes.parquet",
+)
+def run_vectors_export(args: cli.Namespace, _: Console) -> Output:
+    """Export vectors."""
     from warpdata._api import open_vectors
-    from warpdata.cli.console import check_free
     from warpdata.errors import nearest
     from warpdata.search.columns import TABLE_SUFFIXES, write_rows
 
     suffix = Path(args.output).suffix.lower()
-    known = (*_VECTOR_SUFFIXES[:1], *TABLE_SUFFIXES)
+    known = (_VECTOR_SUFFIXES[0], *TABLE_SUFFIXES)
     if suffix not in (*_VECTOR_SUFFIXES, *TABLE_SUFFIXES):
         raise ValueError(
-            f"the suffix of {args.output!r} does not say what to write; use one of {', '.join(known)}."
-            f"{nearest(suffix, known)}"
+            f"unknown suffix of {args.output!r} (choose from {', '.join(known)}).{nearest(suffix, known)}"
         )
-    check_free(args.output, overwrite=args.overwrite)
+    cli.check_free(args.output, overwrite=args.overwrite)
     with open_vectors(args.file) as store:
         if suffix in TABLE_SUFFIXES:
             count = write_rows(args.output, store, overwrite=args.overwrite)
-            console.print(f"wrote {count} vectors to {args.output}")
-            console.emit({"vectors": count, "output": args.output})
-        else:
-            receipt = store.export(args.output, dialect=args.dialect, overwrite=args.overwrite)
-            console.print_receipt(receipt)
-            console.emit({**receipt.to_json(), "output": args.output})
-    return exits.OK
+            value = {"vectors": count, "output": args.output}
+            return Output(value, [f"wrote {count} vectors to {args.output}"])
+        receipt = store.export(args.output, dialect=args.dialect, overwrite=args.overwrite)
+        return Output({**receipt.to_json(), "output": args.output}, list(receipt.lines()), fit=True)
 
 
-def _sign(args: argparse.Namespace, console: Console) -> int:
+def _signing(args: cli.Namespace) -> dict[str, Any]:
+    from warpdata.formats.rvf.signing import SigningKey
+
+    key = None if args.key is None else SigningKey.load(args.key)
+    return {"key": key, "drop_signatures": args.drop_signatures}
+
+
+@cli.command(
+    "build a vector index",
+    _FILE,
+    cli.arg("--kind", choices=("hnsw", "ivf", "flat"), default="hnsw"),
+    cli.number("--m", default=16, text="neighbours per node of the graph"),
+    cli.number("--ef-construction", default=200, text="effort of building the graph"),
+    cli.number("--partitions", default=0, text="0 chooses the square root of the count"),
+    cli.arg("--quantize", choices=("scalar", "pq", "binary", "residual_pq"), help="also store codes"),
+    cli.flag("--drop-full", "keep only the codes"),
+    _SIGNING,
+    example="warp vectors index episodes.rvf",
+)
+def run_vectors_index(args: cli.Namespace, _: Console) -> Output:
+    """Build an index."""
+    from warpdata.search.store import VectorStore
+
+    signing = _signing(args)
+    with VectorStore.open(args.file, mode="a") as store:
+        if args.quantize:
+            store.quantize(args.quantize, keep_full=not args.drop_full, **signing)
+        store.build_index(
+            args.kind, m=args.m, ef_construction=args.ef_construction, partitions=args.partitions, **signing
+        )
+        about = store.stats()
+    return Output(about, [f"indexed {about['vectors']} vectors ({args.kind}) in {args.file}"])
+
+
+@cli.command(
+    "write the file again without deleted vectors",
+    _FILE,
+    cli.arg("--compression", choices=("none", "lz4", "zstd"), default="none"),
+    _SIGNING,
+    example="warp vectors compact episodes.rvf --compression zstd",
+)
+def run_vectors_compact(args: cli.Namespace, _: Console) -> Output:
+    """Compact a file."""
+    from warpdata.search.store import VectorStore
+
+    with VectorStore.open(args.file, mode="a") as store:
+        saved = store.compact(compression=args.compression, **_signing(args))
+        size = store.stats()["file_bytes"]
+    return Output(
+        {"file_bytes": size, "saved_bytes": saved},
+        [f"compacted {args.file}: {size} bytes, {saved} fewer than before"],
+    )
+
+
+@cli.command(
+    "sign every segment; makes the key file if it does not exist",
+    _FILE,
+    cli.arg("--key", required=True, help="the private key file"),
+    cli.arg(
+        "--algorithm",
+        choices=("ed25519", "ml-dsa-65", "slh-dsa-128s"),
+        default="ed25519",
+        help="for a new key",
+    ),
+    example="warp vectors sign episodes.rvf --key lab.pem",
+)
+def run_vectors_sign(args: cli.Namespace, _: Console) -> Output:
+    """Sign a file."""
     from warpdata.formats.rvf.signing import SigningKey
     from warpdata.search.store import VectorStore
 
-    made = not Path(args.key).exists()
-    key = SigningKey.generate(args.algorithm) if made else SigningKey.load(args.key)
+    is_new = not Path(args.key).exists()
+    key = SigningKey.generate(args.algorithm) if is_new else SigningKey.load(args.key)
     with VectorStore.open(args.file, mode="a") as store:
-        if made:
+        if is_new:
             key.save(args.key)
         store.sign(key)
-    console.print(f"signed {args.file} with {key.algorithm} key {key.public.key_id.hex()}")
-    console.emit({"algorithm": key.algorithm, "key_id": key.public.key_id.hex(), "new_key": made})
-    return exits.OK
+    key_id = key.public.key_id.hex()
+    value = {"algorithm": key.algorithm, "key_id": key_id, "new_key": is_new}
+    return Output(value, [f"signed {args.file} with {key.algorithm} key {key_id}"])

@@ -13,7 +13,7 @@ from warpdata.episodes.forms.packed import PackedRows
 from warpdata.episodes.sources.shard_episode import ChannelSignal
 from warpdata.episodes.sources.signals import VideoSignal
 from warpdata.formats.episodedir.documents import plain_static
-from warpdata.formats.wshard.block_rows import BlockRows
+from warpdata.formats.wshard.rows import BlockRows
 from warpdata.timeline.episode import Episode
 from warpdata.timeline.signal import Signal
 

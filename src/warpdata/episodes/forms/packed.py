@@ -39,12 +39,10 @@ from warpdata.formats.episodedir.documents import (
 )
 from warpdata.formats.episodedir.frame_index import FrameIndex, parse_frame_index
 from warpdata.formats.episodedir.signal_file import Description, parse_signal
-from warpdata.formats.wshard.block_rows import BlockRows
-from warpdata.formats.wshard.channel import ArrayRows
-from warpdata.formats.wshard.episode import LaneMap, WShardEpisode
+from warpdata.formats.wshard.episode import LaneMap, WShardEpisode, fits_own_block
 from warpdata.formats.wshard.layout import EXACT, TIMESTAMPS_NS
-from warpdata.formats.wshard.load import fits_own_block
 from warpdata.formats.wshard.reader import ShardReader
+from warpdata.formats.wshard.rows import ArrayRows, BlockRows
 from warpdata.formats.wshard.save import save_wshard
 from warpdata.formats.wshard.schema import TensorSpec, Timebase, check_channel_id
 from warpdata.formats.wshard.writer import CompressionChoice, check_compat

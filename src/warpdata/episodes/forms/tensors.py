@@ -9,9 +9,10 @@ from numpy.typing import NDArray
 
 from warpdata.bytekit.arrays import dtype_named, dtype_of
 from warpdata.episodes.sources.shard_episode import ShardSource
-from warpdata.formats.wshard.channel import ArrayRows, Channel
+from warpdata.formats.wshard.channel import Channel
 from warpdata.formats.wshard.episode import ChannelMap, WShardEpisode
-from warpdata.formats.wshard.schema import ChannelRows, TensorSpec, Timebase
+from warpdata.formats.wshard.rows import ArrayRows, ChannelRows
+from warpdata.formats.wshard.schema import TensorSpec, Timebase
 from warpdata.timeline.episode import Episode
 from warpdata.timeline.meta import SignalMeta
 from warpdata.timeline.signal import Signal

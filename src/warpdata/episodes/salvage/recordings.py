@@ -51,13 +51,11 @@ from warpdata.formats.wshard.chunks import (
     unfinished_cuts,
     write_chunk_list,
 )
-from warpdata.formats.wshard.episode import WShardEpisode
+from warpdata.formats.wshard.episode import WShardEpisode, load_wshard
 from warpdata.formats.wshard.layout import ROLE_CHUNK_LIST
-from warpdata.formats.wshard.load import load_wshard
-from warpdata.formats.wshard.repair import IntactBlocks, repair_partial, repair_stream
 from warpdata.formats.wshard.save import plan_shard, save_wshard
 from warpdata.formats.wshard.schema import Timebase
-from warpdata.formats.wshard.verify import verify_shard
+from warpdata.formats.wshard.verify import IntactBlocks, repair_partial, repair_stream, verify_shard
 from warpdata.timeline.episode import Episode
 
 _LANES = ("signal/", "action/", "time/", "omen/", "uncert/", "residual/", "reward", "done", "truncated")

@@ -6,8 +6,8 @@ from typing import Any
 
 from warpdata.episodes.sources.shard_episode import ShardSource
 from warpdata.formats.wshard.chunks import ChunkList, read_chunk_list, validate_chunk_continuity
+from warpdata.formats.wshard.episode import load_wshard
 from warpdata.formats.wshard.layout import ROLE_CHUNK_LIST
-from warpdata.formats.wshard.load import load_wshard
 from warpdata.formats.wshard.reader import ShardReader
 from warpdata.timeline.episode import Episode
 from warpdata.timeline.source import EpisodeSource, innermost

@@ -13,13 +13,11 @@ from numpy.typing import NDArray
 from warpdata.bytekit.arrays import read_only
 from warpdata.bytekit.lazy import cached_property
 from warpdata.errors import CorruptLayoutError
-from warpdata.formats.wshard.block_rows import BlockRows
-from warpdata.formats.wshard.channel import ArrayRows, Channel, is_text
+from warpdata.formats.wshard.channel import Channel
 from warpdata.formats.wshard.chunks import ChunkedEpisodeReader, ChunkList
-from warpdata.formats.wshard.episode import WShardEpisode
-from warpdata.formats.wshard.load import load_wshard
+from warpdata.formats.wshard.episode import WShardEpisode, load_wshard
 from warpdata.formats.wshard.residual import is_sign_bits
-from warpdata.formats.wshard.schema import ChannelRows
+from warpdata.formats.wshard.rows import ArrayRows, BlockRows, ChannelRows, is_text
 from warpdata.timeline.lazy_signals import LazySignals, ReadOnlyDict
 from warpdata.timeline.memory import ClockedSignal
 from warpdata.timeline.meta import SignalMeta, SignalRole, as_kind, guess_role, numeric_kind

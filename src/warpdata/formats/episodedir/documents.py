@@ -8,7 +8,7 @@ import functools
 import json
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ import numpy as np
 from warpdata.bytekit.checksum import crc32c
 from warpdata.bytekit.io.commit import write_file
 from warpdata.bytekit.io.files import FileRangeReader
-from warpdata.bytekit.io.ranges import FolderReader, RangeReader
+from warpdata.bytekit.io.ranges import FolderReader, RangeReader, drop_cached
 from warpdata.bytekit.jsontext import dump_json, parse_json_object
 from warpdata.errors import BlobNotFoundError, ChecksumError, CorruptLayoutError, FormatError, TruncatedError
 from warpdata.formats.episodedir import layout
@@ -146,6 +146,10 @@ def static_bytes(items: Mapping[str, Any]) -> bytes:
 
 def read_static(folder: Folder, expected: FileSum | None = None) -> dict[str, Any]:
     """The static items of an episode; none where there is no static.json and none is expected."""
+    return _retry_damaged(folder, layout.STATIC_FILE, lambda: _read_static(folder, expected))
+
+
+def _read_static(folder: Folder, expected: FileSum | None) -> dict[str, Any]:
     path, data = read_document(folder, layout.STATIC_FILE)
     if expected is not None:
         if data is None:
@@ -196,6 +200,10 @@ def _sum_of(texts: Mapping[str, bytes]) -> bytes:
 
 def read_meta(folder: Folder) -> dict[str, Any]:
     """The system metadata of an episode, checked; none where there is no meta.json."""
+    return _retry_damaged(folder, layout.META_FILE, lambda: _read_meta(folder))
+
+
+def _read_meta(folder: Folder) -> dict[str, Any]:
     path, data = read_document(folder, layout.META_FILE)
     if data is None:
         return {}
@@ -219,6 +227,19 @@ def read_set_metadata(folder: Folder) -> dict[str, Any]:
     except FormatError as error:
         raise _at(error, path) from None
     return found if isinstance(found, dict) else {}
+
+
+def _retry_damaged(folder: Folder, name: str, call: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+    """Return `call()`; if it finds a file damaged, its cached copy is dropped and it is read once more."""
+    try:
+        return call()
+    except FormatError:
+        if isinstance(folder, Path):
+            raise
+        reader = folder.open(name)
+        if not drop_cached(reader, 0, reader.size):
+            raise
+    return call()
 
 
 def read_document(folder: Folder, name: str) -> tuple[str, bytes | None]:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from warpdata.bytekit.arrow_arrays import to_numpy
 from warpdata.bytekit.checksum import crc32c
-from warpdata.bytekit.io.ranges import RangeReader
+from warpdata.bytekit.io.ranges import RangeReader, retry_damaged
 from warpdata.errors import BlobNotFoundError, CorruptLayoutError, FormatError, StoreError
 from warpdata.formats.episodedir import arrow, layout
 from warpdata.formats.episodedir.documents import FileSum, read_bytes
@@ -104,10 +104,14 @@ def write_empty_index(path: str) -> None:
 
 def read_frame_index(reader: RangeReader, expected: FileSum | None = None) -> FrameIndex:
     """Read and check a frame index, ours or the existing library's."""
-    data = read_bytes(reader, max_bytes=_MAX_FILE_BYTES)
-    if expected is not None:
-        expected.check(data, reader.name)
-    return parse_frame_index(data, reader.name)
+
+    def read() -> FrameIndex:
+        data = read_bytes(reader, max_bytes=_MAX_FILE_BYTES)
+        if expected is not None:
+            expected.check(data, reader.name)
+        return parse_frame_index(data, reader.name)
+
+    return retry_damaged(reader, read)
 
 
 def parse_frame_index(data: bytes, path: str) -> FrameIndex:

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from warpdata.bytekit.checksum import crc32c
-from warpdata.bytekit.io.ranges import RangeFile, RangeReader
+from warpdata.bytekit.io.ranges import RangeFile, RangeReader, retry_damaged
 from warpdata.errors import ChecksumError, CorruptLayoutError
 from warpdata.formats.episodedir.frame_index import FrameIndex, image_description
 from warpdata.formats.episodedir.images import STILL_CODECS, FrameShape, Stream
@@ -301,11 +301,12 @@ class FrameReader:
     def _read(self, numbers: list[int]) -> list[bytes]:
         plan = self._plan
         ranges = [(int(plan.offset[n]), int(plan.offset[n] + plan.size[n])) for n in numbers]
-        found = [bytes(view) for view in self._reader.read_many(ranges)]
-        if plan.crc32c is not None:
-            for number, packet in zip(numbers, found, strict=True):
-                if crc32c(packet) != plan.crc32c[number]:
-                    raise ChecksumError(
-                        f"frame {number} was changed after it was written", path=self._reader.name
-                    )
-        return found
+
+        def read() -> list[bytes]:
+            packets = [bytes(view) for view in self._reader.read_many(ranges)]
+            for number, packet in zip(numbers, packets, strict=True):
+                if plan.crc32c is not None and crc32c(packet) != plan.crc32c[number]:
+                    raise ChecksumError(f"checksum mismatch in frame {number}", path=self._reader.name)
+            return packets
+
+        return retry_damaged(self._reader, read, ranges)

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from warpdata.bytekit.arrays import DTYPE_NAMES, dtype_named, dtype_of
-from warpdata.bytekit.io.ranges import RangeFile, RangeReader
+from warpdata.bytekit.io.ranges import RangeFile, RangeReader, retry_damaged
 from warpdata.errors import CorruptLayoutError
 from warpdata.formats.episodedir import arrow, layout
 from warpdata.formats.episodedir.documents import FileSum, read_bytes
@@ -92,10 +92,14 @@ def read_signal(
     reader: RangeReader, expected: FileSum | None = None
 ) -> tuple[NDArray[np.int64], NDArray[Any]]:
     """All timestamps and values of a signal file, verified and read-only."""
-    data = read_bytes(reader, max_bytes=_MAX_FILE_BYTES)
-    if expected is not None:
-        expected.check(data, reader.name)
-    return parse_signal(data, reader.name)[1:]
+
+    def read() -> tuple[NDArray[np.int64], NDArray[Any]]:
+        data = read_bytes(reader, max_bytes=_MAX_FILE_BYTES)
+        if expected is not None:
+            expected.check(data, reader.name)
+        return parse_signal(data, reader.name)[1:]
+
+    return retry_damaged(reader, read)
 
 
 def parse_signal(data: bytes, path: str) -> tuple[Description, NDArray[np.int64], NDArray[Any]]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from warpdata.bytekit.arrays import align_up
+from warpdata.bytekit.io.ranges import retry_damaged
 from warpdata.errors import (
     BadMagicError,
     ChecksumError,
@@ -100,6 +101,10 @@ class _Torn(Exception):
 
 def open_snapshot(reader: RangeReader) -> Snapshot:
     """The newest committed state; a torn tail is stepped over, damage is a FormatError."""
+    return retry_damaged(reader, lambda: _newest_snapshot(reader))
+
+
+def _newest_snapshot(reader: RangeReader) -> Snapshot:
     if reader.size < layout.HEADER_BYTES:
         raise TruncatedError("a vector file has at least one segment", path=reader.name)
     snapshot = _by_root(reader)
@@ -343,11 +348,15 @@ def _runtime(reader: RangeReader, offset: int, header: Row, payload: memoryview)
 def read_segment(reader: RangeReader, entry: Row, *, runtime: bool = False) -> memoryview:
     """The payload of a listed segment: header, directory and hash agree, or a FormatError."""
     stored = entry.compressed_length or entry.payload_length
-    start = entry.file_offset + layout.HEADER_BYTES
-    data = reader.read(entry.file_offset, start + stored)
-    header = segment.unpack_header(data, reader.name)
-    check_against_directory(header, entry, reader.name)
-    return segment.checked_payload(header, data[layout.HEADER_BYTES :], reader.name, runtime=runtime)
+    place = entry.file_offset, entry.file_offset + layout.HEADER_BYTES + stored
+
+    def read() -> memoryview:
+        data = reader.read(*place)
+        header = segment.unpack_header(data, reader.name)
+        check_against_directory(header, entry, reader.name)
+        return segment.checked_payload(header, data[layout.HEADER_BYTES :], reader.name, runtime=runtime)
+
+    return retry_damaged(reader, read, [place])
 
 
 def check_against_directory(header: Row, entry: Row, where: str) -> None:

@@ -24,9 +24,9 @@ from warpdata.bytekit.jsontext import parse_json_object
 from warpdata.bytekit.lazy import BLOCK_CACHE
 from warpdata.errors import BlobNotFoundError, ChecksumError, CorruptLayoutError, FormatError, nearest
 from warpdata.formats.wshard import layout
-from warpdata.formats.wshard.block_rows import BlockRows, PieceChecksums
+from warpdata.formats.wshard.layout import Block, parse_table, unpack_header
+from warpdata.formats.wshard.rows import BlockRows, PieceChecksums
 from warpdata.formats.wshard.schema import EpisodeSchema, TensorSpec, read_schema, tensor_specs
-from warpdata.formats.wshard.table import Block, parse_table, unpack_header
 
 if TYPE_CHECKING:
     from typing import Self

@@ -26,26 +26,31 @@ from warpdata.errors import (
     suggests,
 )
 from warpdata.formats.wshard import layout
-from warpdata.formats.wshard.channel import CONTENT_TYPES, ArrayRows, Channel, EncodedRows, is_text
-from warpdata.formats.wshard.episode import WShardEpisode
-from warpdata.formats.wshard.load import fits_own_block, make_episode
-from warpdata.formats.wshard.schema import (
-    CHANNEL_KEYS,
-    EPISODE_KEYS,
-    ChannelRows,
-    EpisodeSchema,
-    TensorSpec,
-    check_channel_id,
-    read_schema,
-)
-from warpdata.formats.wshard.slicing import is_stored
-from warpdata.formats.wshard.table import (
+from warpdata.formats.wshard.channel import Channel
+from warpdata.formats.wshard.episode import WShardEpisode, fits_own_block, make_episode
+from warpdata.formats.wshard.layout import (
     Block,
     check_names,
     data_offset_for,
     pack_table,
     parse_table,
     unpack_header,
+)
+from warpdata.formats.wshard.rows import (
+    CONTENT_TYPES,
+    ArrayRows,
+    ChannelRows,
+    EncodedRows,
+    is_stored,
+    is_text,
+)
+from warpdata.formats.wshard.schema import (
+    CHANNEL_KEYS,
+    EPISODE_KEYS,
+    EpisodeSchema,
+    TensorSpec,
+    check_channel_id,
+    read_schema,
 )
 from warpdata.formats.wshard.writer import Chooser, CompressionChoice, ShardWriter, check_compat
 

@@ -10,29 +10,38 @@ from dataclasses import dataclass, field
 from functools import lru_cache, wraps
 from typing import Any, NamedTuple, Protocol
 
-from numpy.typing import NDArray
-
 from warpdata.bytekit.arrays import DType, dtype_named
 from warpdata.bytekit.jsontext import parse_json_object
 from warpdata.errors import CorruptLayoutError, FormatError, nearest
 from warpdata.formats.wshard import layout
 
 MAX_RANK = 16
+
 MAX_ROW_BYTES = 1 << 40
+
 DEFAULT_TICK_HZ = 30.0
+
 _MIN_HZ = 1e-9
+
 """Slower than a tick in thirty years, the time between two ticks is no number of nanoseconds."""
 
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
+
 CHANNEL_KEYS = frozenset({"id", "dtype", "shape", "signal_block", "clock", "content_type_code", "ends"})
+
 """What the metadata of a channel says itself; everything else in it is what the user says about the channel."""
+
 EPISODE_KEYS = frozenset(
     {"episode_id", "id", "env_id", "length_T", "length_t", "timebase", "chunk_index", "total_chunks",
      "timestep_range", "metadata"}
 )  # fmt: skip
+
 """The same for the metadata of an episode."""
+
 ENCODINGS = ("text", "json")
+
 _MAX_COUNT = 1 << 48
+
 _SHARED_BYTES = 64 << 10
 
 
@@ -67,19 +76,6 @@ class TextSpec(NamedTuple):
 
     encoding: str
     ends: str
-
-
-class ChannelRows(Protocol):
-    """Where the rows of a channel come from."""
-
-    @property
-    def spec(self) -> TensorSpec: ...
-
-    @property
-    def length(self) -> int: ...
-
-    def rows(self, start: int, end: int) -> NDArray[Any]:
-        """Rows [start, end), reading no more than they need."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,10 +22,8 @@ from warpdata.bytekit.io.commit import NewFile
 from warpdata.bytekit.io.ranges import RangeReader
 from warpdata.errors import LimitExceededError, nearest
 from warpdata.formats.wshard import layout
-from warpdata.formats.wshard.block_rows import PieceChecksums, rows_per_piece
-from warpdata.formats.wshard.channel import WatchedRows
-from warpdata.formats.wshard.schema import ChannelRows
-from warpdata.formats.wshard.table import Block, data_offset_for, pack_table
+from warpdata.formats.wshard.layout import Block, data_offset_for, pack_table
+from warpdata.formats.wshard.rows import ChannelRows, PieceChecksums, WatchedRows, rows_per_piece
 
 COMPRESSIONS = ("none", "zstd", "zstd-seekable", "lz4", "auto")
 COMPATS = ("default", "strict")

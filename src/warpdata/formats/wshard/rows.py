@@ -1,15 +1,23 @@
-"""Rows of a block that stays in its shard, with the checksums of its pieces."""
+"""Rows of a channel: in memory, in a block of a shard, as text, cut, joined; with the checksums of pieces."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any
+import itertools
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+from warpdata.bytekit.arrays import DType, dtype_named
 from warpdata.bytekit.checksum import crc32c, join_crc32c
-from warpdata.errors import ChecksumError, CorruptLayoutError
+from warpdata.bytekit.jsontext import dump_json, parse_json
+from warpdata.errors import (
+    ChecksumError,
+    CorruptLayoutError,
+    FormatError,
+    SchemaMismatchError,
+)
 from warpdata.formats.wshard import layout
 from warpdata.formats.wshard.schema import TensorSpec
 
@@ -17,6 +25,229 @@ if TYPE_CHECKING:
     from typing import Self
 
     from warpdata.formats.wshard.reader import ShardReader
+
+
+class ChannelRows(Protocol):
+    """Where the rows of a channel come from."""
+
+    @property
+    def spec(self) -> TensorSpec: ...
+
+    @property
+    def length(self) -> int: ...
+
+    def rows(self, start: int, end: int) -> NDArray[Any]:
+        """Rows [start, end), reading no more than they need."""
+
+
+_STEPS_AT_ONCE = 64
+
+"""Few enough that long values do not fill the memory: a value has no size before it is encoded."""
+
+
+class ValueType(DType):
+    """What a text or JSON channel holds: a Python value per step, so `.data` is an array of objects."""
+
+    __slots__ = ()
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.dtype = np.dtype(object)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (value_type, (self.name,))
+
+
+TEXT, JSON = ValueType("text"), ValueType("json")
+
+CONTENT_TYPES = {"text": layout.CONTENT_TEXT, "json": layout.CONTENT_JSON}
+
+
+def value_type(name: str) -> ValueType:
+    """The type of text or of JSON channels by name."""
+    return {"text": TEXT, "json": JSON}[name]
+
+
+def is_text(dtype: DType) -> bool:
+    """Whether a channel holds text or JSON instead of numbers."""
+    return isinstance(dtype, ValueType)
+
+
+def text_spec(name: str) -> TensorSpec:
+    """One value per step."""
+    return TensorSpec(value_type(name), ())
+
+
+def encode_value(encoding: str, value: Any) -> bytes:
+    """The bytes of one value, or ValueError."""
+    if encoding == "text":
+        if not isinstance(value, str):
+            raise ValueError(f"text was expected, not {type(value).__name__}")
+        return value.encode()
+    try:
+        return dump_json(value)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise ValueError(f"not JSON ({error})") from None
+
+
+def decode_value(encoding: str, data: bytes, block: str, path: str) -> Any:
+    """The value behind the bytes of one step, or CorruptLayoutError."""
+    try:
+        return data.decode() if encoding == "text" else parse_json(data)
+    except UnicodeDecodeError:
+        raise CorruptLayoutError("holds text that is not UTF-8", block=block, path=path) from None
+    except FormatError as error:
+        raise type(error)(error.message, block=block, path=path) from None
+
+
+class TextRows:
+    """Values out of a block of bytes and a block of ends."""
+
+    def __init__(self, data: ChannelRows, ends: ChannelRows, encoding: str, block: str, path: str) -> None:
+        self._path = path
+        self._data = data
+        self._ends = ends
+        self._encoding = encoding
+        self._block = block
+        self.spec = text_spec(encoding)
+        self.length = ends.length
+
+    def rows(self, start: int, end: int) -> NDArray[Any]:
+        """Values [start, end), reading only their bytes."""
+        out = np.empty(end - start, object)
+        if start == end:
+            return out
+        known = self._ends.rows(max(0, start - 1), end).tolist()
+        bounds = known if start else [0, *known]
+        whole = self._data.length
+        in_order = all(low <= high for low, high in itertools.pairwise(bounds))
+        if (
+            not in_order
+            or bounds[0] < 0
+            or bounds[-1] > whole
+            or (end == self.length and bounds[-1] != whole)
+        ):
+            raise CorruptLayoutError(
+                "the ends of its values are not those of its bytes", block=self._block, path=self._path
+            )
+        data = self._data.rows(bounds[0], bounds[-1]).tobytes()
+        for index in range(end - start):
+            low, high = bounds[index] - bounds[0], bounds[index + 1] - bounds[0]
+            out[index] = decode_value(self._encoding, data[low:high], self._block, self._path)
+        return out
+
+
+class EncodedRows:
+    """The values of a text or JSON channel as bytes, encoded a window at a time; `ends` says where each ends."""
+
+    spec = TensorSpec(dtype_named("u8"), ())
+
+    def __init__(self, rows: ChannelRows, block: str) -> None:
+        self._rows = rows
+        self._encoding = str(rows.spec.dtype)
+        self._block = block
+        sizes = np.zeros(rows.length, np.int64)
+        for start in range(0, rows.length, _STEPS_AT_ONCE):
+            values = self._encoded(start, min(start + _STEPS_AT_ONCE, rows.length))
+            sizes[start : start + len(values)] = [len(each) for each in values]
+        self._last: tuple[range, bytes] = range(0), b""
+        self.ends = np.cumsum(sizes)
+        self.length = int(self.ends[-1]) if rows.length else 0
+
+    def rows(self, start: int, end: int) -> NDArray[Any]:
+        """Bytes [start, end) of all values joined."""
+        if start >= end:
+            return np.zeros(0, np.uint8)
+        first = int(np.searchsorted(self.ends, start, side="right"))
+        last = int(np.searchsorted(self.ends, end, side="left"))
+        if self._last[0] != range(first, last + 1):
+            self._last = range(first, last + 1), b"".join(self._encoded(first, last + 1))
+        offset = int(self.ends[first - 1]) if first else 0
+        # One value may be many windows long: it is encoded once for those inside it.
+        return np.frombuffer(self._last[1], np.uint8)[start - offset : end - offset]
+
+    def _encoded(self, start: int, end: int) -> list[bytes]:
+        try:
+            return [encode_value(self._encoding, each) for each in self._rows.rows(start, end).tolist()]
+        except ValueError as error:
+            raise SchemaMismatchError(str(error), block=self._block) from None
+
+
+class ArrayRows:
+    """Rows of an array in memory."""
+
+    def __init__(self, array: NDArray[Any], spec: TensorSpec) -> None:
+        self.array = array
+        self.spec = spec
+        self.length = len(array)
+
+    def rows(self, start: int, end: int) -> NDArray[Any]:
+        """Rows [start, end) as a view."""
+        return self.array[start:end]
+
+
+class WatchedRows:
+    """Rows of another source, with a call for every stretch that was read: how many bytes it had."""
+
+    def __init__(self, rows: ChannelRows, on_bytes: Callable[[int], None]) -> None:
+        self._rows = rows
+        self._on_bytes = on_bytes
+        self.spec = rows.spec
+        self.length = rows.length
+
+    def rows(self, start: int, end: int) -> NDArray[Any]:
+        """Rows [start, end)."""
+        self._on_bytes((end - start) * self.spec.row_bytes)
+        return self._rows.rows(start, end)
+
+
+class SlicedRows:
+    """Rows [start, end) of another source."""
+
+    def __init__(self, rows: ChannelRows, start: int, end: int) -> None:
+        self.source = rows
+        self._start = start
+        self.spec = rows.spec
+        self.length = end - start
+
+    def rows(self, start: int, end: int) -> NDArray[Any]:
+        """Rows [start, end) counted from the start of the slice."""
+        return self.source.rows(self._start + start, self._start + end)
+
+
+class JoinedRows:
+    """The rows of several chunks one after the other; each is opened when one of its rows is asked for."""
+
+    is_stored = True
+
+    def __init__(
+        self, spec: TensorSpec, lengths: Sequence[int], opened: Callable[[int], ChannelRows]
+    ) -> None:
+        self.spec = spec
+        self._starts = np.concatenate(([0], np.cumsum(lengths, dtype=np.int64)))
+        self.length = int(self._starts[-1])
+        self._opened = opened
+
+    def rows(self, start: int, end: int) -> NDArray[Any]:
+        """Rows [start, end); a view where one source holds them all, else a copy."""
+        if start >= end:
+            return np.zeros((0, *self.spec.shape), self.spec.dtype.dtype)
+        first = int(np.searchsorted(self._starts, start, side="right")) - 1
+        last = int(np.searchsorted(self._starts, end, side="left"))
+        parts = [self._part(index, start, end) for index in range(first, last)]
+        return parts[0] if len(parts) == 1 else np.concatenate(parts)
+
+    def _part(self, index: int, start: int, end: int) -> NDArray[Any]:
+        low, high = int(self._starts[index]), int(self._starts[index + 1])
+        source = self._opened(index)
+        if source.spec != self.spec or source.length != high - low:
+            raise CorruptLayoutError(f"chunk {index} does not hold the rows its list promises")
+        return source.rows(max(start, low) - low, min(end, high) - low)
+
+
+def is_stored(rows: ChannelRows) -> bool:
+    """Whether rows come from a file as they are: whoever wrote it decided what they hold."""
+    return is_stored(rows.source) if isinstance(rows, SlicedRows) else getattr(rows, "is_stored", False)
 
 
 def rows_per_piece(row_bytes: int) -> int:
