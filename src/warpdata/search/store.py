@@ -38,11 +38,10 @@ from warpdata.formats.rvf.layout import SegmentType
 from warpdata.formats.rvf.reader import Snapshot, earlier_snapshots, open_snapshot
 from warpdata.formats.rvf.signing import PublicKey, SigningKey
 from warpdata.formats.rvf.verify import verify_file
-from warpdata.formats.rvf.writer import NewSegment
+from warpdata.formats.rvf.writer import NewSegment, WriterLock
 from warpdata.search.file import checked_input
 from warpdata.search.file.appending import (
     StoreAppender,
-    WriterLock,
     WriterState,
     create_file,
     delete_segment,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import secrets
-import socket
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -14,16 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from warpdata.bytekit.arrays import byte_view
-from warpdata.bytekit.io.commit import commit_file, map_os_errors, write_at
-from warpdata.bytekit.process.forks import OwnProcess, process_id
-from warpdata.bytekit.process.locks import FileLock
-from warpdata.errors import (
-    ConflictError,
-    CorruptLayoutError,
-    LimitExceededError,
-    PermissionError_,
-    StoreError,
-)
+from warpdata.bytekit.io.commit import commit_file, map_os_errors
+from warpdata.bytekit.process.forks import OwnProcess
+from warpdata.errors import LimitExceededError, PermissionError_, StoreError
 from warpdata.formats.rvf import layout
 from warpdata.formats.rvf.journal import deletions, encode_journal
 from warpdata.formats.rvf.layout import Flag, Row, SegmentType, Tag
@@ -31,7 +23,7 @@ from warpdata.formats.rvf.manifest import Root, Tlv, encode_deletions
 from warpdata.formats.rvf.reader import Snapshot
 from warpdata.formats.rvf.segment import SegmentOptions
 from warpdata.formats.rvf.vec import VecBlock, decode_vec, encode_vec, pack_rows
-from warpdata.formats.rvf.writer import LockOwner, NewSegment, SegmentAppender, pack_lock, unpack_lock
+from warpdata.formats.rvf.writer import NewSegment, SegmentAppender
 from warpdata.search.file.metadata import Metadata, meta_segment
 from warpdata.search.file.profile import Profile
 
@@ -64,50 +56,6 @@ MERGED_AT_ONCE = 8
 More of them make each manifest longer, fewer move each row more often.
 """
 _MERGE_STEPS = 4
-
-
-class WriterLock:
-    """`<file>.lock` held by this process until `release`; a lock whose owner is dead is taken over."""
-
-    def __init__(self, path: str) -> None:
-        self.path = f"{path}.lock"
-        if not os.path.isdir(os.path.dirname(path) or "."):
-            raise StoreError("the folder does not exist", path=path, hint="Create the folder first.")
-        lock = FileLock.take(self.path, removes=True, mode=0o644)
-        owner = self._owner()
-        age_s = 0.0 if owner is None else (time.time_ns() - owner.timestamp_ns) / 1e9
-        is_foreign = owner is not None and owner.hostname != socket.gethostname()
-        if lock is not None and is_foreign and age_s < layout.LOCK_STALE_FOREIGN_S:
-            lock.let_go()  # the file is another host's, which the kernel here cannot see
-            lock = None
-        if lock is None:
-            holder = "" if owner is None else f" (process {owner.pid} on {owner.hostname})"
-            raise ConflictError(
-                f"another writer has this store open{holder}",
-                path=path,
-                hint="Close the other writer, or open this store with mode='r'.",
-            )
-        self._lock = lock
-        try:
-            mine = LockOwner(process_id(), socket.gethostname(), time.time_ns(), secrets.token_bytes(16))
-            with map_os_errors(self.path):
-                os.ftruncate(lock.fd, 0)
-                write_at(lock.fd, pack_lock(mine), 0)
-        except BaseException:
-            lock.release()
-            raise
-
-    def _owner(self) -> LockOwner | None:
-        """The holder that the lock file names, if it names one."""
-        try:
-            with open(self.path, "rb") as file:
-                return unpack_lock(file.read(layout.WRITER_LOCK.size + 1), self.path)
-        except (OSError, CorruptLayoutError):
-            return None
-
-    def release(self) -> None:
-        """Release the lock; a forked child holds none."""
-        self._lock.release()
 
 
 @dataclass(slots=True)

@@ -10,12 +10,11 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from warpdata.bytekit.lazy import cached_property
-from warpdata.errors import CorruptLayoutError, SchemaMismatchError, TruncatedError
-from warpdata.formats.rvf import layout, meta, segment
+from warpdata.errors import CorruptLayoutError, TruncatedError
+from warpdata.formats.rvf import layout, segment
 from warpdata.formats.rvf.columns import Buffers, ColumnsHead, encode_columns, piece_buffers, read_head
-from warpdata.formats.rvf.journal import UpdateField
 from warpdata.formats.rvf.layout import Flag, Row, SegmentType
-from warpdata.formats.rvf.meta import DELETED, MetaPayload, decode_meta
+from warpdata.formats.rvf.meta import MetaPayload, MetaRecords, decode_meta, fit_value
 from warpdata.formats.rvf.reader import check_against_directory
 from warpdata.formats.rvf.segment import SegmentOptions
 from warpdata.formats.rvf.writer import NewSegment
@@ -157,7 +156,7 @@ class Metadata:
     @classmethod
     def of(cls, content: Content) -> Metadata:
         """The metadata of a committed state."""
-        old = _OldRecords(content.reader.name)
+        old = MetaRecords(content.reader.name)
         segments = []
         for entry in content.snapshot.segments:
             if entry.seg_type == SegmentType.META and content.is_columns(entry):
@@ -289,7 +288,7 @@ class Metadata:
                 if not isinstance(name, str) or not name or len(name.encode()) > 4096 or name == ID_FIELD:
                     raise ValueError(f"{name!r} cannot be the name of a metadata field")
                 if value is not None:
-                    record[name] = _fitted(fields, name, value)
+                    record[name] = fit_value(fields, name, value)
             out.append(record)
         return fields, out
 
@@ -397,70 +396,3 @@ def meta_segment(payload: bytes, *, is_whole: bool = False, timestamp_ns: int = 
     """A META segment; a flag marks one that stands for everything before it."""
     options = SegmentOptions(flags=Flag.SNAPSHOT if is_whole else 0, timestamp_ns=timestamp_ns)
     return NewSegment(SegmentType.META, payload, options)
-
-
-def _fitted(fields: dict[str, str], name: str, value: Any) -> Any:
-    if hasattr(value, "item"):
-        value = value.item()
-    kind = meta.type_of(value)
-    wanted = fields.setdefault(name, kind)
-    if kind == wanted:
-        return value
-    if wanted == "f64" and kind in ("i64", "u64"):
-        return float(value)
-    if wanted == "u64" and kind == "i64" and value >= 0:
-        return value
-    raise SchemaMismatchError(
-        f"the metadata field {name!r} holds {wanted}, not {kind} ({value!r})",
-        hint="Convert the value, or use another field name.",
-    )
-
-
-class _OldRecords:
-    """Records of META v1 segments and journals, put together in their order."""
-
-    def __init__(self, where: str) -> None:
-        self._where = where
-        self._generation = 0
-        self.fields: dict[str, str] = {}
-        self.records: dict[int, Record] = {}
-        self.notes: dict[str, Any] = {}
-        self.is_used = False
-
-    def apply(self, payload: MetaPayload) -> None:
-        """A snapshot replaces everything, a change must follow the one before."""
-        self.is_used = True
-        if payload.is_snapshot:
-            self.fields, self.records = {}, {}
-        elif payload.base_generation != self._generation:
-            raise CorruptLayoutError("a metadata change does not follow the one before", path=self._where)
-        for name, kind in payload.schema.items():
-            if self.fields.setdefault(name, kind) != kind:
-                raise CorruptLayoutError(f"the metadata field {name!r} has two types", path=self._where)
-        self._generation = payload.generation
-        self.notes.update(payload.file_fields)
-        for vector_id, fields in payload.records.items():
-            if fields is None:
-                self.records.pop(vector_id, None)
-            else:
-                self._merge(vector_id, fields)
-
-    def apply_journal(self, entries: Iterable[Any]) -> None:
-        """The metadata updates of a journal."""
-        for entry in entries:
-            if isinstance(entry, UpdateField):
-                self.is_used = True
-                value = meta.unpack_value(entry.value, self._where)
-                if value is not DELETED and value is not None:
-                    try:
-                        value = _fitted(self.fields, entry.key, value)
-                    except SchemaMismatchError as error:
-                        raise CorruptLayoutError(error.message, path=self._where) from None
-                self._merge(entry.vector_id, {entry.key: value})
-
-    def _merge(self, vector_id: int, fields: Mapping[str, Any]) -> None:
-        record = self.records.setdefault(vector_id, {})
-        for name, value in fields.items():
-            record.pop(name, None)
-            if value is not DELETED and value is not None:
-                record[name] = value

@@ -29,15 +29,9 @@ from warpdata.formats.rvf.reader import open_snapshot
 from warpdata.formats.rvf.segment import SegmentOptions
 from warpdata.formats.rvf.signing import encode_crypto
 from warpdata.formats.rvf.vec import IdDirectory, VecBlock, encode_id_directory, encode_vec, pack_rows
-from warpdata.formats.rvf.writer import NewSegment, SegmentAppender
+from warpdata.formats.rvf.writer import NewSegment, SegmentAppender, WriterLock
 from warpdata.search.file import checked_input
-from warpdata.search.file.appending import (
-    MAX_BLOCK_ROWS,
-    WriterLock,
-    dimension_record,
-    root_flags,
-    row_segments,
-)
+from warpdata.search.file.appending import MAX_BLOCK_ROWS, dimension_record, root_flags, row_segments
 from warpdata.search.file.content import CODE_DTYPES, Content
 from warpdata.search.file.metadata import Metadata, encode_records, meta_segment
 from warpdata.search.file.profile import CodePlan, IndexPlan, Profile
