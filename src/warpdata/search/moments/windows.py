@@ -98,7 +98,9 @@ def embed_state(windows: Windows, scale: Scale) -> Floats:
 
 def embed_motion(windows: Windows, scale: Scale) -> Floats:
     """How the scaled numbers move: positions around their mean and differences, at evenly spread moments."""
-    points = resample(scale.scaled(windows), POINTS)
+    numbers = {name: data for name, data in windows.items() if name in scale.numbers}
+    flat = {name: data.reshape(*data.shape[:2], -1) for name, data in numbers.items()}
+    points = scale.scaled({name: resample(data, POINTS) for name, data in flat.items()})
     points -= points.mean(axis=1, keepdims=True)
     moves = np.diff(points, axis=1) * np.float32(_SPEED_WEIGHT)
     both = np.concatenate([points.reshape(len(points), -1), moves.reshape(len(points), -1)], axis=1)
@@ -114,7 +116,7 @@ def resample(values: Floats, count: int) -> Floats:
     weights = np.zeros((count, steps), np.float32)
     weights[np.arange(count), low] = 1 - share
     weights[np.arange(count), np.minimum(low + 1, steps - 1)] += share
-    return np.asarray(np.einsum("rt,wtd->wrd", weights, values, optimize=True), np.float32)
+    return np.matmul(weights, values.astype(np.float32, copy=False))
 
 
 def embed_image(windows: Windows, scale: Scale) -> Floats:  # noqa: ARG001
