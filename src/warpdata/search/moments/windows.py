@@ -116,7 +116,8 @@ def resample(values: Floats, count: int) -> Floats:
     weights = np.zeros((count, steps), np.float32)
     weights[np.arange(count), low] = 1 - share
     weights[np.arange(count), np.minimum(low + 1, steps - 1)] += share
-    return np.matmul(weights, values.astype(np.float32, copy=False))
+    points: Floats = np.matmul(weights, values.astype(np.float32, copy=False))
+    return points
 
 
 def embed_image(windows: Windows, scale: Scale) -> Floats:  # noqa: ARG001
