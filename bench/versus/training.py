@@ -40,7 +40,7 @@ from bench.versus.training_peers import (
     shuffled_starts,
 )
 from warpdata.formats.wshard.reader import ShardReader
-from warpdata.loading.windows.table import SampleTable
+from warpdata.loading.windows import SampleTable
 
 THREADS = 2
 RTT_S = 0.020

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from warpdata._api.importing import export_episodes as export_episodes
     from warpdata._api.importing import import_episodes as import_episodes
     from warpdata._api.importing import lerobot_dataset as lerobot_dataset
+    from warpdata._api.recording import record as record
     from warpdata._api.similar import find_duplicates as find_duplicates
     from warpdata._api.similar import find_similar as find_similar
     from warpdata._api.similar import rank_novelty as rank_novelty
@@ -59,7 +60,6 @@ if TYPE_CHECKING:
     from warpdata.episodes.record.recorder import Recorder as Recorder
     from warpdata.episodes.record.recorder import SimpleSignalWriter as SimpleSignalWriter
     from warpdata.episodes.record.recorder import VideoSignalWriter as VideoSignalWriter
-    from warpdata.episodes.record.recorder import record as record
     from warpdata.episodes.record.steps import WShardStreamWriter as WShardStreamWriter
     from warpdata.episodes.salvage.receipt import LossReceipt as LossReceipt
     from warpdata.episodes.salvage.recordings import salvage as salvage
@@ -110,12 +110,13 @@ if TYPE_CHECKING:
     from warpdata.formats.wshard.save import save_wshard as save_wshard
     from warpdata.formats.wshard.schema import Timebase as Timebase
     from warpdata.formats.wshard.writer import Compression as Compression
-    from warpdata.loading.windows.batch import Batch as Batch
-    from warpdata.loading.windows.batch import masked_mean as masked_mean
-    from warpdata.loading.windows.field import Field as Field
-    from warpdata.loading.windows.loader import Loader as Loader
-    from warpdata.loading.windows.mixture import Mixture as Mixture
-    from warpdata.loading.windows.windows import Windows as Windows
+    from warpdata.loading.batch import Batch as Batch
+    from warpdata.loading.batch import masked_mean as masked_mean
+    from warpdata.loading.field import Field as Field
+    from warpdata.loading.loader import Loader as Loader
+    from warpdata.loading.mixture import Mixture as Mixture
+    from warpdata.loading.statistics import Normalize as Normalize
+    from warpdata.loading.windows import Windows as Windows
     from warpdata.ordering.fraction import Cascade as Cascade
     from warpdata.ordering.fraction import row_in_fraction as row_in_fraction
     from warpdata.search.moments.trajectories import EpisodeRef as EpisodeRef
@@ -140,11 +141,12 @@ _HOMES: dict[str, str] = {
     "DiskEpisodeWriter": "warpdata.episodes.record.recorder",
     "Episode": "warpdata.timeline.episode",
     "Episodes": "warpdata.episodes.collection.episodes",
-    "Field": "warpdata.loading.windows.field",
-    "Loader": "warpdata.loading.windows.loader",
+    "Field": "warpdata.loading.field",
+    "Loader": "warpdata.loading.loader",
     "LocalDataset": "warpdata.episodes.collection.local",
-    "Mixture": "warpdata.loading.windows.mixture",
+    "Mixture": "warpdata.loading.mixture",
     "MmapShardSource": "warpdata.corpora.source",
+    "Normalize": "warpdata.loading.statistics",
     "RecordEpisodes": "warpdata.episodes.record.gym",
     "ShuffledRows": "warpdata.corpora.shuffled",
     "Signal": "warpdata.timeline.signal",
@@ -155,7 +157,7 @@ _HOMES: dict[str, str] = {
     "WShardEpisode": "warpdata.formats.wshard.episode",
     "WShardStreamWriter": "warpdata.episodes.record.steps",
     "WarpError": "warpdata.errors",
-    "Windows": "warpdata.loading.windows.windows",
+    "Windows": "warpdata.loading.windows",
     "check_dataset": "warpdata._api.checking",
     "chunk_episode": "warpdata._api",
     "dataset": "warpdata._api",
@@ -179,13 +181,13 @@ _HOMES: dict[str, str] = {
     "open_recordings": "warpdata._api",
     "open_vectors": "warpdata._api",
     "pack_episode": "warpdata._api",
-    "record": "warpdata.episodes.record.recorder",
+    "record": "warpdata._api.recording",
     "salvage": "warpdata.episodes.salvage.recordings",
     "save_wshard": "warpdata.formats.wshard.save",
     "unpack_episode": "warpdata._api",
     "view": "warpdata.viewer.server",
 }
-"""What a newcomer needs: name -> the module it lives in; nothing is imported until the name is asked for."""
+"""Names for newcomers and their modules; a module is imported when its name is used."""
 
 _ELSEWHERE: dict[str, str] = {
     "ActivationShardWriter": "warpdata.formats.gamsae",

@@ -20,7 +20,7 @@ from tests.sweeps import enough_examples
 from warpdata.catalog.read.rowgroups import ShardFile
 from warpdata.catalog.table import StreamRequest
 from warpdata.errors import StoreError
-from warpdata.loading.table_stream import TableStream
+from warpdata.loading.tables.stream import TableStream
 
 KEPT = pc.field("keep")
 QUIET = settings(

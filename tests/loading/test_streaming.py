@@ -20,7 +20,7 @@ import warpdata as wd
 from tests.published import rows
 from tests.sweeps import enough_examples
 from warpdata.errors import DatasetError, TooLargeError
-from warpdata.loading.table_share import (
+from warpdata.loading.tables.share import (
     RowRange,
     group_ranges,
     rows_between,
@@ -28,7 +28,7 @@ from warpdata.loading.table_share import (
     total_rows,
     whole_table,
 )
-from warpdata.loading.table_stream import exact_batches
+from warpdata.loading.tables.stream import exact_batches
 
 SHARD_ROWS = st.lists(st.integers(0, 60), min_size=1, max_size=12)
 

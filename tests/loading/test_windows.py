@@ -340,7 +340,7 @@ def test_counting_opens_no_episode_where_the_facts_suffice(tmp_path, monkeypatch
                 writer.append("joints", np.zeros(2, np.float32) + i, i * 10 * MS)
     episodes = wd.open_episodes(tmp_path / "root")
     windows = wd.Windows(episodes, {"x": wd.Field("joints", past=2)}, anchor="joints")
-    from warpdata.loading.windows.windows import Windows
+    from warpdata.loading.windows import Windows
 
     monkeypatch.setattr(Windows, "open_at", lambda *_: pytest.fail("an episode was opened"))
     assert len(windows) == 18
@@ -351,7 +351,7 @@ def test_the_index_is_counted_once_and_kept(monkeypatch) -> None:
     options = {"anchor": "a", "edges": "skip", "where": "a > 0"}
     make = lambda: wd.Windows(episodes, {"x": wd.Field("a", past=2)}, **options)  # noqa: E731
     assert len(make()) == 3
-    from warpdata.loading.windows.windows import Windows
+    from warpdata.loading.windows import Windows
 
     monkeypatch.setattr(Windows, "open_at", lambda *_: pytest.fail("counted again"))
     assert len(make()) == 3

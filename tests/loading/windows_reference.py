@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import math
+
+import numpy as np
 
 
 def offsets_of(field: dict) -> tuple[str, list[int]]:
@@ -86,6 +89,22 @@ def anchors_of(episode: dict, fields: dict, *, anchor=None, rate_hz=None, stride
     return found[::stride]
 
 
+def zero(value):
+    return 0.0 if value is None else value * 0
+
+
+def relative_row(own, base, field):
+    """(value, mask, age, inside) of a row relative to another one; some dimensions stay absolute."""
+    if own[0] is None or base[0] is None:
+        return own[0], False, own[2], False
+    kept = field.get("except_dims", [])
+    value = [
+        a if number in kept else np.float64(a) - np.float64(b)
+        for number, (a, b) in enumerate(zip(own[0], base[0], strict=True))
+    ]
+    return np.array(value, np.float32), own[1] and base[1], own[2], own[3] and base[3]
+
+
 def samples_of(
     episodes, fields, *, anchor=None, rate_hz=None, stride=1, edges="pad", max_age_s=None, max_gap_s=None
 ):
@@ -98,15 +117,53 @@ def samples_of(
             for name, field in fields.items():
                 age_s = field.get("max_age_s", max_age_s)
                 how, steps = offsets_of(field)
-                times, values = episode.get(field["signal"], ([], []))
-                rows = [
-                    row(times, values, t0, how, step, align=field.get("align", "hold"), end_ns=max(ends),
-                        max_age_ns=None if age_s is None else round(age_s * 1e9), max_gap_ns=gap)
-                    for step in steps
-                ]  # fmt: skip
+                limit = None if age_s is None else round(age_s * 1e9)
+                options = {"end_ns": max(ends), "max_gap_ns": gap}
+
+                def rows_of(signal, how, steps, align, limit, t0=t0, options=options, episode=episode):
+                    times, values = episode.get(signal, ([], []))
+                    return [
+                        row(times, values, t0, how, step, align=align, max_age_ns=limit, **options)
+                        for step in steps
+                    ]
+
+                before = [steps[0] - 1] if field.get("delta") else []
+                rows = rows_of(field["signal"], how, [*before, *steps], field.get("align", "hold"), limit)
+                if field.get("delta"):
+                    rows = [relative_row(b, a, field) for a, b in itertools.pairwise(rows)]
+                elif "relative_to" in field:
+                    window_limit = None if max_age_s is None else round(max_age_s * 1e9)
+                    base = rows_of(field["relative_to"], "times", [0], "hold", window_limit)[0]
+                    rows = [relative_row(each, base, field) for each in rows]
                 is_whole &= all(each[3] for each in rows)
                 if edges == "zero":
-                    rows = [each if each[1] else (0.0, *each[1:]) for each in rows]
+                    rows = [each if each[1] else (zero(each[0]), *each[1:]) for each in rows]
                 sample[name] = tuple([each[i] for each in rows] for i in range(3))
             if edges in ("pad", "zero") or is_whole:
                 yield number, t0, sample
+
+
+# What a loader makes of samples.
+
+
+def mixed_schedule(weights: list[float], count: int) -> list[int]:
+    """The source of each sample: turn k of a source is at (k + 1/2) / weight, the first source of equals."""
+    given, order = [0] * len(weights), []
+    for _ in range(count):
+        turns = [((given[source] + 0.5) / weight, source) for source, weight in enumerate(weights) if weight]
+        order.append(min(turns)[1])
+        given[order[-1]] += 1
+    return order
+
+
+def deliver(field: tuple, transform, rng) -> np.ndarray:
+    """The values of a field of one sample as an array, after its transform; one row has no axis of rows."""
+    values = np.array([np.asarray(value, np.float32) for value in field[0]], np.float32)
+    return values if transform is None else np.asarray(transform(values, rng))
+
+
+def pad_to(values: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
+    """Values in the corner of an array of zeros."""
+    out = np.zeros(shape)
+    out[tuple(slice(0, size) for size in values.shape)] = values
+    return out

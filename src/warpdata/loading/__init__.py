@@ -1,16 +1,17 @@
-"""From published tables and episodes to training steps: batches, order, ranks and states."""
+"""From published tables, episodes and corpora to training steps: batches, order, ranks and states."""
 
 from warpdata.bytekit.lazy import lazy_names
 
 __getattr__, __dir__ = lazy_names(
     __name__,
     {
-        "Batch": "warpdata.loading.windows.batch",
-        "Field": "warpdata.loading.windows.field",
-        "Loader": "warpdata.loading.windows.loader",
-        "Mixture": "warpdata.loading.windows.mixture",
-        "Normalization": "warpdata.loading.windows.statistics",
-        "Windows": "warpdata.loading.windows.windows",
-        "masked_mean": "warpdata.loading.windows.batch",
+        "Batch": "warpdata.loading.batch",
+        "Field": "warpdata.loading.field",
+        "Loader": "warpdata.loading.loader",
+        "Mixture": "warpdata.loading.mixture",
+        "Normalization": "warpdata.loading.statistics",
+        "Normalize": "warpdata.loading.statistics",
+        "Windows": "warpdata.loading.windows",
+        "masked_mean": "warpdata.loading.batch",
     },
 )

@@ -12,12 +12,12 @@ from warpdata.stores.reliable import Traffic, traffic
 
 _DRAW_S = 0.2
 _SLOW_LOADER, _SLOW_MODEL = 0.5, 0.1
-"""From this share of the time spent waiting on the loader is what holds things up; below the other, the consumer is."""
+"""Shares of time spent waiting: from the first on the loader is the bottleneck, below the second the consumer."""
 
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """What happened since the beginning of a pass."""
+    """Counts since the beginning of a pass."""
 
     items: int
     bytes: int
@@ -31,7 +31,7 @@ class Pace:
         return min(1.0, self.wait_s / self.elapsed_s) if self.elapsed_s > 0 else 0.0
 
     def verdict(self, consumer: str = "model") -> str:
-        """Who is slow."""
+        """Which side is slow."""
         if self.wait_share >= _SLOW_LOADER:
             return "the loader is slow"
         return f"the {consumer} is slow" if self.wait_share <= _SLOW_MODEL else "both take their time"
@@ -64,7 +64,7 @@ class PaceLine:
         self._wait_s = 0.0
 
     def add(self, items: int, size_bytes: int, wait_s: float, where: str = "") -> None:
-        """Count what was handed over."""
+        """Count a delivered batch."""
         self._items += items
         self._bytes += size_bytes
         self._wait_s += wait_s
@@ -80,7 +80,7 @@ class PaceLine:
         return Pace(self._items, self._bytes, elapsed, self._wait_s, traffic().since(self._before))
 
     def close(self) -> None:
-        """Leave the last line standing."""
+        """End the line."""
         if self._visible and self._items:
             self._draw(" done")
             self._stream.write("\n")
@@ -92,14 +92,14 @@ class PaceLine:
         self._stream.flush()
 
 
-class NoLine:
-    """Nothing is shown."""
+class NullPace:
+    """A pace that is neither counted nor shown."""
 
     def add(self, items: int, size_bytes: int, wait_s: float, where: str) -> None:
-        """Nothing is counted."""
+        """Ignore a batch."""
 
     def close(self) -> None:
-        """Nothing is drawn."""
+        """Do nothing."""
 
 
 def _size(count: int) -> str:

@@ -1,4 +1,4 @@
-"""Which of how many readers this process is."""
+"""Rank and world of this process."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def rank_and_world(shard: Any) -> tuple[int, int]:
     if shard == "auto":
         return auto_rank()
     if not isinstance(shard, tuple | list) or len(shard) != 2:
-        raise ValueError(f"shard is {shard!r}; give (rank, world), 'auto' or None")
+        raise ValueError(f"shard is {shard!r}; expected (rank, world), 'auto' or None")
     try:
         rank, world = map(operator.index, shard)
     except TypeError:

@@ -15,7 +15,7 @@ import numpy as np
 
 from warpdata.bytekit.lazy import cached_property
 from warpdata.errors import nearest
-from warpdata.ordering.splitmix import I64, permute, stream_key, unpermute
+from warpdata.ordering.splitmix import I64, permute, stream_key
 
 BLOCKS_STREAM = 3
 POOL_STREAM = 4
@@ -135,7 +135,7 @@ class BlockOrder:
     def _short_place(self) -> int:
         """The place of the last block, which may be short."""
         last = np.array([self.shape.blocks - 1], np.int64)
-        return int(unpermute(last, self.shape.blocks, self._blocks_key)[0])
+        return int(permute(last, self.shape.blocks, self._blocks_key, back=True)[0])
 
     def _start_of(self, place: int) -> int:
         """The position at which the block at a place begins."""

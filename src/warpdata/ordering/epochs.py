@@ -171,6 +171,10 @@ class EpochStream(ABC):
             raise
         self._position = step.after
         self.note(step.left_out)
+        return self.deliver(step, batch)
+
+    def deliver(self, step: Any, batch: Any) -> Any:  # noqa: ARG002
+        """The batch as the consumer gets it."""
         return batch
 
     def state_dict(self) -> dict[str, Any]:

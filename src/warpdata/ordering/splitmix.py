@@ -62,14 +62,9 @@ def random_ids(total: int, count: int, seed: int) -> I64:
     return ids[first[:count]]
 
 
-def permute(indices: I64, count: int, key: int) -> I64:
-    """The images of indices below `count` under the permutation of this key, without a table of all of them."""
-    return _table(count, key)[0][indices] if count <= _TABLE_BELOW else _walk(indices, count, key, back=False)
-
-
-def unpermute(indices: I64, count: int, key: int) -> I64:
-    """The inverse of `permute`."""
-    return _table(count, key)[1][indices] if count <= _TABLE_BELOW else _walk(indices, count, key, back=True)
+def permute(indices: I64, count: int, key: int, *, back: bool = False) -> I64:
+    """Indices below `count` under the permutation of this key, or `back` under its inverse, without a full table."""
+    return _table(count, key)[back][indices] if count <= _TABLE_BELOW else _walk(indices, count, key, back)
 
 
 @lru_cache(maxsize=64)
@@ -81,7 +76,7 @@ def _table(count: int, key: int) -> tuple[I64, I64]:
     return table, inverse
 
 
-def _walk(indices: I64, count: int, key: int, *, back: bool) -> I64:
+def _walk(indices: I64, count: int, key: int, back: bool) -> I64:
     """A Feistel network over the next power of four, repeated until the result is below `count`."""
     keys = []
     for _ in range(_ROUNDS):

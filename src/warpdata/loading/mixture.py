@@ -1,0 +1,419 @@
+"""Mixtures of sources by weight, their common fields, and the sample at every position of an epoch."""
+
+from __future__ import annotations
+
+import math
+import numbers
+from collections.abc import Callable, Mapping, Sequence
+from copy import copy
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from warpdata.bytekit.checksum import sha256_hex
+from warpdata.bytekit.jsontext import dump_json
+from warpdata.corpora.source import FixedOrderSource
+from warpdata.errors import SchemaMismatchError, nearest, require_kind, suggests
+from warpdata.loading.alignment import Int64s
+from warpdata.loading.batch import Batch
+from warpdata.loading.source import CorpusSource, Delivered, RowSource
+from warpdata.loading.statistics import FieldStatistics, merge_weighted, running_statistics
+from warpdata.loading.windows import Windows
+from warpdata.ordering.blocks import BlockOrder, ShuffleQuality
+from warpdata.ordering.limits import MAX_EPOCH, MAX_POSITION, checked_integer
+from warpdata.ordering.mixture import SCHEDULE_VERSION, WeightSchedule, mixture_shares
+from warpdata.ordering.splitmix import stream_key
+
+Shuffle = Literal["blocks", "full"] | bool
+_AHEAD = 2048
+"""Positions of an epoch that are looked up at once."""
+
+
+class MixedField(NamedTuple):
+    """One field of a mixture: as wide as in its widest source."""
+
+    dtype: np.dtype[Any]
+    shape: tuple[int, ...]
+    """The shape in one sample."""
+    has_axis: bool
+    is_text: bool
+    mask_rows: int | None
+    """Rows of the mask; None for a mask without an axis of rows."""
+
+
+class Mixture:
+    """Several sources, each with a weight: `wd.Mixture({"a": (windows_a, 0.7), "b": (windows_b, 0.3)})`.
+
+    Sources are windows or open corpora. The samples of a source are spread evenly, so every stretch of an epoch has its
+    share. A source that is used up begins its next epoch. An epoch has `length` samples, by default as many as all
+    sources together. `schedule` has other weights from a number of samples on, counted over all epochs:
+    `{100_000: {"a": 0.5, "b": 0.5}}`.
+
+    Fields of one name are padded to the widest source; a field that a source lacks is zero and masked.
+    """
+
+    @suggests
+    def __init__(
+        self,
+        sources: Mapping[str, tuple[RowSource | FixedOrderSource, float]],
+        *,
+        length: int | None = None,
+        schedule: Mapping[int, Mapping[str, float]] | None = None,
+    ) -> None:
+        pairs = _checked_sources(sources)
+        self.names = [name for name, _, _ in pairs]
+        self.sources = [source for _, source, _ in pairs]
+        self.weights = [weight for _, _, weight in pairs]
+        self.schedule = self._checked_schedule(schedule or {})
+        for _, weights in self.schedule:
+            for name, source, share in zip(self.names, self.sources, mixture_shares(weights), strict=True):
+                if share and not len(source):
+                    raise ValueError(f"source {name!r} has no samples")
+        self.fields = self._common_fields()
+        everything = sum(map(len, self.sources))
+        self.length = (
+            everything if length is None else checked_integer("length", length, MAX_POSITION, least=1)
+        )
+
+    @classmethod
+    def by_static(
+        cls, windows: Windows, weights: Mapping[Any, float] | None = None, name: str = "task", **options: Any
+    ) -> Mixture:
+        """Windows divided by a static item of their episodes, each value with a weight: per task, per robot, …
+
+        Without weights all values have the same share, however many samples each has. Values without a weight are
+        left out.
+        """
+        values = windows.labels(name)
+        if weights is None:
+            weights = dict.fromkeys((value for value in values if value is not None), 1.0)
+        require_kind("weights", weights, Mapping, "{value: weight}")
+        for value in weights:
+            if value not in values:
+                near = nearest(str(value), sorted({str(known) for known in values}))
+                raise KeyError(f"no episode has {name} {value!r}.{near}")
+        return cls({str(v): (windows.part_of(v, name), weight) for v, weight in weights.items()}, **options)
+
+    @classmethod
+    def by_episode(
+        cls,
+        windows: Windows,
+        weight: Mapping[str, float] | Callable[[Mapping[str, Any]], float],
+        **options: Any,
+    ) -> Mixture:
+        """Windows with a weight per episode: by id (1 for an id without one), or a function of its row of facts.
+
+        A sample of an episode of weight 2 comes twice as often as one of an episode of weight 1.
+        """
+        if isinstance(weight, Mapping):
+            for name in weight:
+                if name not in windows.ids:
+                    raise KeyError(f"no episode {name!r}.{nearest(name, windows.ids)}")
+            weights = [_checked_weight(weight.get(name, 1.0)) for name in windows.ids]
+        else:
+            weights = [_checked_weight(weight(row)) for row in windows.episodes.facts.to_pylist()]
+        groups: dict[float, list[int]] = {}
+        for row, value in enumerate(weights):
+            groups.setdefault(value, []).append(row)
+        parts: dict[str, tuple[Windows, float]] = {}
+        for value, rows in groups.items():
+            part = windows.over(rows)
+            if value > 0 and len(part):
+                parts[f"x{value!r}".removesuffix(".0")] = (part, value * len(part))
+        return cls(parts, **options)
+
+    @classmethod
+    def by_sample(
+        cls, windows: Windows, weights: Mapping[str, float], *, rest: float = 1.0, **options: Any
+    ) -> Mixture:
+        """Windows with a weight per sample: of the first condition (as `where` takes it) that is true at its anchor.
+
+        A sample of weight 2 comes twice as often as one of weight 1; samples without a true condition have the weight
+        `rest`.
+        """
+        parts: dict[str, tuple[Windows, float]] = {}
+        before = ""
+        require_kind("weights", weights, Mapping, "{condition: weight}")
+        for condition, weight in [*weights.items(), ("true", rest)]:
+            part = windows.holding(f"{before}coalesce(({condition}), false)")
+            before += f"not coalesce(({condition}), false) and "
+            if weight and len(part):
+                name = condition if condition in weights else "rest" if "rest" not in parts else "the rest"
+                parts[name] = (part, _checked_weight(weight) * len(part))
+        return cls(parts, **options)
+
+    def with_sources(self, sources: Sequence[RowSource]) -> Mixture:
+        """The same mixture of other sources."""
+        made = copy(self)
+        made.sources = list(sources)
+        return made
+
+    def _checked_schedule(self, given: Mapping[int, Mapping[str, float]]) -> list[tuple[int, list[float]]]:
+        """Weights from a position on, in order; the first are those of the sources."""
+        stages = {0: self.weights}
+        require_kind("a schedule", given, Mapping, "{number of samples: {source: weight}}")
+        for key, weights in given.items():
+            start = checked_integer("a schedule is by number of samples: it", key, MAX_POSITION)
+            require_kind("a stage of the schedule", weights, Mapping, "{source: weight}")
+            for name in weights:
+                if name not in self.names:
+                    raise KeyError(f"the schedule names no source {name!r}.{nearest(name, self.names)}")
+            stages[start] = [_checked_weight(weights.get(name, 0.0)) for name in self.names]
+        return sorted(stages.items())
+
+    def _common_fields(self) -> dict[str, MixedField]:
+        """Every field of any source, as wide as in its widest source; after the transforms of each source."""
+        first: dict[str, tuple[str, Delivered]] = {}
+        fields: dict[str, MixedField] = {}
+        for source_name, source in zip(self.names, self.sources, strict=True):
+            for name, own in source.delivered.items():
+                schema = source.schema[name]
+                rows = schema.rows if schema.has_axis else None
+                known = fields.get(name)
+                if known is None:
+                    first[name] = source_name, own
+                    fields[name] = MixedField(own.dtype, own.shape, own.has_axis, own.is_text, rows)
+                    continue
+                other_name, other = first[name]
+                if not _fit_together(own, other):
+                    raise SchemaMismatchError(
+                        f"field {name!r} is {own.dtype}{list(own.shape)} in source {source_name!r}, "
+                        f"but {other.dtype}{list(other.shape)} in source {other_name!r}",
+                        hint="Make types, axes and images alike with dtype=, size= or a transform.",
+                    )
+                shape = tuple(max(pair) for pair in zip(known.shape, own.shape, strict=True))
+                mask_rows = None if rows is None else max(rows, known.mask_rows or 0)
+                fields[name] = known._replace(shape=shape, mask_rows=mask_rows)
+        return fields
+
+    @property
+    def id(self) -> str:
+        """The hash of all sources and of the padded shapes."""
+        parts: list[Any] = [[n, w.id] for n, w in zip(self.names, self.sources, strict=True)]
+        return sha256_hex(dump_json(parts))[:32]
+
+    @property
+    def data_id(self) -> str:
+        """The hash of the data of all sources."""
+        return sha256_hex(dump_json([[n, w.data_id] for n, w in zip(self.names, self.sources, strict=True)]))
+
+    def __len__(self) -> int:
+        return self.length
+
+    def quotas(self, epoch: int = 0) -> dict[str, dict[str, float]]:
+        """How many samples each source has in an epoch, and how often that goes through the source."""
+        schedule = WeightSchedule(self.schedule)
+        start = checked_integer("epoch", epoch, MAX_EPOCH) * self.length
+        given = schedule.given(start + self.length) - schedule.given(start)
+        return {
+            name: {"samples": int(count), "passes": int(count) / max(1, len(source))}
+            for name, source, count in zip(self.names, self.sources, given, strict=True)
+        }
+
+    def plan(self) -> dict[str, Any]:
+        """A description as JSON from which the mixture can be made again."""
+        return {
+            "mixture": [
+                {"name": name, "weight": weight, "windows": source.plan()}
+                for name, source, weight in zip(self.names, self.sources, self.weights, strict=True)
+            ],
+            "length": self.length,
+            "schedule": [[start, row] for start, row in self.schedule],
+        }
+
+    def statistics(self, names: Sequence[str], *, progress: bool = False) -> dict[str, FieldStatistics]:
+        """Statistics of the fields over all sources, each by its weight; for fields of one width."""
+        shares = [float(share) for share in mixture_shares(self.weights)]
+        out = {}
+        for name in names:
+            having = [(s, share) for s, share in zip(self.sources, shares, strict=True) if name in s.schema]
+            if not having:
+                raise KeyError(f"no field {name!r}.{nearest(name, self.fields)}")
+            if len({source.delivered[name].row_shape for source, _ in having}) > 1:
+                raise SchemaMismatchError(
+                    f"field {name!r} has several widths, and no statistics of all sources together",
+                    hint='Normalise it with normalize_by="source".',
+                )
+            running = [running_statistics(source, [name], progress=progress)[name] for source, _ in having]
+            parts = [(values, share) for (values, _), (_, share) in zip(running, having, strict=True)]
+            was_read = any(read for _, read in running)
+            out[name] = merge_weighted(parts, having[0][0].delivered[name], was_read=was_read)
+        return out
+
+    def join(self, parts: Sequence[Batch], source: Int64s) -> Batch:
+        """Batches of some sources as one with all fields; `source` is the number of the source of each sample."""
+        count, used = len(source), np.unique(source).tolist() or [0]
+        places = [np.flatnonzero(source == number) for number in used]
+
+        def collect(shape: tuple[int, ...], dtype: Any, arrays: Sequence[Any]) -> Any:
+            """Arrays at their places, padded with zeros at the end of every axis."""
+            out = np.zeros((count, *shape), dtype)
+            if out.dtype.hasobject:
+                out[...] = ""
+            for here, array in zip(places, arrays, strict=True):
+                if array is not None and len(array):
+                    where: Any = (here, *(slice(0, size) for size in array.shape[1:]))
+                    out[where] = array
+            return out
+
+        values, masks, ages, dims = {}, {}, {}, {}
+        for name, field in self.fields.items():
+            having = [part if name in part else None for part in parts]
+            rows = () if field.mask_rows is None else (field.mask_rows,)
+            values[name] = collect(field.shape, field.dtype, [p and p[name] for p in having])
+            masks[name] = collect(rows, np.bool_, [p and p.mask[name] for p in having])
+            ages[name] = collect(rows, np.int64, [p and p.age_ns[name] for p in having])
+            row_shape = field.shape[1:] if field.has_axis else field.shape
+            if len(row_shape) == 1 and not field.is_text:
+                known = [p and np.ones((len(p.sample_id), p[name].shape[-1]), np.bool_) for p in having]
+                dims[name] = collect(row_shape, np.bool_, known)
+        ids, times, episodes = (
+            collect((), np.int64, [getattr(part, name) for part in parts])
+            for name in ("sample_id", "ts_ns", "episode")
+        )
+        return Batch(values, masks, ages, ids, times, episodes, source=source, dims=dims)
+
+    def __repr__(self) -> str:
+        pairs = zip(self.names, self.weights, strict=True)
+        return f"<Mixture {', '.join(f'{name}: {weight:g}' for name, weight in pairs)}>"
+
+
+def _fit_together(a: Delivered, b: Delivered) -> bool:
+    """Whether two fields can be padded to one: same type and axes, and images of one shape."""
+    kind = (a.dtype, a.is_text, a.has_axis, len(a.shape))
+    if kind != (b.dtype, b.is_text, b.has_axis, len(b.shape)):
+        return False
+    return len(a.row_shape) <= 1 or a.row_shape == b.row_shape
+
+
+def _checked_sources(sources: Any) -> list[tuple[str, RowSource, float]]:
+    """Name, source and weight of each; names differ and no source grows."""
+    if not isinstance(sources, Mapping):
+        raise TypeError(f"sources are {{name: (wd.Windows, weight)}}, not {sources!r}")
+    if not sources:
+        raise ValueError("a mixture has at least one source")
+    checked: list[tuple[str, RowSource, float]] = []
+    for name, pair in sources.items():
+        is_pair = isinstance(pair, tuple | list) and len(pair) == 2
+        if not is_pair or not isinstance(pair[0], RowSource | FixedOrderSource):
+            raise TypeError(f"source {name!r} is (wd.Windows, weight), not {pair!r}")
+        source = as_source(pair[0])
+        if source.follow:
+            raise ValueError(
+                f"source {name!r} grows (follow=True), and a mixture has fixed quotas: open its root without follow"
+            )
+        if str(name) in [known for known, _, _ in checked]:
+            raise ValueError(f"duplicate source name: {str(name)!r}")
+        checked.append((str(name), source, float(pair[1])))
+    return checked
+
+
+def as_source(given: RowSource | FixedOrderSource) -> RowSource:
+    """Windows as they are, an open corpus as a source of its rows."""
+    return CorpusSource(given) if isinstance(given, FixedOrderSource) else given
+
+
+def _checked_weight(value: Any) -> float:
+    if not isinstance(value, numbers.Real) or not 0 <= float(value) < math.inf:
+        raise ValueError(f"a weight is a number of 0 or more, not {value!r}")
+    return float(value)
+
+
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """Samples of a stretch of an epoch: the source, the epoch of the source, and the sample of each."""
+
+    source: Int64s
+    epoch: Int64s
+    sample: Int64s
+
+    def __len__(self) -> int:
+        return len(self.sample)
+
+    def __getitem__(self, key: slice | NDArray[np.bool_]) -> Chosen:
+        return Chosen(self.source[key].copy(), self.epoch[key].copy(), self.sample[key].copy())
+
+    @staticmethod
+    def join(parts: Sequence[Chosen]) -> Chosen:
+        """Several stretches as one."""
+        names = ("source", "epoch", "sample")
+        return Chosen(*(np.concatenate([getattr(part, name) for part in parts]) for name in names))
+
+
+class SampleOrder:
+    """The sample at every position of every epoch of a source or a mixture: a pure function.
+
+    Of one source every sample comes once per epoch. The epochs of a mixture follow one another, and every source keeps
+    its own order.
+    """
+
+    def __init__(
+        self, source: RowSource | Mixture, seed: int, shuffle: Shuffle, total: int | None = None
+    ) -> None:
+        self._mixture = source if isinstance(source, Mixture) else None
+        self.sources = source.sources if isinstance(source, Mixture) else [source]
+        self.names = source.names if isinstance(source, Mixture) else [""]
+        totals = [len(each) if total is None else total for each in self.sources]
+        self._shapes = [s.block_shape(t, shuffle) for s, t in zip(self.sources, totals, strict=True)]
+        # Sources with the same samples must not be in step with each other.
+        self._seeds = [stream_key(seed, number) if number else seed for number in range(len(self.sources))]
+        self._schedule = None if self._mixture is None else WeightSchedule(self._mixture.schedule)
+        self._ahead: tuple[int, int, Chosen | None] = (-1, 0, None)
+
+    def __len__(self) -> int:
+        return self._shapes[0].total_rows if self._mixture is None else self._mixture.length
+
+    @property
+    def id(self) -> str:
+        """The identity of all samples; of windows that grow, of the first samples."""
+        source = self.sources[0]
+        if self._mixture is None and isinstance(source, Windows) and source.follow:
+            return source.prefix_id(len(self))
+        return source.id if self._mixture is None else self._mixture.id
+
+    @property
+    def data_id(self) -> str:
+        """The identity of the data alone; "" if it grows."""
+        if self._mixture is not None:
+            return self._mixture.data_id
+        return "" if self.sources[0].follow else self.sources[0].data_id
+
+    def fingerprint(self) -> str:
+        """Differs if the order differs, besides seed and epoch."""
+        plans = [shape.fingerprint() for shape in self._shapes]
+        if self._mixture is None:
+            return plans[0]
+        return sha256_hex(dump_json([plans, self._mixture.schedule, self._mixture.length, SCHEDULE_VERSION]))[
+            :8
+        ]
+
+    def chosen(self, epoch: int, start: int, stop: int) -> Chosen:
+        """The samples at positions [start, stop) of an epoch; following ones are looked up along with them."""
+        known_epoch, low, ahead = self._ahead
+        if ahead is None or epoch != known_epoch or not low <= start <= stop <= low + len(ahead):
+            low, ahead = start, self._look_up(epoch, start, max(stop, min(start + _AHEAD, len(self))))
+            self._ahead = (epoch, low, ahead)
+        return ahead[start - low : stop - low]
+
+    def _look_up(self, epoch: int, start: int, stop: int) -> Chosen:
+        positions = np.arange(start, stop, dtype=np.int64)
+        if self._schedule is None:
+            samples = BlockOrder(self._shapes[0], self._seeds[0], epoch).rows_at(positions)
+            return Chosen(np.zeros(len(samples), np.int64), np.full(len(samples), epoch, np.int64), samples)
+        source, before = self._schedule.at(epoch * len(self) + positions)
+        epochs, samples = np.empty(len(source), np.int64), np.empty(len(source), np.int64)
+        for number in np.unique(source).tolist():
+            here = np.flatnonzero(source == number)
+            epochs[here], inside = np.divmod(before[here], max(1, self._shapes[number].total_rows))
+            for own in np.unique(epochs[here]).tolist():
+                mine = epochs[here] == own
+                order = BlockOrder(self._shapes[number], self._seeds[number], own)
+                samples[here[mine]] = order.rows_at(inside[mine])
+        return Chosen(source, epochs, samples)
+
+    def quality(self, batch_size: int) -> ShuffleQuality:
+        """How far the order is from uniform; of a mixture, that of the source with the largest share."""
+        largest = 0 if self._mixture is None else int(np.argmax(self._mixture.weights))
+        return BlockOrder(self._shapes[largest], self._seeds[largest], 0).quality(batch_size)

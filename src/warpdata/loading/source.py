@@ -1,0 +1,269 @@
+"""Sources of a loader: numbered samples that are read in any order. Windows are one, rows of a corpus another."""
+
+from __future__ import annotations
+
+import os
+from abc import ABC, abstractmethod
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from warpdata.bytekit.checksum import sha256_hex
+from warpdata.bytekit.jsontext import dump_json
+from warpdata.bytekit.lazy import cached_property
+from warpdata.bytekit.process.forks import PerProcess
+from warpdata.bytekit.process.locks import ThreadLock
+from warpdata.bytekit.process.threads import ThreadPool
+from warpdata.corpora.rows import decode_rows, raw_dtype
+from warpdata.corpora.shuffled import RowBlocks, default_block_rows
+from warpdata.corpora.source import FixedOrderSource
+from warpdata.errors import WarpError
+from warpdata.loading.alignment import Int64s
+from warpdata.loading.batch import Batch
+from warpdata.loading.episode_reader import Timings
+from warpdata.loading.field import Field, FieldSchema
+from warpdata.ordering.blocks import BlockShape, check_shuffle
+from warpdata.ordering.splitmix import stream_key
+
+Threads = tuple[ThreadPool, int] | None
+"""A pool and how many of its threads may read one batch."""
+
+BLOCK_BYTES = 1 << 20
+FEWEST, MOST = 16, 256
+"""Samples of a block: enough to read a stretch at once, few enough to mix well."""
+IN_PLAY, IMAGES_IN_PLAY = 256, 128
+
+
+def sample_rng(seed: int, epoch: int, sample_id: int, source: int = 0) -> np.random.Generator:
+    """A generator that depends on seed, epoch and sample alone (and the source, in a mixture)."""
+    parts = (seed, epoch, source) if source else (seed, epoch)
+    key = np.array([stream_key(*parts), sample_id], np.uint64)
+    return np.random.Generator(np.random.Philox(key=key))
+
+
+class Delivered(NamedTuple):
+    """A field after its transform: element type, shape in one sample, and whether the first axis is rows."""
+
+    dtype: np.dtype[Any]
+    shape: tuple[int, ...]
+    has_axis: bool
+    is_image: bool
+    is_text: bool
+    is_chw: bool = False
+
+    @property
+    def row_shape(self) -> tuple[int, ...]:
+        """The shape of one row."""
+        return self.shape[1:] if self.has_axis else self.shape
+
+
+class RowSource(ABC):
+    """Numbered samples: their schema and identity, and how to read some of them as a batch."""
+
+    edges: str = "pad"
+    follow: bool = False
+
+    @property
+    @abstractmethod
+    def id(self) -> str:
+        """The hash of everything the samples depend on."""
+
+    @property
+    @abstractmethod
+    def data_id(self) -> str:
+        """The hash of the stored data alone, without options."""
+
+    @property
+    @abstractmethod
+    def schema(self) -> Mapping[str, FieldSchema]:
+        """Element type and shape of every field."""
+
+    @abstractmethod
+    def __len__(self) -> int:
+        """How many samples there are."""
+
+    @abstractmethod
+    def read(self, samples: Int64s, timings: Timings, threads: Threads = None) -> Batch:
+        """Samples as one batch, in the order given."""
+
+    @abstractmethod
+    def plan(self) -> dict[str, Any]:
+        """A description as JSON from which the source can be opened again."""
+
+    @abstractmethod
+    def origins(self, samples: Int64s) -> list[dict[str, Any]]:
+        """Where each sample comes from: dataset, version, episode, time and blob."""
+
+    @property
+    def fields(self) -> Mapping[str, Field]:
+        """The field of every name."""
+        return {name: schema.field for name, schema in self.schema.items()}
+
+    @property
+    def sample_bytes(self) -> int:
+        """Bytes of one sample."""
+        return sum(schema.sample_bytes for schema in self.schema.values())
+
+    def block_shape(self, total: int, shuffle: Any) -> BlockShape:
+        """The blocks of a shuffle: a function of the fields alone, never of where the bytes are stored."""
+        check_shuffle(shuffle)
+        if shuffle is False or shuffle == "full":
+            return BlockShape(total, 0 if shuffle is False else 1, 1)
+        step = sum(schema.sample_bytes // max(1, schema.rows) for schema in self.schema.values())
+        has_images = any(schema.is_image for schema in self.schema.values())
+        rows = max(FEWEST, min(MOST, BLOCK_BYTES // max(1, step)))
+        return BlockShape(total, rows, IMAGES_IN_PLAY if has_images else IN_PLAY)
+
+    def transform(self, batch: Batch, epochs: Int64s, seed: int, number: int = 0) -> bool:
+        """Apply the transforms of the fields to a batch that was read; returns whether there were any."""
+        names = [name for name, option in self.fields.items() if option.transform is not None]
+        for name in names if batch.size else ():
+            change = self.fields[name].transform
+            assert change is not None
+            numbers = zip(batch[name], epochs.tolist(), batch.sample_id.tolist(), strict=True)
+            rows = [np.asarray(change(v, sample_rng(seed, e, sample, number))) for v, e, sample in numbers]
+            batch[name] = np.stack(rows)
+        return bool(names)
+
+    @cached_property
+    def delivered(self) -> dict[str, Delivered]:
+        """Type and shape of every field after its transform, found by transforming the first sample."""
+        delivered = {
+            name: Delivered(
+                schema.dtype,
+                schema.sample_shape,
+                schema.has_axis,
+                schema.is_image,
+                schema.is_text,
+                schema.field.layout == "chw",
+            )
+            for name, schema in self.schema.items()
+        }
+        changed = [name for name, option in self.fields.items() if option.transform is not None]
+        if changed and len(self):
+            try:
+                batch = self.read(np.zeros(1, np.int64), defaultdict(float))
+            except WarpError:  # the loader reports or skips it
+                return delivered
+            self.transform(batch, np.zeros(1, np.int64), 0)
+            for name in changed:
+                before, values = delivered[name], batch[name][0]
+                is_same_kind = values.ndim == len(before.shape)
+                delivered[name] = before._replace(
+                    dtype=batch[name].dtype,
+                    shape=values.shape,
+                    has_axis=before.has_axis and values.ndim > 0,
+                    is_image=before.is_image and is_same_kind,
+                )
+        return delivered
+
+    def is_remote(self) -> bool:
+        """Whether reading waits for a network."""
+        return False
+
+    def prefetch(self, samples: Int64s, threads: ThreadPool) -> None:  # noqa: B027
+        """Bring the bytes of samples into the cache."""
+
+    def damage(self, samples: Int64s) -> dict[int, tuple[str, str]]:  # noqa: ARG002
+        """Samples (by their place in the list) of damaged episodes, with the episode and the reason."""
+        return {}
+
+    def only(self, names: Sequence[str]) -> RowSource:  # noqa: ARG002
+        """The same samples with some of the fields."""
+        return self
+
+    def without_damage(self) -> RowSource:
+        """The same samples without those of damaged episodes."""
+        return self
+
+    def labels(self, item: str) -> list[Any]:
+        """The value of a static item of each episode."""
+        raise KeyError(f"{type(self).__name__} has no static item {item!r}")
+
+    def part_of(self, label: Any, item: str) -> RowSource:  # noqa: ARG002
+        """The samples of the episodes with a value of a static item."""
+        raise KeyError(f"{type(self).__name__} has no static item {item!r}")
+
+    @property
+    def unreadable(self) -> dict[str, str]:
+        """Parts that have no samples because they cannot be read, with the reason."""
+        return {}
+
+
+class CorpusSource(RowSource):
+    """Rows of an activation corpus: one field, `rows`; `sample_id` is the row id."""
+
+    _KEPT_BLOCKS = 160
+
+    def __init__(self, corpus: FixedOrderSource) -> None:
+        self.corpus = corpus
+        width, dtype = corpus.width, corpus.dtype
+        self._schema = {"rows": FieldSchema("rows", Field("rows"), False, dtype, (width,), is_text=False)}
+        self._blocks = PerProcess(lambda: (ThreadLock(), RowBlocks(corpus, default_block_rows(corpus))))
+
+    @property
+    def schema(self) -> Mapping[str, FieldSchema]:
+        """The field `rows`."""
+        return self._schema
+
+    @property
+    def data_id(self) -> str:
+        """The hash of the checksums of corpus.json, or else of the names and sizes of the shards."""
+        shards, record = self.corpus.shards, self.corpus.shards.record
+        facts: list[Any] = [shards.width, shards.dtype.name]
+        if record is not None:
+            facts += [shard.sha256 for shard in record.shards]
+        else:
+            facts += [[os.path.basename(info.name), info.n_rows, info.file_bytes] for info in shards.shards]
+        return sha256_hex(dump_json(facts))[:32]
+
+    @property
+    def id(self) -> str:
+        """The hash of the data and the element type of the rows."""
+        return sha256_hex(dump_json([self.data_id, self.corpus.dtype.name]))[:32]
+
+    def __len__(self) -> int:
+        return self.corpus.total_rows
+
+    def block_shape(self, total: int, shuffle: Any) -> BlockShape:
+        """Blocks of checksummed runs, as ShuffledRows has them."""
+        shape = super().block_shape(total, shuffle)
+        return shape if shape.block_rows < 2 else BlockShape(total, default_block_rows(self.corpus), 64)
+
+    def read(self, samples: Int64s, timings: Timings, threads: Threads = None) -> Batch:  # noqa: ARG002
+        """Rows by id; the blocks used last stay in memory."""
+        corpus, (lock, blocks) = self.corpus, self._blocks()
+        order = np.argsort(samples, kind="stable")
+        raw = np.empty((len(samples), corpus.width), raw_dtype(corpus.shards.dtype))
+        with lock:
+            blocks.read(samples[order], raw)
+            while len(blocks.held) > self._KEPT_BLOCKS:
+                blocks.release(next(iter(blocks.held)))
+        rows = np.empty(raw.shape, corpus.dtype)
+        decoded = np.empty_like(rows)
+        decode_rows(raw, decoded, corpus.shards.dtype)
+        rows[order] = decoded
+        zeros = np.zeros(len(samples), np.int64)
+        return Batch({"rows": rows}, {"rows": zeros == 0}, {"rows": zeros}, samples, zeros.copy(), zeros - 1)
+
+    def plan(self) -> dict[str, Any]:
+        """The folder of the corpus."""
+        return {"id": self.id, "corpus": self.corpus.shards.folder}
+
+    def origins(self, samples: Int64s) -> list[dict[str, Any]]:
+        """The shard of each row."""
+        shards = self.corpus.shards
+        numbers = shards.first_rows().searchsorted(samples, "right") - 1
+        return [
+            {
+                "dataset": shards.folder or os.path.dirname(shards.shards[number].name),
+                "version": None,
+                "episode_id": os.path.basename(shards.shards[number].name),
+                "ts_ns": 0,
+                "blob": None,
+                "content": self.data_id,
+            }
+            for number in numbers.tolist()
+        ]

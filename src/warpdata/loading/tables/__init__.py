@@ -1,0 +1,1 @@
+"""Batches of published tables, in row order or shuffled."""
