@@ -28,6 +28,9 @@ if TYPE_CHECKING:
     from warpdata._api.importing import import_episodes as import_episodes
     from warpdata._api.importing import lerobot_dataset as lerobot_dataset
     from warpdata._api.recording import record as record
+    from warpdata._api.similar import find_duplicates as find_duplicates
+    from warpdata._api.similar import find_similar as find_similar
+    from warpdata._api.similar import rank_novelty as rank_novelty
     from warpdata.catalog.build.builder import DatasetBuilder as DatasetBuilder
     from warpdata.catalog.dataset import Dataset as Dataset
     from warpdata.catalog.read.refs import AudioRef as AudioRef
@@ -161,6 +164,9 @@ _HOMES: dict[str, str] = {
     "demo_data": "warpdata.episodes.demo_robot",
     "demo_records": "warpdata.episodes.demo_robot",
     "embed": "warpdata._api.embedding",
+    "find_duplicates": "warpdata._api.similar",
+    "find_similar": "warpdata._api.similar",
+    "rank_novelty": "warpdata._api.similar",
     "export_episodes": "warpdata._api.importing",
     "import_episodes": "warpdata._api.importing",
     "keep_decoded": "warpdata._api",
