@@ -10,7 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from warpdata.bytekit.jsontext import parse_json_object
-from warpdata.episodes.collection.episodes import Episodes, code_name
+from warpdata.episodes.collection.episodes import Episodes
+from warpdata.episodes.collection.jobs import code_name
 from warpdata.errors import DatasetError
 from warpdata.search.moments.behaviour import Behaviour
 from warpdata.search.moments.observation import Observation
