@@ -27,26 +27,23 @@ import warpdata as wd
 from bench import measure
 from warpdata.bytekit.process.threads import map_in_threads
 from warpdata.catalog.access import Access, access_options
+from warpdata.catalog.build.artifacts import PackedShard
 from warpdata.catalog.build.builder import DatasetBuilder
-from warpdata.catalog.build.card import cards
-from warpdata.catalog.build.packing import PackedShard
-from warpdata.catalog.build.recordings import episode_rows, episodes_table
-from warpdata.catalog.manage.expiry import expire_versions
-from warpdata.catalog.manage.history import list_datasets, set_tag
-from warpdata.catalog.manage.remotegc import collect
+from warpdata.catalog.build.episodes import episode_rows, episodes_table
+from warpdata.catalog.manage.collect import collect
+from warpdata.catalog.manage.versions import expire_versions, list_datasets, set_tag
 from warpdata.catalog.names import parse_name
 from warpdata.catalog.publish import roster
+from warpdata.catalog.publish.listing import cards
 from warpdata.catalog.publish.pointer import Pointer, pack_pointer, read_pointer
 from warpdata.catalog.publish.publish import PublishOptions, publish_after
 from warpdata.catalog.publish.transfer import upload_bytes, upload_file
 from warpdata.catalog.read.resolve import Resolver
 from warpdata.episodes.collection.facts import joined_tables
 from warpdata.formats.manifest import layout
-from warpdata.formats.manifest.fields import blob_of
-from warpdata.formats.manifest.model import EPISODE_KIND, ArtifactPart, BlobRef, Manifest
+from warpdata.formats.manifest.codec import pack_manifest, parse_manifest, to_json
+from warpdata.formats.manifest.model import EPISODE_KIND, ArtifactPart, BlobRef, Manifest, blob_of
 from warpdata.formats.manifest.parts import packed_shards
-from warpdata.formats.manifest.reader import parse_manifest
-from warpdata.formats.manifest.writer import pack_manifest, to_json
 from warpdata.ray.planning import plan_episodes
 from warpdata.settings import Settings
 from warpdata.stores.blobstore import digest_file

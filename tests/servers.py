@@ -9,6 +9,7 @@ import http.server
 import json
 import os
 import random
+import re
 import shutil
 import socket
 import subprocess
@@ -232,6 +233,9 @@ class Proxy:
         self.cuts = 0
         self._to_refuse = 0
         self.retry_after_s = 0
+        self.storm: random.Random | None = None
+        """Refuses one request in five with 429, writes too, while it is set."""
+        self.refused = 0
         self.asked: list[bytes] = []
         """How each request begins."""
         self.sent_bytes = 0
@@ -273,6 +277,15 @@ class Proxy:
         self._to_refuse, self.retry_after_s = reads, retry_after_s
 
     def _refused(self, source: socket.socket, data: bytes) -> bool:
+        if self.storm is not None and b"\r\n\r\n" in data and self.storm.random() < 0.2:
+            head, _, body = data.partition(b"\r\n\r\n")
+            length = re.search(rb"(?i)content-length: (\d+)", head)
+            left = (int(length[1]) if length else 0) - len(body)
+            while left > 0:
+                left -= len(source.recv(min(left, 1 << 16)))
+            self.refused += 1
+            source.sendall(b"HTTP/1.1 429 Too Many Requests\r\nContent-Length: 0\r\n\r\n")
+            return True
         if not self._to_refuse or data.startswith(b"PUT "):
             return False
         self._to_refuse -= 1

@@ -13,6 +13,8 @@ def test_defaults_and_each_variable() -> None:
     assert not Settings.from_env({"WARP_DEBUG": "no"}).debug
     assert not Settings.from_env({"NO_COLOR": "x"}).color
     assert not Settings.from_env({"WARP_NO_PROGRESS": "true"}).progress
+    assert Settings.from_env({"WARP_EPISODE": "take-12"}).episode == "take-12"
+    assert Settings.from_env({"WARP_EPISODE": ""}).episode is None
     for word in ("auto", "off", "aggressive", "4"):
         assert Settings.from_env({"WARP_PREFETCH": word}).prefetch == word
     assert Settings.from_env({"AWS_ENDPOINT_URL": "http://h:1"}).s3_endpoint == "http://h:1"

@@ -169,7 +169,7 @@ def test_integers_of_numpy_are_integers_and_fractions_are_none(
 
 OTHERS = {
     "Channel", "CorpusWriter", "ShuffledRows", "dataset", "export_episodes", "import_episodes", "load",
-    "open_corpus", "open_dataset",
+    "open_corpus", "open_dataset", "record",
     "Dataset", "Episode", "Episodes", "MmapShardSource", "Signal", "VectorStore", "WarpError", "__version__",
     "keep_decoded",
 }  # fmt: skip
@@ -223,7 +223,7 @@ def test_one_name_is_no_list_of_letters(tmp_path: Path) -> None:
 
 def test_options_of_a_dataset_are_suggested_as_they_are_given(tmp_path: Path) -> None:
     for wrong, right in (("catlog", "catalog"), ("catalogs", "catalog"), ("max_byte", "max_bytes")):
-        with pytest.raises(TypeError, match=f"no option '{wrong}'. Did you mean '{right}'"):
+        with pytest.raises(TypeError, match=f"unknown option '{wrong}'. Did you mean '{right}'"):
             wd.dataset("a/b", **{wrong: str(tmp_path)})  # type: ignore[arg-type]
 
 

@@ -11,8 +11,8 @@ import numpy as np
 from warpdata.bytekit.checksum import sha256_hex
 from warpdata.catalog.names import parse_name
 from warpdata.catalog.publish.signing import public_text, seeded_key, signature_file
-from warpdata.formats.manifest.fields import blob_of, table_shard_of
-from warpdata.formats.manifest.guide import ShardGuide, pack_guide
+from warpdata.formats.manifest.codec import pack_manifest, to_json
+from warpdata.formats.manifest.layout import ShardGuide, pack_guide
 from warpdata.formats.manifest.model import (
     ArtifactPart,
     Binding,
@@ -21,9 +21,10 @@ from warpdata.formats.manifest.model import (
     MemberIndexRef,
     TablePart,
     TableShard,
+    blob_of,
+    table_shard_of,
 )
 from warpdata.formats.manifest.parts import packed_shards
-from warpdata.formats.manifest.writer import pack_manifest, to_json
 
 
 def example() -> Manifest:
@@ -120,8 +121,7 @@ def main(folder: Path) -> None:
     version = to_json(manifest)["version_hash"]
     (folder / "manifest.json").write_bytes(packed)
     name, key = parse_name(manifest.dataset_id), seeded_key(SEED)
-    for kind, file in ((1, "content.sig.json"), (2, "notes.sig.json")):
-        (folder / file).write_bytes(signature_file(name, version, packed, key, kind))
+    (folder / "notes.sig.json").write_bytes(signature_file(name, version, packed, key))
     (folder / "guide.bin").write_bytes(pack_guide(guide_shards()))
     long, parts = long_example()
     (folder / "long.json").write_bytes(pack_manifest(long))

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from warpdata._api.importing import export_episodes as export_episodes
     from warpdata._api.importing import import_episodes as import_episodes
     from warpdata._api.importing import lerobot_dataset as lerobot_dataset
+    from warpdata._api.recording import record as record
     from warpdata.catalog.build.builder import DatasetBuilder as DatasetBuilder
     from warpdata.catalog.dataset import Dataset as Dataset
     from warpdata.catalog.read.refs import AudioRef as AudioRef
@@ -56,7 +57,6 @@ if TYPE_CHECKING:
     from warpdata.episodes.record.recorder import Recorder as Recorder
     from warpdata.episodes.record.recorder import SimpleSignalWriter as SimpleSignalWriter
     from warpdata.episodes.record.recorder import VideoSignalWriter as VideoSignalWriter
-    from warpdata.episodes.record.recorder import record as record
     from warpdata.episodes.record.steps import WShardStreamWriter as WShardStreamWriter
     from warpdata.episodes.salvage.receipt import LossReceipt as LossReceipt
     from warpdata.episodes.salvage.recordings import salvage as salvage
@@ -175,13 +175,13 @@ _HOMES: dict[str, str] = {
     "open_recordings": "warpdata._api",
     "open_vectors": "warpdata._api",
     "pack_episode": "warpdata._api",
-    "record": "warpdata.episodes.record.recorder",
+    "record": "warpdata._api.recording",
     "salvage": "warpdata.episodes.salvage.recordings",
     "save_wshard": "warpdata.formats.wshard.save",
     "unpack_episode": "warpdata._api",
     "view": "warpdata.viewer.server",
 }
-"""What a newcomer needs: name -> the module it lives in; nothing is imported until the name is asked for."""
+"""Names for newcomers and their modules; a module is imported when its name is used."""
 
 _ELSEWHERE: dict[str, str] = {
     "ActivationShardWriter": "warpdata.formats.gamsae",

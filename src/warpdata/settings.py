@@ -36,6 +36,8 @@ class Settings:
     progress: bool = True
     """Off when `WARP_NO_PROGRESS` is set: no progress bar even on a terminal."""
 
+    episode: str | None = None
+    """`WARP_EPISODE`: name of the episode that the processes of one recording share."""
     catalogs: tuple[str, ...] = ("~/.local/share/warpdata/catalog",)
     """`WARP_CATALOG`: folders or addresses of catalogs, separated by commas, searched in order."""
     cache_dir: str = "~/.cache/warpdata"
@@ -84,6 +86,7 @@ class Settings:
             color=not source.get("NO_COLOR"),
             pictures=_pictures(source),
             progress=not _is_true(source, "WARP_NO_PROGRESS"),
+            episode=source.get("WARP_EPISODE") or None,
             catalogs=_names(source, "WARP_CATALOG")
             or (f"{source.get('XDG_DATA_HOME') or '~/.local/share'}/warpdata/catalog",),
             cache_dir=source.get("WARP_CACHE_DIR")

@@ -23,8 +23,9 @@ ADAPTERS: dict[str, set[str]] = {
     "duckdb": {"sql/engine.py"},
     "faiss": {"search/query/ann.py"},
     "h5py": {"convert/hdf5/file.py"},
-    "numcodecs": {"convert/zarr/codecs.py"},
-    "imagecodecs": {"convert/zarr/codecs.py"},
+    "numcodecs": {"convert/zarr.py"},
+    "imagecodecs": {"convert/zarr.py"},
+    "zarr": {"convert/zarr.py"},
     "gymnasium": {"episodes/record/gym.py"},
     "boto3": {"stores/awskeys.py"},
     "isal": {"formats/episodedir/pictures.py"},
@@ -34,25 +35,20 @@ ADAPTERS: dict[str, set[str]] = {
     "pqcrypto": {"formats/rvf/signing.py"},
     "pyarrow": {
         "bytekit/arrow_arrays.py",
-        "catalog/build/bindings.py",
-        "catalog/build/fitting.py",
-        "catalog/build/growing.py",
-        "catalog/read/artifact_contents.py",
-        "catalog/build/recordings.py",
+        "catalog/build/artifacts.py",
+        "catalog/build/extend.py",
+        "catalog/read/episodes.py",
         "sql/arrow_source.py",
         "sql/engine.py",
         "sql/frames.py",
         "sql/enginetypes.py",
-        "catalog/read/refarray.py",
-        "catalog/read/rowfilter.py",
+        "catalog/read/refs.py",
         "catalog/read/rowgroups.py",
         "sql/rowpicking.py",
-        "catalog/build/rowsources.py",
-        "catalog/build/sources.py",
+        "catalog/build/rows.py",
+        "catalog/build/tables.py",
         "catalog/table.py",
-        "catalog/read/arrowout.py",
         "convert/lerobot/tables.py",
-        "convert/minari/arrow.py",
         "convert/tables/parquet.py",
         "corpora/side_table.py",
         "episodes/collection/episodes.py",
@@ -90,7 +86,7 @@ OPTIONAL_ADAPTERS: set[str] = {
     "catalog/read/media.py",
     "catalog/publish/signing.py",
     "convert/hdf5/file.py",
-    "convert/zarr/codecs.py",
+    "convert/zarr.py",
     "convert/rlds/records.py",
     "convert/mcap/writer.py",
     "convert/messages/cdr.py",
@@ -186,8 +182,8 @@ LATE = {
     "episodes/sources/opening.py",  # a shard by step needs no parquet library
     "episodes/collection/episodes.py",  # conditions load pyarrow.dataset, and with it pandas where that is installed
     "stores/webclient.py",  # urllib3 opens a socket when it is loaded, which local mode must not
-    "catalog/read/refs.py", "catalog/read/artifact_contents.py",  # what was pickled opens its dataset again
-    "catalog/read/rowfilter.py", "catalog/read/rowgroups.py",  # pyarrow's datasets load pandas: only for SQL
+    "catalog/read/refs.py", "catalog/read/episodes.py",  # what was pickled opens its dataset again
+    "catalog/read/rowgroups.py",  # pyarrow's datasets load pandas: only for SQL
     "search/query/searcher.py",  # conditions load the SQL engine
     "catalog/dataset.py",  # a dataset publishes a lane about itself, and publishing opens datasets
 }  # fmt: skip

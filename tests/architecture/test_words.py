@@ -12,7 +12,7 @@ import pytest
 
 import warpdata as wd
 from warpdata.catalog.access import AccessKeywords, AccessOptions
-from warpdata.catalog.read.arrowout import write_batches
+from warpdata.catalog.read.refs import write_batches
 from warpdata.corpora.source import SourceKeywords, SourceOptions
 from warpdata.timeline.sampling import check_align
 

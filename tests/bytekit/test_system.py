@@ -106,7 +106,6 @@ class TestEverywhere:
 
     def test_advice_is_never_an_error(self, fd: int) -> None:
         system.will_read(fd, 0, 100)
-        system.was_read(fd, 0, 100)
         assert system.release_pages(0, 0) is False
 
     def test_range_locks_tell_processes_apart(self, fd: int, tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from tests.waiting import LIMIT_S
 from warpdata.errors import UnavailableError
 
 OVERDUE_S = 200.0
-"""Nobody stands still for longer: the protocol allows for half the life of a claim to remove, which is 450 s."""
+"""Nobody stands still for longer: a collector stops after half the life of its lock, which is 450 s."""
 
 
 class Crashed(BaseException):
@@ -143,6 +143,7 @@ class World:
         self.checks: list[Callable[[], None]] = []
         self._checked = (0, 0)
         self.least_sleep_s = 60.0
+        self.removals_at_start = 0
 
     def start(self, name: str, run: Callable[[ProcessStore], Any]) -> Process:
         """A new process; it waits for its first turn."""

@@ -57,10 +57,10 @@ def as_it_lies(path: str) -> str:
 @pytest.fixture
 def case_blind(monkeypatch: pytest.MonkeyPatch) -> None:
     """Stores and caches lie on a disk that finds `Best` when it is asked for `best`."""
-    plain, remembered = LocalStore.file, resolve._Memory._pointer_path
+    plain, remembered = LocalStore.file, resolve._Memory.pointer_path
     monkeypatch.setattr(LocalStore, "file", lambda self, key: as_it_lies(plain(self, key)))
     monkeypatch.setattr(
-        resolve._Memory, "_pointer_path", lambda self, *asked: Path(as_it_lies(str(remembered(self, *asked))))
+        resolve._Memory, "pointer_path", lambda self, *asked: Path(as_it_lies(str(remembered(self, *asked))))
     )
     monkeypatch.setattr(commit, "is_case_sensitive", lambda folder: False)
 

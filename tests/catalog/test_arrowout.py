@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import warpdata as wd
-from warpdata.catalog.read.arrowout import rows_as_json, write_batches
+from warpdata.catalog.read.refs import rows_as_json, write_batches
 from warpdata.errors import DatasetError
 
 TENSOR = pa.fixed_shape_tensor(pa.int32(), [2])

@@ -68,7 +68,7 @@ def test_names_of_parts(tmp_path: Path, picture_folder: Path) -> None:
     with wd.DatasetBuilder("ws/x", catalog=tmp_path / "cat") as builder:
         builder.add_table("main", {"x": [1]})
         for name in ("", "../x", "a b", "é"):
-            with pytest.raises(ValueError, match="not a name for a table"):
+            with pytest.raises(ValueError, match="invalid name of a table"):
                 builder.add_table(name, {"x": [1]})
         with pytest.raises(ValueError, match="there is a part called 'main' already"):
             builder.add_artifact("main", picture_folder)

@@ -95,7 +95,7 @@ def test_each_fault_of_a_machine_is_a_check(tmp_path: Path, monkeypatch: pytest.
     assert "pip install" in checks["duckdb"].remedy
     assert not checks["cache folder"].is_ok
     assert "WARP_CACHE_DIR" in checks["cache folder"].remedy
-    assert checks["catalog s3://bucket/x"].found == "offline: not asked"
+    assert checks["catalog s3://bucket/x"].found == "offline: not checked"
     assert "credentials for s3" in checks
     absent = checks[f"catalog {tmp_path / 'misspelt' / 'catalog'}"]
     assert absent.is_ok

@@ -15,6 +15,7 @@ import sys
 import threading
 import time
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -25,7 +26,7 @@ from tests.published import publish_demo, rows
 from tests.servers import BUCKET, SECRET, Proxy, S3Server, s3_store
 from tests.sweeps import SOAK
 from warpdata.errors import BlobNotFoundError, ChecksumError, ConflictError, StoreError, WarpError
-from warpdata.formats.manifest.reader import parse_manifest
+from warpdata.formats.manifest.codec import parse_manifest
 from warpdata.stores.address import StoreOptions, open_store
 from warpdata.stores.reliable import RetryPolicy
 
@@ -84,14 +85,14 @@ def test_the_loser_of_a_race_may_try_again(s3_catalog: str) -> None:
     assert len(ds.versions()) == 3
 
 
-def _publish(catalog: str, number: int, environment: dict[str, str]) -> None:
+def _publish(catalog: str, number: int, environment: dict[str, str], **options: Any) -> None:
     os.environ.update(environment)
     with wd.DatasetBuilder("ws/kill", catalog=catalog) as builder:
         for part in range(4):
             builder.add_table(
                 f"part{part}", pa.table({"x": range(number * 100 + part, number * 100 + part + 50)})
             )
-        builder.publish()
+        builder.publish(**options)
 
 
 def check_readers(store, complete: set[str]) -> str | None:
@@ -134,7 +135,7 @@ def test_publish_survives_kills(s3_catalog: str, s3_server: S3Server) -> None:
             builder.add_table(
                 f"part{part}", pa.table({"x": range(number * 100 + part, number * 100 + part + 50)})
             )
-        uploads = builder._built()[1]
+        uploads = builder._build(None)[1]
         there = sum(_is_there(store, upload.sha256) for upload in uploads)
         done = builder.publish()
     assert done.blobs_sent == len(uploads) - there
@@ -142,6 +143,34 @@ def test_publish_survives_kills(s3_catalog: str, s3_server: S3Server) -> None:
     ds = wd.dataset("ws/kill", catalog=s3_catalog, mode="remote")
     assert ds.verify() == []
     assert finished < kills
+
+
+def test_publishers_finish_under_429_beside_killed_ones(
+    s3_catalog: str, s3_server: S3Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A killed publisher holds nothing that the next one would wait for."""
+    store = s3_store(s3_server, s3_catalog.rpartition("/")[2])
+    dice = random.Random(7)
+    finished, tries, complete = 0, 8, set()
+    with Proxy(s3_server.port) as proxy:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", proxy.endpoint)
+        environment = {**s3_server.environment(), "AWS_ENDPOINT_URL": proxy.endpoint}
+        proxy.storm = random.Random(5)
+        for number in range(tries):
+            killed = FORKS.Process(target=_publish, args=(s3_catalog, 100 + number, environment))
+            killed.start()
+            killed.join(dice.uniform(0.05, 0.4))
+            with contextlib.suppress(ProcessLookupError):
+                killed.kill()
+            killed.join()
+            with contextlib.suppress(WarpError):
+                _publish(s3_catalog, number, {}, retries=20)
+                finished += 1
+            check_readers(store, complete)
+        proxy.storm = None
+        assert proxy.refused > tries
+        assert wd.dataset("ws/kill", catalog=s3_catalog, mode="remote").verify() == []
+    assert finished >= tries - 1
 
 
 def _is_there(store, sha256: str) -> bool:

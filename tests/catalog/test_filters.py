@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 import warpdata as wd
 from tests.sweeps import enough_examples
-from warpdata.catalog.build.sources import ParquetOptions
+from warpdata.catalog.build.tables import ParquetOptions
 
 ROWS = 60
 GROUP = 2

@@ -17,8 +17,7 @@ from tests.published import rows
 from tests.servers import run_http, serving
 from warpdata.catalog.access import Access, AccessOptions
 from warpdata.errors import DatasetError, ManifestCorruptedError, StoreError, WarpError
-from warpdata.formats.manifest.fields import check_uri
-from warpdata.formats.manifest.model import BlobRef
+from warpdata.formats.manifest.model import BlobRef, check_uri
 from warpdata.stores.address import StoreOptions
 from warpdata.stores.reliable import RetryPolicy
 

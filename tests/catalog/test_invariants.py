@@ -328,7 +328,7 @@ def test_a_damaged_manifest_in_the_cache_is_fetched_again(
 def test_foreign_addresses_need_permission(tmp_path: Path, picture_folder: Path) -> None:
     import json
 
-    from warpdata.formats.manifest.canonical import version_hash
+    from warpdata.formats.manifest.codec import version_hash
 
     one, two = tmp_path / "one", tmp_path / "two"
     done = publish_demo(str(two), picture_folder)

@@ -131,16 +131,25 @@ def test_a_source_that_changes_after_it_was_added_is_noticed(
     assert not (tmp_path / "cat/datasets/ws/y").exists()
 
 
-def test_a_footer_that_changes_under_the_hash_is_noticed(tmp_path: Path) -> None:
+def test_a_footer_that_changes_under_the_hash_is_noticed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Counts come out of the very bytes that were hashed, never out of what is there a moment later."""
     import pyarrow.parquet as pq
 
-    from warpdata.catalog.build.sources import parquet_facts
-    from warpdata.stores.blobstore import DigestedFile, digest_file
+    from warpdata.catalog.build import tables
 
     source = tmp_path / "a.parquet"
     pq.write_table(rows(10), source)
-    digest = digest_file(source)
-    pq.write_table(rows(11), source)
-    with pytest.raises(ChecksumError, match="changed"):
-        parquet_facts(source, DigestedFile(source, digest))
+    digest = tables.digest_file(source)
+
+    def late(_: Path) -> object:
+        pq.write_table(rows(11), source)
+        return digest
+
+    monkeypatch.setattr(tables, "digest_file", late)
+    with (
+        wd.DatasetBuilder("ws/x", catalog=tmp_path / "cat") as builder,
+        pytest.raises(ChecksumError, match="changed"),
+    ):
+        builder.add_table("main", source)

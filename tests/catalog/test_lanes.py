@@ -11,9 +11,9 @@ import pytest
 
 import warpdata as wd
 from tests.catalog.test_trust import new_key
-from warpdata.catalog.build.adding import publish_files
-from warpdata.catalog.lanes.lane import LaneAbout, LanePlace
+from warpdata.catalog.build.extend import publish_files
 from warpdata.catalog.publish.publish import PublishOptions
+from warpdata.catalog.read.episodes import LanePlace
 from warpdata.errors import ConflictError, CorruptLayoutError, DatasetError, WarpError
 from warpdata.formats.manifest.model import LANE_KIND
 
@@ -158,7 +158,7 @@ def test_one_run_of_a_lane_at_a_time(catalog: Path) -> None:
     """A second one would take what the first has finished, and the folder with it."""
 
     def meanwhile(episode: wd.Episode) -> np.ndarray:
-        with pytest.raises(ConflictError, match="computed by somebody else"):
+        with pytest.raises(ConflictError, match="computed by another process"):
             opened(catalog).add_lane("late", late, of="joints", revision="1")
         return late(episode)
 
@@ -240,11 +240,22 @@ def test_a_damaged_description_is_an_error(catalog: Path) -> None:
     path = lane_blob(catalog, "lane.json")
     path.chmod(0o644)
     path.write_text(path.read_text().replace("joints", "joinTs"))
-    with pytest.raises(WarpError, match="not as it was published"):
+    with pytest.raises(WarpError, match="sha256 mismatch"):
         _ = opened(catalog).lanes["dreamer"].of
 
 
-@pytest.mark.parametrize("said", [b"", b"{", b"[]", b'"lane"', b" " * (2 << 20)])
+@pytest.mark.parametrize(
+    "said",
+    [
+        b"", b"{", b"[]", b'"lane"', b" " * (2 << 20), b"{}",
+        b'{"version": 9, "name": "x", "signals": {"a": "b"}, "revision": "r"}',
+        b'{"version": 1, "name": "x", "signals": [], "revision": "r"}',
+        b'{"version": 1, "name": "x", "signals": {}, "revision": "r"}',
+        b'{"version": 1, "name": "x", "signals": {"a": 1}, "revision": "r"}',
+        b'{"version": 1, "name": "x", "signals": {"a": []}, "revision": "r"}',
+        b'{"version": 1, "name": 5, "signals": {"a": "b"}, "revision": "r"}',
+    ],
+)  # fmt: skip
 def test_a_forged_description_is_an_error(catalog: Path, tmp_path: Path, said: bytes) -> None:
     """Published by somebody, with its hash: no damage on the way, and no lane."""
     (tmp_path / "lane.json").write_bytes(said)
@@ -269,22 +280,6 @@ def test_a_lane_of_a_dataset_that_is_gone(catalog: Path) -> None:
     (catalog / "datasets/lab/arm/latest.json").unlink()
     with pytest.raises(DatasetError, match="the dataset is gone"):
         ds.add_lane("dreamer", late, of="joints")
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "{}",
-        '{"version": 9, "name": "x", "signals": {"a": "b"}, "revision": "r"}',
-        '{"version": 1, "name": "x", "signals": [], "revision": "r"}',
-        '{"version": 1, "name": "x", "signals": {}, "revision": "r"}',
-        '{"version": 1, "name": "x", "signals": {"a": 1}, "revision": "r"}',
-        '{"version": 1, "name": 5, "signals": {"a": "b"}, "revision": "r"}',
-    ],
-)
-def test_a_description_of_another_program_is_checked(text: str) -> None:
-    with pytest.raises(WarpError):
-        LaneAbout.from_json(json.loads(text), "lane.json")
 
 
 def test_errors_against_an_obvious_reference(catalog: Path) -> None:

@@ -22,9 +22,9 @@ from tests.memory_store import MemoryStore
 from tests.published import publish_demo, rows
 from tests.servers import S3Server, s3_store
 from warpdata.catalog.access import Access, AccessOptions, access_options
+from warpdata.catalog.manage.collect import collect
 from warpdata.catalog.manage.doctor import examine
-from warpdata.catalog.manage.history import delete_tag, list_datasets, list_tags, set_tag
-from warpdata.catalog.manage.remotegc import collect
+from warpdata.catalog.manage.versions import delete_tag, list_datasets, list_tags, set_tag
 from warpdata.catalog.names import parse_name, parse_size
 from warpdata.catalog.publish.pointer import (
     Pointer,
@@ -84,7 +84,7 @@ def test_tables_come_from_anything(kind: str, tmp_path: Path) -> None:
 
 
 def test_large_tables_become_several_shards(tmp_path: Path) -> None:
-    from warpdata.catalog.build.sources import ParquetOptions
+    from warpdata.catalog.build.tables import ParquetOptions
 
     data = pa.table({"x": np.random.default_rng(0).random(100_000)})
     with wd.DatasetBuilder("ws/x", catalog=tmp_path) as builder:

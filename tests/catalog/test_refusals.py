@@ -16,7 +16,8 @@ from tests.memory_store import MemoryStore
 from warpdata.bytekit.jsontext import dump_json
 from warpdata.catalog.build import staging
 from warpdata.catalog.names import parse_name
-from warpdata.catalog.publish import claims, roster
+from warpdata.catalog.publish import pointer as removals
+from warpdata.catalog.publish.listing import read_list
 from warpdata.catalog.publish.signing import (
     check_signature,
     private_key,
@@ -49,9 +50,9 @@ ABOUT = ["2026-01-01T00:00:00+00:00", 3, 100, None, "first"]
 )  # fmt: skip
 def test_a_damaged_list_of_versions_is_not_believed(said: Any) -> None:
     store = MemoryStore()
-    store.put_if_absent(NAME.roster_key, said if isinstance(said, bytes) else dump_json(said))
+    store.put_if_absent(NAME.list_key, said if isinstance(said, bytes) else dump_json(said))
     with pytest.raises(ManifestCorruptedError, match="list of versions"):
-        roster.read_roster(store, NAME)
+        read_list(store, NAME)
 
 
 def test_a_damaged_tag_is_told_and_stops_no_publisher(
@@ -62,7 +63,7 @@ def test_a_damaged_tag_is_told_and_stops_no_publisher(
         (tmp_path / "datasets/lab/x/tags/good.json").write_text("{}")
         (tmp_path / "datasets/lab/x/versions.json").unlink()
         published = builder.add_table("more", {"a": [1]}).publish()
-    assert "the list of versions was not written" in caplog.text
+    assert "versions.json was not written" in caplog.text
     assert "good.json" in caplog.text
     with wd.dataset("lab/x", catalog=tmp_path) as ds:
         assert ds.version == published.version
@@ -70,16 +71,16 @@ def test_a_damaged_tag_is_told_and_stops_no_publisher(
             ds.tags()
 
 
-@pytest.mark.parametrize("said", [b"{", b"{}", b'{"keys": 3}'])
-def test_nothing_is_removed_beside_a_claim_that_nobody_can_read(said: bytes) -> None:
+@pytest.mark.parametrize("said", [b"{", b"{}", b'{"count": 3}', b'{"count": true, "running": true}'])
+def test_nothing_is_removed_beside_a_damaged_lock(said: bytes) -> None:
     store = MemoryStore()
-    store.put_if_absent(f"{claims.KEEP}someone", said)
+    store.put_if_absent(removals.REMOVALS_KEY, said)
     with (
-        pytest.raises(ManifestCorruptedError, match="a claim") as raised,
-        claims.dropping(store, {"blobs/a"}),
+        pytest.raises(ManifestCorruptedError, match="the removal lock is damaged") as raised,
+        removals.removing(store),
     ):
         pass
-    assert "no publisher" in raised.value.hint
+    assert "no collector" in raised.value.hint
 
 
 def _twice(folder: Path) -> list[Path]:
@@ -208,7 +209,7 @@ def _bound_to(table: str, artifact: str) -> Callable[[wd.DatasetBuilder, wd.Data
         (lambda _, there: there.ref("raw", "a").local_path(), DatasetError, "'a' has no file here, and mode='remote'"),
         (lambda _, there: wd.read_refs([there.ref("raw", "a"), "a"]), TypeError, "is a reference, not str"),
         (lambda new, there: new.revise(there, wd.Episodes.of([])), DatasetError, "ws/x has 0 artifacts of episodes"),
-        (lambda new, _: new.revise("ws/x", wd.Episodes.of([])), TypeError, "what is revised is a dataset .*, not str"),
+        (lambda new, _: new.revise("ws/x", wd.Episodes.of([])), TypeError, "a revised dataset is .*, not str"),
         (lambda new, there: new.keep(there).extend(), ValueError, "extend.. keeps the newest version by itself"),
         (_nothing_more, DatasetError, "there is nothing to publish"),
         (_bound_to("main", "rw"), DatasetError, "no part of this version: main -> rw. Did you mean 'raw'"),

@@ -13,7 +13,7 @@ import pytest
 
 import warpdata as wd
 from tests.servers import run_http
-from warpdata.catalog.manage.scaffold import loader_code
+from warpdata.catalog.manage.reports import loader_code
 from warpdata.catalog.names import parse_name
 from warpdata.cli.main import main
 from warpdata.errors import CorruptLayoutError, OutOfSpaceError, SettingsError

@@ -55,3 +55,18 @@ def test_a_few_rows_of_a_large_group(tmp_path: Path, read: str, mode: str) -> No
             assert sum(batch.num_rows for batch in ds.table().batches(300_000)) == rows
             stream = ds.table().batches(70_001, columns="a")
             assert np.array_equal(np.concatenate([batch["a"] for batch in stream]), np.arange(rows))
+
+
+@pytest.mark.parametrize(("row", "share", "requests"), [(100_000, 0.25, 16), (1_900_000, 1.02, 10)])
+def test_a_row_deep_in_a_large_group_takes_few_requests(
+    tmp_path: Path, row: int, share: float, requests: int
+) -> None:
+    """Pages up to the row in the first quarter of a group; else the columns of the group, in few requests."""
+    rows = 2_000_000
+    noise = np.random.default_rng(0).random(rows)
+    size = publish(tmp_path / "cat", pa.table({"a": np.arange(rows), "b": noise}), rows)
+    with run_http(tmp_path / "cat") as server, wd.dataset("ws/x", catalog=server.url, mode="remote") as ds:
+        before = ds.spent
+        assert ds.table().take([row])["a"].to_pylist() == [row]
+        assert ds.spent.bytes_read - before.bytes_read < share * size
+        assert ds.spent.requests - before.requests <= requests

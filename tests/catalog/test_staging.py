@@ -5,12 +5,10 @@ from __future__ import annotations
 import errno
 import os
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 import pytest
 
 import warpdata as wd
@@ -19,13 +17,11 @@ from warpdata.bytekit.io import commit
 from warpdata.bytekit.io.commit import map_os_errors
 from warpdata.bytekit.process.locks import FileLock
 from warpdata.catalog.access import access_options
-from warpdata.catalog.build import outbox
-from warpdata.catalog.build.sources import ParquetOptions
 from warpdata.catalog.build.staging import Staging
 from warpdata.errors import NoLocksError, OutOfSpaceError, StoreError
-from warpdata.formats.tarshard.writer import PackOptions
 from warpdata.settings import Settings
 from warpdata.stores.address import open_store
+from warpdata.stores.local import LocalStore
 
 
 @pytest.fixture
@@ -37,16 +33,21 @@ def _no_temp_folder(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_what_was_staged_becomes_the_blob_itself(
     local_catalog: str, picture_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def refuse(*_: object) -> None:
-        raise AssertionError("a staged file was copied")
-
-    monkeypatch.setattr("warpdata.stores.local.LocalStore.put_stream", refuse)
+    put_stream = LocalStore.put_stream
+    copied: list[str] = []
+    monkeypatch.setattr(
+        LocalStore,
+        "put_stream",
+        lambda self, key, *given: (copied.append(key), put_stream(self, key, *given)),
+    )
     with wd.DatasetBuilder("ws/x", catalog=local_catalog) as builder:
         builder.add_table("main", rows(50)).add_artifact("pictures", picture_folder)
-        staged = {path.stat().st_ino for path in builder._staging.rglob("*") if path.is_file()}
+        staged = {path.stat().st_ino for path in builder._staging.rglob("shard-*")}
         builder.publish()
         builder.publish()
-        assert staged & {path.stat().st_ino for path in Path(local_catalog).glob("blobs/sha256/*/*")}
+        blobs = {path.stat().st_ino: path.name for path in Path(local_catalog).glob("blobs/sha256/*/*")}
+        assert staged <= blobs.keys()
+        assert not {blobs[inode] for inode in staged} & {key.rpartition("/")[2] for key in copied}
     assert not (Path(local_catalog) / ".staging").exists()
     with wd.dataset("ws/x", catalog=local_catalog) as ds:
         assert ds.verify() == []
@@ -126,69 +127,38 @@ def test_folders_come_and_go_beside_each_other(
     assert not list(tmp_path.iterdir())
 
 
-class TestMoreThanMayWait:
-    """For a catalog elsewhere little waits on this disk; what is published does not depend on it."""
+class TestEpisodesForARemoteCatalog:
+    """They are sent one by one, so that this disk holds one of them; the version does not depend on it."""
 
     @staticmethod
-    def fill(builder: wd.DatasetBuilder, pictures: Path, root: Path) -> int:
-        """Add tables, tars and episodes; the most bytes that were staged at once."""
-        staged = [0]
-        small = ParquetOptions(shard_bytes=1, row_group_rows=100)
-
-        def batches() -> Iterator[pa.RecordBatch]:
-            for start in range(0, 600, 100):
-                files = [f"a/{number % 40:03d}.png" for number in range(start, start + 100)]
-                yield pa.record_batch({"i": range(start, start + 100), "file": files})
-                found = builder._staging.rglob("*")
-                staged.append(sum(path.stat().st_size for path in found if path.is_file()))
-
-        builder.add_table("main", batches(), options=small)
-        builder.add_artifact("pictures", pictures, options=PackOptions(shard_bytes=4096))
-        builder.bind("main", "file", "pictures", "image")
-        builder.add_webdataset("samples", pictures)
-        builder.add_episodes("demos", root)
-        return max(staged)
-
-    def test_it_is_sent_while_the_rest_is_made(
-        self, s3_catalog: str, tmp_path: Path, picture_folder: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def record(root: Path) -> Path:
         for number in range(3):
-            with wd.record(tmp_path / "root", clock="simulated") as recorder:
+            with wd.record(root, clock="simulated") as recorder:
                 recorder.step({"x": np.arange(3.0) + number}, {"a": np.zeros(2)}, reward=1.0, ts_ns=0)
-        (picture_folder / "a" / "000.txt").write_text("zero")
-        local = str(tmp_path / "catalog")
-        with wd.DatasetBuilder("ws/x", catalog=local) as builder:
-            self.fill(builder, picture_folder, tmp_path / "root")
-            here = builder.publish()
-        monkeypatch.setattr(outbox, "STAGED_BYTES", 4000)
-        with wd.DatasetBuilder("ws/x", catalog=s3_catalog) as builder:
-            assert self.fill(builder, picture_folder, tmp_path / "root") < 12_000
-            assert len(builder._outbox.sent) > 8
-            there = builder.publish()
-            again = builder.publish()
-        assert (there.version, there.blobs_sent) == (here.version, here.blobs_sent)
-        assert (again.version, again.blobs_sent) == (here.version, 0)
+        return root
+
+    def test_they_are_sent_as_they_are_packed(self, s3_catalog: str, tmp_path: Path) -> None:
+        root = self.record(tmp_path / "root")
+        published = []
+        for catalog in (str(tmp_path / "catalog"), s3_catalog):
+            with wd.DatasetBuilder("ws/x", catalog=catalog) as builder:
+                builder.add_episodes("demos", root)
+                staged = [path for path in builder._staging.rglob("*.wshard") if path.is_file()]
+                assert len(staged) == (0 if catalog == s3_catalog else 3)
+                published.append(builder.publish())
+                again = builder.publish()
+            assert (again.version, again.blobs_sent) == (published[0].version, 0)
+        here, there = published
+        assert (there.version, there.blobs_sent, there.bytes_sent) == (
+            here.version, here.blobs_sent, here.bytes_sent,
+        )  # fmt: skip
         with wd.dataset("ws/x", catalog=s3_catalog, mode="remote") as ds:
             assert ds.verify() == []
-            assert ds.table().select(["i"]).arrow().column("i").to_pylist() == list(range(600))
             assert [each.id for each in ds.episodes] == ds.episodes.ids
 
-    def test_what_it_points_at_is_still_checked(
-        self, s3_catalog: str, picture_folder: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        monkeypatch.setattr(outbox, "STAGED_BYTES", 1)
+    def test_one_that_was_collected_meanwhile_is_an_error(self, s3_catalog: str, tmp_path: Path) -> None:
         with wd.DatasetBuilder("ws/x", catalog=s3_catalog) as builder:
-            builder.add_table("main", {"file": ["a/000.png", "a/none.png"]})
-            builder.add_artifact("pictures", picture_folder).bind("main", "file", "pictures")
-            with pytest.raises(wd.errors.WarpError, match=r"none\.png"):
-                builder.publish()
-
-    def test_what_was_collected_meanwhile_is_said(
-        self, s3_catalog: str, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        monkeypatch.setattr(outbox, "STAGED_BYTES", 1)
-        with wd.DatasetBuilder("ws/x", catalog=s3_catalog) as builder:
-            builder.add_table("main", rows(50))
+            builder.add_episodes("demos", self.record(tmp_path / "root"))
             store = open_store(s3_catalog, access_options(Settings.from_env()).store)
             store.delete_all([info.key for info in store.list("blobs/")])
             with pytest.raises(wd.errors.DatasetError, match="missing") as caught:
@@ -211,8 +181,6 @@ def test_a_damaged_blob_is_replaced_by_the_staged_file(local_catalog: str) -> No
 
 
 def test_the_staging_folder_is_no_part_of_the_catalog(local_catalog: str) -> None:
-    from warpdata.stores.local import LocalStore
-
     with wd.DatasetBuilder("ws/x", catalog=local_catalog) as builder:
         builder.add_table("main", rows(5))
         assert list(builder._staging.rglob("*.parquet"))

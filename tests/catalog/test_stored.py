@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 import warpdata as wd
 from tests.ray.sets import blobs, latest, made, publish_arm
 from tests.sweeps import enough_examples
-from warpdata.catalog.build.stored import EpisodeStore, StoredEpisode, agreed, packed_bytes
+from warpdata.catalog.build.episodes import EpisodeStore, StoredEpisode, merge_stored, packed_bytes
 from warpdata.errors import ConflictError, DatasetError, FormatError
 
 
@@ -57,7 +57,7 @@ def test_two_ids_with_one_name_are_refused() -> None:
 
     blob = BlobRef("0" * 64, 1, name="x.wshard")
     with pytest.raises(ConflictError, match=r"'x\.wshard'"):
-        agreed([StoredEpisode("a", (blob,), {}), StoredEpisode("b", (blob,), {})])
+        merge_stored([StoredEpisode("a", (blob,), {}), StoredEpisode("b", (blob,), {})])
 
 
 def test_storing_again_sends_nothing(tmp_path: Path) -> None:
@@ -85,7 +85,7 @@ def test_bytes_with_another_id_are_packed_under_the_new_one(tmp_path: Path) -> N
 def test_no_id_leads_out_of_the_folder(tmp_path: Path, name: str) -> None:
     with EpisodeStore(tmp_path / "catalog", "episodes") as store:
         for content in (made(0), packed_bytes(made(0), "a")):
-            with pytest.raises(DatasetError, match="cannot have the id"):
+            with pytest.raises(DatasetError, match="invalid id of an episode"):
                 store.store(name, content)
     assert not list(tmp_path.rglob("*.wshard"))
 

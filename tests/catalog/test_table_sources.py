@@ -19,8 +19,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import warpdata as wd
-from warpdata.catalog.build import rowsources
-from warpdata.catalog.build.sources import ParquetOptions, write_shards
+from warpdata.catalog.build import rows as rowsources
+from warpdata.catalog.build import tables
+from warpdata.catalog.build.tables import ParquetOptions, write_shards
 from warpdata.cli.main import main
 from warpdata.errors import DatasetError
 
@@ -41,7 +42,7 @@ def published(tmp_path: Path) -> Callable[..., pa.Table]:
 @pytest.fixture
 def small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     """Files and rows are taken in many steps, as large ones are."""
-    monkeypatch.setattr(rowsources, "_BLOCK_BYTES", 64)
+    monkeypatch.setattr(tables, "_BLOCK_BYTES", 64)
     monkeypatch.setattr(rowsources, "_CHUNK_ROWS", 3)
 
 

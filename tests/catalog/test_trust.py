@@ -15,10 +15,8 @@ import warpdata as wd
 from tests.published import rows
 from tests.servers import run_http
 from warpdata.catalog.access import Access, access_options
-from warpdata.catalog.manage.history import list_datasets
-from warpdata.catalog.names import parse_name
+from warpdata.catalog.manage.versions import list_datasets
 from warpdata.catalog.publish.pointer import pack_pointer, unpack_pointer
-from warpdata.catalog.publish.signing import private_key, signature_file
 from warpdata.catalog.read import resolve
 from warpdata.errors import (
     ConflictError,
@@ -70,21 +68,6 @@ def test_notes_are_signed(local_catalog: str, key: Path, note: str) -> None:
     assert wd.dataset("ws/x", catalog=local_catalog).version == done.version, "not part of the version"
     with pytest.raises(UntrustedError, match="wrong"):
         wd.dataset("ws/x", catalog=local_catalog, **require(done.signed_by))
-
-
-def test_older_signatures_stay_valid_and_say_what_they_cover(local_catalog: str, key: Path) -> None:
-    done = publish(local_catalog)
-    manifest = version_file(local_catalog, done.version, ".json").read_bytes()
-    name = parse_name("ws/x")
-    old = signature_file(name, done.version, manifest, private_key(key), kind=1)
-    version_file(local_catalog, done.version, ".sig.json").write_bytes(old)
-    signer = json.loads(old)["public_key"]
-    with wd.dataset("ws/x", catalog=local_catalog, **require(signer)) as ds:
-        assert ds.signature.covers == "content"
-    assert publish(local_catalog, sign_key=key).signed_by == signer, "signing again covers the notes too"
-    assert wd.dataset("ws/x", catalog=local_catalog, **require(signer)).signature.covers == (
-        "content and notes"
-    )
 
 
 def test_another_signer_and_other_notes_are_conflicts(local_catalog: str, key: Path, tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import warpdata as wd
-from warpdata.catalog.build.sources import ParquetOptions
+from warpdata.catalog.build.tables import ParquetOptions
 from warpdata.catalog.read import rowgroups
 from warpdata.catalog.read.rowgroups import READS_NULL_LISTS
 from warpdata.errors import CorruptLayoutError, DatasetError, UnsupportedDtypeError
@@ -501,7 +501,7 @@ class TestNames:
     @pytest.fixture
     def old(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[wd.Dataset]:
         """A dataset from the time when such names were published."""
-        monkeypatch.setattr("warpdata.catalog.build.sources.check_names", lambda *_: None)
+        monkeypatch.setattr("warpdata.catalog.build.tables.check_names", lambda *_: None)
         with wd.DatasetBuilder("ws/old", catalog=str(tmp_path / "c")) as builder:
             builder.add_table("main", with_names("a", "b", "a", "B", "c")).publish()
         with wd.dataset("ws/old", catalog=str(tmp_path / "c")) as dataset:

@@ -16,15 +16,12 @@ from tests.published import publish_demo, rows
 from tests.servers import S3Server, run_http, s3_store
 from warpdata.bytekit.io.commit import TEMP_MARK
 from warpdata.catalog.access import Access, AccessOptions, access_options
-from warpdata.catalog.manage.copying import copy_dataset
-from warpdata.catalog.manage.expiry import delete_versions, expire_versions
-from warpdata.catalog.manage.history import list_tags, set_tag
-from warpdata.catalog.manage.mending import mend_version
-from warpdata.catalog.manage.remotegc import collect
+from warpdata.catalog.manage.collect import collect
+from warpdata.catalog.manage.copies import copy_dataset, mend_version
+from warpdata.catalog.manage.versions import delete_versions, expire_versions, list_tags, set_tag
 from warpdata.catalog.names import parse_duration, parse_name
 from warpdata.catalog.read.resolve import Resolver
 from warpdata.errors import (
-    ConflictError,
     DatasetError,
     DatasetNotFoundError,
     ManifestCorruptedError,
@@ -100,18 +97,6 @@ def test_what_names_no_single_version_or_time_deletes_nothing(local_catalog: str
     with pytest.raises(DatasetNotFoundError, match="ws/y is not published"):
         expire_versions(access, parse_name("ws/y"), delete=True)
     assert versions(local_catalog) == made
-
-
-def test_a_version_being_published_is_not_deleted(local_catalog: str) -> None:
-    from warpdata.catalog.publish.claims import keeping
-
-    one = publish(local_catalog, 5)
-    publish(local_catalog, 6)
-    access = access_to(local_catalog)
-    store = access.catalogs[0].store
-    with keeping(store, [X.version_key(one)]), pytest.raises(ConflictError, match="right now"):
-        delete_versions(access, X, [one])
-    assert delete_versions(access, X, [one]).versions == (one,)
 
 
 def test_expiry_by_number_and_age(local_catalog: str) -> None:
@@ -299,7 +284,7 @@ def test_a_pointer_that_moves_on_while_its_version_goes(
     local_catalog: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     one = publish(local_catalog, 5)
-    then = Resolver._checked
+    then = Resolver._manifest_and_signature
     moves = iter([lambda: (publish(local_catalog, 6), delete_versions(access_to(local_catalog), X, [one]))])
 
     def late(*args: Any) -> Any:
@@ -307,7 +292,7 @@ def test_a_pointer_that_moves_on_while_its_version_goes(
             move()
         return then(*args)
 
-    monkeypatch.setattr(Resolver, "_checked", late)
+    monkeypatch.setattr(Resolver, "_manifest_and_signature", late)
     assert wd.dataset("ws/x", catalog=local_catalog).table().row_count == 6
 
 
@@ -315,7 +300,7 @@ def test_many_blobs_are_looked_up_by_listing(local_catalog: str, monkeypatch: py
     from warpdata.catalog.publish import transfer
 
     publish(local_catalog, 5)
-    monkeypatch.setattr(transfer, "_ASK_ONE_BY_ONE", 0)
+    monkeypatch.setattr(transfer, "_MAX_HEADS", 0)
     monkeypatch.setattr(transfer, "_size", None)
     with wd.DatasetBuilder("ws/x", catalog=local_catalog) as builder:
         builder.add_table("main", rows(5)).add_table("more", rows(9))
@@ -330,18 +315,19 @@ def test_publishing_again_brings_back_what_a_collector_took(local_catalog: str) 
     assert wd.dataset("ws/x", catalog=local_catalog).verify() == []
 
 
-def test_leftovers_and_dead_claims_are_collected(local_catalog: str) -> None:
+def test_leftovers_and_probes_of_the_dead_are_collected(local_catalog: str) -> None:
     one = publish(local_catalog, 5)
     publish(local_catalog, 6)
     (Path(local_catalog) / f"datasets/ws/x/versions/{one}.json").unlink()  # a deleter died here
     access = Access(AccessOptions((local_catalog,)))
-    claim = Path(local_catalog) / "claims/keep/dead.json"
-    claim.parent.mkdir(parents=True, exist_ok=True)
-    claim.write_text('{"keys":[]}')
-    os.utime(claim, (1, 1))
+    probe = Path(local_catalog) / "probe/dead"
+    probe.parent.mkdir(parents=True, exist_ok=True)
+    probe.write_text("clock")
+    os.utime(probe, (1, 1))
     assert len(collect(access.catalogs[0], grace_s=-1).leftovers) == 2
     found = collect(access.catalogs[0], grace_s=-1, delete=True)
-    assert (len(found.leftovers), found.dead_claims) == (2, 1)
+    assert len(found.leftovers) == 2
+    assert not probe.exists()
     assert list(Path(local_catalog).glob(f"datasets/ws/x/versions/{one}*")) == []
     assert list_tags(access.catalogs[0], X) == {}
 

@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+import warpdata as wd
 from warpdata.cli.main import main
 
 
@@ -151,6 +152,20 @@ def test_log_tag_diff_list(published: str, workplace: Path, capsys: pytest.Captu
     assert "ws/name" in run_text(capsys, "list-remote")
     assert main(["list-remote", "wss"]) == 1
     assert "Did you mean 'ws'?" in capsys.readouterr().err
+
+
+def test_text_of_a_publisher_does_not_steer_the_terminal(
+    workplace: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Message, description and license are text of others, whichever command prints them."""
+    steer = "\x1b[2Jred\x9b2J"
+    with wd.DatasetBuilder("ws/steer", catalog=str(workplace / "catalog")) as builder:
+        builder.add_table("main", {"x": [1]}).describe(description=steer, license=steer)
+        builder.publish(message=steer)
+    for command in (["info"], ["versions", "list"], ["inspect"]):
+        shown = run_text(capsys, *command, "ws/steer", "--catalog", str(workplace / "catalog"))
+        assert shown
+        assert all(char == "\n" or char.isprintable() for char in shown), (command, shown)
 
 
 def test_verify_finds_damage(published: str, workplace: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -14,7 +14,9 @@ from tests.convert.sets import made_set, tree
 from warpdata.cli import exits
 from warpdata.cli.console import Progress
 from warpdata.cli.main import main
+from warpdata.convert import hdf5, mcap
 from warpdata.episodes.collection.episodes import Episodes
+from warpdata.errors import BadMagicError
 from warpdata.timeline.episode import Episode
 from warpdata.timeline.memory import ArraySignal
 
@@ -143,3 +145,67 @@ def test_progress_tells_the_pace_and_what_is_left(monkeypatch: pytest.MonkeyPatc
     now[0] += 10
     bar(20, 100)
     assert "20%  2/s, 0:40 left" in out.getvalue()
+
+
+def put_sets(folder: Path, *kinds: str) -> None:
+    """Sets of several formats in one folder: a folder each, or a loose file."""
+    for kind in kinds:
+        if kind == "lerobot":
+            made_set(folder / "arm", 1)
+        elif kind == "mcap":
+            mcap.write(Episodes.of([recorded("a"), recorded("b")]), folder / "bags")
+        elif kind == "loose mcap":
+            mcap.write(Episodes.of([recorded("run")]), folder / "run.mcap")
+        else:
+            hdf5.write(Episodes.of([recorded("demo")]), folder / "demos.hdf5")
+
+
+def recorded(name: str) -> Episode:
+    times = np.arange(4) * 100_000_000
+    action = ArraySignal(times, np.zeros((4, 2)), role="action")
+    return Episode.of({"action": action, "state": ArraySignal(times, np.ones((4, 3)))}, id=name)
+
+
+@pytest.mark.parametrize("command", [["show"], ["view", "--no-open"]])
+@pytest.mark.parametrize(
+    "kinds",
+    [("lerobot",), ("lerobot", "mcap"), ("lerobot", "hdf5"), ("mcap", "hdf5"), ("loose mcap", "hdf5")],
+    ids=" and ".join,
+)
+def test_a_folder_of_several_sets_is_never_opened_as_one_of_them(
+    kinds: tuple[str, ...],
+    command: list[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    put_sets(tmp_path, *kinds)
+    monkeypatch.chdir(tmp_path)
+    assert main([*command, "."]) == exits.ERROR
+    message = capsys.readouterr().err
+    assert "a folder of sets, not a set" in message
+    assert "Name one: " in message
+    with pytest.raises(BadMagicError):
+        wd.import_episodes(".", tmp_path / "ours")
+
+
+@pytest.mark.parametrize("kind", ["loose mcap", "hdf5"])
+def test_the_set_of_the_current_folder_is_shown(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    put_sets(tmp_path, kind)
+    (tmp_path / "notes").mkdir()
+    (tmp_path / "README.md").write_text("about these files")
+    monkeypatch.chdir(tmp_path)
+    assert main(["show", "."]) == exits.OK
+    assert "1 episode" in capsys.readouterr().out
+
+
+def test_a_folder_of_mcap_files_is_one_set(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    put_sets(tmp_path, "mcap")
+    monkeypatch.chdir(tmp_path / "bags")
+    assert main(["show", "."]) == exits.OK
+    assert "2 episodes" in capsys.readouterr().out
+    assert wd.open(".").ids == ["a", "b"]

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from warpdata.convert import lerobot
-from warpdata.convert.rows import grid_times
+from warpdata.convert.aligning import grid_times
 from warpdata.episodes.collection.episodes import Episodes
 from warpdata.episodes.sources.encoded import encoded_frames
 from warpdata.timeline.episode import Episode

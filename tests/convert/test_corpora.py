@@ -11,9 +11,13 @@ import pytest
 import safetensors
 import safetensors.numpy
 
-from warpdata.convert.corpora.fill import ConvertOptions, folder_to_corpus
-from warpdata.convert.corpora.npy import npy_to_corpus
-from warpdata.convert.corpora.safetensors import corpus_to_safetensors, safetensors_to_corpus
+from warpdata.convert.tables.corpora import (
+    ConvertOptions,
+    corpus_to_safetensors,
+    folder_to_corpus,
+    npy_to_corpus,
+    safetensors_to_corpus,
+)
 from warpdata.corpora.source import MmapShardSource
 from warpdata.corpora.writer import CorpusWriter
 from warpdata.errors import (

@@ -88,7 +88,7 @@ def test_what_cannot_be_read_is_skipped(tmp_path: Path, format_: str, broken: in
 @pytest.mark.parametrize("dtype", [np.uint8, np.uint16])
 def test_statistics_of_frames_are_exact(shape: tuple[int, ...], dtype: Any) -> None:
     frames = np.random.default_rng(0).integers(3, 200, shape).astype(dtype)
-    found = FrameCounts.of(frames).found(quantiles=True)
+    found = FrameCounts.of(frames).statistics(quantiles=True)
     side = max(shape[1:3])
     step = side // 150 if side >= 300 else 1
     plain = frames[:, ::step, ::step].reshape(-1, shape[3] if len(shape) == 4 else 1).astype(np.float64)
@@ -104,4 +104,4 @@ def test_statistics_of_frames_are_exact(shape: tuple[int, ...], dtype: Any) -> N
         assert np.allclose(np.array(found[name]).reshape(-1), np.quantile(plain, share, axis=0))
     assert found["count"] == [shape[0]]
     half = FrameCounts.of(frames[:1]) + FrameCounts.of(frames[1:]) if shape[0] > 1 else FrameCounts.of(frames)
-    assert half.found(quantiles=True) == found
+    assert half.statistics(quantiles=True) == found

@@ -11,8 +11,8 @@ import pytest
 from numpy.typing import NDArray
 
 from tests.convert.sets import on_steps
+from warpdata.convert.aligning import grid_times
 from warpdata.convert.formats import format_module
-from warpdata.convert.rows import grid_times
 from warpdata.episodes.collection.episodes import Episodes
 from warpdata.timeline.episode import Episode
 from warpdata.timeline.memory import ArraySignal

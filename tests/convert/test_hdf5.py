@@ -409,7 +409,11 @@ def large_array_beside_the_steps(file: h5py.File) -> None:
     ("damage", "kind", "words"),
     [
         (group_inside_itself, LimitExceededError, "nested too deeply, or inside themselves"),
-        (attribute_of_no_value, UnsupportedDtypeError, "attribute 'where' of .* holds what cannot be kept"),
+        (
+            attribute_of_no_value,
+            UnsupportedDtypeError,
+            "attribute 'where' of .* holds a value that cannot be kept",
+        ),
         (table_of_texts, UnsupportedDtypeError, "words' holds tables of text or bytes"),
         (rows_of_records, UnsupportedDtypeError, "pairs' holds "),
         (text_of_no_alphabet, CorruptLayoutError, "words' holds text that is not UTF-8"),
@@ -435,7 +439,7 @@ def test_forged_files_are_told_by_what_is_wrong(
         ({"episodes": "runs/*"}, r"no group is called 'runs/\*'; there are data, ends"),
         ({"episodes": "data/run*"}, r"no group is called 'data/run\*'; there are data, ends"),
         ({"episodes": "ends/*"}, r"no group is called 'ends/\*'; there are data, ends"),
-        ({"ends": "data"}, "'data' is no array"),
+        ({"ends": "data"}, "'data' is not an array"),
         ({"ends": "nowhere"}, "there is no 'nowhere' in the file"),
     ],
 )
@@ -459,9 +463,9 @@ def test_d4rl_arrays_of_another_length_are_told(flag: str, tmp_path: Path) -> No
 
 def test_wrong_words_are_told(tmp_path: Path) -> None:
     path = robomimic_file(tmp_path / "a.hdf5")
-    with pytest.raises(ValueError, match="next_obs is 'merge' or 'keep', not 'drop'"):
+    with pytest.raises(ValueError, match="next_obs is one of merge, keep, not 'drop'"):
         hdf5.read(path, next_obs="drop")  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="split is 'auto', 'done' or 'timeout', not 'never'"):
+    with pytest.raises(ValueError, match="split is one of auto, done, timeout, not 'never'"):
         hdf5.read(path, split="never")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="compression is one of gzip, none, not 'zip'"):
         hdf5.write(hdf5.read(path), tmp_path / "out.hdf5", compression="zip")  # type: ignore[arg-type]
@@ -506,7 +510,7 @@ def test_arrays_of_all_episodes_are_cut_where_a_mapping_says(tmp_path: Path) -> 
 def test_an_array_in_place_of_the_group_of_demos_is_told(tmp_path: Path) -> None:
     with h5py.File(tmp_path / "a.hdf5", "w") as file:
         file["data"] = np.zeros(3)
-    with pytest.raises(CorruptLayoutError, match="'/data' is no group"):
+    with pytest.raises(CorruptLayoutError, match="'/data' is not a group"):
         _ = hdf5.read(tmp_path / "a.hdf5", layout="robomimic").ids
 
 

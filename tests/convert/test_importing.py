@@ -20,10 +20,10 @@ import warpdata as wd
 from tests.convert.sets import assert_same, made_episode, made_episodes, made_set, on_steps, tree
 from warpdata.bytekit.process.locks import FileLock
 from warpdata.convert import lerobot
+from warpdata.convert.aligning import grid_times, rate_of
 from warpdata.convert.formats import format_module, format_of
 from warpdata.convert.importing import import_episodes
 from warpdata.convert.place import Place, check_inside
-from warpdata.convert.rows import grid_times, rate_of
 from warpdata.episodes.collection.episodes import Episodes, EpisodesSource
 from warpdata.episodes.forms import directory_copy
 from warpdata.episodes.forms.packed import pack_episode
@@ -207,7 +207,7 @@ def test_a_target_that_another_import_writes_is_left_alone(tmp_path: Path) -> No
     (tmp_path / "ours").mkdir()
     lock = FileLock.take(tmp_path / "ours/.import.lock", removes=True)
     assert lock is not None
-    with pytest.raises(ConflictError, match="another import writes there"):
+    with pytest.raises(ConflictError, match="another import writes into this target"):
         wd.import_episodes(made_episodes(1), tmp_path / "ours")
     lock.release()
     assert list((tmp_path / "ours").iterdir()) == []
@@ -218,7 +218,7 @@ def test_targets_that_cannot_be_are_refused(tmp_path: Path) -> None:
     with pytest.raises(FormatError, match="two episodes have the same id"):
         import_episodes(twice, tmp_path / "ours", format="x", source="x", kind="shards")
     with pytest.raises(
-        ValueError, match=r"a target is 'root' or 'shards', not 'shard'.*Did you mean 'shards'"
+        ValueError, match=r"a target is one of root, shards, not 'shard'.*Did you mean 'shards'"
     ):
         import_episodes(twice, tmp_path / "ours", format="x", source="x", kind="shard")  # type: ignore[arg-type]
     assert list(tmp_path.iterdir()) == []
@@ -234,7 +234,7 @@ def test_an_episode_that_somebody_else_put_there_is_told(tmp_path: Path) -> None
     path = tmp_path / f"ours/{episodes.ids[0]}.wshard"
     path.unlink()
     pack_episode(episodes[0], path, episode_id=episodes.ids[0])
-    with pytest.raises(FormatError, match="an episode there was not imported by us"):
+    with pytest.raises(FormatError, match="an episode of the target was not imported by warpdata"):
         run()
 
 

@@ -14,6 +14,7 @@ import warpdata as wd
 from tests.conftest import shared_golden
 from tests.convert.sets import LEROBOT, made_episodes, made_set
 from warpdata.episodes.collection.episodes import Episodes
+from warpdata.episodes.sources.file_video import FileVideo
 
 torch = pytest.importorskip("torch", reason="this Python tests without torch")
 
@@ -49,7 +50,7 @@ def reference(episodes: Episodes, index: int, deltas: dict[str, list[float]], fp
         wanted = [row + round(delta * fps) for delta in deltas[name]]
         item[f"{name}_is_pad"] = np.array([not 0 <= at < count for at in wanted])
         chosen = np.stack([values[min(max(at, 0), count - 1)] for at in wanted])
-        is_video = is_camera and type(signal).__name__ == "RowVideo"
+        is_video = is_camera and isinstance(signal, FileVideo)
         item[name] = chosen[0] if is_video and len(chosen) == 1 else chosen
     texts = episode.steps["task"].data if "task" in episode.signals else [episode.static["task"]] * count
     item["task"] = texts[row]

@@ -15,8 +15,8 @@ import pytest
 from tests.convert.foreign import copied, expected, hdf5_content, imported, same_channel, sample
 from tests.convert.sets import made_episode
 from warpdata.convert import dreamer, hdf5, minari
-from warpdata.convert.minari import arrow
 from warpdata.convert.place import Place
+from warpdata.convert.tables import parquet
 from warpdata.episodes.collection.episodes import Episodes
 from warpdata.errors import (
     CorruptLayoutError,
@@ -203,16 +203,16 @@ FORGED: dict[str, tuple[str, Callable[[int], Any], dict[str, str] | None, type[W
         lambda n: pa.array([{"y": None}] + [{"y": 1}] * (n - 1)),
         None,
         CorruptLayoutError,
-        "without a value",
+        "missing values",
     ),
     "gap in a list": (
         "infos",
         lambda n: pa.array([{"y": [None, 1]}] + [{"y": [1, 2]}] * (n - 1)),
         None,
         CorruptLayoutError,
-        "without a value",
+        "missing values",
     ),
-    "gap above": ("infos", gaps_above, None, CorruptLayoutError, "'infos/y' has rows without a value"),
+    "gap above": ("infos", gaps_above, None, CorruptLayoutError, "'infos/y' has missing values"),
     "lists of two lengths": (
         "infos",
         lambda n: pa.array([{"y": [1]}] + [{"y": [1, 2]}] * (n - 1)),
@@ -232,14 +232,14 @@ FORGED: dict[str, tuple[str, Callable[[int], Any], dict[str, str] | None, type[W
         lambda n: pa.array([1.0] * n),
         {"shape": "2,x"},
         CorruptLayoutError,
-        "shape of column 'infos' is damaged",
+        "damaged shape of column 'infos'",
     ),
     "another shape": (
         "infos",
         lambda n: pa.array([1.0] * n),
         {"shape": "2,2"},
         CorruptLayoutError,
-        r"rows of \[\], not of \[2, 2\]",
+        r"rows of \[\], expected \[2, 2\]",
     ),
     "action of another shape": (
         "actions",
@@ -273,8 +273,8 @@ def test_tables_without_rows_or_too_large_are_told(tmp_path: Path, monkeypatch: 
     pq.write_table(table(path)[:0], path)
     with pytest.raises(CorruptLayoutError, match=r"the table of the episode is empty.*episode_1"):
         _ = minari.read(source)[1]
-    monkeypatch.setattr(arrow, "MAX_COLUMN_BYTES", 8)
-    with pytest.raises(LimitExceededError, match=r"a table of \d+ bytes.*data/0"):
+    monkeypatch.setattr(parquet, "MAX_GROUP_BYTES", 8)
+    with pytest.raises(LimitExceededError, match=r"a group of rows of \d+ bytes.*data/0"):
         _ = minari.read(source)[0]
 
 
@@ -299,11 +299,11 @@ def test_episodes_that_cannot_be_read_are_skipped_and_named(tmp_path: Path) -> N
     path = source / "data/1/part-0.arrow"
     other_column(path, "infos", pa.array([{"y": None}] + [{"y": 1}] * (len(table(path)) - 1)))
     episodes = minari.read(source)
-    with pytest.raises(CorruptLayoutError, match=r"'infos/y' has rows without a value.*data/1"):
+    with pytest.raises(CorruptLayoutError, match=r"'infos/y' has missing values.*data/1"):
         minari.write(episodes, tmp_path / "out")
     receipt = minari.write(episodes, tmp_path / "out", on_error="skip")
     assert [each["id"] for each in receipt.skipped] == ["episode_1"]
     kept = minari.read(tmp_path / "out")
     assert [len(each.steps) for each in kept] == [len(episodes[0].steps), len(episodes[2].steps)]
-    with pytest.raises(ValueError, match="on_error is 'stop' or 'skip', not 'skp'"):
+    with pytest.raises(ValueError, match="on_error is one of stop, skip, not 'skp'"):
         minari.write(episodes, tmp_path / "other", on_error="skp")  # type: ignore[arg-type]

@@ -26,8 +26,8 @@ from tests.sweeps import enough_examples
 from warpdata.bytekit.codec import encode_png
 from warpdata.bytekit.io.files import FileRangeReader
 from warpdata.convert import rlds
-from warpdata.convert.aligning import AlignOptions, aligned
-from warpdata.convert.exporting import step_columns
+from warpdata.convert.aligning import AlignOptions, steps_with
+from warpdata.convert.exporting import StepRows
 from warpdata.convert.importing import import_episodes
 from warpdata.convert.place import Place
 from warpdata.convert.rlds import reader, records
@@ -370,11 +370,7 @@ def test_whether_the_last_action_counts_is_kept(tmp_path: Path, final: bool) -> 
             assert episode.meta.get("last_row") == ("observation" if final else None)
             assert len(episode["action"]) == 5 + number + final  # no value is dropped
             steps = 5 + number
-            assert (
-                len(step_columns(episode, AlignOptions())[0])
-                == len(aligned(episode, AlignOptions(), 10.0))
-                == steps
-            )
+            assert len(StepRows(episode, AlignOptions())) == len(steps_with(episode, AlignOptions())) == steps
     rlds.write(wd.open(tmp_path / "in"), tmp_path / "again")
     for a, b in zip(examples(tmp_path / "out"), examples(tmp_path / "again"), strict=True):
         assert same_lists(a, b)
@@ -386,7 +382,7 @@ def test_a_user_may_say_that_the_last_action_means_nothing(tmp_path: Path) -> No
     assert "last_row" not in plain[0].meta
     assert pickle.loads(pickle.dumps(said))[0].meta["last_row"] == "observation"
     assert np.array_equal(plain[0]["action"].values(), said[0]["action"].values())
-    assert len(step_columns(said[0], AlignOptions())[0]) == len(plain[0].steps) - 1
+    assert len(StepRows(said[0], AlignOptions())) == len(plain[0].steps) - 1
     rlds.write(said, tmp_path / "out")
     for a, b in zip(examples(SYNTH), examples(tmp_path / "out"), strict=True):
         assert same_lists(a, b)

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import zarr as library
 
 from tests.convert.foreign import copied, expected, imported, same_channel, sample
 from warpdata.bytekit.codec import encode
@@ -27,8 +28,6 @@ from warpdata.errors import (
     LimitExceededError,
     MissingExtraError,
     SchemaMismatchError,
-    UnsupportedDtypeError,
-    UnsupportedVersionError,
 )
 
 SETS = ["lowdim.zarr", "pusht_like.zarr", "umi_like_jxl.zarr.zip"]
@@ -84,7 +83,6 @@ def test_whole_numbers_in_float_images_stay_floats(tmp_path: Path) -> None:
 
 
 def test_the_library_itself_opens_what_is_written(tmp_path: Path) -> None:
-    library = pytest.importorskip("zarr")
     episodes = zarr.read(sample("zarr_replay_buffer", "lowdim.zarr"))
     for compressor in ("zstd", "zlib", "blosc", "none"):
         zarr.write(episodes, tmp_path / compressor, compressor=compressor)  # type: ignore[arg-type]
@@ -143,48 +141,88 @@ def buffer(folder: Path, about: dict[str, Any], data: bytes | None, rows: int = 
 VALUES = np.arange(12, dtype="<f4").reshape(4, 3)
 
 
-@pytest.mark.parametrize(
-    ("about", "data"),
-    [
-        ({}, VALUES.tobytes()),
-        ({"order": "F"}, VALUES.tobytes("F")),
-        ({"dtype": ">f4"}, VALUES.astype(">f4").tobytes()),
-        ({"compressor": {"id": "zlib", "level": 1}}, zlib.compress(VALUES.tobytes())),
-        ({"compressor": {"id": "gzip", "level": 1}}, zlib.compress(VALUES.tobytes(), wbits=31)),
-    ],
-)
+FORMS: dict[str, tuple[dict[str, Any], bytes | None]] = {
+    "plain": ({}, VALUES.tobytes()),
+    "columns first": ({"order": "F"}, VALUES.tobytes("F")),
+    "big-endian": ({"dtype": ">f4"}, VALUES.astype(">f4").tobytes()),
+    "zlib": ({"compressor": {"id": "zlib", "level": 1}}, zlib.compress(VALUES.tobytes())),
+    "gzip": ({"compressor": {"id": "gzip", "level": 1}}, zlib.compress(VALUES.tobytes(), wbits=31)),
+    "bz2": ({"compressor": {"id": "bz2"}}, bz2.compress(VALUES.tobytes())),
+    "lzma": ({"compressor": {"id": "lzma"}}, lzma.compress(VALUES.tobytes())),
+    "lz4": ({"compressor": {"id": "lz4"}}, b"\x30\0\0\0" + encode("lz4", VALUES.tobytes())),
+    "zstd": ({"compressor": {"id": "zstd", "level": 3}}, encode("zstd", VALUES.tobytes())),
+}
+
+
+@pytest.mark.parametrize(("about", "data"), FORMS.values(), ids=FORMS)
 def test_forms_of_chunks(about: dict[str, Any], data: bytes, tmp_path: Path) -> None:
-    found = zarr.read(buffer(tmp_path, about, data))[0]["action"]
-    assert found.meta.dtype == np.dtype("<f4")
-    np.testing.assert_array_equal(found.values(), VALUES)
+    episodes = zarr.read(buffer(tmp_path / "in", about, data))
+    assert episodes[0]["action"].meta.dtype == np.dtype("<f4")
+    np.testing.assert_array_equal(episodes[0]["action"].values(), VALUES)
+    assert zarr.write(episodes, tmp_path / "out").is_exact
+    np.testing.assert_array_equal(zarr.read(tmp_path / "out")[0]["action"].values(), VALUES)
 
 
 def test_a_chunk_that_is_not_there_is_the_fill_value(tmp_path: Path) -> None:
     assert (zarr.read(buffer(tmp_path, {"fill_value": 2.5}, None))[0]["action"].values() == 2.5).all()
 
 
+@pytest.mark.parametrize("shards", [None, (8, 3)])
+def test_trees_of_version_3_are_read(shards: tuple[int, int] | None, tmp_path: Path) -> None:
+    root = library.open_group(tmp_path / "new.zarr", mode="w", zarr_format=3, attributes={"robot": "arm"})
+    values = np.arange(30, dtype=np.float32).reshape(10, 3)
+    rows = root.create_array("data/action", shape=(10, 3), chunks=(4, 3), shards=shards, dtype="float32")
+    rows[:] = values
+    root.create_array("meta/episode_ends", data=np.array([4, 10]))
+    assert zarr.matches(Place.of(tmp_path / "new.zarr"))
+    episodes = zarr.read(tmp_path / "new.zarr")
+    assert [episode["action"].values().tolist() for episode in episodes] == [
+        values[:4].tolist(),
+        values[4:].tolist(),
+    ]
+    assert episodes.metadata["zarr"]["attributes"] == {"": {"robot": "arm"}}
+    chunk = next(path for path in (tmp_path / "new.zarr/data/action/c").rglob("*") if path.is_file())
+    chunk.write_bytes(chunk.read_bytes()[:-3])
+    with pytest.raises(CorruptLayoutError, match="data/action"):
+        _ = [episode["action"].values() for episode in zarr.read(tmp_path / "new.zarr")]
+
+
 BLOSC_BOMB = bytes([2, 1, 1, 4]) + (1 << 31).to_bytes(4, "little") + bytes(4) + (16).to_bytes(4, "little")
+BLOSC_DAMAGED = bytes([2, 1, 1, 4]) + b"\x30\0\0\0\x30\0\0\0\x20\0\0\0" + b"\xff" * 16
+WRONG: dict[str, tuple[dict[str, Any], bytes | None]] = {
+    "cut": ({}, VALUES.tobytes()[:-1]),
+    "too long": ({}, bytes(1 << 17)),
+    "zlib bomb": ({"compressor": {"id": "zlib"}}, zlib.compress(bytes(1 << 22))),
+    "bz2 bomb": ({"compressor": {"id": "bz2"}}, bz2.compress(bytes(1 << 24))),
+    "lzma short": ({"compressor": {"id": "lzma"}}, lzma.compress(bytes(47))),
+    "blosc bomb": ({"compressor": {"id": "blosc"}}, BLOSC_BOMB),
+    "blosc damaged": ({"compressor": {"id": "blosc"}}, BLOSC_DAMAGED),
+    "blosc short": ({"compressor": {"id": "blosc"}}, b"short"),
+    **{f"{name} junk": ({"compressor": {"id": name}}, b"junk") for name in ("zstd", "bz2", "lzma", "zlib")},
+    "lz4 short": ({"compressor": {"id": "lz4"}}, b"abc"),
+    "lz4 of nothing": ({"compressor": {"id": "lz4"}}, bytes(9)),
+    "lz4 junk": ({"compressor": {"id": "lz4"}}, b"\x30\0\0\0junk"),
+    "unknown compressor": ({"compressor": {"id": "mystery"}}, b"x"),
+    "compressor of text": ({"compressor": "zlib"}, b""),
+    "huge chunks": ({"chunks": [1 << 20, 1 << 20]}, b""),
+    "no chunks": ({"chunks": [0, 3]}, b""),
+    "fewer axes": ({"shape": [4]}, b""),
+    "more rows": ({"shape": [5, 3]}, b""),
+    "negative side": ({"shape": [4, -3]}, b""),
+    "objects": ({"dtype": "|O"}, b""),
+    "number as type": ({"dtype": 7}, b""),
+    "unknown type": ({"dtype": "no type"}, b""),
+    "unknown filter": ({"filters": [{"id": "delta"}]}, b""),
+    "another version": ({"zarr_format": 3}, b""),
+    "unknown order": ({"order": "A"}, b""),
+    "unknown separator": ({"dimension_separator": "-"}, b""),
+    "text as fill value": ({"fill_value": "nonsense"}, b""),
+    "list as fill value": ({"fill_value": [1, 2]}, None),
+}
 
 
-@pytest.mark.parametrize(
-    ("about", "data"),
-    [
-        ({}, VALUES.tobytes()[:-1]),
-        ({"compressor": {"id": "zlib"}}, zlib.compress(bytes(1 << 22))),
-        ({"compressor": {"id": "blosc"}}, BLOSC_BOMB),
-        ({"compressor": {"id": "blosc"}}, b"short"),
-        ({"compressor": {"id": "mystery"}}, b"x"),
-        ({"chunks": [1 << 20, 1 << 20]}, b""),
-        ({"shape": [4]}, b""),
-        ({"shape": [5, 3]}, b""),
-        ({"dtype": "|O"}, b""),
-        ({"filters": [{"id": "delta"}]}, b""),
-        ({"zarr_format": 3}, b""),
-        ({"shape": [4, -3]}, b""),
-        ({"fill_value": "nonsense"}, b""),
-    ],
-)
-def test_wrong_arrays_are_told(about: dict[str, Any], data: bytes, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("about", "data"), WRONG.values(), ids=WRONG)
+def test_wrong_arrays_are_named(about: dict[str, Any], data: bytes | None, tmp_path: Path) -> None:
     with pytest.raises(FormatError, match="action") as caught:
         zarr.read(buffer(tmp_path, about, data))[0]["action"].values()
     assert str(tmp_path) in str(caught.value)
@@ -219,73 +257,9 @@ def test_buffers_pickle_by_address() -> None:
     np.testing.assert_array_equal(again[2]["state"].values(), episodes[2]["state"].values())
 
 
-@pytest.mark.parametrize(
-    ("about", "data", "kind", "words"),
-    [
-        ({"fill_value": [1, 2]}, None, CorruptLayoutError, "the fill value"),
-        ({"fill_value": [2.5]}, None, CorruptLayoutError, "the fill value"),
-        ({"fill_value": {}}, None, CorruptLayoutError, "the fill value"),
-        ({"dtype": 7}, b"", UnsupportedDtypeError, "'data/action' holds 7"),
-        ({"dtype": "no type"}, b"", CorruptLayoutError, r"'data/action/\.zarray' is damaged"),
-        ({"order": "A"}, b"", CorruptLayoutError, "contradicts itself"),
-        ({"chunks": [0, 3]}, b"", CorruptLayoutError, "contradicts itself"),
-        ({"dimension_separator": "-"}, b"", CorruptLayoutError, "contradicts itself"),
-        ({"compressor": "zlib"}, b"", CorruptLayoutError, "contradicts itself"),
-        ({}, bytes(1 << 17), LimitExceededError, "has 131072 bytes, at most"),
-        ({"compressor": {"id": "lz4"}}, b"abc", CorruptLayoutError, "an lz4 chunk does not hold the 48 bytes"),
-        ({"compressor": {"id": "lz4"}}, bytes(9), CorruptLayoutError, "an lz4 chunk does not hold the 48 bytes"),
-        ({"compressor": {"id": "lz4"}}, b"\x30\0\0\0junk", CorruptLayoutError, r"chunk 'data/action/0\.0'"),
-        ({"compressor": {"id": "zstd"}}, b"junk", CorruptLayoutError, r"chunk 'data/action/0\.0'"),
-        ({"compressor": {"id": "bz2"}}, b"junk", CorruptLayoutError, "a damaged bz2 chunk"),
-        ({"compressor": {"id": "lzma"}}, b"junk", CorruptLayoutError, "a damaged lzma chunk"),
-        ({"compressor": {"id": "zlib"}}, b"junk", CorruptLayoutError, "a damaged zlib chunk"),
-        ({"compressor": {"id": "bz2"}}, bz2.compress(bytes(99)), CorruptLayoutError, "holds 49 bytes, not 48"),
-        ({"compressor": {"id": "lzma"}}, lzma.compress(bytes(47)), CorruptLayoutError, "holds 47 bytes, not 48"),
-    ],
-    ids=range(19),
-)  # fmt: skip
-def test_forged_arrays_are_told_by_what_is_wrong(
-    about: dict[str, Any], data: bytes | None, kind: type[FormatError], words: str, tmp_path: Path
-) -> None:
-    with pytest.raises(kind, match=words):
-        zarr.read(buffer(tmp_path, about, data))[0]["action"].values()
-
-
-@pytest.mark.parametrize(
-    ("name", "data"),
-    [
-        ("bz2", bz2.compress(VALUES.tobytes())),
-        ("lzma", lzma.compress(VALUES.tobytes())),
-        ("lz4", len(VALUES.tobytes()).to_bytes(4, "little") + encode("lz4", VALUES.tobytes())),
-    ],
-)
-def test_chunks_of_compressors_that_are_only_read(name: str, data: bytes, tmp_path: Path) -> None:
-    episodes = zarr.read(buffer(tmp_path / "in", {"compressor": {"id": name}}, data))
-    np.testing.assert_array_equal(episodes[0]["action"].values(), VALUES)
-    assert zarr.write(episodes, tmp_path / "out").is_exact
-    np.testing.assert_array_equal(zarr.read(tmp_path / "out")[0]["action"].values(), VALUES)
-
-
-def test_a_damaged_blosc_chunk_is_told(tmp_path: Path) -> None:
-    pytest.importorskip("numcodecs")
-    head = (
-        bytes([2, 1, 1, 4])
-        + (48).to_bytes(4, "little")
-        + (48).to_bytes(4, "little")
-        + (32).to_bytes(4, "little")
-    )
-    with pytest.raises(CorruptLayoutError, match="a damaged blosc chunk"):
-        zarr.read(buffer(tmp_path, {"compressor": {"id": "blosc"}}, head + b"\xff" * 16))[0][
-            "action"
-        ].values()
-
-
 def test_trees_that_are_no_replay_buffers_are_told(tmp_path: Path) -> None:
     (tmp_path / "no").mkdir()
     with pytest.raises(BadMagicError, match="there is no 'meta/episode_ends'"):
-        zarr.read(tmp_path / "no")
-    (tmp_path / "no" / "zarr.json").write_text("{}")
-    with pytest.raises(UnsupportedVersionError, match="a Zarr v3 tree"):
         zarr.read(tmp_path / "no")
     ends = np.array([4], "<i8")
     array(tmp_path / "bare", "meta/episode_ends", ends, {}, ends.tobytes())
@@ -366,5 +340,5 @@ def test_what_the_next_episode_has_otherwise_is_told(
         np.savez(tmp_path / f"{file}.npz", **{name: values}, action=np.zeros((4, 1)))
     with pytest.raises(SchemaMismatchError, match=words):
         zarr.write(npz.read(tmp_path), tmp_path / "out")
-    with pytest.raises(ValueError, match="unknown compressor 'snappy'"):
+    with pytest.raises(ValueError, match="compressor is one of zstd, none, zlib, blosc, not 'snappy'"):
         zarr.write(npz.read(tmp_path), tmp_path / "out", compressor="snappy")  # type: ignore[arg-type]

@@ -90,7 +90,7 @@ def test_a_flipped_byte_costs_its_block_and_nothing_else(whole: Path, tmp_path: 
         data[block.data_offset + block.disk_size // 2] ^= 4
         path.write_bytes(data)
         if name in ("meta/episode", "meta/channels"):
-            with pytest.raises(CorruptLayoutError, match="nothing says what the blocks hold"):
+            with pytest.raises(CorruptLayoutError, match="contents of the blocks are unknown"):
                 wd.salvage(path)
             assert path.read_bytes() == data
             continue

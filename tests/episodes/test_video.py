@@ -17,7 +17,7 @@ import pytest
 import warpdata as wd
 from tests.sweeps import SOAK
 from warpdata.bytekit.process.system import kept_scheduling
-from warpdata.convert.lerobot.writing import CODEC
+from warpdata.convert.lerobot.write import CODEC
 from warpdata.errors import FormatError
 from warpdata.formats.episodedir import arrow
 from warpdata.formats.episodedir.images import FrameShape

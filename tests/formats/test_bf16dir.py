@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from tests.conftest import shared_golden
-from warpdata.convert.corpora.fill import folder_to_corpus
+from warpdata.convert.tables.corpora import folder_to_corpus
 from warpdata.corpora.source import MmapShardSource
 from warpdata.errors import (
     BlobNotFoundError,

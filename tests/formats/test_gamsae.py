@@ -24,7 +24,6 @@ from tests.formats.spec_tables import assert_spec_matches
 from tests.sweeps import enough_examples, thinned
 from warpdata.bytekit.checksum import fnv1a64, sha256_hex
 from warpdata.bytekit.io.ranges import BytesRangeReader
-from warpdata.bytekit.process import system
 from warpdata.corpora.source import FixedOrderSource, MmapShardSource, StoreShardSource
 from warpdata.errors import (
     BadMagicError,
@@ -282,7 +281,7 @@ def test_rows_stay_whole_when_a_piece_fails(tmp_path: Path, monkeypatch: pytest.
         with monkeypatch.context() as patch:
             patch.setattr(os, "pwritev", write)
             with pytest.raises(OutOfSpaceError):
-                writer.append(np.full((system.LARGE_PAGE_BYTES // 12, 3), 2.0))
+                writer.append(np.full((200_000, 3), 2.0))
         writer.append(np.full((1, 3), 3.0))
     assert (tmp_path / "a.shard").read_bytes() == encode_shard_bytes(
         np.array([[1.0] * 3, [1.0] * 3, [3.0] * 3])

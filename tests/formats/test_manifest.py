@@ -22,12 +22,9 @@ from warpdata.catalog.names import parse_name
 from warpdata.catalog.publish.signing import check_signature
 from warpdata.errors import FormatError, ManifestCorruptedError, UntrustedError
 from warpdata.formats.manifest import layout
-from warpdata.formats.manifest.canonical import canonical_json, version_hash
-from warpdata.formats.manifest.guide import Guide, ShardGuide, pack_guide
-from warpdata.formats.manifest.model import parts_of
-from warpdata.formats.manifest.parts import find_shard
-from warpdata.formats.manifest.reader import parse_manifest
-from warpdata.formats.manifest.writer import pack_manifest, to_json
+from warpdata.formats.manifest.codec import pack_manifest, parse_manifest, to_json, version_hash
+from warpdata.formats.manifest.layout import Guide, ShardGuide, pack_guide
+from warpdata.formats.manifest.model import canonical_json, parts_of
 
 SPEC = ROOT / "src/warpdata/formats/manifest/SPEC.md"
 FOLDERS = [OWN_GOLDEN / "manifest", ROOT / "tests/compat/manifest/0.1"]
@@ -76,10 +73,8 @@ def test_golden_long_lists() -> None:
         for p in [*manifest.artifacts.values(), *manifest.tables.values()]
         for ref in parts_of(p.shards)
     } == set(parts)
-    assert (
-        find_shard(manifest.artifacts["episodes"].shards, "ep/0123.wshard"),
-        shards[7].guide.byte_size,
-    ) == (123, 300)
+    (place,) = manifest.artifacts["episodes"].shards.places(["ep/0123.wshard"])
+    assert (place[0], shards[7].guide.byte_size) == (123, 300)
 
 
 def test_golden_several_indexes() -> None:
@@ -93,33 +88,20 @@ def test_golden_several_indexes() -> None:
     assert pack_manifest(manifest) == data
 
 
-SIGNATURES = [
-    (OWN_GOLDEN / "manifest", "content.sig.json", "content"),
-    (OWN_GOLDEN / "manifest", "notes.sig.json", "content and notes"),
-    (ROOT / "tests/compat/manifest/0.1", "manifest.sig.json", "content"),
-]
-
-
-@pytest.mark.parametrize(
-    ("folder", "file", "covers"), SIGNATURES, ids=lambda value: str(value).split("/")[-1]
-)
-def test_golden_signatures(folder: Path, file: str, covers: str) -> None:
+def test_golden_signature() -> None:
     pytest.importorskip("cryptography")
-    data, signature = (folder / "manifest.json").read_bytes(), (folder / file).read_bytes()
+    folder = OWN_GOLDEN / "manifest"
+    data, signature = (folder / "manifest.json").read_bytes(), (folder / "notes.sig.json").read_bytes()
     manifest = parse_manifest(data)
     trusted = (json.loads(signature)["public_key"],)
     name = parse_name(manifest.dataset_id)
     found = check_signature(signature, data, name, manifest.version_hash, trusted)
-    assert (found.covers, found.public_key) == (covers, trusted[0])
+    assert (found.covers, found.public_key) == ("content and notes", trusted[0])
     other = data.replace(b'"ratio": 0.5', b'"ratio": 0.6')
     assert other != data
-    if covers == "content":
-        check_signature(signature, other, name, manifest.version_hash, trusted)
-    else:
+    for manifest_file, version in ((other, manifest.version_hash), (data, "0" * 64)):
         with pytest.raises(UntrustedError, match="wrong"):
-            check_signature(signature, other, name, manifest.version_hash, trusted)
-    with pytest.raises(UntrustedError, match="wrong"):
-        check_signature(signature, data, name, "0" * 64, trusted)
+            check_signature(signature, manifest_file, name, version, trusted)
 
 
 def test_the_tool_writes_the_golden_files_again(tmp_path: Path) -> None:
@@ -266,11 +248,12 @@ def resealed(change: Callable[[list[layout.GuideEntry]], None]) -> bytes:
     """A guide of two shards whose directory was changed by somebody who made its checksum fit again."""
     good = pack_guide(guide_shards())
     start, end = layout.GUIDE_HEADER.size, layout.directory_end(2)
-    entries = layout.unpack_entries(good[start:end])
+    entries = [layout.GuideEntry(*fields) for fields in layout.GUIDE_ENTRY.iter_unpack(good[start:end])]
     change(entries)
-    directory = b"".join(map(layout.pack_entry, entries))
-    header = layout.unpack_header(good[:start])._replace(directory_crc32c=crc32c(directory))
-    return layout.pack_header(header) + directory + good[end:]
+    directory = b"".join(layout.GUIDE_ENTRY.pack(*entry) for entry in entries)
+    header = layout.GuideHeader(*layout.GUIDE_HEADER.unpack(good[:start]))
+    header = header._replace(directory_crc32c=crc32c(directory))
+    return layout.GUIDE_HEADER.pack(*header) + directory + good[end:]
 
 
 @pytest.mark.parametrize(
@@ -310,7 +293,7 @@ def test_every_flip_of_a_manifest_is_noticed_or_harmless() -> None:
 
 
 def test_another_version_than_asked_for_is_refused() -> None:
-    with pytest.raises(ManifestCorruptedError, match="not"):
+    with pytest.raises(ManifestCorruptedError, match="hash mismatch: expected 0000"):
         parse_manifest(pack_manifest(example()), expected_hash="0" * 64)
 
 

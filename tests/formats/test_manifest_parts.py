@@ -15,21 +15,25 @@ from tests.sweeps import enough_examples
 from warpdata.bytekit.checksum import sha256_hex
 from warpdata.errors import ConflictError, ManifestCorruptedError
 from warpdata.formats.manifest import layout
-from warpdata.formats.manifest.canonical import canonical_json
-from warpdata.formats.manifest.fields import blob_of, table_shard_of
-from warpdata.formats.manifest.model import ArtifactPart, BlobRef, Manifest, TableShard
+from warpdata.formats.manifest.codec import pack_manifest, parse_manifest
+from warpdata.formats.manifest.model import (
+    ArtifactPart,
+    BlobRef,
+    Manifest,
+    TableShard,
+    blob_of,
+    canonical_json,
+    table_shard_of,
+)
 from warpdata.formats.manifest.parts import (
     PartedShards,
     PartRef,
-    find_shard,
     packed_shards,
     part_json,
     root_of,
     with_added,
     with_tail,
 )
-from warpdata.formats.manifest.reader import parse_manifest
-from warpdata.formats.manifest.writer import pack_manifest
 
 
 def shard(name: str, size: int = 7) -> BlobRef:
@@ -38,6 +42,11 @@ def shard(name: str, size: int = 7) -> BlobRef:
 
 def shards(count: int) -> list[BlobRef]:
     return [shard(f"{number:08d}.wshard", number % 1000) for number in range(count)]
+
+
+def find_shard(parted: PartedShards, name: str) -> int | None:
+    (place,) = parted.places([name])
+    return None if place is None else place[0]
 
 
 class Kept:
@@ -81,8 +90,8 @@ def test_a_long_list_reads_like_a_tuple_and_fetches_what_is_looked_at() -> None:
     assert find_shard(parted, "00001234.wshard ") is None
     assert find_shard(parted, "zzz") is None
     wanted = [every[n].name for n in (19_999, 5, 5, 7000)] + ["", "00000005.wshard0"]
-    assert parted.find(wanted) == [19_999, 5, 5, 7000, None, None]
-    assert parted.find([]) == []
+    assert [place and place[0] for place in parted.places(wanted)] == [19_999, 5, 5, 7000, None, None]
+    assert parted.places([]) == []
     with pytest.raises(IndexError):
         parted[20_000]
     assert tuple(parted) == tuple(every)
@@ -244,7 +253,7 @@ def test_a_part_that_is_no_json() -> None:
 def test_shards_without_names_of_their_own_are_not_found_by_name() -> None:
     alike = [shard("b"), *shards(300), shard("b")]
     parted = Kept().opened(packed_shards(tuple(alike), blob_of))
-    with pytest.raises(ManifestCorruptedError, match="have no names of their own"):
+    with pytest.raises(ManifestCorruptedError, match="have no unique names"):
         find_shard(parted, "b")
     with pytest.raises(ValueError, match="shards without names cannot be added to a list by name"):
         with_added(tuple(shards(3)), [BlobRef("a" * 64, 1)], blob_of)
@@ -258,8 +267,6 @@ def test_lists_are_equal_by_what_they_hold() -> None:
     assert parted != [*every[:-1], shard("z")]
     assert parted != "a word"
     assert hash(parted) == hash(Kept().opened(packed_shards(tuple(every), blob_of)))
-    assert find_shard(every, every[7].name) == 7
-    assert find_shard(every, "none") is None
 
 
 def test_every_flipped_byte_of_a_part_is_found() -> None:
@@ -298,5 +305,5 @@ def test_shared_parts_are_gone_through_once() -> None:
     assert all(isinstance(ref, PartRef) for ref in every)
     more = list(second.unseen_parts(seen))
     assert 0 < len(more) <= 4
-    assert {each.name for each in second.leaf_shards(more)} >= {"zzz"}
+    assert {each.name for each in second.shards_of(more)} >= {"zzz"}
     assert list(second.unseen_parts(seen)) == []

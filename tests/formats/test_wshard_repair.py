@@ -182,8 +182,8 @@ def test_other_damage_is_not_called_a_stream(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("block", "rows", "match"),
     [
-        ("signal/other", np.zeros((100, 7), np.float32), "nothing says what it holds"),
-        ("signal/rgb", np.zeros((100, 3), np.uint8), "nothing says what it holds"),
+        ("signal/other", np.zeros((100, 7), np.float32), "its contents are unknown"),
+        ("signal/rgb", np.zeros((100, 3), np.uint8), "its contents are unknown"),
         ("reward", np.zeros(200, np.float32), "does not hold one row per step"),
     ],
 )

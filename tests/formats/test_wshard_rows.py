@@ -141,7 +141,7 @@ def test_wrong_names_and_ranges(files: dict[str, bytes]) -> None:
         shard.read("signal/none")
     with pytest.raises(BlobNotFoundError):
         shard.read_rows("signal/none", 0, 1)
-    with pytest.raises(CorruptLayoutError, match="does not say"):
+    with pytest.raises(CorruptLayoutError, match="does not describe"):
         shard.read_rows("meta/episode", 0, 1)
     for a, b in [(0, STEPS + 1), (-1, 3), (5, 4)]:
         with pytest.raises(IndexError):

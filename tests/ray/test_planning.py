@@ -64,9 +64,9 @@ def test_a_long_list_is_gone_through_by_the_tasks_not_by_the_plan(tmp_path, monk
     monkeypatch.setattr("warpdata.formats.manifest.layout.FLAT_SHARDS", 2)
     publish_arm(str(tmp_path))
     looked_at = []
-    whole = PartedShards._fetched
+    whole = PartedShards.entries
     monkeypatch.setattr(
-        PartedShards, "_fetched", lambda self, refs: looked_at.extend(refs) or whole(self, refs)
+        PartedShards, "entries", lambda self, refs: looked_at.extend(refs) or whole(self, refs)
     )
     with wd.dataset("lab/arm", catalog=tmp_path) as dataset:
         blobs = {
@@ -301,7 +301,7 @@ def test_a_recording_is_a_row(tmp_path, catalog: str) -> None:
     changed = wd.ray.open(rows.changed_row(lambda episode: episode.tensors, given))
     assert np.array_equal(changed["joints"].values(), made(2)["joints"].values())
     recorded(tmp_path / "root")
-    with pytest.raises(wd.WarpError, match="holds 2 episodes, and one is wanted"):
+    with pytest.raises(wd.WarpError, match="expected one episode, got 2"):
         wd.ray.row(tmp_path / "root", "one")
     with pytest.raises(wd.WarpError, match="nothing was recorded"):
         wd.ray.row(wd.record(tmp_path / "empty"), "one")

@@ -20,7 +20,7 @@ from tests.conftest import ROOT
 from tests.docs.test_snippets import CLUSTER, PRELUDE, program_of
 from tests.ray.sets import blobs, latest, made, publish_arm, speed
 from tests.sweeps import SOAK
-from warpdata.catalog.build.stored import StoredEpisode
+from warpdata.catalog.build.episodes import StoredEpisode
 from warpdata.errors import ConflictError, CorruptLayoutError, DatasetError, UnavailableError
 from warpdata.ray import rows, verbs
 

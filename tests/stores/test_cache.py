@@ -105,6 +105,15 @@ def test_a_damaged_map_starts_over(tmp_path: Path) -> None:
     assert store.fetched
 
 
+def test_a_cached_file_that_was_cut_is_fetched_again(tmp_path: Path) -> None:
+    reader, store, _ = opened(tmp_path)
+    reader.read(0, SIZE)
+    (path,) = tmp_path.glob("blobs/*/*.data")
+    os.truncate(path, 100)
+    assert bytes(reader.read(0, SIZE)) == DATA
+    assert len(store.fetched) == 2
+
+
 def test_a_damaged_blob_is_an_error_with_its_name(tmp_path: Path) -> None:
     store = Counting()
     reader, _, _ = opened(tmp_path, store=store)

@@ -1,13 +1,15 @@
 """Ask the libraries of MCAP and ROS about what we export: `python tools/oracles/ros.py OUR_PYTHON [THEIR_PYTHON]`.
 
 Makes a virtualenv of its own with mcap-ros2-support, mcap-protobuf-support and rosbags (light), unless one is given.
-Brings every golden recording into a root and out again as MCAP, and exports a set of another kind; their decoders must
-read the same from the results as from the originals. Writes what was compared into `results/ros.json` and exits with 1
-where it differs.
+Brings every golden recording into a root and out again as MCAP, and exports a set of another kind. Their decoders must
+read every number, text and picture of the originals again, under the topic of its signal. Writes what was compared into
+`results/ros.json` and exits with 1 where it differs.
 """
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import json
 import os
 import subprocess
@@ -28,53 +30,69 @@ RECORDINGS = (
 )
 OTHER = "webdataset/gen/robot-000000.tar"
 
-ASKED = """
-import hashlib, json, sys
+FLATTEN = """
+import base64, hashlib, json, sys
+values = {}
+def add(key, value):
+    if hasattr(value, "DESCRIPTOR"):
+        for field in value.DESCRIPTOR.fields: add(f"{key}/{field.name}", getattr(value, field.name))
+    elif isinstance(value, dict):
+        for name, item in value.items(): add(f"{key}/{name}", item)
+    elif hasattr(value, "__slots__") or hasattr(value, "__msgtype__"):
+        names = getattr(value, "__slots__", None) or list(value.__dataclass_fields__)
+        for name in names:
+            if name != "__msgtype__": add(f"{key}/{name}", getattr(value, name))
+    elif isinstance(value, (bytes, bytearray, memoryview)):
+        values.setdefault(key, []).append(hashlib.sha256(bytes(value)).hexdigest())
+    elif hasattr(value, "tolist") and getattr(value, "dtype", None) == "uint8":
+        values.setdefault(key, []).append(hashlib.sha256(bytes(value)).hexdigest())
+    elif isinstance(value, (str, bool, int, float)) or hasattr(value, "__iter__"):
+        items = value.tolist() if hasattr(value, "tolist") else value
+        if not isinstance(items, (str, bool, int, float)):
+            items = list(items)
+            if not all(isinstance(item, (bool, int, float)) for item in items): return
+        values.setdefault(key, []).append(items)
+"""
+
+BY_MCAP = (
+    FLATTEN
+    + """
 from importlib.metadata import version
 from mcap.reader import make_reader
 from mcap_protobuf.decoder import DecoderFactory as Protobuf
 from mcap_ros2.decoder import DecoderFactory as Ros
-found = {}
-versions = {name: version(name) for name in ("mcap", "mcap-ros2-support", "mcap-protobuf-support", "rosbags")}
+count, ros, protobuf = 0, Ros(), Protobuf()
 with open(sys.argv[1], "rb") as file:
-    reader = make_reader(file, validate_crcs=True, decoder_factories=[Ros(), Protobuf()])
-    raw = [(s, c, m) for s, c, m in reader.iter_messages() if c.message_encoding == "json"]
-    decoded = [(s, c, m, d) for s, c, m, d in reader.iter_decoded_messages(topics=sorted(
-        {c.topic for s, c, m in reader.iter_messages() if c.message_encoding != "json"}) or ["/none"])]
-def plain(value):
-    if hasattr(value, "DESCRIPTOR"):
-        return str(value)
-    slots = getattr(value, "__slots__", None)
-    if slots and not isinstance(value, (bytes, str)):
-        return {name: plain(getattr(value, name)) for name in slots}
-    return [plain(each) for each in value] if isinstance(value, (list, tuple)) else repr(value)
-for s, c, m, d in decoded + [(s, c, m, m.data) for s, c, m in raw]:
-    about = json.dumps([m.log_time, m.publish_time, plain(d)])
-    topic = found.setdefault(c.topic, [0, hashlib.sha256()])
-    topic[0] += 1
-    topic[1].update(about.encode())
-print(json.dumps({"versions": versions, "topics": {t: [n, h.hexdigest()] for t, (n, h) in sorted(found.items())}}))
+    for schema, channel, message in make_reader(file, validate_crcs=True).iter_messages():
+        decode = None
+        for factory in (ros, protobuf):
+            decode = decode or factory.decoder_for(channel.message_encoding, schema)
+        count += 1
+        add(channel.topic, json.loads(message.data) if decode is None else decode(message.data))
+versions = {name: version(name) for name in ("mcap", "mcap-ros2-support", "mcap-protobuf-support", "rosbags")}
+print(json.dumps({"versions": versions, "count": count, "values": values}))
 """
+)
 
-BY_ROSBAGS = """
-import hashlib, json, sys
+BY_ROSBAGS = (
+    FLATTEN
+    + """
 from pathlib import Path
 from rosbags.highlevel import AnyReader
-found = {}
+count = 0
 with AnyReader([Path(sys.argv[1])]) as reader:
     for connection, time, raw in reader.messages():
-        about = repr([time, reader.deserialize(raw, connection.msgtype)])
-        topic = found.setdefault(connection.topic, [0, hashlib.sha256()])
-        topic[0] += 1
-        topic[1].update(about.encode())
-print(json.dumps({"topics": {t: [n, h.hexdigest()] for t, (n, h) in sorted(found.items())}}))
+        count += 1
+        add(connection.topic, reader.deserialize(raw, connection.msgtype))
+print(json.dumps({"count": count, "values": values}))
 """
+)
 
 
 def main() -> int:
     """Run everything and print what was compared."""
     ours = sys.argv[1] if len(sys.argv) > 1 else sys.executable
-    compared, versions = [], {}
+    results: dict[str, dict[str, object]] = {}
     with tempfile.TemporaryDirectory(prefix="oracle-ros-") as temp:
         work = Path(temp)
         theirs = sys.argv[2] if len(sys.argv) > 2 else _virtualenv(work / "venv")
@@ -82,58 +100,59 @@ def main() -> int:
             root, out = work / f"root{number}", work / f"out{number}.mcap"
             for command in (["import", "mcap", GOLDEN / name, root], ["export", "mcap", root, out]):
                 subprocess.run([ours, "-m", "warpdata", *map(str, command)], check=True, capture_output=True)
-            before, after = _asked(theirs, ASKED, GOLDEN / name), _asked(theirs, ASKED, out)
+            before, after = _read(theirs, BY_MCAP, GOLDEN / name), _read(theirs, BY_MCAP, out)
             versions = before["versions"]
+            library = ", ".join(f"{package} {versions[package]}" for package in PACKAGES[:2])
+            results[name] = _compare(before, after, library)
             if "cdr" in name:
-                one, other = (_asked(theirs, BY_ROSBAGS, each)["topics"] for each in (GOLDEN / name, out))
-                compared.append(
-                    {
-                        "rosbags": name,
-                        "topics": len(one),
-                        "same": one == other,
-                        "messages": sum(count for count, _ in one.values()),
-                    }
-                )
-            compared.append(
-                {
-                    "recording": name,
-                    "topics": len(before["topics"]),
-                    "messages": sum(count for count, _ in before["topics"].values()),
-                    "same": before["topics"] == after["topics"],
-                }
-            )
-        out = work / "other"
-        subprocess.run(
-            [ours, "-m", "warpdata", "export", "mcap", str(GOLDEN / OTHER), str(out)],
-            check=True,
-            capture_output=True,
-        )
-        read = [_asked(theirs, ASKED, path)["topics"] for path in sorted(out.glob("*.mcap"))]
-        compared.append(
-            {
-                "exported": OTHER,
-                "files": len(read),
-                "topics": len(read[0]),
-                "messages": 0,
-                "same": all(count for each in read for count, _ in each.values()),
-            }
-        )
-    library = ", ".join(f"{name} {versions[name]}" for name in PACKAGES[:2])
-    found = {
-        f"{each['rosbags']} (rosbags)"
-        if "rosbags" in each
-        else str(each.get("recording") or each["exported"]): {
-            "library": f"rosbags {versions['rosbags']}" if "rosbags" in each else library,
-            "messages compared": each["messages"],
-            "topics": each["topics"],
-            "against": "nothing: read to the end" if "exported" in each else "the recording, read by it",
-            **({} if each["same"] else {"wrong": "values differ"}),
+                before, after = _read(theirs, BY_ROSBAGS, GOLDEN / name), _read(theirs, BY_ROSBAGS, out)
+                results[f"{name} (rosbags)"] = _compare(before, after, f"rosbags {versions['rosbags']}")
+        folder = work / "other"
+        command = [ours, "-m", "warpdata", "export", "mcap", str(GOLDEN / OTHER), str(folder)]
+        subprocess.run(command, check=True, capture_output=True)
+        read = [_read(theirs, BY_MCAP, path) for path in sorted(folder.glob("*.mcap"))]
+        results[OTHER] = {
+            "library": library,
+            "messages compared": 0,
+            "messages": sum(each["count"] for each in read),
+            "against": "nothing: read to the end",
         }
-        for each in compared
+    RESULTS.write_text(json.dumps(results, indent=2) + "\n")
+    print(json.dumps(results, indent=1))
+    return int(any("wrong" in result for result in results.values()))
+
+
+def _compare(before: dict, after: dict, library: str) -> dict[str, object]:
+    """Every field of the original is a topic of the export, with the same values under `value` or `data`."""
+    fields, wrong = 0, []
+    for key, values in before["values"].items():
+        same = [after["values"][key + end] for end in ("/value", "/data") if key + end in after["values"]]
+        encodings = before["values"].get(f"{key.rpartition('/')[0]}/encoding", [])
+        if not same or any(encoding.startswith("bgr") for encoding in encodings):
+            continue  # names are static items; pixels are in the order red, green, blue
+        lengths = after["values"].get(f"{key}.length/value")
+        if lengths is not None:  # lists of several lengths are padded
+            same = [[row[:length] for row, length in zip(same[0], lengths, strict=True)]]
+        fields += 1
+        if same[0] != values and same[0] != _decode_base64(values):
+            wrong.append(key)
+    if not fields:
+        wrong.append("no field was found")
+    return {
+        "library": library,
+        "messages compared": before["count"],
+        "fields": fields,
+        "against": "the recording, read by it",
+        **({"wrong": f"values differ: {', '.join(wrong[:5])}"} if wrong else {}),
     }
-    RESULTS.write_text(json.dumps(found, indent=2) + "\n")
-    print(json.dumps(found, indent=1))
-    return int(not all(each["same"] for each in compared))
+
+
+def _decode_base64(values: list) -> list:
+    """Hashes of pictures that JSON holds as text."""
+    try:
+        return [hashlib.sha256(base64.b64decode(value, validate=True)).hexdigest() for value in values]
+    except (TypeError, ValueError):
+        return []
 
 
 def _virtualenv(folder: Path) -> str:
@@ -143,10 +162,10 @@ def _virtualenv(folder: Path) -> str:
     return python
 
 
-def _asked(python: str, script: str, path: Path) -> dict[str, dict[str, list[object]]]:
+def _read(python: str, script: str, path: Path) -> dict:
     done = subprocess.run([python, "-c", script, str(path)], check=True, capture_output=True, text=True)
-    found: dict[str, dict[str, list[object]]] = json.loads(done.stdout.strip().splitlines()[-1])
-    return found
+    result: dict = json.loads(done.stdout.strip().splitlines()[-1])
+    return result
 
 
 if __name__ == "__main__":

@@ -10,6 +10,8 @@ from warpdata.errors import (
     BadMagicError,
     BlobNotFoundError,
     ConflictError,
+    CorruptLayoutError,
+    FormatError,
     StoreError,
     require_kind,
     suggests,
@@ -53,38 +55,32 @@ def open_episode(
     may also be bytes, a file opened in binary mode or a RangeReader. `catalog` is where datasets are looked up.
     `edited=False` opens a recording without the edits of its root.
     """
-    opening = _opening()
-    if isinstance(source, opening.ChunkList):
-        whole: Episode = opening.Episode(opening.chunks_source(source))
-        return whole
+    from warpdata.episodes.sources.opening import chunks_source, episode_of_shard
+    from warpdata.formats.wshard.chunks import ChunkList
+    from warpdata.formats.wshard.reader import ShardReader
+    from warpdata.timeline.episode import Episode
+
+    if isinstance(source, ChunkList):
+        return Episode(chunks_source(source))
     if isinstance(source, str):
         source, inside = divided_address(source)
         if inside is not None:
             return open_episodes(source, catalog=catalog, edited=edited).open(inside)
         if is_published(source):
             raise _one_of_many(source, open_episodes(source, catalog=catalog))
-    place, found = place_and_bytes(source)
-    if found is None and place is not None:
-        return _open_directory(place, edited=edited)
+    folder, file = locate(source)
+    if file is None and folder is not None:
+        return _open_directory(folder, edited=edited)
     try:
-        episode: Episode = opening.episode_of_shard(opening.ShardReader.open(found), place)
-        return episode
+        return episode_of_shard(ShardReader.open(file), folder)
     except StoreError:
-        if not isinstance(found, str) or not os.path.isdir(found):
+        if not isinstance(file, str) or not os.path.isdir(file):
             raise
-    if is_root(found) and address_kind(found) in ("recordings", "shards"):
-        several = open_episodes(found)
+    if is_root(file) and address_kind(file) in ("recordings", "shards"):
+        several = open_episodes(file)
         if len(several):
-            raise _one_of_many(found, several)
-    return _open_directory(found, edited=edited)
-
-
-@functools.cache
-def _opening() -> Any:
-    """The module that opens episodes, imported once: episodes are opened often."""
-    from warpdata.episodes.sources import opening
-
-    return opening
+            raise _one_of_many(file, several)
+    return _open_directory(file, edited=edited)
 
 
 def _one_of_many(address: str, episodes: Episodes) -> Exception:
@@ -108,13 +104,9 @@ def open(  # noqa: A001 - the one way in
     base, inside = divided_address(text)
     if inside is not None:
         return open_episode(text, catalog=catalog)
-    try:
-        kind = address_kind(base)
-    except (BadMagicError, BlobNotFoundError):
-        found = foreign_episodes(base)
-        if found is None:
-            raise
-        return found
+    kind, foreign = _kind_or_foreign(base)
+    if foreign is not None:
+        return foreign
     if kind == "dataset":
         return dataset(base, catalog=catalog)
     if kind in ("recordings", "shards"):
@@ -122,6 +114,17 @@ def open(  # noqa: A001 - the one way in
     if kind == "vectors":
         return open_vectors(base)
     return open_corpus(base) if kind in ("corpus", "rows") else open_episode(base)
+
+
+def _kind_or_foreign(address: str) -> tuple[str, Episodes | None]:
+    """The kind of the thing at an address, or the episodes of the foreign set that is there."""
+    try:
+        return address_kind(address), None
+    except (BadMagicError, BlobNotFoundError):
+        foreign = foreign_episodes(address)
+        if foreign is None:
+            raise
+        return "foreign", foreign
 
 
 def address_text(address: Any) -> str:
@@ -149,8 +152,8 @@ def address_kind(address: str | os.PathLike[str]) -> str:
         return folder_kind(os.listdir(place), text) if os.path.isdir(place) else file_kind(place)
     if is_root(text):
         return folder_kind({name.partition("/")[0] for name in place.names()}, text)
-    found = place_and_bytes(text)[1]
-    return "directory" if found is None else file_kind(found)
+    file = locate(text)[1]
+    return "directory" if file is None else file_kind(file)
 
 
 @suggests
@@ -171,12 +174,8 @@ def open_episodes(
     text = address_text(address)
     if divided_address(text)[1] is not None:
         return Episodes.of([open_episode(text, catalog=catalog, edited=edited)])
-    try:
-        kind = address_kind(text)
-    except (BadMagicError, BlobNotFoundError):
-        foreign = foreign_episodes(text)
-        if foreign is None:
-            raise
+    kind, foreign = _kind_or_foreign(text)
+    if foreign is not None:
         return foreign
     if kind == "dataset":
         return dataset(text, catalog=catalog).episodes
@@ -192,31 +191,28 @@ def foreign_episodes(
 ) -> Episodes | None:
     """The episodes of a foreign set; of one whose format is not named, None where no format knows it."""
     from warpdata.convert.formats import (
-        check_no_sets_inside,
         check_options,
+        detect_format,
         format_module,
-        format_of,
         other_format,
     )
-    from warpdata.errors import FormatError, StoreError
 
     base, inside = divided_address(address_text(address))
     folder = folder_at(base)
     if name is None and isinstance(folder, str | os.PathLike) and not os.path.exists(folder):
         return None
     place = place_at(base)
-    found = name or format_of(place)
-    if found is None:
-        check_no_sets_inside(place)
+    name = name or detect_format(place)
+    if name is None:
         return None
-    module = format_module(found)
+    module = format_module(name)
     if not hasattr(module, "read"):
-        raise ValueError(f"{found} can be written, not read")
-    check_options(module.read, options, f"reading {found}")
+        raise ValueError(f"{name} can be written, not read")
+    check_options(module.read, options, f"reading {name}")
     try:
         episodes: Episodes = module.read(place, **options)
     except (FormatError, StoreError) as error:
-        raise other_format(error, found, place) from None
+        raise other_format(error, name, place) from None
     return episodes if inside is None else episodes[[episodes.position(inside)]]
 
 
@@ -225,16 +221,24 @@ def place_at(address: str | os.PathLike[str]) -> Place:
     import urllib.parse
 
     from warpdata.convert.place import Place
-    from warpdata.stores.address import split_address
 
     folder = folder_at(address)
     if isinstance(folder, str | os.PathLike):
         return Place.of(folder)
-    parts = split_address(os.fspath(address))
+    above, name = _split_url(os.fspath(address))
+    is_file = bool(name) and not os.fspath(address).partition("?")[0].endswith("/") and above.exists(name)
+    return Place(None, above, urllib.parse.unquote(name)) if is_file else Place.of(folder)
+
+
+def _split_url(url: str) -> tuple[StoreFolder, str]:
+    """The folder above a file or folder of a store, and its name there."""
+    import urllib.parse
+
+    from warpdata.stores.address import split_address
+
+    parts = split_address(url)
     above, _, name = parts.path.rstrip("/").rpartition("/")
-    beside = store_folder(urllib.parse.urlunsplit(parts._replace(path=above)))
-    is_file = bool(name) and not parts.path.endswith("/") and beside.exists(name)
-    return Place(None, beside, urllib.parse.unquote(name)) if is_file else Place.of(folder)
+    return store_folder(urllib.parse.urlunsplit(parts._replace(path=above))), name
 
 
 def divided_address(address: str) -> tuple[str, str | None]:
@@ -307,29 +311,23 @@ def is_root(source: str | os.PathLike[str]) -> bool:
     from pathlib import Path
 
     from warpdata.episodes.check.rules import is_directory
-    from warpdata.errors import BlobNotFoundError
 
-    place = folder_at(source)
-    if isinstance(place, str | os.PathLike):
-        return os.path.isdir(place) and not is_directory(Path(place))
+    folder = folder_at(source)
+    if isinstance(folder, str | os.PathLike):
+        return os.path.isdir(folder) and not is_directory(Path(folder))
     try:
-        place_and_bytes(source)
+        locate(source)
     except BlobNotFoundError as missing:
         try:
-            return bool(place.names())
+            return bool(folder.names())
         except StoreError as cannot_list:
             missing.hint = f"Give the URL of one episode: {cannot_list.message}."
             raise missing from None
     return False
 
 
-def located(path: str) -> Any:
-    """The bytes of a file by path or URL, as something a shard can be opened from."""
-    return place_and_bytes(path)[1] if "://" in path else path
-
-
-def place_and_bytes(source: object) -> tuple[Any, Any]:
-    """The folder of a URL and the bytes of its file; for an episode directory, the directory and None."""
+def locate(source: object) -> tuple[Any, Any]:
+    """The folder of a URL and a reader or path of its file; for an episode directory, the directory and None."""
     if (isinstance(source, str) or hasattr(source, "__fspath__")) and "://" not in (
         path := os.fspath(source)
     ):
@@ -337,16 +335,10 @@ def place_and_bytes(source: object) -> tuple[Any, Any]:
         return None, path if path.startswith("/") else os.path.abspath(path)
     if not isinstance(source, str):
         return None, source
-    import urllib.parse
-
-    from warpdata.errors import BlobNotFoundError
-    from warpdata.stores.address import split_address
-
-    parts = split_address(source)
-    if parts.scheme == "file":
-        return None, urllib.parse.unquote(parts.path)
-    above, _, name = parts.path.rstrip("/").rpartition("/")
-    folder = store_folder(urllib.parse.urlunsplit(parts._replace(path=above)))
+    local = folder_at(source)
+    if isinstance(local, str):
+        return None, local
+    folder, name = _split_url(source)
     try:
         return folder, folder.open(name)
     except BlobNotFoundError:
@@ -398,6 +390,7 @@ def open_corpus(
 
     Options are the fields of SourceOptions, as for `MmapShardSource.open_dir`.
     """
+    from warpdata.bytekit.io.files import FileRangeReader
     from warpdata.corpora.source import MmapShardSource, StoreShardSource
 
     is_one = isinstance(source, str | bytes | os.PathLike) or not hasattr(source, "__iter__")
@@ -406,18 +399,12 @@ def open_corpus(
     if any("://" in place for place in places):
         if len(places) == 1 and not places[0].partition("?")[0].endswith(".shard"):
             return StoreShardSource.open_folder(store_folder(places[0]), **options)
-        return StoreShardSource.open([_shard_bytes(place) for place in places], **options)
+        files = [locate(place)[1] for place in places]
+        readers = [FileRangeReader(file) if isinstance(file, str) else file for file in files]
+        return StoreShardSource.open(readers, **options)
     if len(places) == 1 and not os.path.isfile(places[0]):
         return MmapShardSource.open_dir(places[0], **options)
     return MmapShardSource.open(places, **options)
-
-
-def _shard_bytes(place: str) -> RangeReader:
-    """One shard by URL, or a local one among URLs."""
-    from warpdata.bytekit.io.files import FileRangeReader
-
-    found = place_and_bytes(place)[1]
-    return FileRangeReader(found) if isinstance(found, str) else found
 
 
 @suggests
@@ -434,11 +421,9 @@ def load_wshard(
     handed out; `"window"` does not read a whole raw block to check a window for which the file has no checksum (large
     ones of other programs); False trusts the bytes of blocks.
     """
-    place, found = place_and_bytes(source)
-    if found is None and place is not None:
-        raise _directory_error(source)
-    loaded: WShardEpisode = _opening().load_wshard(found, channels, verify=verify)
-    return loaded
+    from warpdata.formats.wshard.episode import load_wshard as load
+
+    return load(_locate_file(source), channels, verify=verify)
 
 
 @suggests
@@ -542,10 +527,14 @@ def keep_decoded(max_bytes: str | int) -> None:
     BLOCK_CACHE.max_bytes = parse_size(max_bytes)
 
 
-def _directory_error(source: Any) -> Exception:
-    from warpdata.errors import CorruptLayoutError
-
-    return CorruptLayoutError("an episode directory, not a file", path=source, hint="Use wd.open_episode().")
+def _locate_file(source: Any) -> Any:
+    """The reader or path of a file; CorruptLayoutError for an episode directory."""
+    folder, file = locate(source)
+    if file is None and folder is not None:
+        raise CorruptLayoutError(
+            "an episode directory, not a file", path=source, hint="Use wd.open_episode()."
+        )
+    return file
 
 
 @suggests
@@ -557,10 +546,7 @@ def open_vectors(
 
     if mode != "r":
         return VectorStore.open(source, mode, durable=durable)
-    found = place_and_bytes(source)[1]
-    if found is None:
-        raise _directory_error(source)
-    store = VectorStore.open(found)
+    store = VectorStore.open(_locate_file(source))
     if isinstance(source, str | os.PathLike):
         store.reopen_by(open_vectors, source)
     return store

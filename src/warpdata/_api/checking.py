@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import TYPE_CHECKING
 
 from warpdata._api import (
     address_kind,
@@ -13,19 +14,18 @@ from warpdata._api import (
     foreign_episodes,
     is_published,
     is_root,
+    locate,
     open_episode,
     open_episodes,
-    place_and_bytes,
     runner_for,
 )
 from warpdata.errors import BadMagicError, BlobNotFoundError, suggests
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection
+    from collections.abc import Collection
 
     from warpdata.episodes.check.rules import Progress, Report
     from warpdata.episodes.collection.episodes import Episodes
-    from warpdata.timeline.episode import Episode
 
 
 @suggests
@@ -45,8 +45,8 @@ def check_dataset(
     `deep` also decodes every frame; the rules in `mute` are ignored; `raw` checks recordings without their edits.
     `jobs` is the number of processes; `ray` (True, or the address of a cluster) runs the checks there instead.
     """
-    from warpdata.episodes.check.rules import check_rules
-    from warpdata.episodes.check.sets import check_each, check_root
+    from warpdata.episodes.check.rules import Report, check_opened, check_rules
+    from warpdata.episodes.check.sets import check_each, check_root, damaged_blocks
 
     mute = (mute,) if isinstance(mute, str) else mute
     check_rules(mute)
@@ -55,21 +55,23 @@ def check_dataset(
     base, inside = divided_address(text)
     foreign = None if is_published(base) else _foreign_set(text)
     if foreign is not None and inside is None:
-        found = check_each(foreign.source, progress=progress, deep=deep, runner=runner)
+        report = check_each(foreign.source, progress=progress, deep=deep, runner=runner)
     elif foreign is not None and inside is not None:
-        found = _check_one(lambda: foreign[0], inside, deep=deep)
+        report = Report(1, list(check_opened(lambda: foreign[0], inside, deep=deep)))
     elif inside is None and (is_published(base) or (is_root(base) and address_kind(base) == "shards")):
-        found = check_each(
+        report = check_each(
             open_episodes(base, catalog=catalog).source, progress=progress, deep=deep, runner=runner
         )
     elif inside is None and is_root(base):
-        found = check_root(folder_at(base), progress=progress, deep=deep, raw=raw, runner=runner)
+        report = check_root(folder_at(base), progress=progress, deep=deep, raw=raw, runner=runner)
     else:
         name = inside or os.path.basename(base.partition("?")[0].rstrip("/"))
-        found = _check_one(lambda: open_episode(text, catalog=catalog, edited=not raw), name, deep=deep)
-        if inside is None and not found.is_damaged:
-            found = _with_blocks(found, place_and_bytes(base)[1], name)
-    return found.without(mute)
+        opened = partial(open_episode, text, catalog=catalog, edited=not raw)
+        report = Report(1, list(check_opened(opened, name, deep=deep)))
+        if inside is None and not report.is_damaged:
+            # Blocks of a shard that belong to no signal.
+            report = Report(1, [*report.findings, *damaged_blocks(locate(base)[1], name)])
+    return report.without(mute)
 
 
 def _foreign_set(address: str) -> Episodes | None:
@@ -87,17 +89,3 @@ def _foreign_set(address: str) -> Episodes | None:
             f"no episodes at this address: expected recordings, got {kind}: {base}; use `warp verify`"
         )
     return None
-
-
-def _check_one(opened: Callable[[], Episode], name: str, *, deep: bool) -> Report:
-    from warpdata.episodes.check.rules import Report, check_opened
-
-    return Report(1, list(check_opened(opened, name, deep=deep)))
-
-
-def _with_blocks(report: Report, found: Any, name: str) -> Report:
-    """Add damaged blocks of a shard that belong to no signal."""
-    from warpdata.episodes.check.rules import Report
-    from warpdata.episodes.check.sets import damaged_blocks
-
-    return Report(report.episodes, [*report.findings, *damaged_blocks(found, name)])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from warpdata.catalog.dataset import Dataset
-    from warpdata.convert.importing import Progress as Counted
+    from warpdata.convert.exporting import Progress as Counted
     from warpdata.episodes.collection.episodes import Episodes
     from warpdata.search.moments.embedders import Embedder
     from warpdata.search.moments.embedding import EmbedJob, EmbedReport, IndexChoice, Per
@@ -54,15 +55,15 @@ def embed(
 
     `embedder` turns an `Observation` (of a step, the mean of a window or of a whole episode, one frame) into a vector:
     a function, a class that is made once per process, or one that needs no model: "state" (every number that is no
-    picture) and "pixels" (cameras as a few grey pixels). `per` says which moments get one: the steps (at most
+    picture) and "pixels" (cameras as a few grey pixels). `per` chooses the moments that get one: the steps (at most
     `max_steps` per episode, or those of `rate_hz` or `clock`), windows of steps, frames of cameras (all, or those of
     `rate_hz`), or each episode as a whole. With `batch_size` the function gets that many moments at once, as arrays by
     channel, and gives a row for each.
 
     The vectors of a root or a folder of shards are `<name>.rvf` in it; those of a published dataset become the artifact
     `vectors-<name>` of a new version; `output` names another file. Episodes that have not changed keep the vectors they
-    have, as long as `revision` is the same: by default a hash of the code of the function. `jobs` and `ray` say where
-    it is done, as for `check_dataset`: the bytes are the same. Every vector leads back to `episode_id` and `ts_ns`.
+    have, as long as `revision` is the same: by default a hash of the code of the function. `jobs` and `ray` choose
+    where it runs, as for `check_dataset`: the bytes are the same. Every vector leads back to `episode_id` and `ts_ns`.
     `index` is the vector index over them: "hnsw", "ivf", "flat", "none", or by default a graph ("hnsw") from 20,000
     vectors on, where `warpdata[index]` is installed.
     """
@@ -87,9 +88,16 @@ def embed(
         opened = open_published(address_text(source), catalog=catalog)
     episodes, label, place = _embedded_source(opened or source, called, output)
     job = EmbedJob(
-        episodes if where is None else episodes.where(where), label, embedder, options, Settings.from_env().cache_dir,
-        revision, metric, None if opened is None else opened.id, index,
-    )  # fmt: skip
+        episodes if where is None else episodes.where(where),
+        label,
+        embedder,
+        options,
+        Settings.from_env().cache_dir,
+        revision,
+        metric,
+        None if opened is None else opened.id,
+        index,
+    )
     try:
         given: dict[str, Any] = {"overwrite": overwrite, "runner": runner, "progress": progress}
         if place is not None:
@@ -113,16 +121,18 @@ def _embed_published(
     from dataclasses import replace
     from pathlib import Path
 
-    from warpdata.catalog.build.adding import check_free, publish_files
+    from warpdata.catalog.build.extend import check_free, publish_files
     from warpdata.catalog.publish.publish import PublishOptions
     from warpdata.formats.manifest.model import VECTOR_KIND
     from warpdata.search.moments.embedding import SUFFIX, embed_into_file, part_name
 
     tags, key = notes["tags"], notes["sign_key"]
     options = PublishOptions(
-        message=notes["message"], tags=(tags,) if isinstance(tags, str) else tuple(tags),
-        sign_key=None if key is None else Path(key), retries=notes["retries"],
-    )  # fmt: skip
+        message=notes["message"],
+        tags=(tags,) if isinstance(tags, str) else tuple(tags),
+        sign_key=None if key is None else Path(key),
+        retries=notes["retries"],
+    )
     part = part_name(name)
     check_free(dataset, part, VECTOR_KIND)
     held = dataset.vectors(part) if part in dataset.artifacts else None
@@ -154,17 +164,16 @@ def _embedded_source(
         label = address_text(source)
         label = label if "://" in label else os.path.abspath(label)
         episodes = any_episodes(label)
-        place = label if "://" not in label and os.path.isdir(label) and _holds_indexes(label) else None
+        place = None
+        with contextlib.suppress(BadMagicError):  # a folder of another format
+            if (
+                "://" not in label
+                and os.path.isdir(label)
+                and address_kind(label) in ("recordings", "shards")
+            ):
+                place = label
     if target is None and (place is None or "://" in place):
         raise ValueError(
-            f"say with output= where the vectors of {label} are to be written: a file {name}{SUFFIX}"
+            f"no place for the vectors of {label}: name a file with output=, such as {name}{SUFFIX}"
         )
     return episodes, label, Path(str(place), f"{name}{SUFFIX}") if target is None else target
-
-
-def _holds_indexes(folder: str) -> bool:
-    """Whether vector files lie beside the episodes of a folder: in ours, not in those of other formats."""
-    try:
-        return address_kind(folder) in ("recordings", "shards")
-    except BadMagicError:
-        return False

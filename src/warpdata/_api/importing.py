@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from warpdata.catalog.build.builder import DatasetBuilder
-    from warpdata.convert.importing import OnError
-    from warpdata.convert.importing import Progress as Counted
+    from warpdata.convert.exporting import OnError
+    from warpdata.convert.exporting import Progress as Counted
     from warpdata.convert.receipt import ConversionReceipt
     from warpdata.episodes.collection.episodes import Episodes
     from warpdata.formats.episodedir.images import VideoOptions
@@ -70,15 +70,20 @@ def import_episodes(
             _refuse_options(where, options)
         else:
             name = format or known_format(place_at(divided_address(where)[0]))
-            found = foreign_episodes(where, name, **options)
-            assert found is not None
-            episodes = found
-    version = _foreign_version(episodes, name)
-    stated = dict(options)
+            episodes = _open_foreign(where, name, options)
+    about = episodes.metadata.get(name)
+    info = about.get("info") if isinstance(about, dict) else None
+    version = str(info.get("codebase_version", "")) if isinstance(info, dict) else ""
     shared: dict[str, Any] = {
-        "format": name, "source": where, "version": version, "supplied": stated, "runner": runner, "on_error": on_error,
-        "video": video, "progress": progress,
-    }  # fmt: skip
+        "format": name,
+        "source": where,
+        "version": version,
+        "supplied": dict(options),
+        "runner": runner,
+        "on_error": on_error,
+        "video": video,
+        "progress": progress,
+    }
     if kind == "published" and ray:
         return _import_stored(episodes, address_text(target), catalog, shared)
     if kind == "published":
@@ -104,9 +109,9 @@ def _import_published(
     receipt = bring(episodes, staging, kind="shards", **shared)
     receipt.target = target
     # By id, as stored episodes are: the version is the same however it was imported.
-    found = sorted(staging.glob("*.wshard"), key=lambda path: unquote(path.name.removesuffix(".wshard")))
+    files = sorted(staging.glob("*.wshard"), key=lambda path: unquote(path.name.removesuffix(".wshard")))
     with DatasetBuilder(target, catalog=catalog) as builder:
-        builder.add_episodes("episodes", [str(each) for each in found])
+        builder.add_episodes("episodes", [str(file) for file in files])
         _publish_imported(builder, episodes, receipt)
     shutil.rmtree(staging)
     return receipt
@@ -119,7 +124,7 @@ def _import_stored(
     from functools import partial
 
     from warpdata.catalog.build.builder import DatasetBuilder
-    from warpdata.catalog.build.stored import store_episode
+    from warpdata.catalog.build.episodes import store_episode
     from warpdata.convert.importing import StoredTarget, store_episodes
 
     with DatasetBuilder(target, catalog=catalog) as builder:
@@ -168,23 +173,28 @@ def export_episodes(
     if isinstance(source, Several):
         episodes = source
     else:
-        episodes = _opened(address_text(source), source_format, source_options or {})
+        episodes = _open_source(address_text(source), source_format, source_options or {})
     receipt: ConversionReceipt = module.write(episodes, target, progress=progress, **options)
     return receipt
 
 
-def _opened(address: str, name: str | None, options: Mapping[str, Any]) -> Episodes:
+def _open_source(address: str, name: str | None, options: Mapping[str, Any]) -> Episodes:
     """The episodes of an address; options are for those of a foreign format."""
     if name is None and (not options or _is_ours(address)):
         _refuse_options(address, options)
         return any_episodes(address)
     from warpdata.convert.formats import known_format
 
-    found = foreign_episodes(address, name or known_format(place_at(divided_address(address)[0])), **options)
-    assert found is not None
-    return found
+    return _open_foreign(address, name or known_format(place_at(divided_address(address)[0])), options)
 
 
+def _open_foreign(address: str, name: str, options: Mapping[str, Any]) -> Episodes:
+    episodes = foreign_episodes(address, name, **options)
+    assert episodes is not None
+    return episodes
+
+
+_OURS = ("dataset", "directory", "recordings", "shards", "episode", "chunk-list")
 _KEYWORDS = ("format", "to", "catalog", "jobs", "ray", "on_error", "video", "progress")
 
 
@@ -197,39 +207,21 @@ def _refuse_options(address: str, options: Mapping[str, Any]) -> None:
 def any_episodes(address: str) -> Episodes:
     """The episodes of an address, of one that is a single episode too."""
     from warpdata.episodes.collection.episodes import Episodes as Several
+    from warpdata.timeline.episode import Episode
 
-    found = open_address(address)
-    if isinstance(found, Several):
-        return found
-    episodes = getattr(found, "episodes", None)
-    if isinstance(episodes, Several):
-        return episodes
-    from warpdata.timeline.episode import Episode as One
-
-    if isinstance(found, One):
-        return Several.of([found])
-    raise ValueError(f"{address} holds a {type(found).__name__}, no episodes")
+    thing = open_address(address)
+    episodes = Several.of([thing]) if isinstance(thing, Episode) else getattr(thing, "episodes", thing)
+    if not isinstance(episodes, Several):
+        raise ValueError(f"{address} holds a {type(thing).__name__}, no episodes")
+    return episodes
 
 
 def _is_ours(address: str) -> bool:
     """Whether an address holds episodes of our own formats."""
     try:
-        return address_kind(divided_address(address)[0]) in (
-            "dataset",
-            "directory",
-            "recordings",
-            "shards",
-            "episode",
-            "chunk-list",
-        )
+        return address_kind(divided_address(address)[0]) in _OURS
     except (BadMagicError, BlobNotFoundError):
         return False
-
-
-def _foreign_version(episodes: Episodes, name: str) -> str:
-    about = episodes.metadata.get(name)
-    info = about.get("info") if isinstance(about, dict) else None
-    return str(info.get("codebase_version", "")) if isinstance(info, dict) else ""
 
 
 def _target_kind(target: str, to: str | None, catalog: Any) -> str:
@@ -272,8 +264,8 @@ def lerobot_dataset(
     from warpdata.convert.lerobot.dataset import LeRobotFrames
     from warpdata.episodes.collection.episodes import Episodes as Several
 
-    found = source if isinstance(source, Several) else any_episodes(address_text(source))
-    chosen = found if episodes is None else found[list(episodes)]
+    every = source if isinstance(source, Several) else any_episodes(address_text(source))
+    chosen = every if episodes is None else every[list(episodes)]
     return LeRobotFrames(
         chosen, delta_timestamps=delta_timestamps, image_transforms=image_transforms, tolerance_s=tolerance_s
     )

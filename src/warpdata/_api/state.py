@@ -18,13 +18,20 @@ def loader_of_state(path: str | os.PathLike[str]) -> Loader:
     from warpdata.errors import CorruptLayoutError
     from warpdata.loading.loader import Loader, read_saved_state
 
-    found = read_saved_state(path)
+    saved = read_saved_state(path)
     try:
-        plan, state = found["plan"], found["state"]
+        plan, state = saved["plan"], saved["state"]
         made = Loader(
-            _windows_of_plan(plan["windows"]), plan["batch_size"], seed=plan["seed"], shuffle=plan["shuffle"],
-            on_error=plan["on_error"], tail=plan.get("tail", "short"), rank=0, world=1, threads=0,
-        )  # fmt: skip
+            _windows_of_plan(plan["windows"]),
+            plan["batch_size"],
+            seed=plan["seed"],
+            shuffle=plan["shuffle"],
+            on_error=plan["on_error"],
+            tail=plan.get("tail", "short"),
+            rank=0,
+            world=1,
+            threads=0,
+        )
     except (KeyError, TypeError, AttributeError) as error:
         raise CorruptLayoutError(
             f"no state that loader.save_state() wrote ({error!r})",
@@ -45,8 +52,10 @@ def _windows_of_plan(plan: dict[str, Any]) -> Any:
         return open_corpus(plan["corpus"])
     if "mixture" not in plan:
         return Windows.of_plan(plan, _episodes_of_address(plan["episodes"]))
-    names = [each["name"] for each in plan["mixture"]]
-    sources = {each["name"]: (_windows_of_plan(each["windows"]), each["weight"]) for each in plan["mixture"]}
+    names = [source["name"] for source in plan["mixture"]]
+    sources = {
+        source["name"]: (_windows_of_plan(source["windows"]), source["weight"]) for source in plan["mixture"]
+    }
     schedule = {start: dict(zip(names, row, strict=True)) for start, row in plan["schedule"]}
     return Mixture(sources, length=plan["length"], schedule=schedule)
 
@@ -56,7 +65,7 @@ def _episodes_of_address(address: dict[str, Any] | None) -> Episodes:
     import json
     import operator
 
-    from warpdata.catalog.dataset import reopened_episodes
+    from warpdata.catalog.dataset import reopen_episodes
     from warpdata.episodes.collection.episodes import Episodes
     from warpdata.episodes.collection.shard_folder import ShardFolderSource
     from warpdata.errors import DatasetError
@@ -64,7 +73,7 @@ def _episodes_of_address(address: dict[str, Any] | None) -> Episodes:
     if address is None:
         raise DatasetError(
             "the run read episodes that live in memory only",
-            hint="Ask loader.why() in the program that made them.",
+            hint="Call loader.why() in the program that made them.",
         )
     if address["kind"] == "joined":
         parts = [_episodes_of_address(part) for part in address["parts"]]
@@ -74,5 +83,5 @@ def _episodes_of_address(address: dict[str, Any] | None) -> Episodes:
     elif address["kind"] == "shards":
         whole = Episodes(ShardFolderSource(folder_at(address["address"]), address["names"]))
     else:
-        whole = Episodes(reopened_episodes(json.dumps(address["recipe"]), address["artifact"]))
+        whole = Episodes(reopen_episodes(json.dumps(address["recipe"]), address["artifact"]))
     return whole if address["rows"] is None else whole[address["rows"]]

@@ -143,7 +143,8 @@ def as_array(value: Any) -> NDArray[Any]:
     if masked is not None and isinstance(value, masked.MaskedArray):
         raise ValueError("a masked array: masked entries would become values")
     try:
-        array = np.asarray(_tensor_values(value) if _is_tensor(value) else value)
+        is_tensor = not isinstance(value, np.ndarray) and hasattr(value, "detach") and hasattr(value, "cpu")
+        array = np.asarray(_tensor_values(value) if is_tensor else value)
         return array if array.dtype.isnative else array.astype(array.dtype.newbyteorder("="))
     except (TypeError, ValueError, RuntimeError, OverflowError) as error:
         raise ValueError(f"not an array ({error})") from None
@@ -156,10 +157,6 @@ def read_only(array: NDArray[Any]) -> NDArray[Any]:
     view = array.view()
     view.flags.writeable = False
     return view
-
-
-def _is_tensor(value: Any) -> bool:
-    return not isinstance(value, np.ndarray) and hasattr(value, "detach") and hasattr(value, "cpu")
 
 
 def _tensor_values(tensor: Any) -> Any:
@@ -175,7 +172,7 @@ ReadRows = Callable[[int, int], NDArray[Any]]
 """Rows [start, end) as an array; both inside."""
 
 BringRows = Callable[[NDArray[np.int64]], None]
-"""Told which rows will be read in several stretches, so that all of them can be on their way at the same time."""
+"""Called with rows that will be read in several stretches, so that all can be fetched at the same time."""
 
 GAP_BYTES = 256 << 10
 """Rows closer together than this are read as one stretch."""

@@ -210,11 +210,6 @@ def _lz4_decode(data: memoryview, raw_size: int) -> bytes:
     return out
 
 
-def encode_lz4_frame(data: Buffer) -> bytes:
-    """One LZ4 frame with its content size."""
-    return bytes(_lz4_frame.compress(byte_view(data), store_size=True))
-
-
 def decode_lz4_frame(data: Buffer, raw_size: int) -> bytes:
     """Decompress an LZ4 frame to exactly `raw_size` bytes, or raise a FormatError without allocating more."""
     view = byte_view(data)

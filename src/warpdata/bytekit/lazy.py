@@ -119,7 +119,7 @@ class BlockCache:
             self._trim()
 
     def forget(self, owner: int) -> None:
-        """Let go of the blocks of a reader that is gone; safe to call from a finaliser."""
+        """Drop the blocks of a reader that is gone; safe to call from a finaliser."""
         # The collector may run in the middle of any method above, where waiting for the lock would be for ever.
         self._gone.append(owner)
         if self._lock.acquire(blocking=False):

@@ -22,17 +22,13 @@ _SEVEN = np.uint64(7)
 
 
 def encode_varint(value: int) -> bytes:
-    """Unsigned LEB128 of one value; written out for the lengths of counts, of places and of checksums."""
-    if value < 0x80:
-        return bytes((value,))
-    if value < 0x4000:
-        return bytes((value & 0x7F | 0x80, value >> 7))
-    if value < 0x200000:
-        return bytes((value & 0x7F | 0x80, value >> 7 & 0x7F | 0x80, value >> 14))
-    low, high = value & 0xFFFFFFF, value >> 28
-    more = 0x80 if high else 0
-    out = bytes((low & 0x7F | 0x80, low >> 7 & 0x7F | 0x80, low >> 14 & 0x7F | 0x80, low >> 21 | more))
-    return out + encode_varint(high) if high else out
+    """Unsigned LEB128 of one value."""
+    out = bytearray()
+    while value > 0x7F:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    out.append(value)
+    return bytes(out)
 
 
 def encode_varints(values: ArrayLike) -> bytes:
@@ -41,7 +37,7 @@ def encode_varints(values: ArrayLike) -> bytes:
 
 
 def encode_varints_bounds(values: ArrayLike) -> tuple[bytes, NDArray[np.int64]]:
-    """The same, and where in it: value i has the bytes from bounds[i] to bounds[i + 1]."""
+    """Unsigned LEB128 and bounds: value i has the bytes from bounds[i] to bounds[i + 1]."""
     numbers = _as_u64(values)
     bounds = np.zeros(numbers.size + 1, np.int64)
     np.cumsum(varint_lengths(numbers), out=bounds[1:])
@@ -58,32 +54,10 @@ def encode_varints_bounds(values: ArrayLike) -> tuple[bytes, NDArray[np.int64]]:
 
 
 def encode_varints_parts(values: ArrayLike, ends: Sequence[int]) -> list[bytes]:
-    """The same in parts: the bytes of the values up to each of `ends`, from where the one before it was."""
-    numbers = _as_u64(values)
-    large = np.flatnonzero(numbers > _LOW)
-    if len(large) > numbers.size // _FEW_LARGE:
-        data, bounds = encode_varints_bounds(numbers)
-        cuts = [0, *bounds[list(ends)].tolist()]
-        return [data[start:stop] for start, stop in itertools.pairwise(cuts)]
-    single, at = numbers.astype(np.uint8).tobytes(), 0  # right for all but the large ones
-    others = zip(large.tolist(), numbers[large].tolist(), strict=True)
-    place, value = next(others, _NONE)
-    parts = []
-    for end in ends:
-        pieces = []
-        while place < end:
-            pieces += [single[at:place], encode_varint(value)]
-            at = place + 1
-            place, value = next(others, _NONE)
-        pieces.append(single[at:end])
-        parts.append(b"".join(pieces))
-        at = end
-    return parts
-
-
-_FEW_LARGE = 16
-"""Where not even one value in so many takes several bytes, those are written one by one."""
-_NONE = (1 << 62, 0)
+    """Unsigned LEB128 in parts: the bytes of the values up to each of `ends`, from the end before it."""
+    data, bounds = encode_varints_bounds(values)
+    cuts = [0, *bounds[list(ends)].tolist()]
+    return [data[start:stop] for start, stop in itertools.pairwise(cuts)]
 
 
 def varint_lengths(values: NDArray[np.uint64]) -> NDArray[np.int64]:
@@ -123,7 +97,8 @@ def decode_varints_prefix(data: Buffer, count: int | None = None) -> tuple[NDArr
     lengths = ends - starts + 1
     if lengths.max() > MAX_VARINT_BYTES:
         raise CorruptLayoutError(f"a varint is longer than {MAX_VARINT_BYTES} bytes")
-    _check_top_bits(raw, ends, lengths)
+    if (raw[ends[lengths == MAX_VARINT_BYTES]] > 1).any():  # the tenth byte holds one bit
+        raise CorruptLayoutError("a varint does not fit in 64 bits")
     return _gather(raw, starts, lengths), int(ends[-1]) + 1
 
 
@@ -139,20 +114,8 @@ def _gather(
     return values
 
 
-def _check_top_bits(raw: NDArray[np.uint8], ends: NDArray[np.int64], lengths: NDArray[np.int64]) -> None:
-    """The tenth byte holds one bit of a 64-bit value; more would be lost without notice."""
-    if (raw[ends[lengths == MAX_VARINT_BYTES]] > 1).any():
-        raise CorruptLayoutError("a varint does not fit in 64 bits")
-
-
-def zigzag_encode(values: ArrayLike) -> NDArray[np.uint64]:
-    """Map signed to unsigned integers so that small magnitudes stay small."""
-    signed = np.ascontiguousarray(values, dtype=np.int64)
-    return (signed.view(np.uint64) << np.uint64(1)) ^ (signed >> 63).view(np.uint64)
-
-
 def zigzag_decode(values: ArrayLike) -> NDArray[np.int64]:
-    """The inverse of `zigzag_encode`."""
+    """Signed integers from their zigzag form, in which small magnitudes stay small."""
     unsigned = _as_u64(values)
     sign = (unsigned & np.uint64(1)).astype(np.int64)
     return (unsigned >> np.uint64(1)).view(np.int64) ^ -sign
@@ -199,5 +162,5 @@ def _as_u64(values: ArrayLike) -> NDArray[np.uint64]:
     if array.dtype.kind not in "ui":
         raise TypeError(f"integers are needed, not {array.dtype}")
     if array.dtype.kind == "i" and (array < 0).any():
-        raise ValueError("unsigned integers are needed; use zigzag_encode for signed ones")
+        raise ValueError("unsigned integers are needed")
     return np.ascontiguousarray(array.reshape(-1), dtype=np.uint64)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import datetime
 import functools
 import json
 import operator
 import os
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
@@ -15,34 +16,56 @@ from warpdata.bytekit.io.ranges import RangeReader
 from warpdata.bytekit.lazy import cached_property
 from warpdata.catalog.access import Access, AccessOptions, Catalog, access_options
 from warpdata.catalog.build.staging import Staging
-from warpdata.catalog.lanes.compare import LaneReport, compare_lane
-from warpdata.catalog.lanes.lane import Lane, LaneStatus
-from warpdata.catalog.manage.diff import DatasetDiff, diff_manifests
-from warpdata.catalog.manage.history import Version, list_tags, list_versions
+from warpdata.catalog.manage.reports import DatasetDiff, diff_manifests
+from warpdata.catalog.manage.versions import Version, list_tags, list_versions
 from warpdata.catalog.names import DatasetName, parse_name, parse_size
-from warpdata.catalog.read import refarray
-from warpdata.catalog.read.artifact_contents import EPISODES_TABLE, PublishedSource, one_of_kind, open_corpus
 from warpdata.catalog.read.artifacts import Artifact
-from warpdata.catalog.read.refarray import RefType
-from warpdata.catalog.read.refs import REF_CLASSES, ArtifactOpener, FileRef, RefGroup
+from warpdata.catalog.read.episodes import (
+    EPISODES_TABLE,
+    Lane,
+    LaneReport,
+    LaneStatus,
+    PublishedSource,
+    compare_lane,
+    one_of_kind,
+    open_corpus,
+)
+from warpdata.catalog.read.refs import REF_CLASSES, FileRef, RefGroup, RefType, bound_batch, recipe_of
 from warpdata.catalog.read.resolve import Resolved, Resolver
-from warpdata.catalog.read.warm import WarmReport, verify_blobs, warm_blobs
 from warpdata.catalog.table import (
     BatchStream,
     ChangedStream,
     Shard,
     StreamOpener,
+    StreamOptions,
     StreamRequest,
     Table,
     TableFiles,
-    share_asked_for,
 )
 from warpdata.corpora.source import SourceKeywords, StoreShardSource
 from warpdata.episodes.collection.episodes import Episodes
 from warpdata.episodes.collection.jobs import Runner
-from warpdata.errors import DatasetError, WarpError, nearest, require_kind, require_word
-from warpdata.formats.manifest.model import CORPUS_KIND, EPISODE_KIND, LANE_KIND, VECTOR_KIND, Manifest
-from warpdata.ordering.limits import Tail, checked_integer
+from warpdata.errors import (
+    DatasetError,
+    FormatError,
+    ManifestCorruptedError,
+    StoreError,
+    WarpError,
+    nearest,
+    require_kind,
+    require_word,
+)
+from warpdata.formats.manifest.model import (
+    CORPUS_KIND,
+    EPISODE_KIND,
+    LANE_KIND,
+    VECTOR_KIND,
+    BlobRef,
+    Manifest,
+    TablePart,
+    parts_of,
+)
+from warpdata.ordering.limits import checked_integer
 from warpdata.settings import Settings
 from warpdata.sql.engine import SqlResult, run_sql
 from warpdata.stores.pagecache import PageCache
@@ -50,16 +73,19 @@ from warpdata.stores.reliable import Budget, Listener, Spent
 from warpdata.timeline.cards import html_table, text, titled
 
 if TYPE_CHECKING:
-    from warpdata.catalog.lanes.compute import LaneMade
+    from warpdata.catalog.build.lanes import LaneMade
     from warpdata.sql.arrow_source import ArrowSource
     from warpdata.timeline.episode import Episode
 
+_SHOWN_EPISODES = 3
+
+Progress = Callable[[int, int], None]
 TorchOpener = Callable[[Table, StreamRequest, str], Any]
 
 
 @dataclass(frozen=True, slots=True)
 class Streams:
-    """What lies above the catalog and is handed down by `_api`: a dataset calls it and imports nothing upward."""
+    """Functions of higher packages that `_api` passes down: a dataset calls them and imports nothing upward."""
 
     batches: StreamOpener
     torch: TorchOpener
@@ -67,33 +93,38 @@ class Streams:
     vectors: Callable[[RangeReader], Any]
     ray: Callable[[Table], Any]
     runner: Callable[[int, str | bool | None], Runner]
-    """Where work on many episodes is done: so many processes, or a cluster."""
+    """Runs work on many episodes: in so many processes, or on a cluster."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReadPlan:
-    """What a pass will read, known before it begins."""
+    """What a pass will read."""
 
     rows: int
     row_groups: int
     requests: int
     bytes_to_read: int
     is_exact: bool = True
-    """False where the cache has no room for the pass, or gets more (`hybrid`): then the bytes are a lower bound."""
+    """False if the cache has no room for the pass, or gets more (`hybrid`): then the bytes are a lower bound."""
 
     def __repr__(self) -> str:
         about, least = ("", "") if self.is_exact else ("about ", "at least ")
-        return (
-            f"<ReadPlan: {self.rows} rows in {self.row_groups} row groups, {about}{self.requests} requests,"
-            f" {least}{self.bytes_to_read} bytes>"
-        )
+        rows = f"{self.rows} rows in {self.row_groups} row groups"
+        return f"<ReadPlan: {rows}, {about}{self.requests} requests, {least}{self.bytes_to_read} bytes>"
 
 
-_SHOWN_EPISODES = 3
+@dataclass(frozen=True, slots=True)
+class WarmReport:
+    """Result of warming the cache."""
+
+    shards: int
+    bytes_fetched: int
+    bytes_present: int
+    shards_skipped: int
 
 
 class Dataset:
-    """One version of a dataset: an immutable manifest, and everything it leads to."""
+    """One version of a dataset: an immutable manifest, and its tables and artifacts."""
 
     def __init__(self, name: DatasetName, resolved: Resolved, access: Access, streams: Streams) -> None:
         for value, kind in ((name, DatasetName), (resolved, Resolved), (access, Access), (streams, Streams)):
@@ -103,7 +134,7 @@ class Dataset:
         self.catalog: Catalog = resolved.catalog
         self.is_remembered = resolved.is_remembered
         self.signature = resolved.signature
-        """Who signed the version and what the signature covers, where that was checked."""
+        """The signer of the version, if the signature was checked."""
         self.access = access
         self._streams = streams
         self._files = {n: TableFiles(self, n, part) for n, part in self.manifest.tables.items()}
@@ -124,10 +155,7 @@ class Dataset:
         """The hash that names this version for ever."""
         return self.manifest.version_hash
 
-    @property
-    def version_hash(self) -> str:
-        """The same, by the name it has in the manifest."""
-        return self.version
+    version_hash = version
 
     @property
     def tables(self) -> list[str]:
@@ -147,66 +175,76 @@ class Dataset:
     def table(self, name: str = "main") -> Table:
         """A table by name; nothing is read."""
         self._check_open()
-        if name not in self._files:
-            hint = f"It has: {', '.join(self.tables) or 'none'}.{nearest(name, self.tables)}"
-            raise DatasetError(f"no table {name!r} in {self.id}", hint=hint)
-        return Table(self, name, self._files[name])
+        return Table(self, name, self._part("table", self._files, name))
 
     def artifact(self, name: str) -> Artifact:
         """An artifact by name; nothing is read."""
         self._check_open()
-        if name not in self._artifacts:
-            hint = f"It has: {', '.join(self.artifacts) or 'none'}.{nearest(name, self.artifacts)}"
-            raise DatasetError(f"no artifact {name!r} in {self.id}", hint=hint)
-        return self._artifacts[name]
+        artifact: Artifact = self._part("artifact", self._artifacts, name)
+        return artifact
+
+    def _part(self, kind: str, parts: Mapping[str, Any], name: str) -> Any:
+        if name not in parts:
+            hint = f"It has: {', '.join(parts) or 'none'}.{nearest(name, parts)}"
+            raise DatasetError(f"no {kind} {name!r} in {self.id}", hint=hint)
+        return parts[name]
 
     def ref(self, artifact: str, member: str, ref_type: str = "file") -> FileRef:
         """A reference to one member of an artifact."""
         require_word("ref_type", ref_type, REF_CLASSES)
-        recipe = refarray.recipe_of(artifact, ref_type, self.recipe)
-        return REF_CLASSES[ref_type](
-            RefGroup(self.artifact(artifact), self.access.cache, [member], recipe), 0
-        )
+        recipe = recipe_of(artifact, ref_type, self.recipe)
+        group = RefGroup(self.artifact(artifact), self.access.cache, [member], recipe)
+        return REF_CLASSES[ref_type](group, 0)
 
     @property
     def episodes(self) -> Episodes:
-        """All published episodes, each opened when it is asked for; `where` asks the table `episodes`."""
+        """All published episodes, each opened on first use; `where` queries the table `episodes`."""
         self._check_open()
-        return self._every_episode
+        return self._all_episodes
 
     @cached_property
-    def _every_episode(self) -> Episodes:
-        """A version does not change: the ids of its episodes are looked up once, however often it is asked for them."""
-        names = [each.name for each in self._artifacts.values() if each.kind == EPISODE_KIND]
-        if not names:
-            one_of_kind(self._artifacts, EPISODE_KIND, None)  # raises, and says what there is
-        return functools.reduce(operator.add, [self.episodes_of(name) for name in names])
+    def _all_episodes(self) -> Episodes:
+        """The ids of the episodes of a version are read once."""
+        sources = self.episode_sources()
+        if not sources:
+            one_of_kind(self._artifacts, EPISODE_KIND, None)  # raises, with the kinds there are
+        return functools.reduce(operator.add, [Episodes(source) for source in sources.values()])
 
     def episodes_of(self, artifact: str) -> Episodes:
         """The published episodes of one artifact."""
         return Episodes(self.episodes_source(artifact))
 
+    def episode_sources(self) -> dict[str, PublishedSource]:
+        """The sources of all artifacts of episodes, by name."""
+        names = [name for name, part in self.manifest.artifacts.items() if part.kind == EPISODE_KIND]
+        return {name: self.episodes_source(name) for name in names}
+
     def episodes_source(self, artifact: str) -> PublishedSource:
-        """Where the episodes of an artifact come from."""
+        """The source of the episodes of an artifact."""
         if artifact not in self._sources:
-            self._sources[artifact] = self._new_source(artifact)
+            shards = one_of_kind(self._artifacts, EPISODE_KIND, artifact)
+            has_table = EPISODES_TABLE in self.tables and {"id", "artifact", "blob"} <= set(
+                self.table(EPISODES_TABLE).schema().names
+            )
+            imported = self.manifest.metadata.get("source_metadata")
+            self._sources[artifact] = PublishedSource(
+                shards,
+                self._episode_facts if has_table else None,
+                self.recipe,
+                imported if isinstance(imported, dict) else None,
+                list(self.lanes.values()),
+            )
         return self._sources[artifact]
 
-    def _new_source(self, artifact: str) -> PublishedSource:
-        found = one_of_kind(self._artifacts, EPISODE_KIND, artifact)
-        has_table = EPISODES_TABLE in self.tables and {"id", "artifact", "blob"} <= set(
-            self.table(EPISODES_TABLE).schema().names
-        )
-        kept = self.manifest.metadata.get("source_metadata")
-        metadata = kept if isinstance(kept, dict) else None
-        facts = self._episode_facts if has_table else None
-        return PublishedSource(found, facts, self.recipe, metadata, list(self.lanes.values()))
+    def _episode_facts(self, columns: Sequence[str] | None) -> Any:
+        table = self.table(EPISODES_TABLE)
+        return (table if columns is None else table.select(columns)).rows_together()
 
     @cached_property
     def lanes(self) -> dict[str, Lane]:
-        """What models said about the episodes, by the name of the lane; nothing is read."""
-        found = [Lane(each) for each in self._artifacts.values() if each.kind == LANE_KIND]
-        return {lane.name: lane for lane in found}
+        """The prediction lanes by name; nothing is read."""
+        lanes = [Lane(artifact) for artifact in self._artifacts.values() if artifact.kind == LANE_KIND]
+        return {lane.name: lane for lane in lanes}
 
     def add_lane(
         self,
@@ -221,53 +259,46 @@ class Dataset:
         retries: int = 20,
         jobs: int = 1,
         ray: str | bool | None = None,
-        progress: Callable[[int, int], None] | None = None,
+        progress: Progress | None = None,
     ) -> LaneMade:
         """Compute predictions over all episodes and publish them beside these, as a part of a new version.
 
-        `function(episode)` gives a prediction of the signal `of`: an array with one row per record of it, or a Signal
-        with times of its own; where `of` names several, a dictionary of them. Episodes that have not changed keep the
-        predictions they have, as long as `revision` is the same: by default it is a hash of the code of the function,
-        so say one where weights come from elsewhere. A run that was stopped goes on where it was. `jobs` processes
-        compute; `ray` (True, or the address of a cluster) does it there instead; a class is made once in each process
-        and then called. The version is the same wherever it was done.
+        `function(episode)` returns a prediction of the signal `of`: an array with one row per record of it, or a Signal
+        with times of its own; if `of` names several, a dictionary of them. Episodes that have not changed keep their
+        predictions while `revision` is the same: by default it is a hash of the code of the function, so give one if
+        weights come from elsewhere. A run that was stopped is resumed. `jobs` processes compute; `ray` (True, or the
+        address of a cluster) does it there instead; a class is made once in each process and then called. The version
+        does not depend on where it was computed.
         """
-        # Publishing needs this module first.
-        from warpdata.catalog.lanes.compute import LaneOptions, make_lane
+        # These modules import this one.
+        from warpdata.catalog.build.lanes import make_lane
         from warpdata.catalog.publish.publish import PublishOptions
 
         self._check_open()
-        wanted = LaneOptions(name, (of,) if isinstance(of, str) else tuple(of), revision)
-        given = (tags,) if isinstance(tags, str) else tuple(tags)
-        key = None if sign_key is None else Path(sign_key)
-        notes = PublishOptions(message=message, tags=given, sign_key=key, retries=retries)
-        return make_lane(self, wanted, function, notes, progress, self._streams.runner(jobs, ray))
+        options = PublishOptions(
+            message=message,
+            tags=(tags,) if isinstance(tags, str) else tuple(tags),
+            sign_key=None if sign_key is None else Path(sign_key),
+            retries=retries,
+        )
+        signals = (of,) if isinstance(of, str) else tuple(of)
+        runner = self._streams.runner(jobs, ray)
+        return make_lane(self, name, signals, revision, function, options, progress, runner)
 
     def lane_status(self, name: str) -> LaneStatus:
-        """Which episodes a lane speaks of as they are now, and for which it is stale."""
-        sources = [
-            self.episodes_source(each.name) for each in self._artifacts.values() if each.kind == EPISODE_KIND
-        ]
+        """Which episodes a lane covers now, and for which it is stale."""
         known = {
-            place: each for source in sources for place, each in zip(source.places(), source.ids, strict=True)
+            place: episode_id
+            for source in self.episode_sources().values()
+            for place, episode_id in zip(source.places(), source.ids, strict=True)
         }
-        return self._lane(name).status(known)
+        lane: Lane = self._part("lane", self.lanes, name)
+        return lane.status(known)
 
-    def compare_lane(
-        self, name: str, *, worst: int = 5, progress: Callable[[int, int], None] | None = None
-    ) -> LaneReport:
-        """How far the predictions of a lane are from what was recorded: per signal, and where they are worst."""
-        return compare_lane(self._lane(name), self.episodes, worst=worst, progress=progress)
-
-    def _lane(self, name: str) -> Lane:
-        if name not in self.lanes:
-            hint = f"It has: {', '.join(self.lanes) or 'none'}.{nearest(name, self.lanes)}"
-            raise DatasetError(f"no lane {name!r} in {self.id}", hint=hint)
-        return self.lanes[name]
-
-    def _episode_facts(self, columns: Sequence[str] | None) -> Any:
-        table = self.table(EPISODES_TABLE)
-        return (table if columns is None else table.select(columns)).rows_together()
+    def compare_lane(self, name: str, *, worst: int = 5, progress: Progress | None = None) -> LaneReport:
+        """The errors of the predictions of a lane: per signal, and the moments with the largest ones."""
+        lane: Lane = self._part("lane", self.lanes, name)
+        return compare_lane(lane, self.episodes, worst=worst, progress=progress)
 
     def corpus(self, artifact: str | None = None, **options: Unpack[SourceKeywords]) -> StoreShardSource:
         """The published activation corpus as a source of rows, read by range."""
@@ -275,8 +306,7 @@ class Dataset:
 
     def vectors(self, artifact: str | None = None) -> Any:
         """The published vector file as a VectorStore, read by range."""
-        found = one_of_kind(self._artifacts, VECTOR_KIND, artifact)
-        return self._streams.vectors(found.vector_reader())
+        return self._streams.vectors(one_of_kind(self._artifacts, VECTOR_KIND, artifact).vector_reader())
 
     def sql(self, query: str, *, extra: dict[str, Table] | None = None) -> SqlResult:
         """A query over the tables by name: `ds.sql("select … from main join labels using (id)")`."""
@@ -288,12 +318,12 @@ class Dataset:
         return run_sql(query, {**self.sources(), **given}, spill=self.spill)
 
     def sources(self) -> dict[str, ArrowSource]:
-        """The tables as the SQL engine sees them."""
+        """The tables as sources of the SQL engine."""
         return {name: self.table(name).source() for name in self.tables}
 
     @property
     def spill(self) -> type[Staging] | None:
-        """What makes a folder for a query that needs more than memory; None where this disk may not be used."""
+        """Makes a folder for a query that needs more than memory; None if this disk may not be used."""
         return None if self.access.options.mode == "remote" else Staging
 
     def plan(
@@ -305,15 +335,11 @@ class Dataset:
         shard: Shard = None,
         limit: int | None = None,
         prefetch: str | int | None = None,
-        rank: int | None = None,
-        world: int | None = None,
-        tail: Tail = "short",
+        **options: Unpack[StreamOptions],
     ) -> ReadPlan:
         """What a pass with these options of `batches` will read."""
         view = self.table(table) if columns is None else self.table(table).select(columns)
-        own = share_asked_for(shard, rank, world)
-        request = StreamRequest(batch_size, own, limit, prefetch, tail)
-        return self._streams.plan(view, request)
+        return self._streams.plan(view, StreamRequest.of(batch_size, shard, limit, prefetch, options))
 
     def to_torch(
         self,
@@ -322,36 +348,19 @@ class Dataset:
         prefetch: str | int | None = None,
         *,
         table: str = "main",
-        columns: str | Sequence[str] | None = None,
-        limit: int | None = None,
-        rank: int | None = None,
-        world: int | None = None,
-        tail: Tail = "short",
-        nulls: str = "error",
-        shuffle: bool | str = False,
-        seed: int = 0,
-        epoch: int = 0,
+        **options: Any,
     ) -> Any:
-        """A torch IterableDataset of a table's batches as tensors; see `Table.to_torch`."""
-        return self.table(table).to_torch(
-            batch_size, shard, prefetch,
-            columns=columns, limit=limit, rank=rank, world=world, tail=tail, nulls=nulls,
-            shuffle=shuffle, seed=seed, epoch=epoch,
-        )  # fmt: skip
+        """A torch IterableDataset of a table's batches as tensors; options as in `Table.to_torch`."""
+        return self.table(table).to_torch(batch_size, shard, prefetch, **options)
 
     def to_ray(
-        self,
-        table: str = "main",
-        *,
-        columns: str | Sequence[str] | None = None,
-        where: str | None = None,
+        self, table: str = "main", *, columns: str | Sequence[str] | None = None, where: str | None = None
     ) -> Any:
-        """A Ray dataset of the rows of a table of this version; columns and condition are applied where it is read.
+        """A Ray dataset of the rows of a table of this version; columns and condition are applied on reading.
 
         Bound columns hold the names of the members, as in the table. Needs `warpdata[ray]`.
         """
-        view = self.table(table)
-        view = view if columns is None else view.select(columns)
+        view = self.table(table) if columns is None else self.table(table).select(columns)
         return self._streams.ray(view if where is None else view.filter(where))
 
     def warm(
@@ -361,15 +370,83 @@ class Dataset:
         artifacts: Sequence[str] | None = None,
         shards: slice | None = None,
         max_bytes: str | int | None = None,
-        progress: Callable[[int, int], None] | None = None,
+        progress: Progress | None = None,
     ) -> WarmReport:
-        """Bring shards into the cache, whole and checked; by default everything."""
+        """Fetch shards into the cache, whole and checked, up to `max_bytes`; by default everything."""
         limit = None if max_bytes is None else parse_size(max_bytes)
-        return warm_blobs(self, self._chosen(tables, artifacts, shards), limit, progress)
+        blobs = self._blobs_to_warm(tables, artifacts, shards)
+        readers = [self.access.reader(self.catalog, blob, label) for label, blob in blobs]
+        total = sum(reader.size for reader in readers)
+        done = fetched = 0
+        kept = []
+        for reader in readers:
+            missing = reader.missing_bytes()
+            if limit is not None and fetched + missing > limit:
+                continue
+            reader.load_whole()
+            kept.append(reader)
+            fetched, done = fetched + missing, done + reader.size
+            if progress is not None:
+                progress(done, total)
+        gone = [reader for reader in kept if reader.missing_bytes()] if self.access.cache is not None else []
+        if gone and self.access.cache is not None:  # a full disk, or one shard was evicted for the next
+            fact = f"{len(gone)} of {len(kept)} blobs did not stay in the cache, the first is {gone[0].name}"
+            hint = "Make room on its disk, raise WARP_CACHE_SIZE_GB, or warm fewer shards."
+            raise StoreError(fact, path=self.access.cache.folder, hint=hint)
+        return WarmReport(len(kept), fetched, done - fetched, len(readers) - len(kept))
 
-    def verify(self, progress: Callable[[int, int], None] | None = None) -> list[str]:
-        """Read every blob and compare it with its hash; the names of those that are damaged or missing."""
-        return verify_blobs(self, progress)[1]
+    def _blobs_to_warm(
+        self, tables: Sequence[str] | None, artifacts: Sequence[str] | None, shards: slice | None
+    ) -> list[tuple[str, BlobRef]]:
+        """Guides, indexes and parts first, because shards need them offline; then the chosen shards."""
+        everything = tables is None and artifacts is None
+        names = [[n] if isinstance(n, str) else list(n or []) for n in (tables, artifacts)]
+        parts: dict[str, Any] = {n: self.table(n).part for n in (self.tables if everything else names[0])}
+        parts |= {n: self.artifact(n).part for n in (self.artifacts if everything else names[1])}
+        if shards is not None and not isinstance(shards, slice):
+            raise TypeError(f"shards is a slice such as slice(0, 50), not {shards!r}")
+        if not everything and not parts:
+            raise ValueError("no table and no artifact is named; leave the names out for everything")
+        chosen = {name: range(len(part.shards))[shards or slice(None)] for name, part in parts.items()}
+        if shards is not None and not any(chosen.values()):
+            bounds = ":".join("" if bound is None else str(bound) for bound in (shards.start, shards.stop))
+            counts = ", ".join(f"{name} {len(part.shards)}" for name, part in parts.items())
+            raise ValueError(
+                f"shard range {bounds} is empty; numbers of shards: {counts or 'no tables, no artifacts'}"
+            )
+        small, large = [], []
+        for name, part in parts.items():
+            blobs = list(_labelled_blobs(name, part))
+            small += blobs[len(part.shards) :]
+            large += [blobs[number] for number in chosen[name]]
+        return small + large
+
+    def verify(self, progress: Progress | None = None) -> list[str]:
+        """Read every blob and compare it with its hash, and every footer with the manifest; the damage found."""
+        return self.verify_blobs(progress)[1]
+
+    def verify_blobs(self, progress: Progress | None = None) -> tuple[int, list[str]]:
+        """The number of blobs, and the damage found."""
+        blobs: list[tuple[str, BlobRef]] = []
+        damaged: list[str] = []
+        for name, part in [*self.manifest.tables.items(), *self.manifest.artifacts.items()]:
+            try:
+                blobs += _labelled_blobs(name, part)
+            except (FormatError, StoreError, ManifestCorruptedError) as error:
+                damaged.append(f"{_label(name, part)}: {error}")
+        total, done = sum(blob.byte_size for _, blob in blobs), 0
+        for label, blob in blobs:
+            try:
+                self.access.reader(self.catalog, blob, label).verify()
+            except (FormatError, StoreError) as error:
+                damaged.append(str(error))
+            done += blob.byte_size
+            if progress is not None:
+                progress(done, total)
+        if not damaged:
+            for files in self._files.values():
+                damaged += files.mismatches()
+        return len({blob.hash for _, blob in blobs}), damaged
 
     def diff(self, other: Dataset | str) -> DatasetDiff:
         """What changed from this version to another one."""
@@ -388,7 +465,7 @@ class Dataset:
         return list_tags(self.catalog, self.name)
 
     def close(self) -> None:
-        """Close stores and cache; references that are out already go on reading."""
+        """Close stores and cache; existing references can still be read."""
         self._is_closed = True
         for artifact in self._artifacts.values():
             artifact.close()
@@ -401,14 +478,14 @@ class Dataset:
             table.files.check_dense_shards()
         stream = self._streams.batches(table, request)
         types = table.ref_types() if bound else {}
-        return ChangedStream(stream, lambda batch: refarray.bound_batch(batch, types)) if types else stream
+        return ChangedStream(stream, lambda batch: bound_batch(batch, types)) if types else stream
 
     def open_torch(self, table: Table, request: StreamRequest, nulls: str) -> Any:
         """A torch dataset over a view of a table."""
         return self._streams.torch(table, request, nulls)
 
     def ref_type(self, storage: Any, recipe: str) -> RefType:
-        """The type of a bound column, kept alive as long as the dataset."""
+        """The type of a bound column, one for the life of the dataset."""
         key = f"{storage}|{recipe}"
         if key not in self._types:
             self._types[key] = RefType(storage, recipe, self.artifact_and_cache)
@@ -420,7 +497,7 @@ class Dataset:
 
     @property
     def recipe(self) -> dict[str, Any]:
-        """How this very version is opened again elsewhere; it holds no credentials."""
+        """How this version is opened again in another process; it holds no credentials."""
         options = self.access.options
         return {
             "name": f"{self.id}@{self.version}",
@@ -434,33 +511,6 @@ class Dataset:
         if self._is_closed:
             hint = "Read inside its `with` block, or open it again."
             raise DatasetError("the dataset is closed", path=self.id, hint=hint)
-
-    def _chosen(
-        self, tables: Sequence[str] | None, artifacts: Sequence[str] | None, shards: slice | None
-    ) -> list[tuple[str, int]]:
-        """The shards to warm, as (part, number); none at all is an error, because it is not what anybody meant."""
-        everything = tables is None and artifacts is None
-        counts = {
-            f"table:{name}": len(self.table(name).part.shards)
-            for name in (self.tables if everything else _listed(tables))
-        } | {
-            f"artifact:{name}": len(self.artifact(name).part.shards)
-            for name in (self.artifacts if everything else _listed(artifacts))
-        }
-        if shards is not None and not isinstance(shards, slice):
-            raise TypeError(f"shards is a slice such as slice(0, 50), not {shards!r}")
-        chosen = [(part, n) for part, count in counts.items() for n in range(count)[shards or slice(None)]]
-        if not chosen and not everything and not counts:
-            raise ValueError("no table and no artifact is named; leave the names out for everything")
-        if not chosen and shards is not None:
-            has = ", ".join(f"{part.partition(':')[2]} {count}" for part, count in counts.items())
-            between = (
-                f"{'' if shards.start is None else shards.start}:{'' if shards.stop is None else shards.stop}"
-            )
-            raise ValueError(
-                f"shards {between} are none; numbers of shards: {has or 'no tables, no artifacts'}"
-            )
-        return chosen
 
     def __reduce__(self) -> tuple[Any, ...]:
         name = DatasetName(self.id, hash_prefix=self.version)
@@ -477,21 +527,38 @@ class Dataset:
             ["table", text(name), f"{part.row_count} rows"] for name, part in self.manifest.tables.items()
         ]
         parts += [["artifact", text(name), text(part.kind)] for name, part in self.manifest.artifacts.items()]
-        return titled(
-            f"{self.id}@{self.version[:12]}", html_table(["", "name", ""], parts), self._episodes_card()
-        )
-
-    def _episodes_card(self) -> str:
-        """The first episodes, with a picture of each; no more, because they may lie far away."""
-        if not any(part.kind == EPISODE_KIND for part in self.manifest.artifacts.values()):
-            return ""
-        try:
-            return self.episodes[:_SHOWN_EPISODES]._repr_html_()
-        except WarpError as error:  # out of reach, or closed: what the version holds is known all the same
-            return f"<p>{text(str(error))}</p>"
+        episodes = ""
+        if any(part.kind == EPISODE_KIND for part in self.manifest.artifacts.values()):
+            try:
+                episodes = self.episodes[:_SHOWN_EPISODES]._repr_html_()
+            except WarpError as error:  # not reachable, or closed
+                episodes = f"<p>{text(str(error))}</p>"
+        return titled(f"{self.id}@{self.version[:12]}", html_table(["", "name", ""], parts), episodes)
 
     def __repr__(self) -> str:
         return f"<Dataset {self.id}@{self.version[:12]}: {', '.join(self.tables + self.artifacts)}>"
+
+
+def _label(name: str, part: Any) -> str:
+    return f"table {name!r}" if isinstance(part, TablePart) else f"artifact {name!r}"
+
+
+def _labelled_blobs(name: str, part: Any) -> Iterator[tuple[str, BlobRef]]:
+    """The blobs of a part and their labels: the shards, then guides, indexes and parts of the list."""
+    label = _label(name, part)
+    yield from ((f"{label} shard {shard.name or number}", shard) for number, shard in enumerate(part.shards))
+    if isinstance(part, TablePart):
+        guides = [(f"guide of {label} shard {i}", shard.guide) for i, shard in enumerate(part.shards)]
+        guides.append((f"guide of {label}", part.guide))
+        yield from ((guide_label, guide) for guide_label, guide in guides if guide is not None)
+    else:
+        yield from ((f"member index of {label}", index) for index in part.indexes)
+    yield from ((f"a part of the manifest of {label}", ref) for ref in parts_of(part.shards))
+
+
+def utc_now() -> str:
+    """The time of a new version."""
+    return datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
 
 
 def open_dataset(
@@ -506,44 +573,35 @@ def open_dataset(
         raise
 
 
-def opened_version(access: Access, catalog: Catalog, name: DatasetName, version: str) -> Dataset:
-    """A version of one catalog through stores that are open already, for its tables and references only."""
+def open_version(access: Access, catalog: Catalog, name: DatasetName, version: str) -> Dataset:
+    """A version through stores that are open already, for its tables and references only."""
     manifest = Resolver(access).manifest(catalog, name, version)
     return Dataset(name, Resolved(manifest, catalog), access, _NO_STREAMS)
 
 
-def _listed(names: str | Sequence[str] | None) -> list[str]:
-    return [names] if isinstance(names, str) else list(names or [])
-
-
 def budget_of(max_bytes: str | int | None, max_requests: int | None) -> Budget:
-    """A budget from what a caller writes."""
+    """A budget from the arguments of a caller."""
     requests = None if max_requests is None else checked_integer("max_requests", max_requests, 1 << 63)
     return Budget(None if max_bytes is None else parse_size(max_bytes), requests)
 
 
-def reopened_artifacts(recipe: str) -> ArtifactOpener:
-    """The artifacts of a dataset whose batches outlived it or came to another process."""
-    return open_recipe(json.loads(recipe)["dataset"]).artifact_and_cache
-
-
 def open_recipe(fields: dict[str, Any]) -> Dataset:
-    """The dataset that `recipe` names, or only its name and catalogs; for its tables and references only."""
+    """The dataset of a `recipe`, or of a name and catalogs; for its tables and references only."""
     given = {key: fields.get(key) for key in ("mode", "cache_dir", "cache_bytes")}
     options = access_options(Settings.from_env(), catalogs=tuple(fields["catalogs"]), **given)
     return open_dataset(parse_name(fields["name"]), options, _NO_STREAMS)
 
 
 @functools.lru_cache(maxsize=8)
-def reopened_dataset(recipe: str) -> Dataset:
-    """A dataset that another process named, for its tables and references only; opened once in this one."""
+def reopen_dataset(recipe: str) -> Dataset:
+    """A dataset of another process, for its tables and references only; opened once in this one."""
     return open_recipe(json.loads(recipe))
 
 
 @functools.lru_cache(maxsize=8)
-def reopened_episodes(recipe: str, artifact: str) -> PublishedSource:
-    """The episodes of a dataset that came to another process."""
-    return reopened_dataset(recipe).episodes_source(artifact)
+def reopen_episodes(recipe: str, artifact: str) -> PublishedSource:
+    """The episodes of a dataset of another process."""
+    return reopen_dataset(recipe).episodes_source(artifact)
 
 
 def _no_streams(*_: Any, **__: Any) -> Any:
@@ -551,35 +609,3 @@ def _no_streams(*_: Any, **__: Any) -> Any:
 
 
 _NO_STREAMS = Streams(_no_streams, _no_streams, _no_streams, _no_streams, _no_streams, _no_streams)
-
-
-def describe(dataset: Dataset) -> dict[str, Any]:
-    """Tables, artifacts and bindings for `warp info` and `warp inspect`."""
-    manifest = dataset.manifest
-    return {
-        "dataset_id": manifest.dataset_id,
-        "version": manifest.version_hash,
-        "catalog": dataset.catalog.address,
-        "created_at": manifest.created_at,
-        "total_rows": manifest.total_rows,
-        "total_bytes": manifest.total_bytes,
-        "tables": {
-            name: {
-                "rows": part.row_count,
-                "bytes": part.byte_size,
-                "shards": len(part.shards),
-                "columns": [dict(field) for field in part.fields],
-            }
-            for name, part in manifest.tables.items()
-        },
-        "artifacts": {
-            name: {"kind": a.kind, "members": len(a), "bytes": a.part.byte_size, "shards": len(a.part.shards)}
-            for name, a in dataset._artifacts.items()
-        },
-        "bindings": [asdict(binding) for binding in manifest.bindings],
-        "metadata": dict(manifest.metadata),
-        "is_remembered": dataset.is_remembered,
-        "signature": None
-        if dataset.signature is None
-        else {"public_key": dataset.signature.public_key, "covers": dataset.signature.covers},
-    }

@@ -12,7 +12,7 @@ from warpdata.timeline.times import parse_time_ns
 
 LATEST = "latest.json"
 VERSION_SUFFIXES = (".json", ".sig.json", ".card.md", ".croissant.json")
-"""The files of a version in a catalog: the manifest, and what is about it."""
+"""The files of a version in a catalog: the manifest and the files beside it."""
 
 _HASH_PREFIX = re.compile(r"[a-f0-9]{8,64}")
 _LATEST_TAG = "latest"
@@ -21,7 +21,7 @@ _TAG = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 @dataclass(frozen=True, slots=True)
 class DatasetName:
-    """`ws/name`, with what follows an `@`: the beginning of a version hash, or a tag."""
+    """`ws/name`, with the beginning of a version hash or a tag after an `@`."""
 
     dataset_id: str
     hash_prefix: str | None = None
@@ -29,7 +29,7 @@ class DatasetName:
 
     @property
     def folder(self) -> str:
-        """Where a catalog keeps everything about the dataset but its blobs."""
+        """The folder of the dataset in a catalog; its blobs are elsewhere."""
         return f"datasets/{self.dataset_id}/"
 
     @property
@@ -38,16 +38,16 @@ class DatasetName:
         return f"{self.folder}{LATEST}"
 
     def version_key(self, version: str, suffix: str = ".json") -> str:
-        """The manifest of a version, or what lies beside it."""
+        """The manifest of a version, or a file beside it."""
         return f"{self.folder}versions/{version}{suffix}"
 
     @property
-    def roster_key(self) -> str:
+    def list_key(self) -> str:
         """The list of versions and tags."""
         return f"{self.folder}versions.json"
 
     def version_keys(self, version: str) -> list[str]:
-        """The manifest of a version, then everything that may lie beside it."""
+        """The manifest of a version, then the files that may be beside it."""
         return [self.version_key(version, suffix) for suffix in VERSION_SUFFIXES]
 
     def tag_key(self, tag: str) -> str:
@@ -60,7 +60,7 @@ class DatasetName:
 
 
 def parse_name(text: str) -> DatasetName:
-    """The name in `text`, or ValueError that says what a name looks like."""
+    """The name in `text`, or ValueError with the form of a name."""
     if not isinstance(text, str):
         raise TypeError(f"a dataset has a name like workspace/name, not {text!r}")
     dataset_id, at, suffix = text.partition("@")
@@ -84,7 +84,7 @@ def is_hash_prefix(text: object) -> bool:
 
 
 def check_tag(tag: str) -> str:
-    """The tag itself if it can be one; what looks like a hash cannot."""
+    """The tag, or ValueError; a tag cannot look like a hash."""
     require_kind("a tag", tag, str, "a text")
     if tag.lower() == _LATEST_TAG:
         raise ValueError(f"the tag {tag!r} is reserved: @latest is the newest version; publish moves it")

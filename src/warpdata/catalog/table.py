@@ -6,7 +6,7 @@ import contextlib
 import hashlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypedDict, TypeVar, Unpack
 
 import numpy as np
 import pyarrow as pa
@@ -16,11 +16,18 @@ from numpy.typing import NDArray
 from warpdata.bytekit.lazy import cached_property
 from warpdata.bytekit.process.locks import ThreadLock
 from warpdata.bytekit.process.threads import ReadAhead, map_in_threads
-from warpdata.catalog.read.refarray import RefType, bound_batch, bound_dict, python_values, recipe_of
-from warpdata.catalog.read.rowfilter import RowFilter
-from warpdata.catalog.read.rowgroups import ShardFile, schema_from_base64
-from warpdata.errors import DatasetError, TooLargeError, nearest, require_kind, suggests
-from warpdata.formats.manifest.guide import Guide, ShardGuide
+from warpdata.catalog.read.refs import RefType, bound_batch, bound_dict, python_values, recipe_of
+from warpdata.catalog.read.rowgroups import RowFilter, ShardFile, schema_from_base64
+from warpdata.errors import (
+    DatasetError,
+    FormatError,
+    ManifestCorruptedError,
+    StoreError,
+    TooLargeError,
+    nearest,
+    require_kind,
+)
+from warpdata.formats.manifest.layout import Guide, ShardGuide
 from warpdata.formats.manifest.model import TablePart
 from warpdata.ordering.limits import Tail, checked_integer
 from warpdata.sql.engine import ROW_NUMBER, arrow_source, check_condition, refuse_own_column, run_sql
@@ -55,6 +62,17 @@ ShardPart = tuple[int, int, int]
 """(k, i, n): of the row groups of file k, the i-th of n parts."""
 
 
+class StreamOptions(TypedDict, total=False):
+    """Keyword arguments of `batches`, `batch_dicts` and `to_torch`."""
+
+    rank: int | None
+    world: int | None
+    tail: Tail
+    shuffle: bool | str
+    seed: int
+    epoch: int
+
+
 @dataclass(frozen=True, slots=True)
 class StreamRequest:
     """What a pass over a table should yield."""
@@ -64,34 +82,55 @@ class StreamRequest:
     limit: int | None = None
     prefetch: str | int | None = None
     tail: Tail = "short"
-    """What becomes of a last batch that is not full; "drop" and "pad" give all ranks as many batches."""
+    """How a last batch that is not full is treated; "drop" and "pad" give all ranks equally many batches."""
     shuffle: bool | str = False
-    """True or "blocks": blocks of rows in a random order, mixed a few at a time; "full": every row for itself."""
+    """True or "blocks": blocks of rows in a random order, mixed a few at a time; "full": single rows."""
     seed: int = 0
     epoch: int = 0
 
+    @classmethod
+    def of(
+        cls,
+        batch_size: int,
+        shard: Shard,
+        limit: int | None,
+        prefetch: str | int | None,
+        options: StreamOptions,
+    ) -> StreamRequest:
+        """A request from the arguments of a caller: `rank` and `world` replace `shard`."""
+        known = [*StreamOptions.__annotations__, "batch_size", "columns", "shard", "limit", "prefetch"]
+        for name in options:
+            if name not in known:
+                raise TypeError(f"got an unexpected keyword argument {name!r}.{nearest(name, known)}")
+        given = dict(options)
+        rank, world = given.pop("rank", None), given.pop("world", None)
+        if (rank is None) != (world is None):
+            raise ValueError(f"rank is {rank} and world is {world}: give both, or neither")
+        if rank is not None and shard not in (None, "auto"):
+            raise ValueError("shard is given beside rank and world: give one of them")
+        own: Any = shard if rank is None else (rank, world)
+        return cls(batch_size, own, limit, prefetch, **given)  # type: ignore[arg-type]
+
 
 class BatchStream(Protocol):
-    """Batches in order, with a state to go on from."""
+    """Batches in order, with a state to continue from."""
 
     def __iter__(self) -> Iterator[pa.RecordBatch]: ...
 
     def __next__(self) -> pa.RecordBatch: ...
 
     def state_dict(self) -> dict[str, Any]:
-        """Where the stream is."""
+        """The position of the stream."""
 
     def load_state_dict(self, state: Any) -> None:
-        """Go on from a state."""
+        """Continue from a state."""
 
     def close(self) -> None:
         """Stop reading ahead."""
 
 
-class StreamOpener(Protocol):
-    """What the loading package gives to tables: how a stream is made."""
-
-    def __call__(self, table: Table, request: StreamRequest) -> BatchStream: ...
+StreamOpener = Callable[["Table", StreamRequest], BatchStream]
+"""Makes a stream; it comes from the loading package."""
 
 
 class TableFiles:
@@ -104,20 +143,26 @@ class TableFiles:
         self._lock = ThreadLock()
         self._guide: Guide | None = None
         self._files: dict[int, ShardFile] = {}
-        self._turns: dict[int, ThreadLock] = {}
+        self._locks: dict[int, ThreadLock] = {}
 
     @cached_property
     def schema(self) -> pa.Schema:
-        """The Arrow schema the manifest gives."""
+        """The Arrow schema of the manifest."""
         return schema_from_base64(self.part.schema_ipc)
 
     def file(self, number: int) -> ShardFile:
         """Shard `number`, opened once."""
         with self._lock:
-            turn = self._turns.setdefault(number, ThreadLock())
-        with turn:  # several shards may be on their way, each of them once
+            lock = self._locks.setdefault(number, ThreadLock())
+        with lock:  # several shards may be opened at the same time, each of them once
             if number not in self._files:
-                self._files[number] = self._opened(number)
+                dataset, shard = self._dataset, self.part.shards[number]
+                guide = self.guide(number)
+                sums, tail = (None, None) if guide is None else (guide.page_sums, guide.tail)
+                label = f"table {self._name!r} shard {number}"
+                reader = dataset.access.reader(dataset.catalog, shard, label, sums)
+                expected = (shard.row_count, self.schema)
+                self._files[number] = ShardFile(reader, tail, self._bring_whole, expected)
             return self._files[number]
 
     @cached_property
@@ -130,6 +175,16 @@ class TableFiles:
         for number, shard in enumerate(self.part.shards):
             if shard.row_count > _DENSE_ROWS * shard.byte_size:
                 _ = self.file(number).metadata
+
+    def mismatches(self) -> list[str]:
+        """Errors of shards whose footer has other rows or another schema than the manifest."""
+        errors = []
+        for number in range(len(self.part.shards)):
+            try:
+                _ = self.file(number).metadata
+            except (FormatError, StoreError, ManifestCorruptedError) as error:
+                errors.append(str(error))
+        return errors
 
     def first_row(self, shard: int, group: int) -> int:
         """The row of the table a row group begins with."""
@@ -144,27 +199,17 @@ class TableFiles:
         if access.reads_ahead:
             access.bring_whole(readers)
 
-    def _opened(self, number: int) -> ShardFile:
-        dataset, shard = self._dataset, self.part.shards[number]
-        label = f"table {self._name!r} shard {number}"
-        guide = self.guide(number)
-        sums, tail = (None, None) if guide is None else (guide.page_sums, guide.tail)
-        reader = dataset.access.reader(dataset.catalog, shard, label, sums)
-        return ShardFile(reader, tail, self._bring_whole, (shard.row_count, self.schema))
-
     def guide(self, number: int) -> ShardGuide | None:
-        """What the publisher says of shard `number`: in a guide of its own, or in that of the table."""
-        dataset, shard = self._dataset, self.part.shards[number]
-        if shard.guide is not None:
-            label = f"guide of table {self._name!r} shard {number}"
-            return Guide(dataset.access.reader(dataset.catalog, shard.guide, label), 1).shard(0)
+        """The guide to shard `number`: one of its own, or an entry in that of the table."""
+        access, catalog, own = self._dataset.access, self._dataset.catalog, self.part.shards[number].guide
+        label = f"guide of table {self._name!r}"
+        if own is not None:
+            return Guide(access.reader(catalog, own, f"{label} shard {number}"), 1).shard(0)
         if self.part.guide is None:
             return None
         with self._lock:
             if self._guide is None:
-                label = f"guide of table {self._name!r}"
-                reader = dataset.access.reader(dataset.catalog, self.part.guide, label)
-                self._guide = Guide(reader, len(self.part.shards))
+                self._guide = Guide(access.reader(catalog, self.part.guide, label), len(self.part.shards))
         return self._guide.shard(number)
 
 
@@ -186,11 +231,11 @@ class Table:
         self.columns = columns
         self.predicate = predicate
         self.expression = expression
-        """A condition on rows in Arrow's terms, beside the one in SQL."""
+        """A condition on rows as an Arrow expression, beside the one in SQL."""
 
     @property
     def part(self) -> TablePart:
-        """What the manifest says about the table."""
+        """The table in the manifest."""
         return self.files.part
 
     @property
@@ -217,11 +262,14 @@ class Table:
 
     @property
     def identity(self) -> dict[str, Any]:
-        """Which rows these are, as states of streams say it."""
+        """The rows of the view in states of streams."""
+        dataset = self.dataset
         known = {
-            "dataset": self.dataset.id, "version": self.dataset.version, "table": self.name,
+            "dataset": dataset.id,
+            "version": dataset.version,
+            "table": self.name,
             "filter": self.condition,
-        }  # fmt: skip
+        }
         return known if self.expression is None else {**known, "filter_values": _hash_of(self.expression)}
 
     def schema(self) -> pa.Schema:
@@ -266,9 +314,8 @@ class Table:
         """The first rows, read from as few row groups as they need."""
         count = checked_integer("the number of rows", n, _MOST_ROWS)
         request = StreamRequest(batch_size=max(1, min(count, 65_536)), limit=count, prefetch="off")
-        return self._collected(request, None, MAX_BYTES) if count else self.schema().empty_table()
+        return self._collect(request, None, MAX_BYTES) if count else self.schema().empty_table()
 
-    @suggests
     def batches(
         self,
         batch_size: int = 1000,
@@ -276,26 +323,18 @@ class Table:
         shard: Shard = None,
         limit: int | None = None,
         prefetch: str | int | None = None,
-        *,
-        rank: int | None = None,
-        world: int | None = None,
-        tail: Tail = "short",
-        shuffle: bool | str = False,
-        seed: int = 0,
-        epoch: int = 0,
+        **options: Unpack[StreamOptions],
     ) -> BatchStream:
         """Arrow record batches of exactly `batch_size` rows (the last may be shorter), in row order.
 
-        `rank` and `world` give the share of one rank (`shard=(rank, world)` says the same, `shard="auto"` finds both).
+        `rank` and `world` give the share of one rank (as `shard=(rank, world)`; `shard="auto"` finds both).
         `tail="drop"` and `"pad"` make every rank yield the same number of batches, each of `batch_size` rows.
         `shuffle` gives every row once per epoch in an order that follows from `seed` and `epoch` alone: True mixes
         blocks of rows, "full" single rows (which reads a row group for each). Its state fits any number of ranks.
         """
-        own = share_asked_for(shard, rank, world)
-        request = StreamRequest(batch_size, own, limit, prefetch, tail, shuffle, seed, epoch)
+        request = StreamRequest.of(batch_size, shard, limit, prefetch, options)
         return self.dataset.open_stream(self._of(columns), request, bound=True)
 
-    @suggests
     def batch_dicts(
         self,
         batch_size: int = 1000,
@@ -303,22 +342,14 @@ class Table:
         shard: Shard = None,
         limit: int | None = None,
         prefetch: str | int | None = None,
-        *,
-        rank: int | None = None,
-        world: int | None = None,
-        tail: Tail = "short",
-        shuffle: bool | str = False,
-        seed: int = 0,
-        epoch: int = 0,
+        **options: Unpack[StreamOptions],
     ) -> ChangedStream[dict[str, list[Any]]]:
-        """The same batches as dictionaries of lists; bound columns are lists of references."""
-        own = share_asked_for(shard, rank, world)
-        request = StreamRequest(batch_size, own, limit, prefetch, tail, shuffle, seed, epoch)
+        """The batches as dictionaries of lists; bound columns are lists of references."""
+        request = StreamRequest.of(batch_size, shard, limit, prefetch, options)
         view = self._of(columns)
         types = view.ref_types()
         return ChangedStream(self.dataset.open_stream(view, request), lambda batch: bound_dict(batch, types))
 
-    @suggests
     def to_torch(
         self,
         batch_size: int = 1000,
@@ -327,13 +358,8 @@ class Table:
         *,
         columns: str | Sequence[str] | None = None,
         limit: int | None = None,
-        rank: int | None = None,
-        world: int | None = None,
-        tail: Tail = "short",
         nulls: str = "error",
-        shuffle: bool | str = False,
-        seed: int = 0,
-        epoch: int = 0,
+        **options: Unpack[StreamOptions],
     ) -> Any:
         """A torch IterableDataset of batches of tensors, split over ranks and DataLoader workers.
 
@@ -342,16 +368,18 @@ class Table:
         `shuffle` as in `batches`: the first iteration gives `epoch`, each further one the next epoch, in one order
         for any number of workers.
         """
-        own = share_asked_for(shard, rank, world)
-        request = StreamRequest(batch_size, own, limit, prefetch, tail, shuffle, seed, epoch)
+        request = StreamRequest.of(batch_size, shard, limit, prefetch, options)
         return self.dataset.open_torch(self._of(columns), request, nulls)
 
     def _of(self, columns: str | Sequence[str] | None) -> Table:
         return self if columns is None else self.select(columns)
 
     def count(self) -> int:
-        """Rows of the view; without a filter nothing is read."""
-        return self.row_count if not self.is_filtered else sum(len(rows) for rows in self._row_numbers())
+        """Rows of the view; without a filter only footers are read, which must agree with the manifest."""
+        if self.is_filtered:
+            return sum(len(rows) for rows in self._row_numbers())
+        numbers = range(len(self.part.shards))
+        return sum(map_in_threads(lambda number: int(self.files.file(number).metadata.num_rows), numbers))
 
     def take(
         self, rows: Sequence[int] | NDArray[np.integer[Any]], columns: str | Sequence[str] | None = None
@@ -367,41 +395,39 @@ class Table:
         else:
             numbers = _row_list(rows, self.row_count)
         wanted, places = np.unique(numbers, return_inverse=True)
-        found = [view._rows_of_group(task, wanted) for task in self._groups_of(wanted)]
-        table = pa.concat_tables(found) if found else pa.Table.from_batches([], view.schema())
+        pieces = list(view._rows_at(wanted))
+        table = pa.concat_tables(pieces) if pieces else pa.Table.from_batches([], view.schema())
         return rows_at(table.select(view.schema().names) if view.columns is not None else table, places)
 
     def rows_together(self) -> pa.Table:
         """All rows of the chosen columns, all shards read at the same time: for tables that are small."""
         files = map_in_threads(self.files.file, range(len(self.part.shards)))
         tasks = [(file, group) for file in files for group in range(len(file.group_starts))]
-        found = map_in_threads(lambda t: t[0].read(t[1], self.columns, t[0].fetch(t[1], self.columns)), tasks)
-        table = pa.concat_tables(found) if found else pa.Table.from_batches([], self.schema())
+        pieces = map_in_threads(
+            lambda t: t[0].read(t[1], self.columns, t[0].fetch(t[1], self.columns)), tasks
+        )
+        table = pa.concat_tables(pieces) if pieces else pa.Table.from_batches([], self.schema())
         return table.select(self.schema().names) if self.columns is not None else table
 
-    def _groups_of(self, rows: Positions) -> Iterator[tuple[int, int]]:
-        """The row groups that hold some of these rows, given in order."""
+    def _rows_at(self, rows: Positions) -> Iterator[pa.Table]:
+        """These rows of the table, given in order, one row group after the other."""
         starts = self.files.shard_starts
         for shard in np.unique(np.searchsorted(starts, rows, side="right") - 1).tolist():
-            inside = rows[(rows >= starts[shard]) & (rows < starts[shard + 1])] - starts[shard]
-            borders = np.asarray(self.files.file(shard).group_starts)
-            for group in np.unique(np.searchsorted(borders, inside, side="right") - 1).tolist():
-                yield shard, group
-
-    def _rows_of_group(self, task: tuple[int, int], rows: Positions) -> pa.Table:
-        file, first = self.files.file(task[0]), self.files.first_row(*task)
-        low, high = np.searchsorted(rows, [first, first + file.group_rows[task[1]]])
-        needed = int(rows[high - 1]) - first + 1
-        if file.is_worth_paging(task[1], self.columns, needed):
-            loaded = file.first_rows(task[1], self.columns, needed)
-        else:
-            loaded = file.read(task[1], self.columns, file.fetch(task[1], self.columns))
-        return rows_at(loaded, rows[low:high] - first)
+            file = self.files.file(shard)
+            borders = starts[shard] + np.array([*file.group_starts, sum(file.group_rows)])
+            cuts = np.searchsorted(rows, borders)
+            for group in np.flatnonzero(np.diff(cuts)).tolist():
+                inside = rows[cuts[group] : cuts[group + 1]] - borders[group]
+                needed = int(inside[-1]) + 1
+                if file.is_worth_paging(group, self.columns, needed):
+                    yield rows_at(file.first_rows(group, self.columns, needed), inside)
+                else:
+                    yield rows_at(file.read(group, self.columns, file.fetch(group, self.columns)), inside)
 
     def row_numbers(self) -> Positions:
-        """Where in the table the rows of the view are, in order."""
-        found = list(self._row_numbers())
-        return np.concatenate(found) if found else np.empty(0, np.int64)
+        """The positions of the rows of the view in the table, in order."""
+        pieces = list(self._row_numbers())
+        return np.concatenate(pieces) if pieces else np.empty(0, np.int64)
 
     def _row_numbers(self) -> Iterator[Positions]:
         column = EngineColumn(ROW_NUMBER, _ROW_FIELD, _ROW_FIELD.type)
@@ -415,10 +441,13 @@ class Table:
     def arrow(self, *, max_rows: int = MAX_ROWS, max_bytes: int = MAX_BYTES) -> pa.Table:
         """All rows in memory, unless they are more than the limits allow.
 
-        What a filter or the choice of columns leaves out does not count.
+        Rows and columns that the view leaves out do not count.
         """
-        self._guard(max_rows, max_bytes)
-        return self._collected(StreamRequest(65_536), max_rows, max_bytes)
+        size = self.part.byte_size if self.columns is None else 0
+        if not self.is_filtered and (self.row_count > max_rows or size > max_bytes):
+            fact = f"table {self.name!r} has {self.row_count} rows in {self.part.byte_size} bytes"
+            raise TooLargeError(fact)
+        return self._collect(StreamRequest(65_536), max_rows, max_bytes)
 
     def pandas(self, *, max_rows: int = MAX_ROWS, max_bytes: int = MAX_BYTES) -> Any:
         """All rows as a pandas frame, unless they are more than the limits allow."""
@@ -447,24 +476,23 @@ class Table:
         return bound_batch(batch, self.ref_types())
 
     def source(self) -> ArrowSource:
-        """The view as the SQL engine sees it."""
+        """The view as a source of the SQL engine."""
         return arrow_source(list(self.schema()), self._scan)
 
     def rows_where(self, condition: Condition) -> Positions:
-        """Where in the table the rows are that satisfy a condition with subqueries, found in one query."""
+        """The positions of the rows that satisfy a condition with subqueries, by one query."""
         schema = self.files.schema
         refuse_own_column(condition, schema.names)
         if condition.takes_rows(schema.names):
             hint = "Name the columns it looks at."
-            raise DatasetError(
-                f"a condition with a subquery cannot look at whole rows of {VIEW!r}", hint=hint
-            )
+            fact = f"a condition with a subquery cannot look at whole rows of {VIEW!r}"
+            raise DatasetError(fact, hint=hint)
         whole = Table(self.dataset, self.name, self.files)
         numbered = arrow_source([*schema, _ROW_FIELD], whole._scan)
         query = f"select {ROW_NUMBER} from {_NUMBERED} as {VIEW} where {condition.clause}"
         tables = {**self.dataset.sources(), VIEW: whole.source(), _NUMBERED: numbered}
-        found = [batch.column(0).to_numpy() for batch in run_sql(query, tables, spill=self.dataset.spill)]
-        return np.sort(np.concatenate(found)) if found else np.empty(0, np.int64)
+        pieces = [batch.column(0).to_numpy() for batch in run_sql(query, tables, spill=self.dataset.spill)]
+        return np.sort(np.concatenate(pieces)) if pieces else np.empty(0, np.int64)
 
     def _scan(self, columns: Sequence[EngineColumn], expression: Any) -> Iterator[pa.Table]:
         """The rows of the view, group by group and in order; groups that an expression rules out are not read."""
@@ -486,8 +514,11 @@ class Table:
             ahead = ReadAhead(
                 lambda task: self.files.file(task[0]).ask(task[1], needed),
                 lambda task, fetched: (task, self.files.file(task[0]).read(task[1], needed, fetched)),
-                self._groups(parts, files), workers=4, cost=self._group_bytes, max_cost=_AHEAD_BYTES,
-            )  # fmt: skip
+                self._groups(parts, files),
+                workers=4,
+                cost=lambda task: self.files.file(task[0]).group_bytes(task[1]),
+                max_cost=_AHEAD_BYTES,
+            )
             with contextlib.closing(ahead):
                 for task, table in ahead:
                     first = self.files.first_row(*task)
@@ -503,23 +534,12 @@ class Table:
                 groups = file.matching_groups(groups, expression)
             yield from ((number, group) for group in groups)
 
-    def _group_bytes(self, task: tuple[int, int]) -> int:
-        return self.files.file(task[0]).group_bytes(task[1])
-
-    def _guard(self, max_rows: int, max_bytes: int) -> None:
-        """Refuse before anything is read what is known to be too large."""
-        size = self.part.byte_size if self.columns is None else 0
-        if not self.is_filtered and (self.row_count > max_rows or size > max_bytes):
-            raise TooLargeError(
-                f"table {self.name!r} has {self.row_count} rows in {self.part.byte_size} bytes"
-            )
-
-    def _collected(self, request: StreamRequest, max_rows: int | None, max_bytes: int) -> pa.Table:
+    def _collect(self, request: StreamRequest, max_rows: int | None, max_bytes: int) -> pa.Table:
         with contextlib.closing(self.dataset.open_stream(self, request)) as stream:
             return collected(stream, self.schema(), f"table {self.name!r}", max_rows, max_bytes)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _table_again, (self.dataset, self.name, self.columns, self.predicate, self.expression)
+        return _reopen_table, (self.dataset, self.name, self.columns, self.predicate, self.expression)
 
     def _repr_html_(self) -> str:
         shown = self.head(_SHOWN_ROWS)
@@ -549,17 +569,6 @@ def _hash_of(expression: pc.Expression) -> str:
         for buffer in column.combine_chunks().buffers():
             found.update(buffer or b"")
     return found.hexdigest()[:16]
-
-
-def share_asked_for(shard: Shard, rank: int | None, world: int | None) -> Shard:
-    """Which share of a table is meant, said by `rank` and `world` or by `shard`."""
-    if rank is None and world is None:
-        return shard
-    if rank is None or world is None:
-        raise ValueError(f"rank is {rank} and world is {world}: give both, or neither")
-    if shard not in (None, "auto"):
-        raise ValueError("rank and world say the same as shard: give one of them")
-    return rank, world
 
 
 def _value_bytes(kind: Any) -> int:
@@ -596,7 +605,7 @@ def _row_list(rows: Any, count: int) -> Positions:
 
 
 class ChangedStream(Generic[T]):
-    """What `change` makes of each batch, with the state of the stream they come from."""
+    """The changed batches of a stream, with its state."""
 
     def __init__(self, stream: BatchStream, change: Callable[[pa.RecordBatch], T]) -> None:
         self._stream = stream
@@ -609,11 +618,11 @@ class ChangedStream(Generic[T]):
         return self._change(next(self._stream))
 
     def state_dict(self) -> dict[str, Any]:
-        """Where the stream is."""
+        """The position of the stream."""
         return self._stream.state_dict()
 
     def load_state_dict(self, state: Any) -> None:
-        """Go on from a state."""
+        """Continue from a state."""
         self._stream.load_state_dict(state)
 
     def close(self) -> None:
@@ -621,8 +630,8 @@ class ChangedStream(Generic[T]):
         self._stream.close()
 
 
-def _table_again(
+def _reopen_table(
     dataset: Dataset, name: str, columns: tuple[str, ...] | None, predicate: str | None, expression: Any
 ) -> Table:
-    """A view that came from another process."""
+    """A view of another process."""
     return Table(dataset, name, dataset.table(name).files, columns, predicate, expression)

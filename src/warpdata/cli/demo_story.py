@@ -17,11 +17,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from warpdata._api import dataset
+from warpdata._api.recording import record
 from warpdata.catalog.dataset import Dataset
 from warpdata.cli.console import Console
 from warpdata.cli.main import main as warp_main
 from warpdata.episodes.demo_robot import demo_records, demo_static, is_successful
-from warpdata.episodes.record.recorder import record
 from warpdata.errors import install_command
 from warpdata.loading.field import Field
 from warpdata.loading.loader import Loader

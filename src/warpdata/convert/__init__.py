@@ -1,6 +1,6 @@
-"""Foreign formats in and out: one module per format; `formats` knows their names, `importing` brings any of them in.
+"""Foreign formats in and out: the registry is `formats`, the import engine `importing`.
 
-`warpdata.convert.lerobot`, `.rlds`, `.hdf5`, … load when first asked for.
+`warpdata.convert.lerobot`, `.rlds`, `.hdf5`, … are loaded on first use.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ FORMATS = {
     "parquet": "warpdata.convert.tables.parquet",
     "rrd": "warpdata.convert.rrd",
 }
-"""The name of every foreign format of episodes -> its module. `formats.py` says what a module offers."""
+"""Foreign formats of episodes by name, and their modules; `formats.py` describes what a module offers."""
 
 
 def __getattr__(name: str) -> Any:

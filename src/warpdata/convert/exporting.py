@@ -1,50 +1,57 @@
-"""Exports by step: an episode as rows, and the skeleton that every such writer shares.
+"""Skeletons of exports: sets by step (`write_set` with a `StepWriter`), and one file per episode.
 
-`write_set` chooses the schema from the first episode, makes parts of the episodes in this process or in others, adds
-them to the set in order, and owns alignment, `on_error`, progress and receipt. A format is a `StepWriter`.
+They own the schema of the first episode, alignment, `on_error`, progress, the receipt and the order of the episodes,
+which are prepared in this process or in others. A format gives `open`, `make`, `add` and `finish`.
 """
 
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import tempfile
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from warpdata.bytekit.arrays import byte_view
-from warpdata.convert.aligning import AlignOptions, steps_with
-from warpdata.convert.each_episode import OnError, Progress, check_on_error, exported
+from warpdata.bytekit.io.commit import commit_folder
+from warpdata.convert.aligning import EXACT_NS, AlignOptions, steps_with
 from warpdata.convert.plain_names import under_own_names
-from warpdata.convert.receipt import ConversionReceipt, Note, note_of
-from warpdata.convert.rows import EXACT_NS
-from warpdata.convert.set_notes import EpisodeNotes
+from warpdata.convert.receipt import RECEIPT_FILE, ConversionReceipt, EpisodeNotes, How, Note, note_of
 from warpdata.episodes.collection.episodes import Episodes
+from warpdata.episodes.collection.jobs import in_order, runner_of
+from warpdata.episodes.forms.content_sums import ContentSum
 from warpdata.episodes.sources.encoded import encoded_run
-from warpdata.errors import SchemaMismatchError, WarpError
+from warpdata.errors import FormatError, SchemaMismatchError, WarpError, require_word
 from warpdata.timeline.episode import Episode
 from warpdata.timeline.meta import SignalMeta
 from warpdata.timeline.signal import Signal
 from warpdata.timeline.steps import Steps
 
+Progress = Callable[[int, int], None]
+OnError = Literal["stop", "skip"]
+Work = Callable[[int, Episode], Any]
+"""Work on the episode at a position; it must pickle."""
 _BLOCK_BYTES = 4 << 20
 _LOSSLESS = ("ffv1", "png")
+_NO_PLACE = "what was seen after the last step has no place in the target"
 
 
 class StepWriter(ABC):
-    """A format by step. It pickles for other processes, all but `out`: the open target."""
+    """A format by step. It is pickled for other processes, without `out`: the open target."""
 
     format: ClassVar[str]
     version = ""
     out: Any = None
+    schema: dict[str, tuple[np.dtype[Any], tuple[int, ...]]]
 
     @abstractmethod
     def open(self, target: Path) -> AbstractContextManager[Any]:
@@ -56,7 +63,7 @@ class StepWriter(ABC):
 
     @abstractmethod
     def make(self, rows: StepRows, scratch: Path) -> Part:
-        """The part of one episode, in any process; files go below `scratch`, which is new."""
+        """The part of one episode, in any process; files go into `scratch`, a new folder."""
 
     @abstractmethod
     def add(self, part: Part) -> str:
@@ -64,41 +71,23 @@ class StepWriter(ABC):
 
     @abstractmethod
     def finish(self, episodes: Episodes, receipt: ConversionReceipt) -> None:
-        """Complete the set of these episodes, and keep the document of the receipt."""
+        """Complete the set of these episodes, and write the document of the receipt."""
 
     def check_same(self, names: Iterable[str], rows: StepRows) -> None:
-        """Raise unless an episode has these signals of the schema, in the same types."""
+        """Raise unless an episode has these signals of the schema, with the same types."""
         for name in names:
             meta = rows.columns[name].meta if name in rows.columns else None
-            there = None if meta is None else (meta.dtype, meta.shape)
-            if there != self.schema.get(name):
+            types = [self.schema.get(name), None if meta is None else (meta.dtype, meta.shape)]
+            if types[0] != types[1]:
+                words = ["no such signal" if each is None else f"{each[0]}{list(each[1])}" for each in types]
                 raise SchemaMismatchError(
-                    f"signal {name!r} of episode {rows.episode.id!r}: expected {_type_text(self.schema.get(name))}"
-                    f" as in the first episode, got {_type_text(there)}",
+                    f"signal {name!r} of episode {rows.episode.id!r}: expected {words[0]} as in the first "
+                    f"episode, got {words[1]}",
                     hint="Leave out signals that not all episodes have (Episodes.map).",
                 )
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "out": None}
-
-
-def _type_text(about: tuple[Any, tuple[int, ...]] | None) -> str:
-    return "no such signal" if about is None else f"{about[0]}{list(about[1])}"
-
-
-@dataclass(frozen=True, slots=True)
-class SavedRows:
-    """Rows in a scratch file."""
-
-    path: Path
-    dtype: np.dtype[Any]
-    shape: tuple[int, ...]
-
-    def read(self) -> NDArray[Any]:
-        """The rows, mapped."""
-        if 0 in self.shape:
-            return np.empty(self.shape, self.dtype)
-        return np.memmap(self.path, self.dtype, "r", shape=self.shape)
 
 
 @dataclass(slots=True)
@@ -114,13 +103,33 @@ class Part:
 
 
 class StepRows:
-    """The rows of one episode."""
+    """The rows of one episode; empty signals are left out."""
 
     def __init__(self, episode: Episode, options: AlignOptions) -> None:
         self.episode, self.options = episode, options
-        self.steps, self.columns = step_columns(episode, options)
+        self.steps = steps_with(episode, options)
         self.is_aligned = bool(options.to_json())
         """Whether the caller chose the steps."""
+        signals = {name: signal for name, signal in episode.signals.items() if len(signal)}
+        counts = {name: self._exact_rows(signal) for name, signal in signals.items()}
+        later = [name for name, count in counts.items() if count is not None and count > len(self)]
+        later.sort(key=lambda name: signals[name].meta.role != "observation")
+        end_ns = int(signals[later[0]].timestamps[len(self)]) if later else 0
+        self.columns = {
+            name: StepColumn(
+                name, signal, self.steps, counts[name] or len(self), counts[name] is not None, end_ns
+            )
+            for name, signal in signals.items()
+        }
+
+    def _exact_rows(self, signal: Signal) -> int | None:
+        """Number of rows of a signal that has a record at every step, and maybe one after; None of any other."""
+        steps, count = self.steps, len(signal)
+        if count not in (len(steps), len(steps) + 1) or steps.comes_later(signal):
+            return None
+        if signal.meta.clock == steps.clock and count == len(steps):
+            return count
+        return count if np.array_equal(signal.timestamps[: len(steps)], steps.times_ns) else None
 
     def __len__(self) -> int:
         return len(self.steps)
@@ -131,10 +140,8 @@ class StepRows:
 
     def drop_objects(self, why: str) -> dict[str, Note]:
         """Remove text and bytes, for formats that have no place for them; their notes."""
-        dropped = {name: column for name, column in self.columns.items() if column.meta.is_object}
-        for name in dropped:
-            del self.columns[name]
-        return {name: note_of(column.signal, "dropped", why) for name, column in dropped.items()}
+        dropped = [name for name, column in self.columns.items() if column.meta.is_object]
+        return {name: note_of(self.columns.pop(name).signal, "dropped", why) for name in dropped}
 
     def episode_notes(self, rows: int) -> dict[str, Any]:
         """Times and static items of the episode, which has `rows` rows in the set."""
@@ -143,57 +150,6 @@ class StepRows:
         times = np.append(times, later[:1]) if later else times
         is_assumed = self.episode.meta.get("fps_from") == "assumed" and not self.is_aligned
         return EpisodeNotes.of(self.episode, rows, times, is_assumed=is_assumed).to_json()
-
-
-def write_set(
-    writer: StepWriter,
-    episodes: Episodes,
-    target: str | os.PathLike[str],
-    options: AlignOptions,
-    *,
-    on_error: OnError,
-    jobs: int = 1,
-    progress: Progress | None = None,
-) -> ConversionReceipt:
-    """Write episodes by step into a new set."""
-    check_on_error(on_error)
-    episodes = under_own_names(episodes)
-    receipt = ConversionReceipt.of_export(writer.format, episodes, target, writer.version, options.to_json())
-    _choose(writer, episodes, options, on_error)
-    written = []
-    with (
-        tempfile.TemporaryDirectory(prefix="warpdata-") as scratch,
-        writer.open(Path(os.path.abspath(target))) as writer.out,
-    ):
-        work = partial(_make, writer, options, Path(scratch))
-        for position, part in exported(
-            episodes, work, jobs=jobs, on_error=on_error, receipt=receipt, progress=progress
-        ):
-            receipt.episode_notes[writer.add(part)] = part.about
-            receipt.add(part.notes)
-            shutil.rmtree(Path(scratch) / str(position))
-            written.append(position)
-        writer.finish(episodes if len(written) == len(episodes) else episodes[written], receipt)
-    return receipt
-
-
-def _choose(writer: StepWriter, episodes: Episodes, options: AlignOptions, on_error: OnError) -> None:
-    for position in range(len(episodes)):
-        try:
-            writer.choose(StepRows(episodes[position], options), episodes)
-            return
-        except WarpError:
-            if on_error == "stop" or position + 1 == len(episodes):
-                raise
-
-
-def _make(writer: StepWriter, options: AlignOptions, scratch: Path, position: int, episode: Episode) -> Part:
-    folder = scratch / str(position)
-    folder.mkdir()
-    rows = StepRows(episode, options)
-    part = writer.make(rows, folder)
-    part.about = {"id": source_id(episode), **rows.episode_notes(part.rows)}
-    return part
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,19 +167,17 @@ class StepColumn:
 
     @property
     def meta(self) -> SignalMeta:
-        """What the values are."""
+        """Description of the values."""
         return self.signal.meta
 
     @property
     def has_more(self) -> bool:
-        """Whether it has a row more than there are steps: what was seen after the last one."""
+        """Whether it has one more row than there are steps: the observation after the last one."""
         return self.count > len(self.steps)
 
     def rows(self, start: int, stop: int) -> NDArray[Any]:
         """Rows [start, stop)."""
-        if self.is_exact:
-            return self.signal.rows(start, stop)
-        return self.steps[self.name].rows(start, stop)
+        return (self.signal if self.is_exact else self.steps[self.name]).rows(start, stop)
 
     def blocks(self, start: int = 0, stop: int | None = None) -> Iterator[NDArray[Any]]:
         """The rows, a few megabytes at a time."""
@@ -233,86 +187,210 @@ class StepColumn:
             yield self.rows(low, min(low + step, end))
 
     def save(self, path: Path, stop: int) -> SavedRows:
-        """The rows [0, stop), as an array on disk that travels to other processes by its path."""
+        """The rows [0, stop) in a file, which travels to other processes by its path."""
         with open(path, "xb") as out:
             for block in self.blocks(0, stop):
                 out.write(byte_view(np.ascontiguousarray(block)))
         return SavedRows(path, self.meta.dtype, (stop, *self.meta.shape))
 
-    def note(self, *, decoded: bool = True) -> Note:
-        """What became of the signal: kept, decoded to pixels, or laid on the steps."""
-        if _comes_later(self.signal, self.steps):
-            return note_of(self.signal, "kept", "each at the step that led to it")
+    def note(
+        self,
+        *,
+        decoded: bool = True,
+        has_final: bool = True,
+        error_ns: int = 0,
+        known: ContentSum | None = None,
+    ) -> Note:
+        """What becomes of the signal: kept, decoded to pixels, or aligned with the steps.
+
+        `decoded`: encoded frames become pixels. `has_final`: the target has a place for the observation after the last
+        step. `error_ns`: how far its rows are moved in time. `known`: the hash of the signal, if available.
+        """
+        note = partial(note_of, self.signal, known=known, max_error_ns=error_ns)
+        kept: How = "resampled" if error_ns else "kept"
+        if self.steps.comes_later(self.signal):
+            return note(kept, "each at the step that led to it")
         if not self.is_exact:
-            shown = self.steps[self.name]
-            age = int(shown.age_ns.max(initial=0))
-            return note_of(self.signal, "resampled", "the record that holds at each step", max_age_ns=age)
+            aligned = self.steps[self.name]
+            why, missing = "the record that holds at each step", int((~aligned.mask).sum())
+            if missing:
+                why += f"; {missing} rows have no valid value and repeat another"
+            age = int(np.abs(aligned.age_ns[aligned.mask]).max(initial=0))
+            return note("resampled", why, max_age_ns=age)
+        if self.has_more and not has_final:
+            return note("dropped", _NO_PLACE)
         if self.has_more and (moved := abs(int(self.signal.timestamps[-1]) - self.end_ns)) > EXACT_NS:
             why = "the observation after the last step is moved in time"
-            return note_of(self.signal, "resampled", why, max_error_ns=moved)
+            return note_of(self.signal, "resampled", why, known=known, max_error_ns=moved)
         run = encoded_run(self.signal) if decoded else None
         if run is not None and run.stream.codec in _LOSSLESS:
-            return note_of(self.signal, "kept", f"the same pixels, which were {run.stream.codec}")
+            return note("kept", f"the same pixels, which were {run.stream.codec}")
         if run is not None:
-            return note_of(self.signal, "reencoded", "decoded to pixels")
-        return note_of(self.signal)
+            return note("reencoded", "decoded to pixels")
+        return note(kept)
+
+
+@dataclass(frozen=True, slots=True)
+class SavedRows:
+    """Rows in a scratch file."""
+
+    path: Path
+    dtype: np.dtype[Any]
+    shape: tuple[int, ...]
+
+    def read(self) -> NDArray[Any]:
+        """The rows, memory-mapped."""
+        if 0 in self.shape:
+            return np.empty(self.shape, self.dtype)
+        return np.memmap(self.path, self.dtype, "r", shape=self.shape)
+
+
+def write_set(
+    writer: StepWriter,
+    episodes: Episodes,
+    target: str | os.PathLike[str],
+    options: AlignOptions,
+    *,
+    on_error: OnError,
+    jobs: int = 1,
+    progress: Progress | None = None,
+    supplied: Mapping[str, Any] | None = None,
+) -> ConversionReceipt:
+    """Write episodes by step into a new set; `supplied` are further facts from the user, for the receipt."""
+    check_on_error(on_error)
+    episodes = under_own_names(episodes)
+    stated = {**options.to_json(), **(supplied or {})}
+    receipt = ConversionReceipt.of_export(writer.format, episodes, target, writer.version, stated)
+    for position in range(len(episodes)):
+        try:
+            writer.choose(StepRows(episodes[position], options), episodes)
+            break
+        except WarpError:
+            if on_error == "stop" or position + 1 == len(episodes):
+                raise
+    written = []
+    with (
+        tempfile.TemporaryDirectory(prefix="warpdata-") as scratch,
+        writer.open(Path(os.path.abspath(target))) as writer.out,
+    ):
+        work = partial(_make_part, writer, options, Path(scratch))
+        for position, part in export_each(
+            episodes, work, jobs=jobs, on_error=on_error, receipt=receipt, progress=progress
+        ):
+            receipt.episode_notes[writer.add(part)] = part.about
+            receipt.add(part.notes)
+            shutil.rmtree(Path(scratch) / str(position))
+            written.append(position)
+        writer.finish(episodes if len(written) == len(episodes) else episodes[written], receipt)
+    return receipt
+
+
+def _make_part(
+    writer: StepWriter, options: AlignOptions, scratch: Path, position: int, episode: Episode
+) -> Part:
+    folder = scratch / str(position)
+    folder.mkdir()
+    rows = StepRows(episode, options)
+    part = writer.make(rows, folder)
+    part.about = {"id": source_id(episode), **(part.about or rows.episode_notes(part.rows))}
+    return part
 
 
 def source_id(episode: Episode) -> str:
-    """The name an episode had in the foreign set it was imported from; its own, if it was not."""
-    told = episode.meta.get("import")
-    found = told.get("id") if isinstance(told, Mapping) else None
-    return found if isinstance(found, str) else episode.id
+    """The id of an episode in the foreign set it was imported from; its own, if it was not."""
+    notes = episode.meta.get("import")
+    stated = notes.get("id") if isinstance(notes, Mapping) else None
+    return stated if isinstance(stated, str) else episode.id
 
 
-def step_columns(episode: Episode, options: AlignOptions) -> tuple[Steps, dict[str, StepColumn]]:
-    """The signals of an episode by its steps, or by those that the options choose; empty ones are left out.
+@dataclass(frozen=True)
+class EpisodeTask:
+    """Work for the episode at a position; it travels to other processes."""
 
-    Where the last row of the source is an observation only, it is no step: actions have a row more than steps then.
-    """
-    steps = steps_with(episode, options)
-    counts = {
-        name: None if _comes_later(signal, steps) else _exact_rows(signal, steps)
-        for name, signal in episode.signals.items()
-        if len(signal)
-    }
-    end_ns = _end_ns(episode, steps, counts)
-    columns = {
-        name: StepColumn(
-            name,
-            episode.signals[name],
-            steps,
-            len(steps) if count is None else count,
-            count is not None,
-            end_ns,
-        )
-        for name, count in counts.items()
-    }
-    return steps, columns
+    episodes: Episodes
+    work: Work
+
+    def __call__(self, position: int) -> tuple[WarpError | None, Any]:
+        """The error of this episode, or the result; errors of the machine are raised."""
+        try:
+            return None, self.work(position, self.episodes[position])
+        except WarpError as error:
+            if error.code in ("out_of_space", "permission"):
+                raise
+            return error, None
+        except (ValueError, TypeError) as error:  # a name or a value that episodes cannot have
+            return FormatError(str(error), hint="Rename it, or leave it out with a mapping."), None
 
 
-def _end_ns(episode: Episode, steps: Steps, counts: Mapping[str, int | None]) -> int:
-    """Time of the row after the last step: of the first observation that has one."""
-    later = [name for name, count in counts.items() if count is not None and count > len(steps)]
-    later.sort(key=lambda name: episode.signals[name].meta.role != "observation")
-    return int(episode.signals[later[0]].timestamps[len(steps)]) if later else 0
+def export_each(
+    episodes: Episodes,
+    work: Work,
+    *,
+    jobs: int,
+    on_error: OnError,
+    receipt: ConversionReceipt,
+    progress: Progress | None,
+) -> Iterator[tuple[int, Any]]:
+    """Positions and results in order; the error of an episode is raised, or entered into the receipt."""
+    results = in_order(runner_of(jobs), EpisodeTask(episodes, work), range(len(episodes)))
+    for done, (position, (error, result)) in enumerate(results, 1):
+        if error is None:
+            yield position, result
+        elif on_error == "stop":
+            raise error
+        else:
+            receipt.skip(episodes.ids[position], error)
+        if progress is not None:
+            progress(done, len(episodes))
 
 
-def _comes_later(signal: Signal, steps: Steps) -> bool:
-    """Whether what an action led to stands with the observation after it."""
-    return steps.comes_later(signal)
+def check_on_error(on_error: str) -> None:
+    """Raise ValueError unless the word is known."""
+    require_word("on_error", on_error, ("stop", "skip"))
 
 
-def _exact_rows(signal: Signal, steps: Steps) -> int | None:
-    """How many rows a signal has whose records lie at the steps, and maybe once after; None of any other."""
-    count = len(signal)
-    if count not in (len(steps), len(steps) + 1):
-        return None
-    if signal.meta.clock == steps.clock and count == len(steps):
-        return count
-    return count if np.array_equal(signal.timestamps[: len(steps)], steps.times_ns) else None
+WriteFile = Callable[[Episode, Path, ConversionReceipt | None], dict[str, Note]]
+"""Writes a new file and returns the notes of the signals. A receipt is given to a file that is the whole export:
+the notes are added to it, and the file stores it."""
 
 
-def without_last(note: Note) -> Note:
-    """The note of a signal whose row after the last step the target has no place for."""
-    return replace(note, how="dropped", why="what was seen after the last step has no place in the target")
+def write_episode_files(
+    format: str,  # noqa: A002 - the word of the receipt
+    episodes: Episodes,
+    target: str | os.PathLike[str],
+    write_file: WriteFile,
+    *,
+    version: str = "",
+    on_error: OnError = "stop",
+    jobs: int = 1,
+    progress: Progress | None = None,
+) -> ConversionReceipt:
+    """Write every episode as a file named after it, with the format as suffix: into a new folder, or as `target`."""
+    check_on_error(on_error)
+    episodes = under_own_names(episodes)
+    receipt = ConversionReceipt.of_export(format, episodes, target, version)
+    if os.fspath(target).endswith(f".{format}"):
+        if len(episodes) != 1:
+            raise ValueError(f"{target} is one file for {len(episodes)} episodes: name a folder")
+        write_file(episodes[0], Path(target), receipt)
+        return receipt
+    with commit_folder(target) as folder:
+        work = partial(_write_part, write_file, folder)
+        taken: set[str] = set()
+        parts = export_each(episodes, work, jobs=jobs, on_error=on_error, receipt=receipt, progress=progress)
+        for position, (name, notes) in parts:
+            while name in taken:
+                name += "_"
+            taken.add(name)
+            (folder / f".{position}.part").rename(folder / f"{name}.{format}")
+            receipt.add(notes)
+        (folder / RECEIPT_FILE).write_bytes(receipt.document())
+    return receipt
+
+
+def _write_part(
+    write_file: WriteFile, folder: Path, position: int, episode: Episode
+) -> tuple[str, dict[str, Note]]:
+    """Write one file under a temporary name; its final name and the notes of the signals."""
+    notes = write_file(episode, folder / f".{position}.part", None)
+    return re.sub(r"[^A-Za-z0-9_.=+@-]", "_", source_id(episode)).lstrip(".") or "episode", notes

@@ -1,29 +1,47 @@
-"""The receipt of a conversion: what became of every signal, with counts and hashes, and what the user supplied."""
+"""Receipts of conversions, and the notes that an exported set keeps about its episodes.
+
+A receipt lists what became of every signal, with counts and hashes. An export writes it into the set
+(`warpdata.json`), together with the step times and static items that the layout has no place for.
+"""
 
 from __future__ import annotations
 
+import base64
+import binascii
 import hashlib
+import math
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal, get_args
 
+import numpy as np
+
 from warpdata._version import __version__
-from warpdata.bytekit.jsontext import dump_json
+from warpdata.bytekit.jsontext import dump_json, parse_json_object
+from warpdata.convert.aligning import EXACT_NS, Times, grid_times, measured_rate, stated_rate
 from warpdata.episodes.collection.episodes import Episodes
 from warpdata.episodes.forms.content_sums import ContentSum, sum_of
 from warpdata.episodes.salvage.receipt import Receipt
-from warpdata.errors import CorruptLayoutError, WarpError
+from warpdata.errors import CorruptLayoutError, FormatError, LimitExceededError, WarpError
+from warpdata.timeline.episode import Episode
 from warpdata.timeline.signal import Signal
 
 How = Literal["kept", "retyped", "resampled", "reencoded", "dropped"]
 HOW: tuple[How, ...] = get_args(How)
 RECEIPT_FILE = "warpdata.json"
-"""In a folder that was exported: who wrote it, and the receipt."""
+"""File of an exported folder with the receipt and the notes of its episodes."""
+MAX_DOCUMENT_BYTES = 1 << 30
+_ARRAY, _BYTES, _FLOAT, _STRINGS = "__array__", "__bytes__", "__float__", "__strings__"
+MAX_VALUE_BYTES = 16 << 20
+"""A larger item of metadata is refused: it would be copied with every episode."""
 _WORDS = {
-    "kept": "kept exactly", "retyped": "re-typed", "resampled": "resampled", "reencoded": "re-encoded",
+    "kept": "kept exactly",
+    "retyped": "re-typed",
+    "resampled": "resampled",
+    "reencoded": "re-encoded",
     "dropped": "dropped",
-}  # fmt: skip
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,50 +54,42 @@ class Note:
     sha256: str = ""
     """Of the values as little-endian bytes; of text, each with its length."""
     why: str = ""
-    """What was changed, where something was."""
+    """The change, if there was one."""
     max_age_ns: int = 0
-    """Of a resampled signal: how old the oldest value was that stands for a step."""
+    """Of a resampled signal: age of the oldest value at its step."""
     max_error_ns: int = 0
-    """How far a record was moved in time."""
+    """Farthest distance that a record was moved in time."""
     xxh3_128: str = ""
-    """Of the encoded frames of a camera in decoding order, in place of `sha256`; earlier releases wrote that one."""
+    """Of the encoded frames of a camera in decoding order, in place of `sha256`."""
 
     def to_json(self) -> dict[str, Any]:
-        """As metadata keeps it: what is empty is left out."""
-        found: dict[str, Any] = {"how": self.how, "records": self.records}
-        for key in _LEFT_OUT:
-            if value := getattr(self, key):
-                found[key] = value
-        return found
+        """The note as metadata keeps it, without empty fields."""
+        optional = {each.name: getattr(self, each.name) for each in fields(self)[2:]}
+        stated = {name: value for name, value in optional.items() if value}
+        return {"how": self.how, "records": self.records, **stated}
 
     @classmethod
     def from_json(cls, stated: Any) -> Note:
-        """What `to_json` made."""
+        """The note that `to_json` gave."""
         try:
-            made = cls(**stated)
+            note = cls(**stated)
         except TypeError:
             raise CorruptLayoutError("a note of an earlier conversion is damaged") from None
-        if made.how not in HOW:
-            raise CorruptLayoutError(f"a note of an earlier conversion says {made.how!r}")
-        return made
+        if note.how not in HOW:
+            raise CorruptLayoutError(f"unknown word in a note of an earlier conversion: {note.how!r}")
+        return note
 
 
-_LEFT_OUT = tuple(each.name for each in fields(Note))[2:]
-"""What a note does not say where it is empty."""
-
-
-def note_of(signal: Signal, how: How = "kept", why: str = "", **more: int) -> Note:
-    """A note with the count and the hash of a signal as it is before it is converted."""
-    return noted(len(signal), sum_of(signal), how, why, **more)
-
-
-def noted(records: int, found: ContentSum, how: How = "kept", why: str = "", **more: int) -> Note:
-    """A note of a signal whose sum is known."""
-    return Note(how, records, found.bytes, found.sha256, why, xxh3_128=found.xxh3_128, **more)
+def note_of(
+    signal: Signal, how: How = "kept", why: str = "", *, known: ContentSum | None = None, **more: int
+) -> Note:
+    """A note with the count and the hash of a signal before its conversion; `known` is that hash, if available."""
+    total = known or sum_of(signal)
+    return Note(how, len(signal), total.bytes, total.sha256, why, xxh3_128=total.xxh3_128, **more)
 
 
 def called(note: Note, name: str, there: str) -> Note:
-    """The note of a signal, with the name it has in the target where that is another one."""
+    """The note of a signal that has another name in the target."""
     if name == there:
         return note
     return replace(note, why="; ".join([*([note.why] if note.why else []), f"called {there!r} there"]))
@@ -90,7 +100,7 @@ class SignalReceipt:
     """What became of one signal over all episodes."""
 
     counts: dict[str, int] = field(default_factory=dict)
-    """In how many episodes it was kept, re-typed, …"""
+    """Number of episodes in which it was kept, re-typed, …"""
     records: int = 0
     bytes: int = 0
     why: list[str] = field(default_factory=list)
@@ -116,12 +126,19 @@ class SignalReceipt:
 
     def to_json(self) -> dict[str, Any]:
         """As receipts keep it; the hash is over the hashes of the episodes in order."""
-        found: dict[str, Any] = {
-            "how": self.how, "episodes": dict(self.counts), "records": self.records, "bytes": self.bytes,
-            "sha256": self.digest.hexdigest(),
-        }  # fmt: skip
-        more = {"why": self.why, "max_age_ns": self.max_age_ns, "max_error_ns": self.max_error_ns}
-        return found | {key: value for key, value in more.items() if value}
+        required = {"how": self.how, "episodes": dict(self.counts), "records": self.records}
+        optional = {"why": self.why, "max_age_ns": self.max_age_ns, "max_error_ns": self.max_error_ns}
+        stated = {key: value for key, value in optional.items() if value}
+        return {**required, "bytes": self.bytes, "sha256": self.digest.hexdigest(), **stated}
+
+    def __str__(self) -> str:
+        is_mixed = len(self.counts) > 1
+        hows = (_WORDS[how] + (f" in {count}" if is_mixed else "") for how, count in self.counts.items())
+        text = f"{', '.join(hows)}, {self.records} records"
+        if self.max_age_ns or self.max_error_ns:
+            age, error = self.max_age_ns / 1e6, self.max_error_ns / 1e6
+            text += f", oldest value {age:g} ms, moved by at most {error:g} ms"
+        return text + (f" ({'; '.join(self.why)})" if self.why else "")
 
 
 @dataclass(slots=True, repr=False)
@@ -134,19 +151,19 @@ class ConversionReceipt(Receipt):
     source: str
     target: str
     version: str = ""
-    """The version of the foreign format."""
+    """Version of the foreign format."""
     episodes: int = 0
     continued: int = 0
-    """Episodes that an earlier run had finished."""
+    """Episodes that an earlier run finished."""
     skipped: list[dict[str, str]] = field(default_factory=list)
     """Source episodes that could not be read, each with its id and error."""
     supplied: dict[str, Any] = field(default_factory=dict)
-    """What the user said that the source does not: fps, a mapping, …"""
+    """Facts from the user that the source does not state: fps, a mapping, …"""
     signals: dict[str, SignalReceipt] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
-    """What concerns no single signal."""
+    """Remarks that concern no single signal."""
     episode_notes: dict[str, dict[str, Any]] = field(default_factory=dict)
-    """Of an export: step times and static items of the episodes, by the id under which they are read again."""
+    """Of an export: `EpisodeNotes` by the id under which an episode is read again."""
 
     @classmethod
     def of_export(
@@ -157,21 +174,25 @@ class ConversionReceipt(Receipt):
         version: str = "",
         supplied: Mapping[str, Any] | None = None,
     ) -> ConversionReceipt:
-        """The receipt of an export that begins; it says where the rate of the steps is from."""
-        made = cls("export", format, episodes.source.name, os.fspath(target), version)
-        made.supplied = dict(supplied or {})
-        made.tell_rate(episodes)
-        return made
+        """The receipt of an export that begins, with the origin of its rate."""
+        receipt = cls("export", format, episodes.source.name, os.fspath(target), version)
+        receipt.supplied = dict(supplied or {})
+        receipt.add_rate(episodes)
+        return receipt
 
-    def tell_rate(self, episodes: Episodes) -> None:
-        """Say where the rate of the steps is from, unless the source states it."""
-        about = _first_meta(episodes)
-        if about.get("fps_from") == "user":
-            self.supplied.setdefault("fps", about.get("fps"))
-        if about.get("fps_from") == "assumed":
-            self.notes.append(
-                f"the source does not say its rate: {about.get('fps'):g} steps a second are assumed; say fps= (--fps)"
-            )
+    def add_rate(self, episodes: Episodes) -> None:
+        """Note a rate that the user gave or that was assumed, from the first readable episode."""
+        for position in range(len(episodes)):
+            try:
+                meta = episodes[position].meta
+            except WarpError:
+                continue
+            if meta.get("fps_from") == "user":
+                self.supplied.setdefault("fps", meta.get("fps"))
+            if meta.get("fps_from") == "assumed":
+                rate = f"{meta.get('fps'):g} steps a second are assumed"
+                self.notes.append(f"the source does not state its rate: {rate}; give fps= (--fps)")
+            return
 
     def add(self, notes: Mapping[str, Note]) -> None:
         """Count one more episode, in the order of the source."""
@@ -194,24 +215,25 @@ class ConversionReceipt(Receipt):
         return self.is_complete and all(set(each.counts) == {"kept"} for each in self.signals.values())
 
     def to_json(self) -> dict[str, Any]:
-        """The whole receipt; equal for a run that was interrupted and continued, but for `continued`."""
+        """The whole receipt; equal for an interrupted and continued run, except for `continued`."""
+        plain = ("work", "format", "version", "source", "target", "episodes", "continued")
         return {
-            "work": self.work, "format": self.format, "version": self.version, "source": self.source,
-            "target": self.target, "episodes": self.episodes, "continued": self.continued,
-            "exact": self.is_exact, "skipped": list(self.skipped), "supplied": dict(self.supplied),
+            **{key: getattr(self, key) for key in plain},
+            "exact": self.is_exact,
+            "skipped": list(self.skipped),
+            "supplied": dict(self.supplied),
             "notes": list(self.notes),
-            # By name: an episode that an earlier run finished gives them in no other order.
             "signals": {name: each.to_json() for name, each in sorted(self.signals.items())},
-        }  # fmt: skip
+        }
 
     def to_keep(self) -> dict[str, Any]:
-        """What is kept in the target: the same bytes wherever that lies and however often a run was interrupted."""
+        """The part that the target keeps: the same for every target path and number of interruptions."""
         return {key: value for key, value in self.to_json().items() if key not in ("continued", "target")}
 
     def document(self) -> bytes:
-        """What an exported set keeps of it."""
-        found = {"writer": f"warpdata {__version__}", "receipt": self.to_keep()}
-        return dump_json({**found, **({"episodes": self.episode_notes} if self.episode_notes else {})})
+        """The document of an exported set."""
+        document = {"writer": f"warpdata {__version__}", "receipt": self.to_keep()}
+        return dump_json({**document, **({"episodes": self.episode_notes} if self.episode_notes else {})})
 
     def lines(self) -> Iterator[str]:
         """The receipt for a person."""
@@ -220,37 +242,144 @@ class ConversionReceipt(Receipt):
         yield f"{self.episodes} episodes {verb} {self.format}{version}: {self.source} -> {self.target}"
         if self.continued:
             yield f"  {self.continued} of them were finished by an earlier run"
-        for name, each in sorted(self.signals.items()):
-            yield f"  {name}: {_said(each)}"
-        for key, value in self.supplied.items():
-            yield f"  supplied by you: {key} = {value}"
-        for note in self.notes:
-            yield f"  {note}"
-        for left_out in self.skipped:
-            yield f"  skipped {left_out['id']}: {left_out['error']}"
+        yield from (f"  {name}: {each}" for name, each in sorted(self.signals.items()))
+        yield from (f"  supplied by you: {key} = {value}" for key, value in self.supplied.items())
+        yield from (f"  {note}" for note in self.notes)
+        yield from (f"  skipped {each['id']}: {each['error']}" for each in self.skipped)
 
 
-def _first_meta(episodes: Episodes) -> Mapping[str, Any]:
-    """The metadata of the first episode that can be read."""
-    for position in range(len(episodes)):
+@dataclass(frozen=True, slots=True)
+class EpisodeNotes:
+    """Step times and static items of one exported episode, as the document of its set keeps them.
+
+    A note is used only for an episode with the same number of steps: a set that was changed since is read without it.
+    """
+
+    steps: int
+    """Rows of the episode in the set."""
+    fps: float | None = None
+    start_ns: int = 0
+    times: Times | None = None
+    """Time of every step and of the observation after the last one, where they are not evenly spaced."""
+    static: Mapping[str, Any] = field(default_factory=dict)
+    id: str = ""
+    """Id of the episode before the export."""
+    is_assumed: bool = False
+    """Whether the source did not state the rate."""
+
+    @classmethod
+    def of(cls, episode: Episode, steps: int, times: Times, *, is_assumed: bool = False) -> EpisodeNotes:
+        """Notes of an episode with `steps` rows in the set; `is_assumed` marks a rate the source did not state."""
+        static = packed(dict(episode.static))
+        if not len(times):
+            return cls(steps, static=static)
+        stated, start = stated_rate(episode.meta.get("fps")), int(times[0])
+        for fps in (stated, measured_rate(times)):
+            if fps is None:
+                continue
+            if int(np.abs(times - grid_times(len(times), fps, start)).max()) <= EXACT_NS:
+                return cls(steps, fps, start, static=static, is_assumed=is_assumed)
+        if len(times) == 1:
+            return cls(steps, stated, start, static=static)
+        return cls(steps, measured_rate(times), start, times, static)
+
+    def to_json(self) -> dict[str, Any]:
+        """The note as JSON, without empty fields; the id is added by the export."""
+        optional = {
+            "fps": self.fps,
+            "assumed": self.is_assumed,
+            "start_ns": self.start_ns,
+            "times_ns": None if self.times is None else packed(self.times),
+            "static": dict(self.static),
+        }
+        return {"steps": self.steps, **{key: value for key, value in optional.items() if value}}
+
+    @classmethod
+    def from_json(cls, stated: Any) -> EpisodeNotes | None:
+        """The note that `to_json` gave; None of anything else."""
+        if not isinstance(stated, Mapping) or not isinstance(stated.get("steps"), int):
+            return None
+        steps, static, start = stated["steps"], stated.get("static", {}), stated.get("start_ns", 0)
+        if not isinstance(static, Mapping) or not isinstance(start, int) or isinstance(start, bool):
+            return None
         try:
-            return episodes[position].meta
+            times, static = unpacked(stated.get("times_ns")), unpacked(static)
         except WarpError:
-            continue
-    return {}
+            return None
+        if times is not None:
+            is_array = isinstance(times, np.ndarray) and times.ndim == 1 and times.dtype == np.int64
+            if not is_array or abs(len(times) - steps) > 1 or not (np.diff(times) > 0).all():
+                return None
+        name, is_assumed = str(stated.get("id") or ""), stated.get("assumed") is True
+        return cls(steps, stated_rate(stated.get("fps")), start, times, static, name, is_assumed)
 
 
-def _said(each: SignalReceipt) -> str:
-    many = len(each.counts) > 1
-    hows = ", ".join(_WORDS[how] + (f" in {count}" if many else "") for how, count in each.counts.items())
-    text = f"{hows}, {each.records} records"
-    if each.max_age_ns or each.max_error_ns:
-        text += (
-            f", oldest value {each.max_age_ns / 1e6:g} ms, moved by at most {each.max_error_ns / 1e6:g} ms"
-        )
-    return text + (f" ({'; '.join(each.why)})" if each.why else "")
+def parse_notes(document: bytes | None) -> dict[str, EpisodeNotes]:
+    """The notes of all episodes by id; empty if the document is missing, damaged or of another program."""
+    if document is None:
+        return {}
+    try:
+        stated = parse_json_object(document, max_bytes=MAX_DOCUMENT_BYTES).get("episodes")
+    except FormatError:
+        return {}
+    entries = stated.items() if isinstance(stated, Mapping) else ()
+    notes = {name: EpisodeNotes.from_json(entry) for name, entry in entries}
+    return {name: note for name, note in notes.items() if note is not None}
 
 
-def dropped(names: Iterable[str], why: str) -> dict[str, Note]:
-    """Notes for signals that the target cannot hold."""
-    return {name: Note("dropped", 0, why=why) for name in names}
+def packed(value: Any) -> Any:
+    """A value as JSON holds it: arrays keep dtype and shape, bytes stay bytes, invalid UTF-8 becomes `\\xff`."""
+    if isinstance(value, np.ndarray | np.generic):
+        return _packed_array(np.asarray(value))
+    if value is None or isinstance(value, bool | int):
+        return value
+    if isinstance(value, str):
+        return value.encode("utf-8", "backslashreplace").decode()
+    if isinstance(value, float):
+        return value if math.isfinite(value) else {_FLOAT: repr(value)}
+    if isinstance(value, bytes):
+        return {_BYTES: base64.b64encode(value).decode()}
+    if isinstance(value, Mapping):
+        return {str(key): packed(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [packed(item) for item in value]
+    raise TypeError(f"unsupported type of metadata: {type(value).__name__}")
+
+
+def _packed_array(array: np.ndarray[Any, Any]) -> dict[str, Any]:
+    if array.nbytes > MAX_VALUE_BYTES:
+        raise LimitExceededError(f"an item of metadata of {array.nbytes} bytes")
+    if array.dtype.kind in "OU":
+        texts = [
+            item.decode("utf-8", "backslashreplace") if isinstance(item, bytes) else packed(str(item))
+            for item in array.ravel()
+        ]
+        return {_STRINGS: texts, "shape": list(array.shape)}
+    if array.dtype.kind not in "biufcS":
+        raise TypeError(f"unsupported type of metadata: an array of {array.dtype}")
+    raw = base64.b64encode(np.ascontiguousarray(array).tobytes()).decode()
+    return {_ARRAY: raw, "dtype": array.dtype.str, "shape": list(array.shape)}
+
+
+def unpacked(value: Any) -> Any:
+    """The value that `packed` was given; CorruptLayoutError if the JSON is damaged."""
+    if isinstance(value, list):
+        return [unpacked(item) for item in value]
+    if not isinstance(value, Mapping):
+        return value
+    try:
+        if _ARRAY in value:
+            array = np.frombuffer(base64.b64decode(value[_ARRAY]), np.dtype(value["dtype"]))
+            array = array.reshape(value["shape"])
+            return array if value["shape"] else array[()]
+        if _STRINGS in value:
+            texts = np.empty(len(value[_STRINGS]), object)
+            texts[:] = value[_STRINGS]
+            return texts.reshape(value["shape"])
+        if _BYTES in value:
+            return base64.b64decode(value[_BYTES])
+        if _FLOAT in value:
+            return float(value[_FLOAT])
+    except (ValueError, TypeError, KeyError, binascii.Error) as error:
+        raise CorruptLayoutError(f"damaged item of kept metadata ({error})") from None
+    return {key: unpacked(item) for key, item in value.items()}

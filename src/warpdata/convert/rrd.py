@@ -14,9 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from warpdata.bytekit.io.commit import commit_file
-from warpdata.convert.each_episode import Progress
-from warpdata.convert.episode_files import write_episode_files
-from warpdata.convert.exporting import source_id
+from warpdata.convert.exporting import Progress, source_id, write_episode_files
 from warpdata.convert.place import Place
 from warpdata.convert.receipt import ConversionReceipt, Note, note_of
 from warpdata.episodes.collection.episodes import Episodes

@@ -1,9 +1,13 @@
-"""Episodes of foreign files that go by step: columns of rows, read when asked for, as signals on one grid of times."""
+"""Skeleton of readers by step: columns of rows, read on demand, as signals on one grid of times.
+
+A format subclasses `SteppedEpisodes` and gives `ids` and `parts`. T + 1 observations and T actions share one start: the
+steps are those of the actions, and the last observation follows them (`timeline/steps.py`).
+"""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -13,58 +17,53 @@ from numpy.typing import NDArray
 
 from warpdata.bytekit.arrays import read_only
 from warpdata.bytekit.lazy import cached_property
+from warpdata.bytekit.process.forks import Reopens
+from warpdata.convert.aligning import Times, grid_times
 from warpdata.convert.place import Place
-from warpdata.convert.receipt import RECEIPT_FILE
-from warpdata.convert.rows import ForeignSource, RowsSignal, grid_times
-from warpdata.convert.set_notes import MAX_DOCUMENT_BYTES, EpisodeNotes, parse_notes
+from warpdata.convert.receipt import MAX_DOCUMENT_BYTES, RECEIPT_FILE, EpisodeNotes, parse_notes
 from warpdata.episodes.collection.episodes import EpisodesSource
 from warpdata.episodes.sources.file_video import FileVideo, SourceVideo
 from warpdata.episodes.sources.stills import StillsSignal
 from warpdata.errors import CorruptLayoutError, LimitExceededError
 from warpdata.timeline.episode import Episode
+from warpdata.timeline.lazy_signals import LazySignals, ReadOnlyDict
+from warpdata.timeline.memory import ClockedSignal, check_increasing
 from warpdata.timeline.meta import OBJECT, Kind, Role, SignalMeta, numeric_kind
 from warpdata.timeline.signal import Signal
-from warpdata.timeline.source import STEPS, Outcome, StepClock
+from warpdata.timeline.source import STEPS, Outcome, StatedSource, StepClock
 from warpdata.timeline.times import MAX_GRID
 
 OBSERVATIONS = "observations"
-"""The clock of what was seen at every step and once more after the last one."""
-
+"""Clock of what was observed at every step and once more after the last one."""
 DEFAULT_FPS = 10.0
-"""Steps per second of a set that does not say; `fps_from` in the metadata of its episodes is then `assumed`."""
-
-Times = NDArray[np.int64]
+"""Rate of a set that states none; `fps_from` in the metadata of its episodes is then `assumed`."""
 _JPEG, _JPEG_END = b"\xff\xd8", b"\xff\xd9"
 
 
-class Rows(ABC):
-    """The rows of one array, wherever they lie."""
+class Rows(Reopens, ABC):
+    """The rows of one array of a foreign file."""
 
     count: int
     dtype: np.dtype[Any]
     row_shape: tuple[int, ...]
     kind: Kind | None = None
-    """What the rows are where dtype and shape do not say it: text, bytes or an image."""
+    """Kind of the rows if dtype and shape do not determine it: text, bytes or image."""
+    is_pictures = False
+    """Whether the rows are bytes of JPEG or PNG pictures."""
+    has_axis = False
+    """Whether gray pictures have an axis for their one channel."""
 
     @abstractmethod
     def read(self, start: int, stop: int) -> NDArray[Any]:
         """Rows [start, stop), which exist."""
 
-    def encoded(self, _start: int, _stop: int) -> list[bytes]:
-        """Pictures [start, stop) as they lie in the file; only of rows that are encoded pictures."""
-        raise TypeError("these rows are not encoded")
-
-    @property
-    def is_pictures(self) -> bool:
-        """Whether the rows are JPEG or PNG pictures, to be handed on as they are."""
-        return False
-
-    has_axis = False
-    """Of gray pictures: whether the source says that frames have an axis for their one channel."""
+    def take_type(self, rows: Rows, count: int) -> None:
+        """Describe this array by another one, with `count` rows."""
+        self.count, self.dtype, self.row_shape, self.kind = count, rows.dtype, rows.row_shape, rows.kind
 
 
 class MemoryRows(Rows):
-    """Rows that are in memory."""
+    """Rows in memory."""
 
     def __init__(self, array: NDArray[Any], kind: Kind | None = None) -> None:
         self._array = array
@@ -79,18 +78,12 @@ class PartRows(Rows):
     """A run of the rows of another array."""
 
     def __init__(self, rows: Rows, start: int, stop: int) -> None:
-        self.base: Rows = rows.base if isinstance(rows, PartRows) else rows
-        self.start: int = rows.start + start if isinstance(rows, PartRows) else start
-        self.count, self.dtype, self.row_shape, self.kind = (
-            stop - start,
-            rows.dtype,
-            rows.row_shape,
-            rows.kind,
-        )
+        self._rows, self._start = rows, start
+        self.take_type(rows, stop - start)
 
     def read(self, start: int, stop: int) -> NDArray[Any]:
         """Rows of the run."""
-        return self.base.read(self.start + start, self.start + stop)
+        return self._rows.read(self._start + start, self._start + stop)
 
 
 class ChainedRows(Rows):
@@ -98,119 +91,101 @@ class ChainedRows(Rows):
 
     def __init__(self, parts: Sequence[Rows], what: str = "the parts") -> None:
         first = parts[0]
-        for part in parts[1:]:
-            if (part.dtype, part.row_shape) != (first.dtype, first.row_shape):
-                raise CorruptLayoutError(
-                    f"{what} disagree: {first.dtype}{list(first.row_shape)} and {part.dtype}{list(part.row_shape)}"
-                )
-        self.parts = list(parts)
-        self._starts = [0]
         for part in parts:
-            self._starts.append(self._starts[-1] + part.count)
-        self.count, self.dtype, self.row_shape, self.kind = (
-            self._starts[-1],
-            first.dtype,
-            first.row_shape,
-            first.kind,
-        )
+            if (part.dtype, part.row_shape) != (first.dtype, first.row_shape):
+                types = [f"{each.dtype}{list(each.row_shape)}" for each in (first, part)]
+                raise CorruptLayoutError(f"{what} disagree: {types[0]} and {types[1]}")
+        self._parts = list(parts)
+        self._ends = np.cumsum([part.count for part in parts]).tolist()
+        self.take_type(first, self._ends[-1])
 
     def read(self, start: int, stop: int) -> NDArray[Any]:
-        """Rows of whichever parts have them."""
+        """Rows of the parts that hold them."""
         pieces = []
-        for begin, part in zip(self._starts, self.parts, strict=False):
-            low, high = max(start - begin, 0), min(stop - begin, part.count)
-            if low < high:
-                pieces.append(part.read(low, high))
+        for end, part in zip(self._ends, self._parts, strict=True):
+            begin = end - part.count
+            if start < end and stop > begin:
+                pieces.append(part.read(max(start - begin, 0), min(stop - begin, part.count)))
         if len(pieces) == 1:
             return pieces[0]
         return np.concatenate(pieces) if pieces else np.empty((0, *self.row_shape), self.dtype)
 
 
 class VideoRows(Rows):
-    """The frames of a video file, which is copied as it is."""
+    """The frames of a video file; they are decoded by their signal, and the file can be copied."""
+
+    dtype, row_shape, kind = np.dtype(np.uint8), (), "image"
 
     def __init__(self, source: SourceVideo) -> None:
         self.source = source
-        self.dtype, self.row_shape, self.kind = np.dtype(np.uint8), (), "image"
 
     @cached_property
     def count(self) -> int:
-        """How many frames there are; the packets of the file are listed for it."""
+        """Number of frames; the packets of the file are listed for it."""
         return len(self.source)
 
     def read(self, _start: int, _stop: int) -> NDArray[Any]:
-        """Frames are decoded by the signal."""
+        """Not supported: `FileVideo` decodes frames."""
         raise TypeError("frames of a video are decoded by their signal")
 
 
 class PictureRows(Rows):
-    """JPEG or PNG pictures: rows of bytes, or of bytes padded to one length."""
+    """JPEG or PNG pictures in rows of bytes; zeros that pad a JPEG to a common length are removed."""
+
+    is_pictures = True
 
     def __init__(self, rows: Rows, *, has_axis: bool = False) -> None:
-        self._rows = rows
-        self.has_axis = has_axis
+        self._rows, self.has_axis = rows, has_axis
         self.count, self.dtype, self.row_shape = rows.count, np.dtype(object), ()
 
-    @property
-    def is_pictures(self) -> bool:
-        """True."""
-        return True
-
-    def encoded(self, start: int, stop: int) -> list[bytes]:
-        """The pictures of the file, without padding."""
-        return [without_padding(bytes(each)) for each in self._rows.read(start, stop)]
-
     def read(self, start: int, stop: int) -> NDArray[Any]:
-        """The pictures as bytes."""
+        """The encoded pictures."""
         out = np.empty(stop - start, object)
-        out[:] = self.encoded(start, stop)
+        for row, picture in enumerate(self._rows.read(start, stop)):
+            data = bytes(picture)
+            end = data.rfind(_JPEG_END) if data.startswith(_JPEG) and data.endswith(b"\0") else -1
+            out[row] = data[: end + 2] if end >= 0 else data
         return out
-
-
-def without_padding(data: bytes) -> bytes:
-    """A picture without zeros behind it."""
-    if data.startswith(_JPEG) and data.endswith(b"\0"):
-        end = data.rfind(_JPEG_END)
-        return data[: end + 2] if end >= 0 else data
-    return data
 
 
 @dataclass(frozen=True, slots=True)
 class EpisodeColumn:
-    """One signal of a foreign episode: its rows, from the first step on, and the part it plays."""
+    """One signal of a foreign episode: its rows, from the first step on, and its role."""
 
     rows: Rows
     role: Role = "observation"
     own_clock: str | None = None
-    """The clock that its rows share with others, where their number does not say it."""
+    """Clock of the rows, where their number does not determine it."""
     at: tuple[int, ...] | None = None
-    """The steps of its rows, where not every step has one."""
+    """The steps of the rows, where some steps have none."""
 
     def clock(self, steps: int) -> str | None:
-        """The clock that its rows share with others."""
+        """The clock that its rows share with those of other columns."""
         if self.own_clock is not None or self.at is not None:
             return self.own_clock
         return {steps: STEPS, steps + 1: OBSERVATIONS}.get(self.rows.count)
 
-    def meta(self, steps: int) -> SignalMeta:
-        """What a reader of the signal is told."""
-        kind = (
-            self.rows.kind
-            or image_kind(self.rows.dtype, self.rows.row_shape)
-            or numeric_kind(self.rows.row_shape)
-        )
-        dtype = OBJECT if kind in ("text", "bytes") else self.rows.dtype
-        return SignalMeta(
-            dtype,
-            () if dtype == OBJECT else self.rows.row_shape,
-            kind,
-            role=self.role,
-            clock=self.clock(steps),
-        )
+    def signal(self, name: str, steps: int, times: Callable[[int], Times], place: str) -> Signal:
+        """The column as a signal; `times` gives the times of the first n steps."""
+        rows, clock = self.rows, self.clock(steps)
+        own_times = partial(times, rows.count) if self.at is None else partial(_times_at, times, self.at)
+        if isinstance(rows, VideoRows):
+            return FileVideo(rows.source, own_times, name=name, role=self.role, clock=clock)
+        if rows.is_pictures:
+            return PicturesSignal(name, rows, own_times, self.role, clock, place)
+        kind = rows.kind or image_kind(rows.dtype, rows.row_shape) or numeric_kind(rows.row_shape)
+        is_object = kind in ("text", "bytes")
+        dtype, shape = (OBJECT, ()) if is_object else (rows.dtype, rows.row_shape)
+        meta = SignalMeta(dtype, shape, kind, role=self.role, clock=clock)
+        return RowsSignal(own_times, meta, rows.read, rows.count)
+
+
+def _times_at(times: Callable[[int], Times], steps: tuple[int, ...]) -> Times:
+    return times(max(steps, default=-1) + 1)[list(steps)]
 
 
 def image_kind(dtype: np.dtype[Any], shape: tuple[int, ...]) -> Kind | None:
-    """Whether rows of this type and shape are images as we keep them."""
+    """`image` if rows of this type and shape are images as episodes hold them."""
     is_colour = len(shape) == 3 and shape[2] == 3 and dtype == np.uint8
     is_plane = len(shape) == 2 and dtype in (np.dtype(np.uint8), np.dtype(np.uint16)) and min(shape) >= 16
     return "image" if (is_colour or is_plane) and 0 not in shape else None
@@ -218,7 +193,7 @@ def image_kind(dtype: np.dtype[Any], shape: tuple[int, ...]) -> Kind | None:
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """What a foreign episode is made of."""
+    """The contents of a foreign episode."""
 
     id: str
     steps: int
@@ -226,38 +201,39 @@ class Parts:
     static: Mapping[str, Any] = field(default_factory=dict)
     meta: Mapping[str, Any] = field(default_factory=dict)
     fps: float | None = None
-    """Steps per second, where the source or the caller said it."""
+    """Steps per second, if the source or the caller states it."""
     usual_fps: float = DEFAULT_FPS
-    """Steps per second of such sets, where nobody said it."""
+    """Steps per second that such sets usually have."""
     times: Times | None = None
-    """The times of the steps, where the source has them."""
+    """The times of the steps, if the source has them."""
     start_ns: int = 0
-    """Time of the first step, where the steps are evenly spaced."""
+    """Time of the first of evenly spaced steps."""
     outcome: Outcome = "same"
     place: str | None = None
 
-    def renamed(self, name: str) -> Parts:
-        """The same under another name."""
-        return replace(self, id=name)
 
-
-class SteppedEpisodes(EpisodesSource):
-    """A foreign set as episodes: subclasses say which there are and what each is made of."""
+class SteppedEpisodes(Reopens, EpisodesSource):
+    """A foreign set as episodes: a subclass gives the ids and the parts of each episode."""
 
     _place: Place
     _fps: float | None = None
-    """Steps per second, where the caller said it."""
+    """Steps per second that the caller gave."""
 
     @abstractmethod
     def parts(self, position: int) -> Parts:
-        """What the episode at a position is made of; nothing of its rows is read."""
+        """The contents of the episode at a position; no rows are read."""
 
     def open(self, position: int) -> Episode:
         """The episode at a position."""
-        return Episode(_source_of(self, position))
+        return Episode(_open_source(self, position))
+
+    @property
+    def name(self) -> str:
+        """Path or URL of the set."""
+        return self._place.name
 
     def own_document(self) -> bytes | None:
-        """The document that warpdata writes into sets it exports, where there is one."""
+        """The document that warpdata writes into sets it exports, if there is one."""
         if self._place.is_file or not self._place.exists(RECEIPT_FILE):
             return None
         return self._place.read(RECEIPT_FILE, max_bytes=MAX_DOCUMENT_BYTES)
@@ -271,14 +247,8 @@ class SteppedEpisodes(EpisodesSource):
         """The id under which an export noted an episode."""
         return self.ids[position]
 
-    def parts_with_notes(self, position: int) -> Parts:
-        """The parts of an episode, completed by what its export noted."""
-        parts = self.parts(position)
-        note = self.own_notes.get(self.note_key(position))
-        return parts if note is None or note.steps != parts.steps else self.with_note(parts, note)
-
     def with_note(self, parts: Parts, note: EpisodeNotes) -> Parts:
-        """The parts of an episode with the times and static items of a note; a rate that the caller gave counts."""
+        """The parts with the times and static items of a note; a rate from the caller takes precedence."""
         parts = replace(parts, static={**parts.static, **note.static})
         if self._fps is not None or (note.fps is None and note.times is None):
             return replace(parts, fps=self._fps or parts.fps, start_ns=note.start_ns)
@@ -287,31 +257,33 @@ class SteppedEpisodes(EpisodesSource):
         return replace(parts, fps=note.fps, start_ns=note.start_ns, times=note.times)
 
 
-def _source_of(episodes: SteppedEpisodes, position: int) -> ForeignSource:
-    parts = episodes.parts_with_notes(position)
+def _open_source(episodes: SteppedEpisodes, position: int) -> ForeignSource:
+    parts = episodes.parts(position)
+    note = episodes.own_notes.get(episodes.note_key(position))
+    if note is not None and note.steps == parts.steps:
+        parts = episodes.with_note(parts, note)
     place = parts.place or episodes.name
     if parts.steps > MAX_GRID:
         raise LimitExceededError(f"episode {parts.id!r} claims {parts.steps} steps", path=place)
-    fps = parts.fps or _rate_of(parts.times) or parts.usual_fps
-    said = "times" if parts.times is not None else "assumed" if parts.fps is None else "source"
-    if said == "source" and episodes._fps is not None:
-        said = "user"
+    rate, origin = parts.fps, "assumed" if parts.fps is None else "source"
+    if parts.times is not None:
+        origin = "times"
+        rate = rate or (1e9 / float(np.median(np.diff(parts.times))) if len(parts.times) > 1 else None)
+    elif rate is not None and episodes._fps is not None:
+        origin = "user"
+    fps = rate or parts.usual_fps
     times = partial(step_times, fps=fps, known=parts.times, start_ns=parts.start_ns)
-    meta = {"steps": StepClock(STEPS, parts.outcome).to_json(), "fps": fps, "fps_from": said, **parts.meta}
-    return ForeignSource(
-        parts.id, _Signals(parts, times, place), parts.static, meta, place=place,
-        again=(_source_of, (episodes, position)),
-        steps=StepClock(STEPS, parts.outcome, partial(times, parts.steps), parts.steps),
-    )  # fmt: skip
-
-
-def _rate_of(times: Times | None) -> float | None:
-    """The usual rate of steps whose times are known."""
-    return None if times is None or len(times) < 2 else 1e9 / float(np.median(np.diff(times)))
+    signals = LazySignals(
+        lambda: parts.columns, lambda name: parts.columns[name].signal(name, parts.steps, times, place)
+    )
+    clock = StepClock(STEPS, parts.outcome, partial(times, parts.steps), parts.steps)
+    meta = {"steps": clock.to_json(), "fps": fps, "fps_from": origin, **parts.meta}
+    reopen = (_open_source, (episodes, position))
+    return ForeignSource(parts.id, signals, parts.static, meta, place=place, again=reopen, steps=clock)
 
 
 def step_times(count: int, *, fps: float, known: Times | None = None, start_ns: int = 0) -> Times:
-    """The times of `count` steps: those that are known, then one step after the other."""
+    """The times of `count` steps: the known ones, continued evenly."""
     if known is None or not len(known):
         return read_only(grid_times(count, fps, start_ns))
     more = max(0, count - len(known))
@@ -321,68 +293,61 @@ def step_times(count: int, *, fps: float, known: Times | None = None, start_ns: 
     )
 
 
-def positive(number: Any) -> float | None:
-    """A rate that makes sense."""
-    is_number = isinstance(number, int | float) and not isinstance(number, bool)
-    return float(number) if is_number and 0 < number < 1e6 else None
+class RowsSignal(Reopens, ClockedSignal):
+    """A signal over rows that a function reads on demand; the function must pickle."""
 
+    def __init__(
+        self,
+        times: Times | Callable[[], Times],
+        meta: SignalMeta,
+        read: Callable[[int, int], NDArray[Any]],
+        count: int,
+    ) -> None:
+        self._times, self._meta, self._read, self._count = times, meta, read, count
 
-def seconds_as_times(seconds: NDArray[Any], place: str) -> Times:
-    """Times in nanoseconds from seconds, which must grow."""
-    flat = np.asarray(seconds, np.float64).reshape(len(seconds), -1)[:, 0] if len(seconds) else np.empty(0)
-    if not np.isfinite(flat).all() or (np.abs(flat) > 9e9).any():
-        raise CorruptLayoutError("a time of a step is no time", path=place)
-    times = np.rint(flat * 1e9).astype(np.int64)
-    if (times[1:] <= times[:-1]).any():
-        raise CorruptLayoutError("the times of the steps do not increase", path=place)
-    return times
-
-
-def _times_of(times: Callable[[int], Times], steps: tuple[int, ...]) -> Times:
-    return times(max(steps, default=-1) + 1)[list(steps)]
-
-
-class _Signals(Mapping[str, Signal]):
-    """The signals of an episode, each made when it is first asked for."""
-
-    def __init__(self, parts: Parts, times: Callable[[int], Times], place: str) -> None:
-        self._parts = parts
-        self._times = times
-        self._place = place
-        self._made: dict[str, Signal] = {}
-
-    def __getitem__(self, name: str) -> Signal:
-        found = self._made.get(name)
-        if found is None:
-            column, steps = self._parts.columns[name], self._parts.steps
-            times = partial(self._times, column.rows.count)
-            if column.at is not None:
-                times = partial(_times_of, self._times, column.at)
-            if isinstance(column.rows, VideoRows):
-                found = FileVideo(
-                    column.rows.source, times, name=name, role=column.role, clock=column.clock(steps)
-                )
-            elif column.rows.is_pictures:
-                found = PicturesSignal(
-                    name, column.rows, times, column.role, column.clock(steps), self._place
-                )
-            else:
-                found = RowsSignal(times, column.meta(steps), column.rows.read, column.rows.count)
-            self._made[name] = found
-        return found
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._parts.columns)
+    @property
+    def meta(self) -> SignalMeta:
+        """The description that it was given."""
+        return self._meta
 
     def __len__(self) -> int:
-        return len(self._parts.columns)
+        return self._count
 
-    def __contains__(self, name: object) -> bool:
-        return name in self._parts.columns
+    @cached_property
+    def _stamps(self) -> Times:
+        times = self._times() if callable(self._times) else self._times
+        if len(times) != self._count:
+            raise CorruptLayoutError(f"{len(times)} times for {self._count} records")
+        check_increasing(times)
+        return read_only(times)
+
+    def _clock(self) -> Times:
+        return self._stamps
+
+    def _values_in(self, rows: range) -> NDArray[Any]:
+        if not len(rows):
+            return np.empty((0, *self._meta.shape), self._meta.dtype)
+        low, high = min(rows[0], rows[-1]), max(rows[0], rows[-1]) + 1
+        values = self._read(low, high)
+        shape = (high - low, *self._meta.shape)
+        if values.shape != shape or values.dtype != self._meta.dtype:
+            got = f"{values.dtype}{list(values.shape)}"
+            raise CorruptLayoutError(
+                f"wrong type of rows: expected {self._meta.dtype}{list(shape)}, got {got}"
+            )
+        return read_only(values[:: rows.step] if rows.step > 0 else values[::-1][:: -rows.step])
+
+    def _values_at(self, indices: NDArray[np.int64]) -> NDArray[Any]:
+        if not len(indices):
+            return self._values_in(range(0))
+        low, high = int(indices.min()), int(indices.max()) + 1
+        if high - low <= 4 * len(indices) + 64:
+            return read_only(self._values_in(range(low, high))[indices - low])
+        return read_only(np.concatenate([self._values_in(range(row, row + 1)) for row in indices.tolist()]))
 
 
-class PicturesSignal(StillsSignal):
-    """Pictures that lie encoded in a foreign file."""
+class PicturesSignal(Reopens, StillsSignal):
+    """Encoded pictures of a foreign file."""
 
     def __init__(
         self, name: str, rows: Rows, times: Callable[[], Times], role: Role, clock: str | None, place: str
@@ -396,12 +361,12 @@ class PicturesSignal(StillsSignal):
         return self._place
 
     def pictures(self, rows: Sequence[int]) -> list[bytes]:
-        """The pictures as they lie there; a run of them by one read."""
+        """The encoded pictures; neighbouring ones by one read."""
         low, high = min(rows), max(rows) + 1
         if high - low <= 2 * len(rows):
-            found = self._rows.encoded(low, high)
-            return [found[row - low] for row in rows]
-        return [self._rows.encoded(row, row + 1)[0] for row in rows]
+            run = self._rows.read(low, high)
+            return [run[row - low] for row in rows]
+        return [self._rows.read(row, row + 1)[0] for row in rows]
 
     def __len__(self) -> int:
         return self._rows.count
@@ -409,8 +374,33 @@ class PicturesSignal(StillsSignal):
     def _clock(self) -> Times:
         return self._times()
 
+
+class ForeignSource(StatedSource):
+    """An episode of a foreign set; `again` is the call that opens it in another process."""
+
+    def __init__(
+        self,
+        id: str,  # noqa: A002 - the word of the model
+        signals: Mapping[str, Signal],
+        static: Mapping[str, Any],
+        meta: Mapping[str, Any] | Callable[[], Mapping[str, Any]],
+        *,
+        place: str,
+        again: tuple[Callable[..., Any], tuple[Any, ...]],
+        steps: StepClock,
+    ) -> None:
+        super().__init__(id, signals, static, {}, steps)
+        self._read_meta, self._place, self._again = meta, place, again
+
+    @cached_property
+    def meta(self) -> Mapping[str, Any]:
+        """Metadata of the source under the name of its format, read on first use."""
+        return ReadOnlyDict(self._read_meta() if callable(self._read_meta) else self._read_meta)
+
+    @property
+    def place(self) -> str | None:
+        """The set and the episode in it, for messages."""
+        return self._place
+
     def __reduce__(self) -> tuple[Any, ...]:
-        return (
-            PicturesSignal,
-            (self.name, self._rows, self._times, self._role, self._clock_name, self._place),
-        )
+        return self._again

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from warpdata.episodes.record.recorder import record
+from warpdata.episodes.record.recorder import Recorder
 
 JOINTS = ("left_shoulder", "left_elbow", "left_gripper", "right_shoulder", "right_elbow", "right_gripper")
 JOINTS_HZ, ACTION_HZ, FORCE_HZ, CAMERA_HZ = 100, 50, 200, 25
@@ -119,7 +119,7 @@ def demo_data(root: str | os.PathLike[str], episodes: int = 10, *, seed: int = 0
         >>> wd.open("robot_data")
     """
     for number in range(seed, seed + episodes):
-        with record(root, static=demo_static(number), clock="simulated") as recorder:
+        with Recorder(root, static=demo_static(number), clock="simulated") as recorder:
             recorder.declare("joints", names=list(JOINTS))
             for ts_ns, name, value in demo_records(number):
                 recorder.append(name, value, ts_ns)

@@ -18,7 +18,7 @@ from ray.data.block import BlockAccessor, BlockMetadata
 from ray.data.datasource import Datasink, Datasource, ReadTask
 from ray.exceptions import RayError
 
-from warpdata.catalog.build.stored import StoredEpisode
+from warpdata.catalog.build.episodes import StoredEpisode
 from warpdata.episodes.collection.jobs import Called
 from warpdata.episodes.record.threads import interrupts_wait
 from warpdata.errors import DatasetError, UnavailableError, WarpError

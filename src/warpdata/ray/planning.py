@@ -19,9 +19,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from warpdata.catalog.dataset import Dataset, reopened_dataset
-from warpdata.catalog.read.artifact_contents import EPISODES_TABLE
+from warpdata.catalog.dataset import Dataset, reopen_dataset
 from warpdata.catalog.read.artifacts import Artifact
+from warpdata.catalog.read.episodes import EPISODES_TABLE
 from warpdata.catalog.table import ShardPart, Table
 from warpdata.errors import NoStepsError, nearest
 from warpdata.formats.manifest.model import EPISODE_KIND, LongList
@@ -461,7 +461,7 @@ class TablePlan:
 
 def _table_rows(recipe: str, chosen: tuple[Any, ...], parts: Sequence[ShardPart]) -> Iterator[pa.Table]:
     name, columns, predicate, expression = chosen
-    dataset = reopened_dataset(recipe)
+    dataset = reopen_dataset(recipe)
     view = Table(dataset, name, dataset.table(name).files, columns, predicate, expression)
     yield pa.Table.from_batches([], view.schema())  # so that there are columns where there are no rows
     yield from view.row_groups(parts)

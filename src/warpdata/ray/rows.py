@@ -9,10 +9,9 @@ from typing import Any
 
 import pyarrow as pa
 
-from warpdata.catalog.build.recordings import one_episode
-from warpdata.catalog.build.stored import EpisodeStore, StoredEpisode, packed_bytes
-from warpdata.catalog.dataset import reopened_episodes
-from warpdata.catalog.read.artifact_contents import PublishedSource
+from warpdata.catalog.build.episodes import EpisodeStore, StoredEpisode, one_episode, packed_bytes
+from warpdata.catalog.dataset import reopen_episodes
+from warpdata.catalog.read.episodes import PublishedSource
 from warpdata.episodes.collection.jobs import Called
 from warpdata.episodes.record.recorder import Recorder
 from warpdata.episodes.sources.derived import with_signals
@@ -105,4 +104,4 @@ def _published(value: Any) -> tuple[PublishedSource, str]:
 def source_of(reference: Mapping[str, Any]) -> PublishedSource:
     """The episodes of the version that a reference names, opened once in a process."""
     recipe = {"catalogs": reference["catalog"].split(","), "name": reference["dataset"]}
-    return reopened_episodes(json.dumps(recipe, sort_keys=True), reference["artifact"])
+    return reopen_episodes(json.dumps(recipe, sort_keys=True), reference["artifact"])

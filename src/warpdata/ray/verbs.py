@@ -11,8 +11,7 @@ from typing import Any, Literal
 
 from warpdata.catalog.access import access_options, catalog_tuple
 from warpdata.catalog.build.builder import DatasetBuilder
-from warpdata.catalog.build.recordings import CHUNK_BYTES
-from warpdata.catalog.build.stored import EpisodeStore, StoredEpisode
+from warpdata.catalog.build.episodes import CHUNK_BYTES, EpisodeStore, StoredEpisode
 from warpdata.catalog.dataset import Dataset, open_recipe
 from warpdata.catalog.names import check_tag, parse_size
 from warpdata.catalog.publish.publish import Published

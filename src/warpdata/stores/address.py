@@ -22,7 +22,7 @@ _REGION = re.compile(r"[A-Za-z0-9._-]{1,64}")
 
 @dataclass(frozen=True, slots=True)
 class StoreOptions:
-    """How stores are reached: what the environment or the caller says, secrets never shown."""
+    """Options of stores from the environment or the caller; secrets are never shown."""
 
     s3_endpoint: str | None = None
     s3_region: str | None = None
@@ -35,7 +35,7 @@ class StoreOptions:
     """Reads the variables that describe the AWS role of this machine."""
     timeout_s: float = 20.0
     proxies: Proxies = field(default_factory=Proxies, repr=False)
-    """Which proxy a web server is asked through."""
+    """The proxy for each web server."""
     follow_redirects: bool = True
     """Whether a web server may redirect to another server."""
 

@@ -89,7 +89,7 @@ class PageFile:
         self._touched_s = 0.0
 
     def pin(self) -> bool:
-        """Keep the blob from being evicted until `unpin`; False when it was evicted before."""
+        """Keep the blob from being evicted until `unpin`; False when it was evicted or cut before."""
         with self._lock:
             if self._pins == 0 and not locks.lock_range(
                 self.map_fd, PIN_LOCK_OFFSET, 1, shared=True, timeout_s=_PIN_TIMEOUT_S
@@ -99,7 +99,9 @@ class PageFile:
             self._pins += 1
         is_here = False
         try:
-            is_here = os.fstat(self.map_fd).st_nlink > 0
+            # Reading a mapping of a file that was cut would end the process.
+            is_cut = os.fstat(self._data_fd).st_size < self.blob_bytes
+            is_here = not is_cut and os.fstat(self.map_fd).st_nlink > 0
             now = time.monotonic()
             if is_here and now - self._touched_s > _TOUCH_S:  # eviction takes the longest unused first
                 self._touched_s = now

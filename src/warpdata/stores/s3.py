@@ -234,15 +234,15 @@ class S3Store(HttpStore):
 
     def _pages(self, prefix: str, query: Mapping[str, str]) -> Iterator[ElementTree.Element]:
         """The pages of a listing, without namespaces."""
-        asked = {"list-type": "2", "encoding-type": "url", "prefix": f"{self._prefix}{prefix}", **query}
+        parameters = {"list-type": "2", "encoding-type": "url", "prefix": f"{self._prefix}{prefix}", **query}
         while True:
-            response = self._call("GET", None, query=asked, max_bytes=_MAX_LISTING_BYTES, name=prefix)
+            response = self._call("GET", None, query=parameters, max_bytes=_MAX_LISTING_BYTES, name=prefix)
             page = _parse_xml(response.body, self._name(prefix))
             yield page
             token = page.findtext("NextContinuationToken")
             if page.findtext("IsTruncated") != "true" or not token:
                 return
-            asked["continuation-token"] = token
+            parameters["continuation-token"] = token
 
     def delete(self, key: str) -> None:
         """Remove a blob; nothing happens when it is absent."""

@@ -11,7 +11,7 @@ from typing import Any
 from warpdata.bytekit.process.locks import ThreadLock
 from warpdata.episodes.check.beside import SetMember
 from warpdata.episodes.check.rules import Finding, check_opened, new_set, set_findings, without_usual
-from warpdata.episodes.salvage.unfinished import is_recorded, open_recording, read_status
+from warpdata.episodes.salvage.unfinished import is_recorded, read_status, unfinished_at
 from warpdata.errors import WarpError
 from warpdata.formats.episodedir.layout import RECORDING_FOLDER
 from warpdata.viewer.shown import Shown, ShownEpisodes
@@ -149,20 +149,19 @@ def live_state(shown: Shown, health: Health) -> dict[str, Any]:
 
 def recording_state(folder: Path) -> dict[str, Any]:
     """One unfinished recording; what is not known by now is left out."""
-    work = folder / RECORDING_FOLDER
-    state: dict[str, Any] = {"id": folder.name, "is_live": is_recorded(work)}
     try:
-        found = open_recording(work)
+        recording = unfinished_at(folder)
     except (WarpError, OSError):  # it ended just now, or is damaged: salvage reports it
-        return state
-    status = read_status(work)
-    names = ("dropped", "blocked", "blocked_ns")
-    totals = {} if status is None else {name: status.total(name) for name in names}
+        return {"id": folder.name, "is_live": is_recorded(folder / RECORDING_FOLDER)}
+    status = read_status(folder / RECORDING_FOLDER)
+    totals = (
+        {} if status is None else {name: status.total(name) for name in ("dropped", "blocked", "blocked_ns")}
+    )
+    counts = {"records": recording.records, "backlog": recording.backlog, "lost": recording.unreadable}
     return {
-        **state,
-        "records": found.counts(),
-        "backlog": found.backlog(),
+        "id": folder.name,
+        "is_live": recording.is_live,
+        "owner": recording.owner.get("pid"),
+        **counts,
         **totals,
-        "lost": len(found.unreadable),
-        "owner": found.owner.get("pid"),
     }

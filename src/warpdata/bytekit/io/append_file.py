@@ -64,7 +64,7 @@ class GrowingFile:
             system.sync_data(self._open_fd())
 
     def close(self) -> None:
-        """Let go of the file; what was appended stays."""
+        """Close the file; what was appended stays."""
         fd, self._fd = self._fd, -1
         if fd >= 0:
             os.close(fd)
@@ -256,7 +256,7 @@ class MappedFile(GrowingFile):
                 raise
 
     def in_child(self) -> None:
-        """Let go of the file, as far as no thread of the parent was at work on it."""
+        """Close the file, unless a thread of the parent was using it."""
         self._preparing, self._syncing = threading.Lock(), threading.Lock()
         with contextlib.suppress(BufferError):
             self._unmap()

@@ -59,7 +59,6 @@ class NewFile:
         self.fd = fd
         self.path = path
         self.position = 0
-        self._held = bytearray()
         self._reserved_bytes = 0
         self._own = OwnProcess()
 
@@ -69,10 +68,7 @@ class NewFile:
             self._reserved_bytes = size_bytes
 
     def finish(self) -> None:
-        """Write what is held back, and give back what was reserved and not written."""
-        if self._held:
-            self.write(self._held)
-            self._held = bytearray()
+        """Give back what was reserved and not written."""
         if self._reserved_bytes > self.position:
             os.ftruncate(self.fd, self.position)
 
@@ -90,22 +86,6 @@ class NewFile:
     def tell(self) -> int:
         """Offset of the next `write`, for libraries that call it."""
         return self.position
-
-    def write_in_large_pages(self, data: Buffer) -> None:
-        """Append as `write` does, but only whole large pages; the rest is held back for the next call, or the end.
-
-        The page cache keeps such a file in few large pieces, and gives it out a tenth faster than many small pages.
-        A file is written in this way or by `write`, not by both.
-        """
-        _check_process(self._own, self.path)
-        view = byte_view(data)
-        size = len(self._held) + view.nbytes
-        whole = size - size % system.LARGE_PAGE_BYTES
-        if whole:
-            cut = whole - len(self._held)
-            self.write(self._held, view[:cut])
-            self._held, view = bytearray(), view[cut:]
-        self._held += view
 
     def write_at(self, offset: int, data: Buffer) -> None:
         """Write all of `data` at `offset`; the position for `write` stays."""
@@ -355,7 +335,7 @@ def stale_temps(folder: str | os.PathLike[str]) -> Sequence[Path]:
 
 
 def remove_temps_of(path: str | os.PathLike[str]) -> None:
-    """Remove what killed commits of exactly this file left beside it. Only for who keeps others from writing it."""
+    """Remove leftovers of killed commits of exactly this file. Only for callers that hold its lock."""
     folder, name = os.path.split(os.path.abspath(path))
     if len(name) > _NAME_CHARS:
         return  # a shortened name may be that of another file

@@ -61,7 +61,7 @@ class OpenFiles:
         return self._lock()
 
     def add(self, fd: int, file: ClosedAndOpened) -> Claim:
-        """Say that a file was opened."""
+        """Register an open file."""
         claim = self._files[fd] = [weakref.ref(file)]
         if len(self._files) > self.most_open:
             self._close_surplus(claim)

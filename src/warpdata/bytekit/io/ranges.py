@@ -333,7 +333,7 @@ class FolderReader(Protocol):
         """Whether there is a file of this name."""
 
     def names(self) -> list[str]:
-        """The names of all files below the place, or a StoreError where it cannot tell."""
+        """The names of all files below the place, or a StoreError if it cannot be listed."""
 
 
 class SubFolder:

@@ -96,7 +96,7 @@ def generation() -> int:
 
 
 def process_id() -> int:
-    """The id of this process, for use in files; to tell processes apart use `generation`."""
+    """The id of this process, for use in files; to distinguish processes use `generation`."""
     return os.getpid()
 
 

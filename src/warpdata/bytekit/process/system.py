@@ -198,12 +198,6 @@ def will_read(fd: int, start: int, size_bytes: int) -> None:
         os.posix_fadvise(fd, start, size_bytes, os.POSIX_FADV_WILLNEED)
 
 
-def was_read(fd: int, start: int, size_bytes: int) -> None:
-    """These bytes are not needed any more."""
-    if hasattr(os, "posix_fadvise"):
-        os.posix_fadvise(fd, start, size_bytes, os.POSIX_FADV_DONTNEED)
-
-
 # ---- mappings ----------------------------------------------------------------------------------------------
 
 _libc = ctypes.CDLL(None, use_errno=True) if _IS_LINUX else None
@@ -256,9 +250,6 @@ def _mapped(fd: int, size_bytes: int, protection: int) -> memoryview:
     mapped = _MappedBytes.from_address(address)
     mapped.size_bytes = size_bytes
     return memoryview(mapped).cast("B")[:size_bytes]
-
-
-LARGE_PAGE_BYTES = 2 << 20
 
 
 def populate_to_write(window: mmap.mmap) -> bool:

@@ -1,4 +1,4 @@
-"""Folders for what is packed before it is published: each has an owner, and those of dead owners are swept."""
+"""Temporary folders with an owner; those of dead owners are removed."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import weakref
 from pathlib import Path
 
 from warpdata.bytekit.io.commit import make_folders, map_os_errors
-from warpdata.bytekit.process.locks import FileLock, lock_first_byte
+from warpdata.bytekit.process.locks import FileLock
 from warpdata.errors import StoreError
 from warpdata.stores.address import is_remote, open_store
 from warpdata.stores.local import STAGING, LocalStore
@@ -23,7 +23,7 @@ _UNOWNED_S = 600.0
 
 
 class Staging:
-    """A temporary folder that goes away when it is closed, collected, or its process ends in any way."""
+    """A temporary folder that is removed when it is closed, collected, or its process ends in any way."""
 
     def __init__(self, parent: str | os.PathLike[str] | None = None) -> None:
         root = Path(parent or tempfile.gettempdir())
@@ -42,7 +42,7 @@ def staging_for(catalog: str, cache_dir: str, chosen: str | os.PathLike[str] | N
     """A folder on the disk of the catalog, so that files move into it; for catalogs elsewhere, in the cache folder."""
     if chosen is not None:
         if not os.fspath(chosen):
-            raise ValueError("staging names no folder; leave it out to stage on the disk of the catalog")
+            raise ValueError("staging names no folder; leave it out to use the disk of the catalog")
         return Staging(os.path.expanduser(chosen))
     if not is_remote(catalog):
         store = open_store(catalog)
@@ -54,10 +54,10 @@ def staging_for(catalog: str, cache_dir: str, chosen: str | os.PathLike[str] | N
 
 
 def sweep(root: Path) -> int:
-    """Remove the folders of owners that are dead; how many there were."""
+    """Remove the folders of dead owners; returns their number."""
     removed = 0
     for folder in root.glob(f"{_PREFIX}*"):
-        # Several processes may sweep at once: what one of them has taken is gone for the others.
+        # Several processes may sweep at the same time.
         with contextlib.suppress(OSError, StoreError):
             removed += folder.stat().st_uid == os.getuid() and _swept(folder)
     return removed
@@ -66,12 +66,11 @@ def sweep(root: Path) -> int:
 def _owned_folder(root: Path) -> tuple[Path, FileLock]:
     while True:
         make_folders(root)
-        # A sweeper may take the folder between its making and its locking, or the folder around it. Whatever else
-        # goes wrong (no room, no locks) goes wrong again.
+        # Another process may remove the folder, or the one around it, before it is locked. Other errors are final.
         with contextlib.suppress(FileNotFoundError):
             folder = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=root))
             try:
-                lock = _taken(folder)
+                lock = _lock_folder(folder)
             except StoreError:
                 shutil.rmtree(folder, ignore_errors=True)
                 raise
@@ -85,7 +84,7 @@ def _swept(folder: Path) -> bool:
         if is_dead:
             shutil.rmtree(folder, ignore_errors=True)
         return is_dead
-    lock = _taken(folder)
+    lock = _lock_folder(folder)
     if lock is None:
         return False
     with lock:
@@ -94,7 +93,7 @@ def _swept(folder: Path) -> bool:
 
 
 def _absent(root: Path) -> list[Path]:
-    """The folders that have to be made for `root`, innermost first; our own are always ours to make."""
+    """The folders that must be made for `root`, innermost first; a staging folder is always ours."""
     made = [root] if root.name == STAGING else []
     for folder in (root, *root.parents):
         if folder.exists():
@@ -103,25 +102,18 @@ def _absent(root: Path) -> list[Path]:
     return made
 
 
-def _taken(folder: Path) -> FileLock | None:
-    """The folder as ours, unless somebody lives in it; FileNotFoundError where it is gone.
-
-    Earlier releases know a lock on the first byte instead.
-    """
+def _lock_folder(folder: Path) -> FileLock | None:
+    """The lock of the folder, None if another process holds it; FileNotFoundError if the folder is gone."""
     try:
-        lock = FileLock.take(folder / _LOCK, mode=0o600)
+        return FileLock.take(folder / _LOCK, mode=0o600)
     except StoreError as error:
         if isinstance(error.__cause__, FileNotFoundError):
             raise error.__cause__ from None
         raise
-    if lock is not None and not lock_first_byte(lock):
-        lock.let_go()
-        return None
-    return lock
 
 
 def _remove_own(folder: Path, lock: FileLock, made: list[Path]) -> None:
-    """A forked child has let go of what is its parent's."""
+    """Remove the folder, unless this is a forked child, whose lock is closed."""
     if lock.fd >= 0:
         shutil.rmtree(folder, ignore_errors=True)
         with contextlib.suppress(OSError):

@@ -10,8 +10,9 @@ import itertools
 import operator
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
@@ -21,14 +22,20 @@ from warpdata.bytekit.lazy import cached_property
 from warpdata.bytekit.process.locks import ThreadLock
 from warpdata.errors import (
     CorruptLayoutError,
+    DatasetError,
     FormatError,
     ManifestCorruptedError,
     TruncatedError,
     UnsupportedDtypeError,
 )
 from warpdata.formats.episodedir.layout import PARQUET_MAGIC
-from warpdata.sql.enginetypes import fields_in, names_by_place
+from warpdata.sql.engine import RowMatcher, parse_condition, pushed_down
+from warpdata.sql.enginetypes import engine_columns, fields_in, names_by_place
+from warpdata.sql.rowpicking import Positions, rows_at
 from warpdata.stores.blobs import AnyBlobReader, LocalBlobReader, RangeBytes
+
+if TYPE_CHECKING:
+    from warpdata.catalog.table import Table
 
 _TAIL_BYTES = 8
 _MAX_FOOTER_BYTES = 256 << 20
@@ -38,12 +45,13 @@ _GROUP_ROWS = 1 << 16
 """Neighbouring row groups of the file are read as one while they are not larger together."""
 _LARGE_BYTES = 4 << 20
 _LAZY_BUFFER_BYTES = 256 << 10
-"""Of a remote group that is at least so large, the first rows are read page by page with such buffers."""
+_MAX_BUFFER_BYTES = 4 << 20
+"""Of a remote group that is at least so large, the first rows are read page by page with buffers of these sizes."""
 _OLD_SLACK_BYTES = 100
-"""Old files of one writer say that column chunks are this much shorter than they are, and readers allow for it."""
+"""Old files of one writer state column chunks this much too short, and readers allow for it."""
 
 _MOST_FLOATS = 3
-"""Of how many columns each choice of those that are NaN is asked for; beyond, row groups are not ruled out."""
+"""With more float columns in a condition, row groups are not ruled out."""
 
 READS_NULL_LISTS = int(pa.__version__.partition(".")[0]) >= 26
 """Before, Arrow refused what it had written itself: lists of a fixed size of which some are null."""
@@ -60,7 +68,7 @@ class Fetched:
 
 
 class ShardFile:
-    """One parquet shard: its footer, and its row groups by column."""
+    """One parquet shard: its footer, and its row groups by column; small neighbouring groups are read as one."""
 
     def __init__(
         self,
@@ -75,36 +83,40 @@ class ShardFile:
         self._expected = expected
         self._lock = ThreadLock()
         self._metadata: pq.FileMetaData | None = None
-        self._idle: list[tuple[object, pq.ParquetFile]] = []
         self._ranges: dict[tuple[int, tuple[str, ...] | None], list[Range]] = {}
         self._leaves: dict[tuple[str, ...] | None, list[int]] = {}
 
     @property
     def metadata(self) -> pq.FileMetaData:
-        """The footer, parsed once."""
+        """The footer, parsed once; ManifestCorruptedError if the manifest has other rows or another schema."""
         with self._lock:
             if self._metadata is None:
-                metadata = self._read_footer()
-                self._compare(metadata)
+                metadata = parse_footer(self._footer, self.reader.name)
+                if isinstance(self.reader, LocalBlobReader):  # its pages are checked when they are held
+                    self.reader.hold([(self.reader.size - len(self._footer), self.reader.size)])
+                if self._expected is not None:
+                    self._compare(metadata, *self._expected)
                 self._metadata = metadata
             return self._metadata
 
-    def _compare(self, metadata: pq.FileMetaData) -> None:
-        """ManifestCorruptedError if the footer has another number of rows, or another schema, than the manifest."""
-        if self._expected is None:
-            return
-        rows, schema = self._expected
+    @property
+    def _footer(self) -> bytes:
+        if self._tail is None:
+            self._tail = read_tail(self.reader)
+        return self._tail
+
+    def _compare(self, metadata: pq.FileMetaData, rows: int, schema: pa.Schema) -> None:
+        stored = metadata.schema.to_arrow_schema()
         if metadata.num_rows != rows:
             fact = f"row_count mismatch: the manifest has {rows} rows, the shard {metadata.num_rows}"
-            raise ManifestCorruptedError(fact, path=self.reader.name)
-        stored = metadata.schema.to_arrow_schema()
-        if stored.equals(schema):
+        elif stored.equals(schema):
             return
-        fact = f"schema mismatch: the manifest has columns {schema.names}, the shard {stored.names}"
-        if stored.names == schema.names:
-            name = next((f.name for f, g in zip(schema, stored, strict=True) if not f.equals(g)), "")
-            fields = schema.field(name), stored.field(name)
-            fact = f"schema mismatch in column {name!r}: the manifest has {fields[0]}, the shard {fields[1]}"
+        elif stored.names == schema.names:
+            fields = next((f, g) for f, g in zip(schema, stored, strict=True) if not f.equals(g))
+            column = f"schema mismatch in column {fields[0].name!r}"
+            fact = f"{column}: the manifest has {fields[0]}, the shard {fields[1]}"
+        else:
+            fact = f"schema mismatch: the manifest has columns {schema.names}, the shard {stored.names}"
         raise ManifestCorruptedError(fact, path=self.reader.name)
 
     @cached_property
@@ -128,58 +140,47 @@ class ShardFile:
 
     @cached_property
     def group_starts(self) -> list[int]:
-        """The row of the shard each group begins with."""
+        """The first row of each group in the shard."""
         return [0, *itertools.accumulate(self.group_rows)][: len(self.group_rows)]
 
     def group_bytes(self, group: int) -> int:
         """The bytes of a group in memory."""
         return self._groups[group][2]
 
-    def _read_footer(self) -> pq.FileMetaData:
-        tail = self._tail if self._tail is not None else read_tail(self.reader)
-        if not isinstance(self.reader, LocalBlobReader):
-            return parse_footer(tail, self.reader.name)
-        # The file is here: opened once, it gives the footer and then the rows.
-        whole = self.reader.hold([(self.reader.size - len(tail), self.reader.size)]).whole
-        assert whole is not None
-        try:
-            file = pq.ParquetFile(pa.BufferReader(pa.py_buffer(whole)), page_checksum_verification=True)
-        except _ARROW_ERRORS as error:
-            raise self._damaged(error) from None
-        self._idle.append((whole.obj, file))
-        return file.metadata
-
     def column_ranges(self, group: int, columns: Sequence[str] | None) -> list[Range]:
-        """Which bytes of a row group hold these columns."""
+        """The bytes of these columns of a row group."""
         key = (group, None if columns is None else tuple(columns))
-        found = self._ranges.get(key)
-        if found is None:
-            leaves = self._leaf_numbers(key[1])
-            members = (self.metadata.row_group(number) for number in self._groups[group][0])
-            chunks = (_chunk_range(member.column(leaf)) for member in members for leaf in leaves)
+        if key not in self._ranges:
             slack = _OLD_SLACK_BYTES if self.metadata.created_by.startswith("parquet-mr") else 0
-            found = self._ranges[key] = [(a, min(b + slack, self.reader.size)) for a, b in chunks]
-        return found
+            ranges = self._ranges[key] = []
+            for number in self._groups[group][0]:
+                for leaf in self._leaf_numbers(key[1]):
+                    chunk = self.metadata.row_group(number).column(leaf)
+                    start = chunk.data_page_offset
+                    if chunk.has_dictionary_page and 0 < (chunk.dictionary_page_offset or 0) < start:
+                        start = chunk.dictionary_page_offset
+                    end = min(start + chunk.total_compressed_size + slack, self.reader.size)
+                    ranges.append((start, end))
+        return self._ranges[key]
 
     def _leaf_numbers(self, columns: tuple[str, ...] | None) -> list[int]:
         """The positions of the parquet columns that make up these columns."""
         if columns not in self._leaves:
             schema = self.metadata.schema
             paths = [schema.column(i).path for i in range(len(schema))]
-            wanted = None if columns is None else set(columns)
+            names = None if columns is None else set(columns)
             self._leaves[columns] = [
-                i for i, path in enumerate(paths) if wanted is None or {path, path.split(".", 1)[0]} & wanted
+                i for i, path in enumerate(paths) if names is None or {path, path.split(".", 1)[0]} & names
             ]
         return self._leaves[columns]
 
     def is_here(self, group: int, columns: Sequence[str] | None) -> bool:
-        """Whether the bytes of a row group's columns need not be waited for."""
+        """Whether the bytes of a row group's columns need not be fetched."""
         return self.reader.has(self.column_ranges(group, columns))
 
     def costs(self, groups: Sequence[int], columns: Sequence[str] | None) -> list[int]:
-        """The bytes of each request that fetching these row groups one after the other will make."""
-        reads = [[(span.start, span.end) for span in self._spans(group, columns)] for group in groups]
-        return self.reader.costs(reads)
+        """The bytes of each request when these row groups are fetched one after the other."""
+        return self.reader.costs([[(s.start, s.end) for s in self._spans(g, columns)] for g in groups])
 
     def _spans(self, group: int, columns: Sequence[str] | None) -> list[Span]:
         ranges = self.column_ranges(group, columns)
@@ -188,7 +189,7 @@ class ShardFile:
         return coalesce(ranges, max_gap_bytes=_GAP_BYTES)
 
     def ask(self, group: int, columns: Sequence[str] | None) -> Callable[[], Fetched]:
-        """What a thread is to run for the bytes of a row group's columns: near ones together, all at the same time."""
+        """A function that fetches the bytes of a row group's columns: near ones together, all at the same time."""
         spans = self._spans(group, columns)
         hold = self.reader.claim([(span.start, span.end) for span in spans])
 
@@ -205,12 +206,47 @@ class ShardFile:
 
     def read(self, group: int, columns: Sequence[str] | None, fetched: Fetched) -> pa.Table:
         """A whole group."""
-        with self._opened(fetched) as file:
+        names = None if columns is None else list(columns)
+        with self._translated_errors():
+            file = self._open(fetched)
             tables = [
-                file.read_row_groups(numbers, columns=_listed(columns), use_threads=False)
+                file.read_row_groups(numbers, columns=names, use_threads=False)
                 for numbers in self._decoded_together(group)
             ]
-            return tables[0] if len(tables) == 1 else pa.concat_tables(tables)
+        return tables[0] if len(tables) == 1 else pa.concat_tables(tables)
+
+    def stream(self, group: int, columns: Sequence[str] | None, rows: int) -> Iterator[pa.RecordBatch]:
+        """A group in batches of at most `rows` rows, decoded one by one."""
+        return self._iter_batches(self._open(self.fetch(group, columns)), group, columns, rows)
+
+    def is_worth_paging(self, group: int, columns: Sequence[str] | None, rows: int) -> bool:
+        """Whether the first `rows` rows of a group should be read page by page instead of fetching all of it."""
+        ranges = self.column_ranges(group, columns)
+        if isinstance(self.reader, LocalBlobReader) or 4 * rows > self.group_rows[group]:
+            return False
+        return sum(end - start for start, end in ranges) >= _LARGE_BYTES and not self.reader.has(ranges)
+
+    def first_rows(self, group: int, columns: Sequence[str] | None, rows: int) -> pa.Table:
+        """The first `rows` rows of a group, read page by page."""
+        sizes = [end - start for start, end in self.column_ranges(group, columns)]
+        expected = max(sizes) * rows // self.group_rows[group]  # of the largest column: a few requests for it
+        buffer_bytes = min(max(_LAZY_BUFFER_BYTES, expected // 4), _MAX_BUFFER_BYTES)
+        file = self._open(Fetched([], RangeBytes([])), buffer_bytes)
+        batches: list[pa.RecordBatch] = []
+        for batch in self._iter_batches(file, group, columns, rows):
+            batches.append(batch)
+            if sum(batch.num_rows for batch in batches) >= rows:
+                break
+        self._touched([self.reader])
+        return pa.Table.from_batches(batches).slice(0, rows)
+
+    def _iter_batches(
+        self, file: pq.ParquetFile, group: int, columns: Sequence[str] | None, rows: int
+    ) -> Iterator[pa.RecordBatch]:
+        names = None if columns is None else list(columns)
+        with self._translated_errors():
+            for numbers in self._decoded_together(group):
+                yield from file.iter_batches(rows, row_groups=numbers, columns=names, use_threads=False)
 
     def _decoded_together(self, group: int) -> list[list[int]]:
         """Row groups of the file that Arrow can decode in one call: it cannot join those of nested columns."""
@@ -222,48 +258,11 @@ class ShardFile:
         types = [field.type for field in self.metadata.schema.to_arrow_schema()]
         return any(pa.types.is_nested(getattr(kind, "storage_type", kind)) for kind in types)
 
-    def is_worth_paging(self, group: int, columns: Sequence[str] | None, rows: int) -> bool:
-        """Whether the first `rows` rows of a group should be read page by page instead of fetching all of it."""
-        ranges = self.column_ranges(group, columns)
-        if isinstance(self.reader, LocalBlobReader) or 4 * rows > self.group_rows[group]:
-            return False
-        return sum(end - start for start, end in ranges) >= _LARGE_BYTES and not self.reader.has(ranges)
-
-    def first_rows(self, group: int, columns: Sequence[str] | None, rows: int) -> pa.Table:
-        """The first `rows` rows of a group, read page by page."""
-        source = pa.PythonFile(_FetchedFile(Fetched([], RangeBytes([])), self.reader), mode="r")
-        batches: list[pa.RecordBatch] = []
-        try:
-            file = _parquet(source, self.metadata, _LAZY_BUFFER_BYTES)
-            steps = self._iter_batches(file, group, columns, rows)
-            while (
-                sum(batch.num_rows for batch in batches) < rows and (batch := next(steps, None)) is not None
-            ):
-                batches.append(batch)
-        except _ARROW_ERRORS as error:
-            raise self._damaged(error) from None
-        self._touched([self.reader])
-        return pa.Table.from_batches(batches).slice(0, rows)
-
-    def stream(self, group: int, columns: Sequence[str] | None, rows: int) -> Iterator[pa.RecordBatch]:
-        """A group in batches of at most `rows` rows, decoded as they are requested."""
-        with self._opened(self.fetch(group, columns)) as file:
-            yield from self._iter_batches(file, group, columns, rows)
-
-    def _iter_batches(
-        self, file: pq.ParquetFile, group: int, columns: Sequence[str] | None, rows: int
-    ) -> Iterator[pa.RecordBatch]:
-        for numbers in self._decoded_together(group):
-            yield from file.iter_batches(
-                rows, row_groups=numbers, columns=_listed(columns), use_threads=False
-            )
-
     def matching_groups(self, groups: Sequence[int], expression: Any) -> list[int]:
         """The row groups whose statistics do not rule out an expression."""
         import pyarrow.dataset as pads  # costs as much as everything else that is imported to read
 
-        tail = self._tail if self._tail is not None else read_tail(self.reader)
-        footer, form = _footer_file(tail), pads.ParquetFileFormat()
+        footer, form = pa.py_buffer(PARQUET_MAGIC + self._footer), pads.ParquetFileFormat()
         kept: set[int] = set()
         try:
             for known in _nan_cases(expression, self.metadata.schema.to_arrow_schema()):
@@ -273,43 +272,108 @@ class ShardFile:
             return list(groups)
         return [group for group in groups if not kept.isdisjoint(self._groups[group][0])]
 
+    def _open(self, fetched: Fetched, buffer_bytes: int = 0) -> pq.ParquetFile:
+        """The file, reading from fetched bytes, or page by page with a buffer."""
+        whole = fetched.held.whole
+        source = (
+            pa.PythonFile(_FetchedFile(fetched, self.reader), mode="r")
+            if whole is None
+            else pa.BufferReader(pa.py_buffer(whole))
+        )
+        with self._translated_errors():
+            return pq.ParquetFile(
+                source,
+                metadata=self.metadata,
+                pre_buffer=False,
+                buffer_size=buffer_bytes,
+                page_checksum_verification=True,
+            )
+
     @contextlib.contextmanager
-    def _opened(self, fetched: Fetched) -> Iterator[pq.ParquetFile]:
-        """The file, reading from what was fetched; nobody else uses it meanwhile."""
-        whole, metadata = fetched.held.whole, self.metadata
+    def _translated_errors(self) -> Iterator[None]:
         try:
-            if whole is None:
-                yield _parquet(pa.PythonFile(_FetchedFile(fetched, self.reader), mode="r"), metadata)
-            else:
-                file = self._idle_file(whole) or _parquet(pa.BufferReader(pa.py_buffer(whole)), metadata)
-                yield file
-                self._idle.append((whole.obj, file))
+            yield
         except _ARROW_ERRORS as error:
             raise self._damaged(error) from None
 
-    def _idle_file(self, whole: memoryview) -> pq.ParquetFile | None:
-        """A file that was opened on the same mapping and is not in use."""
-        with contextlib.suppress(IndexError):
-            mapping, file = self._idle.pop()
-            return file if mapping is whole.obj else None
-        return None
-
     def _damaged(self, error: Exception) -> FormatError:
         if not READS_NULL_LISTS and "Expected all lists to be of size" in str(error):
-            return UnsupportedDtypeError(
-                f"pyarrow {pa.__version__} cannot read lists of a fixed size of which some are null",
-                path=self.reader.name,
-                hint="Install pyarrow 26 or newer.",
-            )
+            fact = f"pyarrow {pa.__version__} cannot read lists of a fixed size of which some are null"
+            return UnsupportedDtypeError(fact, path=self.reader.name, hint="Install pyarrow 26 or newer.")
         return CorruptLayoutError(f"damaged parquet shard ({_first_line(error)})", path=self.reader.name)
 
 
+class RowFilter:
+    """The conditions of a view, applied to one piece of its table after the other; types never change."""
+
+    def __init__(self, view: Table) -> None:
+        self._view = view
+        self._expression = view.expression
+        names = view.files.schema.names
+        self.columns: list[str] = fields_in(self._expression, names)
+        """The columns the conditions look at."""
+        self.pruning: Any = self._expression
+        """What can be said about whole row groups, as an Arrow expression, or None."""
+        self._matcher: RowMatcher | None = None
+        self._matches: Positions | None = None
+        if view.predicate is not None:
+            self._add(view.predicate)
+
+    def _add(self, predicate: str) -> None:
+        condition, view = parse_condition(predicate), self._view
+        if condition.has_subquery:
+            # A subquery is about whole tables: one query finds all rows.
+            self._matches = view.rows_where(condition)
+            return
+        names = view.files.schema.names
+        used = condition.columns_of(names)
+        for name in used:
+            if names.count(name) > 1:
+                hint = "Publish the table again with other names."
+                raise DatasetError(f"table {view.name!r} has two columns called {name!r}", hint=hint)
+        columns = engine_columns(view.files.schema.field(name) for name in used)
+        self._matcher = RowMatcher(condition, columns, names)
+        self.columns = list(dict.fromkeys([*self.columns, *used]))
+        pushed = pushed_down(condition, columns)
+        if pushed is not None:
+            self.pruning = pushed if self.pruning is None else self.pruning & pushed
+
+    def keep(self, piece: pa.Table, first_row: int) -> pa.Table:
+        """The rows of a piece that satisfy the conditions; `first_row` is where in the table it begins."""
+        kept = None
+        if self._matches is not None:
+            low, high = np.searchsorted(self._matches, [first_row, first_row + piece.num_rows])
+            kept = self._matches[low:high] - first_row
+        if self._matcher is not None:
+            kept = self._matcher.positions(piece)
+        if self._expression is not None:
+            kept = self._satisfying(piece, kept)
+        return piece if kept is None else rows_at(piece, kept)
+
+    def _satisfying(self, piece: pa.Table, kept: Positions | None) -> Positions:
+        """Of the rows at `kept`, those for which the Arrow expression holds."""
+        import pyarrow.dataset as pads
+
+        try:
+            looked_at = piece.select(fields_in(self._expression, self._view.files.schema.names))
+            answers = pads.dataset(looked_at).to_table(columns={"kept": self._expression})["kept"]
+            holds = pc.fill_null(answers, False).to_numpy()
+        except (pa.ArrowException, KeyError, TypeError, ValueError) as error:
+            raise DatasetError(f"the filter does not fit table {self._view.name!r}: {error}") from None
+        return np.flatnonzero(holds) if kept is None else kept[holds[kept]]
+
+    def close(self) -> None:
+        """Close the engine."""
+        if self._matcher is not None:
+            self._matcher.close()
+
+
 def _nan_cases(expression: Any, schema: pa.Schema) -> Iterator[Any]:
-    """What a row may be beside what statistics say of it, which leave NaN out: each choice of floats that are NaN."""
+    """Conditions for each choice of floats that are NaN, because statistics leave NaN out."""
     looked_at = fields_in(expression, schema.names)
     leaves = [leaf for name in looked_at for leaf in _float_leaves((name,), schema.field(name).type)]
     if len(leaves) > _MOST_FLOATS or names_by_place(str(expression)):
-        raise ValueError("too many cases to ask for each of them")
+        raise ValueError("too many cases")
     for count in range(len(leaves) + 1):
         for chosen in itertools.combinations(leaves, count):
             yield functools.reduce(operator.and_, chosen, pc.scalar(True))
@@ -323,26 +387,8 @@ def _float_leaves(path: tuple[str, ...], kind: pa.DataType) -> Iterator[Any]:
         yield from _float_leaves((*path, field.name), field.type)
 
 
-def _parquet(source: pa.NativeFile, metadata: pq.FileMetaData, buffer_bytes: int = 0) -> pq.ParquetFile:
-    return pq.ParquetFile(
-        source,
-        metadata=metadata,
-        pre_buffer=False,
-        buffer_size=buffer_bytes,
-        page_checksum_verification=True,
-    )
-
-
-def _chunk_range(chunk: Any) -> Range:
-    """Where a column chunk lies, its dictionary included."""
-    start = chunk.data_page_offset
-    if chunk.has_dictionary_page and 0 < (chunk.dictionary_page_offset or 0) < start:
-        start = chunk.dictionary_page_offset
-    return start, start + chunk.total_compressed_size
-
-
 class _FetchedFile:
-    """What pyarrow sees as a file: ranges that are here, read by position."""
+    """Fetched ranges as a file for pyarrow."""
 
     def __init__(self, fetched: Fetched, reader: RangeReader) -> None:
         starts = [span.start for span in fetched.spans]
@@ -399,14 +445,9 @@ def read_tail(reader: RangeReader) -> bytes:
 def parse_footer(tail: bytes, name: str) -> pq.FileMetaData:
     """The parsed footer of a parquet file."""
     try:
-        return pq.read_metadata(pa.BufferReader(_footer_file(tail)))
+        return pq.read_metadata(pa.BufferReader(pa.py_buffer(PARQUET_MAGIC + tail)))
     except _ARROW_ERRORS as error:
         raise CorruptLayoutError(f"damaged parquet footer ({_first_line(error)})", path=name) from None
-
-
-def _footer_file(tail: bytes) -> pa.Buffer:
-    """A file of a footer only: enough for everything that looks at no rows."""
-    return pa.py_buffer(PARQUET_MAGIC + tail)
 
 
 def schema_to_base64(schema: pa.Schema) -> str:
@@ -423,12 +464,8 @@ def schema_from_base64(text: str) -> pa.Schema:
 
 
 def schema_fields(schema: pa.Schema) -> list[dict[str, Any]]:
-    """The fields of a schema for people and programs that do not speak Arrow."""
+    """The fields of a schema for people and programs without Arrow."""
     return [{"name": f.name, "type": str(f.type), "nullable": f.nullable} for f in schema]
-
-
-def _listed(columns: Sequence[str] | None) -> list[str] | None:
-    return None if columns is None else list(columns)
 
 
 def _first_line(error: Exception) -> str:

@@ -243,7 +243,7 @@ def _verified_lines(report: dict[str, Any]) -> list[str]:
 
 def _verify_targets(address: str, args: cli.Namespace) -> list[tuple[str, str | None]]:
     """Addresses with their catalogs; a folder stands for everything of ours in it."""
-    from warpdata.catalog.manage.history import list_datasets
+    from warpdata.catalog.manage.versions import list_datasets
     from warpdata.catalog.read.filekinds import is_catalog, things_in
 
     targets: list[tuple[str, str | None]] = []
@@ -332,11 +332,11 @@ def _shard_folder_findings(folder: str, inside: str | None, *, full: bool) -> li
 
 
 def _shard_findings(path: str, *, full: bool) -> list[FileFinding]:
-    from warpdata._api import located
+    from warpdata._api import locate
     from warpdata.episodes.check.sets import unplayable_cameras
     from warpdata.formats.wshard.verify import verify_shard
 
-    source = located(path)
+    source = locate(path)[1]
     findings = list(verify_shard(source, full=full))
     if any(finding.is_damage for finding in findings):
         return findings

@@ -170,7 +170,13 @@ def run_corpus_head(args: cli.Namespace, _: Console) -> Output:
     _ROWS,
     cli.number("--seed", default=0, text="seed of the choice (0)"),
     cli.arg("--fraction", type=float, help="choose by row id: the nested subsample of this size"),
-    cli.arg("--out", metavar="FILE.npy", help="write the rows as float32 instead of printing them"),
+    cli.arg(
+        "--output",
+        "--out",
+        dest="out",
+        metavar="FILE.npy",
+        help="write the rows as float32 instead of printing them",
+    ),
     example="warp corpus sample corpus -n 10 --seed 7",
 )
 def run_corpus_sample(args: cli.Namespace, _: Console) -> Output:
@@ -259,9 +265,14 @@ def run_corpus_convert(args: cli.Namespace, console: Console) -> Output:
 
 
 def _convert(args: cli.Namespace, bar: Any) -> int:
-    from warpdata.convert.corpora.fill import ConvertOptions, folder_to_corpus
-    from warpdata.convert.corpora.npy import corpus_to_npy, npy_to_corpus
-    from warpdata.convert.corpora.safetensors import corpus_to_safetensors, safetensors_to_corpus
+    from warpdata.convert.tables.corpora import (
+        ConvertOptions,
+        corpus_to_npy,
+        corpus_to_safetensors,
+        folder_to_corpus,
+        npy_to_corpus,
+        safetensors_to_corpus,
+    )
 
     source, target, suffix = args.input, args.output, os.path.splitext(args.output)[1]
     options = ConvertOptions(dtype=args.dtype, shard_bytes=args.shard_mib << 20, progress=bar)

@@ -182,7 +182,7 @@ def run_episodes(args: cli.Namespace, _: Console) -> Output:
 
 def _episode_rows(episodes: Episodes) -> list[dict[str, Any]]:
     """From the table of a published version if it has all columns; else every episode is opened."""
-    from warpdata.catalog.read.artifact_contents import PublishedSource
+    from warpdata.catalog.read.episodes import PublishedSource
 
     source = episodes.source
     if not (
@@ -235,7 +235,7 @@ def _unfinished_row(recording: Any) -> dict[str, Any]:
 )
 def run_inspect(args: cli.Namespace, console: Console) -> Output:
     """Describe a file, an episode or a dataset without reading its data."""
-    from warpdata._api import address_kind, divided_address, located
+    from warpdata._api import address_kind, divided_address, locate
 
     base, inside = divided_address(cli.full_address(args))
     kind = address_kind(base) if inside is None else "episode"
@@ -259,7 +259,7 @@ def run_inspect(args: cli.Namespace, console: Console) -> Output:
         from warpdata.cli.commands.corpus import describe_corpus
 
         return describe_corpus([base])
-    return _inspect_shard(located(base), console)
+    return _inspect_shard(locate(base)[1], console)
 
 
 def _inspect_episode(args: cli.Namespace, console: Console) -> Output:

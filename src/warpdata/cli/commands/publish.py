@@ -15,8 +15,8 @@ from warpdata.cli.console import Output, human_bytes
 if TYPE_CHECKING:
     from warpdata.catalog.access import Access, Catalog
     from warpdata.catalog.build.builder import DatasetBuilder
-    from warpdata.catalog.manage.diff import PartChange
-    from warpdata.catalog.manage.expiry import Expired
+    from warpdata.catalog.manage.reports import PartChange
+    from warpdata.catalog.manage.versions import Expired
     from warpdata.cli.console import Console
 
 _PARTS = {
@@ -165,7 +165,7 @@ def _add_parts(builder: DatasetBuilder, args: cli.Namespace) -> None:
 
 def _group_by_kind(sources: list[str]) -> dict[str, list[Any]]:
     from warpdata._api import address_kind, divided_address, open_episodes
-    from warpdata.catalog.build.rowsources import table_kind
+    from warpdata.catalog.build.tables import table_kind
     from warpdata.catalog.read.filekinds import SUPPORTED
     from warpdata.errors import BadMagicError
 
@@ -225,7 +225,7 @@ def run_versions_list(args: cli.Namespace, _: Console) -> Output:
 )
 def run_versions_delete(args: cli.Namespace, _: Console) -> Output:
     """Delete; versions that latest or a tag points at stay."""
-    from warpdata.catalog.manage.expiry import delete_versions
+    from warpdata.catalog.manage.versions import delete_versions
     from warpdata.catalog.names import parse_name
 
     name = parse_name(args.dataset)
@@ -250,7 +250,7 @@ def run_versions_delete(args: cli.Namespace, _: Console) -> Output:
 )
 def run_versions_expire(args: cli.Namespace, _: Console) -> Output:
     """Delete or list old versions; those that latest or a tag points at stay."""
-    from warpdata.catalog.manage.expiry import expire_versions
+    from warpdata.catalog.manage.versions import expire_versions
     from warpdata.catalog.names import parse_duration, parse_name
 
     name = parse_name(args.dataset)
@@ -286,7 +286,7 @@ def run_tags_list(args: cli.Namespace, _: Console) -> Output:
 )
 def run_tags_set(args: cli.Namespace, _: Console) -> Output:
     """Set a tag."""
-    from warpdata.catalog.manage.history import set_tag
+    from warpdata.catalog.manage.versions import set_tag
 
     return _change_tags(args, lambda access, name: set_tag(access, access.catalogs[0], name, args.tag))
 
@@ -296,14 +296,14 @@ def run_tags_set(args: cli.Namespace, _: Console) -> Output:
 )
 def run_tags_delete(args: cli.Namespace, _: Console) -> Output:
     """Delete a tag."""
-    from warpdata.catalog.manage.history import delete_tag
+    from warpdata.catalog.manage.versions import delete_tag
 
     return _change_tags(args, lambda access, name: delete_tag(access.catalogs[0], name, args.tag))
 
 
 def _change_tags(args: cli.Namespace, change: Callable[[Access, Any], Any] | None) -> Output:
     """Make a change, and print the tags afterwards."""
-    from warpdata.catalog.manage.history import list_tags
+    from warpdata.catalog.manage.versions import list_tags
     from warpdata.catalog.names import parse_name
 
     name = parse_name(args.dataset)
@@ -362,7 +362,7 @@ _LATEST = "move latest there (default: unless a version is named)"
 )
 def run_copy(args: cli.Namespace, console: Console) -> Output:
     """Copy the blobs and versions that the other catalog lacks."""
-    from warpdata.catalog.manage.copying import copy_dataset
+    from warpdata.catalog.manage.copies import copy_dataset
     from warpdata.catalog.names import parse_name
 
     with (
@@ -393,7 +393,7 @@ def run_copy(args: cli.Namespace, console: Console) -> Output:
 )
 def run_list_remote(args: cli.Namespace, _: Console) -> Output:
     """List names and latest versions; only pointers are read."""
-    from warpdata.catalog.manage.history import list_datasets
+    from warpdata.catalog.manage.versions import list_datasets
     from warpdata.errors import DatasetNotFoundError, nearest
 
     with cli.open_access(args.catalog) as access:
@@ -419,7 +419,7 @@ def run_list_remote(args: cli.Namespace, _: Console) -> Output:
 
 def _without_empty(catalogs: Sequence[Catalog]) -> Sequence[Catalog]:
     """Catalogs that hold something, or all if none does: an empty one does not hide the others."""
-    from warpdata.catalog.publish.dataset_list import is_empty
+    from warpdata.catalog.publish.listing import is_empty
     from warpdata.errors import StoreError
 
     used = []

@@ -174,6 +174,8 @@ class _LiveTable:
 
     def draw(self) -> None:
         """Print the table over the previous one."""
+        if self._console.as_json:
+            return
         if self._lines and self._console.out.isatty():
             self._console.out.write(f"\x1b[{self._lines}A\x1b[J")
         rows = [

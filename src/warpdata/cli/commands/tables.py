@@ -55,7 +55,7 @@ def _select_view(dataset: Dataset, args: cli.Namespace) -> Table:
 def run_query(args: cli.Namespace, console: Console) -> Output:
     """Run SQL over the tables of a dataset, or over the table `episodes` of any other address."""
     from warpdata._api import divided_address, is_published, open_episodes
-    from warpdata.catalog.read.arrowout import rows_as_json, write_batches
+    from warpdata.catalog.read.refs import rows_as_json, write_batches
     from warpdata.catalog.table import MAX_ROWS
 
     base, inside = divided_address(args.dataset)
@@ -80,7 +80,7 @@ def run_query(args: cli.Namespace, console: Console) -> Output:
 @cli.command("show the metadata of a dataset", cli.DATASET, example="warp info lab/arm")
 def run_info(args: cli.Namespace, _: Console) -> Output:
     """Show one dataset version."""
-    from warpdata.catalog.dataset import describe
+    from warpdata.catalog.manage.reports import describe
 
     with cli.open_named(args) as dataset:
         about = describe(dataset)
@@ -136,7 +136,7 @@ def run_schema(args: cli.Namespace, _: Console) -> Output:
 )
 def run_head(args: cli.Namespace, console: Console) -> Output:
     """Show the first rows."""
-    from warpdata.catalog.read.arrowout import rows_as_json
+    from warpdata.catalog.read.refs import rows_as_json
 
     with cli.open_named(args) as dataset:
         view = _select_view(dataset, args)
@@ -161,7 +161,7 @@ def run_head(args: cli.Namespace, console: Console) -> Output:
 )
 def run_stream(args: cli.Namespace, _: Console) -> Output:
     """Write the rows; the first ones leave as soon as they are read."""
-    from warpdata.catalog.read.arrowout import write_batches
+    from warpdata.catalog.read.refs import write_batches
 
     shard = args.shard
     if shard not in (None, "auto"):

@@ -20,14 +20,20 @@ if TYPE_CHECKING:
     "write a loader script for a dataset",
     cli.DATASET,
     cli.arg("--table"),
-    cli.arg("--out", help="file to write (default: workspace_name_loader.py)"),
+    cli.arg(
+        "--output",
+        "--out",
+        dest="out",
+        metavar="FILE",
+        help="file to write (default: workspace_name_loader.py)",
+    ),
     cli.OVERWRITE,
     example="warp init lab/arm",
 )
 def run_init(args: cli.Namespace, _: Console) -> Output:
     """Write a loader script, with decoders for the bindings and a smoke test."""
     from warpdata.bytekit.io.commit import write_file
-    from warpdata.catalog.manage.scaffold import loader_code, loader_name
+    from warpdata.catalog.manage.reports import loader_code, loader_name
 
     with cli.open_named(args) as dataset:
         code, path = loader_code(dataset, args.table), Path(args.out or loader_name(dataset))

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 )
 def run_repair(args: cli.Namespace, console: Console) -> Output:
     """Read every blob and replace the bad ones; exit code 3 if some are lost."""
-    from warpdata.catalog.manage.mending import mend_version
+    from warpdata.catalog.manage.copies import mend_version
     from warpdata.catalog.names import parse_name
 
     with ExitStack() as opened, console.progress("reading") as progress:
@@ -59,7 +59,7 @@ def run_repair(args: cli.Namespace, console: Console) -> Output:
 )
 def run_gc_remote(args: cli.Namespace, _: Console) -> Output:
     """List or delete blobs that no version uses."""
-    from warpdata.catalog.manage.remotegc import collect
+    from warpdata.catalog.manage.collect import collect
 
     if args.delete and args.dry_run:
         raise ValueError("--delete and --dry-run exclude each other")

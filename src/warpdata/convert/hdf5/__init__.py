@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from warpdata.convert.hdf5.reading import matches, read
-from warpdata.convert.hdf5.robomimic import write
+from warpdata.convert.hdf5.read import matches, read
+from warpdata.convert.hdf5.write import write
 
 __all__ = ["matches", "read", "write"]

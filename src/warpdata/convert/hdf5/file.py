@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import os
-import weakref
 from collections.abc import Iterator, Mapping
-from itertools import count
-from typing import TYPE_CHECKING, Any, NamedTuple
+from functools import partial
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,8 +14,8 @@ from numpy.typing import NDArray
 from warpdata.bytekit.arrays import dtype_of
 from warpdata.bytekit.io.commit import commit_file, map_os_errors
 from warpdata.bytekit.io.ranges import RangeFile, RangeReader
-from warpdata.bytekit.process.forks import run_in_child
-from warpdata.convert.kept_values import packed, unpacked
+from warpdata.bytekit.process.forks import PerProcess, Reopens
+from warpdata.convert.receipt import packed, unpacked
 from warpdata.convert.stepped import Rows
 from warpdata.errors import (
     BadMagicError,
@@ -26,30 +25,22 @@ from warpdata.errors import (
     MissingExtraError,
     TruncatedError,
     UnsupportedDtypeError,
+    WarpError,
 )
-
-if TYPE_CHECKING:
-    from typing import Self
 
 MAGIC = b"\x89HDF\r\n\x1a\n"
 MAX_CHUNK_BYTES = 1 << 30
 MAX_DEPTH = 32
 MAX_MEMBERS = 1 << 22
-_KEPT_GROUPS = 256
 _FOREIGN = (
-    OSError,
-    RuntimeError,
-    KeyError,
-    ValueError,
-    TypeError,
-    AttributeError,
-    OverflowError,
-    MemoryError,
+    *(OSError, RuntimeError, KeyError, ValueError, TypeError),
+    *(AttributeError, OverflowError, MemoryError),
 )
-"""What h5py raises over bytes that are wrong."""
+"""Exceptions of h5py for damaged bytes."""
 
 
-def _h5py() -> Any:
+def load_h5py() -> Any:
+    """The library, or MissingExtraError."""
     try:
         import h5py
     except ImportError:
@@ -57,42 +48,31 @@ def _h5py() -> Any:
     return h5py
 
 
-class Contents(NamedTuple):
-    """What lies below a group, by paths relative to it."""
+@contextlib.contextmanager
+def _translated(name: str, path: str = "") -> Iterator[None]:
+    try:
+        yield
+    except WarpError:
+        raise
+    except _FOREIGN as error:
+        text = str(error) or type(error).__name__
+        if "truncated file" in text:
+            raise TruncatedError("the HDF5 file is truncated", path=name) from None
+        where = f"{path!r} " if path.strip("/") else ""
+        raise CorruptLayoutError(f"{where}cannot be read ({text[:200]})", path=name) from None
 
-    shapes: dict[str, tuple[int, ...]]
-    attributes: dict[str, dict[str, Any]]
-    """Of the group itself (""), of its arrays and of groups that hold any; those without attributes are left out."""
+
+def _open_file(source: str | RangeReader, name: str) -> Any:
+    with _translated(name):
+        return load_h5py().File(source if isinstance(source, str) else RangeFile(source), "r")
 
 
-def _above(path: str) -> list[str]:
-    """The groups that a path goes through."""
-    pieces = path.split("/")[:-1]
-    return ["/".join(pieces[: length + 1]) for length in range(len(pieces))]
-
-
-class Hdf5File:
-    """An HDF5 file open for reading; opened again in another process."""
+class Hdf5File(Reopens):
+    """An HDF5 file open for reading; every process opens it for itself."""
 
     def __init__(self, source: str | os.PathLike[str] | RangeReader) -> None:
         self.source = os.path.abspath(source) if isinstance(source, str | os.PathLike) else source
         self.name = self.source if isinstance(self.source, str) else self.source.name
-        self._file: Any = None
-        self._groups: dict[str, Any] = {}
-        """Groups that were gone through, checked; they hold no values."""
-        self._arrays: dict[str, Any] = {}
-        """The arrays of the last group whose contents were asked for: whoever asks opens them next."""
-        self._check_magic()
-        run_in_child(self.in_child)
-
-    def in_child(self) -> None:
-        """In a forked child: the handle is the parent's, so it is left alone and opened anew."""
-        handle, self._file = self._file, None
-        if handle is not None:
-            _LEFT_TO_PARENT.append((handle, self._groups, self._arrays))
-        self._groups, self._arrays = {}, {}
-
-    def _check_magic(self) -> None:
         if isinstance(self.source, str):
             if not os.path.isfile(self.source):
                 raise BlobNotFoundError("no such file", path=self.source)
@@ -104,279 +84,185 @@ class Hdf5File:
             if MAGIC.startswith(head):
                 raise TruncatedError("the file ends before its contents do", path=self.name)
             raise BadMagicError("not an HDF5 file", path=self.name)
+        self._handle = PerProcess(partial(_open_file, self.source, self.name))
+        self._datasets: PerProcess[dict[str, Any]] = PerProcess(dict)
+        """The arrays of the group that was listed last: they are opened next."""
 
-    @property
-    def handle(self) -> Any:
-        """The file as h5py has it, opened when first asked for."""
-        if self._file is None:
-            h5py = _h5py()
-            with reading(self.name):
-                place = self.source if isinstance(self.source, str) else RangeFile(self.source)
-                self._file = h5py.File(place, "r")
-            weakref.finalize(self, _close, self._file).atexit = False
-        return self._file
+    def errors(self, path: str = "") -> contextlib.AbstractContextManager[None]:
+        """Translate errors of h5py about this file."""
+        return _translated(self.name, path)
 
     def names(self, path: str = "/") -> list[str]:
         """The names inside a group."""
-        with reading(self.name, path):
+        with self.errors(path):
             group = self._at(path)
-            if not isinstance(group, _h5py().Group):
-                raise CorruptLayoutError(f"{path!r} is no group", path=self.name)
+            if not isinstance(group, load_h5py().Group):
+                raise CorruptLayoutError(f"{path!r} is not a group", path=self.name)
             if len(group) > MAX_MEMBERS:
                 raise LimitExceededError(f"{len(group)} members in {path!r}", path=self.name)
             return list(group)
 
-    def has(self, path: str) -> bool:
-        """Whether there is a group or an array at a path."""
-        with reading(self.name, path):
-            return path in self.handle
-
     def is_group(self, path: str) -> bool:
         """Whether there is a group at a path."""
-        with reading(self.name, path):
-            return path in self.handle and isinstance(self._at(path), _h5py().Group)
+        with self.errors(path):
+            return path in self._handle() and isinstance(self._at(path), load_h5py().Group)
 
-    def is_empty(self, path: str) -> bool:
-        """Whether an array has a type only and no values."""
-        with reading(self.name, path):
-            return getattr(self._at(path), "shape", ()) is None
+    def has(self, path: str) -> bool:
+        """Whether there is a group or an array at a path."""
+        with self.errors(path):
+            return path in self._handle()
 
     def attributes(self, path: str) -> dict[str, Any]:
         """The attributes of a group or an array, as JSON can keep them."""
-        with reading(self.name, path):
-            return self._attributes_of(self._at(path), path)
+        h5py = load_h5py()
+        attributes: dict[str, Any] = {}
+        with self.errors(path):
+            for key, value in self._at(path).attrs.items():
+                name = key.decode("utf-8", "backslashreplace") if isinstance(key, bytes) else key
+                try:
+                    is_empty = isinstance(value, h5py.Empty)
+                    attributes[name] = {"__empty__": value.dtype.str} if is_empty else packed(value)
+                except TypeError:
+                    fact = f"attribute {name!r} of {path!r} holds a value that cannot be kept"
+                    raise UnsupportedDtypeError(fact, path=self.name) from None
+        return attributes
 
-    def _attributes_of(self, item: Any, path: str) -> dict[str, Any]:
-        found: dict[str, Any] = {}
-        h5py = _h5py()
-        for key, value in item.attrs.items():
-            name = key.decode("utf-8", "backslashreplace") if isinstance(key, bytes) else key
-            if isinstance(value, h5py.Empty):
-                found[name] = {"__empty__": value.dtype.str}
-                continue
-            try:
-                found[name] = packed(value)
-            except TypeError:
-                raise UnsupportedDtypeError(
-                    f"attribute {name!r} of {path!r} holds what cannot be kept", path=self.name
-                ) from None
-        return found
+    def attributes_below(self, group: str, arrays: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+        """The attributes of a group (""), and of the arrays and groups inside that have any, by relative path."""
+        paths = {"/".join(path.split("/")[:end]) for path in arrays for end in range(1, path.count("/") + 2)}
+        below = {path: self.attributes(f"{group}/{path}") for path in sorted(paths)}
+        return {"": self.attributes(group or "/"), **{path: each for path, each in below.items() if each}}
 
-    def arrays(self, path: str) -> list[str]:
-        """The paths of all arrays below a group, relative to it; links that leave the file are refused."""
-        with reading(self.name, path):
-            return [found for found, _ in self._walk(self._at(path), "", 0, count())]
+    def arrays(self, path: str) -> dict[str, tuple[int, ...]]:
+        """The shapes of all arrays below a group, by relative path; arrays without values are left out."""
+        datasets = self._datasets()
+        datasets.clear()
+        with self.errors(path):
+            below = dict(self._walk(self._at(path), "", 0, iter(range(MAX_MEMBERS))))
+            for relative, item in below.items():
+                self._check_values(item, f"{path}/{relative}")
+                datasets[f"/{path.strip('/')}/{relative}".replace("//", "/")] = item
+            return {relative: tuple(map(int, item.shape)) for relative, item in below.items()}
 
-    def contents(self, path: str) -> Contents:
-        """All arrays below a group with their shapes, and all attributes, in one walk."""
-        with reading(self.name, path):
-            top = self._at(path)
-            self._arrays = {}
-            shapes: dict[str, tuple[int, ...]] = {}
-            attributes: dict[str, dict[str, Any]] = {}
-            for found, item in self._walk(top, "", 0, count()):
-                self._check_values(item, f"{path}/{found}")
-                self._arrays[f"/{path.strip('/')}/{found}"] = item
-                shapes[found] = tuple(int(size) for size in item.shape)
-                attributes[found] = self._attributes_of(item, f"{path}/{found}")
-            for group in {above for found in shapes for above in _above(found)}:
-                attributes[group] = self._attributes_of(self._at(f"{path}/{group}"), f"{path}/{group}")
-            named = {name: each for name, each in sorted(attributes.items()) if each}
-            return Contents(shapes, {"": self._attributes_of(top, path), **named})
-
-    def _walk(self, group: Any, prefix: str, depth: int, counted: Iterator[int]) -> Iterator[tuple[str, Any]]:
-        h5py = _h5py()
+    def _walk(self, group: Any, prefix: str, depth: int, budget: Iterator[int]) -> Iterator[tuple[str, Any]]:
+        h5py = load_h5py()
         if depth > MAX_DEPTH:
             raise LimitExceededError("groups nested too deeply, or inside themselves", path=self.name)
         for name in group:
-            if next(counted) >= MAX_MEMBERS:
+            if next(budget, None) is None:
                 raise LimitExceededError("too many arrays", path=self.name)
-            self._check_link(group, name)
-            item = group[name]
+            item = self._member(group, name)
             if isinstance(item, h5py.Group):
-                yield from self._walk(item, f"{prefix}{name}/", depth + 1, counted)
-            elif isinstance(item, h5py.Dataset) and item.shape is not None:  # h5py.Empty holds no values
+                yield from self._walk(item, f"{prefix}{name}/", depth + 1, budget)
+            elif isinstance(item, h5py.Dataset) and item.shape is not None:
                 yield f"{prefix}{name}", item
 
-    def _check_link(self, group: Any, name: str) -> None:
-        if isinstance(group.get(name, getlink=True), _h5py().ExternalLink):
+    def _member(self, group: Any, name: str) -> Any:
+        """A member of a group; a link to another file is refused."""
+        if isinstance(group.get(name, getlink=True), load_h5py().ExternalLink):
             raise CorruptLayoutError(
                 f"{group.name.rstrip('/')}/{name} is a link to another file, which is not followed",
                 path=self.name,
                 hint="Copy the data into one file (`h5repack`) and read that.",
             )
+        return group[name]
 
-    def rows(self, path: str) -> Hdf5Rows:
-        """An array by rows."""
-        return Hdf5Rows(self, path)
+    def _at(self, path: str) -> Any:
+        item = self._handle()
+        for part in filter(None, path.split("/")):
+            if part not in item:
+                raise CorruptLayoutError(f"there is no {path!r} in the file", path=self.name)
+            item = self._member(item, part)
+        return item
 
-    def shape(self, path: str) -> tuple[int, ...]:
-        """The shape of an array."""
-        with reading(self.name, path):
-            return tuple(int(size) for size in self.dataset(path).shape)
+    def dataset(self, path: str) -> Any:
+        """An array of h5py, checked: its bytes are in this file and no chunk is absurd."""
+        with self.errors(path):
+            item = self._datasets().get(f"/{path.strip('/')}")
+            if item is None:
+                item = self._at(path)
+                if not isinstance(item, load_h5py().Dataset):
+                    raise CorruptLayoutError(f"{path!r} is not an array", path=self.name)
+                self._check_values(item, path)
+            return item
+
+    def _check_values(self, item: Any, path: str) -> None:
+        if item.external or item.is_virtual:
+            raise CorruptLayoutError(f"the values of {path!r} are in another file", path=self.name)
+        if item.chunks is not None:
+            size = int(np.prod(item.chunks, dtype=object)) * item.dtype.itemsize
+            if size > MAX_CHUNK_BYTES:
+                raise LimitExceededError(f"{path!r} has chunks of {size} bytes", path=self.name)
+
+    def shape(self, path: str) -> tuple[int, ...] | None:
+        """The shape of an array; None if it has a type only and no values."""
+        shape = self.dataset(path).shape
+        return None if shape is None else tuple(map(int, shape))
 
     def whole(self, path: str, max_bytes: int = 16 << 20) -> Any:
-        """A small array, or a single value, as numpy has it."""
-        with reading(self.name, path):
+        """A small array, or a single value."""
+        with self.errors(path):
             dataset = self.dataset(path)
             if dataset.size * max(1, dataset.dtype.itemsize) > max_bytes:
                 raise LimitExceededError(f"{path!r} is larger than metadata can be", path=self.name)
             return dataset[()]
-
-    def dataset(self, path: str) -> Any:
-        """An array as h5py has it, checked: its bytes lie in this file and no chunk is absurd."""
-        found = self._at(path)
-        if not isinstance(found, _h5py().Dataset):
-            raise CorruptLayoutError(f"{path!r} is no array", path=self.name)
-        self._check_values(found, path)
-        return found
-
-    def _check_values(self, found: Any, path: str) -> None:
-        if found.external or found.is_virtual:
-            raise CorruptLayoutError(f"the values of {path!r} lie in another file", path=self.name)
-        if found.chunks is not None:
-            size = int(np.prod(found.chunks, dtype=object)) * found.dtype.itemsize
-            if size > MAX_CHUNK_BYTES:
-                raise LimitExceededError(f"{path!r} has chunks of {size} bytes", path=self.name)
-
-    def _at(self, path: str) -> Any:
-        group, walked = self.handle, ""
-        for part in filter(None, path.split("/")):
-            walked = f"{walked}/{part}"
-            known = self._groups.get(walked)
-            if known is None:
-                known = self._arrays.get(walked)
-            if known is None:
-                if part not in group:
-                    raise CorruptLayoutError(f"there is no {path!r} in the file", path=self.name)
-                self._check_link(group, part)
-                known = group[part]
-                if isinstance(known, _h5py().Group):
-                    self._keep(walked, known)
-            group = known
-        return group
-
-    def _keep(self, path: str, group: Any) -> None:
-        if len(self._groups) >= _KEPT_GROUPS:
-            del self._groups[next(iter(self._groups))]
-        self._groups[path] = group
-
-    def close(self) -> None:
-        """Close the file."""
-        handle, self._file = self._file, None
-        self._groups, self._arrays = {}, {}
-        if handle is not None:
-            _close(handle)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return (Hdf5File, (self.source,))
-
-
-_LEFT_TO_PARENT: list[Any] = []
-"""Handles a forked child must not close: they are not its own."""
-
-
-def _close(handle: Any) -> None:
-    with contextlib.suppress(Exception):  # nothing was written, so nothing can be lost
-        handle.close()
-
-
-@contextlib.contextmanager
-def reading(name: str, where: str = "") -> Iterator[None]:
-    """Turn h5py's errors about a file into ours."""
-    place = f"{where!r} " if where and where != "/" else ""
-    try:
-        yield
-    except (
-        CorruptLayoutError,
-        LimitExceededError,
-        UnsupportedDtypeError,
-        BlobNotFoundError,
-        MissingExtraError,
-    ):
-        raise
-    except _FOREIGN as error:
-        text = str(error) or type(error).__name__
-        if "truncated file" in text:
-            raise TruncatedError("the HDF5 file is cut", path=name) from None
-        raise CorruptLayoutError(f"{place}cannot be read ({text[:200]})", path=name) from None
 
 
 class Hdf5Rows(Rows):
     """An array of an HDF5 file by rows; numbers, text or byte strings."""
 
     def __init__(self, file: Hdf5File, path: str) -> None:
-        self._owner = file
-        self._path = path
-        self._open: tuple[Any, Any] | None = None
-        with reading(file.name, path):
-            found = file.dataset(path)
-            if not found.shape:
+        self._file, self._path = file, path
+        self._dataset = PerProcess(partial(file.dataset, path))
+        with file.errors(path):
+            dataset = self._dataset()
+            if not dataset.shape:
                 raise CorruptLayoutError(f"{path!r} is a single value, not rows", path=file.name)
-            self.count, self.row_shape = int(found.shape[0]), tuple(int(size) for size in found.shape[1:])
-            self.dtype, self.kind = _numpy_type(found, file.name, path)
-            self._open = (file.handle, found)
+            self.count, self.row_shape = int(dataset.shape[0]), tuple(map(int, dataset.shape[1:]))
+            self._take_dtype(dataset)
+
+    def _take_dtype(self, dataset: Any) -> None:
+        h5py, path, name = load_h5py(), self._path, self._file.name
+        is_text, inner = (
+            h5py.check_string_dtype(dataset.dtype) is not None,
+            h5py.check_vlen_dtype(dataset.dtype),
+        )
+        if is_text or (inner is not None and np.dtype(inner) == np.uint8):
+            if dataset.ndim != 1:
+                raise UnsupportedDtypeError(f"{path!r} holds tables of text or bytes", path=name)
+            self.dtype, self.kind = np.dtype(object), "text" if is_text else "bytes"
+            return
+        try:
+            self.dtype = dtype_of(dataset.dtype.newbyteorder("<")).dtype
+        except ValueError:
+            hint = "Leave it out with a mapping."
+            raise UnsupportedDtypeError(f"{path!r} holds {dataset.dtype}", path=name, hint=hint) from None
 
     def read(self, start: int, stop: int) -> NDArray[Any]:
         """Rows [start, stop), and nothing else of the file."""
-        with reading(self._owner.name, self._path):
-            found = self._dataset()[start:stop]
-        if len(found) != stop - start:
-            raise TruncatedError(f"{self._path!r} has fewer rows than it says", path=self._owner.name)
-        if self.kind == "text":
-            return _texts(found, self._path, self._owner.name)
-        if self.kind == "bytes":
-            out = np.empty(len(found), object)
-            out[:] = [each.tobytes() if isinstance(each, np.ndarray) else bytes(each) for each in found]
-            return out
-        return np.asarray(found, self.dtype)
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return (Hdf5Rows, (self._owner, self._path))
-
-    def _dataset(self) -> Any:
-        handle = self._owner.handle
-        if self._open is None or self._open[0] is not handle:
-            self._open = (handle, self._owner.dataset(self._path))
-        return self._open[1]
-
-
-def _numpy_type(found: Any, name: str, path: str) -> tuple[np.dtype[Any], Any]:
-    h5py = _h5py()
-    dtype = found.dtype
-    text = h5py.check_string_dtype(dtype)
-    inner = h5py.check_vlen_dtype(dtype)
-    if text is not None or (inner is not None and np.dtype(inner) == np.uint8):
-        if found.ndim != 1:
-            raise UnsupportedDtypeError(f"{path!r} holds tables of text or bytes", path=name)
-        return np.dtype(object), "text" if text is not None else "bytes"
-    base = h5py.check_enum_dtype(dtype)
-    try:
-        return dtype_of(dtype.newbyteorder("<")).dtype, None
-    except ValueError:
-        fact = f"{path!r} holds {dtype}" if base is None else f"{path!r} holds names of {dtype}"
-        raise UnsupportedDtypeError(fact, path=name, hint="Leave it out with a mapping.") from None
-
-
-def _texts(found: Any, path: str, name: str) -> NDArray[Any]:
-    out = np.empty(len(found), object)
-    try:
-        out[:] = [each.decode() if isinstance(each, bytes) else str(each) for each in found]
-    except UnicodeDecodeError:
-        raise CorruptLayoutError(f"{path!r} holds text that is not UTF-8", path=name) from None
-    return out
+        with self._file.errors(self._path):
+            rows = self._dataset()[start:stop]
+        if len(rows) != stop - start:
+            raise TruncatedError(f"{self._path!r} has fewer rows than it states", path=self._file.name)
+        if self.kind is None:
+            return np.asarray(rows, self.dtype)
+        out = np.empty(len(rows), object)
+        try:
+            for number, row in enumerate(rows):
+                if self.kind == "text":
+                    out[number] = row.decode() if isinstance(row, bytes) else str(row)
+                else:
+                    out[number] = row.tobytes() if isinstance(row, np.ndarray) else bytes(row)
+        except UnicodeDecodeError:
+            fact = f"{self._path!r} holds text that is not UTF-8"
+            raise CorruptLayoutError(fact, path=self._file.name) from None
+        return out
 
 
 @contextlib.contextmanager
 def writing(path: str | os.PathLike[str], *, durable: bool = True) -> Iterator[Hdf5Out]:
-    """A new HDF5 file that appears whole or not at all; what is there already is not overwritten."""
-    h5py = _h5py()
+    """A new HDF5 file that appears whole or not at all; an existing file is not overwritten."""
+    h5py = load_h5py()
     with commit_file(path, replace=False, durable=durable) as new, map_os_errors(path):
         with os.fdopen(os.dup(new.fd), "w+b", buffering=0) as place, h5py.File(place, "w") as file:
             yield Hdf5Out(file)
@@ -390,25 +276,23 @@ class Hdf5Out:
         self._file = file
 
     def attribute(self, path: str, name: str, value: Any) -> None:
-        """Set an attribute of a group or an array, as `Hdf5File.attributes` gave it or as numpy has it."""
+        """Set an attribute of a group or an array, from the JSON of `Hdf5File.attributes` or from a plain value."""
         target = self._file.require_group(path) if path not in self._file else self._file[path]
         if isinstance(value, Mapping) and "__empty__" in value:
-            target.attrs[name] = _h5py().Empty(np.dtype(value["__empty__"]))
+            target.attrs[name] = load_h5py().Empty(np.dtype(value["__empty__"]))
             return
         plain = unpacked(value)
-        if isinstance(plain, np.ndarray) and plain.dtype == object:
-            target.attrs.create(name, plain, dtype=_h5py().string_dtype())
-            return
-        target.attrs[name] = plain
+        is_text = isinstance(plain, np.ndarray) and plain.dtype == object
+        target.attrs.create(name, plain, dtype=load_h5py().string_dtype() if is_text else None)
 
     def take(self, path: str | os.PathLike[str], group: str, target: str) -> None:
-        """Copy a group out of another file: its arrays as they are stored there."""
+        """Copy a group from another file: its arrays as they are stored there."""
         above, _, name = target.rpartition("/")
-        with _h5py().File(path, "r") as other:
+        with load_h5py().File(path, "r") as other:
             other.copy(group, self._file.require_group(above) if above else self._file, name=name)
 
     def group(self, path: str) -> None:
-        """Make a group, where there is none."""
+        """Make a group, if there is none."""
         self._file.require_group(path)
 
     def array(self, path: str, values: Any) -> None:
@@ -420,29 +304,23 @@ class Hdf5Out:
         path: str,
         shape: tuple[int, ...],
         dtype: Any,
-        blocks: Iterator[NDArray[Any]],
+        blocks: Iterator[Any],
         *,
-        compression: str | None = None,
-        chunks: Any = None,
-        is_text: bool = False,
-        is_bytes: bool = False,
+        kind: str = "",
+        is_compressed: bool = False,
     ) -> None:
-        """Write an array block by block."""
-        h5py = _h5py()
-        kind = h5py.string_dtype() if is_text else h5py.vlen_dtype(np.uint8) if is_bytes else dtype
-        options: dict[str, Any] = {}
-        if compression is not None and shape[0]:
-            options = {"compression": compression, "chunks": chunks or True}
-        elif chunks is not None and shape[0]:
-            options = {"chunks": chunks}
-        target = self._file.create_dataset(path, shape=shape, dtype=kind, **options)
-        at = 0
+        """Write an array block by block: numbers, or rows of `kind` text or bytes; compressed ones by single rows."""
+        h5py = load_h5py()
+        dtype = {"text": h5py.string_dtype(), "bytes": h5py.vlen_dtype(np.uint8)}.get(kind, dtype)
+        options = {"compression": "gzip", "chunks": (1, *shape[1:])} if is_compressed and shape[0] else {}
+        target = self._file.create_dataset(path, shape=shape, dtype=dtype, **options)
+        start = 0
         for block in blocks:
-            if is_bytes:
-                for offset, value in enumerate(block):
-                    target[at + offset] = np.frombuffer(value, np.uint8)
+            if kind == "bytes":
+                for number, value in enumerate(block):
+                    target[start + number] = np.frombuffer(value, np.uint8)
             else:
-                target[at : at + len(block)] = block
-            at += len(block)
-        if at != shape[0]:
-            raise CorruptLayoutError(f"{path!r} got {at} rows of {shape[0]}")
+                target[start : start + len(block)] = block
+            start += len(block)
+        if start != shape[0]:
+            raise CorruptLayoutError(f"{path!r} got {start} rows of {shape[0]}")

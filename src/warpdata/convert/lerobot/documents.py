@@ -1,4 +1,4 @@
-"""What a LeRobot set says of itself: info.json, tasks, one row per episode, statistics. Nothing of it is trusted."""
+"""The metadata of a LeRobot set: info.json, tasks, one row per episode, statistics. Nothing of it is trusted."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ import itertools
 import math
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
-from warpdata.bytekit.jsontext import parse_json, parse_json_object
+from warpdata.bytekit.jsontext import parse_json_object
+from warpdata.convert.aligning import stated_rate
 from warpdata.convert.lerobot.tables import Tables
 from warpdata.convert.place import Place, check_inside
-from warpdata.convert.rows import stated_rate
 from warpdata.errors import (
     BadMagicError,
     BlobNotFoundError,
@@ -23,417 +23,282 @@ from warpdata.errors import (
     StoreError,
     UnsupportedVersionError,
 )
-from warpdata.timeline.lazy_signals import PLAIN_TYPES, ReadOnlyDict
+from warpdata.timeline.lazy_signals import ReadOnlyDict
 
-INFO = "meta/info.json"
-STATS = "meta/stats.json"
-EPISODES_STATS = "meta/episodes_stats.jsonl"
-VERSIONS = ("v2.0", "v2.1", "v3.0")
+INFO, STATS, EPISODES_STATS = "meta/info.json", "meta/stats.json", "meta/episodes_stats.jsonl"
+TASKS_LINES, TASKS_TABLE, EPISODES_LINES = "meta/tasks.jsonl", "meta/tasks.parquet", "meta/episodes.jsonl"
 OURS = "meta/warpdata.json"
-"""Where our receipt stands in a set that we wrote."""
+"""The receipt, in a set that warpdata wrote."""
+VERSIONS = ("v2.0", "v2.1", "v3.0")
 DEFAULTS = ("timestamp", "frame_index", "episode_index", "index", "task_index")
-
+_KNOWN = (INFO, STATS, EPISODES_STATS, TASKS_LINES, TASKS_TABLE, EPISODES_LINES, OURS)
+_OFTEN = ("meta/modality.json",)
+"""Files of other programs that are looked for where a server cannot list names."""
 _FIELD = re.compile(r"\{(chunk_index|file_index|video_key|episode_chunk|episode_index)(?::0?(\d{1,2})d)?\}")
-_ELSEWHERE = ("meta/modality.json",)
-"""Files of other programs that are there often: what their training code asks for."""
-_KNOWN = {
-    INFO,
-    STATS,
-    OURS,
-    "meta/tasks.parquet",
-    "meta/tasks.jsonl",
-    "meta/episodes.jsonl",
-    EPISODES_STATS,
-}
-_MAX_KEPT_FILE = 16 << 20
-_MAX_TABLE = 4 << 30
+_STATS_LINE = re.compile(rb'\{"episode_index": ?(0|[1-9][0-9]{0,14}), ?"stats": ?\{')
+_MAX_KEPT_FILE, _MAX_LINES, _MAX_FRAMES = 16 << 20, 4 << 30, 1 << 40
 _FLOAT_TAG = "__float__"
-
-
-def templated(where: str, template: Any, **values: Any) -> str:
-    """A path from a template of info.json: only the known fields, so that a template cannot ask for more."""
-    if not isinstance(template, str) or len(template) > 512:
-        raise CorruptLayoutError(f"the template {str(template)[:80]!r} is no path", path=where)
-
-    def one(found: re.Match[str]) -> str:
-        name, width = found.group(1), found.group(2)
-        if name not in values:
-            raise CorruptLayoutError(f"the template {template!r} asks for {name!r}", path=where)
-        return str(values[name]).zfill(int(width)) if width else str(values[name])
-
-    return check_inside(_FIELD.sub(one, template), where)
 
 
 @dataclass(slots=True)
 class EpisodeRow:
-    """One episode as the metadata has it."""
+    """One episode in the metadata."""
 
     number: int
     length: int
     tasks: list[str] | None
     row: dict[str, Any]
-    """Everything said of it, but its statistics."""
-    where: str
-    """The file that says it."""
-    at: tuple[str, int] | None = None
-    """Of v3: the file and the row where its statistics are."""
+    """Its entry, without statistics."""
+    file: str
+    """The file of the entry."""
+    at: int | None = None
+    """Row of the entry in a file of v3.0."""
     data_file: str = ""
     data_start: int = 0
 
 
-@dataclass(slots=True)
 class Documents:
-    """The metadata of a set."""
+    """The metadata of a set; whatever contradicts itself is a typed error that names the file."""
 
-    place: Place
-    tables: Tables
-    info: dict[str, Any]
-    version: str
-    fps: float
-    features: dict[str, dict[str, Any]]
-    episodes: list[EpisodeRow] = field(default_factory=list)
-    tasks: list[dict[str, Any]] = field(default_factory=list)
-    _stats_lines: dict[int, bytes] = field(default_factory=dict)
+    def __init__(self, place: Place) -> None:
+        self.place, self.tables = place, Tables(place)
+        try:
+            self.info = self._object(INFO)
+        except BlobNotFoundError:
+            raise BadMagicError(f"not a LeRobot set: there is no {INFO!r}", path=place.name) from None
+        self.version = self.info.get("codebase_version")
+        if self.version not in VERSIONS:
+            fact = f"unsupported version {self.version!r} of a LeRobot set (supported: {', '.join(VERSIONS)})"
+            hint = "Convert it to v2.1 or v3.0 with the program that wrote it."
+            raise UnsupportedVersionError(fact, path=self._path(INFO), hint=hint)
+        self.is_v3 = self.version == "v3.0"
+        features = self.info.get("features")
+        if not isinstance(features, dict) or not all(isinstance(each, dict) for each in features.values()):
+            raise self._damaged("info.json does not list its features")
+        for name in features:
+            if not name or name.startswith("/") or ".." in name.split("/") or "\x00" in name:
+                raise self._damaged(f"the feature {name!r} would lead out of its folder")
+        self.features: dict[str, dict[str, Any]] = features
+        self.fps: Any = self.info.get("fps")
+        if (stated_rate(self.fps) or 1e6) >= 1e6:
+            raise self._damaged(f"invalid fps in info.json: {self.fps!r}")
+        self.chunks_size = self.info.get("chunks_size", 1000)
+        if type(self.chunks_size) is not int or self.chunks_size < 1:
+            raise self._damaged(f"invalid chunks_size: {self.chunks_size!r}")
+        self._stats_lines: dict[int, bytes] = {}
+        self.tasks = self._read_tasks()
+        self.episodes = sorted(
+            self._read_v3() if self.is_v3 else self._read_v2(), key=lambda each: each.number
+        )
+        self._check_counts()
 
-    @property
-    def is_v3(self) -> bool:
-        """Whether many episodes share a file."""
-        return self.version.startswith("v3")
+    def _path(self, name: str) -> str:
+        return f"{self.place.name}/{name}"
 
-    @property
-    def chunks_size(self) -> int:
-        """Files, or episodes, per chunk folder."""
-        found = self.info.get("chunks_size", 1000)
-        if not isinstance(found, int) or isinstance(found, bool) or found < 1:
-            raise CorruptLayoutError(f"chunks_size is {found!r}", path=self._at(INFO))
-        return found
+    def _damaged(self, fact: str, name: str = INFO) -> CorruptLayoutError:
+        return CorruptLayoutError(fact, path=self._path(name))
 
-    def task_texts(self) -> dict[int, str]:
-        """Task by index."""
-        return {int(each["task_index"]): str(each["task"]) for each in self.tasks}
+    def _check_counts(self) -> None:
+        first: dict[str, int] = {}
+        for number, episode in enumerate(self.episodes):
+            if episode.number != number:
+                fact = f"episode {number} is missing: row {number} is episode {episode.number}"
+                raise self._damaged(fact, episode.file)
+            first[episode.data_file] = min(
+                episode.data_start, first.get(episode.data_file, episode.data_start)
+            )
+        for episode in self.episodes:  # rows of the set -> rows of the file
+            episode.data_start -= first[episode.data_file]
+        frames = sum(episode.length for episode in self.episodes)
+        for key, count in (("total_episodes", len(self.episodes)), ("total_frames", frames)):
+            stated = self.info.get(key)
+            if stated is not None and stated != count:
+                raise self._damaged(f"info.json states {key} {stated}, the episodes add up to {count}")
+
+    def _read_tasks(self) -> list[dict[str, Any]]:
+        name = TASKS_TABLE if self.is_v3 else TASKS_LINES
+        if self.is_v3 and not self.place.exists(name):
+            raise BlobNotFoundError("the tasks are missing", path=self._path(name))
+        tasks = []
+        for row in self.tables.everything(name) if self.is_v3 else self._lines(name):
+            text = row.pop("task", row.pop("__index_level_0__", None))
+            if not isinstance(row.get("task_index"), int) or not isinstance(text, str):
+                raise self._damaged("a task without its number or its text", name)
+            tasks.append({"task_index": row.pop("task_index"), "task": text, **row})
+        return sorted(tasks, key=lambda row: int(row["task_index"]))
+
+    def _episode_files(self) -> Iterator[str]:
+        """The files that list the episodes; if the store cannot list names, they are tried one by one."""
+        try:
+            yield from (name for name in self.place.names("meta/episodes") if name.endswith(".parquet"))
+            return
+        except StoreError:
+            pass
+        for chunk in itertools.count():
+            for file in itertools.count():
+                name = f"meta/episodes/chunk-{chunk:03d}/file-{file:03d}.parquet"
+                if not self.place.exists(name):
+                    break
+                yield name
+            if not file:
+                return
+
+    def _read_v3(self) -> Iterator[EpisodeRow]:
+        files = list(self._episode_files())
+        if not files:
+            raise BlobNotFoundError("no episodes are listed", path=self._path("meta/episodes"))
+        for file in files:
+            names = tuple(name for name in self.tables.schema(file).names if not name.startswith("stats/"))
+            table = self.tables.columns(file, names, 0, self.tables.rows(file))
+            for at, row in enumerate(table.table.to_pylist()):
+                episode = self._episode(row, file, at)
+                chunk, number, start, stop = self._numbers(
+                    row,
+                    ("data/chunk_index", "data/file_index", "dataset_from_index", "dataset_to_index"),
+                    file,
+                )
+                if stop - start != episode.length or start < 0:
+                    fact = f"episode {episode.number} has {episode.length} frames in rows {start} to {stop}"
+                    raise self._damaged(fact, file)
+                episode.data_file = self._template("data_path", chunk_index=chunk, file_index=number)
+                episode.data_start = start
+                yield episode
+
+    def _numbers(self, row: Mapping[str, Any], keys: tuple[str, ...], file: str) -> list[int]:
+        try:
+            return [int(row[key]) for key in keys]
+        except (KeyError, TypeError, ValueError, OverflowError):
+            fact = f"episode {row.get('episode_index')} has no valid {', '.join(keys)}"
+            raise self._damaged(fact, file) from None
+
+    def _read_v2(self) -> Iterator[EpisodeRow]:
+        for line in self._lines(EPISODES_LINES):
+            episode = self._episode(line, EPISODES_LINES, None)
+            chunk = episode.number // self.chunks_size
+            episode.data_file = self._template("data_path", episode_chunk=chunk, episode_index=episode.number)
+            yield episode
+        if self.place.exists(EPISODES_STATS):
+            for raw in self.place.read(EPISODES_STATS, max_bytes=_MAX_LINES).splitlines():
+                if raw.strip():  # parsed when it is needed: a set has many
+                    begin = _STATS_LINE.match(raw)
+                    number = int(begin[1]) if begin else self._parse(raw, EPISODES_STATS).get("episode_index")
+                    if not isinstance(number, int):
+                        raise self._damaged("statistics of no episode", EPISODES_STATS)
+                    self._stats_lines[number] = raw
+
+    def _episode(self, row: dict[str, Any], file: str, at: int | None) -> EpisodeRow:
+        number, length, tasks = row.get("episode_index"), row.get("length"), row.get("tasks")
+        if type(number) is not int or number < 0 or type(length) is not int or length < 0:
+            raise self._damaged(f"episode {number!r} has length {length!r}", file)
+        if length > _MAX_FRAMES:
+            raise LimitExceededError(f"episode {number} has {length} frames", path=self._path(file))
+        texts = [str(each) for each in tasks] if isinstance(tasks, list) else None
+        return EpisodeRow(number, length, texts, row, file, at)
+
+    def _template(self, key: str, **values: Any) -> str:
+        """A path from a template of info.json, which may name known fields only."""
+        template = self.info.get(key)
+        if not isinstance(template, str) or len(template) > 512:
+            raise self._damaged(f"invalid {key}: {str(template)[:80]!r}")
+
+        def fill(field: re.Match[str]) -> str:
+            if field[1] not in values:
+                raise self._damaged(f"the template {template!r} names an unknown field {field[1]!r}")
+            return str(values[field[1]]).zfill(int(field[2] or 0))
+
+        return check_inside(_FIELD.sub(fill, template), self._path(INFO))
 
     def video_file(self, episode: EpisodeRow, key: str) -> tuple[str, float]:
         """The file of a camera of an episode, and the second in it where the episode begins."""
-        template = self.info.get("video_path")
         if not self.is_v3:
-            chunk = episode.number // self.chunks_size
-            name = templated(
-                self._at(INFO), template, episode_chunk=chunk, episode_index=episode.number, video_key=key
+            chunk, number = episode.number // self.chunks_size, episode.number
+            return self._template("video_path", episode_chunk=chunk, episode_index=number, video_key=key), 0.0
+        prefix = f"videos/{key}"
+        chunk, file = self._numbers(
+            episode.row, (f"{prefix}/chunk_index", f"{prefix}/file_index"), episode.file
+        )
+        start = episode.row.get(f"{prefix}/from_timestamp")
+        if not isinstance(start, int | float):
+            raise self._damaged(
+                f"episode {episode.number} has no valid {prefix}/from_timestamp", episode.file
             )
-            return name, 0.0
-        try:
-            chunk = int(episode.row[f"videos/{key}/chunk_index"])
-            file = int(episode.row[f"videos/{key}/file_index"])
-            start = float(episode.row[f"videos/{key}/from_timestamp"])
-        except (KeyError, TypeError, ValueError, OverflowError):
-            raise CorruptLayoutError(
-                f"episode {episode.number} does not say where its video {key!r} is",
-                path=self._at(episode.where),
-            ) from None
-        return templated(self._at(INFO), template, chunk_index=chunk, file_index=file, video_key=key), start
+        return self._template("video_path", chunk_index=chunk, file_index=file, video_key=key), float(start)
 
     def stats_of(self, episode: EpisodeRow) -> dict[str, Any]:
-        """The statistics of one episode, as the set has them; none where it has none."""
-        if episode.at is not None:
-            return self._v3_stats(*episode.at)
-        line = self._stats_lines.get(episode.number)
-        if line is None:
-            return {}
-        found = _line(line, self._at(EPISODES_STATS)).get("stats", {})
-        return found if isinstance(found, dict) else {}
-
-    def plain_stats_of(self, episode: EpisodeRow) -> Mapping[str, Any]:
-        """The same as JSON can hold it."""
-        found = self.stats_of(episode)
-        line = None if episode.at is not None else self._stats_lines.get(episode.number)
-        if line is not None and not _may_be_not_finite(line):
-            return _owned(found)  # hundreds of numbers, and none of them needs to be looked at
-        plain: Mapping[str, Any] = plain_numbers(found)
-        return plain
-
-    def _v3_stats(self, file: str, row: int) -> dict[str, Any]:
-        names = [name for name in self.tables.schema(file).names if name.startswith("stats/")]
+        """The statistics of one episode; empty if the set has none."""
+        if episode.at is None:
+            line = self._stats_lines.get(episode.number)
+            stats = {} if line is None else self._parse(line, EPISODES_STATS).get("stats", {})
+            return stats if isinstance(stats, dict) else {}
+        names = [name for name in self.tables.schema(episode.file).names if name.startswith("stats/")]
         if not names:
             return {}
         found: dict[str, Any] = {}
-        table = self.tables.columns(file, tuple(names), row, row + 1).table
-        for name, value in table.to_pylist()[0].items():
+        row = self.tables.columns(episode.file, tuple(names), episode.at, episode.at + 1).table.to_pylist()[0]
+        for name, value in row.items():
             feature, _, what = name.removeprefix("stats/").rpartition("/")
             if value is not None:
                 found.setdefault(feature, {})[what] = value
         return found
 
     def stats(self) -> dict[str, Any] | None:
-        """stats.json, where there is one."""
-        if not self.place.exists(STATS):
-            return None
-        return _object(self.place, STATS)
+        """stats.json, if there is one."""
+        return self._object(STATS) if self.place.exists(STATS) else None
 
     def other_files(self) -> dict[str, str]:
-        """Small files of the meta folder that other programs put there: text, or base64 with a mark."""
-        found: dict[str, str] = {}
+        """Small files that other programs put into the meta folder: text, or base64 with a mark."""
+        files: dict[str, str] = {}
         try:
             names = self.place.names("meta")
-        except StoreError:  # a web server tells no names: those that are known elsewhere are asked for
-            names = [name for name in _ELSEWHERE if self.place.exists(name)]
+        except StoreError:
+            names = [name for name in _OFTEN if self.place.exists(name)]
         for name in names:
             if name in _KNOWN or name.startswith("meta/episodes/"):
                 continue
-            reader = self.place.open(name)
-            size = reader.size
-            reader.close()
-            if size > _MAX_KEPT_FILE:
-                continue
-            data = self.place.read(name)
             try:
-                found[name] = "text:" + data.decode()
+                data = self.place.read(name, max_bytes=_MAX_KEPT_FILE)
+            except FormatError:  # too large
+                continue
+            try:
+                files[name] = "text:" + data.decode()
             except UnicodeDecodeError:
-                found[name] = "base64:" + base64.b64encode(data).decode()
-        return found
+                files[name] = "base64:" + base64.b64encode(data).decode()
+        return files
 
-    def _at(self, name: str) -> str:
-        return f"{self.place.name}/{name}"
+    def _lines(self, name: str) -> Iterator[dict[str, Any]]:
+        for raw in self.place.read(name, max_bytes=_MAX_LINES).splitlines():
+            if raw.strip():
+                yield self._parse(raw, name)
+
+    def _object(self, name: str) -> dict[str, Any]:
+        return self._parse(self.place.read(name), name)
+
+    def _parse(self, raw: bytes, name: str) -> dict[str, Any]:
+        try:
+            return parse_json_object(raw, allow_nan=True)
+        except FormatError as error:
+            raise type(error)(error.message, path=self._path(name)) from None
 
 
 def file_bytes(kept: str) -> bytes:
-    """What `other_files` kept of a file."""
+    """The bytes of a file that `other_files` kept."""
     kind, _, text = kept.partition(":")
     return text.encode() if kind == "text" else base64.b64decode(text)
 
 
-def read_documents(place: Place) -> Documents:
-    """The metadata of a set; whatever contradicts itself is a typed error that names the file."""
-    try:
-        info = _object(place, INFO)
-    except BlobNotFoundError:
-        raise BadMagicError(f"not a LeRobot set: there is no {INFO!r}", path=place.name) from None
-    version = info.get("codebase_version")
-    if version not in VERSIONS:
-        raise UnsupportedVersionError(
-            f"a LeRobot set of version {version!r}; {', '.join(VERSIONS)} can be read", path=f"{place.name}/{INFO}",
-            hint="Convert it to v2.1 or v3.0 with the program that wrote it.",
-        )  # fmt: skip
-    where = f"{place.name}/{INFO}"
-    features = info.get("features")
-    if not isinstance(features, dict) or not all(isinstance(each, dict) for each in features.values()):
-        raise CorruptLayoutError("info.json does not list its features", path=where)
-    for name in features:
-        if not name or name.startswith("/") or ".." in name.split("/") or "\x00" in name:
-            raise CorruptLayoutError(f"the feature {name!r} would lead out of its folder", path=where)
-    fps = info.get("fps")
-    if fps is None or stated_rate(fps) is None or fps >= 1e6:
-        raise CorruptLayoutError(f"info.json says fps is {fps!r}", path=where)
-    made = Documents(place, Tables(place), info, version, fps, features)
-    (_read_v3 if made.is_v3 else _read_v2)(made)
-    _check_counts(made)
-    return made
-
-
-def _check_counts(made: Documents) -> None:
-    where = f"{made.place.name}/{INFO}"
-    for number, episode in enumerate(made.episodes):
-        if episode.number != number:
-            raise CorruptLayoutError(
-                f"episode {number} is missing: row {number} is episode {episode.number}",
-                path=f"{made.place.name}/{episode.where}",
-            )
-    frames = sum(episode.length for episode in made.episodes)
-    for key, found in (("total_episodes", len(made.episodes)), ("total_frames", frames)):
-        stated = made.info.get(key)
-        if stated is not None and stated != found:
-            raise CorruptLayoutError(
-                f"info.json says {key} is {stated}, the episodes add up to {found}", path=where
-            )
-
-
-def _episode_files(place: Place) -> list[str]:
-    """The files that list the episodes; where a store tells no names, one number after the other is asked for."""
-    try:
-        return [name for name in place.names("meta/episodes") if name.endswith(".parquet")]
-    except StoreError:
-        found: list[str] = []
-    for chunk in itertools.count():
-        before = len(found)
-        for file in itertools.count():
-            name = f"meta/episodes/chunk-{chunk:03d}/file-{file:03d}.parquet"
-            if not place.exists(name):
-                break
-            found.append(name)
-        if len(found) == before:
-            return found
-    raise AssertionError
-
-
-def _read_v3(made: Documents) -> None:
-    place, tables = made.place, made.tables
-    made.tasks = _v3_tasks(made)
-    files = _episode_files(place)
-    if not files:
-        raise BlobNotFoundError("no episodes are listed", path=f"{place.name}/meta/episodes")
-    for file in files:
-        names = [name for name in tables.schema(file).names if not name.startswith("stats/")]
-        rows = tables.columns(file, tuple(names), 0, tables.rows(file)).table.to_pylist()
-        for at, row in enumerate(rows):
-            episode = _episode(row, file, (file, at), place)
-            episode.data_file, episode.data_start = _v3_data(made, row, file)
-            made.episodes.append(episode)
-    made.episodes.sort(key=lambda each: each.number)
-    first: dict[str, int] = {}
-    for episode in made.episodes:
-        first[episode.data_file] = min(episode.data_start, first.get(episode.data_file, episode.data_start))
-    for episode in made.episodes:
-        episode.data_start -= first[episode.data_file]
-
-
-def _v3_data(made: Documents, row: Mapping[str, Any], file: str) -> tuple[str, int]:
-    try:
-        chunk, number = int(row["data/chunk_index"]), int(row["data/file_index"])
-        start, stop = int(row["dataset_from_index"]), int(row["dataset_to_index"])
-        length = int(row["length"])
-    except (KeyError, TypeError, ValueError, OverflowError):
-        raise CorruptLayoutError(
-            f"episode {row.get('episode_index')} does not say where its rows are",
-            path=f"{made.place.name}/{file}",
-        ) from None
-    if stop - start != length or start < 0:
-        raise CorruptLayoutError(
-            f"episode {row.get('episode_index')} has {length} frames in rows {start} to {stop}",
-            path=f"{made.place.name}/{file}",
-        )
-    return templated(made._at(INFO), made.info.get("data_path"), chunk_index=chunk, file_index=number), start
-
-
-def _v3_tasks(made: Documents) -> list[dict[str, Any]]:
-    name = "meta/tasks.parquet"
-    if not made.place.exists(name):
-        raise BlobNotFoundError("the tasks are missing", path=f"{made.place.name}/{name}")
-    rows = made.tables.everything(name)
-    found = []
-    for row in rows:
-        text = row.pop("task", row.pop("__index_level_0__", None))
-        if not isinstance(row.get("task_index"), int) or not isinstance(text, str):
-            raise CorruptLayoutError(
-                "a task without its number or its text", path=f"{made.place.name}/{name}"
-            )
-        found.append({"task_index": row.pop("task_index"), "task": text, **row})
-    return sorted(found, key=lambda each: int(each["task_index"]))
-
-
-def _read_v2(made: Documents) -> None:
-    place = made.place
-    tasks = []
-    for line in _lines(place, "meta/tasks.jsonl"):
-        if not isinstance(line.get("task_index"), int) or not isinstance(line.get("task"), str):
-            raise CorruptLayoutError(
-                "a task without its number or its text", path=f"{place.name}/meta/tasks.jsonl"
-            )
-        tasks.append(line)
-    made.tasks = sorted(tasks, key=lambda each: int(each["task_index"]))
-    for line in _lines(place, "meta/episodes.jsonl"):
-        episode = _episode(line, "meta/episodes.jsonl", None, place)
-        chunk = episode.number // made.chunks_size
-        episode.data_file = templated(
-            made._at(INFO), made.info.get("data_path"), episode_chunk=chunk, episode_index=episode.number
-        )
-        made.episodes.append(episode)
-    made.episodes.sort(key=lambda each: each.number)
-    if place.exists(EPISODES_STATS):
-        for raw in place.read(EPISODES_STATS, max_bytes=_MAX_TABLE).splitlines():
-            if raw.strip():
-                made._stats_lines[_number_of(raw, f"{place.name}/{EPISODES_STATS}")] = raw
-
-
-_NUMBERED = re.compile(rb'\{"episode_index": ?(0|[1-9][0-9]{0,14}), ?"stats": ?\{')
-"""How writers begin a line of statistics."""
-
-
-def _number_of(raw: bytes, path: str) -> int:
-    """The episode of a line of statistics; the rest of it is looked at when it is asked for: a set has many."""
-    begins = _NUMBERED.match(raw)
-    number = int(begins.group(1)) if begins else _line(raw, path).get("episode_index")
-    if not isinstance(number, int):
-        raise CorruptLayoutError("statistics of no episode", path=path)
-    return number
-
-
-def _episode(row: dict[str, Any], file: str, at: tuple[str, int] | None, place: Place) -> EpisodeRow:
-    number, length, tasks = row.get("episode_index"), row.get("length"), row.get("tasks")
-    is_number = isinstance(number, int) and not isinstance(number, bool) and number >= 0
-    if not is_number or not isinstance(length, int) or isinstance(length, bool) or length < 0:
-        raise CorruptLayoutError(f"episode {number!r} has length {length!r}", path=f"{place.name}/{file}")
-    if length > 1 << 40:
-        raise LimitExceededError(f"episode {number} has {length} frames", path=f"{place.name}/{file}")
-    assert isinstance(number, int)
-    texts = [str(each) for each in tasks] if isinstance(tasks, list) else None
-    return EpisodeRow(number, length, texts, row, file, at)
-
-
-def _lines(place: Place, name: str) -> Iterator[dict[str, Any]]:
-    for raw in place.read(name, max_bytes=_MAX_TABLE).splitlines():
-        if raw.strip():
-            yield _line(raw, f"{place.name}/{name}")
-
-
-def _line(raw: bytes, path: str) -> dict[str, Any]:
-    try:
-        return parse_json_object(raw, allow_nan=True)
-    except FormatError as error:
-        raise type(error)(error.message, path=path) from None
-
-
-def _object(place: Place, name: str) -> dict[str, Any]:
-    data = place.read(name)
-    try:
-        found = parse_json(data, allow_nan=True)
-    except FormatError as error:
-        raise type(error)(error.message, path=f"{place.name}/{name}") from None
-    if not isinstance(found, dict):
-        raise CorruptLayoutError("not a JSON object", path=f"{place.name}/{name}")
-    return found
-
-
-_DIGITS_ALIKE = bytes.maketrans(b"123456789E", b"000000000e")
-_MAYBE_NOT_FINITE = (b"NaN", b"Infinity", b"0" * 200, b"e000", b"e+000")
-"""Text without these has no number beyond float64: 200 digits and an exponent of two are less than 10**300."""
-
-
-def _may_be_not_finite(text: bytes) -> bool:
-    """Whether JSON may hold a number that is none; an expression with all of it takes longer than parsing it."""
-    alike = text.translate(_DIGITS_ALIKE)
-    return any([mark in alike for mark in _MAYBE_NOT_FINITE])
-
-
-def _owned(value: dict[str, Any]) -> ReadOnlyDict:
-    """Objects of parsed JSON that nobody else holds, read-only."""
-    return ReadOnlyDict.owning(
-        {key: _owned(each) if type(each) is dict else each for key, each in value.items()}
-    )
-
-
-_NUMBERS = frozenset({int, float})
-"""What the lists of statistics are full of."""
-
-
 def plain_numbers(value: Any) -> Any:
-    """A value that JSON can hold: NaN and infinities as text with a mark."""
-    kind = type(value)
-    if kind is float:
+    """A read-only value that JSON can hold: NaN and infinities as text with a mark."""
+    if isinstance(value, float):
         return value if math.isfinite(value) else {_FLOAT_TAG: repr(value)}
-    if kind in PLAIN_TYPES:
-        return value
     if isinstance(value, list | tuple):
-        if _NUMBERS.issuperset(map(type, value)) and all(map(math.isfinite, value)):
-            return list(value)
         return [plain_numbers(each) for each in value]
     if isinstance(value, dict):
         return ReadOnlyDict.owning({key: plain_numbers(each) for key, each in value.items()})
-    if isinstance(value, float) and not math.isfinite(value):
-        return {_FLOAT_TAG: repr(value)}
     return value
 
 
 def restored_numbers(value: Any) -> Any:
-    """What `plain_numbers` made, as it was."""
+    """The value that `plain_numbers` was given."""
     if isinstance(value, Mapping):
         if set(value) == {_FLOAT_TAG}:
             return float(value[_FLOAT_TAG])

@@ -15,7 +15,7 @@ _EXACT_BYTES = 64 << 20
 """Quantiles of a feature are exact up to this much data, within 2 % of the value beyond."""
 
 
-def of_rows(values: NDArray[Any], *, quantiles: bool) -> dict[str, Any]:
+def row_statistics(values: NDArray[Any], *, quantiles: bool) -> dict[str, Any]:
     """The statistics of the rows of an episode, as lists."""
     flat = values.reshape(len(values), -1).astype(np.float64)
     shape = values.shape[1:] or (1,)
@@ -60,7 +60,7 @@ class FrameCounts:
     def __add__(self, other: FrameCounts) -> FrameCounts:
         return FrameCounts(self._counts + other._counts, self._frames + other._frames)
 
-    def found(self, *, quantiles: bool) -> dict[str, Any]:
+    def statistics(self, *, quantiles: bool) -> dict[str, Any]:
         """The statistics as LeRobot states them: of uint8 scaled to 0..1, shaped [channel][1][1]."""
         levels = self._counts.shape[1]
         values = np.arange(levels) / (255.0 if levels == 256 else 1.0)
@@ -68,10 +68,8 @@ class FrameCounts:
         total = int(ranks[0, -1])
         mean = self._counts @ values / total
         spread = self._counts @ values**2 / total - mean**2
-        columns = {
-            "min": self._at(values, ranks, 0), "max": self._at(values, ranks, total - 1), "mean": mean,
-            "std": np.sqrt(np.maximum(spread, 0.0)),
-        }  # fmt: skip
+        columns = {"min": self._at(values, ranks, 0), "max": self._at(values, ranks, total - 1), "mean": mean}
+        columns["std"] = np.sqrt(np.maximum(spread, 0.0))
         for name, share in QUANTILES.items() if quantiles else ():
             place = share * (total - 1)
             low, high = (self._at(values, ranks, int(f(place))) for f in (np.floor, np.ceil))
@@ -118,14 +116,14 @@ class SetStatistics:
             self._counts = counts if self._counts is None else self._counts + counts
             self._counted += 1
 
-    def found(self) -> dict[str, Any] | None:
+    def statistics(self) -> dict[str, Any] | None:
         """The statistics, or None where there was nothing."""
         if self._kept:
-            return of_rows(np.concatenate(self._kept), quantiles=True)
+            return row_statistics(np.concatenate(self._kept), quantiles=True)
         if self._running is not None:
             return self._from_running(self._running)
         if self._counts is not None and self._counted == len(self._parts):
-            return self._counts.found(quantiles=True)
+            return self._counts.statistics(quantiles=True)
         return _merged(self._parts) if self._parts else None
 
     def _from_running(self, running: ValueStatistics) -> dict[str, Any]:
@@ -151,9 +149,12 @@ def _merged(parts: list[Mapping[str, Any]]) -> dict[str, Any]:
     mean = (column["mean"] * weights).sum(axis=0)
     spread = ((column["std"] ** 2 + (column["mean"] - mean) ** 2) * weights).sum(axis=0)
     found: dict[str, Any] = {
-        "min": column["min"].min(axis=0).tolist(), "max": column["max"].max(axis=0).tolist(),
-        "mean": mean.tolist(), "std": np.sqrt(spread).tolist(), "count": [int(counts.sum())],
-    }  # fmt: skip
+        "min": column["min"].min(axis=0).tolist(),
+        "max": column["max"].max(axis=0).tolist(),
+        "mean": mean.tolist(),
+        "std": np.sqrt(spread).tolist(),
+        "count": [int(counts.sum())],
+    }
     for name in QUANTILES:
         if all(name in part for part in parts):
             found[name] = (

@@ -12,14 +12,11 @@ from typing import Any, Literal, get_args
 
 from warpdata._version import __version__
 from warpdata.bytekit.io.commit import commit_file
-from warpdata.convert.each_episode import OnError, Progress
-from warpdata.convert.episode_files import write_episode_files
-from warpdata.convert.exporting import source_id
-from warpdata.convert.kept_values import packed
+from warpdata.convert.exporting import OnError, Progress, source_id, write_episode_files
 from warpdata.convert.messages.encoding import OWN, SignalTopic
 from warpdata.convert.messages.episode import ATTACHMENT_KEYS, ATTACHMENTS, KEPT
 from warpdata.convert.messages.log import Attachment
-from warpdata.convert.receipt import ConversionReceipt, Note, note_of
+from warpdata.convert.receipt import ConversionReceipt, Note, note_of, packed
 from warpdata.episodes.collection.episodes import Episodes
 from warpdata.errors import (
     CorruptLayoutError,

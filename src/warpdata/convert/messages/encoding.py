@@ -18,7 +18,7 @@ from warpdata.convert.messages.log import LogChannel, MessageLog
 from warpdata.convert.messages.payload import stored_config, to_stream_packet
 from warpdata.convert.messages.topic import Topic
 from warpdata.convert.receipt import How, Note, note_of
-from warpdata.convert.rows import RowsSignal
+from warpdata.convert.stepped import RowsSignal
 from warpdata.episodes.sources.encoded import EncodedRun, encoded_run
 from warpdata.errors import CorruptLayoutError, WarpError
 from warpdata.timeline.memory import ArraySignal

@@ -12,13 +12,13 @@ import numpy as np
 from warpdata.bytekit.jsontext import parse_json_object
 from warpdata.bytekit.lazy import cached_property
 from warpdata.bytekit.process.forks import Reopens
-from warpdata.convert.kept_values import packed, unpacked
 from warpdata.convert.messages.decoders import to_objects
 from warpdata.convert.messages.encoding import OWN, open_own_topic
 from warpdata.convert.messages.log import MessageLog
 from warpdata.convert.messages.topic import TimeKind, Topic
 from warpdata.convert.place import Place
 from warpdata.convert.plain_names import plain_name
+from warpdata.convert.receipt import packed, unpacked
 from warpdata.episodes.collection.episodes import EpisodesSource
 from warpdata.errors import BlobNotFoundError, WarpError, nearest
 from warpdata.timeline.episode import Episode

@@ -25,8 +25,7 @@ from warpdata.convert.messages.decoders import (
 )
 from warpdata.convert.messages.log import Ints, MessageLog
 from warpdata.convert.messages.payload import Payload, PayloadFinder, to_mp4_packet
-from warpdata.convert.rows import RowsSignal
-from warpdata.convert.stepped import image_kind
+from warpdata.convert.stepped import RowsSignal, image_kind
 from warpdata.episodes.sources.file_video import FileVideo, SourceVideo
 from warpdata.episodes.sources.stills import StillsSignal
 from warpdata.errors import CorruptLayoutError, FormatError

@@ -20,12 +20,10 @@ from warpdata.bytekit.arrays import dtype_named, dtype_of
 from warpdata.bytekit.jsontext import parse_json_object
 from warpdata.bytekit.lazy import cached_property
 from warpdata.bytekit.process.locks import ThreadLock
-from warpdata.convert.aligning import LAST_ROW
+from warpdata.convert.aligning import LAST_ROW, stated_rate
 from warpdata.convert.place import Place, check_inside
-from warpdata.convert.receipt import RECEIPT_FILE
+from warpdata.convert.receipt import MAX_DOCUMENT_BYTES, RECEIPT_FILE
 from warpdata.convert.rlds.records import ArrayRecordFile, TFRecordFile, Values, is_tfrecord, parse_example
-from warpdata.convert.rows import stated_rate
-from warpdata.convert.set_notes import MAX_DOCUMENT_BYTES
 from warpdata.convert.stepped import EpisodeColumn, Parts, PictureRows, Rows, SteppedEpisodes
 from warpdata.episodes.collection.episodes import Episodes
 from warpdata.errors import (
@@ -502,7 +500,7 @@ class RldsEpisodes(SteppedEpisodes):
                 columns[leaf.name] = EpisodeColumn(self._open_rows(position, leaf, record), role)
                 if leaf.kind == "ragged":
                     lengths = Leaf(f"{leaf.path}/{RAGGED_LENGTHS}", "tensor", "int64")
-                    rows = ExampleRows(self, position, lengths, record)
+                    rows = ExampleRows(self, position, lengths)
                     columns[lengths.name] = EpisodeColumn(rows, "other")
         if task_path is not None:
             static["task"] = task
@@ -513,13 +511,10 @@ class RldsEpisodes(SteppedEpisodes):
         return Parts(self.ids[position], record.steps, columns, static, meta, fps, place=record.path)
 
     def _open_rows(self, position: int, leaf: Leaf, record: ExampleRecord) -> Rows:
-        rows = ExampleRows(self, position, leaf, record)
+        rows = ExampleRows(self, position, leaf)
         if not record.has_pictures(leaf):
             return rows
         return PictureRows(rows, has_axis=len(leaf.shape) == 3 and leaf.shape[2] == 1)
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return (RldsEpisodes, (self._place, self._splits, self._fps, self._last_row))
 
 
 def _choose_role(name: str) -> Role:
@@ -635,8 +630,9 @@ def _decode(entry: bytes | memoryview) -> str:
 class ExampleRows(Rows):
     """The rows of one feature of one episode."""
 
-    def __init__(self, episodes: RldsEpisodes, position: int, leaf: Leaf, record: ExampleRecord) -> None:
+    def __init__(self, episodes: RldsEpisodes, position: int, leaf: Leaf) -> None:
         self._episodes, self._position, self._leaf = episodes, position, leaf
+        record = episodes.record(position)
         self.count = record.steps
         if leaf.kind in ("image", "text", "unknown"):
             self.kind = "text" if leaf.kind == "text" else "bytes"

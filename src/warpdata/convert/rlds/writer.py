@@ -18,8 +18,7 @@ from numpy.typing import NDArray
 from warpdata.bytekit.codec import encode_png
 from warpdata.bytekit.io.commit import commit_folder
 from warpdata.convert.aligning import LAST_ROW, AlignOptions, Hold
-from warpdata.convert.each_episode import OnError, Progress
-from warpdata.convert.exporting import Part, StepColumn, StepRows, StepWriter, write_set
+from warpdata.convert.exporting import OnError, Part, Progress, StepColumn, StepRows, StepWriter, write_set
 from warpdata.convert.place import check_inside
 from warpdata.convert.receipt import RECEIPT_FILE, ConversionReceipt, Note, called
 from warpdata.convert.rlds.reader import (

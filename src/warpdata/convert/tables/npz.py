@@ -1,23 +1,50 @@
-"""Plain `.npz` files, with a mapping where names do not say enough: an episode per file, or all in one. In only."""
+"""Plain `.npz` files: an episode per file, or all in one with a mapping. In only; never a pickle."""
 
 from __future__ import annotations
 
+import io
+import lzma
 import os
-from collections.abc import Mapping, Sequence
+import tokenize
+import weakref
+import zipfile
+import zlib
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from itertools import pairwise
 from pathlib import PurePosixPath
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from warpdata.bytekit.lazy import cached_property
-from warpdata.convert.place import Place
+from warpdata.bytekit.arrays import byte_view, dtype_of
+from warpdata.bytekit.io.ranges import RangeFile, RangeReader
+from warpdata.bytekit.lazy import BLOCK_CACHE, cached_property
+from warpdata.bytekit.process.forks import Reopens
+from warpdata.convert.place import Place, check_inside
 from warpdata.convert.stepped import PartRows, Parts, Rows, SteppedEpisodes
 from warpdata.convert.tables.mapping import FileMapping
-from warpdata.convert.tables.npz_file import NpzFile
 from warpdata.episodes.collection.episodes import Episodes
-from warpdata.errors import BlobNotFoundError
+from warpdata.errors import (
+    BlobNotFoundError,
+    CorruptLayoutError,
+    LimitExceededError,
+    UnsupportedDtypeError,
+    nearest,
+)
+
+MAX_ARRAY_BYTES = 4 << 30
+MAX_MEMBERS = 1 << 16
+_HEADER_BYTES = 1 << 16
+_DEFLATE_RATIO = 1040
+"""Deflate cannot expand by more: a member that claims it is a bomb."""
+_ZIP_ERRORS = (zipfile.BadZipFile, zlib.error, lzma.LZMAError, EOFError, OSError, ValueError, RuntimeError)
+_HEADER_ERRORS = (
+    *(ValueError, EOFError, OSError, SyntaxError, TypeError, RecursionError, MemoryError),
+    tokenize.TokenError,
+)
+"""Exceptions of numpy for a damaged header."""
 
 
 def matches(place: Place) -> bool:
@@ -35,7 +62,7 @@ def read(
 ) -> Episodes:
     """The episodes of a `.npz` file, or of all those in a folder.
 
-    A file is an episode, unless the mapping says where episodes end in it. An array of objects, which would be a
+    A file is an episode, unless the mapping names the ends of episodes in it. An array of objects, which would be a
     pickle, is refused.
     """
     return Episodes(NpzEpisodes(Place.of(source), FileMapping.of(mapping) or FileMapping(), fps))
@@ -46,55 +73,190 @@ class NpzEpisodes(SteppedEpisodes):
 
     def __init__(self, place: Place, mapping: FileMapping, fps: float | None) -> None:
         self._place, self._mapping, self._fps = place, mapping, fps
-        names = [""] if place.is_file else sorted(name for name in place.children() if name.endswith(".npz"))
+        names = [""] if place.is_file else [name for name in place.children() if name.endswith(".npz")]
         if not names:
-            raise BlobNotFoundError("no .npz file is in this folder", path=place.name)
-        self._files = [NpzFile(place, name) for name in names]
+            raise BlobNotFoundError("no .npz file in this folder", path=place.name)
+        self._files = [NpzFile.at(place, name) for name in names]
         self._stems = [PurePosixPath(name or place.name).stem for name in names]
 
     @cached_property
     def _spans(self) -> list[tuple[int, str, int | None, int | None]]:
-        """Of every episode its file, its id, and its rows where a file holds several."""
-        found: list[tuple[int, str, int | None, int | None]] = []
-        for at, (file, stem) in enumerate(zip(self._files, self._stems, strict=True)):
-            if self._mapping.ends is None:
-                found.append((at, stem, None, None))
+        """Of every episode its file, its id, and its rows if the file holds several."""
+        spans: list[tuple[int, str, int | None, int | None]] = []
+        ends = self._mapping.ends
+        for number, (file, stem) in enumerate(zip(self._files, self._stems, strict=True)):
+            if ends is None:
+                spans.append((number, stem, None, None))
                 continue
-            bounds = self._bounds(file).tolist()
-            found += [(at, f"{stem}-{n:06d}", low, high) for n, (low, high) in enumerate(pairwise(bounds))]
-        return found
-
-    def _bounds(self, file: NpzFile) -> NDArray[np.int64]:
-        chosen = self._mapping.chosen(file.keys, file.name)
-        count = max((shape[0] for key in chosen.values() if (shape := file.header(key)[0])), default=0)
-        assert self._mapping.ends is not None
-        return self._mapping.bounds(file.array(self._mapping.ends), count, file.name)
+            shapes = [file.header(key)[0] for key in self._mapping.arrays(file.keys, file.name).values()]
+            count = max((shape[0] for shape in shapes if shape), default=0)
+            bounds = self._mapping.bounds(file.array(ends), count, file.name).tolist()
+            spans += [
+                (number, f"{stem}-{n:06d}", low, high) for n, (low, high) in enumerate(pairwise(bounds))
+            ]
+        return spans
 
     @cached_property
     def ids(self) -> Sequence[str]:
-        """The names of the files, with a number where one holds several."""
+        """The names of the files, with a number if one holds several."""
         return [name for _, name, _, _ in self._spans]
 
     def parts(self, position: int) -> Parts:
         """The arrays of an episode."""
-        at, name, start, stop = self._spans[position]
-        file = self._files[at]
+        number, name, start, stop = self._spans[position]
+        file = self._files[number]
         rows: dict[str, Rows] = {}
         static: dict[str, Any] = {}
-        for signal, key in self._mapping.chosen(file.keys, file.name).items():
-            if file.header(key)[0]:
-                found: Rows = file.rows(key)
-                rows[signal] = found if start is None or stop is None else PartRows(found, start, stop)
-            else:
+        for signal, key in self._mapping.arrays(file.keys, file.name).items():
+            if not file.header(key)[0]:
                 static[signal] = file.array(key).item()
+                continue
+            whole = NpzRows(file, key)
+            rows[signal] = whole if start is None or stop is None else PartRows(whole, start, stop)
         for item, key in self._mapping.static.items():
             static[item] = file.array(key).reshape(-1)[0].item() if key in file.keys else key
         return self._mapping.parts(name, rows, static, self._fps, f"{file.name}#{name}")
 
-    @property
-    def name(self) -> str:
-        """Where the files lie."""
-        return self._place.name
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        return (NpzEpisodes, (self._place, self._mapping, self._fps))
+class NpzFile(Reopens):
+    """The arrays of one archive; the ones used last stay decompressed, within the budget of the process."""
+
+    def __init__(self, open_file: Callable[[], RangeReader], name: str) -> None:
+        self._open_file, self.name = open_file, name
+        self._owner = BLOCK_CACHE.new_owner()
+        weakref.finalize(self, BLOCK_CACHE.forget, self._owner).atexit = False
+
+    @classmethod
+    def at(cls, place: Place, file: str = "") -> NpzFile:
+        """An archive in a folder, or the file that a place is."""
+        return cls(partial(place.open, file), f"{place.name}/{file}" if file else place.name)
+
+    @cached_property
+    def _entries(self) -> dict[str, zipfile.ZipInfo]:
+        with self._archive() as archive:
+            infos = archive.infolist()
+        if len(infos) > MAX_MEMBERS:
+            raise LimitExceededError(f"{len(infos)} members", path=self.name)
+        entries: dict[str, zipfile.ZipInfo] = {}
+        for info in infos:
+            name = check_inside(info.filename, self.name)
+            if name.endswith(".npy"):
+                key = name.removesuffix(".npy")
+                if key in entries:
+                    raise CorruptLayoutError(f"duplicate member {name!r}", path=self.name)
+                entries[key] = info
+        return entries
+
+    def _archive(self) -> zipfile.ZipFile:
+        reader = self._open_file()
+        try:
+            return zipfile.ZipFile(RangeFile(reader))
+        except _ZIP_ERRORS as error:
+            reader.close()
+            raise CorruptLayoutError(f"not a readable archive of arrays ({error})", path=self.name) from None
+
+    @property
+    def keys(self) -> list[str]:
+        """The names of the arrays, in the order of the file."""
+        return list(self._entries)
+
+    def header(self, key: str) -> tuple[tuple[int, ...], np.dtype[Any]]:
+        """Shape and dtype of an array; one of objects, or larger than its bytes can be, is refused."""
+        if key not in self._entries:
+            fact = f"there is no array {key!r}; there are {', '.join(self.keys)}.{nearest(key, self.keys)}"
+            raise CorruptLayoutError(fact, path=self.name)
+        entry = self._entries[key]
+        shape, _, dtype = npy_header(io.BytesIO(self._read(key, _HEADER_BYTES)), f"{self.name}:{key}")
+        size = int(np.prod(shape, dtype=object)) * dtype.itemsize
+        most = entry.compress_size * _DEFLATE_RATIO + (1 << 16)
+        if size > min(MAX_ARRAY_BYTES, entry.file_size) or entry.file_size > most:
+            fact = f"{key!r} claims {size} bytes in {entry.compress_size} compressed ones"
+            raise LimitExceededError(fact, path=self.name)
+        return shape, dtype
+
+    def _read(self, key: str, limit: int) -> bytes:
+        entry = self._entries[key]
+        try:
+            with self._archive() as archive, archive.open(entry) as member:
+                return member.read(min(limit, entry.file_size))
+        except _ZIP_ERRORS as error:
+            raise CorruptLayoutError(f"array {key!r} is damaged ({error})", path=self.name) from None
+
+    def array(self, key: str) -> NDArray[Any]:
+        """A whole array."""
+        self.header(key)
+        kept = BLOCK_CACHE.get(self._owner, key)
+        if kept is None:
+            kept = byte_view(self._read(key, MAX_ARRAY_BYTES + _HEADER_BYTES))
+            BLOCK_CACHE.put(self._owner, key, kept)
+        return npy_array(kept, f"{self.name}:{key}")
+
+
+class NpzRows(Rows):
+    """An array of an archive by rows: numbers or text. It is decompressed whole."""
+
+    def __init__(self, file: NpzFile, key: str) -> None:
+        self._file, self._key = file, key
+        shape, dtype = file.header(key)
+        if not shape:
+            raise CorruptLayoutError(f"{key!r} is a single value, not rows", path=file.name)
+        self.count, self.row_shape = shape[0], shape[1:]
+        if dtype.kind in "US" and not self.row_shape:
+            self.dtype, self.kind = np.dtype(object), "text" if dtype.kind == "U" else "bytes"
+        else:
+            self.dtype = numeric_type(dtype, f"{file.name}:{key}")
+
+    def read(self, start: int, stop: int) -> NDArray[Any]:
+        """Rows of the array."""
+        rows = self._file.array(self._key)[start:stop]
+        if self.kind is None:
+            return rows.astype(self.dtype, copy=False)
+        out = np.empty(len(rows), object)
+        out[:] = rows.tolist()
+        return out
+
+
+def npy_header(file: IO[bytes], path: str | os.PathLike[str]) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
+    """Shape, order and dtype of a .npy file, which is read up to its values; one of objects is refused."""
+    try:
+        version = np.lib.format.read_magic(file)
+        read_header = np.lib.format.read_array_header_2_0
+        if version == (1, 0):
+            read_header = np.lib.format.read_array_header_1_0
+        shape, is_fortran, dtype = read_header(file)
+    except _HEADER_ERRORS as error:
+        raise CorruptLayoutError(f"not a .npy file ({error})", path=path) from None
+    if dtype.hasobject:
+        fact = "the array holds Python objects, which are read by running code in them"
+        hint = "Write the file again with arrays of numbers; pickles are never read."
+        raise UnsupportedDtypeError(fact, path=path, hint=hint)
+    return tuple(int(size) for size in shape), bool(is_fortran), dtype
+
+
+def npy_array(data: Any, path: str) -> NDArray[Any]:
+    """The array in the bytes of a .npy file, without a copy."""
+    stream = io.BytesIO(data[:_HEADER_BYTES])
+    shape, is_fortran, dtype = npy_header(stream, path)
+    size = int(np.prod(shape, dtype=object)) * dtype.itemsize
+    if len(data) - stream.tell() < size:
+        raise CorruptLayoutError("the array is truncated", path=path)
+    flat = np.frombuffer(data, dtype, size // dtype.itemsize if dtype.itemsize else 0, stream.tell())
+    return flat.reshape(shape, order="F" if is_fortran else "C")
+
+
+def numeric_type(dtype: np.dtype[Any], path: str) -> np.dtype[Any]:
+    """The little-endian type of numbers as episodes hold them."""
+    try:
+        return dtype_of(dtype.newbyteorder("<")).dtype
+    except ValueError:
+        raise UnsupportedDtypeError(f"unsupported dtype {dtype}", path=path) from None
+
+
+def write_npz(file: IO[bytes], arrays: Mapping[str, NDArray[Any]]) -> None:
+    """Write arrays as one compressed archive, with equal bytes for equal arrays."""
+    with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
+        for key, array in arrays.items():
+            entry = zipfile.ZipInfo(f"{key}.npy")
+            entry.compress_type = zipfile.ZIP_DEFLATED
+            with archive.open(entry, "w", force_zip64=array.nbytes > 1 << 30) as member:
+                np.lib.format.write_array(member, np.ascontiguousarray(array), allow_pickle=False)

@@ -18,7 +18,7 @@ from warpdata.episodes.collection.edits import EditedSource, Edits, EpisodeEntry
 from warpdata.episodes.collection.episodes import Episodes, EpisodesSource
 from warpdata.episodes.collection.facts import facts_table, joined_tables, recorded_facts
 from warpdata.episodes.collection.listing import episode_name, episode_path, list_episodes, list_folder
-from warpdata.episodes.record.recorder import episode_numbers
+from warpdata.episodes.record.recording import episode_numbers
 from warpdata.episodes.salvage.unfinished import Unfinished, unfinished_at
 from warpdata.episodes.sources.disk_episode import DirectorySource
 from warpdata.errors import require_kind, suggests

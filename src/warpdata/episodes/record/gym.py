@@ -162,7 +162,7 @@ class _Environment:
         recorder.discard()
 
     def mark(self, facts: Mapping[str, Any]) -> None:
-        """Say something of the episode under way or just ended."""
+        """Set items of the episode under way or just ended."""
         if self.recorder is None:
             raise RecordingError("there is no episode to mark: none was begun, or it is finished")
         self.recorder.mark(**facts)
@@ -209,7 +209,7 @@ class _SingleRecorder(gymnasium.Wrapper):
         return self._recorded.recorder
 
     def mark(self, **facts: Any) -> None:
-        """Say something of the episode under way or just ended, such as `success=True`."""
+        """Set items of the episode under way or just ended, such as `success=True`."""
         self._recorded.mark(facts)
 
     def discard(self) -> None:
@@ -266,7 +266,7 @@ class _VectorRecorder(vector.VectorWrapper):
         return [each.recorder for each in self._recorded]
 
     def mark(self, number: int, **facts: Any) -> None:
-        """Say something of the episode of environment `number` under way or just ended."""
+        """Set items of the episode of environment `number` under way or just ended."""
         self._recorded[number].mark(facts)
 
     def discard(self, number: int) -> None:

@@ -10,32 +10,39 @@ from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self, get_args
+from typing import TYPE_CHECKING, Any, Self, TypedDict, get_args
 
 import numpy as np
 
-from warpdata.bytekit.io.commit import make_folders, map_os_errors, remove_temps_of, writable_path
+from warpdata.bytekit.io.commit import map_os_errors, remove_temps_of, writable_path
 from warpdata.bytekit.process.locks import FileLock, make_locked_folder
-from warpdata.episodes.collection.listing import episode_path
 from warpdata.episodes.forms.packed import pack_episode
 from warpdata.episodes.provenance import environment, first_meta
-from warpdata.episodes.record.recording import Recording, remove_leftovers
-from warpdata.episodes.record.tables import write_empty
+from warpdata.episodes.record.recording import (
+    Recording,
+    claim_directory,
+    claim_episode,
+    free_paths,
+    remove_folder,
+    remove_leftovers,
+)
+from warpdata.episodes.record.shared import SharedEpisode, join_in_folder, join_in_root
+from warpdata.episodes.record.tables import owner, write_empty
 from warpdata.episodes.record.threads import Durability, interrupts_wait
 from warpdata.episodes.record.values import Clock, Hints, RecordingClock, as_numbers
+from warpdata.episodes.salvage.receipt import LossReceipt
 from warpdata.errors import (
     ConflictError,
     JournalInUseError,
     RecordingError,
     SchemaMismatchError,
-    StoreError,
     WarpError,
     require_word,
     suggests,
 )
-from warpdata.formats.episodedir import layout
 from warpdata.formats.episodedir.frame_index import write_empty_index
 from warpdata.formats.episodedir.images import FrameShape, VideoOptions, choose_codec, suffix_for
+from warpdata.formats.episodedir.names import check_name
 from warpdata.formats.journal.layout import WORK_SUFFIX
 from warpdata.formats.journal.reader import work_folder
 from warpdata.formats.wshard.writer import CompressionChoice, check_choice, check_compat
@@ -51,6 +58,21 @@ _STRANGE = re.compile(r"[^A-Za-z0-9_.-]")
 _WRITER = "warpdata.DiskEpisodeWriter"
 
 
+class RecorderKeywords(TypedDict, total=False):
+    """Options of a recorder."""
+
+    static: Mapping[str, Any] | None
+    clock: Clock
+    step_clock: str | None
+    outcome: Outcome
+    video: VideoOptions | None
+    durability: str
+    compression: CompressionChoice
+    compat: str
+    overwrite: bool
+    episode: str | None
+
+
 class Recorder(Recording):
     """Records one episode: into one file where `target` ends in `.wshard`, else as a new episode of a root.
 
@@ -61,6 +83,9 @@ class Recorder(Recording):
     clock the actions share); `outcome="next"`: rewards and flags come with the next observation.
     `durability` is what power loss may take: `"100ms"` (or another period), nothing with `"record"`, everything the
     kernel has not written with `"none"`. `compression` and `compat` are those of `save_wshard`, for one file.
+
+    `episode` names an episode that several processes record: the first one makes it, the others join. Each has signals
+    of its own. It is finished when the last process closes its recorder, or by `end_episode`.
     """
 
     @suggests
@@ -77,6 +102,7 @@ class Recorder(Recording):
         compression: CompressionChoice = None,
         compat: str = "default",
         overwrite: bool = False,
+        episode: str | None = None,
     ) -> None:
         require_word("clock", clock, get_args(Clock))
         require_word("outcome", outcome, OUTCOMES)
@@ -95,16 +121,24 @@ class Recorder(Recording):
         self._roles: dict[str, Role] = {}
         self._is_file = self.target.name.endswith(SHARD_SUFFIX)
         self._directory: Path | None = None
+        self._episode = episode
+        self._shared: SharedEpisode | None = None
+        self.receipt: LossReceipt | None = None
+        """Of an episode of several processes, once this process has finished it: what each of them recorded."""
         if self._is_file:
             self._directory = self.target.with_name(self.target.name + WORK_SUFFIX)
             self._check_file(self._directory)
         self._is_new = not self._is_file and not self.target.exists()
         self.mark(**dict(static or {}))
+        if episode is not None:  # now: the others wait for this process to close
+            self._begin()
 
     @property
     def path(self) -> Path | None:  # type: ignore[override]
         """Path of the episode; None in a root before the first record."""
-        return self.target if self._is_file else self._directory
+        if self._is_file:
+            return self.target
+        return self._directory if self._shared is None else self._shared.directory
 
     def step(
         self,
@@ -159,8 +193,37 @@ class Recorder(Recording):
         self._roles[name] = role
 
     def close(self) -> None:
-        """Finish the episode; an episode without records leaves nothing behind."""
+        """Finish the episode; an episode without records leaves nothing behind.
+
+        One of several processes is finished by the last that closes.
+        """
         self._close_once(self._finish)
+
+    def end_episode(self, timeout_s: float = 30.0) -> bool:
+        """Close, and make the other processes of the episode stop too; whether it is finished now.
+
+        They refuse later records, and have the timeout to close their recorders. If some do not, the last one that
+        closes finishes the episode.
+        """
+        if self._shared is not None:
+            self._check_open()
+            self._shared.end()
+            self._leave_timeout_s = timeout_s
+        self.close()
+        return self._shared is None or self._shared.is_finished
+
+    def discard(self) -> None:
+        """Remove the whole episode, of several processes only the records of this one."""
+        super().discard()
+        if self._shared is not None:
+            self.receipt = self._shared.leave(0.0, self._store)
+
+    def mark(self, **facts: Any) -> None:
+        """Set items that do not change in time, such as `success=True`; the last value of an item counts."""
+        for name in facts if self._shared is not None else ():
+            if self._shared is not None and self._shared.is_signal(check_name(name)):
+                raise RecordingError(f"{name!r} is a signal of this episode")
+        super().mark(**facts)
 
     def __enter__(self) -> Self:
         return self
@@ -175,9 +238,11 @@ class Recorder(Recording):
     def __repr__(self) -> str:
         return f"<Recorder {self.path or self.target}: {self._closed or 'recording'}>"
 
+    _leave_timeout_s = 0.0
+
     def _check_file(self, work: Path) -> None:
         remove_leftovers(work)
-        if work.exists():
+        if work.exists() and self._episode is None:
             raise ConflictError(
                 "a recording is under way here, or was never finished",
                 path=work,
@@ -190,6 +255,8 @@ class Recorder(Recording):
     def _claim(self) -> tuple[Path, FileLock | None]:
         self._clock = RecordingClock(self._clock_name)
         self._meta = {**first_meta(_WRITER, None, None), **self._meta, "clock": self._clock.facts()}
+        if self._episode is not None:
+            return self._join(self._episode)
         if self._is_file:
             assert self._directory is not None
             claimed = claim_directory(self._directory)
@@ -200,9 +267,47 @@ class Recorder(Recording):
         self._directory = work.parent
         return work, lock
 
+    def _join(self, episode: str) -> tuple[Path, FileLock | None]:
+        """Claim a part of an episode that several processes record."""
+        self._meta |= {"episode": episode, "process": owner()}
+        if self._is_file:
+            assert self._directory is not None
+            shared = join_in_folder(self._directory, episode, self._clock_name)
+            if shared is None:
+                raise ConflictError(
+                    "a recording of one process is under way here, or was never finished",
+                    path=self._directory,
+                    hint=f"Wait for its recorder; if it was killed, run `warp salvage {self.target}`.",
+                )
+            if not self._overwrite and self.target.exists():  # finished while this process waited to join
+                shared.withdraw()
+                check_no_file(self.target)
+        else:
+            shared = join_in_root(self.target, episode, self._clock_name)
+        self._shared, self._directory = shared, shared.part
+        return shared.work, shared.lock
+
+    def _reserve(self, signal: str) -> None:
+        if self._shared is not None:
+            self._shared.reserve(signal)
+
+    def _write_status(self) -> None:
+        super()._write_status()
+        process = None if self._shared is None else self._shared.ended_by()
+        if self._shared is not None and process not in (None, self._shared.part.name):
+            self._ended = f"ended by process {str(process).partition('-')[0]}: close this recorder"
+            self._signals = {}
+
+    def _documents(self, folder: Path, signals: dict[str, Any]) -> Mapping[Path, bytes]:
+        if self._shared is not None:
+            self._meta["marked_ns"] = self._marked_ns
+        return super()._documents(folder, signals)
+
     def _unclaim(self) -> None:
         assert self._directory is not None
         shutil.rmtree(self._directory, ignore_errors=True)
+        if self._shared is not None:
+            return
         with contextlib.suppress(OSError):  # folders that were made for it and are empty again
             for folder in (self._directory.parent, self.target) if self._is_new else ():
                 folder.rmdir()
@@ -211,12 +316,22 @@ class Recorder(Recording):
         if self._journal is None:
             return
         assert self._directory is not None
-        if not any(recorder.count for recorder in self._recorders.values()):
+        if not any(recorder.count for recorder in self._recorders.values()) and not (
+            self._shared and self._static
+        ):
             self._drop()  # every record was refused: there is no episode
-        elif self._is_file:
+        elif self._is_file and self._shared is None:
             self._commit_by(self._pack)
         else:
             self._commit(self._directory)
+        if self._shared is not None:
+            self.receipt = self._shared.leave(self._leave_timeout_s, self._store)
+
+    def _store(self, directory: Path) -> None:
+        """Make the one file of a finished directory, if that is wanted."""
+        if self._is_file:
+            self._pack(directory)
+            remove_folder(directory)
 
     def _pack(self, directory: Path) -> None:
         try:
@@ -230,10 +345,6 @@ class Recorder(Recording):
             # A name for which a compression was chosen: which signals there are is known only now.
             hint = f"Everything recorded is kept: run `warp salvage {self.target}`."
             raise RecordingError(str(error), path=self.target, hint=hint) from None
-
-
-record = Recorder
-"""The verb for `with wd.record(target) as rec`."""
 
 
 class DiskEpisodeWriter(Recording, EpisodeWriter):
@@ -319,7 +430,7 @@ class LocalDatasetWriter:
 
     def new_episode(self, *, meta: Mapping[str, Any] | None = None, wait: bool = True) -> DiskEpisodeWriter:
         """Claim the next free id and return the writer of its episode; `meta` adds to its metadata."""
-        for path in _free_paths(self.root):
+        for path in free_paths(self.root):
             with contextlib.suppress(ConflictError):
                 return DiskEpisodeWriter(
                     path, video=self.video, durability=self.durability, meta=meta, wait=wait
@@ -512,66 +623,6 @@ class VideoSignalWriter(_SignalWriter):
     def _write_empty(self) -> None:
         """Without a frame there is no size and so no video: only an index of no frames."""
         write_empty_index(str(self.frames_path))
-
-
-def claim_directory(path: Path) -> tuple[Path, FileLock | None]:
-    """Make a new, locked episode directory; returns the folder for its journals, and the lock.
-
-    An episode is unfinished for as long as that folder is there, so it comes before anything else.
-    """
-    with map_os_errors(path):
-        make_folders(path.parent)
-        try:
-            try:
-                lock = make_locked_folder(path)
-            except FileNotFoundError:  # a recorder that recorded nothing removed the folder around it
-                make_folders(path.parent)
-                lock = make_locked_folder(path)
-        except FileExistsError:
-            raise ConflictError("the directory exists already", path=path) from None
-        work = path / layout.RECORDING_FOLDER
-        try:
-            work.mkdir()
-        except BaseException:
-            shutil.rmtree(path, ignore_errors=True)
-            if lock is not None:
-                lock.release()
-            raise
-        return work, lock
-
-
-def claim_episode(root: Path) -> tuple[Path, FileLock | None]:
-    """Claim the directory of the next free number of a root."""
-    for path in _free_paths(root):
-        with contextlib.suppress(ConflictError):
-            return claim_directory(path)
-    raise AssertionError  # there is always another number
-
-
-def _free_paths(root: Path) -> Iterator[Path]:
-    """Directories from one past the highest number on; the exclusive mkdir decides between processes."""
-    number = 0
-    for block in reversed(episode_numbers(root)):
-        inside = episode_numbers(episode_path(root, block).parent)
-        if inside:
-            number = inside[-1] + 1
-            break
-    if number:  # a recorder that was killed as it removed its journals left them
-        remove_leftovers(episode_path(root, number - 1) / layout.RECORDING_FOLDER)
-    while True:
-        yield episode_path(root, number)
-        number += 1
-
-
-def episode_numbers(folder: Path) -> list[int]:
-    """The numbers of the blocks of a root, or of the episodes of a block; nothing in them is opened."""
-    try:
-        names = os.listdir(folder)
-    except (FileNotFoundError, NotADirectoryError):
-        return []
-    except OSError as error:
-        raise StoreError(f"cannot list ({error.strerror})", path=folder) from None
-    return sorted(int(name) for name in names if len(name) == layout.DIGITS and name.isdigit())
 
 
 def check_no_file(path: str | os.PathLike[str]) -> None:

@@ -21,6 +21,7 @@ from warpdata.bytekit.io.commit import (
     fsync_folder,
     fsync_started,
     link_or_copy,
+    make_folders,
     map_os_errors,
     put_file,
     start_writing,
@@ -28,14 +29,15 @@ from warpdata.bytekit.io.commit import (
 )
 from warpdata.bytekit.jsontext import dump_json
 from warpdata.bytekit.process.forks import NoPickle, run_in_child
-from warpdata.bytekit.process.locks import FileLock
+from warpdata.bytekit.process.locks import FileLock, make_locked_folder
+from warpdata.episodes.collection.listing import episode_path
 from warpdata.episodes.record import camera
 from warpdata.episodes.record.camera import CameraRecorder, FrameJournals, VideoFile
 from warpdata.episodes.record.tables import EventRecorder, NumberRecorder, SignalsJournal, TableFile
 from warpdata.episodes.record.threads import Durability, JobQueue, RecordingThreads, interrupts_wait
 from warpdata.episodes.record.values import Hints, RecordingClock, as_timestamp, describe
 from warpdata.episodes.statistics import SharedClocks
-from warpdata.errors import RecordingError, WarpError, WriterClosedError
+from warpdata.errors import ConflictError, RecordingError, StoreError, WarpError, WriterClosedError
 from warpdata.formats.episodedir import layout
 from warpdata.formats.episodedir.documents import FileSum, meta_bytes, plain_static, static_bytes
 from warpdata.formats.episodedir.images import VideoOptions, choose_codec
@@ -80,6 +82,8 @@ class Recording(NoPickle):
         self._lock = threading.RLock()
         self._closed: str | None = None
         """The reason why no more records are taken."""
+        self._ended: str | None = None
+        """The same, where another process ended the episode: it can still be closed."""
         self._durability = Durability.parse(durability)
         self._video = video or VideoOptions()
         self._clock = clock
@@ -87,6 +91,8 @@ class Recording(NoPickle):
         self._meta: dict[str, Any] = {}
         self._interrupted: str | None = None
         self._static: dict[str, Any] = {}
+        self._marked_ns: dict[str, int] = {}
+        """Times at which static items were set, to order those of several processes."""
         self._declared: dict[str, tuple[Hints, VideoOptions]] = {}
         self._names: dict[str, str] = {}
         self._refused: dict[str, int] = {}
@@ -110,8 +116,9 @@ class Recording(NoPickle):
             self._closed, self._signals = "recorded by another process", {}
 
     def _check_open(self) -> None:
-        if self._closed is not None:
-            raise WriterClosedError(f"the recording is {self._closed}", path=self.path)
+        reason = self._closed or self._ended
+        if reason is not None:
+            raise WriterClosedError(f"the recording is {reason}", path=self.path)
 
     # Names and places, chosen by subclasses.
 
@@ -122,6 +129,9 @@ class Recording(NoPickle):
     @abstractmethod
     def _unclaim(self) -> None:
         """Remove what `_claim` made around the folder of the journals."""
+
+    def _reserve(self, signal: str) -> None:
+        """Take the name of a signal before its first record."""
 
     def _facts(self) -> dict[str, Any]:
         """The descriptor of the journal: what the recording becomes."""
@@ -163,7 +173,7 @@ class Recording(NoPickle):
                 if wait or self._durability.every_record:
                     self._threads.chores.settle()
                 if self._static:
-                    journal.note({"static": self._static})
+                    journal.note({"static": self._static, "at_ns": time.time_ns()})
                 for name, (hints, _) in self._declared.items():
                     self._expect(name, hints)
             except BaseException:
@@ -297,8 +307,9 @@ class Recording(NoPickle):
                     raise RecordingError(f"{name!r} is a signal of this episode")
                 plain = plain_static(name, value)  # what cannot be stored is refused now
                 if self._journal is not None:
-                    self._journal.note({"static": {name: plain}})
+                    self._journal.note({"static": {name: plain}, "at_ns": time.time_ns()})
                 self._static[name] = plain
+                self._marked_ns[name] = time.time_ns()
 
     def set_static(self, name: str, value: Any) -> None:
         """Set an item that does not change in time, once."""
@@ -351,6 +362,7 @@ class Recording(NoPickle):
         if ts_ns is not None:
             as_timestamp(ts_ns)
         description = describe(name, value, hints)
+        self._reserve(name)
         journal = self._journal
         assert journal is not None
         # A stream that could not be made is never tried again under the same number: its files may exist.
@@ -398,6 +410,7 @@ class Recording(NoPickle):
             with interrupts_wait(), self._lock:
                 if self._closed == "closed":
                     return
+                self._ended = None
                 self._check_open()
                 self._closed = "broken: closing it failed; `warp salvage` finishes it"
                 self._signals = {}
@@ -556,6 +569,66 @@ def last_documents(
     if interrupted is not None:
         complete["interrupted"] = interrupted
     return {folder / layout.STATIC_FILE: items, folder / layout.META_FILE: meta_bytes(complete)}
+
+
+def claim_directory(path: Path) -> tuple[Path, FileLock | None]:
+    """Make a new, locked episode directory; returns the folder for its journals, and the lock.
+
+    An episode is unfinished for as long as that folder is there, so it comes before anything else.
+    """
+    with map_os_errors(path):
+        make_folders(path.parent)
+        try:
+            try:
+                lock = make_locked_folder(path)
+            except FileNotFoundError:  # a recorder that recorded nothing removed the folder around it
+                make_folders(path.parent)
+                lock = make_locked_folder(path)
+        except FileExistsError:
+            raise ConflictError("the directory exists already", path=path) from None
+        work = path / layout.RECORDING_FOLDER
+        try:
+            work.mkdir()
+        except BaseException:
+            shutil.rmtree(path, ignore_errors=True)
+            if lock is not None:
+                lock.release()
+            raise
+        return work, lock
+
+
+def claim_episode(root: Path) -> tuple[Path, FileLock | None]:
+    """Claim the directory of the next free number of a root."""
+    for path in free_paths(root):
+        with contextlib.suppress(ConflictError):
+            return claim_directory(path)
+    raise AssertionError  # there is always another number
+
+
+def free_paths(root: Path) -> Iterator[Path]:
+    """Directories from one past the highest number on; the exclusive mkdir decides between processes."""
+    number = 0
+    for block in reversed(episode_numbers(root)):
+        inside = episode_numbers(episode_path(root, block).parent)
+        if inside:
+            number = inside[-1] + 1
+            break
+    if number:  # a recorder that was killed as it removed its journals left them
+        remove_leftovers(episode_path(root, number - 1) / layout.RECORDING_FOLDER)
+    while True:
+        yield episode_path(root, number)
+        number += 1
+
+
+def episode_numbers(folder: Path) -> list[int]:
+    """The numbers of the blocks of a root, or of the episodes of a block; nothing in them is opened."""
+    try:
+        names = os.listdir(folder)
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    except OSError as error:
+        raise StoreError(f"cannot list ({error.strerror})", path=folder) from None
+    return sorted(int(name) for name in names if len(name) == layout.DIGITS and name.isdigit())
 
 
 def remove_folder(folder: Path, *, durable: bool = True) -> None:

@@ -9,7 +9,7 @@ import mmap
 import os
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -34,7 +34,14 @@ from warpdata.errors import (
     nearest,
     suggests,
 )
-from warpdata.formats.journal.layout import MAX_RECORD_BYTES, PARTIAL_SUFFIX, RECORD_BYTES, STEPS_KIND
+from warpdata.formats.journal.layout import (
+    MAX_RECORD_BYTES,
+    PARTIAL_SUFFIX,
+    RECORD_BYTES,
+    STEP_AT,
+    STEPS_KIND,
+    record_span,
+)
 from warpdata.formats.journal.reader import JournalReader, is_live
 from warpdata.formats.journal.writer import JournalWriter, StepRecord
 from warpdata.formats.wshard.channel import Channel
@@ -64,20 +71,20 @@ _MISSPELT = 0.85
 _REWARDS = ("f16", "bf16", "f32", "f64")
 _FIELD_ALIGNMENT = 8
 _WINDOW_BYTES = 16 << 20
-_TS_OFFSET = -8
-"""The time of a step is the last field of the record header, just before the payload."""
+_FLAGS = (("done", "bool"), ("truncated", "bool"), ("given", "u8"))
+_FLAG_BYTES = 16
+"""Reward and flags take less."""
 _NAN = float("nan")
 _INT64 = 1 << 63
 
 
 @dataclass(frozen=True, slots=True)
 class StepField:
-    """One channel or flag of a step: its offset in the payload, its type, and its place in the episode."""
+    """One channel of a step: its type, and its place in the episode."""
 
     id: str
     lane: str
     tensor: TensorSpec
-    offset: int = 0
     compression: str | None = None
     about: dict[str, Any] = field(default_factory=dict)
     path: str = ""
@@ -104,7 +111,7 @@ class StepField:
 
 
 def channel_fields(channels: Sequence[Mapping[str, Any]]) -> list[StepField]:
-    """The fields of a step, without offsets; ValueError or TypeError names the wrong channel."""
+    """The channels of a step; ValueError or TypeError names the wrong one."""
     if isinstance(channels, Mapping | str) or not all(isinstance(channel, Mapping) for channel in channels):
         raise TypeError("channels is a list of dicts with 'id', 'dtype' and 'shape'")
     for index, channel in enumerate(channels):
@@ -157,7 +164,7 @@ def _field(channel: Mapping[str, Any]) -> StepField:
     tensor = _text_room(channel) if is_text else _tensor(channel)
     about = {key: value for key, value in channel.items() if key not in _KEYS}
     encoding = channel["dtype"] if is_text else None
-    made = StepField(channel_id, lane, tensor, 0, compression, about, _path(channel, lane), encoding)
+    made = StepField(channel_id, lane, tensor, compression, about, _path(channel, lane), encoding)
     if made.is_bits and tensor.dtype != "i8":
         raise ValueError(f"channel {channel_id!r} takes signs: its dtype is 'i8', and their bits are stored")
     if lane == "residual" and is_sign_bits(made.path, tensor):
@@ -208,11 +215,12 @@ def _text_room(channel: Mapping[str, Any]) -> TensorSpec:
 
 @dataclass(frozen=True, slots=True)
 class StepLayout:
-    """The payload of a step record."""
+    """The record of a step: its header with the time, the channels, the flags."""
 
     channels: tuple[StepField, ...]
-    flags: dict[str, StepField]
-    payload_bytes: int
+    reward_dtype: str
+    dtype: np.dtype[Any]
+    """The whole record as one structured type: `ts_ns`, the channels by position, the flags by name."""
 
     @classmethod
     def plan(cls, channels: Sequence[Mapping[str, Any]], reward_dtype: str = "f32") -> StepLayout:
@@ -220,26 +228,39 @@ class StepLayout:
         if reward_dtype not in _REWARDS:
             near = nearest(str(reward_dtype), _REWARDS)
             raise ValueError(f"rewards are {', '.join(_REWARDS)}, not {reward_dtype!r}.{near}")
-        fields, flags, offset = [], {}, 0
-        for item in channel_fields(channels):
-            fields.append(replace(item, offset=offset))
+        fields = channel_fields(channels)
+        size = sum(align_up(item.tensor.row_bytes, _FIELD_ALIGNMENT) for item in fields)
+        if size > MAX_RECORD_BYTES - _FLAG_BYTES:
+            raise SchemaMismatchError(
+                f"a step of {size} bytes is too large: it has at most {MAX_RECORD_BYTES - _FLAG_BYTES}",
+                hint="Declare smaller shapes, or record the large channel with a recorder of its own.",
+            )
+        names, offsets, offset = ["ts_ns"], [STEP_AT + 8], RECORD_BYTES
+        formats: list[np.dtype[Any]] = [np.dtype(np.int64)]
+        for number, item in enumerate(fields):
+            names.append(str(number))
+            formats.append(np.dtype((item.tensor.dtype.dtype, item.tensor.shape)))
+            offsets.append(offset)
             offset = align_up(offset + item.tensor.row_bytes, _FIELD_ALIGNMENT)
-        for name, dtype in {
-            "reward": reward_dtype,
-            "done": "bool",
-            "truncated": "bool",
-            "given": "u8",
-        }.items():
-            flags[name] = StepField(name, "flag", TensorSpec(dtype_named(dtype), ()), offset)
-            offset += dtype_named(dtype).itemsize
-        return cls(tuple(fields), flags, offset)
+        for name, dtype in (("reward", reward_dtype), *_FLAGS):
+            names.append(name)
+            formats.append(dtype_named(dtype).dtype)
+            offsets.append(offset)
+            offset += formats[-1].itemsize
+        about = {"names": names, "formats": formats, "offsets": offsets, "itemsize": offset}
+        return cls(tuple(fields), reward_dtype, np.dtype(about))  # type: ignore[call-overload]
+
+    @property
+    def payload_bytes(self) -> int:
+        """The size of a record without its header."""
+        return self.dtype.itemsize - RECORD_BYTES
 
     def to_json(self) -> dict[str, Any]:
         """The part of the journal's descriptor that describes its records."""
         return {
             "payload_bytes": self.payload_bytes,
             "channels": [item.to_json() for item in self.channels],
-            "reward_dtype": str(self.flags["reward"].tensor.dtype),
+            "reward_dtype": self.reward_dtype,
         }
 
     @classmethod
@@ -270,41 +291,37 @@ class JournalColumn:
     """The rows of one field over all records of a journal, gathered a window at a time."""
 
     def __init__(
-        self, path: str, runs: Sequence[StepRun], stride: int, offset: int, spec: TensorSpec
+        self, path: str, runs: Sequence[StepRun], record: np.dtype[Any], name: str, spec: TensorSpec
     ) -> None:
         self.path = path
         self._runs = runs
-        self._stride = stride
-        self._offset = RECORD_BYTES + offset
+        self._record = record
+        self._stride = record_span(record.itemsize - RECORD_BYTES)
+        self._name = name
         self.spec = spec
         self.length = sum(run.count for run in runs)
 
     def rows(self, start: int, end: int) -> NDArray[Any]:
         """Rows [start, end), copied out of the journal in bounded memory."""
-        out = np.empty((end - start, self.spec.row_bytes), np.uint8)
+        out = np.empty((end - start, *self.spec.shape), self.spec.dtype.dtype)
         filled, first, per_window = 0, 0, max(1, _WINDOW_BYTES // self._stride)
-        fd = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
-        try:
+        with open(self.path, "rb") as file:
             for run in self._runs:
                 low, high = max(start - first, 0), min(end - first, run.count)
                 for at in range(low, high, per_window):
                     count = min(per_window, high - at)
-                    self._gather(fd, run.offset + at * self._stride, out[filled : filled + count])
+                    self._copy(file.fileno(), run.offset + at * self._stride, out[filled : filled + count])
                     filled += count
                 first += run.count
-        finally:
-            os.close(fd)
-        return out.reshape(-1).view(self.spec.dtype.dtype).reshape(end - start, *self.spec.shape)
+        return out
 
-    def _gather(self, fd: int, offset: int, out: NDArray[np.uint8]) -> None:
+    def _copy(self, fd: int, offset: int, out: NDArray[Any]) -> None:
         base = offset // PAGE_BYTES * PAGE_BYTES
-        size = offset - base + (len(out) - 1) * self._stride + self._offset + self.spec.row_bytes
+        size = offset - base + (len(out) - 1) * self._stride + self._record.itemsize
         with mmap.mmap(fd, size, prot=mmap.PROT_READ, offset=base) as window:
-            view: NDArray[np.uint8] = np.ndarray(
-                out.shape, np.uint8, window, offset - base + self._offset, (self._stride, 1)
-            )
-            out[:] = view
-            del view
+            records: NDArray[Any] = np.ndarray(len(out), self._record, window, offset - base, (self._stride,))
+            out[...] = records[self._name]
+            del records
 
 
 class TextColumn:
@@ -333,14 +350,13 @@ class TextColumn:
         return out
 
 
-def step_episode(
-    path: str, descriptor: Mapping[str, Any], runs: Sequence[StepRun], stride: int
-) -> WShardEpisode:
+def step_episode(path: str, descriptor: Mapping[str, Any], runs: Sequence[StepRun] = ()) -> WShardEpisode:
     """The episode a step journal holds, its channels still in the journal."""
     layout = StepLayout.from_json(descriptor, path)
 
-    def column(item: StepField) -> JournalColumn:
-        return JournalColumn(path, runs, stride, item.offset, item.tensor)
+    def column(name: str, spec: TensorSpec | None = None) -> JournalColumn:
+        spec = spec or TensorSpec(dtype_of(layout.dtype[name]), ())
+        return JournalColumn(path, runs, layout.dtype, name, spec)
 
     try:
         meta = descriptor["episode"]
@@ -353,15 +369,15 @@ def step_episode(
         "signal": episode.observations, "action": episode.actions, "omen": episode.omens,
         "uncert": episode.uncerts, "residual": episode.residuals,
     }  # fmt: skip
-    for item in layout.channels:
-        rows: Any = column(item)
+    for number, item in enumerate(layout.channels):
+        rows: Any = column(str(number), item.tensor)
         if item.is_bits:
             targets[item.lane][item.path] = Channel(item.path, _packed_bits(rows), about=item.about)
             continue
         if item.encoding is not None:
             rows = TextColumn(rows, item.encoding, item.id)
         targets[item.lane][item.path] = Channel.over(item.path, rows, about=item.about)
-    given = column(layout.flags["given"]).rows(0, episode.length)
+    given = column("given").rows(0, episode.length)
     ever, always = int(np.bitwise_or.reduce(given, initial=0)), int(np.bitwise_and.reduce(given, initial=255))
     for flag, name, attribute in (
         (GIVEN_REWARD, "reward", "rewards"),
@@ -369,10 +385,9 @@ def step_episode(
         (GIVEN_TRUNCATED, "truncated", "truncations"),
     ):
         if ever & flag:
-            setattr(episode, attribute, Channel.over(name, column(layout.flags[name])))
+            setattr(episode, attribute, Channel.over(name, column(name)))
     if episode.timebase.type == "timestamps_ns" or (episode.length and always & GIVEN_TIME):
-        stamps = JournalColumn(path, runs, stride, _TS_OFFSET, TensorSpec(dtype_named("i64"), ()))
-        episode.set_clock(stamps)
+        episode.set_clock(column("ts_ns"))
     return episode
 
 
@@ -427,12 +442,7 @@ class WShardStreamWriter(NoPickle):
             "compat": check_compat(compat), **self._layout.to_json(),
         }  # fmt: skip
         # What could not be saved in the end is refused now, not after an hour of recording.
-        if self._layout.payload_bytes > MAX_RECORD_BYTES:
-            raise SchemaMismatchError(
-                f"a step of {self._layout.payload_bytes} bytes is too large: it has at most {MAX_RECORD_BYTES}",
-                hint="Declare smaller shapes, or record the large channel with a recorder of its own.",
-            )
-        plan_shard(step_episode(os.devnull, self._descriptor, [], 1), self.path)
+        plan_shard(step_episode(os.devnull, self._descriptor), self.path)
         self._check_target()
         self._journal: JournalWriter | None = None
         self._state = "new"
@@ -454,13 +464,16 @@ class WShardStreamWriter(NoPickle):
         self._check_target()
         writable_path(self.path)
         self._record = StepRecord(0, self._layout.payload_bytes)
-        numbers = [item for item in self._layout.channels if item.encoding is None]
-        texts = [item for item in self._layout.channels if item.encoding is not None]
+        fields = np.frombuffer(self._record.buffer, self._layout.dtype, 1)
+        items = [(item, fields[str(number)][0, ...]) for number, item in enumerate(self._layout.channels)]
         self._slots = [
-            (item.id, item.tensor.dtype.dtype, item.tensor.shape, self._slot(item)) for item in numbers
+            (item.id, item.tensor.dtype.dtype, item.tensor.shape, slot)
+            for item, slot in items
+            if not item.encoding
         ]
-        self._text_slots = [(item.id, str(item.encoding), self._slot(item)) for item in texts]
-        self._reward, self._done, self._truncated, self._given = map(self._slot, self._layout.flags.values())
+        self._text_slots = [(item.id, item.encoding, slot) for item, slot in items if item.encoding]
+        flags = ("reward", "done", "truncated", "given")
+        self._reward, self._done, self._truncated, self._given = (fields[name][0, ...] for name in flags)
         self._descriptor["owner"] = owner()
         with map_os_errors(self.partial_path):
             self._journal = JournalWriter(
@@ -471,16 +484,6 @@ class WShardStreamWriter(NoPickle):
         self._threads = RecordingThreads(self._durability)
         self._threads.add_journal(self._journal)
         self._state = "recording"
-
-    def _slot(self, item: StepField) -> NDArray[Any]:
-        """The part of the record a field is copied into, with its dtype and shape."""
-        tensor = item.tensor
-        count = tensor.row_bytes // tensor.dtype.itemsize
-        if not count:
-            return np.zeros(tensor.shape, tensor.dtype.dtype)
-        return np.frombuffer(self._record.payload, tensor.dtype.dtype, count, item.offset).reshape(
-            tensor.shape
-        )
 
     def write_timestep(
         self,
@@ -526,7 +529,7 @@ class WShardStreamWriter(NoPickle):
                 try:
                     self._check_target()
                     runs = [StepRun(journal.records_offset, self.steps)]
-                    episode = step_episode(self.partial_path, self._descriptor, runs, self._record.size)
+                    episode = step_episode(self.partial_path, self._descriptor, runs)
                     compression = self._layout.compression()
                     save_wshard(episode, self.path, compression, compat=self._descriptor["compat"])
                 except WarpError as error:

@@ -146,6 +146,8 @@ class _Salvage:
         receipt = self.receipt(self.made, why)
         if self.is_episode:
             meta = recording.meta or {"schema_version": layout.SCHEMA_VERSION}
+            if "process" in meta:  # a part of an episode that several processes record
+                meta["marked_ns"] = recording.marked_ns
             documents = last_documents(
                 self.folder, meta, recording.static, self.made, _REASON, salvaged=receipt.to_json()
             )

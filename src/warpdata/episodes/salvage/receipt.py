@@ -104,6 +104,10 @@ class LossReceipt(Receipt):
 
     parts: list[LossReceipt] = field(default_factory=list)
     """The receipts of all recordings of a folder."""
+    process: str | None = None
+    """The process that recorded this part of an episode."""
+    processes: list[LossReceipt] = field(default_factory=list)
+    """The receipts of the processes that recorded one episode."""
 
     @classmethod
     def of_folder(cls, folder: str, parts: list[LossReceipt]) -> Self:
@@ -159,6 +163,9 @@ class LossReceipt(Receipt):
         yield f"  {'' if self.is_complete else lost}{self.why}"
         if self.rows_dropped:
             yield f"  {self.rows_dropped} row that was being recorded was dropped, because it is not whole"
+        for part in self.processes:
+            lost = "nothing lost" if part.is_complete else f"{part.steps_lost} lost"
+            yield f"  {part.process}: {part.steps_kept} {self._what} kept, {lost} ({part.why})"
         for each in self.damage:
             yield f"  unreadable: {each.get('file', self.source)}: {each['why']}"
         if self.kept_aside is not None:

@@ -17,10 +17,11 @@ from warpdata.bytekit.io.commit import fsync_folder, link_or_copy, map_os_errors
 from warpdata.bytekit.io.files import FileRangeReader, MmapRangeReader
 from warpdata.episodes.collection.listing import episode_path, list_episodes
 from warpdata.episodes.forms.packed import directory_of, pack_episode
-from warpdata.episodes.record.recorder import SHARD_SUFFIX, episode_numbers
-from warpdata.episodes.record.recording import remove_folder, remove_leftovers
+from warpdata.episodes.record.recorder import SHARD_SUFFIX
+from warpdata.episodes.record.recording import episode_numbers, remove_folder, remove_leftovers
 from warpdata.episodes.record.steps import StepLayout, StepRun, describe_owner, step_episode
-from warpdata.episodes.salvage.finish import DAMAGED, exclusive, finish_recording, free_name, set_aside
+from warpdata.episodes.salvage.finish import DAMAGED, exclusive, free_name, set_aside
+from warpdata.episodes.salvage.parts import finish_work
 from warpdata.episodes.salvage.receipt import LossReceipt
 from warpdata.episodes.salvage.unfinished import locked_folder, open_recording, work_folders_in
 from warpdata.episodes.sources.disk_episode import DiskEpisode
@@ -149,7 +150,7 @@ def _salvage_directory(folder: Path, *, overwrite: bool) -> LossReceipt:
 def _salvage_work(work: Path) -> LossReceipt:
     """Finish the recording whose journals are in this folder."""
     with exclusive(locked_folder(work)):
-        return finish_recording(work)
+        return finish_work(work)
 
 
 def salvage_root(root: str | os.PathLike[str]) -> list[LossReceipt]:
@@ -269,7 +270,7 @@ def _into_one_file(work: Path, target: Path, *, overwrite: bool) -> LossReceipt:
 def _finished(work: Path) -> LossReceipt:
     """Make whole episode files of the journals, if that was not done already; what was lost then is in its receipt."""
     if (work / layout.RECORDING_FOLDER).is_dir():
-        return finish_recording(work / layout.RECORDING_FOLDER)
+        return finish_work(work / layout.RECORDING_FOLDER)
     if not any(work.iterdir()):
         return LossReceipt(source=str(work), episode_id=work.name, why="nothing was recorded")
     episode = DiskEpisode(work)
@@ -347,7 +348,7 @@ def _episode(source: str, descriptor: Mapping[str, Any], scan: Scan) -> WShardEp
     if not isinstance(size, int) or (len(records) and (records.payload_bytes != size).any()):
         raise CorruptLayoutError("the records do not have the size the journal states", path=source)
     stride = record_span(size)
-    episode = step_episode(source, descriptor, _runs(records, stride), stride)
+    episode = step_episode(source, descriptor, _runs(records, stride))
     if len(records) and int(records.first_step[-1]) + 1 != len(records):
         _keep_times(episode, records)
     return episode

@@ -20,6 +20,7 @@ from warpdata.bytekit.io.ranges import RangeReader
 from warpdata.bytekit.jsontext import parse_json_object
 from warpdata.bytekit.process.locks import is_locked
 from warpdata.episodes.record.recording import STATUS_FILE, SignalStatus
+from warpdata.episodes.sources.disk_episode import DiskEpisode
 from warpdata.episodes.sources.signals import VideoSignal, signal_meta
 from warpdata.errors import BlobNotFoundError, CorruptLayoutError, FormatError, WarpError
 from warpdata.formats.episodedir import layout
@@ -41,6 +42,9 @@ from warpdata.timeline.episode import Episode
 from warpdata.timeline.memory import ArraySignal
 from warpdata.timeline.signal import Signal
 
+SHARED_FILE = "shared.json"
+"""In the folder of journals: several processes record this episode, and their parts are in `PARTS_FOLDER`."""
+PARTS_FOLDER = "parts"
 _UNNAMED = f".*.journal{TEMP_MARK}*"
 _ROWS = 8192
 _MAX_STATUS_BYTES = 1 << 20
@@ -86,6 +90,8 @@ class UnfinishedRecording:
     videos: dict[int, Stream] = field(default_factory=dict)
     """Decoder parameters of the encoded frames of a camera, noted before the first raw one left its journal."""
     static: dict[str, Any] = field(default_factory=dict)
+    marked_ns: dict[str, int] = field(default_factory=dict)
+    """Times at which the static items were set."""
     journals: list[OpenJournal] = field(default_factory=list)
     unreadable: list[Unreadable] = field(default_factory=list)
     in_rows: set[int] = field(default_factory=set)
@@ -139,6 +145,10 @@ class Unfinished:
     owner: dict[str, Any]
     records: dict[str, int]
     """How many records of each signal can be read from what is on disk."""
+    backlog: dict[str, int] = field(default_factory=dict)
+    """How many frames of each camera wait to be encoded."""
+    unreadable: int = 0
+    """How many parts of its files cannot be read."""
 
 
 def unfinished_at(folder: Folder) -> Unfinished:
@@ -147,11 +157,29 @@ def unfinished_at(folder: Folder) -> Unfinished:
         return Unfinished(folder.name, False, {}, {})
     work = folder / layout.RECORDING_FOLDER
     live = is_recorded(work)
-    try:
-        recording = open_recording(work)
-        return Unfinished(folder, live, recording.owner, recording.counts())
-    except FormatError:
-        return Unfinished(folder, live, {}, {})
+    records: dict[str, int] = {}
+    backlog: dict[str, int] = {}
+    process: dict[str, Any] = {}
+    unreadable = 0
+    with contextlib.suppress(FormatError):
+        for part in work_folders(work):
+            if not part.is_dir():  # a process that left: its part is finished
+                signals = read_meta(part.parent).get("signals", {})
+                records |= {name: about["count"] for name, about in signals.items()}
+                continue
+            recording = open_recording(part)
+            records |= recording.counts()
+            backlog |= recording.backlog()
+            process = process or recording.owner
+            unreadable += len(recording.unreadable)
+    return Unfinished(folder, live, process, records, backlog, unreadable)
+
+
+def work_folders(work: Path) -> list[Path]:
+    """The folders of journals of a recording: its own, or one for each process that takes part, finished or not."""
+    if not (work / SHARED_FILE).exists():
+        return [work]
+    return [part / layout.RECORDING_FOLDER for part in sorted((work / PARTS_FOLDER).glob("*"))]
 
 
 def is_recorded(work: Path) -> bool:
@@ -161,7 +189,9 @@ def is_recorded(work: Path) -> bool:
 
 def has_live_journal(work: Path) -> bool:
     """Whether a running process holds a journal of this recording open; network disks lock files, but no folders."""
-    return any(is_live(path) for path in (*work.glob(_UNNAMED), *work.glob("*.journal")))
+    if any(is_live(path) for path in (*work.glob(_UNNAMED), *work.glob("*.journal"))):
+        return True
+    return any(is_recorded(part) for part in work_folders(work) if part != work)
 
 
 def locked_folder(work: Path) -> Path:
@@ -315,6 +345,7 @@ def _read_facts(journal: OpenJournal, recording: UnfinishedRecording) -> set[str
             if "video" in fact:
                 recording.videos[int(fact["video"]["stream"])] = Stream.from_json(fact["video"])
             recording.static.update(fact.get("static", {}))
+            recording.marked_ns.update(dict.fromkeys(fact.get("static", {}), int(fact.get("at_ns", 0))))
         except (FormatError, KeyError, TypeError, ValueError) as error:
             recording.unreadable.append(Unreadable(journal.name, f"unknown fact ({error})", size))
     about = journal.reader.descriptor.get("signal")
@@ -435,18 +466,23 @@ class RecordingStatus:
 
 
 def read_status(work: Path) -> RecordingStatus | None:
-    """The last status of a recorder; None without one that can be read."""
+    """The last status of a recorder, or of all processes that take part; None without one that can be read."""
     names = [item.name for item in fields(SignalStatus)]
-    try:
-        status = parse_json_object(read_bytes(work / STATUS_FILE, max_bytes=_MAX_STATUS_BYTES))
-        signals = {
-            str(name): SignalStatus(**{key: _as_count(counts.get(key, 0)) for key in names})
-            for name, counts in status["signals"].items()
-        }
-        written_ns = status["written_ns"]
-        return RecordingStatus(written_ns, signals) if type(written_ns) is int else None
-    except (WarpError, KeyError, TypeError, ValueError, AttributeError):
-        return None
+    signals: dict[str, SignalStatus] = {}
+    times = []
+    for part in work_folders(work):
+        try:
+            status = parse_json_object(read_bytes(part / STATUS_FILE, max_bytes=_MAX_STATUS_BYTES))
+            counts = {
+                str(name): SignalStatus(**{key: _as_count(stated.get(key, 0)) for key in names})
+                for name, stated in status["signals"].items()
+            }
+            if type(status["written_ns"]) is int:
+                times.append(status["written_ns"])
+                signals |= counts
+        except (WarpError, KeyError, TypeError, ValueError, AttributeError):
+            continue
+    return RecordingStatus(max(times), signals) if times else None
 
 
 def _as_count(value: object) -> int:
@@ -463,16 +499,27 @@ def live_episode(folder: Path) -> Episode | None:
 
 def read_unfinished(folder: Path, *, with_empty: bool = False) -> Episode:
     """The records of an unfinished episode directory that are complete by now, in memory."""
-    recording = open_recording(folder / layout.RECORDING_FOLDER)
     signals: dict[str, Signal] = {}
-    for stream, about in recording.signals.items():
-        signal = None
-        with contextlib.suppress(WarpError, KeyError, TypeError, ValueError):  # damaged: salvage reports it
-            signal = _live_signal(recording, stream, about)
-        if signal is not None and (len(signal) or with_empty):
-            signals[str(about["name"])] = signal
-    static = {name: restored_static(value) for name, value in recording.static.items()}
-    return Episode.of(signals, static, {**recording.meta, "is_unfinished": True}, id=folder.name)
+    static: dict[str, Any] = {}
+    meta: dict[str, Any] = {}
+    for part in work_folders(folder / layout.RECORDING_FOLDER):
+        if not part.is_dir() and part.parent != folder:  # a process that left: its part is finished
+            episode = DiskEpisode(part.parent)
+            signals |= episode.signals
+            static |= episode.static
+            continue
+        recording = open_recording(part)
+        for stream, about in recording.signals.items():
+            signal = None
+            with contextlib.suppress(
+                WarpError, KeyError, TypeError, ValueError
+            ):  # damaged: salvage reports it
+                signal = _live_signal(recording, stream, about)
+            if signal is not None and (len(signal) or with_empty):
+                signals[str(about["name"])] = signal
+        static |= {name: restored_static(value) for name, value in recording.static.items()}
+        meta = {**recording.meta, **meta}
+    return Episode.of(signals, static, {**meta, "is_unfinished": True}, id=folder.name)
 
 
 def _live_signal(recording: UnfinishedRecording, stream: int, about: dict[str, Any]) -> Signal | None:

@@ -166,7 +166,7 @@ class ActivationShardWriter:
         self.n_rows = 0
         self._stack = contextlib.ExitStack()
         self._file: NewFile | None = self._stack.enter_context(commit_file(path, durable=durable))
-        self._file.write_in_large_pages(pack_header(0, self.width, dtype))
+        self._file.write(pack_header(0, self.width, dtype))
 
     def append(self, rows: npt.ArrayLike) -> None:
         """Add the rows of a matrix at the end."""
@@ -176,7 +176,7 @@ class ActivationShardWriter:
         if matrix.shape[1] != self.width:
             raise SchemaMismatchError(f"rows of width {matrix.shape[1]} in a shard of width {self.width}")
         with map_os_errors(self._file.path):
-            self._file.write_in_large_pages(byte_view(matrix))
+            self._file.write(byte_view(matrix))
         self.n_rows += len(matrix)
 
     def close(self) -> None:

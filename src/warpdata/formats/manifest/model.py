@@ -1,12 +1,17 @@
-"""A dataset version as values: tables, artifacts, bindings, statistics and notes."""
+"""A dataset version as values: tables, artifacts, bindings and notes; checks of untrusted JSON; the canonical JSON."""
 
 from __future__ import annotations
 
+import json
 import re
+import unicodedata
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
+
+from warpdata.errors import ManifestCorruptedError
+from warpdata.formats.manifest.layout import MAX_INTEGER, MAX_SHARDS
 
 DATASET_ID = re.compile(r"[a-z0-9_-]{1,100}/[a-z0-9_-]{1,100}")
 PART_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
@@ -19,11 +24,21 @@ CORPUS_KIND = "activation_shards"
 VECTOR_KIND = "vector_index"
 FILE_KIND = "files"
 LANE_KIND = "prediction_lane"
-"""What models say about the episodes of a version; made by `add_lane`, not added as files."""
+"""Predictions of models for the episodes of a version; made by `add_lane`, not added as files."""
 KINDS = (*TAR_KINDS, EPISODE_KIND, CORPUS_KIND, VECTOR_KIND, FILE_KIND)
-"""What we publish; a manifest of another program may have other kinds, which are files to us."""
+"""Kinds that can be published; any other kind in a manifest is read as files."""
 REF_TYPES = ("file", "image", "audio", "video", "episode")
 ADDRESSINGS = ("member", "range")
+
+_MAX_DEPTH = 32
+_VECTOR_PART = re.compile(r"(.+)\.part(\d{3})")
+_UNSAFE_NAME = re.compile(r"[\x00-\x1f\\]|(?:\A|/)\.{0,2}(?:/|\Z)")
+"""A control character or backslash, or a step that is empty, `.` or `..`."""
+_LOCAL_PATH = re.compile(r"(?i)^(file:|/|~|[a-z]:[\\/]|\\\\)")
+_UNSAFE_URI = re.compile(r"[?#\\\s\x00-\x1f\x7f]|://[^/]*@")
+"""A query or fragment, a character that URL parsers treat differently, or a user name."""
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,14 +67,22 @@ class TableShard(BlobRef):
 
     row_count: int = 0
     guide: BlobRef | None = None
-    """A guide to this file alone, where the table has none for all of them."""
+    """A guide to this file alone, if the table has none for all of them."""
+
+
+@dataclass(frozen=True, slots=True)
+class MemberIndexRef(BlobRef):
+    """The member index of a tar artifact; with the counts one lookup is one read."""
+
+    bucket_count: int = 0
+    member_count: int = 0
 
 
 S = TypeVar("S", bound=BlobRef, covariant=True)
 
 
 class LongList(Sequence[S]):
-    """A list of shards that lies in blobs of its own; what is known of all of them is known at once."""
+    """A list of shards that is stored in blobs of its own, with totals that are known at once."""
 
     @property
     @abstractmethod
@@ -73,18 +96,7 @@ class LongList(Sequence[S]):
 
     @abstractmethod
     def part_blobs(self) -> list[BlobRef]:
-        """The blobs the list itself lies in."""
-
-
-def parts_of(shards: Sequence[BlobRef]) -> list[BlobRef]:
-    """The blobs a list of shards itself lies in: none of a short one, which is in the manifest."""
-    return shards.part_blobs() if isinstance(shards, LongList) else []
-
-
-def _bytes_of(shards: Sequence[BlobRef]) -> int:
-    if isinstance(shards, LongList):
-        return shards.byte_size
-    return sum(shard.byte_size for shard in shards)
+        """The blobs of the list itself."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,22 +117,13 @@ class TablePart:
     @property
     def row_count(self) -> int:
         """Rows of all shards."""
-        if isinstance(self.shards, LongList):
-            return self.shards.row_count
-        return sum(shard.row_count for shard in self.shards)
+        shards = self.shards
+        return shards.row_count if isinstance(shards, LongList) else sum(shard.row_count for shard in shards)
 
     @property
     def byte_size(self) -> int:
         """Bytes of all shards."""
-        return _bytes_of(self.shards)
-
-
-@dataclass(frozen=True, slots=True)
-class MemberIndexRef(BlobRef):
-    """The member index of a tar artifact: the counts let one lookup be one read."""
-
-    bucket_count: int = 0
-    member_count: int = 0
+        return _total_bytes(self.shards)
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,18 +133,11 @@ class ArtifactPart:
     kind: str
     shards: Sequence[BlobRef]
     indexes: tuple[MemberIndexRef, ...] = ()
-    """Of a tar kind: one, and a further one for what was added since; each member is in one of them."""
+    """Of a tar kind: one, and further ones for files that were added since; each member is in one of them."""
 
     def blobs(self) -> list[BlobRef]:
         """Every blob of the artifact."""
         return [*parts_of(self.shards), *self.shards, *self.indexes]
-
-    @property
-    def member_count(self) -> int:
-        """How many members there are."""
-        if self.is_tar:
-            return sum(index.member_count for index in self.indexes)
-        return len(self.shards)
 
     @property
     def is_tar(self) -> bool:
@@ -149,9 +145,14 @@ class ArtifactPart:
         return self.kind in TAR_KINDS
 
     @property
+    def member_count(self) -> int:
+        """The number of members."""
+        return sum(index.member_count for index in self.indexes) if self.is_tar else len(self.shards)
+
+    @property
     def byte_size(self) -> int:
         """Bytes of all shards."""
-        return _bytes_of(self.shards)
+        return _total_bytes(self.shards)
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,6 +179,11 @@ class Manifest:
     version_hash: str = ""
 
     @property
+    def parts(self) -> list[TablePart | ArtifactPart]:
+        """All tables, then all artifacts."""
+        return [*self.tables.values(), *self.artifacts.values()]
+
+    @property
     def total_rows(self) -> int:
         """Rows of all tables."""
         return sum(table.row_count for table in self.tables.values())
@@ -185,15 +191,171 @@ class Manifest:
     @property
     def total_bytes(self) -> int:
         """Bytes of all table and artifact shards."""
-        tables = sum(part.byte_size for part in self.tables.values())
-        return tables + sum(part.byte_size for part in self.artifacts.values())
+        return sum(part.byte_size for part in self.parts)
 
     def blobs(self) -> dict[str, BlobRef]:
         """Every blob of the version by hash, guides and indexes included."""
-        parts: list[TablePart | ArtifactPart] = [*self.tables.values(), *self.artifacts.values()]
-        return {blob.hash: blob for part in parts for blob in part.blobs()}
+        return {blob.hash: blob for part in self.parts for blob in part.blobs()}
 
 
 def blob_key(sha256: str) -> str:
     """The name of a blob in the blob area of a catalog."""
     return f"blobs/sha256/{sha256[:2]}/{sha256}"
+
+
+def parts_of(shards: Sequence[BlobRef]) -> list[BlobRef]:
+    """The blobs of a list of shards itself; a short list is in the manifest and has none."""
+    return shards.part_blobs() if isinstance(shards, LongList) else []
+
+
+def _total_bytes(shards: Sequence[BlobRef]) -> int:
+    return shards.byte_size if isinstance(shards, LongList) else sum(shard.byte_size for shard in shards)
+
+
+def vector_files(shards: Sequence[BlobRef]) -> dict[str, list[int]]:
+    """Vector file -> positions of its parts in the list, in the order of its bytes (SPEC, *Vector indexes*)."""
+    files: dict[str, dict[int, int]] = {}
+    for position, shard in enumerate(shards):
+        match = _VECTOR_PART.fullmatch(str(shard.name))
+        file, number = (str(shard.name), 0) if match is None else (match[1], int(match[2]))
+        files.setdefault(file, {})[number] = position
+    return {file: [parts[number] for number in sorted(parts)] for file, parts in files.items()}
+
+
+def list_vector_files(files: Mapping[str, Sequence[BlobRef]]) -> tuple[BlobRef, ...]:
+    """The shards of vector files; of a file in parts the last comes first, so that no reader takes it for the file."""
+    shards = []
+    for file, parts in files.items():
+        if len(parts) == 1:
+            shards.append(replace(parts[0], name=file))
+        else:
+            named = [replace(part, name=f"{file}.part{number:03d}") for number, part in enumerate(parts)]
+            shards += reversed(named)
+    return tuple(shards)
+
+
+def check_uri(uri: str) -> str:
+    """Return the uri of a blob; ManifestCorruptedError if it names a local path or how to reach a server.
+
+    Readers add their own credentials to a request, so a manifest must not choose the server of a bucket.
+    """
+    if _LOCAL_PATH.match(uri) or ".." in uri.split("/"):
+        raise ManifestCorruptedError(f"a local path has no place in a manifest: {uri}")
+    if match := _UNSAFE_URI.search(uri):
+        raise ManifestCorruptedError(
+            f"invalid uri in a manifest: {uri[: match.start()]!r} is followed by a query, a fragment, a user name"
+            " or a forbidden character",
+            hint="Publish blobs under plain addresses; percent-encode special characters of a path.",
+        )
+    return uri
+
+
+def blob_of(raw: Any) -> BlobRef:
+    """A blob from untrusted JSON."""
+    raw = of_type(raw, dict, "a blob")
+    uri = check_uri(of_type(raw["uri"], str, "an address")) if raw.get("uri") else None
+    name = of_type(raw["name"], str, "the name of a shard") if "name" in raw else None
+    if name is not None and _UNSAFE_NAME.search(name):
+        raise ManifestCorruptedError(f"the name of a shard is not a safe relative path: {name!r}")
+    return BlobRef(text_of(raw, "hash", HASH), count_of(raw, "byte_size"), uri, name)
+
+
+def table_shard_of(raw: Any) -> TableShard:
+    """One parquet file of a table from untrusted JSON."""
+    blob = blob_of(raw)
+    guide = blob_of(raw["guide"]) if "guide" in raw else None
+    rows = count_of(raw, "row_count")
+    return TableShard(blob.hash, blob.byte_size, blob.uri, blob.name, row_count=rows, guide=guide)
+
+
+def shard_json(shard: BlobRef) -> dict[str, Any]:
+    """The JSON of a shard without its address."""
+    raw: dict[str, Any] = {"hash": shard.hash, "byte_size": shard.byte_size}
+    if shard.name is not None:
+        raw["name"] = shard.name
+    if isinstance(shard, TableShard):
+        raw["row_count"] = shard.row_count
+        if shard.guide is not None:
+            raw["guide"] = {"hash": shard.guide.hash, "byte_size": shard.guide.byte_size}
+    return raw
+
+
+def of_type(value: Any, kind: type[T], label: str) -> T:
+    """The value if it is of this type."""
+    if not isinstance(value, kind):
+        raise ManifestCorruptedError(f"{label} is a {type(value).__name__}")
+    return value
+
+
+def text_of(raw: dict[str, Any], key: str, pattern: re.Pattern[str]) -> str:
+    """A string that matches a pattern."""
+    value = raw.get(key)
+    if not isinstance(value, str) or not pattern.fullmatch(value):
+        raise ManifestCorruptedError(f"{key} is missing or malformed")
+    return value
+
+
+def count_of(raw: dict[str, Any], key: str) -> int:
+    """An exact integer that is not negative."""
+    value = raw.get(key)
+    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= MAX_INTEGER:
+        raise ManifestCorruptedError(f"{key} is missing or not a count")
+    return value
+
+
+def dict_of(
+    raw: dict[str, Any], key: str, *, optional: bool = False, limit: int = MAX_SHARDS
+) -> dict[str, Any]:
+    """An object of bounded size."""
+    value = raw.get(key, {} if optional else None)
+    if not isinstance(value, dict) or len(value) > limit:
+        raise ManifestCorruptedError(f"{key} is missing, not an object, or too large")
+    return value
+
+
+def list_of(raw: dict[str, Any], key: str, *, optional: bool = False, limit: int = MAX_SHARDS) -> list[Any]:
+    """A list of bounded length."""
+    value = raw.get(key, [] if optional else None)
+    if not isinstance(value, list) or len(value) > limit:
+        raise ManifestCorruptedError(f"{key} is missing, not a list, or too long")
+    return value
+
+
+def canonical_json(value: Any) -> bytes:
+    """RFC 8785 JSON of objects, lists, strings, booleans, null and exact integers; other values are refused."""
+    _check_canonical(value, 0)
+    text = json.dumps(value, ensure_ascii=False, separators=(",", ":"), sort_keys=True)
+    # Keys in code point order are in UTF-16 order too, unless some are beyond ASCII.
+    return text.encode() if text.isascii() else _sorted_json(value).encode()
+
+
+def _check_canonical(value: Any, depth: int) -> None:
+    """ManifestCorruptedError for a value without an exact spelling."""
+    if isinstance(value, str):
+        is_valid = value.isascii() or not any(0xD800 <= ord(char) <= 0xDFFF for char in value)
+        if not is_valid or not unicodedata.is_normalized("NFC", value):
+            raise ManifestCorruptedError("a string of the manifest is not Unicode in normal form C")
+    elif isinstance(value, dict | list | tuple):
+        if depth >= _MAX_DEPTH:
+            raise ManifestCorruptedError("the manifest is nested too deeply")
+        if isinstance(value, dict) and not all(isinstance(key, str) for key in value):
+            raise ManifestCorruptedError("a key of the manifest is not a string")
+        for item in [*value.keys(), *value.values()] if isinstance(value, dict) else value:
+            _check_canonical(item, depth + 1)
+    elif isinstance(value, int):
+        if abs(value) > MAX_INTEGER:
+            raise ManifestCorruptedError("an integer of the manifest is too large to be exact in JSON")
+    elif value is not None:
+        raise ManifestCorruptedError(
+            f"a {type(value).__name__} has no place in the hashed part of a manifest"
+        )
+
+
+def _sorted_json(value: Any) -> str:
+    """Checked values with keys in the order of their UTF-16 code units."""
+    if isinstance(value, dict):
+        keys = sorted(value, key=lambda key: key.encode("utf-16-be"))
+        return "{" + ",".join(f"{_sorted_json(key)}:{_sorted_json(value[key])}" for key in keys) + "}"
+    if isinstance(value, list | tuple):
+        return "[" + ",".join(_sorted_json(item) for item in value) + "]"
+    return json.dumps(value, ensure_ascii=False)

@@ -1,7 +1,7 @@
 """Long lists of shards in content-addressed parts: a tree whose borders follow from the content.
 
-The same list is the same tree, whoever built it in whatever steps; a change rewrites the parts it touches and
-those above them. A reader fetches what it looks at.
+The same list is the same tree, in whatever steps it was built; a change rewrites the parts it touches and those above
+them. A reader fetches the parts it needs.
 """
 
 from __future__ import annotations
@@ -10,30 +10,40 @@ import bisect
 import hashlib
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, Generic, TypeVar, overload
 
 from warpdata.bytekit.checksum import sha256_hex
 from warpdata.bytekit.jsontext import parse_json_object
 from warpdata.bytekit.process.locks import ThreadLock
 from warpdata.errors import ConflictError, FormatError, ManifestCorruptedError
-from warpdata.formats.manifest import layout, model
-from warpdata.formats.manifest.canonical import canonical_json
-from warpdata.formats.manifest.fields import count_of, list_of, of_type, text_of
-from warpdata.formats.manifest.model import ArtifactPart, BlobRef, LongList, Manifest, TablePart, TableShard
+from warpdata.formats.manifest import layout
+from warpdata.formats.manifest.model import (
+    HASH,
+    BlobRef,
+    LongList,
+    Manifest,
+    TablePart,
+    TableShard,
+    canonical_json,
+    count_of,
+    list_of,
+    of_type,
+    shard_json,
+    text_of,
+)
 
 S = TypeVar("S", bound=BlobRef)
 
 _REMEMBERED_PARTS = 2048
 _TOGETHER = 64
-"""How many parts are fetched at the same time when a list is gone through."""
-
+"""Parts that are fetched at the same time when a list is read."""
 _CUT_BELOW = (1 << 32) // layout.PART_CUT_ONE_IN
 
 
 @dataclass(frozen=True, slots=True)
 class PartRef(BlobRef):
-    """One part of a list: how high it lies, and what is below it."""
+    """One part of a list: its level, and the totals of the shards below it."""
 
     level: int = 0
     count: int = 0
@@ -45,24 +55,6 @@ class PartRef(BlobRef):
     last: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class _Lookup:
-    """Names, in order, that can only be below one part, and how many shards are before it."""
-
-    ref: PartRef
-    before: int
-    names: list[str]
-
-    def in_children(self, children: Sequence[PartRef]) -> Iterator[_Lookup]:
-        """The same names, each with the one part of the next level that it can be in."""
-        start, before = 0, self.before
-        for child in children:
-            end = bisect.bisect_right(self.names, str(child.last), start)
-            if end > start:
-                yield _Lookup(child, before, self.names[start:end])
-            start, before = end, before + child.count
-
-
 PartSource = Callable[[Sequence[BlobRef]], Sequence[bytes | memoryview]]
 """Fetches the bytes of parts, all of them together."""
 
@@ -71,33 +63,48 @@ Entry = BlobRef
 
 
 def root_of(raw: Any) -> PartRef:
-    """The uppermost part of a list, as a manifest names it."""
-    return _part_of(of_type(raw, dict, "the parts of a list"))
+    """A part as the manifest or the part above names it, from untrusted JSON."""
+    raw = of_type(raw, dict, "a part")
+    level, size, is_sorted = count_of(raw, "level"), count_of(raw, "byte_size"), raw.get("sorted")
+    if level > layout.MAX_PART_LEVEL or size > layout.MAX_PART_BYTES or not isinstance(is_sorted, bool):
+        raise ManifestCorruptedError("a part is too large or of an unknown kind")
+    names = [
+        of_type(raw.get(k), str, f"the {k} name of a part") if is_sorted else None for k in ("first", "last")
+    ]
+    return PartRef(
+        text_of(raw, "hash", HASH),
+        size,
+        level=level,
+        count=count_of(raw, "count"),
+        total_bytes=count_of(raw, "total_bytes"),
+        total_rows=count_of(raw, "total_rows"),
+        is_sorted=is_sorted,
+        first=names[0],
+        last=names[1],
+    )
 
 
 def part_json(ref: PartRef) -> dict[str, Any]:
-    """How a part is named in the manifest and in the part above it."""
-    raw: dict[str, Any] = {
-        "hash": ref.hash, "byte_size": ref.byte_size, "level": ref.level, "count": ref.count,
-        "total_bytes": ref.total_bytes, "total_rows": ref.total_rows, "sorted": ref.is_sorted,
-    }  # fmt: skip
-    if ref.is_sorted:
-        raw |= {"first": ref.first, "last": ref.last}
-    return raw
+    """The JSON of a part in the manifest and in the part above it."""
+    raw = {key: value for key, value in asdict(ref).items() if key not in ("uri", "name", "is_sorted")}
+    raw["sorted"] = ref.is_sorted
+    return (
+        raw if ref.is_sorted else {key: value for key, value in raw.items() if key not in ("first", "last")}
+    )
 
 
 class PartedShards(LongList[S], Generic[S]):
-    """The shards of a long list, fetched part by part as somebody looks at them."""
+    """The shards of a long list; parts are fetched when they are read."""
 
     def __init__(self, root: PartRef, item_of: Callable[[Any], S], source: PartSource | None = None) -> None:
         self.root = root
         self._item_of = item_of
         self._source = source
         self._lock = ThreadLock()
-        self._known: OrderedDict[str, tuple[Entry, ...]] = OrderedDict()
+        self._known: OrderedDict[str, tuple[Any, ...]] = OrderedDict()
 
-    def reached(self, source: PartSource) -> PartedShards[S]:
-        """The same list, its parts fetched from `source`."""
+    def with_source(self, source: PartSource) -> PartedShards[S]:
+        """The list with a source of its parts."""
         return PartedShards(self.root, self._item_of, source)
 
     @property
@@ -122,83 +129,115 @@ class PartedShards(LongList[S], Generic[S]):
             return tuple(self[number] for number in range(len(self))[key])
         number = range(len(self))[key]
         ref = self.root
-        while True:
-            entries = self.entries(ref)
-            if ref.level == 0:
-                return entries[number]
-            for child in entries:
-                assert isinstance(child, PartRef)
+        while ref.level:
+            for child in self.entries([ref])[0]:
                 if number < child.count:
                     ref = child
                     break
                 number -= child.count
+        return self.entries([ref])[0][number]
 
     def __iter__(self) -> Iterator[S]:
-        for ref in self._below(self.root, 0):
-            yield from self.entries(ref)  # type: ignore[misc]
-
-    def find(self, names: Sequence[str]) -> list[int | None]:
-        """Where the shards of these names stand, None for those that are not there."""
-        return [None if place is None else place[0] for place in self.places(names)]
+        yield from self.shards_of(self.leaves())
 
     def places(self, names: Sequence[str]) -> list[tuple[int, S] | None]:
-        """The shards of these names and where they stand, None for those that are not there.
-
-        A level is fetched at once, and every part is looked at once, however many of its shards are asked for.
-        """
+        """The positions and shards of these names, None for missing ones; a level is fetched at once."""
         if not self.root.is_sorted:
-            positions = self._positions()
+            positions: dict[str | None, tuple[int, S]] = {}
+            for number, shard in enumerate(self):
+                if shard.name is None or shard.name in positions:
+                    raise ManifestCorruptedError("the shards of a list have no unique names")
+                positions[shard.name] = number, shard
             return [positions.get(name) for name in names]
         found: dict[str, tuple[int, S]] = {}
-        level = [_Lookup(self.root, 0, sorted(set(names)))] if names else []
+        level: list[tuple[PartRef, int, list[str]]] = [(self.root, 0, sorted(set(names)))] if names else []
         while level:
-            below: list[_Lookup] = []
-            for look, entries in zip(level, self.many([look.ref for look in level]), strict=True):
-                if look.ref.level == 0:
-                    there: dict[str, tuple[int, Any]] = {
-                        str(entry.name): (look.before + number, entry) for number, entry in enumerate(entries)
+            below: list[tuple[PartRef, int, list[str]]] = []
+            for (ref, before, wanted), entries in zip(
+                level, self._many([ref for ref, *_ in level]), strict=True
+            ):
+                if ref.level == 0:
+                    there = {
+                        str(shard.name): (before + number, shard) for number, shard in enumerate(entries)
                     }
-                    found |= {name: there[name] for name in look.names if name in there}
-                else:
-                    below += look.in_children([entry for entry in entries if isinstance(entry, PartRef)])
+                    found |= {name: there[name] for name in wanted if name in there}
+                    continue
+                start = 0
+                for child in entries:
+                    end = bisect.bisect_right(wanted, str(child.last), start)
+                    if end > start:
+                        below.append((child, before, wanted[start:end]))
+                    start, before = end, before + child.count
             level = below
         return [found.get(name) for name in names]
 
     def part_blobs(self) -> list[BlobRef]:
-        """The blobs the list itself lies in."""
+        """The blobs of the list itself."""
         return list(self.unseen_parts(set()))
 
     def unseen_parts(self, seen: set[str]) -> Iterator[PartRef]:
-        """Its parts but for those in `seen` and what is below them; all of them are in `seen` afterwards.
+        """Its parts but for those in `seen` and those below them; adds them to `seen`.
 
-        Parts that many versions share are so gone through once.
+        Parts that many versions share are so read once.
         """
         level: list[PartRef] = [] if self.root.hash in seen else [self.root]
         while level:
             seen.update(ref.hash for ref in level)
             yield from level
-            below: dict[str, PartRef] = {}
-            for entries in self.many([ref for ref in level if ref.level > 0]):
-                below |= {
-                    child.hash: child
-                    for child in entries
-                    if isinstance(child, PartRef) and child.hash not in seen
-                }
-            level = list(below.values())
+            children = {c.hash: c for entries in self._many([r for r in level if r.level]) for c in entries}
+            level = [child for child in children.values() if child.hash not in seen]
 
-    def leaf_shards(self, refs: Iterable[PartRef]) -> Iterator[S]:
-        """The shards of those of the parts that hold shards."""
-        for entries in self.many([ref for ref in refs if ref.level == 0]):
-            yield from entries  # type: ignore[misc]
+    def leaves(self) -> list[PartRef]:
+        """The parts that hold shards, in order."""
+        level = [self.root]
+        while level[0].level:
+            level = [child for entries in self._many(level) for child in entries]
+        return level
 
-    def many(self, refs: Sequence[PartRef]) -> Iterator[tuple[Entry, ...]]:
-        """What each of many parts holds."""
+    def shards_of(self, leaves: Iterable[PartRef]) -> Iterator[S]:
+        """The shards of some leaves."""
+        for entries in self._many([ref for ref in leaves if ref.level == 0]):
+            yield from entries
+
+    def _many(self, refs: Sequence[PartRef]) -> Iterator[tuple[Any, ...]]:
         for start in range(0, len(refs), _TOGETHER):
-            yield from self._fetched(refs[start : start + _TOGETHER])
+            yield from self.entries(refs[start : start + _TOGETHER])
 
-    def entries(self, ref: PartRef) -> tuple[Entry, ...]:
-        """What a part holds: shards at level 0, else parts."""
-        return self._fetched([ref])[0]
+    def entries(self, refs: Sequence[PartRef]) -> list[tuple[Any, ...]]:
+        """The entries of parts, fetched together: shards at level 0, else parts."""
+        with self._lock:
+            known = {ref.hash: self._known[ref.hash] for ref in refs if ref.hash in self._known}
+        missing = list({ref.hash: ref for ref in refs if ref.hash not in known}.values())
+        if missing:
+            if self._source is None:
+                hint = "This is a bug of warpdata: please report it."
+                raise ManifestCorruptedError("a long list of shards is out of reach", hint=hint)
+            for ref, data in zip(missing, self._source(missing), strict=True):
+                known[ref.hash] = self._parse(ref, data)
+        with self._lock:
+            for ref in refs:
+                self._known[ref.hash] = known[ref.hash]
+                self._known.move_to_end(ref.hash)
+            while len(self._known) > _REMEMBERED_PARTS:
+                self._known.popitem(last=False)
+        return [known[ref.hash] for ref in refs]
+
+    def _parse(self, ref: PartRef, data: bytes | memoryview) -> tuple[Entry, ...]:
+        """A part from untrusted bytes: it must have its hash and the totals of the part above."""
+        if len(data) != ref.byte_size or sha256_hex(data) != ref.hash:
+            hint = "Run `warp repair` on the dataset, or `warp cache gc` if only the cache of this machine is damaged."
+            raise ManifestCorruptedError("a part of a manifest is damaged", path=ref.key, hint=hint)
+        try:
+            raw = parse_json_object(data, max_bytes=layout.MAX_PART_BYTES)
+        except FormatError as error:
+            raise ManifestCorruptedError(f"a part is not JSON: {error}", path=ref.key) from None
+        items = list_of(raw, "entries", limit=layout.PART_MAX_ENTRIES)
+        entries = tuple(root_of(item) if ref.level else self._item_of(item) for item in items)
+        if _summed(entries, ref.hash, ref.byte_size, ref.level) != ref:
+            raise ManifestCorruptedError(
+                "a part differs from its description in the part above", path=ref.key
+            )
+        return entries
 
     def __eq__(self, other: object) -> bool:
         if isinstance(other, PartedShards):
@@ -213,112 +252,41 @@ class PartedShards(LongList[S], Generic[S]):
     def __repr__(self) -> str:
         return f"<{len(self)} shards in parts below {self.root.hash[:12]}>"
 
-    def _below(self, ref: PartRef, level: int) -> Iterator[PartRef]:
-        """The parts of one level in order, those that follow fetched along."""
-        if ref.level == level:
-            self._fetched([ref])
-            yield ref
-            return
-        children = [child for child in self.entries(ref) if isinstance(child, PartRef)]
-        for start in range(0, len(children), _TOGETHER):
-            group = children[start : start + _TOGETHER]
-            self._fetched(group)
-            for child in group:
-                yield from self._below(child, level)
-
-    def _positions(self) -> dict[str, tuple[int, S]]:
-        """Every name with its shard and where it stands: for lists that are in no order."""
-        found: dict[str, tuple[int, S]] = {}
-        for number, shard in enumerate(self):
-            if shard.name is None or shard.name in found:
-                raise ManifestCorruptedError("the shards of a list have no names of their own")
-            found[shard.name] = number, shard
-        return found
-
-    def _fetched(self, refs: Sequence[PartRef]) -> list[tuple[Entry, ...]]:
-        with self._lock:
-            found = {ref.hash: self._known[ref.hash] for ref in refs if ref.hash in self._known}
-        missing = list({ref.hash: ref for ref in refs if ref.hash not in found}.values())
-        if missing:
-            if self._source is None:
-                hint = "This is a bug of warpdata: please report it."
-                raise ManifestCorruptedError("a long list of shards is out of reach", hint=hint)
-            for ref, data in zip(missing, self._source(missing), strict=True):
-                found[ref.hash] = self._parsed(ref, data)
-        with self._lock:
-            for ref in refs:
-                self._known[ref.hash] = found[ref.hash]
-                self._known.move_to_end(ref.hash)
-            while len(self._known) > _REMEMBERED_PARTS:
-                self._known.popitem(last=False)
-        return [found[ref.hash] for ref in refs]
-
-    def _parsed(self, ref: PartRef, data: bytes | memoryview) -> tuple[Entry, ...]:
-        """A part out of untrusted bytes: it must be what its hash and whoever names it say."""
-        if len(data) != ref.byte_size or sha256_hex(data) != ref.hash:
-            hint = "Run `warp repair` on the dataset, or `warp cache gc` if only this machine has it wrong."
-            raise ManifestCorruptedError("a part of a manifest is damaged", path=ref.key, hint=hint)
-        try:
-            raw = parse_json_object(data, max_bytes=layout.MAX_PART_BYTES)
-        except FormatError as error:
-            raise ManifestCorruptedError(f"a part is not JSON: {error}", path=ref.key) from None
-        items = list_of(raw, "entries", limit=layout.PART_MAX_ENTRIES)
-        entries: tuple[Entry, ...] = tuple(
-            self._item_of(item) if ref.level == 0 else _part_of(of_type(item, dict, "a part"))
-            for item in items
-        )
-        if _summed(entries, ref) != ref:
-            raise ManifestCorruptedError("a part is not what it is said to be", path=ref.key)
-        return entries
-
 
 def unseen_blobs(manifest: Manifest, seen_parts: set[str]) -> Iterator[BlobRef]:
-    """Every blob of a version, but for long lists only what is below parts that are not in `seen_parts`."""
-    every: list[TablePart | ArtifactPart] = [*manifest.tables.values(), *manifest.artifacts.values()]
-    for part in every:
+    """Every blob of a version, but of long lists only those below parts that are not in `seen_parts`."""
+    for part in manifest.parts:
         if not isinstance(part.shards, PartedShards):
             yield from part.blobs()
             continue
         new = list(part.shards.unseen_parts(seen_parts))
         yield from new
-        for shard in part.shards.leaf_shards(new):
+        for shard in part.shards.shards_of(new):
             yield shard
             if isinstance(shard, TableShard) and shard.guide is not None:
                 yield shard.guide
-        if isinstance(part, ArtifactPart):
+        if not isinstance(part, TablePart):
             yield from part.indexes
         elif part.guide is not None:
             yield part.guide
 
 
 def differing(old: Sequence[S], new: Sequence[S]) -> tuple[list[S], list[S]]:
-    """The shards only one of two lists has; parts that both have are not looked at."""
-    if not (isinstance(old, PartedShards) and isinstance(new, PartedShards)):
-        return _only_in(old, new), _only_in(new, old)
-    sides: list[dict[str, PartRef]] = [{old.root.hash: old.root}, {new.root.hash: new.root}]
-    lists = (old, new)
-    for level in range(max(old.root.level, new.root.level), 0, -1):
-        both = sides[0].keys() & sides[1].keys()
-        sides = [{h: ref for h, ref in side.items() if h not in both} for side in sides]
-        for side, shards in zip(sides, lists, strict=True):
-            here = [ref for ref in side.values() if ref.level == level]
-            for ref, entries in zip(here, shards.many(here), strict=True):
-                del side[ref.hash]
-                side.update({entry.hash: entry for entry in entries if isinstance(entry, PartRef)})
-    both = sides[0].keys() & sides[1].keys()
-    leaves = [[ref for h, ref in side.items() if h not in both] for side in sides]
-    before, after = ([*shards.leaf_shards(refs)] for shards, refs in zip(lists, leaves, strict=True))
-    return _only_in(before, after), _only_in(after, before)
-
-
-def _only_in(one: Sequence[S], other: Sequence[S]) -> list[S]:
-    known = {(shard.hash, shard.name) for shard in other}
-    return [shard for shard in one if (shard.hash, shard.name) not in known]
+    """The shards that only one of two lists has; leaves that both have are not read."""
+    if isinstance(old, PartedShards) and isinstance(new, PartedShards):
+        leaves = [{ref.hash: ref for ref in shards.leaves()} for shards in (old, new)]
+        old = [*old.shards_of(ref for sha256, ref in leaves[0].items() if sha256 not in leaves[1])]
+        new = [*new.shards_of(ref for sha256, ref in leaves[1].items() if sha256 not in leaves[0])]
+    sides = [{(shard.hash, shard.name): shard for shard in shards} for shards in (old, new)]
+    return (
+        [shard for shard in old if (shard.hash, shard.name) not in sides[1]],
+        [shard for shard in new if (shard.hash, shard.name) not in sides[0]],
+    )
 
 
 @dataclass(frozen=True, slots=True)
 class Packed(Generic[S]):
-    """A list of shards as a manifest holds it, and the parts that are new."""
+    """A list of shards as a manifest holds it, and its new parts."""
 
     shards: Sequence[S]
     blobs: Mapping[str, bytes]
@@ -326,220 +294,143 @@ class Packed(Generic[S]):
 
 
 def packed_shards(shards: Sequence[S], item_of: Callable[[Any], S]) -> Packed[S]:
-    """A list of shards in parts if it is long and all of them are where the catalog keeps blobs."""
-    if isinstance(shards, PartedShards) or len(shards) <= layout.FLAT_SHARDS:
+    """A list of shards, in parts if it is long and all of them are in the blob area of the catalog."""
+    is_flat = isinstance(shards, PartedShards) or len(shards) <= layout.FLAT_SHARDS
+    if is_flat or any(shard.is_elsewhere for shard in shards):
         return Packed(shards, {})
-    if any(shard.is_elsewhere for shard in shards):
-        return Packed(shards, {})
-    return _Packing[S](None, item_of).packed(shards)
+    return _pack(None, list(shards), item_of)
 
 
 def with_added(
     base: Sequence[S], added: Sequence[S], item_of: Callable[[Any], S], *, at_end: bool = False
 ) -> Packed[S]:
-    """A list with shards of new names at their places by name, where it is in order; else, or if asked, at its end.
-
-    A name that is there with the same hash is not added again; with another hash it is a ConflictError.
-    """
-    fresh = _fresh(base, added)
+    """A list with more shards by name: in order where the list is, else behind it; equal ones are there once."""
+    fresh = _new_by_name(base, added)
     if not fresh:
-        return packed_shards(base, item_of)
-    if isinstance(base, PartedShards):
-        packing = _Packing(base, item_of)
-        if base.root.is_sorted and not at_end:
-            in_order = sorted(fresh, key=lambda shard: str(shard.name))
-            return packing.packed(list(packing.merged(base.root, in_order)))
-        return packing.packed([base.root, *fresh])
-    joined = [*base, *fresh]
-    if _are_sorted(base) and not at_end:
-        joined.sort(key=lambda shard: str(shard.name))
-    return packed_shards(tuple(joined), item_of)
+        return Packed(base, {})
+    if not isinstance(base, PartedShards):
+        joined = [*base, *fresh]
+        if not at_end and _are_sorted(base):
+            joined.sort(key=lambda shard: str(shard.name))
+        return packed_shards(tuple(joined), item_of)
+    leaves = base.leaves()
+    if at_end or not base.root.is_sorted:
+        return _pack(base, [*leaves, *fresh], item_of)
+    fresh.sort(key=lambda shard: str(shard.name))
+    entries: list[Entry] = []
+    start = 0
+    for number, leaf in enumerate(leaves):
+        end = start
+        while end < len(fresh) and (number == len(leaves) - 1 or str(fresh[end].name) <= str(leaf.last)):
+            end += 1
+        if end == start:
+            entries.append(leaf)
+            continue
+        entries += sorted([*base.entries([leaf])[0], *fresh[start:end]], key=lambda entry: str(entry.name))
+        start = end
+    return _pack(base, entries, item_of)
 
 
 def with_tail(base: Sequence[S], kept: int, tail: Sequence[S], item_of: Callable[[Any], S]) -> Packed[S]:
     """The first `kept` shards of a list, then others."""
-    if isinstance(base, PartedShards):
-        packing = _Packing(base, item_of)
-        return packing.packed([*packing.head(base.root, kept), *tail])
-    return packed_shards((*base[:kept], *tail), item_of)
+    if not isinstance(base, PartedShards):
+        return packed_shards((*base[:kept], *tail), item_of)
+    entries: list[Entry] = []
+    for leaf in base.leaves():
+        if kept > 0:
+            entries += [leaf] if leaf.count <= kept else base.entries([leaf])[0][:kept]
+        kept -= leaf.count
+    return _pack(base, [*entries, *tail], item_of)
 
 
-def find_shard(shards: Sequence[BlobRef], name: str) -> int | None:
-    """Where the shard of this name stands in a list; None where there is none."""
-    if isinstance(shards, PartedShards):
-        return shards.find([name])[0]
-    return next((number for number, shard in enumerate(shards) if shard.name == name), None)
-
-
-def _fresh(base: Sequence[S], added: Sequence[S]) -> list[S]:
-    """Those of the shards that are not there yet, each once."""
+def _new_by_name(base: Sequence[S], added: Sequence[S]) -> list[S]:
+    """Those of the shards that are not in a list yet; ConflictError for a name with other bytes."""
     if any(shard.name is None for shard in added):
         raise ValueError("shards without names cannot be added to a list by name")
+    names = [str(shard.name) for shard in added]
+    known: dict[str, S] = {}
+    if isinstance(base, PartedShards):
+        known = {
+            name: place[1] for name, place in zip(names, base.places(names), strict=True) if place is not None
+        }
+    else:
+        known = {str(shard.name): shard for shard in base}
     fresh: dict[str, S] = {}
-    there = _by_names(base, [str(shard.name) for shard in added])
-    for shard in added:
-        assert shard.name is not None
-        held = fresh.get(shard.name) or there.get(shard.name)
-        if held is None:
-            fresh[shard.name] = shard
-        elif held.hash != shard.hash:
-            fact = (
-                f"{shard.name!r} is there already with other bytes ({held.hash[:12]}, not {shard.hash[:12]})"
-            )
-            hint = "Nothing was published. Give the new one another name, or publish the whole list anew."
+    for name, shard in zip(names, added, strict=True):
+        held = fresh.get(name) or known.get(name)
+        if held is not None and held.hash != shard.hash:
+            fact = f"{name!r} is there already with other bytes ({held.hash[:12]}, not {shard.hash[:12]})"
+            hint = "Nothing was published. Give the new one another name, or publish the whole list again."
             raise ConflictError(fact, hint=hint)
+        if held is None:
+            fresh[name] = shard
     return list(fresh.values())
 
 
-def _by_names(base: Sequence[S], names: Sequence[str]) -> dict[str, S]:
-    """Those of the names that are in a list."""
-    if not isinstance(base, PartedShards):
-        return {str(shard.name): shard for shard in base}
-    found = zip(names, base.find(names), strict=True)
-    return {name: base[number] for name, number in found if number is not None}
+def _pack(base: PartedShards[S] | None, entries: Sequence[Entry], item_of: Callable[[Any], S]) -> Packed[S]:
+    """Shards and unchanged leaves of an older list as a list in parts, unless it is short."""
+    new: dict[str, bytes] = {}
 
-
-class _Packing(Generic[S]):
-    """Entries packed into parts, level by level; parts of an older list pass whole where nothing changed."""
-
-    def __init__(self, base: PartedShards[S] | None, item_of: Callable[[Any], S]) -> None:
-        self._base = base
-        self._item_of = item_of
-        self._blobs: dict[str, bytes] = {}
-        self._made: dict[str, tuple[Entry, ...]] = {}
-        # The last part of each level ended because the list did, not by its content.
-        self._unfinished = {base.root.hash} if base is not None else set()
-
-    def packed(self, entries: Sequence[Entry]) -> Packed[S]:
-        """The list these entries are, in parts unless it is short."""
-        level, found = 0, self._level(entries, 0)
-        while len(found) > 1:
-            level += 1
-            found = self._level(found, level)
-        root = found[0]
-        while root.level > 0 and len(below := self._entries(root)) == 1:
-            root = self._as_part(below[0])
-        if root.count <= layout.FLAT_SHARDS:
-            flat = PartedShards(root, self._item_of, self._source)
-            return Packed(tuple(flat), {})
-        used = self._used(root)
-        return Packed(PartedShards(root, self._item_of, self._source), used)
-
-    def merged(self, ref: PartRef, added: Sequence[S]) -> Iterator[Entry]:
-        """What is below a part, with shards put in by name; parts that get none stay whole."""
-        if not added:
-            yield ref
-            return
-        entries = self._entries(ref)
-        if ref.level == 0:
-            every: list[Entry] = [*entries, *added]
-            yield from sorted(every, key=lambda entry: str(entry.name))
-            return
-        start = 0
-        for number, child in enumerate(entries):
-            part = self._as_part(child)
-            end = start
-            is_last = number == len(entries) - 1
-            while end < len(added) and (is_last or str(added[end].name) <= str(part.last)):
-                end += 1
-            yield from self.merged(part, added[start:end])
-            start = end
-
-    def head(self, ref: PartRef, count: int) -> Iterator[Entry]:
-        """The first shards below a part; parts that are all kept stay whole."""
-        if count >= ref.count:
-            yield ref
-            return
-        entries = self._entries(ref)
-        if ref.level == 0:
-            yield from entries[:count]
-            return
-        for child in entries:
-            if count <= 0:
-                return
-            part = self._as_part(child)
-            yield from self.head(part, count)
-            count -= part.count
-
-    def _level(self, entries: Sequence[Entry], level: int) -> list[PartRef]:
-        """Entries of lower levels packed into parts of this level; higher ones pass where a part begins."""
-        waiting: deque[Entry] = deque(entries)
-        current: list[Entry] = []
-        found: list[PartRef] = []
-        while waiting:
-            entry = waiting.popleft()
-            if isinstance(entry, PartRef) and entry.level >= level:
-                if not current and (entry.hash not in self._unfinished or not waiting):
-                    found.append(entry)
-                else:
-                    waiting.extendleft(reversed(self._entries(entry)))
-                continue
-            current.append(entry)
-            if _ends_part(entry, len(current)):
-                found.append(self._made_part(current, level))
-                current = []
-        if current or not found:
-            found.append(self._made_part(current, level))
-        return found
-
-    def _made_part(self, entries: list[Entry], level: int) -> PartRef:
-        raw = {"entries": [_entry_json(entry) for entry in entries]}
-        data = canonical_json(raw)
-        ref = _summed(entries, PartRef(sha256_hex(data), len(data), level=level))
-        self._blobs[ref.hash] = data
-        self._made[ref.hash] = tuple(entries)
+    def make_part(held: Sequence[Entry], level: int) -> PartRef:
+        data = canonical_json(
+            {"entries": [part_json(e) if isinstance(e, PartRef) else shard_json(e) for e in held]}
+        )
+        ref = _summed(held, sha256_hex(data), len(data), level)
+        new[ref.hash] = data
         return ref
 
-    def _entries(self, ref: PartRef) -> tuple[Entry, ...]:
-        made = self._made.get(ref.hash)
-        if made is not None:
-            return made
-        assert self._base is not None
-        entries = self._base.entries(ref)
-        if ref.hash in self._unfinished and ref.level > 0:
-            self._unfinished.add(entries[-1].hash)
-        return entries
+    # The last leaf of the older list ended because the list did, not by its content.
+    unfinished = base.leaves()[-1] if base is not None else None
+    waiting, current, level = deque(entries), list[Entry](), list[PartRef]()
+    while waiting:
+        entry = waiting.popleft()
+        if isinstance(entry, PartRef):
+            if not current and (entry != unfinished or not waiting):
+                level.append(entry)
+            else:
+                assert base is not None
+                waiting.extendleft(reversed(base.entries([entry])[0]))
+            continue
+        current.append(entry)
+        if _ends_part(entry, len(current)):
+            level.append(make_part(current, 0))
+            current = []
+    if current or not level:
+        level.append(make_part(current, 0))
+    while len(level) > 1:
+        level = _cut(level, lambda held: make_part(held, held[0].level + 1))
 
-    def _source(self, refs: Sequence[BlobRef]) -> list[bytes | memoryview]:
-        """Parts that were made here, and those of the older list."""
-        older = [ref for ref in refs if ref.hash not in self._blobs]
-        assert self._base is not None or not older
-        found = dict(zip((ref.hash for ref in older), self._older(older), strict=True))
-        return [self._blobs[ref.hash] if ref.hash in self._blobs else found[ref.hash] for ref in refs]
+    def source(refs: Sequence[BlobRef]) -> list[bytes | memoryview]:
+        older = [ref for ref in refs if ref.hash not in new]
+        assert base is not None or not older
+        fetched = iter(base._source(older) if base is not None and base._source and older else [])
+        return [new[ref.hash] if ref.hash in new else next(fetched) for ref in refs]
 
-    def _older(self, refs: Sequence[BlobRef]) -> Sequence[bytes | memoryview]:
-        if not refs:
-            return []
-        assert self._base is not None
-        assert self._base._source is not None
-        return self._base._source(refs)
+    shards = PartedShards(level[0], item_of, source)
+    if len(shards) <= layout.FLAT_SHARDS:
+        return Packed(tuple(shards), {})
+    return Packed(shards, new)
 
-    def _used(self, root: PartRef) -> dict[str, bytes]:
-        """The new parts the list is made of: some were made on the way only."""
-        used: dict[str, bytes] = {}
-        todo: list[Entry] = [root]
-        while todo:
-            entry = todo.pop()
-            if isinstance(entry, PartRef) and entry.hash in self._blobs:
-                used[entry.hash] = self._blobs[entry.hash]
-                todo += self._made[entry.hash]
-        return used
 
-    @staticmethod
-    def _as_part(entry: Entry) -> PartRef:
-        assert isinstance(entry, PartRef)
-        return entry
+def _cut(entries: Sequence[PartRef], make_part: Callable[[list[PartRef]], PartRef]) -> list[PartRef]:
+    """The parts of the next level."""
+    parts: list[PartRef] = []
+    held: list[PartRef] = []
+    for entry in entries:
+        held.append(entry)
+        if _ends_part(entry, len(held)):
+            parts.append(make_part(held))
+            held = []
+    return [*parts, make_part(held)] if held else parts
 
 
 def _ends_part(entry: Entry, count: int) -> bool:
     """Whether a part ends behind this entry, which is its `count`-th."""
     if count < layout.PART_MIN_ENTRIES:
         return False
-    if count >= layout.PART_MAX_ENTRIES:
-        return True
     name = entry.last if isinstance(entry, PartRef) else entry.name
     drawn = hashlib.sha256(f"{entry.hash} {name or ''}".encode()).digest()
-    return int.from_bytes(drawn[:4], "big") < _CUT_BELOW
+    return count >= layout.PART_MAX_ENTRIES or int.from_bytes(drawn[:4], "big") < _CUT_BELOW
 
 
 def _are_sorted(entries: Sequence[Entry]) -> bool:
@@ -553,57 +444,21 @@ def _are_sorted(entries: Sequence[Entry]) -> bool:
     return True
 
 
-def _summed(entries: Sequence[Entry], ref: PartRef) -> PartRef:
-    """A part as its entries say it must be."""
-    parts = [entry for entry in entries if isinstance(entry, PartRef)]
-    if len(parts) not in (0, len(entries)) or any(part.level != ref.level - 1 for part in parts):
-        raise ManifestCorruptedError("a part holds entries of another level", path=ref.key)
-    if bool(parts) != (ref.level > 0):
-        raise ManifestCorruptedError("a part is at another level than it is said to be", path=ref.key)
+def _summed(entries: Sequence[Any], sha256: str, size: int, level: int) -> PartRef:
+    """The description of a part from its entries."""
+    if any(entry.level != level - 1 if isinstance(entry, PartRef) else level for entry in entries):
+        raise ManifestCorruptedError("a part holds entries of another level")
+    if level and not entries:
+        raise ManifestCorruptedError("a part holds no entries")
     is_sorted = bool(entries) and _are_sorted(entries)
-    if parts:
-        sums = (
-            sum(p.count for p in parts),
-            sum(p.total_bytes for p in parts),
-            sum(p.total_rows for p in parts),
-        )
-        names = parts[0].first, parts[-1].last
-    else:
-        rows = sum(entry.row_count for entry in entries if isinstance(entry, TableShard))
-        sums = len(entries), sum(entry.byte_size for entry in entries), rows
-        names = (entries[0].name, entries[-1].name) if entries else (None, None)
     return PartRef(
-        ref.hash, ref.byte_size, level=ref.level, count=sums[0], total_bytes=sums[1], total_rows=sums[2],
-        is_sorted=is_sorted, first=names[0] if is_sorted else None, last=names[1] if is_sorted else None,
-    )  # fmt: skip
-
-
-def _entry_json(entry: Entry) -> dict[str, Any]:
-    if isinstance(entry, PartRef):
-        return part_json(entry)
-    raw: dict[str, Any] = {"hash": entry.hash, "byte_size": entry.byte_size}
-    if entry.name is not None:
-        raw["name"] = entry.name
-    if isinstance(entry, TableShard):
-        raw["row_count"] = entry.row_count
-        if entry.guide is not None:
-            raw["guide"] = {"hash": entry.guide.hash, "byte_size": entry.guide.byte_size}
-    return raw
-
-
-def _part_of(raw: dict[str, Any]) -> PartRef:
-    level, is_sorted = count_of(raw, "level"), raw.get("sorted")
-    if level > layout.MAX_PART_LEVEL or not isinstance(is_sorted, bool):
-        raise ManifestCorruptedError("a part is of an unknown kind")
-    size = count_of(raw, "byte_size")
-    if size > layout.MAX_PART_BYTES:
-        raise ManifestCorruptedError("a part is too large")
-    names = [
-        of_type(raw.get(key), str, f"the {key} name of a part") for key in ("first", "last") if is_sorted
-    ]
-    first, last = names if is_sorted else (None, None)
-    return PartRef(
-        text_of(raw, "hash", model.HASH), size, level=level, count=count_of(raw, "count"),
-        total_bytes=count_of(raw, "total_bytes"), total_rows=count_of(raw, "total_rows"),
-        is_sorted=is_sorted, first=first, last=last,
-    )  # fmt: skip
+        sha256,
+        size,
+        level=level,
+        count=sum(entry.count for entry in entries) if level else len(entries),
+        total_bytes=sum(entry.total_bytes if level else entry.byte_size for entry in entries),
+        total_rows=sum(entry.total_rows if level else getattr(entry, "row_count", 0) for entry in entries),
+        is_sorted=is_sorted,
+        first=(entries[0].first if level else entries[0].name) if is_sorted else None,
+        last=(entries[-1].last if level else entries[-1].name) if is_sorted else None,
+    )

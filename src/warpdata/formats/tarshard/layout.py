@@ -70,7 +70,7 @@ class BucketHead(NamedTuple):
 
 
 class MemberEntry(NamedTuple):
-    """Where one member lies; `frame_bytes` is 0 unless the shard is compressed."""
+    """The place of one member; `frame_bytes` is 0 unless the shard is compressed."""
 
     key: bytes
     shard: int
@@ -82,7 +82,7 @@ class MemberEntry(NamedTuple):
 
 
 class NameFence(NamedTuple):
-    """Where one block of sorted names lies."""
+    """The place of one block of sorted names."""
 
     offset: int
     disk_bytes: int
@@ -100,51 +100,6 @@ NAME_FENCE = struct.Struct("<QIIII")
 CHECKSUM_START, CHECKSUM_END = 148, 156
 
 
-def pack_tar(header: TarHeader) -> bytes:
-    """The 512 bytes of a tar header."""
-    return TAR_HEADER.pack(*header)
-
-
-def unpack_tar(data: bytes) -> TarHeader:
-    """A tar header from its 512 bytes."""
-    return TarHeader(*TAR_HEADER.unpack(data))
-
-
 def bucket_offset(bucket: int) -> int:
-    """Where a bucket begins."""
+    """The position of a bucket in the index."""
     return HEAD_BYTES + bucket * BUCKET_BYTES
-
-
-def pack_index_head(head: IndexHead) -> bytes:
-    """The bytes of an index head."""
-    return INDEX_HEAD.pack(*head)
-
-
-def unpack_index_head(data: bytes) -> IndexHead:
-    """An index head from its bytes."""
-    return IndexHead(*INDEX_HEAD.unpack(data))
-
-
-def pack_bucket_head(head: BucketHead) -> bytes:
-    """The bytes of a bucket head."""
-    return BUCKET_HEAD.pack(*head)
-
-
-def unpack_bucket_head(data: bytes) -> BucketHead:
-    """A bucket head from its bytes."""
-    return BucketHead(*BUCKET_HEAD.unpack(data))
-
-
-def pack_member(entry: MemberEntry) -> bytes:
-    """The bytes of a member entry."""
-    return MEMBER_ENTRY.pack(*entry)
-
-
-def pack_fence(fence: NameFence) -> bytes:
-    """The bytes of a fence."""
-    return NAME_FENCE.pack(*fence)
-
-
-def unpack_fence(data: bytes) -> NameFence:
-    """A fence from its bytes."""
-    return NameFence(*NAME_FENCE.unpack(data))

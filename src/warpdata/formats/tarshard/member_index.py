@@ -23,11 +23,11 @@ _SMALL_BYTES = 192 << 10
 
 _BULK_BYTES = 8 << 20
 _BULK_LOOKUPS = 8
-"""An index up to this size is read whole when more buckets than this are asked for at once."""
+"""An index up to this size is read whole when more buckets than this are needed at once."""
 
 
 class Member(NamedTuple):
-    """Where one member lies and what it must look like."""
+    """The place of one member, its length and its checksum."""
 
     name: str
     shard: int
@@ -55,13 +55,11 @@ def pack_index(members: Sequence[Member]) -> tuple[bytes, int]:
     names_offset = layout.bucket_offset(bucket_count)
     blocks, fences, firsts = _name_blocks(names, names_offset)
     fences_offset = names_offset + len(blocks)
-    tail = b"".join(layout.pack_fence(fence) for fence in fences) + firsts
-    head = IndexHead(
-        layout.INDEX_MAGIC, len(members), bucket_count, names_offset, fences_offset, len(fences),
-        fences_offset + len(tail), crc32c(tail), 0,
-    )  # fmt: skip
-    head = head._replace(head_crc32c=crc32c(layout.pack_index_head(head)))
-    return layout.pack_index_head(head).ljust(
+    tail = b"".join(layout.NAME_FENCE.pack(*fence) for fence in fences) + firsts
+    counts = (len(members), bucket_count, names_offset, fences_offset, len(fences))
+    head = IndexHead(layout.INDEX_MAGIC, *counts, fences_offset + len(tail), crc32c(tail), 0)
+    head = head._replace(head_crc32c=crc32c(layout.INDEX_HEAD.pack(*head)))
+    return layout.INDEX_HEAD.pack(*head).ljust(
         layout.HEAD_BYTES, b"\0"
     ) + buckets + blocks + tail, bucket_count
 
@@ -84,7 +82,7 @@ class MemberIndex:
         return self._member_count
 
     def find(self, names: Sequence[str]) -> list[Member | None]:
-        """Where each name lies, None for names that are not here; all buckets come in one round."""
+        """The place of each name, None for unknown names; all buckets are read in one round."""
         keys = [xxh3_128(name.encode("utf-8", "surrogatepass")) for name in names]
         wanted = [self._bucket(key) for key in keys]
         self._load(sorted(set(wanted)))
@@ -132,7 +130,7 @@ class MemberIndex:
         self._kept.setdefault(-1, b"")
 
     def _checked(self, bucket: int, data: bytes) -> bytes:
-        head = layout.unpack_bucket_head(data[:_BUCKET_HEAD])
+        head = BucketHead(*layout.BUCKET_HEAD.unpack_from(data))
         if (
             head.member_count > layout.BUCKET_CAPACITY
             or head.bucket != bucket
@@ -153,10 +151,10 @@ class MemberIndex:
         return Member(name, shard, offset, length, crc, frame_bytes, inner_offset)
 
     def _head(self) -> IndexHead:
-        head = layout.unpack_index_head(bytes(self._reader.read(0, layout.INDEX_HEAD.size)))
+        head = IndexHead(*layout.INDEX_HEAD.unpack(self._reader.read(0, layout.INDEX_HEAD.size)))
         if head.magic != layout.INDEX_MAGIC:
             raise BadMagicError("not a member index", path=self._reader.name)
-        if crc32c(layout.pack_index_head(head._replace(head_crc32c=0))) != head.head_crc32c:
+        if crc32c(layout.INDEX_HEAD.pack(*head._replace(head_crc32c=0))) != head.head_crc32c:
             raise ChecksumError("the head of the member index is damaged", path=self._reader.name)
         good = (self._member_count, self._bucket_count, self._reader.size)
         if (head.member_count, head.bucket_count, head.file_bytes) != good:
@@ -169,7 +167,7 @@ class MemberIndex:
             raise ChecksumError("the fences of the member index are damaged", path=self._reader.name)
         size = layout.NAME_FENCE.size
         at = head.block_count * size
-        fences = [layout.unpack_fence(tail[i * size : (i + 1) * size]) for i in range(head.block_count)]
+        fences = [NameFence(*fields) for fields in layout.NAME_FENCE.iter_unpack(tail[:at])]
         firsts = []
         for fence in fences:
             firsts.append(tail[at : at + fence.first_bytes])
@@ -205,29 +203,18 @@ def _buckets(
     held: list[list[int]] = [[] for _ in range(count)]
     for position in sorted(range(len(members)), key=lambda i: keys[i]):
         held[int(places[position])].append(position)
-    return b"".join(
-        _bucket_bytes(number, [_entry(members[i], keys[i]) for i in held[number]]) for number in range(count)
-    )
+    buckets = []
+    for number, positions in enumerate(held):
+        entries = [layout.MEMBER_ENTRY.pack(*_entry(members[i], keys[i])) for i in positions]
+        body = layout.BUCKET_HEAD.pack(0, len(entries), number) + b"".join(entries)
+        body = body.ljust(layout.BUCKET_BYTES, b"\0")
+        buckets.append(crc32c(body[4:]).to_bytes(4, "little") + body[4:])
+    return b"".join(buckets)
 
 
-def _bucket_bytes(number: int, entries: list[bytes]) -> bytes:
-    body = layout.pack_bucket_head(BucketHead(0, len(entries), number)) + b"".join(entries)
-    body = body.ljust(layout.BUCKET_BYTES, b"\0")
-    return crc32c(body[4:]).to_bytes(4, "little") + body[4:]
-
-
-def _entry(member: Member, key: bytes) -> bytes:
-    return layout.pack_member(
-        MemberEntry(
-            key,
-            member.shard,
-            member.crc32c,
-            member.offset,
-            member.length,
-            member.frame_bytes,
-            member.inner_offset,
-        )
-    )
+def _entry(member: Member, key: bytes) -> MemberEntry:
+    place = (member.shard, member.crc32c, member.offset, member.length)
+    return MemberEntry(key, *place, member.frame_bytes, member.inner_offset)
 
 
 def _name_blocks(names: Sequence[bytes], offset: int) -> tuple[bytes, list[NameFence], bytes]:

@@ -106,7 +106,7 @@ class _Blocks:
 
 
 def _header(block: bytes, reader: RangeReader, position: int) -> TarHeader:
-    header = layout.unpack_tar(block)
+    header = TarHeader(*layout.TAR_HEADER.unpack(block))
     if header.magic[:5] != b"ustar" and header.magic != bytes(6):
         raise BadMagicError(f"no tar header at {position}", path=reader.name)
     blank = block[: layout.CHECKSUM_START] + b" " * 8 + block[layout.CHECKSUM_END :]

@@ -1,4 +1,4 @@
-"""Write tar shards that are the same bytes for the same files, whoever packs them and whenever."""
+"""Write tar shards: equal files give equal bytes."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _END = bytes(2 * BLOCK_BYTES)
 
 @dataclass(frozen=True, slots=True)
 class PackOptions:
-    """How files are packed: the size of a shard, and zstd frames per group of members if asked."""
+    """How files are packed: the size of a shard, and optionally zstd frames per group of members."""
 
     shard_bytes: int = 256 << 20
     compression: str | None = None
@@ -122,12 +122,11 @@ class _ShardWriter:
 
 
 def _block(name: bytes, size: int, typeflag: bytes) -> bytes:
-    header = TarHeader(
-        name, b"0000644\0", b"0000000\0", b"0000000\0", b"%011o\0" % size, b"00000000000\0", b" " * 8,
-        typeflag, b"", b"ustar\0", b"00", b"", b"", b"0000000\0", b"0000000\0", b"",
-    )  # fmt: skip
-    total = sum(layout.pack_tar(header))
-    return layout.pack_tar(header._replace(checksum=b"%06o\0 " % total))
+    zero = b"0000000\0"
+    owner = (b"0000644\0", zero, zero, b"%011o\0" % size, b"00000000000\0", b" " * 8)
+    header = TarHeader(name, *owner, typeflag, b"", b"ustar\0", b"00", b"", b"", zero, zero, b"")
+    total = sum(layout.TAR_HEADER.pack(*header))
+    return layout.TAR_HEADER.pack(*header._replace(checksum=b"%06o\0 " % total))
 
 
 def _pax_record(key: str, value: str) -> bytes:

@@ -73,7 +73,7 @@ class Channel:
         clock: ChannelRows | None = None,
         about: Mapping[str, Any] | None = None,
     ) -> Channel:
-        """A channel whose rows stay where they are until they are asked for."""
+        """A channel whose rows stay where they are until they are read."""
         channel = cls.__new__(cls)
         channel.name, channel.about = name, dict(about or {})
         channel._rows, channel._data, channel._clock = rows, None, clock
@@ -81,7 +81,7 @@ class Channel:
 
     @classmethod
     def text(cls, name: str, values: Iterable[str], **options: Any) -> Self:
-        """A channel of one string per step, also where there are none to tell by."""
+        """A channel of one string per step, also of no steps."""
         return cls(name, _values(name, "text", values), **options)
 
     @classmethod
@@ -90,7 +90,7 @@ class Channel:
         return cls(name, _values(name, "json", values), **options)
 
     def clone(self) -> Self:
-        """A channel of its own with the same rows: arrays are copied, what lies in a file stays there."""
+        """A channel of its own with the same rows: arrays are copied, rows in a file stay there."""
         made = copy.copy(self)
         made.about = copy.deepcopy(self.about)
         if isinstance(self._rows, ArrayRows):
@@ -102,7 +102,7 @@ class Channel:
 
     @property
     def data(self) -> NDArray[Any]:
-        """All rows as one array; read-only where they lie in a file: a change in place would not be saved."""
+        """All rows as one array; read-only if they are in a file: a change in place would not be saved."""
         if self._data is None:
             self._data = read_only(self._rows.rows(0, self._rows.length))
         return self._data
@@ -128,7 +128,7 @@ class Channel:
         return self._rows.spec.shape
 
     def to_numpy(self) -> NDArray[Any]:
-        """All rows as one array; read-only where they lie in a file."""
+        """All rows as one array; read-only if they are in a file."""
         return self.data
 
     @property
@@ -198,7 +198,7 @@ class Channel:
     __hash__ = None  # type: ignore[assignment]
 
     def __getstate__(self) -> dict[str, Any]:
-        """What lies in a file stays there: another process opens the file again instead of receiving its bytes."""
+        """Rows in a file stay there: another process opens the file again instead of receiving its bytes."""
         keep = isinstance(self._rows, ArrayRows)
         return {**self.__dict__, "_data": self._data if keep else None}
 

@@ -74,7 +74,7 @@ class ChunkEntry:
 
 @dataclass(frozen=True, slots=True)
 class ChunkList:
-    """What a chunk list file says: the chunks of one episode, in order."""
+    """The contents of a chunk list file: the chunks of one episode, in order."""
 
     episode_id: str
     env_id: str
@@ -97,7 +97,7 @@ class ChunkList:
         return os.fspath(self.path)
 
     def chunk_path(self, entry: ChunkEntry) -> Path:
-        """Where a chunk lies: beside the chunk list, never outside its folder."""
+        """The path of a chunk: beside the chunk list, never outside its folder."""
         check_uri(entry.uri, os.fspath(self.path or ""))
         return (self.path.parent if self.path else Path()) / entry.uri
 
@@ -130,12 +130,12 @@ def check_uri(uri: str, path: str) -> None:
     parts = uri.replace("\\", "/").split("/")
     if not uri or "\0" in uri or ":" in parts[0] or any(part in ("", ".", "..") for part in parts):
         raise CorruptLayoutError(
-            f"chunk {uri!r} would lie outside the folder", block=layout.META_CHUNK_LIST, path=path
+            f"chunk {uri!r} would be outside the folder", block=layout.META_CHUNK_LIST, path=path
         )
 
 
 def claims_chunks(path: str | os.PathLike[str]) -> bool:
-    """Whether a file on this machine says of itself that it is a chunk list; only its first bytes are looked at."""
+    """Whether a local file has the header of a chunk list; only its first bytes are read."""
     try:
         check_regular(path)
         with open(path, "rb", buffering=0) as file:
@@ -384,7 +384,7 @@ class ChunkedEpisodeWriter(NoPickle):
     """Writes the chunks of one episode into a folder; `finalize_manifest` ties them together.
 
     Where chunks of this episode are in the folder already, they stay as they are until `finalize_manifest` puts all new
-    ones in their place: an episode can be cut anew while it is read from its old chunks.
+    ones in their place: an episode can be cut again while it is read from its old chunks.
     """
 
     def __init__(
@@ -538,7 +538,7 @@ class ChunkedEpisodeWriter(NoPickle):
         return start, start + length
 
     def _sealed(self, entry: ChunkEntry) -> ChunkEntry:
-        """Each chunk says how many there are, which is known only now; its data is copied as it is stored."""
+        """Write the number of chunks, known only now, into a chunk; its data is copied as stored."""
         path = self._stage / entry.uri
         total = len(self._chunks)
         with ShardReader.open(path) as shard:
@@ -554,9 +554,9 @@ def _increases(clock: ChannelRows) -> bool:
 
 
 def unfinished_cut(path: str | os.PathLike[str]) -> Path | None:
-    """The folder from which a cut anew, of which this is to be the list, was being moved when it was killed; or None.
+    """The folder of new chunks whose move into place, with this list, was killed; or None.
 
-    Its own list lies there, and the old one is gone: all of it is there or in its place already.
+    The new list is there and the old one is gone: each file is there or in its place already.
     """
     where = Path(os.path.abspath(path))
     episode_id = where.name.removesuffix(list_name(""))
@@ -573,7 +573,7 @@ def unfinished_cuts(folder: Path) -> list[Path]:
 
 
 def finish_cut(stage: Path, path: str | os.PathLike[str]) -> ChunkList:
-    """Move the rest of a killed cut into place; what is there already must be what its list says."""
+    """Move the rest of a killed cut into place; files in place already must match the list."""
     where = Path(os.path.abspath(path))
     listed = replace(read_chunk_list(stage / where.name), path=where)
     for entry in listed.chunks:
@@ -587,7 +587,7 @@ def finish_cut(stage: Path, path: str | os.PathLike[str]) -> ChunkList:
 def _move_into_place(listed: ChunkList, stage: Path) -> None:
     """Old list away, new chunks in, then the new list: no list ever names chunks of another cut.
 
-    The new list lies in `stage` from before the first step to the last: who is killed between can be finished.
+    The new list is in `stage` from before the first step to the last, so that a killed move can be finished.
     """
     assert listed.path is not None
     folder, name = listed.path.parent, listed.path.name
@@ -663,7 +663,7 @@ class ChunkedEpisodeReader:
         return self.manifest.total_chunks
 
     def load_chunk(self, index: int) -> WShardEpisode:
-        """One chunk, opened lazily and checked against what the list says of it; what is read of it is the caller's."""
+        """One chunk, opened lazily and checked against its list entry; the caller may change it."""
         return self._opened(index).clone()
 
     def _opened(self, index: int) -> WShardEpisode:
@@ -748,7 +748,7 @@ def chunk_episode(
 
 
 class JoinedBits:
-    """Packed sign bits of several chunks as those of the whole, joined when asked for."""
+    """Packed sign bits of several chunks as those of the whole, joined on first use."""
 
     def __init__(self, lengths: Sequence[int], opened: Callable[[int], Channel]) -> None:
         self.spec = TensorSpec(dtype_named("u8"), ())
@@ -774,7 +774,7 @@ class JoinedBits:
 
 def slice_episode(episode: WShardEpisode, start: int, end: int) -> WShardEpisode:
     """Steps [start, end) of an episode, lazily; channels with their own clock are cut at the same times."""
-    # Where the episode lay in a longer one says nothing of where its parts lie in it.
+    # The position of the episode in a longer one is not that of its parts.
     cut = replace(
         episode, length=end - start, timestamps_ns=None, blocks={}, chunk_index=None, total_chunks=None,
         timestep_range=(start, end),
@@ -839,7 +839,7 @@ def _cut_residual(key: str, channel: Channel, start: int, end: int, length: int)
 
 
 def join_episodes(lengths: Sequence[int], opened: Callable[[int], WShardEpisode]) -> WShardEpisode:
-    """One episode over its chunks; only the first chunk is opened until rows of others are asked for."""
+    """One episode over its chunks; only the first chunk is opened until rows of others are read."""
     first = opened(0)
     whole = replace(first, length=sum(lengths), chunk_index=None, total_chunks=None, timestep_range=None)
     join = _Join(lengths, opened)
@@ -856,7 +856,7 @@ def join_episodes(lengths: Sequence[int], opened: Callable[[int], WShardEpisode]
 
 
 class _Join:
-    """Joins the channels of one name over all chunks; whoever opens them sees to it that all have the same."""
+    """Joins the channels of one name over all chunks, which have the same channels."""
 
     def __init__(self, lengths: Sequence[int], opened: Callable[[int], WShardEpisode]) -> None:
         self._lengths = lengths
@@ -865,7 +865,7 @@ class _Join:
     def channel(self, field: str, key: str, first: Channel) -> Channel:
         lengths, clock = self._lengths, None
         if first.clock_source is not None:
-            # A channel with its own clock has as many rows per chunk as its chunk says.
+            # A channel with its own clock has as many rows per chunk as its chunk states.
             lengths = [self.find(field, key, index).length for index in range(len(self._lengths))]
             clock = JoinedRows(_I64, lengths, partial(self.clock_rows, field, key))
         rows = JoinedRows(first.row_source.spec, lengths, partial(self.channel_rows, field, key))

@@ -194,12 +194,12 @@ class WShardEpisode:
     __hash__ = None  # type: ignore[assignment]
 
     def set_clock(self, rows: ChannelRows) -> None:
-        """Take the timestamps of the steps from a source that is read when they are first asked for."""
+        """Take the timestamps of the steps from a source that is read on first use."""
         self.__dict__["timestamps_ns"] = _LazyTimes(rows)
 
     @property
     def clock_source(self) -> ChannelRows | None:
-        """Where the timestamps of the steps come from; None where a rate says them."""
+        """The source of the timestamps of the steps; None if they follow a rate."""
         held = self.__dict__["timestamps_ns"]
         if isinstance(held, np.ndarray):
             return ArrayRows(held, TensorSpec(dtype_named("i64"), ()))
@@ -211,7 +211,7 @@ class WShardEpisode:
         return self.chunk_index is not None
 
     def clone(self) -> Self:
-        """An episode of its own: changing it leaves this one as it is; what lies in a file is not read for it."""
+        """An episode of its own: changing it leaves this one as it is; rows in a file are not read."""
         made = copy.copy(self)
         made.observations = ChannelMap({key: each.clone() for key, each in self.observations.items()})
         made.actions = ChannelMap({key: each.clone() for key, each in self.actions.items()})
@@ -229,7 +229,7 @@ class WShardEpisode:
 
     @property
     def predictions(self) -> LaneMap:
-        """What models said the observations would be; the document calls them omens."""
+        """Observations predicted by models; the document calls them omens."""
         return self.omens
 
     @predictions.setter
@@ -402,7 +402,7 @@ _EMPTY_FIELDS: dict[str, Callable[[], Any]] = {
 
 
 class _LazyTimes:
-    """Times that are read once, when they are asked for; nobody changes them in place, for they lie elsewhere."""
+    """Times that are read once, on first use; read-only, because they are in a file."""
 
     def __init__(self, source: ChannelRows) -> None:
         self.source = source
@@ -422,11 +422,11 @@ class _LazyTimes:
 _LENT: WeakValueDictionary[int, _LazyTimes] = WeakValueDictionary()
 
 """By the id of the array that was handed out: times put into another episode, as `dataclasses.replace` does, stay those
-that lie in the file."""
+of the file."""
 
 
 class _Clock:
-    """Reads `timestamps_ns` from where it lies when it is first asked for."""
+    """Reads `timestamps_ns` from its source on first use."""
 
     def __get__(self, episode: WShardEpisode | None, owner: type) -> Any:
         if episode is None:
@@ -443,7 +443,7 @@ WShardEpisode.timestamps_ns = _Clock()  # type: ignore[assignment]
 
 
 def _pair(value: Any) -> tuple[int, int]:
-    """Two steps, of whatever kind of sequence and number they came as."""
+    """Two steps, from any sequence of whole numbers."""
     try:
         start, end = (operator.index(each) for each in value)
     except (TypeError, ValueError):
@@ -489,8 +489,8 @@ def load_wshard(
 ) -> WShardEpisode:
     """Open an episode: lazy, zero-copy for raw blocks.
 
-    `channels` keeps only these ids or block names; rewards, flags and times are always there. `verify` says what is
-    held against a checksum, see `Verify`.
+    `channels` keeps only these ids or block names; rewards, flags and times are always there. `verify` chooses what is
+    compared with a checksum, see `Verify`.
     """
     shard = source if isinstance(source, ShardReader) else ShardReader.open(source, verify=verify)
     if isinstance(channels, str):
@@ -567,7 +567,7 @@ class _Loader:
         return channel_id in self._wanted or block in self._wanted
 
     def _check_wanted(self) -> None:
-        """A channel that is asked for and not there is a mistake, not an empty episode."""
+        """Raise ValueError for a requested channel that does not exist."""
         if self._wanted is None:
             return
         self._known |= {*self._sizes, *layout.EXACT}
@@ -631,21 +631,21 @@ class _Loader:
         return Channel.over(name, rows, about=own_copy(self._schema.block_about.get(name)))
 
     def _foreign_dtype(self, name: str, expected: str) -> DType:
-        """One existing writer stores rewards and flags in whatever dtype it was given and does not say which."""
+        """One existing writer stores rewards and flags in any dtype and does not state which."""
         size, length = self._sizes[name], self._schema.length
         plain = dtype_named(expected)
         if size == plain.itemsize * length or not length or size % length or size // length not in _WIDE:
             return plain
         other, small, power = _WIDE[size // length]
         bits = np.frombuffer(self._shard.view(name), dtype_named(small).dtype)
-        # The bits of a small whole number are those of a denormal or an odd NaN, which nobody uses as a reward or flag;
+        # The bits of a small whole number are those of a denormal or an odd NaN, which is never a reward or flag;
         # of single bytes only a small number below zero is likely to have the highest bit.
         limit = 1 << power
         is_small = bits.any() and int(bits.min()) > -limit and int(bits.max()) < limit
         return dtype_named(small if is_small else other)
 
     def _rows(self, name: str, spec: TensorSpec, length: int | None) -> ChannelRows:
-        """The rows of a channel: numbers, or text where the metadata says so."""
+        """The rows of a channel: numbers, or text by the metadata."""
         text = self._schema.texts.get(name)
         if text is not None:
             ends = self._numbers(text.ends, _I64, length)
@@ -653,7 +653,7 @@ class _Loader:
         return self._numbers(name, spec, length)
 
     def _numbers(self, name: str, spec: TensorSpec, length: int | None) -> ChannelRows:
-        """The rows of a block, after checking that its size is exactly what dtype, shape and length say."""
+        """The rows of a block, after checking that its size is exactly that of dtype, shape and length."""
         size = self._sizes.get(name)
         if size is None:
             raise CorruptLayoutError("is missing", block=name, path=self._shard.path)

@@ -154,7 +154,7 @@ class PiecesHeader(NamedTuple):
 
 MASK_LENGTH = struct.Struct("<I")
 
-"""What stands before each dimension of a bit mask that says its sizes."""
+"""The length before each dimension of a bit mask."""
 
 META_WSHARD = "meta/wshard"
 
@@ -212,7 +212,7 @@ _SALVAGE_HINT = "Run `warp salvage` if a streaming recorder wrote it; otherwise 
 
 
 class Block(NamedTuple):
-    """Where one named block lies and how it is stored."""
+    """Offset, sizes and storage of one named block."""
 
     name: str
     codec: str
@@ -254,7 +254,7 @@ def _check_header(header: Header, size: int, path: str) -> None:
     if header.entry_count > MAX_ENTRIES:
         raise LimitExceededError(f"{header.entry_count} blocks, at most 10,000,000 are allowed", path=path)
     if header.alignment not in ALIGNMENTS:
-        raise CorruptLayoutError(f"alignment {header.alignment} is none of 0, 16, 32, 64", path=path)
+        raise CorruptLayoutError(f"alignment {header.alignment} is not 0, 16, 32 or 64", path=path)
     if header.string_table_offset != TABLE_OFFSET + ENTRY_BYTES * header.entry_count:
         raise CorruptLayoutError("the names do not follow the block table", path=path, hint=_SALVAGE_HINT)
     names = header.data_section_offset - header.string_table_offset
@@ -264,7 +264,7 @@ def _check_header(header: Header, size: int, path: str) -> None:
         raise LimitExceededError(f"{names} bytes of names, at most 100 MB are allowed", path=path)
     if header.total_file_size != size:
         kind = TruncatedError if size < header.total_file_size else CorruptLayoutError
-        raise kind(f"the file has {size} bytes, its header says {header.total_file_size}", path=path)
+        raise kind(f"the file has {size} bytes, its header states {header.total_file_size}", path=path)
     if header.data_section_offset > size:
         raise TruncatedError("the file ends inside its block table", path=path)
 
@@ -312,7 +312,7 @@ def _check_ranges(blocks: Iterable[Block], position: int, size: int, path: str) 
             )
         position = block.data_offset + block.disk_size
         if position > size:
-            raise TruncatedError("lies past the end of the file", block=block.name, path=path)
+            raise TruncatedError("is past the end of the file", block=block.name, path=path)
 
 
 _STORAGE = {flags: (codec, False) for codec, flags in ENTRY_FLAGS.items()}
@@ -338,7 +338,7 @@ def _name(raw: bytes, size: int, path: str) -> str:
 def _valid_name(raw: bytes, size: int) -> str:
     """The name in these bytes; the files of a set have the same names, so they are decoded once."""
     if len(raw) != size:
-        raise CorruptLayoutError("the name of a block lies outside the table of names")
+        raise CorruptLayoutError("the name of a block is outside the table of names")
     if not 0 < size <= MAX_NAME_BYTES:
         raise LimitExceededError(f"a block name of {size} bytes: {bytes(raw[:60])!r}")
     try:

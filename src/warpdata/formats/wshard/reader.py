@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Hashable, Sequence
-from typing import TYPE_CHECKING, Any, BinaryIO, Literal
+from collections.abc import Callable, Collection, Hashable, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any, BinaryIO, Literal, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,6 +20,7 @@ from warpdata.bytekit.io.ranges import (
     drop_cached,
     prefetch,
     resident,
+    retry_damaged,
 )
 from warpdata.bytekit.jsontext import parse_json_object
 from warpdata.bytekit.lazy import BLOCK_CACHE
@@ -30,6 +32,8 @@ from warpdata.formats.wshard.schema import EpisodeSchema, TensorSpec, read_schem
 
 if TYPE_CHECKING:
     from typing import Self
+
+T = TypeVar("T")
 
 HEAD_BYTES = 64 << 10
 """The first read of a shard: header, table, names and usually all of the metadata."""
@@ -54,7 +58,7 @@ alone and unchecked. False: the bytes of blocks are trusted.
 
 
 class ShardReader:
-    """An open shard: its table was read and checked, its blocks are read when asked for."""
+    """An open shard: its table was read and checked, its blocks are read on demand."""
 
     # Opening is short enough for these to be felt: what an instance does not have yet stands here.
     _owner = 0
@@ -64,18 +68,13 @@ class ShardReader:
 
     def __init__(self, reader: RangeReader, *, verify: Verify = "block") -> None:
         self._reader = reader
-        self._verify = _checked_choice(verify)
+        if verify not in ("block", "window", True, False):
+            near = nearest(str(verify), ("block", "window"))
+            raise ValueError(f"verify is 'block', 'window' or False, not {verify!r}.{near}")
+        self._verify = verify
         self._is_local: bool = getattr(reader, "is_local", False)
         self.path = reader.name
-        self._refetched: set[str] = set()
-        try:
-            self._open_table()
-        except FormatError:
-            if not drop_cached(
-                reader, 0, min(reader.size, HEAD_BYTES)
-            ):  # one damaged response must not stay in a cache
-                raise
-            self._open_table()
+        retry_damaged(reader, self._open_table, [(0, min(reader.size, HEAD_BYTES))])
         self._verified: set[str] = set()
         self._pieces: dict[str, PieceChecksums | None] = {}
         self._seek_tables: dict[str, SeekTable] = {}
@@ -157,24 +156,19 @@ class ShardReader:
         if self._owner and (kept := BLOCK_CACHE.get(self._owner, name)) is not None:
             return kept
         block = self.block(name)
-        try:
-            return self._view(block)
-        except FormatError:
-            if not self._drop_cached(block):
-                raise
-            return self._view(block)
+        return self._retry(block, partial(self._view, block))
 
-    def _drop_cached(self, block: Block) -> bool:
-        """Forget cached bytes of a damaged block, once; False if reading it again is useless."""
-        if block.name in self._refetched:
-            return False
-        self._refetched.add(block.name)
-        low, high = block.data_offset, block.data_offset + block.disk_size
-        if not drop_cached(self._reader, low, high):
-            return False
-        self._head = self._head[:low]
-        self._seek_tables.pop(block.name, None)
-        return True
+    def _retry(self, block: Block, call: Callable[[], T]) -> T:
+        """Return `call()`, which reads a block; a damaged block is read once more without cached copies of it."""
+        try:
+            return call()
+        except FormatError:
+            low, high = block.data_offset, block.data_offset + block.disk_size
+            if not drop_cached(self._reader, low, high):
+                raise
+            self._head = self._head[:low]
+            self._seek_tables.pop(block.name, None)
+        return call()
 
     def _view(self, block: Block) -> memoryview:
         name = block.name
@@ -191,7 +185,7 @@ class ShardReader:
         return data
 
     def whole(self, name: str) -> memoryview:
-        """Like `view`, for who may ask again: what had to be decoded is kept."""
+        """Like `view`, but a decoded block is kept for the next call."""
         data = self.view(name)
         if self.block(name).codec != "none":
             self._keep(name, data)
@@ -203,7 +197,7 @@ class ShardReader:
         BLOCK_CACHE.put(self._owner, name, data)
 
     def stored(self, name: str) -> memoryview:
-        """The bytes of a block as they lie in the file, compressed or not, verified by decoding them once."""
+        """The bytes of a block as stored, compressed or not, verified by decoding them once."""
         self.view(name)
         block = self.block(name)
         return self._stored(block, 0, block.disk_size)
@@ -214,7 +208,7 @@ class ShardReader:
         try:
             return parse_json_object(data)
         except FormatError as error:
-            raise type(error)(error.message, block=name, path=self.path) from None
+            raise self._name(error, name) from None
 
     def read_rows(self, name: str, start: int, end: int) -> NDArray[Any]:
         """Rows [start, end) of a tensor block, reading and verifying only the bytes that hold them."""
@@ -239,7 +233,7 @@ class ShardReader:
         found = self.specs.get(name)
         if found is None:
             self.block(name)
-            raise CorruptLayoutError("the metadata does not say what it holds", block=name, path=self.path)
+            raise CorruptLayoutError("the metadata does not describe it", block=name, path=self.path)
         return found
 
     def rows_as(self, name: str, spec: TensorSpec, start: int, end: int) -> NDArray[Any]:
@@ -254,7 +248,7 @@ class ShardReader:
         return np.frombuffer(data, spec.dtype.dtype).reshape(end - start, *spec.shape)
 
     def rows_of(self, name: str, spec: TensorSpec, length: int) -> BlockRows:
-        """The rows of a block where they lie, to be read when they are asked for."""
+        """The rows of a block, read on demand."""
         return BlockRows(self, name, spec, length)
 
     def mapped(self, name: str) -> memoryview | None:
@@ -294,22 +288,11 @@ class ShardReader:
         block, pieces = self.block(name), self.pieces(name, row_bytes)
         if pieces is not None and not pieces.is_checked(start, end):
             self._range(block, row_bytes, start * row_bytes, end * row_bytes)
-        if pieces is not None:
-            return
-        try:
-            self.check_block(block)
-        except FormatError:
-            if not self._drop_cached(block):
-                raise
-            self.check_block(block)
+        if pieces is None:
+            self._retry(block, partial(self.check_block, block))
 
     def _range(self, block: Block, row: int, start: int, end: int) -> memoryview:
-        try:
-            return self._read_range(block, row, start, end)
-        except FormatError:
-            if not self._drop_cached(block):
-                raise
-            return self._read_range(block, row, start, end)
+        return self._retry(block, partial(self._read_range, block, row, start, end))
 
     def _read_range(self, block: Block, row: int, start: int, end: int) -> memoryview:
         if block.codec == "none":
@@ -325,7 +308,7 @@ class ShardReader:
             return whole[start:end]
         self._keep(block.name, whole)
         window = whole[start:end]
-        # A few rows that somebody holds on to must not hold on to the whole block.
+        # A reference to a few rows must not keep the whole block in memory.
         return window if 2 * len(window) >= len(whole) else memoryview(bytes(window))
 
     def _raw_range(self, block: Block, row: int, start: int, end: int) -> memoryview:
@@ -382,7 +365,7 @@ class ShardReader:
         prefetch(self._reader, [(base + start, base + end) for start, end in sorted(stored) if end > start])
 
     def _stored_for(self, block: Block, row: int, start: int, end: int) -> Range:
-        """Which bytes of a block as it lies in the file are read for its bytes [start, end)."""
+        """The stored bytes of a block that are read for its bytes [start, end)."""
         if block.is_seekable:
             table = self._seek_table(block)
             kept: Collection[Hashable] = BLOCK_CACHE.of(self._owner) if self._owner else ()
@@ -413,7 +396,7 @@ class ShardReader:
             try:
                 frame = memoryview(table.decode_frames(number, number + 1, part))
             except FormatError as error:
-                raise type(error)(error.message, block=block.name, path=self.path) from None
+                raise self._name(error, block.name) from None
             frames[index] = frame
             BLOCK_CACHE.put(self._owner, (block.name, number), frame)
 
@@ -426,7 +409,7 @@ class ShardReader:
         try:
             raw = table.decode_frames(first, last, stored)
         except FormatError as error:
-            raise type(error)(error.message, block=block.name, path=self.path) from None
+            raise self._name(error, block.name) from None
         skip = start - table.raw_starts[first]
         return memoryview(raw)[skip : skip + end - start]
 
@@ -441,7 +424,7 @@ class ShardReader:
                     raise CorruptLayoutError("its seek table is larger than the block")
                 found = unpack_seek_table(self._stored(block, size - length, size), size, block.raw_size)
             except FormatError as error:
-                raise type(error)(error.message, block=block.name, path=self.path) from None
+                raise self._name(error, block.name) from None
             self._seek_tables[block.name] = found
         return self._seek_tables[block.name]
 
@@ -455,14 +438,18 @@ class ShardReader:
             if seek_table_bytes(table[-FOOTER_BYTES:]) == len(table):
                 return unpack_seek_table(table, block.disk_size, block.raw_size)
         except FormatError:
-            pass  # the block has its own, and says what is wrong with it
+            pass  # the block has its own, whose error is raised
         return None
 
     def _decode(self, block: Block, stored: memoryview) -> bytes:
         try:
             return decode(block.codec, stored, block.raw_size)
         except FormatError as error:
-            raise type(error)(error.message, block=block.name, path=self.path) from None
+            raise self._name(error, block.name) from None
+
+    def _name(self, error: FormatError, block: str) -> FormatError:
+        """The same error with the names of the block and the file."""
+        return type(error)(error.message, block=block, path=self.path)
 
     def check_block(self, block: Block) -> None:
         """Compare a raw block with its checksum, in parts of bounded size; ChecksumError if it differs."""
@@ -477,11 +464,11 @@ class ShardReader:
         self._verified.add(block.name)
 
     def _stored(self, block: Block, start: int, end: int) -> memoryview:
-        """Bytes [start, end) of a block as they lie in the file."""
+        """Bytes [start, end) of a block as stored."""
         low, high = block.data_offset + start, block.data_offset + end
         if high <= len(self._head):
             return self._head[low:high]
-        # A block of no bytes may be said to lie anywhere.
+        # A block of no bytes may have any offset.
         return self._reader.read(low, high) if low < high else memoryview(b"")
 
     def _whole_head(self, header: layout.Header) -> memoryview:
@@ -490,17 +477,13 @@ class ShardReader:
         return self._reader.read(0, header.data_section_offset)
 
     def close(self) -> None:
-        """Let go of the file; arrays handed out stay valid."""
-        self._forget()
+        """Close the file; returned arrays stay valid."""
+        self.__del__()
         self._reader.close()
-
-    def _forget(self) -> None:
-        if self._owner:
-            BLOCK_CACHE.forget(self._owner)
 
     def __del__(self) -> None:
         if self._owner:
-            self._forget()
+            BLOCK_CACHE.forget(self._owner)
 
     def __enter__(self) -> Self:
         return self
@@ -512,16 +495,4 @@ class ShardReader:
         return f"ShardReader({self.path!r}, {len(self.names)} blocks, {self._reader.size} bytes)"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return (_reopen, (self._reader, self._verify))
-
-
-def _reopen(reader: RangeReader, verify: Verify) -> ShardReader:
-    return ShardReader(reader, verify=verify)
-
-
-def _checked_choice(verify: Verify) -> Verify:
-    if verify == "block" or verify is True or verify is False or verify == "window":
-        return verify
-    raise ValueError(
-        f"verify is 'block', 'window' or False, not {verify!r}.{nearest(str(verify), ('block', 'window'))}"
-    )
+        return (partial(ShardReader, verify=self._verify), (self._reader,))

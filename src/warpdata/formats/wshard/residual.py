@@ -107,13 +107,13 @@ def pack_multidim_residual_bitmask(residuals: ArrayLike) -> bytes:
 
 
 def unpack_multidim_residual_bitmask(data: bytes, length: int, dims: int) -> NDArray[np.int8]:
-    """[length, dims] out of dimensions that each say how many bytes they have."""
+    """[length, dims] out of dimensions with their lengths."""
     size = -(-length // 8)
     if length < 0 or dims < 0 or len(data) != dims * (_LENGTH.size + size):
         raise CorruptLayoutError(f"{len(data)} bytes are no masks of {length} steps in {dims} dimensions")
     masks = [data[start : start + _LENGTH.size + size] for start in range(0, len(data), _LENGTH.size + size)]
     if any(_LENGTH.unpack_from(mask)[0] != size for mask in masks):
-        raise CorruptLayoutError(f"a mask of {length} steps does not say it has {size} bytes")
+        raise CorruptLayoutError(f"a mask of {length} steps does not have {size} bytes")
     return unpack_multidim_residual_bits(b"".join(mask[_LENGTH.size :] for mask in masks), length, dims)
 
 

@@ -387,7 +387,7 @@ class BlockRows:
                 out[targets[member]] = run[start : start + width]
 
     def rows_kept(self, rows: NDArray[np.int64]) -> NDArray[Any] | None:
-        """Single rows of a block in frames, which are kept for those that lie near; None of any other block."""
+        """Single rows of a block in frames, which are kept for neighbours; None of any other block."""
         if not self._shard.is_seekable(self.block):
             return None
         out = np.empty((len(rows), 1, *self.spec.shape), self.spec.dtype.dtype)
@@ -395,7 +395,7 @@ class BlockRows:
         return out[:, 0]
 
     def mapped_rows(self) -> tuple[NDArray[Any], Callable[[int, int], bool] | None] | None:
-        """All rows where they lie, and what checks a run of them before it is used; None where they lie elsewhere."""
+        """All rows in place, and a function that checks a run of them before use; None if they are not mapped."""
         if self._mapped is None:
             if not self.spec.row_bytes or not self.length:
                 return None
@@ -421,7 +421,7 @@ class BlockRows:
         return not self._shard.is_local
 
     def bring(self, rows: NDArray[np.int64]) -> None:
-        """Bring what holds these rows into a cache, if there is one and they lie far."""
+        """Fetch the bytes of these rows into a cache, if there is one and they are remote."""
         if self.is_far and self.spec.row_bytes:
             runs = [(low, high) for low, high, _ in _near_together(np.unique(rows), 1, self._gap_rows())]
             self._shard.bring(self.block, self.spec.row_bytes, runs)
@@ -439,7 +439,7 @@ class BlockRows:
 
 
 def _near_together(starts: NDArray[np.int64], width: int, gap: int) -> Iterator[tuple[int, int, list[int]]]:
-    """Windows joined where they overlap or nearly touch: first row, end, and which of them lie inside."""
+    """Windows joined where they overlap or nearly touch: first row, end, and the windows inside."""
     order = np.argsort(starts, kind="stable")
     firsts = starts[order]
     cuts = np.flatnonzero(firsts[1:] > np.maximum.accumulate(firsts[:-1] + width) + gap) + 1

@@ -163,7 +163,7 @@ def _channel(channel: Channel) -> tuple[Any, ...]:
 
 _RESERVE_FROM_BYTES = 1 << 20
 _SMALL_BYTES = 64 << 10
-"""Other blocks of at most this size lie before the tensors: who opens a file from far away has them first."""
+"""Other blocks of at most this size are stored before the tensors, so that the first remote read has them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -249,7 +249,7 @@ def _write_plan(
 
 
 def plan_shard(episode: WShardEpisode, path: str | os.PathLike[str]) -> ShardPlan:
-    """What the file of an episode will hold, or the error that says why no reader would take it."""
+    """The blocks of the file of an episode, or the error that every reader would raise."""
     if not isinstance(episode, WShardEpisode):
         hint = "; episode.tensors is one" if hasattr(episode, "tensors") else ""
         raise TypeError(f"save_wshard saves a WShardEpisode, not {type(episode).__name__}{hint}")
@@ -293,10 +293,10 @@ def _block_bytes(name: str, data: Any) -> RangeReader:
 
 
 def _check_about(episode: WShardEpisode) -> None:
-    """What the format says itself cannot be said again, and differently, by the user."""
+    """Raise if the user's keys collide with those of the format."""
     if taken := sorted(EPISODE_KEYS & episode.about.keys()):
         raise SchemaMismatchError(
-            f"about has the key {taken[0]!r}, which the episode says itself", hint="Use another key."
+            f"about has the key {taken[0]!r}, which the format uses itself", hint="Use another key."
         )
     for block, channel in episode.lanes():
         if block.startswith(("signal/", "action/")) and (
@@ -304,7 +304,7 @@ def _check_about(episode: WShardEpisode) -> None:
         ):
             hint = "Give the channel timestamps_ns instead." if taken[0] == "clock" else "Use another key."
             raise SchemaMismatchError(
-                f"about has the key {taken[0]!r}, which the channel says itself", block=block, hint=hint
+                f"about has the key {taken[0]!r}, which the format uses itself", block=block, hint=hint
             )
 
 

@@ -29,7 +29,7 @@ _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
 
 CHANNEL_KEYS = frozenset({"id", "dtype", "shape", "signal_block", "clock", "content_type_code", "ends"})
 
-"""What the metadata of a channel says itself; everything else in it is what the user says about the channel."""
+"""Keys of the format in the metadata of a channel; all others are the user's."""
 
 EPISODE_KEYS = frozenset(
     {"episode_id", "id", "env_id", "length_T", "length_t", "timebase", "chunk_index", "total_chunks",
@@ -72,7 +72,7 @@ class TensorSpec:
 
 
 class TextSpec(NamedTuple):
-    """A block of text or JSON values: what its bytes mean and which block says where each value ends."""
+    """A block of text or JSON values: its encoding, and the block that holds where each value ends."""
 
     encoding: str
     ends: str
@@ -97,7 +97,7 @@ class Timebase:
 
     @classmethod
     def of(cls, value: Timebase | str | Mapping[str, Any]) -> Timebase:
-        """What a caller says it is: a timebase, its type alone, or a dict of `type` and `tick_hz`."""
+        """From a timebase, its type alone, or a dict of `type` and `tick_hz`."""
         if isinstance(value, Timebase):
             return value
         if isinstance(value, str):
@@ -130,7 +130,7 @@ class ChannelSpec(NamedTuple):
 
 
 class EpisodeSchema(NamedTuple):
-    """Everything the metadata blocks of an episode say."""
+    """The contents of the metadata blocks of an episode."""
 
     id: str
     env_id: str
@@ -195,7 +195,7 @@ def read_schema(shard: MetaSource) -> EpisodeSchema:
 
 
 class _Stated(NamedTuple):
-    """What `meta/wshard` says."""
+    """The contents of `meta/wshard`."""
 
     timebase: object
     lanes: dict[str, TensorSpec]
@@ -346,7 +346,7 @@ def _length(episode: dict[str, Any], shard: MetaSource) -> int:
 
 
 def _timebase(*sources: object) -> Timebase:
-    """The timebase that the first of these sources says, in any of its forms."""
+    """The timebase of the first of these sources that has one, in any of its forms."""
     kinds = [source for source in sources if isinstance(source, str)]
     given = [source for source in sources if isinstance(source, dict)]
     kind = next((each["type"] for each in given if "type" in each), kinds[0] if kinds else "ticks")
@@ -492,7 +492,7 @@ def _flags(wshard: dict[str, Any]) -> dict[str, DType]:
 
 
 def _block_about(wshard: dict[str, Any]) -> dict[str, dict[str, Any]]:
-    """What is said about lanes, rewards and flags, by block."""
+    """User metadata of lanes, rewards and flags, by block."""
     entries = {_text(each, "block"): each for each in _lane_entries(wshard)} | _flag_entries(wshard)
     return {name: _object(each["about"]) for name, each in entries.items() if "about" in each}
 

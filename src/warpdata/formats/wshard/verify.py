@@ -108,7 +108,7 @@ def _chunks(shard: ShardReader, *, full: bool) -> Iterator[FileFinding]:
     try:
         validate_chunk_continuity(listed)
     except BlobNotFoundError:
-        return  # said above, chunk by chunk
+        return  # reported above, chunk by chunk
 
 
 def _rows(shard: ShardReader) -> Iterator[FileFinding]:
@@ -170,12 +170,12 @@ class IntactBlocks:
         self._header = unpack_header(start, reader.size, reader.name)
         self.lost: list[LostBlock] = []
         self.has_lost_times = False
-        """Whether the steps had times of their own, which cannot be read: known once `shard` was asked for."""
+        """Whether the steps had times of their own, which cannot be read: known after `shard()`."""
         self.blocks = {block.name: block for block in self._entries() if self._holds(block)}
         missing = [name for name in (layout.META_EPISODE, layout.META_CHANNELS) if name not in self.blocks]
         if missing:
             raise CorruptLayoutError(
-                f"{' and '.join(missing)} cannot be read, so nothing says what the blocks hold", path=reader.name,
+                f"{' and '.join(missing)} cannot be read, so the contents of the blocks are unknown", path=reader.name,
                 hint=f"Restore it from a copy; intact are {', '.join(self.blocks) or 'none'}.",
             )  # fmt: skip
 
@@ -211,7 +211,7 @@ class IntactBlocks:
     def _holds(self, block: Block) -> bool:
         try:
             if block.data_offset + block.disk_size > self._reader.size:
-                raise TruncatedError("lies past the end of the file", block=block.name)
+                raise TruncatedError("is past the end of the file", block=block.name)
             ShardReader(self._seen_as([block], {})).view(block.name)
         except WarpError as error:
             self.lost.append(LostBlock(block.name, error.message, block.disk_size))
@@ -219,7 +219,7 @@ class IntactBlocks:
         return True
 
     def _facts(self, shard: ShardReader) -> dict[str, bytes]:
-        """The metadata, without what it says of blocks that are lost."""
+        """The metadata without its entries for lost blocks."""
         wshard = shard.read_json(layout.META_WSHARD) if layout.META_WSHARD in shard else {}
         episode, channels = shard.read_json(layout.META_EPISODE), shard.read_json(layout.META_CHANNELS)
         listed = channels.get("channels")
@@ -259,7 +259,7 @@ class IntactBlocks:
         return all(isinstance(name, str) and name in self.blocks for name in (block, *parts))
 
     def _seen_as(self, blocks: Sequence[Block], replaced: dict[str, bytes]) -> RangeReader:
-        """These blocks where they lie, behind a table of their own; some with other bytes, put at the end."""
+        """These blocks in place, behind a new table; replaced ones are put at the end."""
         data_offset = self._header.data_section_offset
         body = self._reader.size - data_offset
         extra, entries = bytearray(), []
@@ -386,8 +386,8 @@ def repair_stream(reader: RangeReader) -> WShardEpisode | None:
     shard = _overlapping(reader)
     if shard is None:
         return None
-    said = parse_json_object(shard.view(layout.META_WSHARD)) if layout.META_WSHARD in shard.blocks else {}
-    if said.get("streaming") is not True:
+    stated = parse_json_object(shard.view(layout.META_WSHARD)) if layout.META_WSHARD in shard.blocks else {}
+    if stated.get("streaming") is not True:
         raise CorruptLayoutError(
             "was not written by a streaming writer; it cannot be put in order", path=reader.name
         )
@@ -396,12 +396,12 @@ def repair_stream(reader: RangeReader) -> WShardEpisode | None:
         (block for name, block in shard.blocks.items() if not name.startswith("meta/")),
         key=lambda block: block.data_offset,
     )
-    # The ranges are wrong, but their checksums were taken over them: they still say whether bytes changed.
+    # The ranges are wrong, but their checksums were taken over them: they still show whether bytes changed.
     for block in data:
         if crc32c(reader.read(block.data_offset, block.data_offset + block.disk_size)) != block.crc32c:
             raise ChecksumError(
                 "its bytes do not match their checksum", block=block.name, path=reader.name,
-                hint="Restore it from a copy: the blocks lie in each other, so no part can be trusted.",
+                hint="Restore it from a copy: the blocks overlap, so no part can be trusted.",
             )  # fmt: skip
     streams = [_Stream(block.name, _stream_spec(block, schema, reader.name)) for block in data]
     group = _group_rows(data, streams, schema.length, reader.name)
@@ -409,7 +409,7 @@ def repair_stream(reader: RangeReader) -> WShardEpisode | None:
 
 
 def _overlapping(reader: RangeReader) -> _LenientShard | None:
-    """The shard, if its table can be read and its blocks lie in each other."""
+    """The shard, if its table can be read and its blocks overlap."""
     try:
         shard = _LenientShard(reader)
     except WarpError:
@@ -424,7 +424,7 @@ def _overlapping(reader: RangeReader) -> _LenientShard | None:
 def repair_partial(
     reader: RangeReader, episode_id: str, channels: Sequence[Mapping[str, Any]], flush_interval: int
 ) -> tuple[WShardEpisode, int]:
-    """The episode of an unfinished file, given what its writer was told; and how many bytes are left over."""
+    """The episode of an unfinished file, given the options of its writer; and how many bytes are left over."""
     if flush_interval <= 0:
         raise ValueError(f"flush_interval must be positive, not {flush_interval}")
     streams = [_channel_stream(each) for each in channels]
@@ -477,7 +477,7 @@ def _stream_spec(block: Block, schema: EpisodeSchema, path: str) -> TensorSpec:
             return channel.tensor
     found = guess_spec(block.name, block.raw_size, schema) if lane == "action" else None
     if found is None:
-        raise CorruptLayoutError("nothing says what it holds", block=block.name, path=path)
+        raise CorruptLayoutError("its contents are unknown", block=block.name, path=path)
     return found
 
 

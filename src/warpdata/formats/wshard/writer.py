@@ -88,13 +88,13 @@ CompressionChoice = str | Compression | Mapping[str, str | Compression] | None
 
 
 def check_choice(choice: CompressionChoice) -> None:
-    """Raise ValueError or TypeError unless this says how to store blocks, whichever there will be."""
+    """Raise ValueError or TypeError unless this is a valid choice of compression."""
     for each in choice.values() if isinstance(choice, Mapping) else (choice,):
         Compression.parse(each)
 
 
 def check_compat(compat: str) -> str:
-    """The word itself if it says what other programs must be able to read, or ValueError."""
+    """The word itself if it is a valid `compat`, or ValueError."""
     if compat not in COMPATS:
         raise ValueError(f"compat is 'default' or 'strict', not {compat!r}." + nearest(str(compat), COMPATS))
     return compat
@@ -175,7 +175,7 @@ class ShardWriter:
         self._record(name, offset, stored, content_type)
 
     def add_copy(self, name: str, reader: RangeReader, content_type: int = layout.CONTENT_RAW) -> None:
-        """Add a raw block of any size from bytes that lie elsewhere, a window at a time."""
+        """Add a raw block of any size from a reader, a window at a time."""
         if reader.size > layout.MAX_BLOCK_BYTES:
             raise LimitExceededError(f"{reader.size} bytes, a block may have 64 GiB", block=name)
         offset, checksum = self._align(), 0
@@ -192,7 +192,7 @@ class ShardWriter:
         self._blocks.append(block._replace(data_offset=offset))
 
     def make_room(self, name: str, rows: ChannelRows, compression: Compression) -> None:
-        """Keep a place before all data for the seek table of a block that may get one: who reads from far away has it
+        """Keep a place before all data for the seek table of a block that may get one: remote readers then have it
         with the first request."""
         how = _chosen(rows, rows.length * rows.spec.row_bytes, compression)
         self._chosen[name] = how

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from warpdata.bytekit.lazy import cached_property
 from warpdata.bytekit.process.threads import CORES, ReadAhead
 from warpdata.catalog.dataset import ReadPlan
-from warpdata.catalog.read.rowfilter import RowFilter
+from warpdata.catalog.read.rowgroups import RowFilter
 from warpdata.catalog.table import BatchStream, StreamRequest, Table
 from warpdata.errors import DatasetError, nearest
 from warpdata.loading.ranks import rank_and_world

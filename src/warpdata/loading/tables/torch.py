@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from warpdata.catalog.read.refarray import bound_dict, python_values
+from warpdata.catalog.read.refs import bound_dict, python_values
 from warpdata.catalog.table import StreamRequest, Table
 from warpdata.corpora.torch import Passes, StatefulLoader, imported_torch, torch_epochs, worker_info
 from warpdata.loading.ranks import known_rank

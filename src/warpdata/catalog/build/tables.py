@@ -1,0 +1,416 @@
+"""Tables to publish: files, Arrow data and frames as parquet shards. One of the adapters of pyarrow."""
+
+from __future__ import annotations
+
+import contextlib
+import glob
+import itertools
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.csv as pa_csv
+import pyarrow.parquet as pq
+
+from warpdata.bytekit.io.commit import map_os_errors
+from warpdata.bytekit.io.files import check_regular
+from warpdata.bytekit.process.threads import map_in_threads
+from warpdata.catalog.build.rows import (
+    ARROW_ERRORS,
+    check_levels,
+    columns_table,
+    frame_table,
+    json_rows,
+    pieces_reader,
+    readable_file,
+    rows_reader,
+)
+from warpdata.catalog.read.rowgroups import parse_footer, read_tail
+from warpdata.errors import CorruptLayoutError, DatasetError
+from warpdata.formats.manifest.layout import ShardGuide
+from warpdata.sql.rowpicking import cast_column, without_views
+from warpdata.sql.sqltext import OWN_COLUMNS, folded
+from warpdata.stores.blobstore import DigestedFile, FileDigest, digest_file
+
+_KINDS = {
+    ".parquet": "parquet",
+    ".csv": "csv",
+    ".tsv": "csv",
+    ".jsonl": "json lines",
+    ".ndjson": "json lines",
+}
+_SAMPLE_ROWS = 32
+"""Rows at the beginning of a row group whose size decides how many rows it gets."""
+_BATCH_BYTES = 32 << 20
+_BLOCK_BYTES = 16 << 20
+_CSV_TYPES = [
+    pa.null(),
+    pa.int64(),
+    pa.uint64(),
+    pa.float64(),
+    pa.bool_(),
+    pa.date32(),
+    pa.timestamp("s"),
+    pa.timestamp("ns"),
+    pa.timestamp("ns", "UTC"),
+]
+"""Types of CSV columns, tried in this order; a column that fits none is text."""
+_CSV_NULLS = pa.array(pa_csv.ConvertOptions().null_values)
+_LONG_INTEGER = r"^[+-]?[0-9]{16,}$"
+_MAX_DIGITS = 400
+"""No float has more."""
+
+
+@dataclass(frozen=True, slots=True)
+class ParquetOptions:
+    """How tables that are not parquet yet are written: shards and row groups sized for range reads."""
+
+    shard_bytes: int = 128 << 20
+    row_group_rows: int = 131_072
+    compression: str = "zstd"
+    row_group_bytes: int = 64 << 20
+    """About how much memory the rows of a row group take at most; at least a few rows are one."""
+
+
+@dataclass(frozen=True, slots=True)
+class ParquetShard:
+    """One parquet file of a table."""
+
+    path: Path
+    digest: FileDigest
+    is_own: bool
+    """Whether the builder wrote the file."""
+    rows: int
+    schema: pa.Schema
+    guide: ShardGuide
+
+    @classmethod
+    def read(cls, path: Path, *, is_own: bool) -> ParquetShard:
+        """Hash a file and read its footer from the hashed bytes."""
+        digest = digest_file(path)
+        with contextlib.closing(DigestedFile(path, digest)) as reader:
+            tail = read_tail(reader)
+        metadata = parse_footer(tail, str(path))
+        schema = metadata.schema.to_arrow_schema().remove_metadata()
+        return cls(path, digest, is_own, metadata.num_rows, schema, ShardGuide(digest.page_sums, tail))
+
+    def batches(self, columns: Sequence[str] | None = None) -> Iterator[pa.RecordBatch]:
+        """Its rows in batches of some MiB; first an empty one."""
+        try:
+            with pq.ParquetFile(self.path) as file:
+                groups = [file.metadata.row_group(number) for number in range(file.metadata.num_row_groups)]
+                sizes = [group.total_byte_size // max(1, group.num_rows) for group in groups]
+                step = max(1, min(65_536, _BATCH_BYTES // max([1, *sizes])))
+                schema = (
+                    self.schema if columns is None else pa.schema([self.schema.field(n) for n in columns])
+                )
+                yield pa.RecordBatch.from_pylist([], schema)
+                yield from file.iter_batches(step, columns=None if columns is None else list(columns))
+        except ARROW_ERRORS as error:
+            raise CorruptLayoutError(f"it cannot be read ({error})", path=self.path) from None
+
+
+def stage_table(
+    name: str, source: Any, staging: Path, options: ParquetOptions, *, optimize: bool = False
+) -> list[ParquetShard]:
+    """The files of a table: parquet files as they are unless optimised, other sources written into `staging`."""
+    paths = _paths_of(source)
+    kinds = sorted({table_kind(path) or "parquet" for path in paths})
+    if len(kinds) > 1:
+        fact = f"a table is made of files of one kind, not {' and '.join(kinds)}"
+        raise DatasetError(fact, path=paths[0], hint="Name the files of one kind.")
+    if kinds == ["parquet"]:
+        files = map_in_threads(lambda path: ParquetShard.read(path, is_own=False), paths)
+        schema = _check_schemas(files, name)
+        if not optimize:
+            return files
+        batches = (batch for file in files for batch in file.batches() if batch.num_rows)
+        reader = pa.RecordBatchReader.from_batches(schema, batches)
+    elif kinds:
+        reader = csv_reader(paths) if kinds == ["csv"] else rows_reader(json_rows(paths), staging)
+    else:
+        reader = _reader_of(source, staging)
+    files = [ParquetShard.read(path, is_own=True) for path in write_shards(reader, staging, options)]
+    _check_schemas(files, name)
+    return files
+
+
+def _paths_of(source: Any) -> list[Path]:
+    """The files of a source: of a folder its parquet files, else its CSV or JSON lines; [] if it has no paths."""
+    given = [source] if isinstance(source, str | os.PathLike) else source
+    is_paths = isinstance(given, list | tuple) and all(isinstance(one, str | os.PathLike) for one in given)
+    paths: list[Path] = []
+    for one in given if is_paths else ():
+        folder = Path(os.path.expanduser(os.fspath(one)))
+        if not folder.is_dir():
+            paths += expand_paths(one)
+            continue
+        kinds = {path: table_kind(path) for path in sorted(folder.rglob("*")) if path.is_file()}
+        parquet = [path for path, kind in kinds.items() if kind == "parquet"]
+        files = parquet or [path for path, kind in kinds.items() if kind is not None]
+        if not files:
+            hint = "Give parquet, csv or jsonl files."
+            raise DatasetError("no files of a table there", path=folder, hint=hint)
+        paths += files
+    for path in paths:
+        check_regular(path)
+    return paths
+
+
+def table_kind(path: Path) -> str | None:
+    """The kind of a table file by its name: parquet, csv or json lines, these also compressed; None for others."""
+    *inner, last = ["", *(suffix.lower() for suffix in path.suffixes)]
+    if last not in (".gz", ".bz2", ".zst"):
+        return _KINDS.get(last)
+    kind = _KINDS.get(inner[-1]) if inner else None
+    return None if kind == "parquet" else kind
+
+
+def expand_paths(source: str | os.PathLike[str]) -> list[Path]:
+    """A file, the files of a folder, or those of a pattern, sorted."""
+    text = os.path.expanduser(os.fspath(source))
+    path = Path(text)
+    if path.is_dir():
+        paths = sorted(p for p in path.rglob("*") if p.is_file())
+    else:
+        paths = [path] if path.is_file() else sorted(Path(one) for one in glob.glob(text, recursive=True))
+    if not paths:
+        raise DatasetError("no such files there", path=text, hint="Check the path or the pattern.")
+    return paths
+
+
+def _check_schemas(files: Sequence[ParquetShard], table: str) -> pa.Schema:
+    """The schema that all files share; DatasetError for a different one, and for names that SQL cannot use."""
+    if not files:
+        raise DatasetError(f"table {table!r} has no shards")
+    schema = files[0].schema
+    check_names(schema, table)
+    for file in files[1:]:
+        if not file.schema.equals(schema):
+            hint = "Convert the files to one schema, or publish them as two tables."
+            raise DatasetError(f"a shard of table {table!r} has another schema", path=file.path, hint=hint)
+    return schema
+
+
+def check_names(schema: pa.Schema, table: str) -> None:
+    """DatasetError for names that differ in case only, and for reserved ones."""
+    if not schema.names:  # parquet has no rows without columns, so their number would be lost
+        raise DatasetError(f"table {table!r} has no columns", hint="Give rows with at least one column.")
+    seen: dict[str, str] = {}
+    for name in schema.names:
+        if folded(name).startswith(OWN_COLUMNS):
+            fact = (
+                f"table {table!r} has a column {name!r}: names that begin with {OWN_COLUMNS!r} are reserved"
+            )
+            raise DatasetError(fact, hint="Rename it.")
+        if folded(name) in seen:
+            fact = f"table {table!r} has two columns that SQL cannot tell apart: {seen[folded(name)]!r} and {name!r}"
+            raise DatasetError(fact, hint="Rename one of them.")
+        seen[folded(name)] = name
+
+
+def csv_reader(paths: Sequence[Path]) -> pa.RecordBatchReader:
+    """CSV files with a header, one after the other; each column has the first type that fits all its values.
+
+    The files are read twice, as text: an integer that a float would round stays an integer or text.
+    """
+    names = _csv_header(paths[0])
+    if len(set(names)) < len(names):
+        raise DatasetError("the CSV header has two columns of one name", path=paths[0])
+    for path in paths[1:]:
+        header = _csv_header(path)
+        if sorted(header) != sorted(names):
+            fact = f"its columns are {', '.join(header)}, not {', '.join(names)}"
+            raise DatasetError(f"a CSV file differs from the first: {fact}", path=path)
+    possible = {name: list(_CSV_TYPES) for name in names}
+    for batch in _csv_batches(paths, names):
+        for name, types in possible.items():
+            possible[name] = [kind for kind in types if _csv_cast(batch.column(name), kind) is not None]
+    schema = pa.schema([(name, types[0] if types else pa.string()) for name, types in possible.items()])
+
+    def typed() -> Iterator[pa.RecordBatch]:
+        for batch in _csv_batches(paths, names):
+            columns = [_csv_cast(batch.column(field.name), field.type) for field in schema]
+            yield pa.RecordBatch.from_arrays(columns, schema=schema)
+
+    return pa.RecordBatchReader.from_batches(schema, typed())
+
+
+def _csv_cast(texts: pa.Array, kind: pa.DataType) -> pa.Array | None:
+    """CSV values as a type; None if a value does not fit exactly."""
+    if pa.types.is_string(kind):
+        return texts
+    values = pc.if_else(pc.is_in(texts, value_set=_CSV_NULLS), None, texts)
+    if pa.types.is_null(kind):
+        return pa.nulls(len(values)) if values.null_count == len(values) else None
+    if pa.types.is_floating(kind):
+        long = values.filter(pc.match_substring_regex(values, _LONG_INTEGER)).to_pylist()
+        if any(len(digits) > _MAX_DIGITS or float(digits) != int(digits) for digits in long):
+            return None
+    try:
+        return values.cast(kind)
+    except pa.ArrowInvalid:
+        return None
+
+
+def _csv_batches(paths: Sequence[Path], names: Sequence[str]) -> Iterator[pa.RecordBatch]:
+    """The rows of CSV files as text."""
+    types = pa_csv.ConvertOptions(column_types=dict.fromkeys(names, pa.string()), include_columns=list(names))
+    for path in paths:
+        try:
+            with readable_file(path), pa.input_stream(str(path), compression="detect") as stream:
+                yield from _open_csv(path, stream, types)
+        except (pa.ArrowInvalid, pa.ArrowKeyError) as error:
+            if "UTF8" in str(error) or "utf8" in str(error):
+                raise _not_utf8(path) from None
+            hint = "Correct the line, or convert the file."
+            raise DatasetError(f"the CSV cannot be read ({error})", path=path, hint=hint) from None
+
+
+def _csv_header(path: Path) -> list[str]:
+    """The column names of a CSV file."""
+    try:
+        with readable_file(path), pa.input_stream(str(path), compression="detect") as stream:
+            return list(_open_csv(path, stream, pa_csv.ConvertOptions()).schema.names)
+    except UnicodeDecodeError:
+        raise _not_utf8(path) from None
+    except pa.ArrowInvalid as error:
+        hint = "Correct the line, or convert the file."
+        raise DatasetError(f"the CSV cannot be read ({error})", path=path, hint=hint) from None
+
+
+def _open_csv(path: Path, stream: Any, types: pa_csv.ConvertOptions) -> Any:
+    separator = "\t" if ".tsv" in [suffix.lower() for suffix in path.suffixes] else ","
+    dialect = pa_csv.ParseOptions(delimiter=separator, newlines_in_values=True)
+    return pa_csv.open_csv(stream, pa_csv.ReadOptions(block_size=_BLOCK_BYTES), dialect, types)
+
+
+def _not_utf8(path: Path) -> DatasetError:
+    return DatasetError("the CSV is not UTF-8 text", path=path, hint="Convert it to UTF-8 first.")
+
+
+def _reader_of(source: Any, staging: Path) -> pa.RecordBatchReader:
+    """Batches of a table: Arrow, frames of pandas and polars, columns by name, rows, or pieces of these."""
+    try:
+        if isinstance(source, pa.RecordBatchReader):
+            return source
+        if isinstance(source, dict):
+            source = columns_table(source)
+        if isinstance(source, pa.RecordBatch):
+            source = pa.Table.from_batches([source])
+        if not isinstance(source, pa.Table) and hasattr(source, "__arrow_c_stream__"):
+            source = frame_table(source)
+        if isinstance(source, pa.Table):
+            return source.replace_schema_metadata(None).to_reader()
+    except ARROW_ERRORS as error:
+        raise DatasetError(f"the table cannot be turned into Arrow ({error})") from None
+    if not isinstance(source, Iterable) or isinstance(source, str | bytes) or hasattr(source, "read"):
+        kind = type(source).__name__
+        raise TypeError(f"a {kind} is not a table; give files, Arrow, a frame, or rows as dictionaries")
+    pieces = iter(source)
+    first = list(itertools.islice(pieces, 1))
+    is_arrow = any(hasattr(one, "__arrow_c_stream__") or hasattr(one, "__arrow_c_array__") for one in first)
+    items = itertools.chain(first, pieces)
+    return pieces_reader(items) if is_arrow else rows_reader(items, staging)
+
+
+def write_shards(reader: pa.RecordBatchReader, staging: Path, options: ParquetOptions) -> Iterator[Path]:
+    """Write batches as parquet shards of about equal size, yielding each one; equal rows give equal bytes."""
+    staging.mkdir(parents=True, exist_ok=True)
+    schema = _storable(reader.schema)
+    groups = _row_groups(reader, options)
+    group = next(groups, None)
+    if group is None:
+        group = pa.Table.from_batches([], reader.schema)
+    for number in itertools.count():
+        path = staging / f"shard-{number:06d}.parquet"
+        with map_os_errors(path):
+            writer = pq.ParquetWriter(
+                path,
+                schema,
+                compression=options.compression,
+                write_page_checksum=True,
+                write_page_index=False,
+                store_schema=True,
+            )
+        try:
+            while group is not None:
+                columns = [cast_column(c, field.type) for c, field in zip(group.columns, schema, strict=True)]
+                with map_os_errors(path):
+                    writer.write_table(
+                        pa.table(columns, schema=schema), row_group_size=options.row_group_rows
+                    )
+                group = next(groups, None)
+                if path.stat().st_size >= options.shard_bytes:
+                    break
+        except BaseException:
+            with contextlib.suppress(OSError):
+                writer.close()
+            raise
+        with map_os_errors(path):
+            writer.close()
+        yield path
+        if group is None:
+            return
+
+
+def _storable(schema: pa.Schema) -> pa.Schema:
+    """The schema as parquet can hold it, or an error that names the column it cannot."""
+    fields = []
+    for field in schema:
+        check_levels(field)
+        # Parquet takes views as a column, but neither in lists nor as categories.
+        is_view = pa.types.is_string_view(field.type) or pa.types.is_binary_view(field.type)
+        kept = field if is_view else field.with_type(without_views(field.type))
+        try:
+            stored = pa.BufferOutputStream()
+            pq.write_table(pa.Table.from_batches([], pa.schema([kept])), stored)
+            pq.read_metadata(pa.BufferReader(stored.getvalue()))  # some types are written but cannot be read
+        except ARROW_ERRORS as error:
+            fact = f"column {field.name!r} of type {field.type!s:.200} cannot be stored in parquet ({error})"
+            raise DatasetError(fact, hint="Cast the column to another type.") from None
+        fields.append(kept)
+    return pa.schema(fields)
+
+
+def _row_groups(reader: pa.RecordBatchReader, options: ParquetOptions) -> Iterator[pa.Table]:
+    """The rows cut by their number and by their bytes; the cuts do not depend on the batches."""
+    first = min(_SAMPLE_ROWS, options.row_group_rows)
+    held: list[pa.RecordBatch] = []
+    count, rows = 0, first
+    for batch in reader:
+        while batch.num_rows:
+            taken = batch.slice(0, rows - count)
+            held.append(taken)
+            count += taken.num_rows
+            batch = batch.slice(taken.num_rows)
+            if count == rows == first:
+                size = sum(_memory(column) for sample in held for column in sample.columns)
+                fitting = options.row_group_bytes * count // max(1, size)
+                power = max(count, 1 << max(0, fitting.bit_length() - 1))
+                rows = options.row_group_rows if fitting >= options.row_group_rows else power
+            if count == rows:
+                yield pa.Table.from_batches(held, reader.schema)
+                held, count, rows = [], 0, first
+    if count:
+        yield pa.Table.from_batches(held, reader.schema)
+
+
+def _memory(array: Any) -> int:
+    """Bytes of the values of a column, without values that it shares with others, as slices and categories do."""
+    kind, types = array.type, pa.types
+    if isinstance(array, pa.ExtensionArray):
+        return _memory(array.storage)
+    if types.is_dictionary(kind):
+        return int(array.indices.nbytes)
+    if types.is_struct(kind):
+        return sum(map(_memory, array.flatten()))
+    if hasattr(kind, "value_field"):
+        return 4 * len(array) + _memory(array.flatten())
+    if types.is_string_view(kind) or types.is_binary_view(kind):
+        array = array.cast(without_views(kind))
+    return int(array.nbytes)

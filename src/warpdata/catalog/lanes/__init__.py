@@ -1,1 +1,0 @@
-"""Prediction lanes: signals that models predict for the episodes of a version."""

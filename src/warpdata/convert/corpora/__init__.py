@@ -1,1 +1,0 @@
-"""Corpora of activations from and to files of arrays: .npy, safetensors, folders of rows."""

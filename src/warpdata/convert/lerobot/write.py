@@ -1,0 +1,598 @@
+"""Write episodes as a LeRobot set, v3.0 or v2.1: encoded frames are copied, times are on the grid of the rate."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+import numpy as np
+from numpy.typing import NDArray
+
+from warpdata.bytekit.io.commit import commit_folder, map_os_errors
+from warpdata.convert.aligning import (
+    AlignOptions,
+    Hold,
+    check_rate,
+    measured_rate,
+    rate_of,
+    stated_rate,
+    steps_with,
+)
+from warpdata.convert.exporting import OnError, Part, Progress, StepColumn, StepRows, StepWriter, write_set
+from warpdata.convert.lerobot import tables
+from warpdata.convert.lerobot.cameras import (
+    EncodedFrames,
+    VideoOut,
+    copy_frames,
+    encode_pictures,
+    raw_camera,
+)
+from warpdata.convert.lerobot.documents import OURS, file_bytes, restored_numbers
+from warpdata.convert.lerobot.features import Feature, features_of
+from warpdata.convert.lerobot.read import FORMAT, TASK
+from warpdata.convert.lerobot.statistics import QUANTILES, FrameCounts, SetStatistics, row_statistics
+from warpdata.convert.place import check_inside
+from warpdata.convert.receipt import ConversionReceipt, EpisodeNotes, Note, packed
+from warpdata.episodes.collection.episodes import Episodes
+from warpdata.episodes.forms.directory_copy import RawCamera, encode_cameras
+from warpdata.errors import ConflictError, SchemaMismatchError, WarpError, require_word
+from warpdata.formats.episodedir.images import VideoOptions
+from warpdata.formats.episodedir.mp4 import is_same_stream
+from warpdata.timeline.episode import Episode
+
+Version = Literal["v3.0", "v2.1"]
+_PATHS = {
+    "v3.0": {
+        "data_path": "data/chunk-{chunk_index:03d}/file-{file_index:03d}.parquet",
+        "video_path": "videos/{video_key}/chunk-{chunk_index:03d}/file-{file_index:03d}.mp4",
+    },
+    "v2.1": {
+        "data_path": "data/chunk-{episode_chunk:03d}/episode_{episode_index:06d}.parquet",
+        "video_path": "videos/chunk-{episode_chunk:03d}/{video_key}/episode_{episode_index:06d}.mp4",
+    },
+}
+CODEC = VideoOptions(codec="av1", gop_size=2, quality=30, preset="12")
+"""LeRobot's own encoding, for cameras with raw frames."""
+_SAMPLED_FRAMES = 512
+_MB = 1024 * 1024
+_OWN_STATIC = ("fps", "episode_index", "robot_type", TASK)
+"""Static items that LeRobot has a place for."""
+_COUNTED = ("episode_index", "tasks", "length", "dataset_from_index", "dataset_to_index")
+_PLACES = ("videos/", "data/", "meta/", "stats/")
+_V2_ONLY = ("total_videos", "total_chunks")
+_V3_ONLY = ("data_files_size_in_mb", "video_files_size_in_mb")
+
+
+def write(
+    episodes: Episodes,
+    target: str | os.PathLike[str],
+    *,
+    version: Version = "v3.0",
+    rate: float | None = None,
+    clock: str | None = None,
+    align: Hold = "hold",
+    max_age_ns: int | None = None,
+    names: Mapping[str, str] | None = None,
+    task: str | None = None,
+    robot_type: str | None = None,
+    frames_as: Literal["video", "image"] = "video",
+    video: VideoOptions | None = None,
+    data_files_size_in_mb: int = 100,
+    video_files_size_in_mb: int = 200,
+    on_error: OnError = "stop",
+    jobs: int = 1,
+    progress: Progress | None = None,
+) -> ConversionReceipt:
+    """Write episodes as a LeRobot set into a new folder, which appears whole or not at all.
+
+    `rate`, `clock` and `align` choose the one rate of the set if the steps of the episodes are not evenly spaced.
+    `names` maps signals to features; without it, names of LeRobot stay and others get the names its policies look for.
+    `task` is the text of episodes that have none. Raw frames are encoded with `video` (by default AV1 as LeRobot does),
+    or stored as PNG with `frames_as="image"`; encoded ones are copied. `jobs` processes prepare episodes; the set does
+    not depend on how many there are.
+    """
+    require_word("version", version, get_args(Version))
+    if not len(episodes):
+        raise SchemaMismatchError("there are no episodes to write")
+    path = Path(os.path.abspath(target))
+    if path.exists():
+        raise ConflictError("the target exists", path=path, hint="Choose another target.")
+    with map_os_errors(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+    limits = (data_files_size_in_mb, video_files_size_in_mb)
+    writer = LeRobotWriter(version, names, task, robot_type, frames_as, video or CODEC, limits)
+    given = {"names": names, "task": task, "robot_type": robot_type}
+    return write_set(
+        writer,
+        episodes,
+        path,
+        AlignOptions(rate, clock, align, max_age_ns),
+        on_error=on_error,
+        jobs=jobs,
+        progress=progress,
+        supplied={key: value for key, value in given.items() if value is not None},
+    )
+
+
+@dataclass(slots=True)
+class Prepared:
+    """An episode before its place in the set is known."""
+
+    values: dict[str, NDArray[Any]] = field(default_factory=dict)
+    """Of features of numbers and text."""
+    pictures: dict[str, tuple[list[bytes], str]] = field(default_factory=dict)
+    """Of image features: the pictures, and the suffix of their names."""
+    frames: dict[str, EncodedFrames] = field(default_factory=dict)
+    counts: dict[str, FrameCounts] = field(default_factory=dict)
+    """Of cameras without stated statistics."""
+    stated: dict[str, Any] = field(default_factory=dict)
+    """The statistics of the source."""
+    texts: list[str] = field(default_factory=list)
+    """The task of every row; empty if the episode has none."""
+    tasks: list[str] = field(default_factory=list)
+    """The tasks in the order of the source."""
+    more: dict[str, Any] = field(default_factory=dict)
+    """Further entries of the episode in the source."""
+    is_numbered: bool = True
+    """Whether the source has no numbers of its own for the rows."""
+    first: tuple[int | None, int | None] = (None, None)
+    """`episode_index` and the first `index` of the source."""
+
+
+@dataclass(slots=True)
+class WrittenEpisode:
+    """The entry of a written episode in the metadata."""
+
+    length: int
+    first: int
+    tasks: list[str]
+    data: tuple[int, int]
+    videos: dict[str, tuple[int, int, float, float]]
+    stats: dict[str, Any]
+    more: dict[str, Any]
+
+
+class FileNumbers:
+    """Chunk and file numbers as LeRobot counts them, and the open file."""
+
+    def __init__(self, chunks_size: int) -> None:
+        self._chunks_size, self.chunk, self.file = chunks_size, 0, -1
+        self.out: Any = None
+        self.path = Path()
+
+    def advance(self) -> tuple[int, int]:
+        """The numbers of the next file."""
+        self.file += 1
+        if self.file >= self._chunks_size:
+            self.chunk, self.file = self.chunk + 1, 0
+        return self.chunk, self.file
+
+
+class LeRobotWriter(StepWriter):
+    """Data and video files of many episodes each (v3.0), or of one (v2.1), and the metadata."""
+
+    format = FORMAT
+
+    def __init__(
+        self,
+        version: Version,
+        names: Mapping[str, str] | None,
+        task: str | None,
+        robot_type: str | None,
+        frames_as: Literal["video", "image"],
+        video: VideoOptions,
+        limits: tuple[int, int],
+    ) -> None:
+        self.version, self.is_v3 = version, version == "v3.0"
+        self._names, self._task, self._robot_type, self._frames_as = names, task, robot_type, frames_as
+        self._video, self._limits = video, limits
+        self._rows: list[WrittenEpisode] = []
+        self._frames = 0
+        self._statistics: dict[str, SetStatistics] = {}
+        self._remarks: list[str] = []
+
+    @contextlib.contextmanager
+    def open(self, target: Path) -> Iterator[Path]:
+        """The new folder; files that are open when an error occurs are closed, each of them."""
+        with commit_folder(target, durable=False) as folder, contextlib.ExitStack() as stack:
+            for numbers in (self._data, *self._cameras.values()):
+                stack.callback(_discard, numbers)
+            yield folder
+
+    def choose(self, rows: StepRows, episodes: Episodes) -> None:
+        """Choose features, rate and tasks from the first episode and the metadata of the source."""
+        first, stated = rows.episode, episodes.metadata.get(FORMAT)
+        self._original: dict[str, Any] = restored_numbers(stated) if isinstance(stated, Mapping) else {}
+        info = self._original.get("info")
+        self._info: dict[str, Any] = info if isinstance(info, dict) else {}
+        known = self._info.get("features")
+        known = known if isinstance(known, dict) else {}
+        self._features = features_of(first, known, self._names, frames_as=self._frames_as)
+        self._robot_type = self._robot_type or self._info.get("robot_type", first.static.get("robot_type"))
+        fps = self._info.get("fps", first.static.get("fps"))
+        if first.meta.get("fps_from") == "user":
+            fps = first.meta.get("fps")
+        options = rows.options
+        fps = options.rate or (fps if stated_rate(fps) is not None and options.clock is None else None)
+        self._fps: float | None = fps or _first_rate(episodes, options)
+        for feature in self._features.chosen:
+            if feature.name != feature.signal:
+                self._remarks.append(f"{feature.signal} is called {feature.name} there")
+        self._tasks = {row["task"]: dict(row) for row in self._original.get("tasks") or ()}
+        chunks_size = self._info.get("chunks_size", 1000)
+        self._chunks_size = chunks_size if isinstance(chunks_size, int) and chunks_size > 0 else 1000
+        self._data = FileNumbers(self._chunks_size)
+        videos = [feature.name for feature in self._features.chosen if feature.storing == "video"]
+        self._cameras = {name: FileNumbers(self._chunks_size) for name in videos}
+        self._sampled = max(1, min(16, _SAMPLED_FRAMES // len(episodes)))
+
+    def make(self, rows: StepRows, scratch: Path) -> Part:
+        """The values, encoded frames and notes of one episode."""
+        episode, made = rows.episode, Prepared()
+        columns = self._columns(rows)
+        if not len(rows):
+            raise SchemaMismatchError(f"episode {episode.id} has no steps")
+        fps, error_ns = check_rate(rows.steps, self._fps, episode.source.place)
+        notes: dict[str, Note] = {}
+        raw: list[RawCamera] = []
+        for number, feature in enumerate(self._features.chosen):
+            name, column, path = feature.name, columns[feature.name], scratch / str(number)
+            if feature.storing == "image":
+                data, suffix, notes[feature.signal] = encode_pictures(column, error_ns)
+                made.pictures[name] = data, suffix
+            elif feature.storing == "video":
+
+                def keep(frames: EncodedFrames, note: Note, feature: Feature = feature) -> None:
+                    made.frames[feature.name], notes[feature.signal] = frames, note
+
+                copied = copy_frames(column, path, fps, allows_lead=self.is_v3, error_ns=error_ns)
+                if copied is None:
+                    raw.append(raw_camera(column, path, fps, self._video, error_ns, keep))
+                else:
+                    keep(*copied)
+            else:
+                made.values[name] = np.asarray(rows.steps[feature.signal].data)
+                note = column.note(has_final=False, error_ns=error_ns)
+                notes[feature.signal] = _retyped(note, feature.why) if feature.why else note
+        encode_cameras(raw)
+        for name, why in self._features.dropped.items():
+            if name in episode.signals:
+                notes[name] = Note("dropped", len(episode.signals[name]), why=why)
+        self._take_facts(made, rows)
+        self._count_frames(made, columns)
+        static = {name: value for name, value in episode.static.items() if name not in _OWN_STATIC}
+        start = int(rows.steps.times_ns[0])
+        about = EpisodeNotes(len(rows), start_ns=start, static=packed(static)).to_json()
+        order = [feature.signal for feature in self._features.chosen] + list(self._features.dropped)
+        return Part(len(rows), {name: notes[name] for name in order if name in notes}, made, about)
+
+    def _columns(self, rows: StepRows) -> dict[str, StepColumn]:
+        """The column of every feature, with the types of the first episode."""
+        columns: dict[str, StepColumn] = {}
+        for feature in self._features.chosen:
+            name, signal, episode = feature.signal, rows.episode.signals.get(feature.signal), rows.episode
+            if signal is None:
+                raise SchemaMismatchError(f"episode {episode.id} has no {name!r}, which the first one has")
+            is_same = signal.meta.shape == feature.shape or feature.storing in ("text", "json")
+            if feature.storing == "numbers" and not feature.why:
+                is_same = is_same and signal.meta.dtype == feature.dtype
+            if not is_same:
+                raise SchemaMismatchError(
+                    f"{name!r} is {signal.meta.dtype}{list(signal.meta.shape)} in episode {episode.id}, "
+                    f"{feature.dtype}{list(feature.shape)} in the first one"
+                )
+            empty = StepColumn(name, signal, rows.steps, len(rows), False)
+            columns[feature.name] = rows.columns.get(name, empty)
+        return columns
+
+    def _take_facts(self, made: Prepared, rows: StepRows) -> None:
+        """Tasks, numbers and further entries of the source."""
+        episode: Episode = rows.episode
+        task = episode.static.get(TASK, self._task)
+        if TASK in episode.signals:
+            made.texts = [str(text) for text in rows.steps[TASK].data.tolist()]
+        elif task is not None:
+            made.texts = [str(task)] * len(rows)
+        about = episode.meta.get(FORMAT)
+        about = restored_numbers(about) if isinstance(about, Mapping) else {}
+        entry, stats = about.get("episode"), about.get("stats")
+        if isinstance(entry, Mapping):
+            tasks = entry.get("tasks")
+            made.tasks = [str(text) for text in tasks] if isinstance(tasks, list) else []
+            made.more = {key: value for key, value in entry.items() if key not in _COUNTED}
+            made.more = {key: value for key, value in made.more.items() if not key.startswith(_PLACES)}
+        if isinstance(stats, Mapping):
+            made.stated = {name: dict(each) for name, each in stats.items() if isinstance(each, Mapping)}
+        index = episode.signals.get("index")
+        if index is not None:
+            made.is_numbered = False
+            first = int(index[0][0]) if len(index) == len(rows) else -1
+            made.first = episode.static.get("episode_index"), first
+
+    def _count_frames(self, made: Prepared, columns: Mapping[str, StepColumn]) -> None:
+        """Look at a few evenly spaced frames of every camera without stated statistics."""
+        for feature in self._features.chosen:
+            if feature.storing in ("image", "video") and feature.name not in made.stated:
+                column = columns[feature.name]
+                count = len(column.steps)
+                at = np.unique(np.linspace(0, count - 1, min(self._sampled, count)).astype(np.int64))
+                frames = [column.steps[column.name].rows(row, row + 1) for row in at.tolist()]
+                made.counts[feature.name] = FrameCounts.of(np.concatenate(frames))
+
+    def add(self, part: Part) -> str:
+        """Write one episode behind the others."""
+        made: Prepared = part.data
+        number, count = len(self._rows), part.rows
+        texts = self._number_tasks(made, count)
+        if not made.is_numbered and made.first not in ((number, self._frames), (None, self._frames)):
+            self._remark("episode_index, index, frame_index and timestamp are counted again")
+        assert self._fps is not None
+        defaults: dict[str, NDArray[Any]] = {
+            "timestamp": (np.arange(count) / self._fps).astype(np.float32),
+            "frame_index": np.arange(count, dtype=np.int64),
+            "episode_index": np.full(count, number, np.int64),
+            "index": np.arange(self._frames, self._frames + count, dtype=np.int64),
+            "task_index": np.array([self._tasks[text]["task_index"] for text in texts], np.int64),
+        }
+        columns = {feature.name: _column(feature, made) for feature in self._features.chosen}
+        columns |= {name: tables.number_column(each, is_scalar=True) for name, each in defaults.items()}
+        ordered = {name: columns[name] for name in self._features.to_json() if columns.get(name) is not None}
+        self._write_data({name: column for name, column in ordered.items() if column is not None})
+        videos = {name: self._write_video(name, frames, count) for name, frames in made.frames.items()}
+        seen = list(dict.fromkeys(texts))
+        tasks = made.tasks if set(made.tasks) == set(seen) else seen
+        stats, data = self._episode_stats(made, defaults, count), (self._data.chunk, self._data.file)
+        self._rows.append(WrittenEpisode(count, self._frames, tasks, data, videos, stats, made.more))
+        self._frames += count
+        return f"{number:012d}"
+
+    def _remark(self, text: str) -> None:
+        if text not in self._remarks:
+            self._remarks.append(text)
+
+    def _number_tasks(self, made: Prepared, count: int) -> list[str]:
+        """The task of every row; new tasks get the next numbers."""
+        if not made.texts:
+            self._remark("episodes with no task have the empty text as theirs: give task=…")
+        texts = made.texts or [""] * count
+        for text in dict.fromkeys(texts):
+            if text not in self._tasks:
+                used = [row["task_index"] for row in self._tasks.values()]
+                self._tasks[text] = {"task_index": max(used, default=-1) + 1, "task": text}
+        return texts
+
+    def _file(self, key: str, chunk: int, file: int, name: str = "") -> Path:
+        """The path of a new data or video file."""
+        number = len(self._rows)
+        values = {"chunk_index": chunk, "file_index": file, "video_key": name, "episode_index": number}
+        values["episode_chunk"] = number // self._chunks_size
+        path: Path = self.out / check_inside(_PATHS[self.version][key].format(**values), str(self.out))
+        path.parent.mkdir(parents=True, exist_ok=True)
+        return path
+
+    def _write_data(self, columns: Mapping[str, Any]) -> None:
+        """Add the rows of an episode to the data file, or to a new one if it would become too large."""
+        data, size = self._data, sum(column.nbytes for column in columns.values())
+        limit = self._limits[0] * _MB
+        if data.out is None or not self.is_v3 or os.path.getsize(data.path) + size >= limit:
+            if data.out is not None:
+                data.out.close()
+            data.path = self._file("data_path", *data.advance())
+            data.out = tables.RowsFile(str(data.path), columns)
+        data.out.write(columns)
+
+    def _write_video(self, name: str, frames: EncodedFrames, count: int) -> tuple[int, int, float, float]:
+        """Add the frames of an episode to the video file of its camera; the file and the seconds in it."""
+        assert self._fps is not None
+        feature = next(each for each in self._features.chosen if each.name == name)
+        if "info" not in feature.about and "video_info" not in feature.about:
+            feature.about["info"] = frames.info
+        camera, size = self._cameras[name], sum(frames.sizes)
+        out: VideoOut | None = camera.out
+        is_full = out is not None and out.bytes + size >= self._limits[1] * _MB
+        if out is None or is_full or not self.is_v3 or not is_same_stream(out.entry, frames.entry):
+            if out is not None:
+                out.close()
+            path = self._file("video_path", *camera.advance(), name)
+            out = camera.out = VideoOut(path, frames.entry, rate_of(self._fps))
+        first = out.frames + frames.lead
+        out.add(frames)
+        return camera.chunk, camera.file, float(first / self._fps), float((first + count) / self._fps)
+
+    def _episode_stats(
+        self, made: Prepared, defaults: Mapping[str, NDArray[Any]], count: int
+    ) -> dict[str, Any]:
+        """Statistics of one episode: those of the source if they are true of it, else computed."""
+        stats: dict[str, Any] = {}
+        for name, feature in self._features.to_json().items():
+            values, stated = made.values.get(name, defaults.get(name)), made.stated.get(name)
+            total = self._statistics.setdefault(name, SetStatistics())
+            if name == "task_index" or (values is not None and values.dtype == object):
+                values = None
+            if values is not None:
+                total.add_rows(values)
+            if stated is not None and (values is None or self._is_true(name, stated, values, count)):
+                stats[name] = stated
+            elif values is not None:
+                stats[name] = row_statistics(values, quantiles=self.is_v3)
+            elif name in made.counts:
+                stats[name] = made.counts[name].statistics(quantiles=self.is_v3)
+            if feature["dtype"] in ("image", "video") and name in stats:
+                total.add_part(stats[name], made.counts.get(name))
+        return stats
+
+    def _is_true(self, name: str, stated: Mapping[str, Any], values: Any, count: int) -> bool:
+        """Whether statistics of the source are those of these rows, and complete for this version."""
+        if stated.get("count") != [count] or (self.is_v3 and not set(QUANTILES) <= set(stated)):
+            return False
+        if name not in ("index", "episode_index"):
+            return True
+        lowest = np.asarray(stated.get("min"), np.float64).reshape(-1)
+        return bool(lowest[0] == float(values.min()))
+
+    def finish(self, episodes: Episodes, receipt: ConversionReceipt) -> None:
+        """Close all files and write the metadata."""
+        receipt.notes += self._remarks
+        if not self._rows:
+            fact = f"none of {len(episodes) + len(receipt.skipped)} episodes could be written"
+            raise SchemaMismatchError(fact)
+        for numbers in (self._data, *self._cameras.values()):
+            if numbers.out is not None:
+                numbers.out.close()
+                numbers.out = None
+        (self.out / "meta").mkdir(exist_ok=True)
+        tasks = sorted(self._tasks.values(), key=lambda row: int(row["task_index"]))
+        stated = self._original.get("stats")
+        counts = self._info.get("total_episodes"), self._info.get("total_frames")
+        is_same = episodes.is_whole and counts == (len(self._rows), self._frames) and receipt.is_exact
+        stats = {name: each.statistics() for name, each in self._statistics.items()}
+        stats = {name: each for name, each in stats.items() if each is not None}
+        if self.is_v3 or stated is not None:
+            self._json("meta/stats.json", stated if stated is not None and is_same else stats)
+        if self.is_v3:
+            self._write_v3(tasks)
+        else:
+            self._write_v2(tasks)
+        self._json("meta/info.json", self._new_info(len(tasks)))
+        for name, kept in (self._original.get("files") or {}).items():
+            path = self.out / check_inside(name, str(self.out))
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(file_bytes(kept))
+        (self.out / OURS).write_bytes(receipt.document())
+
+    def _new_info(self, tasks: int) -> dict[str, Any]:
+        """info.json: the entries of the source, with what is known of this set."""
+        count, paths, fps = len(self._rows), _PATHS[self.version], self._fps
+        is_same = self._info.get("codebase_version") == self.version
+        if isinstance(fps, float) and fps.is_integer() and not isinstance(self._info.get("fps"), float):
+            fps = int(fps)
+        sizes = dict(zip(_V3_ONLY, self._limits, strict=True))
+        defaults = {**(sizes if self.is_v3 else {}), "splits": {"train": f"0:{count}"}}
+        kept = {key: value for key, value in self._info.items() if is_same or key not in _V2_ONLY + _V3_ONLY}
+        if kept.get("total_episodes") != count:
+            kept.pop("splits", None)
+        videos = {"total_videos": count * len(self._cameras), "total_chunks": -(-count // self._chunks_size)}
+        counted = {
+            "codebase_version": self.version,
+            "robot_type": self._robot_type,
+            "total_episodes": count,
+            "total_frames": self._frames,
+            "total_tasks": tasks,
+            **({} if self.is_v3 else videos),
+            "chunks_size": self._chunks_size,
+            "fps": fps,
+            "data_path": paths["data_path"],
+            "video_path": paths["video_path"] if self._cameras or not self.is_v3 else None,
+            "features": self._features.to_json(),
+        }
+        return {**defaults, **kept, **counted}
+
+    def _write_v2(self, tasks: list[dict[str, Any]]) -> None:
+        rows = list(enumerate(self._rows))
+        entries = [
+            {"episode_index": number, "tasks": row.tasks, "length": row.length, **row.more}
+            for number, row in rows
+        ]
+        stats = [{"episode_index": number, "stats": row.stats} for number, row in rows]
+        for name, lines in (("tasks", tasks), ("episodes", entries), ("episodes_stats", stats)):
+            text = "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines)
+            (self.out / f"meta/{name}.jsonl").write_text(text)
+
+    def _write_v3(self, tasks: list[dict[str, Any]]) -> None:
+        keys = [key for key in (tasks[0] if tasks else ()) if key not in ("task_index", "task")]
+        columns: dict[str, Any] = {"task_index": np.array([row["task_index"] for row in tasks], np.int64)}
+        columns |= {key: [row.get(key) for row in tasks] for key in keys}
+        columns["task"] = tables.text_column([row["task"] for row in tasks])
+        tables.write_table(f"{self.out}/meta/tasks.parquet", columns, {"pandas": _pandas(list(columns))})
+        folder = self.out / "meta/episodes/chunk-000"
+        folder.mkdir(parents=True)
+        tables.write_table(f"{folder}/file-000.parquet", self._episode_columns())
+
+    def _episode_columns(self) -> dict[str, Any]:
+        rows = self._rows
+
+        def numbers(values: Iterator[Any]) -> NDArray[Any]:
+            return np.array(list(values), np.int64)
+
+        columns: dict[str, Any] = {
+            "episode_index": np.arange(len(rows), dtype=np.int64),
+            "tasks": [row.tasks for row in rows],
+            "length": numbers(row.length for row in rows),
+        }
+        for key in dict.fromkeys(key for row in rows for key in row.more):
+            columns[key] = [row.more.get(key) for row in rows]
+        columns["data/chunk_index"] = numbers(row.data[0] for row in rows)
+        columns["data/file_index"] = numbers(row.data[1] for row in rows)
+        columns["dataset_from_index"] = numbers(row.first for row in rows)
+        columns["dataset_to_index"] = numbers(row.first + row.length for row in rows)
+        for name in self._cameras:
+            for at, key in enumerate(("chunk_index", "file_index", "from_timestamp", "to_timestamp")):
+                values = [row.videos[name][at] for row in rows]
+                columns[f"videos/{name}/{key}"] = np.array(values, np.int64 if at < 2 else np.float64)
+        for name in dict.fromkeys(name for row in rows for name in row.stats):
+            for key in dict.fromkeys(key for row in rows for key in row.stats.get(name, {})):
+                values = [row.stats.get(name, {}).get(key) for row in rows]
+                columns[f"stats/{name}/{key}"] = tables.list_column(values)
+        zeros = np.zeros(len(rows), np.int64)
+        return {**columns, "meta/episodes/chunk_index": zeros, "meta/episodes/file_index": zeros}
+
+    def _json(self, name: str, value: Any) -> None:
+        (self.out / name).write_text(json.dumps(value, indent=4, ensure_ascii=False))
+
+
+def _discard(numbers: FileNumbers) -> None:
+    """Close a file that was not finished."""
+    if isinstance(numbers.out, VideoOut):
+        numbers.out.discard()
+    elif numbers.out is not None:
+        numbers.out.close()
+
+
+def _first_rate(episodes: Episodes, options: AlignOptions) -> float | None:
+    """The rate of the first episode that has one: a single step has none."""
+    for position in range(len(episodes)):
+        with contextlib.suppress(WarpError):
+            rate = measured_rate(steps_with(episodes[position], options).times_ns)
+            if rate is not None:
+                return rate
+    return None
+
+
+def _retyped(note: Note, why: str) -> Note:
+    return Note("retyped", note.records, note.bytes, note.sha256, why, note.max_age_ns, note.max_error_ns)
+
+
+def _column(feature: Feature, made: Prepared) -> Any:
+    """The column of a feature; None of a video."""
+    if feature.storing == "video":
+        return None
+    if feature.storing == "image":
+        data, suffix = made.pictures[feature.name]
+        return tables.picture_column(data, [f"frame-{k:06d}.{suffix}" for k in range(len(data))])
+    values = made.values[feature.name]
+    if feature.storing == "text":
+        return tables.text_column(values.tolist())
+    if feature.storing == "json":
+        return tables.json_column(values.tolist(), feature.name)
+    shape = tuple(feature.about["shape"]) if feature.shape else ()
+    rows = values.astype(feature.dtype, copy=False).reshape(len(values), *shape)
+    return tables.number_column(rows, is_scalar=not feature.shape)
+
+
+def _pandas(names: Sequence[str]) -> str:
+    """Metadata of pandas that make the column `task` the index when it reads the file."""
+    columns = []
+    for name in names:
+        kinds = {"task": ("unicode", "object"), "task_index": ("int64", "int64")}.get(
+            name, ("object", "object")
+        )
+        about = {"name": name, "field_name": name, "pandas_type": kinds[0], "numpy_type": kinds[1]}
+        columns.append({**about, "metadata": None})
+    creator = {"library": "pyarrow", "version": "15.0.0"}
+    stated = {"index_columns": ["task"], "column_indexes": [], "columns": columns, "attributes": {}}
+    return json.dumps({**stated, "creator": creator, "pandas_version": "2.2.0"})

@@ -1,0 +1,590 @@
+"""Minari datasets in and out: T actions and T + 1 observations, stored as HDF5, Arrow or Parquet.
+
+Spaces of Gymnasium in the metadata describe observations and actions; nested spaces are paths such as
+`observations/goal/0`. Images are stored as JPEG.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from warpdata.bytekit.io.commit import commit_folder
+from warpdata.bytekit.jsontext import parse_json_object
+from warpdata.bytekit.lazy import cached_property
+from warpdata.convert.aligning import AlignOptions, Hold, stated_rate
+from warpdata.convert.exporting import OnError, Part, Progress, StepColumn, StepRows, StepWriter, write_set
+from warpdata.convert.hdf5.file import Hdf5File, Hdf5Out, Hdf5Rows, writing
+from warpdata.convert.hdf5.read import json_object, whole_number
+from warpdata.convert.place import Place
+from warpdata.convert.receipt import RECEIPT_FILE, ConversionReceipt, Note, called, note_of, packed, unpacked
+from warpdata.convert.stepped import EpisodeColumn, Parts, PictureRows, Rows, SteppedEpisodes
+from warpdata.convert.tables.parquet import ColumnFile, TableRows, write_table
+from warpdata.episodes.collection.episodes import Episodes
+from warpdata.episodes.sources.encoded import encoded_run
+from warpdata.errors import (
+    BadMagicError,
+    CorruptLayoutError,
+    FormatError,
+    SchemaMismatchError,
+    UnsupportedVersionError,
+    require_word,
+)
+from warpdata.timeline.meta import Role, SignalMeta
+
+FORMATS = ("hdf5", "arrow", "parquet")
+MINARI_VERSION = "0.5.4"
+Space = Mapping[str, Any]
+_MAIN_FILE, _METADATA = "main_data.hdf5", "metadata.json"
+_MAX_JSON = 256 << 20
+_MAX_DEPTH = 32
+_SMALLEST_IMAGE = 32
+_TOPS: dict[Role, str] = {
+    "observation": "observations",
+    "action": "actions",
+    "reward": "rewards",
+    "terminated": "terminations",
+    "truncated": "truncations",
+}
+_ROLES = {top: role for role, top in _TOPS.items()}
+_SINGLE = ("rewards", "terminations", "truncations")
+_PER_STEP = ("actions", *_SINGLE)
+_SPACES = {"observations": "observation_space", "actions": "action_space"}
+_PREFIXES = re.compile(r"(observations?|obs|actions?)[./]")
+_PART = "episode"
+
+
+def matches(place: Place) -> bool:
+    """Whether its metadata are Minari's."""
+    try:
+        about = None if place.is_file else _read_metadata(place, _data_folder(place))
+    except FormatError:
+        return False
+    is_ours = about is not None and {"total_episodes", "total_steps"} <= set(about)
+    return is_ours and bool({"data_format", "minari_version"} & set(about or ()))
+
+
+def read(source: Any, *, fps: float | None = None, infos: bool = True) -> Episodes:
+    """The episodes of a Minari dataset; rows are read on demand.
+
+    `fps` is the rate of the steps if the environment does not state it. `infos=False` leaves infos out.
+    """
+    return Episodes(MinariEpisodes(Place.of(source), fps, infos))
+
+
+def _data_folder(place: Place) -> str:
+    """The folder with the metadata: `data/`, or the place itself."""
+    for folder in ("data/", ""):
+        if not place.is_file and place.exists(f"{folder}{_METADATA}"):
+            return folder
+    raise BadMagicError(f"not a Minari dataset: there is no 'data/{_METADATA}'", path=place.name)
+
+
+def _read_metadata(place: Place, folder: str) -> dict[str, Any]:
+    name = f"{folder}{_METADATA}"
+    try:
+        return parse_json_object(place.read(name, max_bytes=_MAX_JSON), max_bytes=_MAX_JSON, allow_nan=True)
+    except FormatError as error:
+        raise type(error)(f"{name}: {error.message}", path=place.name) from None
+
+
+class MinariEpisodes(SteppedEpisodes):
+    """A dataset in any of its three storage formats."""
+
+    def __init__(self, place: Place, fps: float | None, infos: bool) -> None:
+        self._place, self._fps, self._infos = place, fps, infos
+        self._folder = _data_folder(place)
+        self.about = _read_metadata(place, self._folder)
+        self.spaces = read_spaces(self.about, place.name)
+        has_hdf5 = place.exists(f"{self._folder}{_MAIN_FILE}")
+        self._kind = self.about.get("data_format") or ("hdf5" if has_hdf5 else "arrow")
+        if self._kind not in FORMATS:
+            raise UnsupportedVersionError(f"episodes stored as {self._kind!r}", path=place.name)
+        if self._kind == "hdf5":
+            name = f"{self._folder}{_MAIN_FILE}"
+            self._file = Hdf5File(place.open(name) if place.path is None else place.inside(name))
+            names, pattern = self._file.names("/"), r"episode_(\d+)"
+        else:
+            names = place.names(self._folder.rstrip("/"))
+            pattern = rf"{re.escape(self._folder)}(\d+)/part-0\.{self._kind}"
+        self._numbers = sorted(int(found[1]) for name in names if (found := re.fullmatch(pattern, name)))
+        stated = self.about.get("total_episodes")
+        if stated is not None and stated != len(self._numbers):
+            fact = f"the metadata state {stated} episodes, there are {len(self._numbers)}"
+            raise CorruptLayoutError(fact, path=place.name)
+
+    @cached_property
+    def ids(self) -> Sequence[str]:
+        """episode_0, episode_1, …"""
+        return [f"episode_{number}" for number in self._numbers]
+
+    @cached_property
+    def metadata(self) -> Mapping[str, Any]:
+        """The metadata of the dataset."""
+        return {"minari": {"metadata": packed(self.about)}}
+
+    def parts(self, position: int) -> Parts:
+        """The columns of an episode."""
+        name, number = self.ids[position], self._numbers[position]
+        place = f"{self.name}#{name}"
+        load = self._hdf5_episode if self._kind == "hdf5" else self._table_episode
+        about, arrays, kept = load(number, place)
+        if "rewards" not in arrays:
+            raise CorruptLayoutError(f"{name!r} has no rewards", path=place)
+        steps = arrays["rewards"].count
+        stated = unpacked(about.get("total_steps"))
+        if stated is not None and whole_number(stated) != steps:
+            raise CorruptLayoutError(f"{name!r} states {stated} steps and has {steps}", path=place)
+        columns: dict[str, EpisodeColumn] = {}
+        for path, rows in arrays.items():
+            top = path.partition("/")[0]
+            if top == "infos" and not self._infos:
+                continue
+            counts = (
+                (steps,)
+                if top in _PER_STEP
+                else (steps + 1,)
+                if top == "observations"
+                else (steps, steps + 1)
+            )
+            if rows.count not in counts:
+                fact = f"{path!r} of {name!r} has {rows.count} rows, there are {steps} steps"
+                raise CorruptLayoutError(fact, path=place)
+            columns[path] = EpisodeColumn(self._shown(path, rows), _ROLES.get(top, "other"))
+        env = json_object(self.about.get("env_spec"))
+        static: dict[str, Any] = {"env_id": env["id"]} if isinstance(env.get("id"), str) else {}
+        seed = about.get("seed")
+        if not isinstance(seed, str) and (value := whole_number(seed)) is not None:
+            static["seed"] = value
+        kwargs = env.get("kwargs")
+        fps = stated_rate(kwargs.get("render_fps")) if isinstance(kwargs, dict) else None
+        meta = {"minari": {"episode": about, **kept}}
+        return Parts(name, steps, columns, static, meta, self._fps or fps, place=place)
+
+    def _shown(self, path: str, rows: Rows) -> Rows:
+        """Image spaces are stored as JPEG, unless their rows have the shape of the space."""
+        space = self.spaces.get(path)
+        shape = box_shape(space) or ()
+        is_encoded = rows.kind == "bytes" or (len(rows.row_shape) == 1 and len(shape) > 1)
+        if not is_encoded or not is_image_space(space):
+            return rows
+        return PictureRows(rows, has_axis=len(shape) == 3 and shape[2] == 1)
+
+    def _hdf5_episode(self, number: int, _: str) -> tuple[dict[str, Any], dict[str, Rows], dict[str, Any]]:
+        """Attributes, columns and other metadata of a group; a Tuple is `_index_0` … there."""
+        group = f"/episode_{number}"
+        shapes = self._file.arrays(group)
+        attributes = self._file.attributes_below(group, shapes)
+        arrays: dict[str, Rows] = {}
+        kept: dict[str, Any] = {}
+        for path, shape in shapes.items():
+            name = re.sub(r"(^|/)_index_(\d+)(?=/|$)", r"\1\2", path)
+            if shape:
+                arrays[name] = Hdf5Rows(self._file, f"{group}/{path}")
+            else:
+                kept[name] = packed(self._file.whole(f"{group}/{path}"))
+        more = {"arrays": kept, "attributes": {path: each for path, each in attributes.items() if path}}
+        return attributes[""], arrays, {key: value for key, value in more.items() if value}
+
+    def _table_episode(
+        self, number: int, place: str
+    ) -> tuple[dict[str, Any], dict[str, Rows], dict[str, Any]]:
+        """Metadata and columns of a table; the last row of what goes by step is padding."""
+        folder = f"{self._folder}{number}"
+        table = ColumnFile(self._place, f"{folder}/part-0.{self._kind}", self._kind)
+        try:
+            data = self._place.read(f"{folder}/{_METADATA}", max_bytes=1 << 24)
+            about = packed(parse_json_object(data, allow_nan=True))
+        except FormatError as error:
+            raise CorruptLayoutError(f"the metadata of the episode: {error.message}", path=place) from None
+        if table.count < 1:
+            raise CorruptLayoutError("the table of the episode is empty", path=place)
+        arrays: dict[str, Rows] = {}
+        for path, field in table.leaves.items():
+            is_jpeg = is_image_space(self.spaces.get(path)) and str(field.type) in ("binary", "large_binary")
+            shape = None if is_jpeg else box_shape(self.spaces.get(path))
+            count = table.count - (path.partition("/")[0] in _PER_STEP)
+            arrays[path] = TableRows(table, path, count, shape, "Leave infos out with infos=False.")
+        return about, arrays, {}
+
+
+def read_spaces(about: Mapping[str, Any], place: str) -> dict[str, Space]:
+    """Every leaf of the spaces in the metadata of a dataset, by the name of its signal."""
+    spaces: dict[str, Space] = {}
+    for top, key in _SPACES.items():
+        text = about.get(key)
+        try:
+            if text is not None and not isinstance(text, str):
+                raise CorruptLayoutError("it is not text")
+            encoded = (text or "{}").encode("utf-8", "surrogatepass")
+            spaces |= dict(
+                _space_leaves(parse_json_object(encoded, max_bytes=_MAX_JSON, allow_nan=True), top)
+            )
+        except FormatError as error:
+            raise CorruptLayoutError(
+                f"the {key} of the metadata is damaged: {error.message}", path=place
+            ) from None
+    return spaces
+
+
+def _space_leaves(space: Any, name: str, depth: int = 0) -> Iterator[tuple[str, Space]]:
+    """Every space that is no Dict or Tuple, by its path."""
+    if not isinstance(space, Mapping) or not space or depth > _MAX_DEPTH:
+        return
+    inner = space.get("subspaces")
+    if space.get("type") == "Dict" and isinstance(inner, Mapping):
+        for key, each in inner.items():
+            yield from _space_leaves(each, f"{name}/{key}", depth + 1)
+    elif space.get("type") == "Tuple" and isinstance(inner, list):
+        for number, each in enumerate(inner):
+            yield from _space_leaves(each, f"{name}/{number}", depth + 1)
+    else:
+        yield name, space
+
+
+def box_shape(space: Space | None) -> tuple[int, ...] | None:
+    """The shape of one value, if the space states it."""
+    if space is None:
+        return None
+    kind, shape, count = space.get("type"), space.get("shape"), space.get("n")
+    if kind == "Box" and isinstance(shape, list) and all(isinstance(n, int) and n >= 0 for n in shape):
+        return tuple(shape)
+    if kind == "MultiDiscrete" and isinstance(space.get("nvec"), list):
+        return tuple(int(side) for side in np.shape(space["nvec"]))
+    if kind == "MultiBinary":
+        return (count,) if isinstance(count, int) else tuple(count) if isinstance(count, list) else None
+    return () if kind == "Discrete" else None
+
+
+def is_image_space(space: Space | None) -> bool:
+    """Whether Minari stores values of this space as JPEG: bytes from 0 to 255, at least 32 x 32, two or three axes."""
+    shape = box_shape(space)
+    if space is None or shape is None or space.get("type") != "Box" or space.get("dtype") != "uint8":
+        return False
+    if (
+        len(shape) not in (2, 3)
+        or min(shape[:2]) < _SMALLEST_IMAGE
+        or shape[2:] not in ((), (1,), (3,), (4,))
+    ):
+        return False
+    try:
+        bounds = [(np.asarray(space.get(key)) == value).all() for key, value in (("low", 0), ("high", 255))]
+    except ValueError:
+        return False
+    return all(bounds)
+
+
+def space_of(meta: SignalMeta) -> dict[str, Any]:
+    """A space that holds every value of a signal."""
+    if meta.is_object:
+        charset = "".join(map(chr, range(32, 127)))
+        return {"type": "Text", "max_length": 1 << 16, "min_length": 0, "charset": charset}
+    low, high = {"f": (-np.inf, np.inf), "b": (False, True)}.get(meta.dtype.kind, (None, None))
+    if low is None:
+        low, high = int(np.iinfo(meta.dtype).min), int(np.iinfo(meta.dtype).max)
+    bounds = {
+        key: np.full(meta.shape, bound, object).tolist() for key, bound in (("low", low), ("high", high))
+    }
+    return {"type": "Box", "dtype": str(meta.dtype), "shape": list(meta.shape), **bounds}
+
+
+def nested_space(spaces: Mapping[str, Space], top: str) -> dict[str, Any]:
+    """The spaces below a top as one: a Dict of Dicts, or the only one itself."""
+    below = {
+        path[len(top) :].lstrip("/"): each for path, each in spaces.items() if path.partition("/")[0] == top
+    }
+    if not below:
+        raise CorruptLayoutError(f"there are no {top}, which Minari needs")
+    if set(below) == {""}:
+        return dict(below[""])
+    root: dict[str, Any] = {"type": "Dict", "subspaces": {}}
+    for path, space in below.items():
+        node = root
+        *above, last = path.split("/")
+        for part in above:
+            node = node["subspaces"].setdefault(part, {"type": "Dict", "subspaces": {}})
+        node["subspaces"][last] = dict(space)
+    return root
+
+
+def write(
+    episodes: Episodes,
+    target: str | os.PathLike[str],
+    *,
+    data_format: Literal["hdf5", "arrow", "parquet"] | None = None,
+    dataset_id: str | None = None,
+    final_observation: Literal["repeat", "drop"] = "repeat",
+    rate: float | None = None,
+    clock: str | None = None,
+    align: Hold = "hold",
+    on_error: OnError = "stop",
+    jobs: int = 1,
+    progress: Progress | None = None,
+) -> ConversionReceipt:
+    """Write episodes as the folder of a Minari dataset, which appears whole or not at all.
+
+    `data_format` is that of the source, else HDF5; `dataset_id` the name in Minari's root, by default the last part of
+    the target. Minari needs an observation after the last action: if there is none, the last one is repeated, or the
+    last step is dropped. Steps are those of the episode, or a grid of `rate` per second, or the records of the signal
+    `clock`, aligned by `align`. Their times are kept in `warpdata.json`.
+    """
+    if data_format is not None:
+        require_word("data_format", data_format, FORMATS)
+    require_word("final_observation", final_observation, ("repeat", "drop"))
+    if not len(episodes):
+        raise CorruptLayoutError("a Minari dataset has at least one episode")
+    writer = MinariWriter(data_format, dataset_id, final_observation)
+    options = AlignOptions(rate, clock, align)
+    return write_set(writer, episodes, target, options, on_error=on_error, jobs=jobs, progress=progress)
+
+
+class MinariWriter(StepWriter):
+    """Groups of one HDF5 file, or a table per episode, with spaces from the source or the first episode."""
+
+    format, version = "minari", MINARI_VERSION
+
+    def __init__(self, data_format: str | None, dataset_id: str | None, final: str) -> None:
+        self._data_format, self._dataset_id, self._final = data_format or "", dataset_id, final
+        self._count = self._total = 0
+
+    @contextlib.contextmanager
+    def open(self, target: Path) -> Iterator[tuple[Path, Hdf5Out | None]]:
+        """The folder of the dataset, and the file of all episodes if there is one."""
+        name = re.sub(r"[^A-Za-z0-9_-]", "-", target.name)
+        name = name if re.search(r"-v\d+$", name) else f"{name}-v0"
+        self._dataset_id = self._dataset_id or self._metadata.get("dataset_id") or name
+        with commit_folder(target) as folder, contextlib.ExitStack() as stack:
+            data = folder / "data"
+            data.mkdir()
+            is_hdf5 = self._data_format == "hdf5"
+            yield folder, stack.enter_context(writing(data / _MAIN_FILE)) if is_hdf5 else None
+            stack.close()
+            size = sum(file.stat().st_size for file in data.rglob("*") if file.is_file())
+            counts = {"total_episodes": self._count, "total_steps": self._total}
+            made = {"minari_version": MINARI_VERSION, "dataset_size": round(size / 1e6, 1), **self._metadata}
+            made |= {**counts, "data_format": self._data_format, "jpeg_encoding": self._is_jpeg}
+            (data / _METADATA).write_text(json.dumps({**made, "dataset_id": self._dataset_id}))
+
+    def choose(self, rows: StepRows, episodes: Episodes) -> None:
+        """Choose names and spaces: those of the source if they fit."""
+        kept = episodes.metadata.get("minari")
+        self._metadata = dict(unpacked(kept.get("metadata", {}))) if isinstance(kept, Mapping) else {}
+        stated = self._metadata.get("data_format")
+        self._data_format = self._data_format or (stated if stated in FORMATS else "hdf5")
+        self._names = _paths(rows.columns)
+        metas = {path: rows.columns[name].meta for name, path in self._names.items()}
+        spaces = {path: space_of(meta) for path, meta in metas.items() if path.partition("/")[0] in _SPACES}
+        known = read_spaces(self._metadata, "the metadata")
+
+        def fits(path: str) -> bool:
+            shape = box_shape(known[path])
+            return metas[path].is_object if shape is None else shape == metas[path].shape
+
+        self._spaces: Mapping[str, Space] = spaces
+        if set(known) == set(spaces) and all(map(fits, known)):
+            self._spaces = known
+        else:
+            self._metadata |= {key: json.dumps(nested_space(spaces, top)) for top, key in _SPACES.items()}
+        pictures = [name for name, path in self._names.items() if is_image_space(self._spaces.get(path))]
+        are_jpeg = all(_jpegs(rows.columns[name]) is not None for name in pictures)
+        self._is_jpeg = are_jpeg and bool(self._metadata.get("jpeg_encoding", True))
+
+    def make(self, rows: StepRows, scratch: Path) -> Part:
+        """The group or the table of one episode."""
+        paths = _paths(rows.columns)
+        own, first = (
+            {name: path for name, path in each.items() if not path.startswith("infos")}
+            for each in (paths, self._names)
+        )
+        if own != first:
+            raise SchemaMismatchError(f"episode {rows.episode.id!r} has other signals than the first one")
+        seen = [column for name, column in rows.columns.items() if paths[name].startswith("observations")]
+        is_short = any(not column.has_more for column in seen)
+        steps = len(rows) - (1 if is_short and self._final == "drop" else 0)
+        notes: dict[str, Note] = {}
+        arrays: dict[str, tuple[SignalMeta | None, Iterator[Any], int]] = {}
+        """Type (None of JPEG pictures), blocks and number of rows by path."""
+        for name, column in rows.columns.items():
+            path = paths[name]
+            run = _jpegs(column) if self._is_jpeg and is_image_space(self._spaces.get(path)) else None
+            wanted, available = _counts(path, column, steps)
+            note = note_of(column.signal) if run is not None else column.note()
+            if wanted > available:
+                note = replace(note, how="resampled", why="the last observation is repeated")
+            elif available < column.count and not (column.meta.role == "action" and column.has_more):
+                note = replace(note, how="dropped", why="the last step is dropped")
+            notes[name] = called(note, name, path)
+            if run is None:
+                arrays[path] = column.meta, _blocks(column, wanted, available), wanted
+            else:
+                frames = list(run.packets())[:available]
+                arrays[path] = None, iter([frames + frames[-1:] * (wanted - available)]), wanted
+        missing = _missing(rows, paths, steps, notes)
+        kept = rows.episode.meta.get("minari")
+        kept = kept if isinstance(kept, Mapping) else {}
+        about = _flat(unpacked(kept.get("episode", {})))
+        if not about and isinstance(rows.episode.static.get("seed"), int):
+            about["seed"] = rows.episode.static["seed"]
+        if self._data_format == "hdf5":
+            self._write_group(scratch / "part", arrays, missing, kept.get("arrays", {}))
+        else:
+            self._write_table(scratch / "part", arrays, missing, steps)
+        return Part(steps, notes, (scratch / "part", {**about, "total_steps": steps}))
+
+    def _write_group(
+        self, path: Path, arrays: Mapping[str, Any], missing: Mapping[str, Any], kept: Mapping[str, Any]
+    ) -> None:
+        with writing(path, durable=False) as out:
+            out.group(_PART)
+            for name, (meta, blocks, count) in arrays.items():
+                shape, dtype, kind = (
+                    ((), None, "bytes") if meta is None else (meta.shape, meta.dtype, meta.kind)
+                )
+                out.stream(f"{_PART}/{self._stored_path(name)}", (count, *shape), dtype, blocks, kind=kind)
+            for name, values in missing.items():
+                out.array(f"{_PART}/{name}", values)
+            for name, value in kept.items():
+                out.array(f"{_PART}/{name}", unpacked(value))
+
+    def _write_table(
+        self, path: Path, arrays: Mapping[str, Any], missing: Mapping[str, Any], steps: int
+    ) -> None:
+        columns: dict[str, Any] = {}
+        order = (*_TOPS.values(), "infos")
+        for name in sorted(arrays, key=lambda name: order.index(name.partition("/")[0])):
+            meta, blocks, _ = arrays[name]
+            if meta is None or meta.is_object:
+                columns[name] = [each for block in blocks for each in block]
+                continue
+            columns[name] = np.concatenate([np.empty((0, *meta.shape), meta.dtype), *blocks])
+            space = self._spaces.get(name, {})
+            if box_shape(space) == () and space.get("type") == "Box":
+                columns[name] = columns[name].reshape(-1, 1)
+        write_table(path, {**columns, **missing}, steps + 1, self._data_format)
+
+    def _stored_path(self, path: str) -> str:
+        """A path with the members of a Tuple as HDF5 has them."""
+        top, *parts = path.split("/")
+        if top not in _SPACES:
+            return path
+        space: Any = json.loads(self._metadata[_SPACES[top]])
+        names = [top]
+        for part in parts:
+            is_tuple = space["type"] == "Tuple"
+            names.append(f"_index_{part}" if is_tuple else part)
+            space = space["subspaces"][int(part) if is_tuple else part]
+        return "/".join(names)
+
+    def add(self, part: Part) -> str:
+        """Copy the group into the file, or give the table a folder."""
+        (path, about), number = part.data, self._count
+        folder, out = self.out
+        about = {**about, "id": number}
+        if out is not None:
+            out.take(path, _PART, f"episode_{number}")
+            for key, value in about.items():
+                plain = np.int64(value) if isinstance(value, int) else value
+                out.attribute(f"episode_{number}", key, packed(plain))
+        else:
+            place = folder / "data" / str(number)
+            place.mkdir()
+            shutil.move(path, place / f"part-0.{self._data_format}")
+            tree: dict[str, Any] = {}
+            for key, value in about.items():
+                node, (*above, last) = tree, key.split("/")
+                for name in above:
+                    node = node.setdefault(name, {})
+                node[last] = value.tolist() if hasattr(value, "tolist") else value
+            (place / _METADATA).write_text(json.dumps(tree))
+        self._count += 1
+        self._total += part.rows
+        return f"episode_{number}"
+
+    def finish(self, _episodes: Episodes, receipt: ConversionReceipt) -> None:
+        """Write the receipt; the metadata follow when the files are closed."""
+        (self.out[0] / RECEIPT_FILE).write_bytes(receipt.document())
+
+
+def _paths(columns: Mapping[str, StepColumn]) -> dict[str, str]:
+    """Signal -> its path: below the word for its role; the only one of its role has that word alone."""
+    paths: dict[str, str] = {}
+    by_top: dict[str, list[str]] = {}
+    for name, column in columns.items():
+        by_top.setdefault(_TOPS.get(column.meta.role, "infos"), []).append(name)
+    for top, names in by_top.items():
+        if top == "infos":
+            paths |= {name: name if name.startswith("infos/") else f"infos/{name}" for name in names}
+        elif top in _SINGLE:
+            first = top if top in names else names[0]
+            paths |= {name: top if name == first else f"infos/{name}" for name in names}
+        elif all(name == top or name.startswith(f"{top}/") for name in names):
+            paths |= {name: name for name in names}
+        elif len(names) == 1:
+            paths[names[0]] = top
+        else:
+            paths |= {name: f"{top}/{_PREFIXES.sub('', name, count=1)}" for name in names}
+    taken = list(paths.values())
+    for path in sorted(taken):
+        if taken.count(path) > 1 or any(other.startswith(f"{path}/") for other in taken):
+            hint = "Rename them with Episodes.map."
+            raise SchemaMismatchError(f"two signals would be called {path!r}", hint=hint)
+    return paths
+
+
+def _jpegs(column: StepColumn) -> Any:
+    """The encoded frames of a camera whose frames are JPEG pictures at the steps."""
+    run = encoded_run(column.signal) if column.is_exact and column.meta.kind == "image" else None
+    is_jpeg = run is not None and run.stream.codec == "mjpeg" and bool(run.shown.all())
+    return run if is_jpeg else None
+
+
+def _counts(path: str, column: StepColumn, steps: int) -> tuple[int, int]:
+    """How many rows are written, and how many of them are available."""
+    if path.startswith("observations"):
+        return steps + 1, min(column.count, steps + 1)
+    count = steps if path.partition("/")[0] in _PER_STEP else min(column.count, steps + 1)
+    return count, count
+
+
+def _blocks(column: StepColumn, wanted: int, available: int) -> Iterator[NDArray[Any]]:
+    yield from column.blocks(0, available)
+    if wanted > available:
+        yield np.repeat(column.rows(available - 1, available), wanted - available, axis=0)
+
+
+def _missing(
+    rows: StepRows, paths: Mapping[str, str], steps: int, notes: dict[str, Note]
+) -> dict[str, NDArray[Any]]:
+    """What Minari needs and the episode does not have."""
+    columns = {path: rows.columns[name] for name, path in paths.items()}
+    ended = columns.get("terminations")
+    has_ended = ended is not None and steps > 0 and bool(np.any(ended.rows(steps - 1, steps)))
+    missing: dict[str, NDArray[Any]] = {}
+    for path in _SINGLE:
+        if path in columns:
+            continue
+        missing[path] = np.zeros(steps, np.float64 if path == "rewards" else np.bool_)
+        why = "missing in the source: zeros, which Minari needs"
+        if path == "truncations" and not has_ended:
+            missing[path][-1:] = True
+            why = "missing in the source: true at the last step, where nothing was terminated"
+        notes[path] = Note("kept", 0, why=why)
+    return missing
+
+
+def _flat(tree: Mapping[str, Any], above: str = "") -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for key, value in tree.items():
+        path = f"{above}/{key}" if above else key
+        flat |= _flat(value, path) if isinstance(value, Mapping) else {path: value}
+    return flat

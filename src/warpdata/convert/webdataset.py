@@ -1,0 +1,624 @@
+"""WebDataset tar shards: a sample per episode, or per step of the episode that its folder names, in and out.
+
+A sample is a run of members with one key; what follows the first dot is the field. Only headers are read to list them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import os
+import re
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from warpdata.bytekit.arrays import padding_to
+from warpdata.bytekit.io.commit import NewFile, commit_file, commit_folder
+from warpdata.bytekit.io.ranges import BytesRangeReader, PartRangeReader, RangeReader
+from warpdata.bytekit.jsontext import dump_json, parse_json
+from warpdata.bytekit.lazy import cached_property
+from warpdata.bytekit.process.forks import PerProcess, Reopens
+from warpdata.convert.aligning import AlignOptions, Hold, stated_rate
+from warpdata.convert.exporting import (
+    OnError,
+    Part,
+    Progress,
+    StepColumn,
+    StepRows,
+    StepWriter,
+    source_id,
+    write_set,
+)
+from warpdata.convert.place import Place
+from warpdata.convert.receipt import RECEIPT_FILE, ConversionReceipt, EpisodeNotes, Note, note_of
+from warpdata.convert.stepped import EpisodeColumn, MemoryRows, Parts, Rows, SteppedEpisodes, VideoRows
+from warpdata.convert.tables.npz import NpzFile, NpzRows, npy_array, numeric_type
+from warpdata.episodes.collection.episodes import Episodes
+from warpdata.episodes.sources.encoded import EncodedRun, encoded_camera, encoded_run
+from warpdata.episodes.sources.file_video import SourceVideo
+from warpdata.errors import (
+    BadMagicError,
+    BlobNotFoundError,
+    CorruptLayoutError,
+    FormatError,
+    LimitExceededError,
+    SchemaMismatchError,
+    WarpError,
+    require_word,
+)
+from warpdata.formats.tarshard.layout import BLOCK_BYTES
+from warpdata.formats.tarshard.reader import scan_members
+from warpdata.formats.tarshard.writer import member_header
+from warpdata.timeline.meta import ROLES, guess_role
+
+Per = Literal["episode", "step"]
+OWN_FIELD = "warpdata.json"
+"""The field with what warpdata keeps and a sample has no place for."""
+MAX_FIELD_BYTES = 1 << 30
+_VIDEOS = ("mp4", "mkv", "mov", "avi", "webm")
+_FRAME = re.compile(r"(?:(.+?)\.)?(?:(\d+)\.)?(jpe?g|png)")
+_NUMBERS = ("cls", "cls2", "index", "id", "inx")
+_TEXTS = ("txt", "text", "transcript", "json", "jsn")
+_TAR_HEAD = 262
+_COMPRESSED = {".gz": b"\x1f\x8b", ".zst": b"\x28\xb5\x2f\xfd"}
+_MAX_OPEN = 16
+_STILLS = {"mjpeg": "jpg", "png": "png"}
+_PIECE = 8 << 20
+
+
+def matches(place: Place) -> bool:
+    """Whether it is a tar file, or a folder of them."""
+    if place.is_file:
+        return place.head(_TAR_HEAD)[257:262] == b"ustar"
+    names = [name for name in place.children() if name.endswith(".tar")]
+    return bool(names) and place.head(_TAR_HEAD, names[0])[257:262] == b"ustar"
+
+
+def read(source: Any, *, per: Per | None = None, fps: float | None = None) -> Episodes:
+    """The episodes of a tar shard, or of all those in a folder; fields are read on demand.
+
+    `per="episode"`: a sample is an episode, its arrays have a row per step. `per="step"`: a sample is a step, its
+    folder names the episode; the default if all keys have folders. Pickled fields come as bytes and are not unpickled.
+    """
+    if per is not None:
+        require_word("per", per, ("episode", "step"))
+    return Episodes(TarEpisodes(Place.of(source), per, fps))
+
+
+@dataclass(frozen=True, slots=True)
+class SampleField:
+    """The bytes of one field in a shard."""
+
+    shard: int
+    offset: int
+    length: int
+    is_gzip: bool
+
+
+Fields = dict[str, SampleField]
+
+
+class Shards(Reopens):
+    """Tar files in order; each is scanned once, and a few stay open."""
+
+    def __init__(self, place: Place, names: Sequence[str]) -> None:
+        self._place, self._names = place, list(names)
+        self._readers: PerProcess[dict[int, RangeReader]] = PerProcess(dict)
+
+    def path(self, shard: int) -> str:
+        """Path or URL of a shard."""
+        return f"{self._place.name}/{self._names[shard]}" if self._names[shard] else self._place.name
+
+    def reader(self, shard: int) -> RangeReader:
+        """The bytes of a shard."""
+        readers = self._readers()
+        if shard not in readers:
+            if len(readers) >= _MAX_OPEN:
+                readers.pop(next(iter(readers))).close()
+            reader = readers[shard] = self._place.open(self._names[shard])
+            head = bytes(reader.read(0, min(4, reader.size)))
+            for suffix, magic in _COMPRESSED.items():
+                if head.startswith(magic):
+                    fact = f"the shard is compressed as a whole ({suffix})"
+                    hint = "Unpack it first: a compressed archive cannot be read in parts."
+                    raise BadMagicError(fact, path=self.path(shard), hint=hint)
+        return readers[shard]
+
+    @cached_property
+    def samples(self) -> list[tuple[str, Fields]]:
+        """The key and the fields of every sample, in order."""
+        samples: list[tuple[str, Fields]] = []
+        for shard in range(len(self._names)):
+            key: str | None = None
+            for member in scan_members(self.reader(shard)):
+                folder, _, base = member.name.rpartition("/")
+                stem, dot, extension = base.partition(".")
+                if base.startswith((".", "__")) or member.name.startswith("__") or not dot:
+                    continue
+                this, name = f"{folder}/{stem}" if folder else stem, extension.lower()
+                if this != key:
+                    key = this
+                    samples.append((key, {}))
+                field = SampleField(shard, member.offset, member.length, name.endswith(".gz"))
+                name = name.removesuffix(".gz")
+                if name in samples[-1][1]:
+                    raise CorruptLayoutError(
+                        f"duplicate field {name!r} of sample {this!r}", path=self.path(shard)
+                    )
+                samples[-1][1][name] = field
+        return samples
+
+    def read(self, field: SampleField) -> bytes:
+        """The bytes of a field, unpacked if they are gzip."""
+        path = self.path(field.shard)
+        if field.length > MAX_FIELD_BYTES:
+            raise LimitExceededError(f"a field of {field.length} bytes", path=path)
+        data = bytes(self.reader(field.shard).read(field.offset, field.offset + field.length))
+        if not field.is_gzip:
+            return data
+        try:
+            stream = zlib.decompressobj(31)
+            data = stream.decompress(data, MAX_FIELD_BYTES)
+        except zlib.error as error:
+            raise CorruptLayoutError(f"damaged gzip field ({error})", path=path) from None
+        if not stream.eof:
+            raise LimitExceededError("a gzip field that is truncated, or too large", path=path)
+        return data
+
+    def text(self, field: SampleField, name: str) -> str:
+        """A field of text."""
+        try:
+            return self.read(field).decode()
+        except UnicodeDecodeError:
+            raise CorruptLayoutError(f"field {name!r} is not UTF-8", path=self.path(field.shard)) from None
+
+    def open(self, field: SampleField, name: str) -> RangeReader:
+        """A field as a file, which is not read as a whole unless it is gzip."""
+        path = f"{self.path(field.shard)}:{name}"
+        if field.is_gzip:
+            return BytesRangeReader(self.read(field), path)
+        return PartRangeReader(self.reader(field.shard), field.offset, field.length, path)
+
+
+class TarEpisodes(SteppedEpisodes):
+    """Samples of tar shards."""
+
+    def __init__(self, place: Place, per: Per | None, fps: float | None) -> None:
+        self._place, self._per, self._fps = place, per, fps
+        names = [""] if place.is_file else [name for name in place.children() if name.endswith(".tar")]
+        if not names:
+            raise BlobNotFoundError("no tar shard in this folder", path=place.name)
+        self._shards = Shards(place, names)
+
+    @cached_property
+    def per(self) -> Per:
+        """Whether a sample is an episode or a step."""
+        samples = self._shards.samples
+        return self._per or ("step" if samples and all("/" in key for key, _ in samples) else "episode")
+
+    @cached_property
+    def groups(self) -> dict[str, list[Fields]]:
+        """The samples of every episode by its id, in the order of the shards."""
+        groups: dict[str, list[Fields]] = {}
+        for key, fields in self._shards.samples:
+            name = key.rpartition("/")[0] or "episode" if self.per == "step" else key
+            if name in groups and self.per == "episode":
+                shard = next(iter(fields.values())).shard
+                raise CorruptLayoutError(f"duplicate sample {name!r}", path=self._shards.path(shard))
+            groups.setdefault(name, []).append(fields)
+        return groups
+
+    @cached_property
+    def ids(self) -> Sequence[str]:
+        """The keys, or their folders."""
+        return list(self.groups)
+
+    @cached_property
+    def metadata(self) -> Mapping[str, Any]:
+        """Whether a sample is an episode or a step."""
+        return {"webdataset": {"per": self.per}}
+
+    def parts(self, position: int) -> Parts:
+        """The fields of an episode."""
+        name = self.ids[position]
+        samples = self.groups[name]
+        place = f"{self._shards.path(next(iter(samples[0].values())).shard)}#{name}"
+        try:
+            columns, static, steps = (
+                self._of_steps(samples) if self.per == "step" else self._of_one(samples[0])
+            )
+        except WarpError as error:
+            raise type(error)(f"episode {name!r}: {error.message}", path=place, hint=error.hint) from None
+        own = static.pop("warpdata", None)
+        if isinstance(own, Mapping) and isinstance(own.get("signals"), Mapping):
+            return self._of_own(name, columns, static, own, steps, place)
+        about = static.get("meta", static.get("json"))
+        fps = stated_rate(about.get("fps")) if isinstance(about, Mapping) else None
+        return Parts(name, steps, columns, static, {}, self._fps or fps, place=place)
+
+    def _of_own(
+        self,
+        name: str,
+        columns: Mapping[str, EpisodeColumn],
+        texts: Mapping[str, Any],
+        own: Mapping[str, Any],
+        steps: int,
+        place: str,
+    ) -> Parts:
+        """An episode that warpdata wrote: under its own names, with its roles, times and static items."""
+        note = EpisodeNotes.from_json(own)
+        if note is None or not 0 <= note.steps <= steps:
+            raise CorruptLayoutError(f"{OWN_FIELD} is damaged", path=place)
+        named: dict[str, EpisodeColumn] = {}
+        for signal, about in own["signals"].items():
+            stated = about if isinstance(about, Mapping) else {}
+            field, role, at = stated.get("field"), stated.get("role"), stated.get("at")
+            if not isinstance(field, str) or role not in ROLES:
+                raise CorruptLayoutError(f"{OWN_FIELD} is damaged", path=place)
+            key = _field_signal(field)
+            text = texts.get(key)
+            if key in columns:
+                rows, at = columns[key].rows, at if at is not None else columns[key].at
+            elif isinstance(text, list) and all(isinstance(each, str) for each in text):
+                rows = MemoryRows(np.array([*text, None], object)[:-1], "text")
+            else:
+                raise CorruptLayoutError(f"field {field!r} is missing", path=place)
+            if at is not None and (len(at) != rows.count or not all(0 <= each < note.steps for each in at)):
+                at = None if rows.count == note.steps + 1 else range(rows.count)
+            named[signal] = _column(rows, role, at, note.steps)
+        return self.with_note(Parts(name, note.steps, named, place=place), note)
+
+    def _of_steps(self, samples: Sequence[Fields]) -> tuple[dict[str, EpisodeColumn], dict[str, Any], int]:
+        """Columns, static items and steps of an episode with a sample per step."""
+        static: dict[str, Any] = {}
+        if OWN_FIELD in samples[0]:
+            static["warpdata"] = self._static(samples[0][OWN_FIELD], OWN_FIELD)
+        columns: dict[str, EpisodeColumn] = {}
+        for field in dict.fromkeys(name for sample in samples for name in sample if name != OWN_FIELD):
+            at = tuple(number for number, sample in enumerate(samples) if field in sample)
+            rows = MemberRows(self._shards, field, [samples[number][field] for number in at])
+            stem = field.rpartition(".")[0]
+            signal = field if not stem or (rows.kind == "bytes" and not rows.is_pictures) else stem
+            signal = field if signal in columns else signal
+            is_dense = len(at) == len(samples)
+            columns[signal] = EpisodeColumn(rows, _role(signal, rows), at=None if is_dense else at)
+        return columns, static, len(samples)
+
+    def _of_one(self, sample: Fields) -> tuple[dict[str, EpisodeColumn], dict[str, Any], int]:
+        """Columns, static items and steps of an episode that is one sample."""
+        arrays: dict[str, Rows] = {}
+        static: dict[str, Any] = {}
+        frames: dict[tuple[str, str], list[tuple[int, SampleField]]] = {}
+        single: dict[str, SampleField] = {}
+        for name, field in sample.items():
+            stem, _, kind = name.rpartition(".")
+            frame = _FRAME.fullmatch(name)
+            opened, path = partial(self._shards.open, field, name), f"{self._shards.path(field.shard)}:{name}"
+            if frame:
+                key = (frame[1] or "frames", frame[3])
+                frames.setdefault(key, []).append((int(frame[2] or 0), field))
+            elif kind == "npy":
+                array = npy_array(self._shards.read(field), path)
+                array = array.astype(numeric_type(array.dtype, path), copy=False)
+                arrays[stem or "npy"] = MemoryRows(array if array.ndim else array.reshape(1))
+            elif kind == "npz":
+                archive = NpzFile(opened, path)
+                arrays |= {f"{stem or 'npz'}/{key}": NpzRows(archive, key) for key in archive.keys}
+            elif kind in _TEXTS or kind in _NUMBERS:
+                static[stem or kind] = self._static(field, name)
+            elif kind in _VIDEOS:
+                arrays[stem or kind] = VideoRows(SourceVideo(opened, path))
+            else:
+                single[name] = field
+        roles = {name: _role(name, rows) for name, rows in arrays.items()}
+        counts = [rows.count for rows in arrays.values()]
+        actions = [rows.count for name, rows in arrays.items() if roles[name] == "action"]
+        steps = actions[0] if actions else max(counts, key=counts.count, default=0)
+        pictures: dict[str, tuple[Rows, list[int]]] = {}
+        for (stem, kind), listed in frames.items():
+            listed.sort(key=lambda each: each[0])
+            numbers = [number for number, _ in listed]
+            signal = stem if stem not in arrays and stem not in pictures else f"{stem}.{kind}"
+            if len(set(numbers)) != len(numbers):
+                raise CorruptLayoutError(f"two frames of {signal!r} have one number")
+            rows = MemberRows(self._shards, f"{stem}.{kind}", [field for _, field in listed])
+            pictures[signal] = rows, numbers
+            steps = max(steps, len(numbers)) if not counts else steps
+        steps = steps or int(bool(single or pictures) and not counts)
+        columns = {name: _column(rows, roles[name], None, steps) for name, rows in arrays.items()}
+        columns |= {name: _column(rows, "observation", at, steps) for name, (rows, at) in pictures.items()}
+        for name, field in single.items():
+            columns[name] = _column(MemberRows(self._shards, f"{name}.bin", [field]), "other", [0], steps)
+        return columns, static, steps
+
+    def _static(self, field: SampleField, name: str) -> Any:
+        """A field with one value: a number, text or JSON."""
+        kind, text = name.rpartition(".")[2], self._shards.text(field, name)
+        if kind in _NUMBERS:
+            return _whole_number(text, kind, self._shards.path(field.shard))
+        try:
+            value = parse_json(text.encode()) if kind in ("json", "jsn") else text
+            json.dumps(value, allow_nan=False)
+        except (FormatError, ValueError):
+            return text
+        return value
+
+
+def _column(rows: Rows, role: Any, at: Sequence[int] | None, steps: int) -> EpisodeColumn:
+    """A column at these steps; on the clock of the steps if it has a row for each of them."""
+    numbers = tuple(range(rows.count)) if at is None else tuple(at)
+    is_dense = numbers == tuple(range(rows.count)) and rows.count in (steps, steps + 1)
+    return EpisodeColumn(rows, role, at=None if is_dense else numbers)
+
+
+def _role(name: str, rows: Rows) -> Any:
+    return "observation" if rows.is_pictures else guess_role(name, rows.kind or "tensor").role
+
+
+def _field_signal(field: str) -> str:
+    """The name that the reader gives to the signal of a field."""
+    stem, _, kind = field.rpartition(".")
+    frame = _FRAME.fullmatch(field)
+    if frame:
+        return frame[1] or "frames"
+    return field if kind == "bin" or not stem else stem
+
+
+def _whole_number(text: str, name: str, path: str) -> int:
+    try:
+        number = int(text)
+    except ValueError:
+        fact = f"field {name!r} is not a whole number: {text[:40]!r}"
+        raise CorruptLayoutError(fact, path=path) from None
+    if not -(1 << 63) <= number < 1 << 63:
+        raise CorruptLayoutError(f"field {name!r} has a number of more than 64 bits", path=path)
+    return number
+
+
+class MemberRows(Rows):
+    """One field of many samples as rows: pictures, arrays, numbers, text or bytes."""
+
+    def __init__(self, shards: Shards, name: str, fields: Sequence[SampleField]) -> None:
+        self._shards, self._name, self._fields = shards, name, list(fields)
+        kind = name.rpartition(".")[2]
+        self.count, self.row_shape, self.dtype = len(fields), (), np.dtype(object)
+        self._is_array, self._is_number = kind == "npy", kind in _NUMBERS
+        self.is_pictures = kind in ("jpg", "jpeg", "png")
+        if self._is_array:
+            first = self._array(0)
+            self.dtype, self.row_shape = numeric_type(first.dtype, name), first.shape
+        elif self._is_number:
+            self.dtype = np.dtype(np.int64)
+        else:
+            self.kind = "text" if kind in _TEXTS else "bytes"
+
+    def _array(self, row: int) -> NDArray[Any]:
+        field = self._fields[row]
+        return npy_array(self._shards.read(field), f"{self._shards.path(field.shard)}:{self._name}")
+
+    def read(self, start: int, stop: int) -> NDArray[Any]:
+        """Rows, a member of the archive for each."""
+        out = np.empty((stop - start, *self.row_shape), self.dtype)
+        for row in range(start, stop):
+            field = self._fields[row]
+            if self._is_array:
+                value: Any = self._array(row)
+                if value.shape != self.row_shape or numeric_type(value.dtype, self._name) != self.dtype:
+                    fact = f"field {self._name!r} changes from step to step"
+                    raise CorruptLayoutError(fact, path=self._shards.path(field.shard))
+            elif self.kind == "bytes":
+                value = self._shards.read(field)
+            else:
+                value = self._shards.text(field, self._name)
+                if self._is_number:
+                    value = _whole_number(value, self._name, self._shards.path(field.shard))
+            out[row - start] = value
+        return out
+
+
+def write(
+    episodes: Episodes,
+    target: str | os.PathLike[str],
+    *,
+    per: Per | None = None,
+    shard_bytes: int = 256 << 20,
+    prefix: str = "shard",
+    rate: float | None = None,
+    clock: str | None = None,
+    align: Hold = "hold",
+    on_error: OnError = "stop",
+    jobs: int = 1,
+    progress: Progress | None = None,
+) -> ConversionReceipt:
+    """Write episodes as a folder of tar shards, which appears whole or not at all.
+
+    `per="episode"` makes a sample of each episode, with an array per signal; `per="step"` one of each step, with the
+    episode as its folder; by default as the source was, else per episode. Shards have about `shard_bytes`. JPEG and
+    PNG pictures and encoded videos are copied. Steps are those of the episode, or a grid of `rate` per second, or the
+    records of the signal `clock`, aligned by `align`. Their times are kept in the samples. `jobs` processes make them.
+    """
+    kept = episodes.metadata.get("webdataset")
+    chosen = per or (kept.get("per") if isinstance(kept, Mapping) else None) or "episode"
+    require_word("per", chosen, ("episode", "step"))
+    writer, options = SampleWriter(chosen, shard_bytes, prefix), AlignOptions(rate, clock, align)
+    return write_set(writer, episodes, target, options, on_error=on_error, jobs=jobs, progress=progress)
+
+
+class SampleWriter(StepWriter):
+    """Tar shards, filled one after the other."""
+
+    format = "webdataset"
+
+    def __init__(self, per: Per, shard_bytes: int, prefix: str) -> None:
+        self._per, self._limit, self._prefix = per, shard_bytes, prefix
+        self._count = 0
+        self._shard: NewFile | None = None
+
+    @contextlib.contextmanager
+    def open(self, target: Path) -> Iterator[tuple[Path, contextlib.ExitStack]]:
+        """The new folder, and the stack that closes its last shard."""
+        with commit_folder(target) as folder, contextlib.ExitStack() as stack:
+            yield folder, stack
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**super().__getstate__(), "_shard": None}
+
+    def make(self, rows: StepRows, scratch: Path) -> Part:
+        """The samples of one episode, one after the other in a file."""
+        fields = SampleFields(rows)
+        key = re.sub(r"[^A-Za-z0-9_-]", "_", source_id(rows.episode))
+        samples = fields.per_step(key) if self._per == "step" else fields.per_episode(key)
+        sizes: list[int] = []
+        with open(scratch / "samples.tar", "xb") as out:
+            for name, members in samples:
+                start = out.tell()
+                for field, data in sorted(members, key=lambda member: member[0]):
+                    reader = data if isinstance(data, RangeReader) else BytesRangeReader(data, field)
+                    out.write(member_header(f"{name}.{field}", reader.size))
+                    for offset in range(0, reader.size, _PIECE):
+                        out.write(reader.read(offset, min(offset + _PIECE, reader.size)))
+                    out.write(padding_to(reader.size, BLOCK_BYTES))
+                sizes.append(out.tell() - start)
+        return Part(len(rows), fields.notes, (scratch / "samples.tar", sizes, key))
+
+    def add(self, part: Part) -> str:
+        """Append the samples to the last shard, or to a new one."""
+        path, sizes, key = part.data
+        with open(path, "rb") as file:
+            for size in sizes:
+                if self._shard is None or self._shard.position >= self._limit:
+                    self._end_shard()
+                    name = f"{self._prefix}-{self._count:06d}.tar"
+                    folder, stack = self.out
+                    self._shard = stack.enter_context(commit_file(folder / name, durable=False))
+                    self._count += 1
+                for left in range(size, 0, -_PIECE):
+                    self._shard.write(file.read(min(left, _PIECE)))
+        return str(key)
+
+    def _end_shard(self) -> None:
+        if self._shard is not None:
+            self._shard.write(bytes(2 * BLOCK_BYTES))
+        self.out[1].close()
+
+    def finish(self, _episodes: Episodes, receipt: ConversionReceipt) -> None:
+        """Close the last shard and write the receipt."""
+        self._end_shard()
+        (self.out[0] / RECEIPT_FILE).write_bytes(receipt.document())
+
+
+Member = tuple[str, bytes | RangeReader]
+"""A field of a sample and its bytes."""
+
+
+class SampleFields:
+    """The signals of one episode as fields of samples."""
+
+    def __init__(self, rows: StepRows) -> None:
+        self._rows = rows
+        self._fields: dict[str, str] = {}
+        self._at: dict[str, list[int]] = {}
+        """Steps of the records of signals that have none at some steps."""
+        self.notes: dict[str, Note] = {}
+        times = rows.steps.times_ns
+        for name, column in rows.columns.items():
+            if not column.is_exact and np.isin(column.signal.timestamps, times).all():
+                self._at[name] = np.searchsorted(times, column.signal.timestamps).tolist()
+
+    def _field(self, name: str, ending: str) -> str:
+        """The field of a signal: its name with dots, and an ending."""
+        field = f"{re.sub(r'[^a-z0-9_.-]', '_', name.lower().replace('/', '.'))}.{ending}"
+        if field in self._fields.values():
+            raise SchemaMismatchError(f"signal {name!r} and another one would be one field, {field!r}")
+        self._fields[name] = field
+        return field
+
+    def _own(self) -> Member:
+        """Names, roles, static items and step times, which a sample has no place for."""
+        signals = self._rows.episode.signals
+        roles = {
+            name: {"field": field, "role": signals[name].meta.role, "at": self._at.get(name)}
+            for name, field in self._fields.items()
+        }
+        notes = self._rows.episode_notes(len(self._rows))
+        return OWN_FIELD, dump_json({"id": source_id(self._rows.episode), "signals": roles, **notes})
+
+    def per_episode(self, key: str) -> Iterator[tuple[str, list[Member]]]:
+        """One sample."""
+        columns = self._rows.columns.items()
+        members = [member for name, column in columns for member in self._episode_members(name, column)]
+        yield key, [*members, self._own()]
+
+    def _episode_members(self, name: str, column: StepColumn) -> list[Member]:
+        signal, kind = column.signal, column.meta.kind
+        run = encoded_run(signal)
+        if run is not None and _are_stills(run):
+            stem, _, ending = self._field(name, _STILLS[run.stream.codec]).rpartition(".")
+            numbers = np.searchsorted(self._rows.steps.times_ns, signal.timestamps).tolist()
+            self.notes[name] = note_of(signal)
+            packets = zip(numbers, run.packets(), strict=True)
+            return [(f"{stem}.{number:06d}.{ending}", data) for number, data in packets]
+        if run is not None and run.stream.codec != "ffv1":
+            camera = encoded_camera(name, signal)
+            assert camera is not None
+            self.notes[name] = note_of(signal)
+            return [(self._field(name, camera.suffix.lstrip(".")), camera.video)]
+        is_sparse = name in self._at
+        self.notes[name] = note_of(signal) if is_sparse else column.note()
+        values = signal.values() if is_sparse else column.rows(0, column.count)
+        if kind == "bytes" and len(values) == 1:
+            return [(self._field(name, "bin"), bytes(values[0]))]
+        if kind == "bytes":
+            why = "bytes that are no pictures have no place in a sample"
+            self.notes[name] = note_of(signal, "dropped", why)
+            return []
+        if kind == "text":
+            return [(self._field(name, "json"), json.dumps(values.tolist()).encode())]
+        return [(self._field(name, "npy"), _value_bytes(values))]
+
+    def per_step(self, key: str) -> Iterator[tuple[str, list[Member]]]:
+        """A sample per step, and one more for what was seen after the last."""
+        columns = self._rows.columns
+        values = {name: self._step_values(name, column) for name, column in columns.items()}
+        for step in range(max((column.count for column in columns.values()), default=0)):
+            items = ((self._fields[name], next(rows, None)) for name, rows in values.items())
+            members: list[Member] = [(field, data) for field, data in items if data is not None]
+            yield f"{key}/{step:06d}", [*members, self._own()] if step == 0 else members
+
+    def _step_values(self, name: str, column: StepColumn) -> Iterator[bytes | None]:
+        signal = column.signal
+        run = encoded_run(signal) if column.is_exact else None
+        if run is not None and _are_stills(run):
+            self._field(name, _STILLS[run.stream.codec])
+            self.notes[name] = note_of(signal)
+            return iter(run.packets())
+        self._field(name, {"text": "txt", "bytes": "bin"}.get(column.meta.kind, "npy"))
+        if name in self._at:
+            self.notes[name] = note_of(signal)
+            by_step = dict(zip(self._at[name], map(_value_bytes, signal.values()), strict=True))
+            return (by_step.get(step) for step in range(len(self._rows)))
+        self.notes[name] = column.note()
+        return (_value_bytes(value) for block in column.blocks() for value in block)
+
+
+def _are_stills(run: EncodedRun) -> bool:
+    return run.stream.codec in _STILLS and bool(run.shown.all())
+
+
+def _value_bytes(value: Any) -> bytes:
+    """Text, bytes, or an array as a .npy file."""
+    if isinstance(value, str):
+        return value.encode()
+    if isinstance(value, bytes):
+        return value
+    out = io.BytesIO()
+    np.lib.format.write_array(out, np.asarray(value, order="C"), allow_pickle=False)
+    return out.getvalue()

@@ -1,0 +1,527 @@
+"""Replay buffers of diffusion policy and UMI: Zarr trees in a folder or a zip archive. The adapter of zarr.
+
+`data/<signal>` holds the rows of all episodes, `meta/episode_ends` where episodes end. Trees of version 2 and 3 are
+read; version 2 is written, which diffusion policy opens.
+"""
+
+from __future__ import annotations
+
+import bz2
+import contextlib
+import lzma
+import math
+import os
+import tempfile
+import zipfile
+import zlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from warpdata.bytekit.arrays import dtype_of
+from warpdata.bytekit.codec import zstd_frame_size
+from warpdata.bytekit.io.commit import commit_file, commit_folder
+from warpdata.bytekit.io.ranges import RangeFile
+from warpdata.bytekit.jsontext import parse_json_object
+from warpdata.bytekit.lazy import cached_property
+from warpdata.bytekit.process.forks import PerProcess, Reopens
+from warpdata.convert.aligning import AlignOptions, Hold, Times, seconds_as_times
+from warpdata.convert.exporting import (
+    OnError,
+    Part,
+    Progress,
+    SavedRows,
+    StepRows,
+    StepWriter,
+    source_id,
+    write_set,
+)
+from warpdata.convert.place import Place, check_inside
+from warpdata.convert.receipt import MAX_DOCUMENT_BYTES, RECEIPT_FILE, ConversionReceipt, packed, unpacked
+from warpdata.convert.stepped import EpisodeColumn, PartRows, Parts, Rows, SteppedEpisodes
+from warpdata.convert.tables.mapping import bounds_of
+from warpdata.episodes.collection.episodes import Episodes
+from warpdata.errors import (
+    BadMagicError,
+    CorruptLayoutError,
+    FormatError,
+    LimitExceededError,
+    MissingExtraError,
+    SchemaMismatchError,
+    UnsupportedDtypeError,
+    WarpError,
+    require_word,
+)
+from warpdata.timeline.meta import guess_role
+
+Compressor = Literal["zstd", "blosc", "zlib", "none"]
+_CODECS: dict[str, dict[str, Any]] = {
+    "zstd": {"level": 3},
+    "none": {},
+    "zlib": {"level": 1},
+    "blosc": {"cname": "zstd", "clevel": 5, "shuffle": 2},
+}
+ENDS = "meta/episode_ends"
+MAX_CHUNK_BYTES = 1 << 30
+_MAX_JSON_BYTES, _MAX_METADATA_BYTES, _MAX_ENDS_BYTES = 16 << 20, 64 << 20, 1 << 30
+_CHUNK_BYTES = 2 << 20
+_ZIP_MAGIC = b"PK\x03\x04"
+_DOCUMENTS = (".zarray", "zarr.json")
+_ZIP_ERRORS = (
+    zipfile.BadZipFile,
+    zlib.error,
+    lzma.LZMAError,
+    EOFError,
+    OSError,
+    ValueError,
+    NotImplementedError,
+)
+_STREAMS: dict[str, Callable[[], Any]] = {
+    "zlib": lambda: zlib.decompressobj(47),
+    "gzip": lambda: zlib.decompressobj(47),
+    "bz2": bz2.BZ2Decompressor,
+    "lzma": lzma.LZMADecompressor,
+}
+
+
+def _zarr() -> Any:
+    try:
+        import zarr
+    except ImportError:
+        raise MissingExtraError.for_extra("zarr", "zarr") from None
+    return zarr
+
+
+def matches(place: Place) -> bool:
+    """Whether it is a Zarr tree with the ends of episodes, in a folder or a zip archive."""
+    if not place.is_file:
+        return any(place.exists(f"{ENDS}/{name}") for name in _DOCUMENTS)
+    if place.head(4) != _ZIP_MAGIC or not place.name.endswith(".zip"):
+        return False
+    try:
+        names = ZarrTree(place).names()
+    except FormatError:
+        return False
+    return any(f"{ENDS}/{name}" in names for name in _DOCUMENTS)
+
+
+def read(source: Any, *, fps: float | None = None, times: str | None = "timestamp") -> Episodes:
+    """The episodes of a replay buffer; rows are read on demand.
+
+    `fps` is the rate of the steps: the format has none. `times` names the array with the time of every step in seconds,
+    which is used if it exists and grows; None ignores it.
+    """
+    return Episodes(ReplayBuffer(Place.of(source), fps, times))
+
+
+class ReplayBuffer(SteppedEpisodes):
+    """data/<key>, all of one length, and meta/episode_ends."""
+
+    def __init__(self, place: Place, fps: float | None, times: str | None) -> None:
+        self._place, self._fps, self._times = place, fps, times
+        self._tree = ZarrTree(place)
+        _ = self.bounds  # a tree that is no replay buffer is refused at once
+
+    @cached_property
+    def paths(self) -> list[str]:
+        """The paths of all arrays."""
+        documents = [name.rpartition("/") for name in self._tree.names()]
+        paths = [path for path, _, name in documents if name == ".zarray"]
+        groups = [path for path, _, name in documents if name == "zarr.json"]
+        return sorted(paths + [path for path in groups if self._tree.is_array(path)])
+
+    @cached_property
+    def arrays(self) -> dict[str, ZarrRows]:
+        """The arrays inside `data`."""
+        paths = [path for path in self.paths if path.startswith("data/")]
+        if not paths:
+            raise CorruptLayoutError("a replay buffer without any array in 'data'", path=self.name)
+        return {path.removeprefix("data/"): ZarrRows(self._tree, path) for path in paths}
+
+    @cached_property
+    def bounds(self) -> NDArray[np.int64]:
+        """Where episodes begin, and the end."""
+        if ENDS not in self.paths:
+            raise BadMagicError(f"not a replay buffer: there is no {ENDS!r}", path=self.name)
+        ends = ZarrRows(self._tree, ENDS).whole(_MAX_ENDS_BYTES)
+        if ends.ndim != 1 or ends.dtype.kind not in "iu":
+            raise CorruptLayoutError(f"{ENDS!r} holds {ends.dtype}{list(ends.shape)}", path=self.name)
+        count = int(ends[-1]) if len(ends) else 0
+        for key, rows in self.arrays.items():
+            if not rows.shape or rows.count != count:
+                fact = f"'data/{key}' has shape {list(rows.shape)}, the last episode ends at {count}"
+                raise CorruptLayoutError(fact, path=self.name)
+        return bounds_of(ends.astype(np.int64), count, self.name)
+
+    def own_document(self) -> bytes | None:
+        """The document that warpdata writes into the tree."""
+        return self._tree.get(RECEIPT_FILE, MAX_DOCUMENT_BYTES)
+
+    @cached_property
+    def ids(self) -> Sequence[str]:
+        """The ids before the export, or numbers."""
+        count = len(self.bounds) - 1
+        if len(self.own_notes) == count:
+            return list(self.own_notes)
+        return [f"episode_{number:06d}" for number in range(count)]
+
+    def parts(self, position: int) -> Parts:
+        """The rows of an episode."""
+        start, stop = int(self.bounds[position]), int(self.bounds[position + 1])
+        place = f"{self.name}#{self.ids[position]}"
+        columns = {
+            key: EpisodeColumn(PartRows(rows, start, stop), guess_role(key, "tensor").role)
+            if key not in ("timestamp", "timestamps")
+            else EpisodeColumn(PartRows(rows, start, stop), "other")
+            for key, rows in self.arrays.items()
+            if 0 not in rows.row_shape
+        }
+        meta = {"zarr": {"number": position}}
+        times = self._step_times(start, stop, place)
+        return Parts(self.ids[position], stop - start, columns, {}, meta, self._fps, times=times, place=place)
+
+    def _step_times(self, start: int, stop: int, place: str) -> Times | None:
+        rows = self.arrays.get(self._times or "")
+        if rows is None or rows.row_shape not in ((), (1,)) or stop == start:
+            return None
+        try:
+            return seconds_as_times(rows.read(start, stop), place)
+        except CorruptLayoutError:  # a signal like any other
+            return None
+
+    @cached_property
+    def metadata(self) -> Mapping[str, Any]:
+        """The arrays beside the rows, and all attributes."""
+        beside = [path for path in self.paths if not path.startswith("data/") and path != ENDS]
+        arrays = {path: packed(ZarrRows(self._tree, path).whole(_MAX_METADATA_BYTES)) for path in beside}
+        attributes: dict[str, Any] = {}
+        for name in self._tree.names():
+            path, _, file = name.rpartition("/")
+            if file in (".zattrs", "zarr.json"):
+                document = self._tree.document(name)
+                stated = document if file == ".zattrs" else document.get("attributes")
+                if stated:
+                    attributes[path] = packed(stated)
+        kept = {"arrays": arrays, "attributes": attributes}
+        return {"zarr": {key: value for key, value in kept.items() if value}}
+
+
+def _open_zip(place: Place) -> zipfile.ZipFile:
+    try:
+        return zipfile.ZipFile(RangeFile(place.open()))
+    except _ZIP_ERRORS as error:
+        raise CorruptLayoutError(f"not a readable zip archive ({error})", path=place.name) from None
+
+
+class ZarrTree(Reopens):
+    """The files of a Zarr tree by key: metadata documents and chunks."""
+
+    def __init__(self, place: Place) -> None:
+        self.place, self.name = place, place.name
+        self._zip = PerProcess(partial(_open_zip, place))
+
+    def names(self) -> list[str]:
+        """The keys of all metadata documents, sorted."""
+        names = self._zip().namelist() if self.place.is_file else self.place.names()
+        documents = (*_DOCUMENTS, ".zattrs")
+        return sorted({name for name in names if name.rpartition("/")[2] in documents})
+
+    def get(self, key: str, max_bytes: int) -> bytes | None:
+        """The bytes of a key, None if it is missing; more than `max_bytes` are refused."""
+        check_inside(key, self.name)
+        if not self.place.is_file:
+            if not self.place.exists(key):
+                return None
+            with contextlib.closing(self.place.open(key)) as reader:
+                self._check_size(key, reader.size, max_bytes)
+                return bytes(reader.read(0, reader.size))
+        archive = self._zip()
+        if key not in archive.NameToInfo:
+            return None
+        entry = archive.getinfo(key)
+        self._check_size(key, entry.file_size, -1 if entry.flag_bits & 1 else max_bytes)
+        try:
+            with archive.open(entry) as file:
+                data = file.read(entry.file_size)
+                if len(data) != entry.file_size or file.read(1):
+                    raise CorruptLayoutError(f"size mismatch of {key!r} in the archive", path=self.name)
+                return data
+        except _ZIP_ERRORS as error:
+            raise CorruptLayoutError(f"{key!r} is damaged ({error})", path=self.name) from None
+
+    def _check_size(self, key: str, size: int, max_bytes: int) -> None:
+        if size > max_bytes:
+            fact = f"{key!r} claims {size} bytes, at most {max(0, max_bytes)} are possible"
+            raise LimitExceededError(fact, path=self.name)
+
+    def document(self, key: str) -> dict[str, Any]:
+        """A JSON document of the tree; empty if it is missing."""
+        data = self.get(key, _MAX_JSON_BYTES)
+        try:
+            return {} if data is None else parse_json_object(data, allow_nan=True)
+        except CorruptLayoutError as error:
+            raise CorruptLayoutError(f"{key!r}: {error.message}", path=self.name) from None
+
+    def is_array(self, path: str) -> bool:
+        """Whether the document of a node of version 3 describes an array."""
+        return self.document(f"{path}/zarr.json".lstrip("/")).get("node_type") == "array"
+
+
+class ZarrRows(Rows):
+    """An array of a Zarr tree by rows; the chunks read last are kept."""
+
+    def __init__(self, tree: ZarrTree, path: str) -> None:
+        self._tree, self.path = tree, path
+        self._array = PerProcess(self._open)
+        self._block: tuple[int, NDArray[Any]] | None = None
+        array = self._array()
+        self.shape: tuple[int, ...] = tuple(array.shape)
+        chunks = tuple(array.shards or array.chunks)
+        size = math.prod(chunks) * array.dtype.itemsize
+        if size > MAX_CHUNK_BYTES or 0 in chunks:
+            raise LimitExceededError(f"{path!r} has chunks of {size} bytes", path=tree.name)
+        try:
+            self.dtype = dtype_of(array.dtype.newbyteorder("<")).dtype
+        except ValueError:
+            raise UnsupportedDtypeError(f"{path!r} holds {array.dtype}", path=tree.name) from None
+        self.count, self.row_shape = (self.shape[0] if self.shape else 1), self.shape[1:]
+        row_bytes = math.prod(self.row_shape) * self.dtype.itemsize
+        self._depth = chunks[0] if chunks and chunks[0] * row_bytes <= MAX_CHUNK_BYTES else 1
+
+    def _open(self) -> Any:
+        zarr = _zarr()
+        with self._errors():
+            _register_pictures(self._tree.document(f"{self.path}/.zarray").get("compressor"))
+            store = zarr.storage.MemoryStore(ChunkFiles(self._tree, self.path), read_only=True)
+            return zarr.open_array(store, path=self.path, mode="r")
+
+    @contextlib.contextmanager
+    def _errors(self) -> Iterator[None]:
+        try:
+            yield
+        except WarpError:
+            raise
+        except Exception as error:  # noqa: BLE001 - zarr and its codecs raise what they like over damaged bytes
+            fact = f"array {self.path!r} cannot be read ({str(error)[:200] or type(error).__name__})"
+            raise CorruptLayoutError(fact, path=self._tree.name) from None
+
+    def whole(self, max_bytes: int) -> NDArray[Any]:
+        """A small array, also one with a single value."""
+        if math.prod(self.shape) * self.dtype.itemsize > max_bytes:
+            raise LimitExceededError(f"{self.path!r} is larger than metadata can be", path=self._tree.name)
+        with self._errors():
+            return np.asarray(self._array()[...], self.dtype)
+
+    def read(self, start: int, stop: int) -> NDArray[Any]:
+        """Rows [start, stop) from the chunks that hold them."""
+        out = np.empty((stop - start, *self.row_shape), self.dtype)
+        for number in range(start // self._depth, -(-stop // self._depth)):
+            first = number * self._depth
+            if self._block is None or self._block[0] != number:
+                with self._errors():
+                    self._block = (number, self._array()[first : first + self._depth])
+            low, high = max(start, first), min(stop, first + self._depth)
+            out[low - start : high - start] = self._block[1][low - first : high - first]
+        return out
+
+
+class ChunkFiles(Mapping[str, Any]):
+    """The files of one array for zarr, each checked before a codec allocates what it claims."""
+
+    def __init__(self, tree: ZarrTree, path: str) -> None:
+        self._tree, self._path = tree, path
+        about = tree.document(f"{path}/.zarray")
+        compressor = about.get("compressor")
+        self._codec = compressor.get("id") if isinstance(compressor, dict) else None
+        self._size: int | None = None
+        with contextlib.suppress(KeyError, TypeError, ValueError):  # zarr names what is wrong with them
+            self._size = math.prod(about["chunks"]) * np.dtype(about["dtype"]).itemsize
+
+    def __getitem__(self, key: str) -> Any:
+        is_chunk = key.rpartition("/")[2] not in (*_DOCUMENTS, ".zattrs", ".zgroup", ".zmetadata")
+        limit = MAX_CHUNK_BYTES if self._size is None else 2 * self._size + (1 << 16)
+        data = self._tree.get(key, limit if is_chunk else _MAX_JSON_BYTES)
+        if data is None:
+            raise KeyError(key)
+        if is_chunk and self._size is not None and self._size <= MAX_CHUNK_BYTES:
+            self._check_chunk(key, data, self._size)
+        return _zarr().core.buffer.cpu.Buffer.from_bytes(data)
+
+    def _check_chunk(self, key: str, data: bytes, size: int) -> None:
+        """Raise unless a compressed chunk expands to the bytes of its array."""
+        try:
+            if self._codec in _STREAMS:
+                actual: int | None = len(_STREAMS[self._codec]().decompress(data, size + 1))
+            elif self._codec == "blosc":
+                actual = int.from_bytes(data[4:8], "little") if len(data) >= 16 else 0
+            elif self._codec == "lz4":
+                actual = int.from_bytes(data[:4], "little")
+            else:
+                actual = zstd_frame_size(data) if self._codec == "zstd" else None
+        except (zlib.error, lzma.LZMAError, OSError, EOFError, ValueError) as error:
+            raise CorruptLayoutError(f"damaged chunk {key!r} ({error})", path=self._tree.name) from None
+        except FormatError as error:
+            raise CorruptLayoutError(
+                f"damaged chunk {key!r} ({error.message})", path=self._tree.name
+            ) from None
+        if actual is not None and actual != size:
+            fact = f"chunk {key!r} expands to {actual} bytes, expected {size}"
+            raise (LimitExceededError if actual > size else CorruptLayoutError)(fact, path=self._tree.name)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._tree.names())
+
+    def __len__(self) -> int:
+        return len(self._tree.names())
+
+
+def _register_pictures(compressor: Any) -> None:
+    """Make the codec of pictures known to zarr; without imagecodecs, its use raises MissingExtraError."""
+    name = compressor.get("id") if isinstance(compressor, dict) else None
+    if not isinstance(name, str) or not name.startswith("imagecodecs_"):
+        return
+    import numcodecs
+
+    try:
+        from imagecodecs.numcodecs import register_codecs
+    except ImportError:
+        methods = {"__init__": lambda _self, **_: None, "encode": _raise_missing, "decode": _raise_missing}
+        missing = type("MissingCodec", (numcodecs.abc.Codec,), {"codec_id": name, **methods})
+        numcodecs.register_codec(missing)
+    else:
+        register_codecs(name.removeprefix("imagecodecs_"), verbose=False)
+
+
+def _raise_missing(*_: Any, **__: Any) -> Any:
+    raise MissingExtraError.for_extra("imagecodecs", "jxl")
+
+
+def write(
+    episodes: Episodes,
+    target: str | os.PathLike[str],
+    *,
+    compressor: Compressor = "zstd",
+    rate: float | None = None,
+    clock: str | None = None,
+    align: Hold = "hold",
+    on_error: OnError = "stop",
+    jobs: int = 1,
+    progress: Progress | None = None,
+) -> ConversionReceipt:
+    """Write episodes as a replay buffer that diffusion policy opens; a target that ends in `.zip` becomes an archive.
+
+    Every episode has the same signals, one row per step: what was seen after the last step has no place. Steps are
+    those of the episode, or a grid of `rate` per second, or the records of the signal `clock`, aligned by `align`.
+    Their times are kept in `warpdata.json`.
+    """
+    require_word("compressor", compressor, _CODECS)
+    writer, options = ReplayBufferWriter(compressor), AlignOptions(rate, clock, align)
+    return write_set(writer, episodes, target, options, on_error=on_error, jobs=jobs, progress=progress)
+
+
+class ReplayBufferWriter(StepWriter):
+    """Appends the rows of every episode to the arrays of their signals, in whole chunks."""
+
+    format, version = "zarr", "2"
+
+    def __init__(self, compressor: Compressor) -> None:
+        self._compressor = compressor
+        self._ends: list[int] = []
+        self._pending: dict[str, list[NDArray[Any]]] = {}
+        """Rows of every signal that do not fill a chunk yet."""
+
+    @contextlib.contextmanager
+    def open(self, target: Path) -> Iterator[Any]:
+        """The root group, in the new folder or beside the new archive."""
+        zarr = _zarr()
+        if target.suffix != ".zip":
+            with commit_folder(target) as folder:
+                yield zarr.open_group(folder, mode="w", zarr_format=2)
+            return
+        with (
+            commit_file(target, replace=False) as new,
+            tempfile.TemporaryDirectory(prefix="warpdata-") as tree,
+        ):
+            yield zarr.open_group(tree, mode="w", zarr_format=2)
+            with os.fdopen(os.dup(new.fd), "w+b") as file, zipfile.ZipFile(file, "w") as archive:
+                for path in sorted(each for each in Path(tree).rglob("*") if each.is_file()):
+                    entry = zipfile.ZipInfo(
+                        path.relative_to(tree).as_posix()
+                    )  # without the time: equal bytes
+                    archive.writestr(entry, path.read_bytes())
+            new.position = os.fstat(new.fd).st_size
+
+    def choose(self, rows: StepRows, episodes: Episodes) -> None:
+        """All signals but text."""
+        rows.drop_objects("")
+        super().choose(rows, episodes)
+        for name, (dtype, _) in self.schema.items():
+            check_inside(name, "the archive")
+            if dtype.kind not in "biuf":
+                raise SchemaMismatchError(f"signal {name!r} of {dtype} has no place in a replay buffer")
+
+    def make(self, rows: StepRows, scratch: Path) -> Part:
+        """The rows of every signal in a file."""
+        notes = rows.drop_objects("text and bytes have no place in a replay buffer")
+        self.check_same({**self.schema, **rows.columns}, rows)
+        saved: dict[str, SavedRows] = {}
+        for number, (name, column) in enumerate(rows.columns.items()):
+            saved[name] = column.save(scratch / str(number), len(rows))
+            notes[name] = column.note(has_final=False)
+        return Part(len(rows), notes, (source_id(rows.episode), saved))
+
+    def add(self, part: Part) -> str:
+        """Append the rows."""
+        name, saved = part.data
+        for key, rows in saved.items():
+            self._pending.setdefault(key, []).append(np.array(rows.read()))
+            self._write_chunks(key, is_last=False)
+        self._ends.append((self._ends[-1] if self._ends else 0) + part.rows)
+        return str(name)
+
+    def _write_chunks(self, key: str, *, is_last: bool) -> None:
+        """Write the pending rows that fill chunks; all of them at the end."""
+        dtype, shape = self.schema[key]
+        depth = max(1, min(1 << 16, _CHUNK_BYTES // max(1, dtype.itemsize * math.prod(shape))))
+        count = sum(map(len, self._pending[key]))
+        if count < depth and not is_last:
+            return
+        rows = np.concatenate(self._pending[key])
+        full = count if is_last else count - count % depth
+        path = f"data/{key}"
+        if path not in self.out:
+            self._create(path, (0, *shape), dtype, (depth, *(max(1, side) for side in shape)))
+        if full:
+            self.out[path].append(rows[:full])
+        self._pending[key] = [rows[full:].copy()]
+
+    def _create(self, path: str, shape: tuple[int, ...], dtype: Any, chunks: tuple[int, ...]) -> Any:
+        import numcodecs
+
+        config = {"id": self._compressor, **_CODECS[self._compressor]}
+        codec = None if self._compressor == "none" else numcodecs.get_codec(config)
+        return self.out.create_array(
+            path, shape=shape, dtype=dtype, chunks=chunks, compressors=codec, filters=None
+        )
+
+    def finish(self, episodes: Episodes, receipt: ConversionReceipt) -> None:
+        """Write the last chunks, the ends, the arrays and attributes beside the rows, and the receipt."""
+        for key in self._pending:
+            self._write_chunks(key, is_last=True)
+        kept = episodes.metadata.get("zarr")
+        kept = kept if isinstance(kept, Mapping) else {}
+        beside = {path: np.asarray(unpacked(value)) for path, value in kept.get("arrays", {}).items()}
+        for path, values in {**beside, ENDS: np.array(self._ends, np.int64)}.items():
+            if values.dtype.kind not in "biufS":
+                raise CorruptLayoutError(f"array {path!r} of {values.dtype} cannot be written")
+            chunks = tuple(max(1, side) for side in values.shape)
+            self._create(check_inside(path, "the archive"), values.shape, values.dtype, chunks)[...] = values
+        for path, value in kept.get("attributes", {}).items():
+            node = self.out.get(path) if path else self.out
+            if node is not None:
+                node.attrs.update(unpacked(value))
+        Path(self.out.store.root, RECEIPT_FILE).write_bytes(receipt.document())
