@@ -19,8 +19,8 @@ import warpdata as wd
 from warpdata.bytekit.arrays import DTYPE_NAMES, dtype_named, dtype_of
 from warpdata.bytekit.codec import encode_png
 from warpdata.convert.importing import import_episodes
-from warpdata.episodes.forms.packed_chunks import write_chunks
-from warpdata.episodes.sources.stills import StillsSignal
+from warpdata.episodes.forms.chunks import write_chunks
+from warpdata.episodes.sources.cameras import StillsSignal
 from warpdata.timeline.memory import ArraySignal
 from warpdata.timeline.meta import SignalMeta, numeric_kind
 

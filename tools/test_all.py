@@ -27,7 +27,7 @@ ROOT = Path(__file__).resolve().parent.parent
 VERSIONS = ("3.11", "3.12", "3.13")
 OLDEST = "oldest"
 TESTS = ("tests",)
-"""The shrunk benchmarks are left to `make test`: they would make each of the runs longer and say little more."""
+"""The shrink_pixels benchmarks are left to `make test`: they would make each of the runs longer and say little more."""
 LIBRARIES_ONLY_FOR_TESTS = "test"
 """Their lowest versions are no promise: the run with the oldest libraries takes any that fit beside those."""
 

@@ -33,7 +33,7 @@ from warpdata.convert import hdf5, lerobot, mcap, rlds
 from warpdata.convert.aligning import grid_times
 from warpdata.convert.importing import import_episodes
 from warpdata.episodes.collection.episodes import Episodes
-from warpdata.episodes.sources.stills import StillsSignal
+from warpdata.episodes.sources.cameras import StillsSignal
 from warpdata.formats.episodedir.images import VideoOptions
 from warpdata.timeline.episode import Episode
 from warpdata.timeline.memory import ArraySignal
@@ -536,7 +536,7 @@ def bars(found: dict[str, Any]) -> dict[str, Any]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="a shrunk run that writes no results")
+    parser.add_argument("--quick", action="store_true", help="a shrink_pixels run that writes no results")
     parser.add_argument(
         "--no-peers", action="store_true", help="divide by what peers reached when measured apart"
     )

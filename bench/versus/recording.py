@@ -1,6 +1,6 @@
 """Recording and reading in time, against mcap, h5py and parquet-with-PNG: `python -m bench.versus.recording`.
 
-Peers do the same work in the same run; ratios are what counts. `--quick` is the shrunk run.
+Peers do the same work in the same run; ratios are what counts. `--quick` is the shrink_pixels run.
 """
 
 from __future__ import annotations
@@ -449,7 +449,7 @@ def listing(folder: Path, episodes: int) -> dict[str, Any]:
 
 
 def run(*, quick: bool) -> dict[str, Any]:
-    """All measurements, shrunk or at full size."""
+    """All measurements, shrink_pixels or at full size."""
     folder = Path(tempfile.mkdtemp(prefix="warp-bench-"))
     try:
         return {

@@ -54,13 +54,13 @@ ADAPTERS: dict[str, set[str]] = {
         "episodes/collection/episodes.py",
         "episodes/collection/facts.py",
         "episodes/collection/local.py",
-        "formats/episodedir/arrow.py",
+        "formats/episodedir/signal_file.py",
         "loading/tables/arrays.py",
         "loading/tables/stream.py",
         "ray/planning.py",
         "ray/rows.py",
         "search/columns.py",
-        "search/query/conditions.py",
+        "search/file/metadata.py",
     },
     "tornado": {"viewer/server.py"},
     "urllib3": {"stores/webclient.py"},
@@ -179,12 +179,12 @@ def test_threads_are_started_in_one_place(path: Path) -> None:
 
 LATE = {
     "timeline/episode.py", "formats/wshard/episode.py",  # the two views of an episode offer each other
-    "episodes/sources/opening.py",  # a shard by step needs no parquet library
+    "episodes/sources/shard_episode.py",  # a shard by step needs no parquet library
     "episodes/collection/episodes.py",  # conditions load pyarrow.dataset, and with it pandas where that is installed
     "stores/webclient.py",  # urllib3 opens a socket when it is loaded, which local mode must not
     "catalog/read/refs.py", "catalog/read/episodes.py",  # what was pickled opens its dataset again
     "catalog/read/rowgroups.py",  # pyarrow's datasets load pandas: only for SQL
-    "search/query/searcher.py",  # conditions load the SQL engine
+    "search/file/metadata.py",  # conditions load the SQL engine
     "catalog/dataset.py",  # a dataset publishes a lane about itself, and publishing opens datasets
 }  # fmt: skip
 

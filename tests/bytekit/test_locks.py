@@ -21,7 +21,7 @@ from warpdata.bytekit.process import locks, system
 from warpdata.bytekit.process.locks import FileLock, ThreadLock, is_locked
 from warpdata.catalog.build.staging import Staging, sweep
 from warpdata.errors import ConflictError, JournalInUseError, NoLocksError, UnavailableError
-from warpdata.formats.episodedir import edit_log
+from warpdata.formats.episodedir import documents
 from warpdata.stores import local
 from warpdata.stores.local import LocalStore
 
@@ -240,7 +240,7 @@ def test_a_stopped_neighbour_is_not_waited_for_for_ever(
 ) -> None:
     store = LocalStore(tmp_path)
     (tmp_path / ".locks").mkdir()
-    for module in (local, edit_log):
+    for module in (local, documents):
         monkeypatch.setattr(module, "_LOCK_TIMEOUT_S", 0.05)
     with (
         taken(tmp_path / ".locks" / "pointers"),
@@ -253,8 +253,8 @@ def test_a_stopped_neighbour_is_not_waited_for_for_ever(
         taken(tmp_path / "edits.jsonl"),
         pytest.raises(UnavailableError, match="timed out waiting for the lock"),
     ):
-        edit_log.append_edit(tmp_path, {"seq": 1})
-    edit_log.append_edit(tmp_path, {"seq": 1})
+        documents.append_edit(tmp_path, {"seq": 1})
+    documents.append_edit(tmp_path, {"seq": 1})
 
 
 def test_staging_folders_of_an_earlier_release_are_left(tmp_path: Path) -> None:
@@ -310,7 +310,7 @@ WRITING: dict[str, Callable[[Path], object]] = {
     ).begin_episode(),
     "episode": lambda folder: wd.DiskEpisodeWriter(folder / "episode"),
     "pointer": lambda folder: LocalStore(folder).compare_and_swap("p", b"1", None),
-    "edit": lambda folder: edit_log.append_edit(folder, {"seq": 1}),
+    "edit": lambda folder: documents.append_edit(folder, {"seq": 1}),
 }
 
 

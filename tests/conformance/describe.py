@@ -10,7 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from warpdata.episodes.forms.packed import PackedRows, PackedSource, ShardVideo, TableSignal, is_packed
+from warpdata.episodes.sources.packed import PackedSource, ShardVideo, TableSignal, is_packed
+from warpdata.episodes.sources.shard_episode import BlockSignal
 from warpdata.errors import WarpError
 from warpdata.formats.wshard import layout
 from warpdata.formats.wshard.channel import Channel
@@ -134,7 +135,7 @@ def _signal(name: str, signal: Any, packed: PackedSource) -> dict[str, Any]:
     stated = packed.shard.read_json("meta/directory")["signals"][name]
     kind, dtype = (stated["kind"], stated["dtype"]) if isinstance(stated, dict) else (None, None)
     found: dict[str, Any] = {"name": name, "kind": kind, "dtype": dtype}
-    if isinstance(signal, PackedRows):
+    if isinstance(signal, BlockSignal):
         values = np.ascontiguousarray(signal.values())
         found |= {
             "shape": list(values.shape),

@@ -26,7 +26,7 @@ from tests.waiting import LIMIT_S, until
 from warpdata.bytekit.checksum import sha256_hex
 from warpdata.bytekit.lazy import cached_property
 from warpdata.bytekit.process import forks
-from warpdata.episodes.sources.open_cameras import CAMERAS
+from warpdata.episodes.sources.cameras import CAMERAS
 from warpdata.errors import ConflictError, WriterClosedError
 from warpdata.stores.blobs import BlobAddress, BlobReader
 from warpdata.stores.pagecache import PageCache

@@ -25,8 +25,8 @@ from warpdata.convert.formats import format_module, format_of
 from warpdata.convert.importing import import_episodes
 from warpdata.convert.place import Place, check_inside
 from warpdata.episodes.collection.episodes import Episodes, EpisodesSource
-from warpdata.episodes.forms import directory_copy
-from warpdata.episodes.forms.packed import pack_episode
+from warpdata.episodes.forms import directory
+from warpdata.episodes.forms.shard import pack_episode
 from warpdata.errors import BadMagicError, ConflictError, CorruptLayoutError, FormatError, WarpError
 from warpdata.formats.episodedir.images import VideoOptions
 from warpdata.timeline.episode import Episode
@@ -163,14 +163,14 @@ def test_a_video_that_the_disk_did_not_take_is_missing_from_its_own_episode_only
     source = made_set(tmp_path / "source", 5)
     bring(source, tmp_path / "whole")
     cameras = len(list((tmp_path / "whole/000000000000/000000000002").glob("*.mp4")))
-    copy, calls = directory_copy.copy_camera, itertools.count()
+    copy, calls = directory._copy_bytes, itertools.count()
 
     def failing(*args: Any) -> Any:
         if next(calls) == 2 * cameras:
             raise OSError(errno.EIO, "the disk is gone")
         return copy(*args)
 
-    monkeypatch.setattr(directory_copy, "copy_camera", failing)
+    monkeypatch.setattr(directory, "_copy_bytes", failing)
     receipt = bring(source, tmp_path / "ours", on_error="skip")
     assert [each["id"] for each in receipt.skipped] == ["000000000002"]
     assert "the disk is gone" in receipt.skipped[0]["error"]

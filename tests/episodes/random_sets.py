@@ -15,8 +15,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 import warpdata as wd
-from warpdata.episodes.check.beside import MIN_EPISODES
-from warpdata.episodes.check.rules import Finding, check_opened, new_set, set_findings, without_usual
+from warpdata.episodes.check.compare import MIN_EPISODES, EpisodeSet
+from warpdata.episodes.check.report import Finding
+from warpdata.episodes.check.rules import check_opened
+from warpdata.episodes.check.run import without_usual
 from warpdata.timeline.memory import ArraySignal
 from warpdata.timeline.meta import SignalMeta, numeric_kind
 
@@ -260,11 +262,11 @@ def clean_set(where: World, count: int) -> list[Take]:
 
 def findings(takes: list[Take]) -> list[Finding]:
     """What `warp check` says of a set."""
-    beside, found = new_set(), []
+    beside, found = EpisodeSet(), []
     for number, each in enumerate(takes):
         episode = each.episode(f"{number:03d}")
         found += list(check_opened(partial(_itself, episode), episode.id, beside=beside.add))
-    return without_usual(found, beside, len(takes)) + set_findings(beside)
+    return without_usual(found, beside, len(takes)) + list(beside.findings())
 
 
 def _itself(episode: wd.Episode) -> wd.Episode:

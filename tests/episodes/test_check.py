@@ -16,8 +16,7 @@ from tests.servers import run_http
 from warpdata.bytekit.io.commit import commit_file
 from warpdata.bytekit.jsontext import dump_json
 from warpdata.cli.main import main
-from warpdata.episodes.check.beside import SET_RULES
-from warpdata.episodes.check.rules import RULES
+from warpdata.episodes.check.report import RULES, SET_RULES
 from warpdata.formats.episodedir.documents import read_meta, write_meta
 from warpdata.formats.wshard import ShardWriter
 from warpdata.formats.wshard.layout import TIMESTAMPS_NS

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from warpdata.episodes.collection.episodes import code_name
+from warpdata.episodes.collection.jobs import code_name
 
 CODE = """
 import numpy as np

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 from tests.waiting import LIMIT_S
-from warpdata.episodes.forms import directory_copy as encoding
-from warpdata.episodes.forms.directory_copy import RawCamera, encode_cameras
+from warpdata.episodes.forms import directory as encoding
+from warpdata.episodes.forms.directory import RawCamera, encode_cameras
 from warpdata.episodes.record.camera import VideoFile
 from warpdata.formats.episodedir.images import FrameShape, VideoOptions
 

@@ -18,15 +18,13 @@ from tests.sweeps import thinned
 from warpdata.bytekit.io.files import FileRangeReader
 from warpdata.bytekit.lazy import BLOCK_CACHE
 from warpdata.episodes.check.rules import check_episode
-from warpdata.episodes.forms import directory_copy
-from warpdata.episodes.forms.content_sums import ContentSum, sum_of
-from warpdata.episodes.forms.directory_copy import MetaOf, write_directory
-from warpdata.episodes.sources import file_video, stills
+from warpdata.episodes.forms.content import ContentSum, sum_of
+from warpdata.episodes.forms.directory import MetaOf, write_directory
+from warpdata.episodes.sources import cameras, file_video
+from warpdata.episodes.sources.cameras import StillsSignal, VideoSignal
 from warpdata.episodes.sources.disk_episode import DiskEpisode
 from warpdata.episodes.sources.encoded import encoded_camera, encoded_frames, encoded_run
 from warpdata.episodes.sources.file_video import FileVideo, SourceVideo
-from warpdata.episodes.sources.signals import VideoSignal
-from warpdata.episodes.sources.stills import StillsSignal
 from warpdata.errors import CorruptLayoutError, LimitExceededError, UnsupportedDtypeError, WarpError
 from warpdata.formats.episodedir.pictures import Still, decode_stills, still_of
 from warpdata.formats.episodedir.video import encode_png
@@ -115,11 +113,7 @@ def test_a_whole_file_is_copied_byte_for_byte(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("codec", CODECS)
-@pytest.mark.parametrize("piece", [1 << 12, 100, 999, 1 << 13])
-def test_a_copy_is_the_same_wherever_its_pieces_are_cut(
-    codec: str, piece: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(directory_copy, "_PIECE_BYTES", piece)
+def test_a_copy_has_the_same_packets(codec: str, tmp_path: Path) -> None:
     path = video_file(tmp_path / "v.mp4", *CODECS[codec])
     for name, signal in (("whole", camera(path)), ("cut", camera(path, 6, 12))):
         sums: dict[str, ContentSum] = {}
@@ -196,7 +190,7 @@ def test_frames_that_cannot_lie_there_are_refused(
 ) -> None:
     """Where one is cut in the middle, checksums would be taken of the wrong bytes."""
     path = video_file(tmp_path / "v.mp4", *CODECS["plain"])
-    listed = file_video._listed
+    listed = file_video.list_packets
 
     def overlapping(*asked: Any) -> Any:
         probe, places, keyframe, pts = listed(*asked)
@@ -204,7 +198,7 @@ def test_frames_that_cannot_lie_there_are_refused(
         return probe, places, keyframe, pts
 
     assert len(camera(path).source) == FRAMES
-    monkeypatch.setattr(file_video, "_listed", overlapping)
+    monkeypatch.setattr(file_video, "list_packets", overlapping)
     with pytest.raises(CorruptLayoutError, match=rf"{words}.*v\.mp4"):
         camera(path).values()
 
@@ -347,13 +341,13 @@ def test_pictures_that_are_asked_for_again_are_decoded_once(monkeypatch: pytest.
     pixels = np.random.default_rng(0).integers(0, 255, (20, 18, 20, 3)).astype(np.uint8)
     signal = Pictures([png(each) for each in pixels])
     decoded: list[int] = []
-    real = stills.decode_stills
+    real = cameras.decode_stills
 
     def counting(pictures: list[bytes], still: Still, path: str, numbers: Sequence[int]) -> Any:
         decoded.extend(numbers)
         return real(pictures, still, path, numbers)
 
-    monkeypatch.setattr(stills, "decode_stills", counting)
+    monkeypatch.setattr(cameras, "decode_stills", counting)
     for rows in ([3, 4], [4, 5], [5, 3, 4], [4, 4]):
         assert np.array_equal(signal._values_at(np.array(rows)), pixels[rows])
     assert decoded == [3, 4, 5]

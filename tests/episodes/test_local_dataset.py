@@ -14,8 +14,8 @@ import pytest
 
 import warpdata as wd
 from warpdata.bytekit.io.files import FileRangeReader
-from warpdata.episodes.check.rules import RULES
-from warpdata.episodes.collection import listing
+from warpdata.episodes.check.report import RULES
+from warpdata.episodes.collection import local as listing
 from warpdata.errors import (
     BlobNotFoundError,
     ChecksumError,

@@ -18,7 +18,7 @@ from tests.episodes.test_edits_machine import CHANGES, REFUSED, Impossible, Mode
 from tests.episodes.test_video import scene
 from tests.sweeps import enough_examples
 from warpdata.cli.main import main as warp
-from warpdata.episodes.check.sets import check_root
+from warpdata.episodes.check.run import check_root
 from warpdata.formats.wshard.episode import load_wshard
 
 RECORDINGS, FRAMES, PAUSE = 2, 23, 10

@@ -16,8 +16,8 @@ import numpy as np
 import pytest
 
 import warpdata as wd
-from warpdata.episodes.sources import open_cameras
-from warpdata.episodes.sources.open_cameras import CAMERAS, OpenCameras
+from warpdata.bytekit.lazy import BLOCK_CACHE
+from warpdata.episodes.sources.cameras import CAMERAS, MOST_OPEN, OpenCameras
 from warpdata.timeline import signal as timeline_signal
 
 EPISODES, CAMERA_NAMES, FRAMES = 254, ("a", "b", "c", "d"), 4
@@ -43,7 +43,7 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
 CODE = """
 import resource, sys
 import warpdata as wd
-from warpdata.episodes.sources.open_cameras import CAMERAS
+from warpdata.episodes.sources.cameras import CAMERAS
 resource.setrlimit(resource.RLIMIT_NOFILE, (256, 256))
 dataset = wd.LocalDataset(sys.argv[1])
 list(dataset[0]["a"])  # what the libraries take once
@@ -63,7 +63,7 @@ def test_every_camera_of_many_episodes_under_a_low_limit(root: Path) -> None:
     assert run.returncode == 0, run.stderr
     total, still_open, grown_mb = map(int, run.stdout.split())
     assert total == 2 * EPISODES * len(CAMERA_NAMES) * FRAMES
-    assert still_open <= open_cameras.MOST_OPEN
+    assert still_open <= MOST_OPEN
     assert grown_mb < 100
 
 
@@ -179,17 +179,14 @@ def test_a_camera_that_is_gone_lets_go_of_its_file(root: Path) -> None:
 def test_frames_that_are_kept_are_bounded_over_all_cameras(
     root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    frame = 16 * 16 * 3
-    monkeypatch.setattr(CAMERAS, "frame_bytes", 3 * frame)
+    budget = 2 * FRAMES * 16 * 16 * 3
+    monkeypatch.setattr(BLOCK_CACHE, "_max_bytes", budget)
     dataset = wd.LocalDataset(root)
     for episode in dataset[:4]:
         for name in CAMERA_NAMES:
             for i in range(FRAMES):
                 _ = episode[name][i]
-    # The camera used last may keep what it has; all others together keep no more than the rest of the budget.
-    kept = [entry.reader.kept_bytes for entry in CAMERAS._open.values()]
-    assert sum(kept[:-1]) + min(kept[-1], 3 * frame) <= 3 * frame + FRAMES * frame
-    assert sum(kept) <= (3 + FRAMES) * frame
+    assert 0 < BLOCK_CACHE.held_bytes <= budget
 
 
 def test_a_child_has_decoders_of_its_own(root: Path) -> None:

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import warpdata as wd
-from warpdata.episodes.collection.draft import Draft, drafted
+from warpdata.episodes.collection.draft import Draft, draft_source
 from warpdata.episodes.collection.edits import Edits
 
 
@@ -101,7 +101,7 @@ def test_a_draft_shows_its_edits_and_changes_nothing(tmp_path: Path) -> None:
     for _ in range(4):
         draft.edits.undo()
     assert draft.episodes().ids == before
-    assert drafted(tmp_path / "draft") == "lab/arm@1"
+    assert draft_source(tmp_path / "draft") == "lab/arm@1"
 
 
 def test_a_draft_belongs_to_one_version(tmp_path: Path) -> None:

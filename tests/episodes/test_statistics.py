@@ -13,7 +13,6 @@ from warpdata.episodes.statistics import (
     ClockStatistics,
     Sketch,
     ValueStatistics,
-    stated_together,
 )
 
 
@@ -65,30 +64,6 @@ def test_clock() -> None:
     assert abs(found["usual_pause_ns"] - 10) <= 1
     assert np.isclose(found["jitter_ns"], np.diff(stamps).std(), atol=0.1)
     assert ClockStatistics().to_json()["count"] == 0
-
-
-@given(st.lists(st.integers(1, 9), min_size=1, max_size=6), st.integers(1, 60), st.integers(0, 2**32))
-def test_several_signals_together_are_each_as_alone(widths: list[int], rows: int, seed: int) -> None:
-    rng = np.random.default_rng(seed)
-    kinds = [np.float64, np.float32, np.int64, np.uint8, np.bool_]
-    columns = []
-    for width in widths:
-        values = rng.normal(0, 10.0 ** rng.integers(-3, 4), (rows, width))
-        kind = kinds[rng.integers(len(kinds))]
-        if kind in (np.float64, np.float32):
-            values[rng.random(values.shape) < 0.1] = rng.choice([np.nan, np.inf, -np.inf, 0.0])
-        columns.append(np.abs(values).astype(kind) if kind in (np.uint8, np.bool_) else values.astype(kind))
-    for values, found in zip(columns, stated_together(columns), strict=True):
-        alone = ValueStatistics(values.shape[1:])
-        alone.add(values)
-        expected = alone.to_json()
-        assert list(found) == list(expected)
-        assert {key: each for key, each in found.items() if key not in ("mean", "std", "sum")} == {
-            key: each for key, each in expected.items() if key not in ("mean", "std", "sum")
-        }
-        for key in ("mean", "std", "sum"):  # added up in another order
-            for one, other in zip(found[key], expected[key], strict=True):
-                assert one == other or np.isclose(one, other, rtol=1e-9, atol=1e-9)
 
 
 def test_signals_of_one_clock_say_of_it_what_each_would_say_alone(tmp_path: Path) -> None:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from warpdata.timeline.lazy_signals import LazySignals
 from warpdata.timeline.memory import ArraySignal
 from warpdata.timeline.signal import Signal
+from warpdata.timeline.source import LazySignals
 
 
 def test_signals_are_opened_once_and_on_use() -> None:

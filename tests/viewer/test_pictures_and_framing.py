@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import warpdata as wd
-from warpdata.timeline.pictures import as_pixels, is_camera, limits_of, shrunk
+from warpdata.timeline.pictures import as_pixels, is_camera, limits_of, shrink_pixels
 from warpdata.viewer.framing import framed, sendable
 
 SHAPES: list[tuple[tuple[int, ...], str, bool]] = [
@@ -57,7 +57,7 @@ def test_what_is_no_number_is_painted_too(odd: float) -> None:
 
 @pytest.mark.parametrize("shape", [(480, 640, 3), (96, 96), (97, 5, 3), (5, 1000), (3000, 17, 3), (1, 1)])
 def test_thumbnails_are_small_and_the_mean_of_what_they_show(shape: tuple[int, ...]) -> None:
-    small = shrunk(np.full(shape, 77, np.uint8), 96)
+    small = shrink_pixels(np.full(shape, 77, np.uint8), 96)
     assert max(small.shape[:2]) <= 96
     assert min(small.shape[:2]) >= 1
     assert small.ndim == len(shape)

@@ -55,7 +55,7 @@ def open_episode(
     may also be bytes, a file opened in binary mode or a RangeReader. `catalog` is where datasets are looked up.
     `edited=False` opens a recording without the edits of its root.
     """
-    from warpdata.episodes.sources.opening import chunks_source, episode_of_shard
+    from warpdata.episodes.sources.shard_episode import chunks_source, episode_of_shard
     from warpdata.formats.wshard.chunks import ChunkList
     from warpdata.formats.wshard.reader import ShardReader
     from warpdata.timeline.episode import Episode
@@ -169,7 +169,7 @@ def open_episodes(
     up. `edited=False` shows recordings without the edits of their root.
     """
     from warpdata.episodes.collection.episodes import Episodes
-    from warpdata.episodes.collection.shard_folder import ShardFolderSource
+    from warpdata.episodes.collection.local import ShardFolderSource
 
     text = address_text(address)
     if divided_address(text)[1] is not None:
@@ -444,7 +444,7 @@ def pack_episode(
     `raw` packs the recording without the edits of its root. Cameras of different encoders that were joined become one
     video only with `reencode`, which changes pixels.
     """
-    from warpdata.episodes.forms import packed
+    from warpdata.episodes.forms import shard as packed
 
     if isinstance(episode, str | os.PathLike):
         episode = open_episode(address_text(episode), catalog=catalog, edited=not raw)
@@ -472,8 +472,8 @@ def unpack_episode(
 
     `overwrite` replaces an episode directory, and nothing else.
     """
-    from warpdata.episodes.forms.packed import PackedSource
-    from warpdata.episodes.forms.packed import unpack_episode as unpack
+    from warpdata.episodes.forms.shard import unpack_episode as unpack
+    from warpdata.episodes.sources.packed import PackedSource
     from warpdata.timeline.source import innermost
 
     source = innermost(open_episode(address_text(episode), catalog=catalog).source)
@@ -508,7 +508,7 @@ def chunk_episode(
         episode = open_episode(episode)
     if isinstance(episode, WShardEpisode):
         return chunk_rows(episode, folder, steps, compression=compression, compat=compat, progress=progress)
-    from warpdata.episodes.forms.packed_chunks import write_chunks
+    from warpdata.episodes.forms.chunks import write_chunks
 
     return write_chunks(
         episode, folder, steps=steps, compression=compression, compat=compat, progress=progress

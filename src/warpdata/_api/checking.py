@@ -24,7 +24,8 @@ from warpdata.errors import BadMagicError, BlobNotFoundError, suggests
 if TYPE_CHECKING:
     from collections.abc import Collection
 
-    from warpdata.episodes.check.rules import Progress, Report
+    from warpdata.episodes.check.report import Report
+    from warpdata.episodes.check.run import Progress
     from warpdata.episodes.collection.episodes import Episodes
 
 
@@ -45,8 +46,9 @@ def check_dataset(
     `deep` also decodes every frame; the rules in `mute` are ignored; `raw` checks recordings without their edits.
     `jobs` is the number of processes; `ray` (True, or the address of a cluster) runs the checks there instead.
     """
-    from warpdata.episodes.check.rules import Report, check_opened, check_rules
-    from warpdata.episodes.check.sets import check_each, check_root, damaged_blocks
+    from warpdata.episodes.check.report import Report, check_rules
+    from warpdata.episodes.check.rules import check_opened
+    from warpdata.episodes.check.run import check_each, check_root, damaged_blocks
 
     mute = (mute,) if isinstance(mute, str) else mute
     check_rules(mute)

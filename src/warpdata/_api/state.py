@@ -67,7 +67,7 @@ def _episodes_of_address(address: dict[str, Any] | None) -> Episodes:
 
     from warpdata.catalog.dataset import reopen_episodes
     from warpdata.episodes.collection.episodes import Episodes
-    from warpdata.episodes.collection.shard_folder import ShardFolderSource
+    from warpdata.episodes.collection.local import ShardFolderSource
     from warpdata.errors import DatasetError
 
     if address is None:

@@ -28,7 +28,7 @@ from warpdata.convert.plain_names import under_own_names
 from warpdata.convert.receipt import RECEIPT_FILE, ConversionReceipt, EpisodeNotes, How, Note, note_of
 from warpdata.episodes.collection.episodes import Episodes
 from warpdata.episodes.collection.jobs import in_order, runner_of
-from warpdata.episodes.forms.content_sums import ContentSum
+from warpdata.episodes.forms.content import ContentSum
 from warpdata.episodes.sources.encoded import encoded_run
 from warpdata.errors import FormatError, SchemaMismatchError, WarpError, require_word
 from warpdata.timeline.episode import Episode

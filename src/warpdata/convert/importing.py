@@ -25,24 +25,23 @@ from warpdata.bytekit.process.locks import FileLock
 from warpdata.convert.exporting import EpisodeTask, OnError, Progress, check_on_error
 from warpdata.convert.plain_names import RENAMED, names_behind, under_plain_names
 from warpdata.convert.receipt import ConversionReceipt, Note, note_of
+from warpdata.episodes.collection.edits import episode_path
 from warpdata.episodes.collection.episodes import Episodes
 from warpdata.episodes.collection.jobs import Here, Runner, in_order
-from warpdata.episodes.collection.listing import episode_path
 from warpdata.episodes.collection.local import holds_recordings
-from warpdata.episodes.forms.content_sums import ContentSum
-from warpdata.episodes.forms.directory_copy import holds_frames, is_intact, write_directory
-from warpdata.episodes.forms.packed import pack_episode
+from warpdata.episodes.forms.content import ContentSum
+from warpdata.episodes.forms.directory import holds_frames, is_intact, write_directory
+from warpdata.episodes.forms.shard import pack_episode
 from warpdata.episodes.sources.encoded import encoded_parts
-from warpdata.episodes.sources.opening import episode_of_shard
+from warpdata.episodes.sources.shard_episode import episode_of_shard
 from warpdata.errors import ConflictError, FormatError, WarpError, require_kind, require_word
 from warpdata.formats.episodedir import layout
 from warpdata.formats.episodedir.documents import read_meta
 from warpdata.formats.episodedir.images import VideoOptions
 from warpdata.formats.wshard.reader import ShardReader
 from warpdata.timeline.episode import Episode
-from warpdata.timeline.lazy_signals import PLAIN_TYPES, ReadOnlyDict
 from warpdata.timeline.signal import Signal
-from warpdata.timeline.source import SourceAround
+from warpdata.timeline.source import PLAIN_TYPES, ReadOnlyDict, SourceAround
 
 if TYPE_CHECKING:
     from warpdata.catalog.build.episodes import StoredEpisode

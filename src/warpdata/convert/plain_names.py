@@ -9,11 +9,10 @@ from typing import Any
 from warpdata.bytekit.lazy import cached_property
 from warpdata.bytekit.process.forks import Reopens
 from warpdata.episodes.collection.episodes import Episodes, EpisodesSource
-from warpdata.formats.episodedir.names import check_name
+from warpdata.formats.episodedir.documents import check_name
 from warpdata.timeline.episode import Episode
-from warpdata.timeline.lazy_signals import ReadOnlyDict
 from warpdata.timeline.signal import Signal
-from warpdata.timeline.source import SourceAround
+from warpdata.timeline.source import ReadOnlyDict, SourceAround
 
 RENAMED = "renamed"
 """Key in the import notes of an episode: name of a signal or static item here -> its name in the source."""

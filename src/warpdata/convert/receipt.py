@@ -21,7 +21,7 @@ from warpdata._version import __version__
 from warpdata.bytekit.jsontext import dump_json, parse_json_object
 from warpdata.convert.aligning import EXACT_NS, Times, grid_times, measured_rate, stated_rate
 from warpdata.episodes.collection.episodes import Episodes
-from warpdata.episodes.forms.content_sums import ContentSum, sum_of
+from warpdata.episodes.forms.content import ContentSum, sum_of
 from warpdata.episodes.salvage.receipt import Receipt
 from warpdata.errors import CorruptLayoutError, FormatError, LimitExceededError, WarpError
 from warpdata.timeline.episode import Episode

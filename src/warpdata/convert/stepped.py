@@ -22,15 +22,14 @@ from warpdata.convert.aligning import Times, grid_times
 from warpdata.convert.place import Place
 from warpdata.convert.receipt import MAX_DOCUMENT_BYTES, RECEIPT_FILE, EpisodeNotes, parse_notes
 from warpdata.episodes.collection.episodes import EpisodesSource
+from warpdata.episodes.sources.cameras import StillsSignal
 from warpdata.episodes.sources.file_video import FileVideo, SourceVideo
-from warpdata.episodes.sources.stills import StillsSignal
 from warpdata.errors import CorruptLayoutError, LimitExceededError
 from warpdata.timeline.episode import Episode
-from warpdata.timeline.lazy_signals import LazySignals, ReadOnlyDict
 from warpdata.timeline.memory import ClockedSignal, check_increasing
 from warpdata.timeline.meta import OBJECT, Kind, Role, SignalMeta, numeric_kind
 from warpdata.timeline.signal import Signal
-from warpdata.timeline.source import STEPS, Outcome, StatedSource, StepClock
+from warpdata.timeline.source import STEPS, LazySignals, Outcome, ReadOnlyDict, StatedSource, StepClock
 from warpdata.timeline.times import MAX_GRID
 
 OBSERVATIONS = "observations"

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from warpdata.bytekit.lazy import cached_property
-from warpdata.episodes.collection.episodes import code_name
+from warpdata.episodes.collection.jobs import code_name
 from warpdata.errors import SchemaMismatchError, nearest, require_word, suggests
 from warpdata.loading.images import IMAGE_SCALES, RESIZES, crop_box
 from warpdata.loading.poses import POSES, pose_width

@@ -12,10 +12,10 @@ import pyarrow as pa
 from warpdata.catalog.build.episodes import EpisodeStore, StoredEpisode, one_episode, packed_bytes
 from warpdata.catalog.dataset import reopen_episodes
 from warpdata.catalog.read.episodes import PublishedSource
+from warpdata.episodes.collection.episodes import with_signals
 from warpdata.episodes.collection.jobs import Called
 from warpdata.episodes.record.recorder import Recorder
-from warpdata.episodes.sources.derived import with_signals
-from warpdata.episodes.sources.opening import episode_of_shard
+from warpdata.episodes.sources.shard_episode import episode_of_shard
 from warpdata.errors import ConflictError, nearest
 from warpdata.formats.wshard.episode import WShardEpisode
 from warpdata.formats.wshard.reader import ShardReader

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from warpdata.bytekit.codec import encode_png
 from warpdata.errors import MissingExtraError, WarpError, nearest
-from warpdata.timeline.pictures import as_pixels, is_camera, limits_of, shrunk
+from warpdata.timeline.pictures import as_pixels, is_camera, limits_of, shrink_pixels
 from warpdata.timeline.signal import Signal
 
 _POINTS = 96
@@ -82,7 +82,7 @@ def signal_card(name: str, signal: Signal) -> str:
     )
     if is_camera(signal.meta):
         limits = limits_of(signal)
-        frames = (shrunk(as_pixels(frame, limits), _SIDE) for frame in signal[rows].values())
+        frames = (shrink_pixels(as_pixels(frame, limits), _SIDE) for frame in signal[rows].values())
         return " ".join(
             picture_html(each, f"{name}, frame {row}")
             for each, row in zip(frames, rows.tolist(), strict=True)

@@ -270,7 +270,7 @@ class Episode(Mapping[str, Any]):
     @property
     def tensors(self) -> Any:
         """The episode by step as a `WShardEpisode`, to be changed and saved."""
-        from warpdata.episodes.forms.tensors import tensors_of  # the two views offer each other
+        from warpdata.episodes.forms.shard import tensors_of  # the two views offer each other
 
         return tensors_of(self)
 

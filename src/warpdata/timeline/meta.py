@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
 
@@ -14,9 +14,17 @@ Kind = Literal["scalar", "vector", "tensor", "image", "text", "bytes"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 
 Role = Literal[
-    "observation", "action", "reward", "terminated", "truncated", "event",
-    "prediction", "uncertainty", "residual", "other",
-]  # fmt: skip
+    "observation",
+    "action",
+    "reward",
+    "terminated",
+    "truncated",
+    "event",
+    "prediction",
+    "uncertainty",
+    "residual",
+    "other",
+]
 ROLES: tuple[Role, ...] = get_args(Role)
 ABOUT_OTHERS: tuple[Role, ...] = ("prediction", "uncertainty", "residual")
 """Roles of signals that speak of another signal: `of` names it, `model` their maker."""
@@ -24,12 +32,16 @@ ABOUT_OTHERS: tuple[Role, ...] = ("prediction", "uncertainty", "residual")
 OBJECT = np.dtype(object)
 _RESIDUALS = ("sign2nddiff", "error")
 
-_ROLE_OF_NAME: dict[str, Role] = {
-    "action": "action", "actions": "action", "reward": "reward", "rewards": "reward",
-    "terminated": "terminated", "done": "terminated", "truncated": "truncated",
-    "omen": "prediction", "prediction": "prediction", "uncert": "uncertainty", "uncertainty": "uncertainty",
-    "residual": "residual",
-}  # fmt: skip
+_NAMES_OF_ROLE: dict[Role, tuple[str, ...]] = {
+    "action": ("action", "actions"),
+    "reward": ("reward", "rewards"),
+    "terminated": ("terminated", "done"),
+    "truncated": ("truncated",),
+    "prediction": ("omen", "prediction"),
+    "uncertainty": ("uncert", "uncertainty"),
+    "residual": ("residual",),
+}
+_ROLE_OF_NAME: dict[str, Role] = {name: role for role, names in _NAMES_OF_ROLE.items() for name in names}
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,9 +76,8 @@ class SignalMeta:
         return (self.dtype, self.shape, self.kind) == (other.dtype, other.shape, other.kind)
 
 
-@dataclass(frozen=True, slots=True)
-class SignalRole:
-    """The part a signal plays: its role and, where it speaks of another signal, of which and by whom."""
+class SignalRole(NamedTuple):
+    """The part a signal plays: its role and, for predictions of a model, the signal they are about and the model."""
 
     role: Role
     of: str | None = None

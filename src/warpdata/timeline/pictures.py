@@ -66,7 +66,7 @@ def as_pixels(frame: NDArray[Any], limits: Limits | None) -> Pixels:
     return np.ascontiguousarray(frame)
 
 
-def shrunk(pixels: Pixels, side: int) -> Pixels:
+def shrink_pixels(pixels: Pixels, side: int) -> Pixels:
     """Pixels averaged until no side is longer than this."""
     factor = -(-max(pixels.shape[:2]) // side)
     if factor <= 1:

@@ -229,26 +229,33 @@ def positive_step(step: Any) -> int:
 
 
 class SignalView(Signal):
-    """Some records of another signal, in a chosen order, maybe stamped with requested times; no copy."""
+    """Some records of another signal in a chosen order, with requested times or moved in time; no copy."""
 
-    __slots__ = ("_base", "_clock", "_rows", "_times")
+    __slots__ = ("_base", "_clock", "_rows", "_times", "shift_ns")
 
     _base: Signal
     _rows: range | NDArray[np.int64]
     _times: NDArray[np.int64] | None
-    _clock: NDArray[np.int64] | None
+    shift_ns: int
 
     def __init__(
-        self, base: Signal, rows: range | NDArray[np.int64], times: NDArray[np.int64] | None = None
+        self,
+        base: Signal,
+        rows: range | NDArray[np.int64],
+        times: NDArray[np.int64] | None = None,
+        shift_ns: int = 0,
     ) -> None:
         if isinstance(base, SignalView):  # views of views stay one step away from the data
             if times is None and base._times is not None:
-                times = base._times[_as_key(rows)]
+                times = base._times[_as_key(rows)] + shift_ns
+            shift_ns += base.shift_ns
             rows, base = _chain(base._rows, rows), base._base
         self._base = base
         self._rows = rows
         self._times = None if times is None else read_only(times)
-        self._clock = None
+        self._clock: NDArray[np.int64] | None = None
+        self.shift_ns = shift_ns
+        """How far the records are moved in time, where they have no requested times."""
 
     @property
     def base(self) -> Signal:
@@ -257,13 +264,13 @@ class SignalView(Signal):
 
     @property
     def run(self) -> range | None:
-        """The records of the base that the view shows, where they are a run and keep their times."""
-        is_run = isinstance(self._rows, range) and self._rows.step == 1 and self._times is None
-        return self._rows if is_run and isinstance(self._rows, range) else None
+        """The records of the base that the view shows, where they are a run without requested times."""
+        rows = self._rows
+        return rows if isinstance(rows, range) and rows.step == 1 and self._times is None else None
 
     @property
     def meta(self) -> SignalMeta:
-        """What the values are: the same as in the signal behind the view."""
+        """Metadata of the signal behind the view."""
         return self._base.meta
 
     def __len__(self) -> int:
@@ -276,16 +283,17 @@ class SignalView(Signal):
             return self._times
         if self._clock is None:
             rows = self._rows
-            found = self._base._ts_in(rows) if isinstance(rows, range) else self._base._ts_at(rows)
-            self._clock = read_only(found)
+            stamps = self._base._ts_in(rows) if isinstance(rows, range) else self._base._ts_at(rows)
+            self._clock = read_only(stamps + self.shift_ns if self.shift_ns else stamps)
         return self._clock
 
     def values(self) -> NDArray[Any]:
         """All values of the view as one read-only batch; a slice of data in memory is not copied."""
+        return read_only(self._values_in(range(len(self))))
+
+    def _base_rows(self, indices: NDArray[np.int64]) -> NDArray[np.int64]:
         rows = self._rows
-        return read_only(
-            self._base._values_in(rows) if isinstance(rows, range) else self._base._values_at(rows)
-        )
+        return rows.start + indices * rows.step if isinstance(rows, range) else rows[indices]
 
     def _ts_at(self, indices: NDArray[np.int64]) -> NDArray[np.int64]:
         return self.timestamps[indices]
@@ -294,36 +302,27 @@ class SignalView(Signal):
         return self.timestamps[rows.start : rows.stop : rows.step]
 
     def _values_at(self, indices: NDArray[np.int64]) -> NDArray[Any]:
-        rows = self._rows
-        return self._base._values_at(
-            rows.start + indices * rows.step if isinstance(rows, range) else rows[indices]
-        )
+        return self._base._values_at(self._base_rows(indices))
 
     def _values_in(self, rows: range) -> NDArray[Any]:
         own = self._rows
-        return (
-            self._base._values_in(own[_as_key(rows)])
-            if isinstance(own, range)
-            else self._base._values_at(own[_as_key(rows)])
-        )
+        if isinstance(own, range):
+            return self._base._values_in(own[_as_key(rows)])
+        return self._base._values_at(own[_as_key(rows)])
 
     def _in_memory(self) -> MappedRows | None:
-        run, found = self.run, self._base._in_memory()
-        if run is None or found is None:
+        run, mapped = self.run, self._base._in_memory()
+        if run is None or mapped is None:
             return None
-        first, check = run.start, found.check
+        first, check = run.start, mapped.check
         moved = None if check is None else lambda start, stop: check(first + start, first + stop)
-        return MappedRows(found.rows[run.start : run.stop], moved)
+        return MappedRows(mapped.rows[run.start : run.stop], moved)
 
     def _values_kept(self, indices: NDArray[np.int64]) -> NDArray[Any]:
-        rows = self._rows
-        return self._base._values_kept(
-            rows.start + indices * rows.step if isinstance(rows, range) else rows[indices]
-        )
+        return self._base._values_kept(self._base_rows(indices))
 
     def _bring(self, indices: NDArray[np.int64]) -> None:
-        rows = self._rows
-        self._base._bring(rows.start + indices * rows.step if isinstance(rows, range) else rows[indices])
+        self._base._bring(self._base_rows(indices))
 
     def _is_far(self) -> bool:
         return self._base._is_far()
@@ -339,16 +338,16 @@ class SignalView(Signal):
 
     def _record(self, index: int) -> Record:
         value, ts_ns = self._base._record(int(self._rows[index]))
-        return (value, ts_ns) if self._times is None else (value, int(self._times[index]))
+        return value, ts_ns + self.shift_ns if self._times is None else int(self._times[index])
 
     def _search_ts(self, times: NDArray[np.int64]) -> NDArray[np.int64]:
         stamps = self.timestamps
         if not isinstance(self._rows, range) and np.any(stamps[1:] < stamps[:-1]):
-            raise ValueError("these records are not in the order of time; sort them before asking by time")
+            raise ValueError("these records are not in the order of time; sort them to look up times")
         return np.searchsorted(stamps, times, side="right").astype(np.int64) - 1
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return (SignalView, (self._base, self._rows, self._times))
+        return (SignalView, (self._base, self._rows, self._times, self.shift_ns))
 
 
 def _chain(outer: range | NDArray[np.int64], inner: range | NDArray[np.int64]) -> range | NDArray[np.int64]:

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Literal, get_args
+from typing import Any, Literal, NoReturn, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
+from warpdata.bytekit.lazy import cached_property
+from warpdata.bytekit.process.forks import Reopens
 from warpdata.errors import TimeRangeError, require_kind
-from warpdata.timeline.lazy_signals import LazySignals, ReadOnlyDict
 from warpdata.timeline.memory import ArraySignal
 from warpdata.timeline.signal import Signal, sampled, window
 from warpdata.timeline.times import INT64_MAX, INT64_MIN
@@ -54,6 +55,77 @@ class StepClock:
     def to_json(self) -> dict[str, str]:
         """The clock as metadata states it."""
         return {"clock": self.name, "outcome": self.outcome}
+
+
+class LazySignals(Mapping[str, Signal]):
+    """Signals opened on first use. Opening one twice in two threads is harmless: one result is kept."""
+
+    def __init__(self, names: Callable[[], Iterable[str]], open_signal: Callable[[str], Signal]) -> None:
+        """`names` is called once, when the names are needed; `open_signal` once per signal, with its name."""
+        self._read_names, self._open_signal = names, open_signal
+        self.opened: dict[str, Signal] = {}
+        """The signals that were opened so far."""
+
+    @cached_property
+    def _names(self) -> dict[str, None]:
+        return dict.fromkeys(self._read_names())
+
+    def __getitem__(self, name: str) -> Signal:
+        signal = self.opened.get(name)
+        if signal is None:
+            if name not in self._names:
+                raise KeyError(name)
+            signal = self.opened.setdefault(name, self._open_signal(name))
+        return signal
+
+    def __contains__(self, name: object) -> bool:
+        return name in self.opened or name in self._names
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._names)
+
+    def __len__(self) -> int:
+        return len(self._names)
+
+
+class ReadOnlyDict(dict[str, Any]):
+    """A dict that refuses to change, and so do the mappings inside it; JSON, pickle and `==` work as ever.
+
+    Names are text, as they come back from where they are stored.
+    """
+
+    def __init__(self, items: Mapping[str, Any]) -> None:
+        super().__init__({str(key): _frozen(value) for key, value in items.items()})
+
+    @classmethod
+    def owning(cls, items: dict[str, Any]) -> ReadOnlyDict:
+        """One of items that no other object holds and that are immutable."""
+        made = cls.__new__(cls)
+        dict.update(made, items)
+        return made
+
+    def _refuse(self, *_: object, **__: object) -> NoReturn:
+        raise TypeError("this is read-only; copy it with dict() to change it")
+
+    __setitem__ = __delitem__ = __ior__ = _refuse
+    update = setdefault = pop = popitem = clear = _refuse
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (ReadOnlyDict, (dict(self),))
+
+
+PLAIN_TYPES = frozenset({int, float, str, bool, type(None)})
+"""Values that cannot change, of which lists of metadata are full."""
+
+
+def _frozen(value: Any) -> Any:
+    if isinstance(value, list):
+        return list(value) if PLAIN_TYPES.issuperset(map(type, value)) else [_frozen(each) for each in value]
+    if type(value) is ReadOnlyDict:
+        return value
+    if isinstance(value, dict) or (type(value) not in PLAIN_TYPES and isinstance(value, Mapping)):
+        return ReadOnlyDict(value)
+    return value
 
 
 def change_signals(signals: Mapping[str, Signal], change: Callable[[str, Signal], Signal]) -> LazySignals:
@@ -229,7 +301,7 @@ def innermost(source: EpisodeSource) -> EpisodeSource:
     return source
 
 
-class WindowSource(SourceAround):
+class WindowSource(Reopens, SourceAround):
     """The records of an episode with start <= ts < stop; nothing is copied."""
 
     def __init__(self, inner: EpisodeSource, start_ns: int | None, stop_ns: int | None) -> None:
@@ -250,11 +322,8 @@ class WindowSource(SourceAround):
             return whole
         return StepClock(whole.name, whole.outcome, partial(_times_within, whole.times, self._bounds))
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        return (WindowSource, (self.inner, *self._bounds))
 
-
-class SampledSource(SourceAround):
+class SampledSource(Reopens, SourceAround):
     """An episode sampled at chosen times: every signal has a value at each of them, and they are its steps."""
 
     def __init__(self, inner: EpisodeSource, times: Times) -> None:
@@ -271,9 +340,6 @@ class SampledSource(SourceAround):
     def step_clock(self) -> StepClock | None:
         """The chosen times."""
         return StepClock("sampled", "same", lambda: self._times)
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return (SampledSource, (self.inner, self._times))
 
 
 def _windowed(bounds: tuple[int | None, int | None], _: str, signal: Signal) -> Signal:

@@ -20,7 +20,7 @@ from warpdata.errors import NoStepsError, WarpError
 from warpdata.timeline.episode import Episode
 from warpdata.timeline.memory import ArraySignal
 from warpdata.timeline.meta import ABOUT_OTHERS
-from warpdata.timeline.pictures import Limits, as_pixels, is_camera, limits_of, shrunk
+from warpdata.timeline.pictures import Limits, as_pixels, is_camera, limits_of, shrink_pixels
 from warpdata.timeline.signal import Signal
 from warpdata.viewer.framing import framed, sendable, web_codec
 from warpdata.viewer.health import UNASKED_EPISODES, Health
@@ -245,7 +245,7 @@ class Answers:
             if is_camera(signal.meta) and len(signal):
                 row = len(signal) // 2 if when is None else max(0, self._track(name, position).row_at(when))
                 limits = self._limits_of(name, position, signal)
-                pixels = shrunk(as_pixels(signal[row][0], limits), THUMBNAIL_SIDE)
+                pixels = shrink_pixels(as_pixels(signal[row][0], limits), THUMBNAIL_SIDE)
                 return ViewResponse(framed({}, {"pixels": pixels}), _ARRAYS)
         return ViewResponse(framed({}, {}), _ARRAYS)
 

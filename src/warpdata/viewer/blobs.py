@@ -11,8 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from warpdata.catalog.dataset import Dataset
-from warpdata.episodes.forms.packed import PackedRows, ShardVideo
-from warpdata.episodes.sources.shard_episode import ChannelSignal
+from warpdata.episodes.sources.packed import ShardVideo
+from warpdata.episodes.sources.shard_episode import BlockSignal
 from warpdata.formats.episodedir.frame_reader import plan_of
 from warpdata.formats.manifest.model import blob_key
 from warpdata.formats.wshard.reader import ShardReader
@@ -40,7 +40,7 @@ class Blobs:
 
     def times(self, signal: Signal) -> dict[str, Any] | None:
         """The block of the times of a signal."""
-        part = signal.times_rows if isinstance(signal, PackedRows) else None
+        part = signal.times_rows if isinstance(signal, BlockSignal) else None
         place = None if part is None else self._place([part], [len(signal)])
         return None if place is None else {**place, "is_time": True}
 
@@ -95,10 +95,9 @@ class Blobs:
 
 
 def _row_parts(signal: Signal) -> list[BlockRows] | None:
-    if isinstance(signal, PackedRows):
-        return signal.parts
-    rows = signal.row_source if isinstance(signal, ChannelSignal) else None
-    return [rows] if isinstance(rows, BlockRows) else None
+    parts = signal.parts if isinstance(signal, BlockSignal) else ()
+    blocks = [part for part in parts if isinstance(part, BlockRows)]
+    return blocks if blocks and len(blocks) == len(parts) else None
 
 
 def data_address(dataset: Dataset, site: str) -> str | None:

@@ -9,8 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from warpdata.bytekit.process.locks import ThreadLock
-from warpdata.episodes.check.beside import SetMember
-from warpdata.episodes.check.rules import Finding, check_opened, new_set, set_findings, without_usual
+from warpdata.episodes.check.compare import EpisodeSet, SetMember
+from warpdata.episodes.check.report import Finding
+from warpdata.episodes.check.rules import check_opened
+from warpdata.episodes.check.run import without_usual
 from warpdata.episodes.salvage.unfinished import is_recorded, read_status, unfinished_at
 from warpdata.errors import WarpError
 from warpdata.formats.episodedir.layout import RECORDING_FOLDER
@@ -67,13 +69,13 @@ class Health:
                     self.revision += 1
 
     def _compare(self) -> None:
-        beside, own = new_set(), list[Finding]()
+        beside, own = EpisodeSet(), list[Finding]()
         for checked in self._checked.values():
             own += checked.findings
             for member in checked.members:
                 beside.add(member)
         found: dict[str, list[Finding]] = defaultdict(list)
-        for each in (*without_usual(own, beside, len(self._checked)), *set_findings(beside)):
+        for each in (*without_usual(own, beside, len(self._checked)), *beside.findings()):
             found[each.episode].append(each)
         with self._lock:
             self._found = {name: found[name] for name in self._checked}

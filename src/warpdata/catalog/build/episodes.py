@@ -24,12 +24,11 @@ from warpdata.catalog.read.filekinds import file_kind, folder_kind
 from warpdata.episodes.collection.edits import shown
 from warpdata.episodes.collection.episodes import Episodes
 from warpdata.episodes.collection.facts import facts_of
-from warpdata.episodes.collection.local import LocalDataset
-from warpdata.episodes.collection.shard_folder import ShardFolderSource
-from warpdata.episodes.forms.packed import pack_episode
-from warpdata.episodes.forms.packed_chunks import write_chunks
+from warpdata.episodes.collection.local import LocalDataset, ShardFolderSource
+from warpdata.episodes.forms.chunks import write_chunks
+from warpdata.episodes.forms.shard import pack_episode
 from warpdata.episodes.record.recorder import Recorder
-from warpdata.episodes.sources.opening import episode_of_shard
+from warpdata.episodes.sources.shard_episode import episode_of_shard
 from warpdata.errors import BadMagicError, ConflictError, DatasetError, WarpError, require_kind
 from warpdata.formats.manifest.model import BlobRef
 from warpdata.formats.tarshard.reader import is_safe_name

@@ -33,9 +33,8 @@ from warpdata.catalog.read.episodes import (
     check_lane_shard,
     signal_name,
 )
-from warpdata.episodes.collection.episodes import code_name
-from warpdata.episodes.collection.jobs import Called, Here, Runner
-from warpdata.episodes.sources.opening import episode_of_shard
+from warpdata.episodes.collection.jobs import Called, Here, Runner, code_name
+from warpdata.episodes.sources.shard_episode import episode_of_shard
 from warpdata.errors import ConflictError, DatasetError, NoLocksError, WarpError, nearest
 from warpdata.formats.manifest.model import LANE_KIND, BlobRef
 from warpdata.formats.wshard.reader import ShardReader

@@ -26,14 +26,13 @@ from warpdata.bytekit.lazy import cached_property
 from warpdata.catalog.read.artifacts import Artifact
 from warpdata.corpora.source import SourceKeywords, StoreShardSource
 from warpdata.episodes.collection.episodes import Episodes, EpisodesSource, Origin
-from warpdata.episodes.sources.opening import episode_of_shard
+from warpdata.episodes.sources.shard_episode import episode_of_shard
 from warpdata.errors import CorruptLayoutError, DatasetError, FormatError, WarpError
 from warpdata.formats.tarshard.member_index import Member
 from warpdata.formats.wshard.reader import ShardReader
 from warpdata.timeline.episode import Episode
-from warpdata.timeline.lazy_signals import LazySignals
 from warpdata.timeline.signal import Signal
-from warpdata.timeline.source import EpisodeSource, SourceAround
+from warpdata.timeline.source import EpisodeSource, LazySignals, SourceAround
 
 EPISODES_TABLE = "episodes"
 """The table with the facts of every episode of a version."""

@@ -14,7 +14,7 @@ from warpdata.errors import FileFinding, WarpError
 
 if TYPE_CHECKING:
     from warpdata.cli.console import Console
-    from warpdata.episodes.check.rules import Group
+    from warpdata.episodes.check.report import Group
     from warpdata.episodes.collection.edits import Edits, Effect, EpisodeEntry
 
 _SHOWN = 3
@@ -37,7 +37,7 @@ _OK, _DAMAGED, _NOT_FOUND, _NOT_READ = "ok", "damaged", "not found", "not read"
 def run_check(args: cli.Namespace, console: Console) -> Output:
     """Print every finding with its rule and severity; exit code 3 if data is damaged."""
     from warpdata._api.checking import check_dataset
-    from warpdata.episodes.check.rules import RULES
+    from warpdata.episodes.check.report import RULES
 
     if args.rules:
         rules = {rule: {"severity": severity, "says": text} for rule, (severity, text) in RULES.items()}
@@ -318,7 +318,7 @@ def _findings_at(path: str, catalog: str | None, *, full: bool) -> list[FileFind
 def _shard_folder_findings(folder: str, inside: str | None, *, full: bool) -> list[FileFinding]:
     """Findings of every shard of a local folder, or of that of one episode; a chunk list stands for its chunks."""
     from warpdata._api import open_episodes
-    from warpdata.episodes.collection.shard_folder import shards_in
+    from warpdata.episodes.collection.local import shards_in
 
     findings: list[FileFinding] = []
     names = shards_in(folder)
@@ -333,7 +333,7 @@ def _shard_folder_findings(folder: str, inside: str | None, *, full: bool) -> li
 
 def _shard_findings(path: str, *, full: bool) -> list[FileFinding]:
     from warpdata._api import locate
-    from warpdata.episodes.check.sets import unplayable_cameras
+    from warpdata.episodes.check.run import unplayable_cameras
     from warpdata.formats.wshard.verify import verify_shard
 
     source = locate(path)[1]

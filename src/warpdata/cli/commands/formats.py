@@ -296,8 +296,8 @@ def run_chunk(args: cli.Namespace, console: Console) -> Output:
 )
 def run_join(args: cli.Namespace, console: Console) -> Output:
     """Check every chunk against its SHA-256, then write them as one episode."""
-    from warpdata.episodes.forms.packed_chunks import join_chunks
-    from warpdata.episodes.sources.opening import chunks_of
+    from warpdata.episodes.forms.chunks import join_chunks
+    from warpdata.episodes.sources.shard_episode import chunks_of
     from warpdata.formats.wshard.chunks import validate_chunk_continuity
 
     episode = cli.open_one(args)

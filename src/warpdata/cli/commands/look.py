@@ -264,7 +264,7 @@ def run_inspect(args: cli.Namespace, console: Console) -> Output:
 
 def _inspect_episode(args: cli.Namespace, console: Console) -> Output:
     """The blocks of the shard of an episode, or its signals if it has none."""
-    from warpdata.episodes.forms.packed import PackedSource
+    from warpdata.episodes.sources.packed import PackedSource
     from warpdata.timeline.source import innermost
 
     if args.episode is not None and os.path.exists(args.episode):

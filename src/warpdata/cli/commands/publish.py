@@ -113,9 +113,9 @@ def _open_draft(builder: DatasetBuilder, args: cli.Namespace) -> Iterator[str | 
         yield None
         return
     from warpdata._api import dataset
-    from warpdata.episodes.collection.draft import Draft, drafted
+    from warpdata.episodes.collection.draft import Draft, draft_source
 
-    of = drafted(args.draft)
+    of = draft_source(args.draft)
     if of is None or of.partition("@")[0] != args.dataset:
         raise ValueError(f"not a draft of {args.dataset}: {args.draft}" + (f" is one of {of}" if of else ""))
     with dataset(of, catalog=args.catalog) as before:

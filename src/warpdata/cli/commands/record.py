@@ -107,7 +107,7 @@ def run_salvage(args: cli.Namespace, console: Console) -> Output:
 def _salvage(path: str, args: cli.Namespace, console: Console) -> list[Any]:
     """One receipt, or one per unfinished episode of a root."""
     from warpdata._api import divided_address
-    from warpdata.episodes.collection.listing import episode_path
+    from warpdata.episodes.collection.edits import episode_path
     from warpdata.episodes.salvage.recordings import salvage, salvage_folder
 
     root, inside = divided_address(path)

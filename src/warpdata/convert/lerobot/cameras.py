@@ -16,13 +16,13 @@ from numpy.typing import NDArray
 from warpdata.convert.exporting import StepColumn
 from warpdata.convert.lerobot.features import camera_codec
 from warpdata.convert.receipt import Note
-from warpdata.episodes.forms.content_sums import RowsSum
-from warpdata.episodes.forms.directory_copy import RawCamera
+from warpdata.episodes.forms.content import RowsSum
+from warpdata.episodes.forms.directory import RawCamera
 from warpdata.episodes.record.camera import VideoFile
+from warpdata.episodes.sources.cameras import VideoSignal
 from warpdata.episodes.sources.encoded import EncodedRun, encoded_run
-from warpdata.episodes.sources.signals import VideoSignal
+from warpdata.formats.episodedir.containers import HEAD_BYTES, file_head, wrapped
 from warpdata.formats.episodedir.images import STILL_CODECS, FrameShape, VideoOptions
-from warpdata.formats.episodedir.mp4 import HEAD_BYTES, file_head, wrapped
 from warpdata.formats.episodedir.video import encode_png
 
 
@@ -127,7 +127,7 @@ def raw_camera(
         assert run is not None
         frames = EncodedFrames.save(Path(f"{path}.packets"), run, fps)
         source = "raw frames" if codec is None else f"{codec} frames that no longer follow each other"
-        known = None if total is None else total.found()
+        known = None if total is None else total.result()
         note = column.note(decoded=False, has_final=False, error_ns=error_ns, known=known)
         why = "; ".join(filter(None, (f"{source} encoded as {options.codec or 'h264'}", note.why)))
         done(frames, replace(note, how="reencoded", why=why))

@@ -23,7 +23,7 @@ from warpdata.errors import (
     StoreError,
     UnsupportedVersionError,
 )
-from warpdata.timeline.lazy_signals import ReadOnlyDict
+from warpdata.timeline.source import ReadOnlyDict
 
 INFO, STATS, EPISODES_STATS = "meta/info.json", "meta/stats.json", "meta/episodes_stats.jsonl"
 TASKS_LINES, TASKS_TABLE, EPISODES_LINES = "meta/tasks.jsonl", "meta/tasks.parquet", "meta/episodes.jsonl"

@@ -12,8 +12,8 @@ import numpy as np
 
 from warpdata.convert.lerobot.documents import DEFAULTS
 from warpdata.convert.lerobot.read import TASK
+from warpdata.episodes.sources.cameras import StillsSignal
 from warpdata.episodes.sources.encoded import encoded_parts
-from warpdata.episodes.sources.stills import StillsSignal
 from warpdata.errors import SchemaMismatchError, nearest
 from warpdata.formats.episodedir.images import STILL_CODECS
 from warpdata.timeline.episode import Episode

@@ -26,11 +26,10 @@ from warpdata.episodes.collection.facts import table_of
 from warpdata.episodes.sources.file_video import FileVideo, SourceVideo
 from warpdata.errors import BlobNotFoundError, CorruptLayoutError, nearest
 from warpdata.timeline.episode import Episode
-from warpdata.timeline.lazy_signals import LazySignals
 from warpdata.timeline.memory import ArraySignal
 from warpdata.timeline.meta import Role, SignalMeta
 from warpdata.timeline.signal import Signal
-from warpdata.timeline.source import STEPS, StepClock
+from warpdata.timeline.source import STEPS, LazySignals, StepClock
 
 FORMAT = "lerobot"
 TASK = "task"
@@ -152,7 +151,7 @@ def _open_source(source: LeRobotSource, position: int) -> ForeignSource:
     has_events = bool(row.length) and (texts is None or len(texts) > 1)
 
     def names() -> list[str]:
-        own = [*documents.features, *rows.kinds()]
+        own = [*documents.features, *rows.kinds]
         return [*own, TASK] if has_events else own
 
     static: dict[str, Any] = {**note.static, "fps": documents.fps, "episode_index": row.number}
@@ -196,7 +195,7 @@ def _open_signal(rows: EpisodeRows, name: str) -> Signal:
     if about.get("dtype") == "video":
         file, start = documents.video_file(rows.row, name)
         return CameraSignal(rows, name, file, start)
-    kind = rows.kinds()[name]
+    kind = rows.kinds[name]
     if kind.is_picture:
         column = PictureColumn(rows, name, about.get("shape"))
         return PicturesSignal(name, column, rows.times, role, STEPS, rows.path)
@@ -219,6 +218,7 @@ class EpisodeRows(Reopens):
         self.path = f"{source.place.name}/{self.row.data_file} (episode {self.row.number})"
         self._is_counted = False
 
+    @cached_property
     def kinds(self) -> Mapping[str, ColumnKind]:
         """The columns of the file, without those of videos."""
         documents = self.source.documents
@@ -230,7 +230,7 @@ class EpisodeRows(Reopens):
     @cached_property
     def _plain(self) -> tuple[str, ...]:
         """The columns that are no pictures: they are read together."""
-        return tuple(kind.name for kind in self.kinds().values() if not kind.is_picture)
+        return tuple(kind.name for kind in self.kinds.values() if not kind.is_picture)
 
     def table(self, names: tuple[str, ...]) -> KeptRows:
         """Some columns of the episode."""
@@ -244,9 +244,9 @@ class EpisodeRows(Reopens):
 
     def values(self, name: str) -> NDArray[Any]:
         """All rows of a column of numbers or text."""
-        kind = self.kinds().get(name)
+        kind = self.kinds.get(name)
         if kind is None:
-            raise CorruptLayoutError(f"no column {name!r}.{nearest(name, self.kinds())}", path=self.path)
+            raise CorruptLayoutError(f"no column {name!r}.{nearest(name, self.kinds)}", path=self.path)
         return self.table(self._plain).array(kind, self.path)
 
     def read(self, name: str, start: int, stop: int) -> NDArray[Any]:
@@ -266,7 +266,7 @@ class EpisodeRows(Reopens):
         stated = self.numbers("timestamp", "fiu")
         checks = (("episode_index", np.full(count, self.row.number)), ("frame_index", np.arange(count)))
         for name, expected in checks:
-            if name in self.kinds() and not np.array_equal(self.values(name).reshape(-1), expected):
+            if name in self.kinds and not np.array_equal(self.values(name).reshape(-1), expected):
                 fact = f"its rows are not those of episode {self.row.number} ({name})"
                 raise CorruptLayoutError(fact, path=self.path)
         if np.array_equal(stated, (np.arange(count) / fps).astype(stated.dtype)):
@@ -334,7 +334,7 @@ class PictureColumn(Rows):
         return out
 
 
-class CameraSignal(Reopens, FileVideo):
+class CameraSignal(FileVideo):
     """The frames of a camera of one episode, in a file that other episodes may share."""
 
     def __init__(self, rows: EpisodeRows, name: str, file: str, start_s: float) -> None:
@@ -342,6 +342,7 @@ class CameraSignal(Reopens, FileVideo):
         first = partial(rows.first_frame, video, start_s, name)
         super().__init__(video, rows.times, name=name, first=first, role=role_of(name), clock=STEPS, fps=fps)
         self._rows = rows
+        self.reopen_by(CameraSignal, rows, name, file, start_s)
 
     def __len__(self) -> int:
         return self._rows.row.length

@@ -20,7 +20,7 @@ from warpdata.bytekit.io.ranges import RangeFile
 from warpdata.bytekit.process.locks import ThreadLock
 from warpdata.convert.place import Place
 from warpdata.errors import CorruptLayoutError, FormatError, MissingExtraError, UnsupportedDtypeError, nearest
-from warpdata.formats.episodedir.arrow import arrow_errors
+from warpdata.formats.episodedir.signal_file import arrow_errors
 from warpdata.timeline.meta import OBJECT, numeric_kind
 
 _MAX_ROWS = 1 << 40

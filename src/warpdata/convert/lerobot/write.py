@@ -39,10 +39,9 @@ from warpdata.convert.lerobot.statistics import QUANTILES, FrameCounts, SetStati
 from warpdata.convert.place import check_inside
 from warpdata.convert.receipt import ConversionReceipt, EpisodeNotes, Note, packed
 from warpdata.episodes.collection.episodes import Episodes
-from warpdata.episodes.forms.directory_copy import RawCamera, encode_cameras
+from warpdata.episodes.forms.directory import RawCamera, encode_cameras
 from warpdata.errors import ConflictError, SchemaMismatchError, WarpError, require_word
 from warpdata.formats.episodedir.images import VideoOptions
-from warpdata.formats.episodedir.mp4 import is_same_stream
 from warpdata.timeline.episode import Episode
 
 Version = Literal["v3.0", "v2.1"]
@@ -395,7 +394,7 @@ class LeRobotWriter(StepWriter):
         camera, size = self._cameras[name], sum(frames.sizes)
         out: VideoOut | None = camera.out
         is_full = out is not None and out.bytes + size >= self._limits[1] * _MB
-        if out is None or is_full or not self.is_v3 or not is_same_stream(out.entry, frames.entry):
+        if out is None or is_full or not self.is_v3 or out.entry != frames.entry:
             if out is not None:
                 out.close()
             path = self._file("video_path", *camera.advance(), name)

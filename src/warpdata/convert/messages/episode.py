@@ -22,11 +22,10 @@ from warpdata.convert.receipt import packed, unpacked
 from warpdata.episodes.collection.episodes import EpisodesSource
 from warpdata.errors import BlobNotFoundError, WarpError, nearest
 from warpdata.timeline.episode import Episode
-from warpdata.timeline.lazy_signals import LazySignals, ReadOnlyDict
 from warpdata.timeline.memory import ArraySignal
 from warpdata.timeline.meta import OBJECT, Role, SignalMeta
 from warpdata.timeline.signal import Signal
-from warpdata.timeline.source import EpisodeSource
+from warpdata.timeline.source import EpisodeSource, LazySignals, ReadOnlyDict
 
 KEPT = "messages"
 """Key in the metadata of an episode: channels, schemas and other records of the recording."""

@@ -20,8 +20,8 @@ from numpy.typing import NDArray
 from warpdata.bytekit.io.ranges import BytesRangeReader, JoinedRangeReader, RangeReader, read_coalesced
 from warpdata.convert.messages.decoders import FieldSummary
 from warpdata.errors import CorruptLayoutError, FormatError
+from warpdata.formats.episodedir.containers import sample_entry, wrapped
 from warpdata.formats.episodedir.images import Stream
-from warpdata.formats.episodedir.mp4 import sample_entry, wrapped
 from warpdata.formats.episodedir.pictures import Still, is_still, still_of
 
 _DEPTH_HEAD_BYTES = 12

@@ -26,8 +26,8 @@ from warpdata.convert.messages.decoders import (
 from warpdata.convert.messages.log import Ints, MessageLog
 from warpdata.convert.messages.payload import Payload, PayloadFinder, to_mp4_packet
 from warpdata.convert.stepped import RowsSignal, image_kind
+from warpdata.episodes.sources.cameras import StillsSignal
 from warpdata.episodes.sources.file_video import FileVideo, SourceVideo
-from warpdata.episodes.sources.stills import StillsSignal
 from warpdata.errors import CorruptLayoutError, FormatError
 from warpdata.formats.episodedir.video import list_packets
 from warpdata.timeline.meta import OBJECT, Kind, Role, SignalMeta, guess_role, numeric_kind

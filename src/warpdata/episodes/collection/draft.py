@@ -10,6 +10,7 @@ from typing import Any
 
 from warpdata.bytekit.io.commit import map_os_errors, write_file
 from warpdata.bytekit.jsontext import dump_json, parse_json_object
+from warpdata.bytekit.process.forks import Reopens
 from warpdata.episodes.collection.edits import EditedSource, Edits, Effect, EpisodeEntry
 from warpdata.episodes.collection.episodes import Episodes, EpisodesSource
 from warpdata.errors import ConflictError, CorruptLayoutError, nearest
@@ -17,7 +18,7 @@ from warpdata.formats.episodedir.documents import read_document
 from warpdata.timeline.episode import Episode
 
 DRAFT_FILE = "draft.json"
-"""Beside the log: which version its positions are counted in."""
+"""Beside the log: the version that its positions are counted in."""
 
 
 class Draft:
@@ -26,12 +27,13 @@ class Draft:
     def __init__(self, episodes: Episodes, folder: str | os.PathLike[str], *, of: str) -> None:
         self._episodes = episodes
         self.folder = Path(os.path.abspath(folder))
-        stated = drafted(self.folder)
+        stated = draft_source(self.folder)
         if stated not in (None, of):
             raise ConflictError(
-                f"the draft holds edits of {stated}, not of {of}", path=self.folder,
+                f"the draft holds edits of {stated}, not of {of}",
+                path=self.folder,
                 hint="Publish or view that version, or choose another folder for the draft.",
-            )  # fmt: skip
+            )
         self.edits = DraftEdits(episodes, self.folder, of)
 
     def episodes(self) -> Episodes:
@@ -41,21 +43,19 @@ class Draft:
         return Episodes(DraftSource(self._episodes, self.edits.apply(range(len(self._episodes)))))
 
 
-def drafted(folder: str | os.PathLike[str]) -> str | None:
-    """Of what a folder is a draft, as `workspace/name@version`; None if it is not a draft yet."""
-    _, data = read_document(Path(folder), DRAFT_FILE)
+def draft_source(folder: str | os.PathLike[str]) -> str | None:
+    """The version that a folder is a draft of, as `workspace/name@version`; None if it is not a draft yet."""
+    path, data = read_document(Path(folder), DRAFT_FILE)
     if data is None:
         return None
     stated = parse_json_object(data).get("of")
     if not isinstance(stated, str):
-        raise CorruptLayoutError(
-            "the file does not name the source of the draft", path=Path(folder) / DRAFT_FILE
-        )
+        raise CorruptLayoutError("the file does not name the source of the draft", path=path)
     return stated
 
 
 class DraftEdits(Edits):
-    """An edit log beside nothing: its episodes are those of a sequence."""
+    """An edit log whose episodes are those of a sequence."""
 
     def __init__(self, episodes: Episodes, folder: Path, of: str) -> None:
         super().__init__(folder)
@@ -66,12 +66,12 @@ class DraftEdits(Edits):
     def dropped(self) -> list[str]:
         """The episodes that the draft hides, by their names in the sequence."""
         ids = self._episodes.ids
-        return [_renamed(each, ids) for each in super().dropped]
+        return [_shown_name(entry_id, ids) for entry_id in super().dropped]
 
-    def _named(self, episode_id: str | int) -> str:
+    def _log_name(self, episode_id: str | int) -> str:
         ids = self._episodes.ids
         for entry in self._fold(self.log, range(len(ids))):
-            if _renamed(entry.id, ids) == str(episode_id):
+            if _shown_name(entry.id, ids) == str(episode_id):
                 return entry.id
         raise KeyError(
             f"no episode {episode_id!r} in {self._episodes.source.name}.{nearest(str(episode_id), ids)}"
@@ -84,25 +84,25 @@ class DraftEdits(Edits):
         return list(range(len(self._episodes)))
 
     def _open(self, entry: EpisodeEntry) -> Episode:
-        return _opened(entry, self._episodes)
+        return _open_entry(entry, self._episodes)
 
     def _try_to_add(self, edit: dict[str, Any], *, dry_run: bool) -> Effect:
         if not dry_run:
             with map_os_errors(self._here):
                 self._here.mkdir(parents=True, exist_ok=True)
-            if drafted(self._here) is None:
+            if draft_source(self._here) is None:
                 write_file(self._here / DRAFT_FILE, dump_json({"of": self._of}))
         return super()._try_to_add(edit, dry_run=dry_run)
 
 
-class DraftSource(EpisodesSource):
+class DraftSource(Reopens, EpisodesSource):
     """Episodes of a sequence as edits show them."""
 
     def __init__(self, episodes: Episodes, entries: Sequence[EpisodeEntry]) -> None:
         self._episodes = episodes
         self.entries = entries
         known = episodes.ids
-        self._ids = [_renamed(entry.id, known) for entry in entries]
+        self._ids = [_shown_name(entry.id, known) for entry in entries]
 
     @property
     def ids(self) -> Sequence[str]:
@@ -119,18 +119,14 @@ class DraftSource(EpisodesSource):
         entry = self.entries[position]
         if entry.is_plain:
             return self._episodes[entry.parts[0].number]
-        return _opened(entry, self._episodes, self._ids[position])
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return (DraftSource, (self._episodes, self.entries))
+        return _open_entry(replace(entry, id=self._ids[position]), self._episodes)
 
 
-def _opened(entry: EpisodeEntry, episodes: Episodes, name: str | None = None) -> Episode:
-    shown = entry if name is None else replace(entry, id=name)
-    return Episode(EditedSource(shown, [episodes[part.number].source for part in entry.parts]))
+def _open_entry(entry: EpisodeEntry, episodes: Episodes) -> Episode:
+    return Episode(EditedSource(entry, [episodes[part.number].source for part in entry.parts]))
 
 
-def _renamed(entry_id: str, ids: Sequence[str]) -> str:
+def _shown_name(entry_id: str, ids: Sequence[str]) -> str:
     """`000000000003-1` as `<id of the fourth>-1`."""
     parts = []
     for part in entry_id.split("+"):

@@ -11,21 +11,42 @@ from typing import Any
 
 from warpdata.bytekit.checksum import sha256_hex
 from warpdata.bytekit.jsontext import dump_json
-from warpdata.episodes.collection.listing import episode_path
+from warpdata.bytekit.process.forks import Reopens
 from warpdata.episodes.sources.disk_episode import DirectorySource
-from warpdata.errors import ConflictError, CorruptLayoutError, RecordingError, StoreError, TimeRangeError
-from warpdata.formats.episodedir.documents import Folder, plain_static, restored_static
-from warpdata.formats.episodedir.edit_log import append_edit, read_log
-from warpdata.formats.episodedir.names import check_name
+from warpdata.errors import (
+    ConflictError,
+    CorruptLayoutError,
+    RecordingError,
+    StoreError,
+    TimeRangeError,
+)
+from warpdata.formats.episodedir import layout
+from warpdata.formats.episodedir.documents import (
+    Folder,
+    append_edit,
+    check_name,
+    plain_static,
+    read_log,
+    restored_static,
+)
 from warpdata.timeline.episode import Episode
-from warpdata.timeline.lazy_signals import LazySignals, ReadOnlyDict
-from warpdata.timeline.memory import JoinedSignal, ShiftedSignal
-from warpdata.timeline.signal import Signal, window
-from warpdata.timeline.source import EpisodeSource
+from warpdata.timeline.memory import JoinedSignal
+from warpdata.timeline.signal import Signal, SignalView, window
+from warpdata.timeline.source import EpisodeSource, LazySignals, ReadOnlyDict
 from warpdata.timeline.times import as_int
 
-_OF_FILES = ("signals", "static_file")
+_FILE_KEYS = ("signals", "static_file")
 """Metadata about the files of a recording, which an edited episode does not have."""
+
+
+def episode_name(number: int) -> str:
+    """Relative path of an episode in its root: in blocks of a thousand."""
+    return f"{number // layout.BLOCK_EPISODES * layout.BLOCK_EPISODES:012d}/{number:012d}"
+
+
+def episode_path(root: Path, number: int) -> Path:
+    """The directory of an episode."""
+    return root / episode_name(number)
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +65,15 @@ class RecordingPart:
         """Whether this is all of a recording, as it was made."""
         return self.start_ns is None and self.end_ns is None and not self.shift_ns and not self.static
 
+    def cut(self, start_ns: int | None, end_ns: int | None) -> RecordingPart:
+        """The part inside a window of shown time."""
+        starts = [self.start_ns, None if start_ns is None else start_ns - self.shift_ns]
+        ends = [self.end_ns, None if end_ns is None else end_ns - self.shift_ns]
+        start = max((bound for bound in starts if bound is not None), default=None)
+        return replace(
+            self, start_ns=start, end_ns=min((bound for bound in ends if bound is not None), default=None)
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class EpisodeEntry:
@@ -59,18 +89,19 @@ class EpisodeEntry:
         """Whether this is a recording as it was made."""
         return len(self.parts) == 1 and not self.static and not self.is_dropped and self.parts[0].is_whole
 
+    def cut(self, start_ns: int | None, end_ns: int | None) -> tuple[RecordingPart, ...]:
+        """The parts inside a window of shown time."""
+        if start_ns is not None and end_ns is not None and start_ns >= end_ns:
+            raise ValueError(f"the end {end_ns} is not after the start {start_ns}")
+        return tuple(part.cut(start_ns, end_ns) for part in self.parts)
+
     def to_json(self) -> dict[str, Any]:
         """The entry for a program."""
-        parts = [
-            {
-                "episode": f"{p.number:012d}",
-                "start_ns": p.start_ns,
-                "end_ns": p.end_ns,
-                "shift_ns": p.shift_ns,
-                **({"static": dict(p.static)} if p.static else {}),
-            }
-            for p in self.parts
-        ]
+        parts = []
+        for part in self.parts:
+            window = {"start_ns": part.start_ns, "end_ns": part.end_ns, "shift_ns": part.shift_ns}
+            static = {"static": dict(part.static)} if part.static else {}
+            parts.append({"episode": f"{part.number:012d}", **window, **static})
         return {"id": self.id, "parts": parts, "static": dict(self.static), "dropped": self.is_dropped}
 
 
@@ -84,11 +115,8 @@ class Effect:
 
     def to_json(self) -> dict[str, Any]:
         """The effect for a program."""
-        return {
-            "seq": self.seq,
-            "before": [entry.to_json() for entry in self.before],
-            "after": [entry.to_json() for entry in self.after],
-        }
+        before, after = ([entry.to_json() for entry in entries] for entries in (self.before, self.after))
+        return {"seq": self.seq, "before": before, "after": after}
 
 
 class Edits:
@@ -105,8 +133,6 @@ class Edits:
 
     def apply(self, numbers: Sequence[int]) -> Sequence[EpisodeEntry]:
         """The episodes readers see."""
-        if not self.log:
-            return self.plain(numbers)
         return [entry for entry in self._fold(self.log, numbers) if not entry.is_dropped]
 
     @property
@@ -117,40 +143,42 @@ class Edits:
     def showing(self, number: int) -> list[EpisodeEntry]:
         """The episodes that readers see of this recording."""
         numbers = self._numbers_in({"episode": f"{number:012d}"})
-        return [each for each in self.apply(numbers) if any(part.number == number for part in each.parts)]
+        return [entry for entry in self.apply(numbers) if any(part.number == number for part in entry.parts)]
+
+    # One method per operation.
 
     def drop(self, episode_id: str | int, *, dry_run: bool = False) -> Effect:
         """Hide an episode."""
-        return self._add({"op": "drop", "episode": self._named(episode_id)}, dry_run=dry_run)
+        return self._add({"op": "drop", "episode": self._log_name(episode_id)}, dry_run=dry_run)
 
     def undrop(self, episode_id: str | int, *, dry_run: bool = False) -> Effect:
         """Show a dropped episode again."""
-        return self._add({"op": "undrop", "episode": self._named(episode_id)}, dry_run=dry_run)
+        return self._add({"op": "undrop", "episode": self._log_name(episode_id)}, dry_run=dry_run)
 
     def set_static(self, episode_id: str | int, name: str, value: Any, *, dry_run: bool = False) -> Effect:
         """Give a static item another value for readers."""
         plain = plain_static(check_name(name), value)
-        edit = {"op": "set_static", "episode": self._named(episode_id), "name": name, "value": plain}
+        edit = {"op": "set_static", "episode": self._log_name(episode_id), "name": name, "value": plain}
         return self._add(edit, dry_run=dry_run)
 
     def trim(
         self, episode_id: str | int, start_ns: int | None, end_ns: int | None, *, dry_run: bool = False
     ) -> Effect:
         """Show only the records with start <= ts < end."""
-        bounds = [None if each is None else as_int(each, "a time") for each in (start_ns, end_ns)]
-        edit = {"op": "trim", "episode": self._named(episode_id), "start_ns": bounds[0], "end_ns": bounds[1]}
+        start, end = (None if bound is None else as_int(bound, "a time") for bound in (start_ns, end_ns))
+        edit = {"op": "trim", "episode": self._log_name(episode_id), "start_ns": start, "end_ns": end}
         return self._add(edit, dry_run=dry_run)
 
     def split(self, episode_id: str | int, at_ns: int, *, dry_run: bool = False) -> Effect:
         """Show one episode as two: before `at_ns`, and from it on."""
-        edit = {"op": "split", "episode": self._named(episode_id), "at_ns": as_int(at_ns, "a time")}
+        edit = {"op": "split", "episode": self._log_name(episode_id), "at_ns": as_int(at_ns, "a time")}
         return self._add(edit, dry_run=dry_run)
 
     def concat(
         self, episode_ids: Sequence[str | int], *, gap_ns: int | None = None, dry_run: bool = False
     ) -> Effect:
         """Show several episodes as one; with `gap_ns` later ones are moved to follow the one before."""
-        names = [self._named(each) for each in episode_ids]
+        names = [self._log_name(episode_id) for episode_id in episode_ids]
         edit: dict[str, Any] = {"op": "concat", "episodes": names}
         if gap_ns is not None:
             edit["shifts_ns"] = self._shifts(names, as_int(gap_ns, "a gap"))
@@ -159,12 +187,10 @@ class Edits:
     def undo(self, seq: int | None = None, *, dry_run: bool = False) -> Effect:
         """Take back an edit, by default the last one that still holds."""
         undone = {edit["undoes"] for edit in self.log if edit["op"] == "undo"}
-        open_edits = [e["seq"] for e in self.log if e["op"] != "undo" and e["seq"] not in undone]
-        wanted = (open_edits[-1] if open_edits else None) if seq is None else seq
-        if wanted not in open_edits:
-            raise ValueError(
-                "there is no edit to undo" if seq is None else f"edit {seq} is not there to be undone"
-            )
+        active = [e["seq"] for e in self.log if e["op"] != "undo" and e["seq"] not in undone]
+        wanted = (active[-1] if active else None) if seq is None else seq
+        if wanted not in active:
+            raise ValueError("there is no edit to undo" if seq is None else f"no edit {seq} to undo")
         return self._add({"op": "undo", "undoes": wanted}, dry_run=dry_run)
 
     def redo(self, *, dry_run: bool = False) -> Effect:
@@ -173,18 +199,22 @@ class Edits:
         for edit in self.log:
             if edit["op"] == "undo":
                 taken_back.append(self.log[edit["undoes"] - 1])
-            elif "redoes" in edit:
-                taken_back = taken_back[:-1]
             else:
-                taken_back = []
+                taken_back = taken_back[:-1] if "redoes" in edit else []
         if not taken_back:
             raise ValueError("there is no edit to make again")
         again = {key: value for key, value in taken_back[-1].items() if key not in ("seq", "ts_ns")}
         return self._add({**again, "redoes": taken_back[-1]["seq"]}, dry_run=dry_run)
 
-    def _named(self, episode_id: str | int) -> str:
-        """What the log calls an episode."""
-        return _id(episode_id)
+    # Adding.
+
+    def _log_name(self, episode_id: str | int) -> str:
+        """The name of an episode in the log."""
+        if isinstance(episode_id, int) and not isinstance(episode_id, bool):
+            return f"{episode_id:012d}"
+        if isinstance(episode_id, str) and episode_id:
+            return episode_id.zfill(12) if episode_id.isdigit() else episode_id
+        raise TypeError(f"an episode id is a number or a string, not {episode_id!r}")
 
     def _add(self, edit: dict[str, Any], *, dry_run: bool) -> Effect:
         if self.is_foreign:
@@ -201,24 +231,40 @@ class Edits:
         before = self._fold(self.log, numbers)
         full = {"seq": len(self.log) + 1, "ts_ns": time.time_ns(), **edit}
         after = self._fold([*self.log, full], numbers)
-        self._check_joins(after, before)
-        if edit["op"] in ("trim", "split"):
-            self._check_records(after, before, edit)
-        if edit["op"] in ("set_static", "concat"):
-            self._check_names(after, before)
-        changed = {entry.id for entry in before} ^ {entry.id for entry in after}
-        was, now = ({e.id: e for e in entries} for entries in (before, after))
-        changed |= {name for name in set(was) & set(now) if was[name] != now[name]}
+        for entry in after:
+            if entry not in before:
+                self._check(entry, before, edit)
         if not dry_run:
             append_edit(self._here, full)
             self.log.append(full)
-        return Effect(
-            [e for e in before if e.id in changed], [e for e in after if e.id in changed],
-            None if dry_run else full["seq"],
-        )  # fmt: skip
+        removed = [entry for entry in before if entry not in after]
+        added = [entry for entry in after if entry not in before]
+        return Effect(removed, added, None if dry_run else full["seq"])
+
+    def _check(self, entry: EpisodeEntry, before: list[EpisodeEntry], edit: Mapping[str, Any]) -> None:
+        """Raise unless a changed episode can be shown: its parts join, a cut keeps a record, names are unique."""
+        if len(entry.parts) == 1 and edit["op"] not in ("trim", "split", "set_static", "concat"):
+            return  # a damaged recording can still be dropped
+        episode = self._open(entry)
+        if len(entry.parts) > 1:
+            for name in episode.signals:
+                _ = episode[name]
+        if edit["op"] in ("trim", "split") and not any(map(len, episode.signals.values())):
+            whole = self._open(next(each for each in before if each.id == edit["episode"]))
+            filled = [signal for signal in whole.signals.values() if len(signal)]
+            first_ns = min((signal.first_ts_ns for signal in filled), default=None)
+            last_ns = max((signal.last_ts_ns for signal in filled), default=None)
+            raise TimeRangeError(
+                f"{edit['op']} leaves no record in episode {entry.id!r}: its times are {first_ns} to {last_ns}",
+                path=str(self.root),
+            )
+        if edit["op"] in ("set_static", "concat"):
+            both = sorted(set(episode.static) & set(episode.signals))
+            if both:
+                raise RecordingError(f"{both[0]!r} is a signal of episode {entry.id!r}", path=str(self.root))
 
     def _numbers_in(self, edit: dict[str, Any]) -> list[int]:
-        """The recordings this edit and the log speak of; they must exist."""
+        """The recordings that this edit and the log mention; they must exist."""
         numbers = self._mentioned(edit)
         for number in numbers:
             if not episode_path(self._here, number).is_dir():
@@ -231,50 +277,14 @@ class Edits:
         ]
         return sorted({int(part.split("-")[0]) for name in names for part in name.split("+")})
 
-    def _check_joins(self, after: list[EpisodeEntry], before: list[EpisodeEntry]) -> None:
-        """A new joint must be possible: opening it raises what is wrong."""
-        for entry in after:
-            if len(entry.parts) > 1 and entry not in before:
-                episode = self._open(entry)
-                for name in episode.signals:
-                    _ = episode[name]
-
-    def _check_records(
-        self, after: list[EpisodeEntry], before: list[EpisodeEntry], edit: Mapping[str, Any]
-    ) -> None:
-        """An episode that is cut must keep a record."""
-        for entry in after:
-            if entry in before or any(len(signal) for signal in self._open(entry).signals.values()):
-                continue
-            whole = next(each for each in before if each.id == edit["episode"])
-            filled = [signal for signal in self._open(whole).signals.values() if len(signal)]
-            first_ns = min((signal.first_ts_ns for signal in filled), default=None)
-            last_ns = max((signal.last_ts_ns for signal in filled), default=None)
-            raise TimeRangeError(
-                f"{edit['op']} leaves no record in episode {entry.id!r}: its times are {first_ns} to {last_ns}",
-                path=str(self.root),
-            )
-
-    def _check_names(self, after: list[EpisodeEntry], before: list[EpisodeEntry]) -> None:
-        """A name is a signal or a static item, never both."""
-        for entry in after:
-            if entry not in before:
-                episode = self._open(entry)
-                both = sorted(set(episode.static) & set(episode.signals))
-                if both:
-                    raise RecordingError(
-                        f"{both[0]!r} is a signal of episode {entry.id!r}", path=str(self.root)
-                    )
-
     def _shifts(self, names: list[str], gap_ns: int) -> list[int]:
         entries = {e.id: e for e in self._fold(read_log(self.root)[0], self._numbers_in({"episodes": names}))}
         shifts, end = [0], self._open(entries[names[0]]).last_ts_ns
         for name in names[1:]:
             episode = self._open(entries[name])
-            filled = [signal.first_ts_ns for signal in episode.signals.values() if len(signal)]
-            if not filled:
+            if not any(map(len, episode.signals.values())):
                 raise ValueError(f"episode {name!r} has no records to move")
-            shifts.append(end + gap_ns - min(filled))
+            shifts.append(end + gap_ns - episode.first_ts_ns)
             end = episode.last_ts_ns + shifts[-1]
         return shifts
 
@@ -287,10 +297,8 @@ class Edits:
         """The root on this machine: the only place where edits can be added."""
         if isinstance(self.root, Path):
             return self.root
-        raise StoreError(
-            "a root in a store is read only", path=self.root.name,
-            hint="Edit a copy of the root on a local disk.",
-        )  # fmt: skip
+        hint = "Edit a copy of the root on a local disk."
+        raise StoreError("a root in a store is read only", path=self.root.name, hint=hint)
 
     def _fold(self, log: Sequence[Mapping[str, Any]], numbers: Sequence[int]) -> list[EpisodeEntry]:
         """Apply every edit that was not undone, in order."""
@@ -302,98 +310,62 @@ class Edits:
             change = _CHANGES.get(str(edit.get("op")))
             if change is None:
                 raise CorruptLayoutError(f"edit {edit['seq']} is a {edit.get('op')!r}", path=str(self.root))
-            entries = change(entries, edit)
+            names = edit["episodes"] if "episodes" in edit else [edit["episode"]]
+            missing = [name for name in names if name not in entries]
+            if missing:
+                raise KeyError(
+                    f"edit {edit.get('seq')} ({edit.get('op')}) needs episode {missing[0]!r}, which is not there"
+                )
+            changed = change([entries[name] for name in names], edit)
+            replaced: dict[str, EpisodeEntry] = {}
+            for name, entry in entries.items():
+                if name == names[0]:
+                    replaced |= {each.id: each for each in changed}
+                elif name not in names:
+                    replaced[name] = entry
+            entries = replaced
         return list(entries.values())
 
 
-Entries = dict[str, EpisodeEntry]
-
-
-def _changed(entries: Entries, edit: Mapping[str, Any], **values: Any) -> Entries:
-    entry = _entry(entries, edit["episode"], edit)
-    return {**entries, entry.id: replace(entry, **values)}
-
-
-def _entry(entries: Entries, name: str, edit: Mapping[str, Any]) -> EpisodeEntry:
-    if name not in entries:
-        raise KeyError(
-            f"edit {edit.get('seq')} ({edit.get('op')}) needs episode {name!r}, which is not there"
-        )
-    return entries[name]
-
-
-def _set_static(entries: Entries, edit: Mapping[str, Any]) -> Entries:
-    entry = _entry(entries, edit["episode"], edit)
-    return _changed(entries, edit, static={**entry.static, edit["name"]: edit["value"]})
-
-
-def _trim(entries: Entries, edit: Mapping[str, Any]) -> Entries:
-    entry = _entry(entries, edit["episode"], edit)
-    return _changed(entries, edit, parts=_cut(entry.parts, edit["start_ns"], edit["end_ns"]))
-
-
-def _split(entries: Entries, edit: Mapping[str, Any]) -> Entries:
-    entry = _entry(entries, edit["episode"], edit)
-    halves = [
-        replace(entry, id=f"{entry.id}-1", parts=_cut(entry.parts, None, edit["at_ns"])),
-        replace(entry, id=f"{entry.id}-2", parts=_cut(entry.parts, edit["at_ns"], None)),
+def _split(entries: list[EpisodeEntry], edit: Mapping[str, Any]) -> list[EpisodeEntry]:
+    entry = entries[0]
+    halves = ((1, None, edit["at_ns"]), (2, edit["at_ns"], None))
+    return [
+        replace(entry, id=f"{entry.id}-{half}", parts=entry.cut(start, end)) for half, start, end in halves
     ]
-    out: Entries = {}
-    for name, each in entries.items():
-        out.update({half.id: half for half in halves} if name == entry.id else {name: each})
-    return out
 
 
-def _concat(entries: Entries, edit: Mapping[str, Any]) -> Entries:
+def _concat(entries: list[EpisodeEntry], edit: Mapping[str, Any]) -> list[EpisodeEntry]:
     names = edit["episodes"]
     if len(set(names)) != len(names) or len(names) < 2:
         raise ValueError("concat takes two or more different episodes")
-    chosen = [_entry(entries, name, edit) for name in names]
     shifts = edit.get("shifts_ns") or [0] * len(names)
     parts = tuple(
         replace(part, shift_ns=part.shift_ns + shift, static={**(part.static or {}), **entry.static})
-        for entry, shift in zip(chosen, shifts, strict=True)
+        for entry, shift in zip(entries, shifts, strict=True)
         for part in entry.parts
     )
-    joined = EpisodeEntry("+".join(names), parts)
-    out: Entries = {}
-    for name, each in entries.items():
-        if name == names[0]:
-            out[joined.id] = joined
-        elif name not in names:
-            out[name] = each
-    return out
+    return [EpisodeEntry("+".join(names), parts)]
 
 
-def _cut(
-    parts: tuple[RecordingPart, ...], start_ns: int | None, end_ns: int | None
-) -> tuple[RecordingPart, ...]:
-    """The parts inside a window of shown time."""
-    if start_ns is not None and end_ns is not None and start_ns >= end_ns:
-        raise ValueError(f"the end {end_ns} is not after the start {start_ns}")
-    out = []
-    for part in parts:
-        starts = [each for each in (part.start_ns, _back(start_ns, part)) if each is not None]
-        ends = [each for each in (part.end_ns, _back(end_ns, part)) if each is not None]
-        out.append(replace(part, start_ns=max(starts, default=None), end_ns=min(ends, default=None)))
-    return tuple(out)
+Change = Callable[[list[EpisodeEntry], Mapping[str, Any]], list[EpisodeEntry]]
 
-
-def _back(ts_ns: int | None, part: RecordingPart) -> int | None:
-    return None if ts_ns is None else ts_ns - part.shift_ns
-
-
-_CHANGES: dict[str, Callable[[Entries, Mapping[str, Any]], Entries]] = {
-    "drop": lambda entries, edit: _changed(entries, edit, is_dropped=True),
-    "undrop": lambda entries, edit: _changed(entries, edit, is_dropped=False),
-    "set_static": _set_static,
-    "trim": _trim,
+_CHANGES: dict[str, Change] = {
+    "drop": lambda entries, _: [replace(entries[0], is_dropped=True)],
+    "undrop": lambda entries, _: [replace(entries[0], is_dropped=False)],
+    "set_static": lambda entries, edit: [
+        replace(entries[0], static={**entries[0].static, edit["name"]: edit["value"]})
+    ],
+    "trim": lambda entries, edit: [
+        replace(entries[0], parts=entries[0].cut(edit["start_ns"], edit["end_ns"]))
+    ],
     "split": _split,
     "concat": _concat,
 }
+"""Operation -> what becomes of the entries that it names."""
 
 
-class EditedSource(EpisodeSource):
+class EditedSource(Reopens, EpisodeSource):
     """An episode as the edits show it; the recordings behind it are untouched."""
 
     def __init__(self, entry: EpisodeEntry, parts: Sequence[EpisodeSource]) -> None:
@@ -405,11 +377,11 @@ class EditedSource(EpisodeSource):
         return (name for part in self._parts for name in part.signals)
 
     def _open_signal(self, name: str) -> Signal:
-        signals = [
-            _cut_signal(source.signals[name], part)
-            for source, part in zip(self._parts, self.entry.parts, strict=True)
-            if name in source.signals
-        ]
+        signals: list[Signal] = []
+        for source, part in zip(self._parts, self.entry.parts, strict=True):
+            if name in source.signals:
+                cut = window(source.signals[name], slice(part.start_ns, part.end_ns))
+                signals.append(SignalView(cut, range(len(cut)), shift_ns=part.shift_ns))
         return signals[0] if len(signals) == 1 else JoinedSignal(signals)
 
     @property
@@ -425,19 +397,17 @@ class EditedSource(EpisodeSource):
     @property
     def static(self) -> Mapping[str, Any]:
         """Static items of the parts, the first one's before the others', then the edited values."""
-        found: dict[str, Any] = {}
+        items: dict[str, Any] = {}
         for source, part in zip(reversed(self._parts), reversed(self.entry.parts), strict=True):
-            found.update(source.static)
-            found.update({name: restored_static(value) for name, value in (part.static or {}).items()})
-        edited = {name: restored_static(value) for name, value in self.entry.static.items()}
-        return ReadOnlyDict({**found, **edited})
+            items |= {**source.static, **restored_static(dict(part.static or {}))}
+        return ReadOnlyDict({**items, **restored_static(dict(self.entry.static))})
 
     @property
     def meta(self) -> Mapping[str, Any]:
         """The metadata of the first recording, and what was edited; without its file entries."""
         kept = dict(self._parts[0].meta)
         if not self.is_whole:  # other records than the files have
-            kept = {key: value for key, value in kept.items() if key not in _OF_FILES}
+            kept = {key: value for key, value in kept.items() if key not in _FILE_KEYS}
         origin = {"recordings": self.part_uids, "edited": self.entry.to_json()}
         # The identity follows from the recordings and the edits: the same ones give the same episode.
         return ReadOnlyDict({**kept, **origin, "uid": sha256_hex(dump_json(origin))[:32]})
@@ -478,14 +448,6 @@ class EditedSource(EpisodeSource):
         """How many bytes of signals are in memory."""
         return sum(part.loaded_bytes() for part in self._parts)
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        return (EditedSource, (self.entry, self._parts))
-
-
-def _cut_signal(signal: Signal, part: RecordingPart) -> Signal:
-    cut = window(signal, slice(part.start_ns, part.end_ns))
-    return ShiftedSignal(cut, part.shift_ns) if part.shift_ns else cut
-
 
 def shown(episode: str | os.PathLike[str] | Episode) -> Episode:
     """An episode directory as the edits of the dataset around it show it; one of no dataset as it is."""
@@ -501,18 +463,11 @@ def shown(episode: str | os.PathLike[str] | Episode) -> Episode:
     if not edits.log or entries == Edits.plain([int(folder.name)]):
         return plain
     if len(entries) != 1 or len(entries[0].parts) != 1:
-        seen = ", ".join(repr(each.id) for each in entries) or "nothing: it is dropped"
+        seen = ", ".join(repr(entry.id) for entry in entries) or "nothing: it is dropped"
         raise ConflictError(
-            f"the edits show this recording as {seen}", path=folder,
+            f"the edits show this recording as {seen}",
+            path=folder,
             hint=f"Open one of those, such as {root}#{entries[0].id if entries else 'ID'}; wd.DiskEpisode and "
             "`--raw` give the recording as it was made.",
-        )  # fmt: skip
+        )
     return Episode(EditedSource(entries[0], [plain.source]))
-
-
-def _id(episode_id: str | int) -> str:
-    if isinstance(episode_id, int) and not isinstance(episode_id, bool):
-        return f"{episode_id:012d}"
-    if isinstance(episode_id, str) and episode_id:
-        return episode_id.zfill(12) if episode_id.isdigit() else episode_id
-    raise TypeError(f"an episode id is a number or a string, not {episode_id!r}")

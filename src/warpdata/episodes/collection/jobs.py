@@ -7,14 +7,21 @@ processes by pickle and is unpacked once in each. A cluster is one more runner (
 from __future__ import annotations
 
 import concurrent.futures
+import functools
+import hashlib
 import multiprocessing
 import os
+import sys
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures.process import BrokenProcessPool
 from multiprocessing.reduction import ForkingPickler
+from types import CodeType, FunctionType, ModuleType
 from typing import Any, Protocol, TypeVar
 
+import numpy as np
+
+from warpdata.bytekit.process.forks import Reopens
 from warpdata.bytekit.process.threads import start_thread
 from warpdata.errors import DatasetError, WarpError
 
@@ -22,16 +29,18 @@ R = TypeVar("R")
 
 _AHEAD = 2
 """Positions per process that are handed out before their turn."""
+_PLAIN = (bool, int, float, complex, str, bytes, type(None))
+_INSTALLED = ("site-packages", "dist-packages")
 
 
 class Runner(Protocol):
     """Where tasks run."""
 
     def run(self, task: Callable[[int], R], positions: Sequence[int]) -> Iterator[tuple[int, R]]:
-        """What the task gives for each position, as it comes in; what it raises is raised."""
+        """The result of the task for each position, as it comes in; its errors are raised."""
 
 
-class Called:
+class Called(Reopens):
     """A function of the caller; a class is made once in each process, which is how models stay loaded."""
 
     def __init__(self, given: Callable[..., Any]) -> None:
@@ -39,13 +48,13 @@ class Called:
         self._made: Callable[..., Any] | None = None
 
     def __call__(self, *arguments: Any) -> Any:
-        """What the function gives."""
+        """The result of the function."""
         if self._made is None:
             self._made = self.given() if isinstance(self.given, type) else self.given
         return self._made(*arguments)
 
     def on_episode(self, episode: Any, *arguments: Any) -> Any:
-        """What the function gives for an episode; its error becomes one line that names the episode and the place."""
+        """The result for an episode; an error becomes one line that names the episode and the place."""
         try:
             return self(episode, *arguments)
         except WarpError:
@@ -53,53 +62,52 @@ class Called:
         except Exception as error:
             frame = traceback.extract_tb(error.__traceback__)[-1]
             place = f"{os.path.basename(frame.filename)}:{frame.lineno}"
-            fact = (
-                f"the function failed for episode {episode.id!r}: {type(error).__name__}: {error} ({place})"
-            )
+            fact = f"function failed for episode {episode.id!r}: {type(error).__name__}: {error} ({place})"
             raise DatasetError(fact, hint="Run the function on this episode alone to see where.") from error
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return (Called, (self.given,))
 
 
 class Here:
     """One after the other in this process."""
 
     def run(self, task: Callable[[int], R], positions: Sequence[int]) -> Iterator[tuple[int, R]]:
-        """What the task gives for each position, in order."""
+        """The result of the task for each position, in order."""
         for position in positions:
             yield position, task(position)
 
 
 class Processes:
-    """In so many processes of this machine, which open the source again by its address."""
+    """In several processes of this machine, which open the source again by its address."""
 
     def __init__(self, jobs: int) -> None:
         self._jobs = jobs
 
     def run(self, task: Callable[[int], R], positions: Sequence[int]) -> Iterator[tuple[int, R]]:
-        """What the task gives for each position, as it comes in; few are handed out ahead."""
+        """The result of the task for each position, as it comes in; few are handed out ahead."""
         if len(positions) < 2:
             yield from Here().run(task, positions)
             return
-        _check_travels(task)
+        try:  # before processes are started
+            ForkingPickler.dumps(task)
+        except Exception as error:  # noqa: BLE001 - any error of pickling
+            fact = f"the task cannot be sent to other processes ({error})"
+            raise ValueError(f"{fact}: use a function or class of a module, or one process") from None
         context = multiprocessing.get_context("spawn")
         pool = concurrent.futures.ProcessPoolExecutor(
-            min(self._jobs, len(positions)), mp_context=context, initializer=_remember, initargs=(task,)
+            min(self._jobs, len(positions)), mp_context=context, initializer=_start_worker, initargs=(task,)
         )
         try:
             rest = iter(positions)
             running: dict[Any, int] = {}
             while True:
                 for position in rest:
-                    running[pool.submit(_remembered, position)] = position
+                    running[pool.submit(_run_task, position)] = position
                     if len(running) >= _AHEAD * self._jobs:
                         break
                 if not running:
                     return
                 done, _ = concurrent.futures.wait(running, return_when=concurrent.futures.FIRST_COMPLETED)
-                for each in done:
-                    yield running.pop(each), each.result()
+                for future in done:
+                    yield running.pop(future), future.result()
         except BrokenProcessPool:
             hint = "Perhaps memory ran out: try fewer jobs. Running it again is harmless."
             raise WarpError("a process that did part of the work was killed", hint=hint) from None
@@ -108,14 +116,14 @@ class Processes:
 
 
 def runner_of(jobs: int) -> Runner:
-    """The runner with so many processes; one is this one."""
+    """The runner with this number of processes; one is this process."""
     if jobs < 1:
         raise ValueError(f"jobs is at least 1, not {jobs}")
     return Here() if jobs == 1 else Processes(jobs)
 
 
 def in_order(runner: Runner, task: Callable[[int], R], positions: Sequence[int]) -> Iterator[tuple[int, R]]:
-    """What the task gives for each position, in the order of the positions; what is done early waits for its turn."""
+    """The result of the task for each position, in the order of the positions; early results wait for their turn."""
     early: dict[int, R] = {}
     rest = iter(positions)
     wanted = next(rest, None)
@@ -126,34 +134,132 @@ def in_order(runner: Runner, task: Callable[[int], R], positions: Sequence[int])
             wanted = next(rest, None)
 
 
-def _check_travels(task: Callable[[int], Any]) -> None:
-    """A function that other processes cannot import is found out before they are started."""
-    try:
-        ForkingPickler.dumps(task)
-    except Exception as error:  # noqa: BLE001 - any error of pickling
-        fact = f"what is computed cannot be sent to other processes ({error})"
-        raise ValueError(f"{fact}: use a function or class of a module, or one process") from None
-
-
 _TASK: list[Callable[[int], Any]] = []
 
 
-def _remember(task: Callable[[int], Any]) -> None:
-    _end_with_parent()
+def _start_worker(task: Callable[[int], Any]) -> None:
+    """Keep the task in a worker process; the worker ends at once when its parent is gone, however it ended."""
     _TASK[:] = [task]
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        start_thread(_end_with, "warp-parent", parent)
 
 
-def _remembered(position: int) -> Any:
+def _end_with(parent: multiprocessing.process.BaseProcess) -> None:
+    parent.join()
+    os._exit(1)  # half-done work has no name yet, and no process waits for it
+
+
+def _run_task(position: int) -> Any:
     return _TASK[0](position)
 
 
-def _end_with_parent() -> None:
-    """In a process that does part of another's work: end at once when that one is gone, however it ended."""
-    parent = multiprocessing.parent_process()
-    if parent is not None:
-        start_thread(_end_behind, "warp-parent", parent)
+def code_name(function: Any) -> str:
+    """A text that changes when the function, a helper it calls or a global it reads changes.
+
+    Code of installed libraries counts by name. State that Python cannot show, such as the weights of a model, does not
+    count: such functions need a revision from their caller.
+    """
+    return _Identity().name_of(function)
 
 
-def _end_behind(parent: multiprocessing.process.BaseProcess) -> None:
-    parent.join()
-    os._exit(1)  # what is half done has no name yet, and no process waits for it
+class _Identity:
+    """One walk over the code that a function reaches; each piece is visited once."""
+
+    def __init__(self) -> None:
+        self._seen: dict[int, int] = {}
+
+    def name_of(self, function: Any) -> str:
+        """Name and hash of a callable."""
+        if isinstance(function, functools.partial):
+            given = self.text_of(function.args) + self.text_of(function.keywords)
+            return f"partial({self.name_of(function.func)}, {_short(given)})"
+        inner = getattr(function, "__func__", function)
+        kind = inner if isinstance(inner, type | FunctionType) else type(inner)
+        name = f"{getattr(inner, '__module__', '')}.{getattr(inner, '__qualname__', kind.__qualname__)}"
+        if id(inner) in self._seen:
+            return f"{name}#{self._seen[id(inner)]}"
+        self._seen[id(inner)] = len(self._seen)
+        is_library = _is_library(kind.__module__)
+        if is_library and kind is inner:
+            return name
+        if isinstance(inner, FunctionType):
+            return f"{name}:{_short(self._function(inner))}"
+        code = "" if is_library or isinstance(kind, FunctionType) else self._class(kind)
+        state = "" if kind is inner else self.text_of(sorted(getattr(inner, "__dict__", {}).items()))
+        return f"{name}:{_short(code + state)}"
+
+    def text_of(self, value: Any) -> str:
+        """A text for a value that code reads: its content where that is plain data, else its type."""
+        if isinstance(value, _PLAIN):
+            return repr(value)
+        if isinstance(value, np.ndarray | np.generic):
+            array = np.asarray(value)
+            data = repr(array.tolist()) if array.dtype.hasobject else array.tobytes().hex()
+            return f"{array.dtype}{array.shape}{_short(data)}"
+        if isinstance(value, ModuleType):
+            return value.__name__
+        if isinstance(value, Mapping):
+            return str([(self.text_of(key), self.text_of(item)) for key, item in value.items()])
+        if isinstance(value, list | tuple):
+            return str([self.text_of(item) for item in value])
+        if isinstance(value, set | frozenset):
+            return str(sorted(self.text_of(item) for item in value))
+        if callable(value):
+            return self.name_of(value)
+        return f"{type(value).__module__}.{type(value).__qualname__}"
+
+    def _function(self, function: FunctionType) -> str:
+        cells = [cell.cell_contents for cell in function.__closure__ or ()]
+        values = [self.text_of(value) for value in (function.__defaults__, function.__kwdefaults__, *cells)]
+        names = sorted(_names_in(function.__code__))
+        for name in names:  # globals that the code names, and names of the user's modules
+            if name in function.__globals__:
+                value = function.__globals__[name]
+                values.append(f"{name}={self.text_of(value)}")
+                if isinstance(value, ModuleType) and not _is_library(value.__name__):
+                    inside = {key: vars(value)[key] for key in names if key in vars(value)}
+                    values += [f"{name}.{key}={self.text_of(item)}" for key, item in inside.items()]
+        return _code_text(function.__code__) + "".join(values)
+
+    def _class(self, kind: type) -> str:
+        """Methods and plain attributes of a class and of its bases outside of Python and of libraries."""
+        parts = []
+        for base in kind.__mro__:
+            for name, value in sorted(vars(base).items() if not _is_library(base.__module__) else ()):
+                inner = getattr(value, "__func__", getattr(value, "fget", value))
+                if isinstance(inner, FunctionType):
+                    parts.append(f"{name}:{self._function(inner)}")
+                elif isinstance(value, _PLAIN) and not name.startswith("__"):
+                    parts.append(f"{name}={value!r}")
+        return "\n".join(parts)
+
+
+def _names_in(code: CodeType) -> set[str]:
+    inner = [_names_in(constant) for constant in code.co_consts if isinstance(constant, CodeType)]
+    return set(code.co_names).union(*inner)
+
+
+def _is_library(module: str) -> bool:
+    """Whether a module is part of Python or installed, so that its name stands for its code."""
+    top = module.partition(".")[0]
+    if top in sys.stdlib_module_names and top != "__main__":
+        return True
+    path = getattr(sys.modules.get(module), "__file__", None) or ""
+    return top == "warpdata" or any(folder in path for folder in _INSTALLED)
+
+
+def _code_text(code: CodeType) -> str:
+    constants = []
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            constants.append(_code_text(constant))
+        else:  # the order of sets differs between processes
+            constants.append(
+                repr(sorted(map(repr, constant))) if isinstance(constant, frozenset) else repr(constant)
+            )
+    return f"{code.co_code.hex()}{constants}{code.co_names}"
+
+
+def _short(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:12]

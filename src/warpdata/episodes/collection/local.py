@@ -1,10 +1,14 @@
-"""A root of episode directories: read like a list from any store, written by episode on this machine."""
+"""Roots of episode directories and folders of shards: read like a list from any store, written on this machine."""
 
 from __future__ import annotations
 
+import contextlib
 import os
+import re
+import time
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -12,26 +16,165 @@ import numpy as np
 import pyarrow as pa
 
 from warpdata.bytekit.arrow_arrays import to_arrow
-from warpdata.bytekit.io.ranges import FolderReader, SubFolder
+from warpdata.bytekit.checksum import crc32c
+from warpdata.bytekit.io.commit import write_file
+from warpdata.bytekit.io.ranges import FolderReader, RangeReader, SubFolder
+from warpdata.bytekit.jsontext import dump_json, parse_json_object
+from warpdata.bytekit.lazy import cached_property
+from warpdata.bytekit.process.forks import Reopens
 from warpdata.bytekit.process.locks import ThreadLock
-from warpdata.episodes.collection.edits import EditedSource, Edits, EpisodeEntry
+from warpdata.episodes.collection.edits import (
+    EditedSource,
+    Edits,
+    EpisodeEntry,
+    episode_name,
+    episode_path,
+)
 from warpdata.episodes.collection.episodes import Episodes, EpisodesSource
 from warpdata.episodes.collection.facts import facts_table, joined_tables, recorded_facts
-from warpdata.episodes.collection.listing import episode_name, episode_path, list_episodes, list_folder
 from warpdata.episodes.record.recording import episode_numbers
 from warpdata.episodes.salvage.unfinished import Unfinished, unfinished_at
 from warpdata.episodes.sources.disk_episode import DirectorySource
-from warpdata.errors import require_kind, suggests
-from warpdata.formats.episodedir.documents import Folder, read_set_metadata
+from warpdata.episodes.sources.shard_episode import episode_of_shard
+from warpdata.errors import BlobNotFoundError, StoreError, WarpError, require_kind, suggests
+from warpdata.formats.episodedir import layout
+from warpdata.formats.episodedir.documents import Folder, read_bytes, read_set_metadata
+from warpdata.formats.wshard.chunks import claims_chunks, read_chunk_list
+from warpdata.formats.wshard.reader import ShardReader
 from warpdata.timeline.episode import Episode
 
 DEFAULT_CACHE_BYTES = 256 << 20
 _MAX_OPEN = 1024
 _LOOK_SHARE = 16
-"""What is loaded is added up when a sixteenth of the open episodes was opened since."""
+"""Loaded bytes are summed when a sixteenth of the open episodes was opened since."""
+_SETTLED_NS = 2_000_000_000
+"""A folder changed more recently than this may change again within the same tick of its clock."""
+_LISTING_VERSION = 1
+
+SUFFIX = ".wshard"
+_LIST_SUFFIX = "_manifest"
+_CHUNK = re.compile(r"(.*)_chunk_[0-9]{4,}")
 
 
-class LocalSource(EpisodesSource):
+# Listing a root without looking into folders that did not change.
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """Numbers of finished and unfinished episodes, in order."""
+
+    finished: list[int]
+    unfinished: list[int]
+
+
+def list_folder(folder: FolderReader) -> tuple[Listing, dict[int, list[str]]]:
+    """All episodes below a place that can list its files, and the files of each."""
+    files: dict[int, list[str]] = {}
+    for name in folder.names():
+        block, _, rest = name.partition("/")
+        episode, _, file = rest.partition("/")
+        if file and _is_number(block) and _is_number(episode) and name.startswith(episode_name(int(episode))):
+            files.setdefault(int(episode), []).append(file)
+    listing = Listing([], [])
+    marks = (f"{layout.RECORDING_FOLDER}/", layout.FOREIGN_UNFINISHED)
+    for number in sorted(files):
+        if any(file.startswith(marks) for file in files[number]):
+            listing.unfinished.append(number)
+        elif {layout.META_FILE, layout.STATIC_FILE} & set(files[number]):
+            listing.finished.append(number)
+    return listing, files
+
+
+def list_episodes(root: Path) -> Listing:
+    """All episodes below a root; blocks that did not change since the last time are not read."""
+    known, listing = _read_listing(root), Listing([], [])
+    fresh: dict[str, Any] = {}
+    for block, mtime_ns in _blocks(root):
+        entry = known.get(block)
+        if entry is None or entry["mtime_ns"] != mtime_ns:
+            with os.scandir(root / block) as entries:
+                numbers = sorted(int(entry.name) for entry in entries if _is_number(entry.name))
+            states = {number: _state(episode_path(root, number)) for number in numbers}
+        else:  # unfinished episodes may have been finished since
+            states = dict.fromkeys(_expand(entry["finished"]), True)
+            waiting = _expand(entry["unfinished"])
+            states |= {number: _state(episode_path(root, number)) or False for number in waiting}
+        finished = sorted(number for number, state in states.items() if state)
+        unfinished = sorted(number for number, state in states.items() if state is False)
+        fresh[block] = {
+            "mtime_ns": mtime_ns,
+            "finished": _ranges(finished),
+            "unfinished": _ranges(unfinished),
+        }
+        listing.finished.extend(finished)
+        listing.unfinished.extend(unfinished)
+    settled = {
+        block: entry for block, entry in fresh.items() if time.time_ns() - entry["mtime_ns"] > _SETTLED_NS
+    }
+    if settled != known:
+        body = {"version": _LISTING_VERSION, "blocks": settled, "crc32c": crc32c(dump_json(settled))}
+        with contextlib.suppress(WarpError):  # a root that cannot be written is simply listed again next time
+            write_file(root / layout.LISTING_FILE, dump_json(body), durable=False)
+    return listing
+
+
+def _blocks(root: Path) -> list[tuple[str, int]]:
+    try:
+        with os.scandir(root) as entries:
+            return sorted(
+                (e.name, e.stat().st_mtime_ns) for e in entries if _is_number(e.name) and e.is_dir()
+            )
+    except FileNotFoundError:
+        raise BlobNotFoundError("no such dataset root", path=root) from None
+    except OSError as error:
+        raise StoreError(f"cannot list ({error.strerror})", path=root) from None
+
+
+def _state(folder: Path) -> bool | None:
+    """True if finished, False if not, None if this is no episode."""
+    is_recording = (folder / layout.RECORDING_FOLDER).exists()
+    if (folder / layout.META_FILE).exists():
+        return not is_recording and not (folder / layout.FOREIGN_UNFINISHED).exists()
+    if is_recording:
+        return False
+    return True if (folder / layout.STATIC_FILE).exists() else None
+
+
+def _is_number(name: str) -> bool:
+    return len(name) == layout.DIGITS and name.isascii() and name.isdigit()
+
+
+def _ranges(numbers: list[int]) -> list[list[int]]:
+    """Sorted numbers as [first, last] pairs."""
+    ranges: list[list[int]] = []
+    for number in numbers:
+        if ranges and ranges[-1][1] == number - 1:
+            ranges[-1][1] = number
+        else:
+            ranges.append([number, number])
+    return ranges
+
+
+def _expand(ranges: list[list[int]]) -> list[int]:
+    return [number for first, last in ranges for number in range(first, last + 1)]
+
+
+def _read_listing(root: Path) -> dict[str, Any]:
+    """The listing written last time; empty where it cannot be trusted."""
+    try:
+        body = parse_json_object(read_bytes(root / layout.LISTING_FILE))
+        blocks = body.get("blocks")
+        if body.get("version") != _LISTING_VERSION or body.get("crc32c") != crc32c(dump_json(blocks)):
+            return {}
+        return blocks if isinstance(blocks, dict) else {}
+    except (OSError, WarpError):
+        return {}
+
+
+# A root of recordings.
+
+
+class LocalSource(Reopens, EpisodesSource):
     """Finished episodes of a root in id order; edits of the dataset are applied, recordings never change."""
 
     def __init__(
@@ -41,7 +184,8 @@ class LocalSource(EpisodesSource):
             "a root of recordings", root, (str, os.PathLike, FolderReader), "a path or a folder of a store"
         )
         self.folder: Folder = _local(root) if isinstance(root, str | os.PathLike) else root
-        self.root: Path | str = self.folder if isinstance(self.folder, Path) else self.folder.name
+        self.root = self.folder if isinstance(self.folder, Path) else self.folder.name
+        self.reopen_by(LocalSource, self.folder, edited=edited, cache_bytes=cache_bytes)
         self._files: dict[int, list[str]] = {}
         self._edited = edited
         self._cache_bytes = cache_bytes
@@ -87,12 +231,12 @@ class LocalSource(EpisodesSource):
 
     @property
     def name(self) -> str:
-        """Where the root is."""
+        """Path or URL of the root."""
         return str(self.root)
 
     @property
     def metadata(self) -> Mapping[str, Any]:
-        """What the import of the root kept of its source as a whole; nothing of a root that was recorded."""
+        """What the import of the root kept of its source as a whole; empty for a root that was recorded."""
         if self._metadata is None:
             self._metadata = read_set_metadata(self.folder)
         return self._metadata
@@ -105,15 +249,15 @@ class LocalSource(EpisodesSource):
         """The opened episode; the last ones used stay open as long as they fit in the cache."""
         entry = self.entries[position]
         with self._lock:
-            found = self._open.get(entry.id)
-            if found is not None:
+            episode = self._open.get(entry.id)
+            if episode is not None:
                 self._open.move_to_end(entry.id)
-                return found
-        made = self._make(entry)
+                return episode
+        episode = self._make(entry)
         with self._lock:
-            self._open[entry.id] = made
+            self._open[entry.id] = episode
             self._trim()
-        return made
+        return episode
 
     @property
     def has_facts(self) -> bool:
@@ -127,24 +271,24 @@ class LocalSource(EpisodesSource):
 
     def facts(self) -> pa.Table:
         """The facts of all episodes; those of recordings are kept beside them and read again from there."""
-        if not isinstance(self.folder, Path):
+        folder = self.folder
+        if not isinstance(folder, Path):
             return super().facts()
-        if not (self._edited and self.edits.log):
-            return recorded_facts(
-                self.folder, self.recorded, lambda number: Episode(DirectorySource(self.place(number)))
-            )
         is_plain = [entry.is_plain for entry in self.entries]
-        plain = [position for position, each in enumerate(is_plain) if each]
-        position_of = {self.entries[position].parts[0].number: position for position in plain}
+        position_of = {entry.parts[0].number: at for at, entry in enumerate(self.entries) if is_plain[at]}
+        numbers = list(position_of)
         # Each is looked at once: what others have open stays open.
         table = recorded_facts(
-            self.folder, list(position_of), lambda number: self._make(self.entries[position_of[number]])
+            folder,
+            numbers,
+            [episode_path(folder, number) for number in numbers],
+            lambda number: self._make(self.entries[position_of[number]]),
         )
-        edited = [position for position, each in enumerate(is_plain) if not each]
+        edited = [at for at, plain in enumerate(is_plain) if not plain]
         if not edited:
             return table
-        whole = joined_tables([table, facts_table(self._make(self.entries[position]) for position in edited)])
-        return whole.take(to_arrow(np.argsort([*plain, *edited])))
+        whole = joined_tables([table, facts_table(self._make(self.entries[at]) for at in edited)])
+        return whole.take(to_arrow(np.argsort([*position_of.values(), *edited])))
 
     def _make(self, entry: EpisodeEntry) -> Episode:
         parts = [DirectorySource(self.place(part.number)) for part in entry.parts]
@@ -153,7 +297,7 @@ class LocalSource(EpisodesSource):
     def _trim(self) -> None:
         while len(self._open) > _MAX_OPEN:
             self._open.popitem(last=False)
-        # What each has loaded grows while it is used: adding it up at every opening would cost more than it saves.
+        # Loaded bytes grow while episodes are used: summing them at every opening would cost more than it saves.
         self._opened_since += 1
         if self._opened_since < len(self._open) // _LOOK_SHARE:
             return
@@ -162,9 +306,6 @@ class LocalSource(EpisodesSource):
         while len(self._open) > 1 and used > self._cache_bytes:
             _, dropped = self._open.popitem(last=False)
             used -= dropped.source.loaded_bytes()
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return (_reopened, (self.folder, self._edited, self._cache_bytes))
 
 
 @suggests
@@ -181,6 +322,13 @@ class LocalDataset(Episodes):
         self._local = LocalSource(root, edited=edited, cache_bytes=cache_bytes)
         super().__init__(self._local)
 
+    @classmethod
+    def _of_source(cls, source: LocalSource) -> LocalDataset:
+        made = cls.__new__(cls)
+        made._local = source
+        Episodes.__init__(made, source)
+        return made
+
     def refresh(self) -> None:
         """Look again at what is there."""
         self._local.refresh()
@@ -188,7 +336,7 @@ class LocalDataset(Episodes):
 
     @property
     def root(self) -> Path | str:
-        """Where the root is."""
+        """Path or URL of the root."""
         return self._local.root
 
     @property
@@ -221,7 +369,7 @@ class LocalDataset(Episodes):
         return [self.place(number) for number in self._local.unfinished_numbers]
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return (_reopened_dataset, (self._local,))
+        return (LocalDataset._of_source, (self._local,))
 
     def __repr__(self) -> str:
         unfinished = len(self._local.unfinished_numbers)
@@ -241,12 +389,76 @@ def _local(root: str | os.PathLike[str]) -> Path:
     return Path(os.path.abspath(root))
 
 
-def _reopened(root: Folder, edited: bool, cache_bytes: int) -> LocalSource:
-    return LocalSource(root, edited=edited, cache_bytes=cache_bytes)
+# A folder of shards, one episode each.
 
 
-def _reopened_dataset(source: LocalSource) -> LocalDataset:
-    made = LocalDataset.__new__(LocalDataset)
-    made._local = source
-    Episodes.__init__(made, source)
-    return made
+class ShardFolderSource(Reopens, EpisodesSource):
+    """The episodes of shard files by their names; each is opened on first use."""
+
+    def __init__(
+        self, folder: str | os.PathLike[str] | FolderReader, names: Sequence[str] | None = None
+    ) -> None:
+        self._folder = os.path.abspath(folder) if isinstance(folder, str | os.PathLike) else folder
+        self._names = names
+        self.reopen_by(ShardFolderSource, self._folder, names)
+
+    @cached_property
+    def names(self) -> list[str]:
+        """The files, without the chunks of chunk lists."""
+        if self._names is not None:
+            return list(self._names)
+        folder = self._folder
+        return shards_in(folder) if isinstance(folder, str) else _shards_of_store(folder)
+
+    @cached_property
+    def ids(self) -> Sequence[str]:
+        """The id of every episode: the name of its file."""
+        return [name.removesuffix(SUFFIX).removesuffix(_LIST_SUFFIX) for name in self.names]
+
+    @cached_property
+    def metadata(self) -> Mapping[str, Any]:
+        """What the import of the folder kept of its source as a whole."""
+        return read_set_metadata(Path(self._folder) if isinstance(self._folder, str) else self._folder)
+
+    def open(self, position: int) -> Episode:
+        """The episode of a file."""
+        folder = None if isinstance(self._folder, str) else self._folder
+        return episode_of_shard(ShardReader.open(self.bytes_of(position)), folder)
+
+    @property
+    def opens_at_once(self) -> int:
+        """One on this machine: opening is work, not waiting."""
+        return 1 if isinstance(self._folder, str) else super().opens_at_once
+
+    def bytes_of(self, position: int) -> str | RangeReader:
+        """The file of an episode."""
+        name, folder = self.names[position], self._folder
+        return os.path.join(folder, name) if isinstance(folder, str) else folder.open(name)
+
+    @property
+    def name(self) -> str:
+        """The folder."""
+        return self._folder if isinstance(self._folder, str) else self._folder.name
+
+    def address(self) -> dict[str, Any] | None:
+        """The folder and the files."""
+        return {"kind": "shards", "address": self.name, "names": self.names}
+
+
+def shards_in(folder: str | os.PathLike[str]) -> list[str]:
+    """The shards of a folder on this machine that are episodes, by name; chunks belong to the list that names them."""
+    names = dict.fromkeys(path.name for path in sorted(Path(folder).glob(f"*{SUFFIX}")))
+    for name in [name for name in names if claims_chunks(Path(folder, name))]:
+        with contextlib.suppress(WarpError):  # damage is reported when the file is opened
+            for chunk in read_chunk_list(Path(folder, name)).chunks:
+                names.pop(chunk.uri, None)
+    return list(names)
+
+
+def _shards_of_store(folder: FolderReader) -> list[str]:
+    """The shards of a folder in a store, by names alone: opening every file would cost a request each."""
+    names = sorted(name for name in folder.names() if name.endswith(SUFFIX) and "/" not in name)
+    ending = _LIST_SUFFIX + SUFFIX
+    lists = {name.removesuffix(ending) for name in names if name.endswith(ending)}
+    chunks = {name: _CHUNK.fullmatch(name.removesuffix(SUFFIX)) for name in names}
+    return [name for name in names if not ((match := chunks[name]) and match[1] in lists)]

@@ -23,11 +23,11 @@ from warpdata.episodes.record.threads import JobQueue, RecordingThreads, interru
 from warpdata.episodes.record.values import BEGIN, CLOSED, as_timestamp, mismatch_error, order_error
 from warpdata.episodes.statistics import ClockStatistics, SharedClocks
 from warpdata.formats.episodedir import layout
+from warpdata.formats.episodedir.containers import VideoSink
 from warpdata.formats.episodedir.documents import FileSum
 from warpdata.formats.episodedir.frame_index import index_of_marks, pack_mark, write_frame_index
 from warpdata.formats.episodedir.images import FrameShape, Stream, VideoOptions, choose_codec, suffix_for
 from warpdata.formats.episodedir.signal_file import Description
-from warpdata.formats.episodedir.sink import VideoSink
 from warpdata.formats.episodedir.video import VideoEncoder, probe
 from warpdata.formats.journal.layout import FRAMES_KIND
 from warpdata.formats.journal.writer import JournalWriter

@@ -18,7 +18,7 @@ from pathlib import Path
 from warpdata.bytekit.io.commit import make_folders, map_os_errors, put_file, write_file
 from warpdata.bytekit.jsontext import dump_json, parse_json_object
 from warpdata.bytekit.process.locks import FileLock, hold_lock
-from warpdata.episodes.collection.listing import episode_path
+from warpdata.episodes.collection.edits import episode_path
 from warpdata.episodes.provenance import first_meta
 from warpdata.episodes.record.recording import claim_directory, claim_episode
 from warpdata.episodes.record.tables import owner
@@ -36,8 +36,7 @@ from warpdata.errors import (
     WriterClosedError,
 )
 from warpdata.formats.episodedir import layout
-from warpdata.formats.episodedir.documents import read_bytes
-from warpdata.formats.episodedir.names import check_name
+from warpdata.formats.episodedir.documents import check_name, read_bytes
 
 EPISODES_FOLDER = ".episodes"
 """In a root: one file for each named episode, with the number of its directory."""

@@ -33,9 +33,8 @@ from warpdata.episodes.record.values import (
     order_error,
 )
 from warpdata.episodes.statistics import ClockStatistics, SharedClocks, ValueStatistics
-from warpdata.formats.episodedir.arrow import TableWriter, signal_schema, table_bytes
 from warpdata.formats.episodedir.layout import SIGNAL_SUFFIX
-from warpdata.formats.episodedir.signal_file import Description
+from warpdata.formats.episodedir.signal_file import Description, TableWriter, signal_schema, table_bytes
 from warpdata.formats.journal import layout
 from warpdata.formats.journal.writer import JournalWriter, StepRecord
 

@@ -47,8 +47,15 @@ from warpdata.errors import (
     PermissionError_,
     WarpError,
 )
-from warpdata.formats.episodedir import boxes, layout
-from warpdata.formats.episodedir.documents import FileSum, read_bytes, read_meta, read_static
+from warpdata.formats.episodedir import containers, layout
+from warpdata.formats.episodedir.documents import (
+    FileSum,
+    check_name,
+    read_bytes,
+    read_meta,
+    read_static,
+    signal_file,
+)
 from warpdata.formats.episodedir.frame_index import (
     FrameIndex,
     index_of_marks,
@@ -58,7 +65,6 @@ from warpdata.formats.episodedir.frame_index import (
 )
 from warpdata.formats.episodedir.frame_reader import FrameReader, plan_of
 from warpdata.formats.episodedir.images import VideoOptions, suffix_for
-from warpdata.formats.episodedir.names import check_name, signal_file
 from warpdata.formats.episodedir.signal_file import Description, parse_signal
 from warpdata.formats.episodedir.video import list_packets, probe, stream_of
 
@@ -463,7 +469,7 @@ class _CameraSalvage:
         is_whole = self._video.stat().st_size == index.video_bytes
         return bool(marks) and known and is_whole and bool(intact_packets(self._video, marks).all())
 
-    def _report_damage(self, intact: NDArray[np.bool_], packets: Sequence[boxes.PacketPlace]) -> None:
+    def _report_damage(self, intact: NDArray[np.bool_], packets: Sequence[containers.PacketPlace]) -> None:
         marked = sum(mark is not None for mark in self._marks)
         if damaged := len(self._marks) - marked:
             why = f"{damaged} marks of encoded frames do not match their checksum"
@@ -566,11 +572,11 @@ def intact_packets(video: Path, marks: Sequence[Mark]) -> NDArray[np.bool_]:
     return intact
 
 
-def packets_in(video: Path) -> list[boxes.PacketPlace]:
+def packets_in(video: Path) -> list[containers.PacketPlace]:
     """Places of the complete encoded frames of a growing video, as far as its boxes can be followed."""
     if not video.is_file():
         return []
-    find = boxes.mp4_packets if video.suffix == ".mp4" else boxes.mkv_packets
+    find = containers.mp4_packets if video.suffix == ".mp4" else containers.mkv_packets
     with MmapRangeReader(video) as reader:
         try:
             return find(reader.read(0, reader.size), 0)[0]
@@ -597,7 +603,7 @@ def _agree(marks: Sequence[Mark], indexed: Sequence[Mark]) -> bool:
 
 
 def _decodable(
-    marks: Sequence[Mark], intact: NDArray[np.bool_], packets: Sequence[boxes.PacketPlace]
+    marks: Sequence[Mark], intact: NDArray[np.bool_], packets: Sequence[containers.PacketPlace]
 ) -> list[int]:
     """Frames whose own packet and all those it builds on are intact; of lost marks the video has packets between."""
     numbers, is_whole = [], False

@@ -15,9 +15,8 @@ from warpdata.episodes.salvage.receipt import LossReceipt
 from warpdata.episodes.salvage.unfinished import PARTS_FOLDER, SHARED_FILE
 from warpdata.errors import WarpError
 from warpdata.formats.episodedir import layout
-from warpdata.formats.episodedir.documents import read_bytes, read_meta, read_static
+from warpdata.formats.episodedir.documents import read_bytes, read_meta, read_static, signal_file
 from warpdata.formats.episodedir.images import suffix_for
-from warpdata.formats.episodedir.names import signal_file
 
 _MAX_BYTES = 1 << 24
 

@@ -15,8 +15,9 @@ import numpy as np
 
 from warpdata.bytekit.io.commit import fsync_folder, link_or_copy, map_os_errors, remove_temps_of
 from warpdata.bytekit.io.files import FileRangeReader, MmapRangeReader
-from warpdata.episodes.collection.listing import episode_path, list_episodes
-from warpdata.episodes.forms.packed import directory_of, pack_episode
+from warpdata.episodes.collection.edits import episode_path
+from warpdata.episodes.collection.local import list_episodes
+from warpdata.episodes.forms.shard import pack_episode
 from warpdata.episodes.record.recorder import SHARD_SUFFIX
 from warpdata.episodes.record.recording import episode_numbers, remove_folder, remove_leftovers
 from warpdata.episodes.record.steps import StepLayout, StepRun, describe_owner, step_episode
@@ -25,7 +26,8 @@ from warpdata.episodes.salvage.parts import finish_work
 from warpdata.episodes.salvage.receipt import LossReceipt
 from warpdata.episodes.salvage.unfinished import locked_folder, open_recording, work_folders_in
 from warpdata.episodes.sources.disk_episode import DiskEpisode
-from warpdata.episodes.sources.opening import DIRECTORY_BLOCK, ShardReader, episode_of_shard
+from warpdata.episodes.sources.packed import directory_of
+from warpdata.episodes.sources.shard_episode import DIRECTORY_BLOCK, ShardReader, episode_of_shard
 from warpdata.errors import (
     BlobNotFoundError,
     ConflictError,

@@ -20,8 +20,8 @@ from warpdata.bytekit.io.ranges import RangeReader
 from warpdata.bytekit.jsontext import parse_json_object
 from warpdata.bytekit.process.locks import is_locked
 from warpdata.episodes.record.recording import STATUS_FILE, SignalStatus
+from warpdata.episodes.sources.cameras import VideoSignal, signal_meta
 from warpdata.episodes.sources.disk_episode import DiskEpisode
-from warpdata.episodes.sources.signals import VideoSignal, signal_meta
 from warpdata.errors import BlobNotFoundError, CorruptLayoutError, FormatError, WarpError
 from warpdata.formats.episodedir import layout
 from warpdata.formats.episodedir.documents import Folder, read_bytes, read_meta, restored_static

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from warpdata.bytekit.io.ranges import FolderReader
-from warpdata.episodes.sources.signals import SimpleSignal, VideoSignal
+import numpy as np
+from numpy.typing import NDArray
+
+from warpdata.bytekit.arrays import read_only
+from warpdata.bytekit.io.ranges import FolderReader, RangeReader
+from warpdata.bytekit.process.forks import Reopens
+from warpdata.episodes.sources.cameras import VideoSignal, open_bytes, signal_meta
 from warpdata.errors import (
     BlobNotFoundError,
     ChecksumError,
@@ -18,16 +24,110 @@ from warpdata.errors import (
     StoreError,
 )
 from warpdata.formats.episodedir import layout
-from warpdata.formats.episodedir.documents import FileSum, Folder, read_meta, read_static
-from warpdata.formats.episodedir.names import files_below, find_signals, signal_file
-from warpdata.formats.episodedir.signal_file import Description, Summary
+from warpdata.formats.episodedir.documents import (
+    FileSum,
+    Folder,
+    files_below,
+    find_signals,
+    read_meta,
+    read_static,
+    signal_file,
+)
+from warpdata.formats.episodedir.images import suffix_for
+from warpdata.formats.episodedir.signal_file import Description, Summary, read_signal, read_summary
 from warpdata.formats.journal.layout import SIGNALS_JOURNAL
 from warpdata.timeline.episode import Episode
-from warpdata.timeline.lazy_signals import LazySignals, ReadOnlyDict
-from warpdata.timeline.signal import Signal
-from warpdata.timeline.source import EpisodeSource, StepClock
+from warpdata.timeline.memory import ClockedSignal
+from warpdata.timeline.meta import SignalMeta
+from warpdata.timeline.signal import MappedRows, Record, Signal
+from warpdata.timeline.source import EpisodeSource, LazySignals, ReadOnlyDict, StepClock
 
-DiskSignal = SimpleSignal | VideoSignal
+
+class SimpleSignal(Reopens, ClockedSignal):
+    """A scalar, vector, tensor, text or bytes signal in a parquet file; values are read on first use."""
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        summary: Summary | None = None,
+        expected: FileSum | None = None,
+        folder: FolderReader | None = None,
+        name: str | None = None,
+    ) -> None:
+        self.path = os.fspath(path) if folder is not None else os.path.abspath(path)
+        self.name = os.path.basename(self.path).partition(".")[0] if name is None else name
+        self.folder = folder
+        self._summary = summary
+        self._expected = expected
+        self._data: tuple[NDArray[np.int64], NDArray[Any]] | None = None
+        self._meta: SignalMeta | None = None
+        known = {"summary": summary, "expected": expected, "folder": folder, "name": self.name}
+        self.reopen_by(type(self), self.path, **known)
+
+    @property
+    def meta(self) -> SignalMeta:
+        """Element type, shape and kind, from the footer of the file."""
+        if self._meta is None:
+            self._meta = signal_meta(self._about().description, self.name)
+        return self._meta
+
+    def __len__(self) -> int:
+        return self._about().count
+
+    @property
+    def loaded_bytes(self) -> int:
+        """How much of the signal is in memory."""
+        return 0 if self._data is None else self._data[0].nbytes + self._data[1].nbytes
+
+    def file_bytes(self) -> RangeReader:
+        """The bytes of the file."""
+        return open_bytes(self.path, self.folder)
+
+    def _about(self) -> Summary:
+        if self._summary is None:
+            with contextlib.closing(self.file_bytes()) as reader:
+                self._summary = read_summary(reader)
+        return self._summary
+
+    def _loaded(self) -> tuple[NDArray[np.int64], NDArray[Any]]:
+        if self._data is None:
+            about = self._about()
+            stamps, values = read_signal(self.file_bytes(), self._expected)
+            if len(stamps) != about.count or (len(stamps) and int(stamps[-1]) != about.last_ts_ns):
+                raise CorruptLayoutError(
+                    "the records do not match the metadata of the episode", path=self.path
+                )
+            self._data = read_only(stamps), read_only(values)
+        return self._data
+
+    def _clock(self) -> NDArray[np.int64]:
+        return self._loaded()[0]
+
+    def _edge(self, index: int) -> int:
+        about = self._about()
+        edge = about.first_ts_ns if index == 0 else about.last_ts_ns
+        return super()._edge(index) if edge is None else edge
+
+    def _values_at(self, indices: NDArray[np.int64]) -> NDArray[Any]:
+        return read_only(self._loaded()[1][indices])
+
+    def _values_in(self, rows: range) -> NDArray[Any]:
+        return self._loaded()[1][rows.start : rows.stop : rows.step]
+
+    def _record(self, index: int) -> Record:
+        stamps, values = self._loaded()
+        return values[index], int(stamps[index])
+
+    def _in_memory(self) -> MappedRows | None:
+        return MappedRows(self._loaded()[1])
+
+    def _bring(self, indices: NDArray[np.int64]) -> None:  # noqa: ARG002
+        if self._is_far():
+            self._loaded()
+
+    def _is_far(self) -> bool:
+        return self.folder is not None
 
 
 def DiskEpisode(directory: str | os.PathLike[str] | FolderReader) -> Episode:  # noqa: N802 - the document's name
@@ -35,7 +135,7 @@ def DiskEpisode(directory: str | os.PathLike[str] | FolderReader) -> Episode:  #
     return Episode(DirectorySource(directory))
 
 
-class DirectorySource(EpisodeSource):
+class DirectorySource(Reopens, EpisodeSource):
     """An episode directory, here or in a store; reading is safe in threads, after a fork, and after pickling."""
 
     def __init__(self, directory: str | os.PathLike[str] | FolderReader) -> None:
@@ -46,11 +146,17 @@ class DirectorySource(EpisodeSource):
             Path(os.path.abspath(directory)) if isinstance(directory, str | os.PathLike) else directory
         )
         self.path: Path | str = self.folder if isinstance(self.folder, Path) else self.folder.name
+        self.reopen_by(DirectorySource, self.folder)
         check_finished(self.folder)
-        self._known_meta: ReadOnlyDict | None = None
-        self._known_static: ReadOnlyDict | None = None
+        self._meta: ReadOnlyDict | None = None
+        self._static: ReadOnlyDict | None = None
         self._suffixes: dict[str, str] = {}
         self._signals = LazySignals(self._signal_names, self._open_signal)
+
+    @property
+    def id(self) -> str:
+        """The name of the directory: the number of the episode in its dataset."""
+        return os.path.basename(str(self.path).partition("?")[0].rstrip("/"))
 
     @property
     def signals(self) -> Mapping[str, Signal]:
@@ -58,9 +164,24 @@ class DirectorySource(EpisodeSource):
         return self._signals
 
     @property
-    def place(self) -> str | None:
-        """Path or URL of the directory."""
-        return str(self.path)
+    def meta(self) -> Mapping[str, Any]:
+        """System metadata from meta.json, read-only."""
+        if self._meta is None:
+            self._meta = ReadOnlyDict(read_meta(self.folder))
+        return self._meta
+
+    @property
+    def static(self) -> Mapping[str, Any]:
+        """The static items from static.json, read-only."""
+        if self._static is None:
+            try:
+                entry = self.meta.get("static_file")
+            except FormatError:
+                entry = None
+            place = f"{self.path}/{layout.STATIC_FILE}"
+            expected = None if entry is None else FileSum.from_json(entry, place)
+            self._static = ReadOnlyDict(read_static(self.folder, expected))
+        return self._static
 
     @property
     def step_clock(self) -> StepClock | None:
@@ -71,151 +192,89 @@ class DirectorySource(EpisodeSource):
             return None
 
     @property
-    def meta(self) -> Mapping[str, Any]:
-        """System metadata from meta.json, read-only."""
-        if self._known_meta is None:
-            self._known_meta = ReadOnlyDict(read_meta(self.folder))
-        return self._known_meta
-
-    @property
-    def static(self) -> Mapping[str, Any]:
-        """The static items from static.json, read-only."""
-        if self._known_static is None:
-            self._known_static = ReadOnlyDict(self._checked_static())
-        return self._known_static
-
-    @property
-    def id(self) -> str:
-        """The name of the directory: the number of the episode in its dataset."""
-        return os.path.basename(str(self.path).partition("?")[0].rstrip("/"))
-
-    def described(self) -> Mapping[str, Any]:
-        """Signal entries of meta.json; empty if the file is damaged or foreign."""
-        return self.stated() or {}
-
-    def stated(self) -> Mapping[str, Any] | None:
-        """Signal entries of meta.json, maybe empty; None without any."""
-        try:
-            found = self.meta.get("signals")
-        except FormatError:
-            return None
-        return found if isinstance(found, dict) else None
+    def place(self) -> str | None:
+        """Path or URL of the directory."""
+        return str(self.path)
 
     def loaded_bytes(self) -> int:
         """How many bytes of signals this episode keeps in memory."""
         opened = list(self._signals.opened.values())
-        return sum(each.loaded_bytes for each in opened if isinstance(each, SimpleSignal | VideoSignal))
+        return sum(signal.loaded_bytes for signal in opened if isinstance(signal, SimpleSignal | VideoSignal))
 
     def stored_bytes(self) -> int:
         """Bytes on disk; of an episode in a store, by its metadata."""
         if isinstance(self.folder, Path):
-            return _bytes_below(str(self.folder))
-        signals = [each for each in self.described().values() if isinstance(each, dict)]
-        return sum(each.get("video_bytes", 0) + each.get("file", {}).get("bytes", 0) for each in signals)
+            files = (os.path.join(place, name) for place, _, names in os.walk(self.folder) for name in names)
+            return sum(os.stat(file).st_size for file in files if os.path.isfile(file))
+        entries = [entry for entry in (self._entries() or {}).values() if isinstance(entry, dict)]
+        return sum(entry.get("video_bytes", 0) + entry.get("file", {}).get("bytes", 0) for entry in entries)
+
+    def _entries(self) -> Mapping[str, Any] | None:
+        """Signal entries of meta.json; None if the file is damaged or foreign."""
+        try:
+            entries = self.meta.get("signals")
+        except FormatError:
+            return None
+        return entries if isinstance(entries, dict) else None
 
     def _signal_names(self) -> Iterable[str]:
-        stated = self.stated()
-        self._suffixes = find_signals(_files(self.folder)) if stated is None else _suffixes(stated)
+        entries, folder = self._entries(), self.folder
+        if entries is None:
+            self._suffixes = find_signals(files_below(folder) if isinstance(folder, Path) else folder.names())
+        else:
+            self._suffixes = {name: _suffix(entry) for name, entry in entries.items()}
         return self._suffixes
 
-    def _open_signal(self, name: str) -> DiskSignal:
-        about = self.described().get(name)
-        known: dict[str, Any] = {}
-        if isinstance(about, dict):
-            summary, expected = _summary(about, f"{self.path}/meta.json")
-            known = {"summary": summary, "expected": expected}
+    def _open_signal(self, name: str) -> Signal:
+        entry = (self._entries() or {}).get(name)
         here = self.folder if isinstance(self.folder, Path) else Path()
-        known["folder"] = None if isinstance(self.folder, Path) else self.folder
+        known: dict[str, Any] = {"name": name, "folder": None if here is self.folder else self.folder}
+        if isinstance(entry, dict):
+            known["summary"], known["expected"] = _read_entry(entry, f"{self.path}/meta.json")
         suffix = self._suffixes[name]
+        data = signal_file(here, name, suffix)
         if suffix == layout.SIGNAL_SUFFIX:
-            return SimpleSignal(signal_file(here, name), name=name, **known)
-        frames = signal_file(here, name, layout.FRAMES_SUFFIX)
-        return VideoSignal(signal_file(here, name, suffix), frames, name=name, **known)
-
-    def _checked_static(self) -> dict[str, Any]:
-        try:
-            stated = self.meta.get("static_file")
-        except FormatError:
-            stated = None
-        place = f"{self.path}/{layout.STATIC_FILE}"
-        return read_static(self.folder, None if stated is None else file_sum(stated, place))
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return (DirectorySource, (self.folder,))
+            return SimpleSignal(data, **known)
+        return VideoSignal(data, signal_file(here, name, layout.FRAMES_SUFFIX), **known)
 
 
-def _bytes_below(folder: str) -> int:
-    total = 0
-    with os.scandir(folder) as entries:
-        for entry in entries:
-            if entry.is_file():
-                total += entry.stat().st_size
-            elif entry.is_dir(follow_symlinks=False):
-                total += _bytes_below(entry.path)
-    return total
+def _suffix(entry: Any) -> str:
+    """The end of the data file of a signal by its entry in meta.json."""
+    if not isinstance(entry, dict) or entry.get("kind") != "image":
+        return layout.SIGNAL_SUFFIX
+    return str(entry.get(layout.SUFFIX_KEY) or suffix_for(str(entry.get("codec"))))
 
 
-def _files(folder: Folder) -> Iterable[str]:
-    return files_below(folder) if isinstance(folder, Path) else folder.names()
+def _read_entry(entry: dict[str, Any], path: str) -> tuple[Summary, FileSum]:
+    try:
+        edges = (entry["first_ts_ns"], entry["last_ts_ns"])
+        summary = Summary(Description.from_json(entry, path), int(entry["count"]), *edges)
+        return summary, FileSum.from_json(entry["file"], path)
+    except (KeyError, TypeError, ValueError):
+        raise ChecksumError("the signal entry in meta.json is damaged", path=path) from None
 
 
 def check_finished(folder: Folder) -> None:
     """Raise unless this is a finished episode directory."""
+    unfinished = "the episode is not finished"
     if not isinstance(folder, Path):
         if folder.exists(f"{layout.RECORDING_FOLDER}/{SIGNALS_JOURNAL}"):
-            raise JournalInUseError(
-                "the episode is not finished", path=folder.name, hint="Salvage it where it was recorded."
-            )
+            raise JournalInUseError(unfinished, path=folder.name, hint="Salvage it where it was recorded.")
         return
     try:
-        inside = set(os.listdir(folder))  # one look instead of one per name
+        names = set(os.listdir(folder))
     except (FileNotFoundError, NotADirectoryError):
         raise BlobNotFoundError("no such episode directory", path=folder) from None
     except OSError as error:
         raise StoreError(f"cannot read ({error.strerror})", path=folder) from None
-    if layout.RECORDING_FOLDER in inside:
-        raise JournalInUseError(
-            "the episode is not finished", path=folder,
-            hint=f"Wait until its recorder is done; if it was killed, run `warp salvage {folder}`.",
-        )  # fmt: skip
-    if layout.FOREIGN_UNFINISHED in inside:
-        raise JournalInUseError("the episode is not finished", path=folder, hint="Record it again.")
-    if not inside & {layout.META_FILE, layout.STATIC_FILE}:
-        _check_signals(folder, inside)
-
-
-def _check_signals(folder: Path, inside: Iterable[str]) -> None:
-    """A folder without documents is an episode only if it has signals of its own."""
-    is_root = any(len(name) == layout.DIGITS and name.isdigit() for name in inside)
+    if layout.RECORDING_FOLDER in names:
+        hint = f"Wait until its recorder is done; if it was killed, run `warp salvage {folder}`."
+        raise JournalInUseError(unfinished, path=folder, hint=hint)
+    if layout.FOREIGN_UNFINISHED in names:
+        raise JournalInUseError(unfinished, path=folder, hint="Record it again.")
+    if names & {layout.META_FILE, layout.STATIC_FILE}:
+        return
+    is_root = any(len(name) == layout.DIGITS and name.isdigit() for name in names)
     if is_root or not find_signals(files_below(folder)):
         hint = f"Open it with wd.LocalDataset({str(folder)!r})." if is_root else "Check the path."
         raise CorruptLayoutError("not an episode directory", path=folder, hint=hint)
-
-
-def file_sum(stated: Any, path: str) -> FileSum:
-    """Size and checksum as meta.json states them."""
-    try:
-        return FileSum(int(stated["bytes"]), int(stated["crc32c"], 16))
-    except (KeyError, TypeError, ValueError):
-        raise CorruptLayoutError("the file entry in meta.json is damaged", path=path) from None
-
-
-def _suffixes(described: Mapping[str, Any]) -> dict[str, str]:
-    found = {}
-    for name, about in described.items():
-        kind = about.get("kind") if isinstance(about, dict) else None
-        suffix = layout.SIGNAL_SUFFIX
-        if kind == "image":
-            suffix = ".mkv" if about.get("codec") == "ffv1" else ".mp4"
-        found[name] = suffix
-    return found
-
-
-def _summary(about: dict[str, Any], path: str) -> tuple[Summary, FileSum]:
-    try:
-        made = Summary(
-            Description.from_json(about, path), int(about["count"]), about["first_ts_ns"], about["last_ts_ns"]
-        )
-        return made, file_sum(about["file"], path)
-    except (KeyError, TypeError, ValueError):
-        raise ChecksumError("the signal entry in meta.json is damaged", path=path) from None

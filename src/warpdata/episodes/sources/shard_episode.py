@@ -1,141 +1,196 @@
-"""A `.wshard` seen in time: channels as signals on the clock of their episode or on their own."""
+"""Shards as episodes: channels by step as signals, packed recordings, and the chunks of both as one episode."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from warpdata.bytekit.arrays import read_only
+from warpdata.bytekit.arrays import read_only, select_rows
+from warpdata.bytekit.checksum import join_crc32c
 from warpdata.bytekit.lazy import cached_property
+from warpdata.bytekit.process.forks import Reopens
 from warpdata.errors import CorruptLayoutError
 from warpdata.formats.wshard.channel import Channel
-from warpdata.formats.wshard.chunks import ChunkedEpisodeReader, ChunkList
+from warpdata.formats.wshard.chunks import (
+    ChunkedEpisodeReader,
+    ChunkList,
+    read_chunk_list,
+    validate_chunk_continuity,
+)
 from warpdata.formats.wshard.episode import WShardEpisode, load_wshard
+from warpdata.formats.wshard.layout import ROLE_CHUNK_LIST
+from warpdata.formats.wshard.reader import ShardReader
 from warpdata.formats.wshard.residual import is_sign_bits
 from warpdata.formats.wshard.rows import ArrayRows, BlockRows, ChannelRows, is_text
-from warpdata.timeline.lazy_signals import LazySignals, ReadOnlyDict
+from warpdata.timeline.episode import Episode
 from warpdata.timeline.memory import ClockedSignal
 from warpdata.timeline.meta import SignalMeta, SignalRole, as_kind, guess_role, numeric_kind
 from warpdata.timeline.signal import MappedRows, Signal
-from warpdata.timeline.source import STEPS, EpisodeSource, StepClock
+from warpdata.timeline.source import STEPS, EpisodeSource, LazySignals, ReadOnlyDict, StepClock, innermost
 
-__all__ = ["ChannelSignal", "ShardSource", "WShardEpisode", "load_wshard"]
+__all__ = [
+    "ChunkList",
+    "Episode",
+    "BlockSignal",
+    "ShardReader",
+    "ShardSource",
+    "WShardEpisode",
+    "load_wshard",
+]
+
+DIRECTORY_BLOCK = "meta/directory"
+"""Only a packed recording has this block; looking for it needs no parquet library."""
 
 
-class ChannelSignal(ClockedSignal):
-    """A channel of a shard, or of its chunks, as a signal; reads only the rows it needs."""
+def episode_of_shard(shard: ShardReader, folder: Any = None) -> Episode:
+    """The episode of a shard: by step, packed, or the chunks that its list names; they are in `folder`."""
+    if shard.role == ROLE_CHUNK_LIST:
+        return Episode(chunks_source(read_chunk_list(shard, folder)))
+    if DIRECTORY_BLOCK not in shard:
+        return Episode(ShardSource(load_wshard(shard), path=shard.path, size_bytes=shard.size))
+    from warpdata.episodes.sources.packed import PackedSource  # loads the parquet library
+
+    return Episode(PackedSource(shard))
+
+
+def chunks_source(chunks: ChunkList) -> EpisodeSource:
+    """The episode that the chunks of a list make up."""
+    validate_chunk_continuity(chunks, check_channels=False)
+    if chunks.chunks and DIRECTORY_BLOCK in ShardReader.open(chunks.chunk_bytes(chunks.chunks[0])):
+        from warpdata.episodes.sources.packed import PackedChunks  # loads the parquet library
+
+        return PackedChunks(chunks)
+    return ShardSource.of_chunks(chunks)
+
+
+def chunks_of(episode: Episode) -> ChunkList | None:
+    """The chunk list behind an episode; None where it is in one piece."""
+    chunks = getattr(innermost(episode.source), "chunks", None)
+    return chunks if isinstance(chunks, ChunkList) else None
+
+
+class BlockSignal(Reopens, ClockedSignal):
+    """A signal whose records are rows of one or several lazy sources; reads only the rows it needs."""
 
     def __init__(
         self,
-        episode: WShardEpisode,
-        channel: Channel,
         name: str,
-        role: SignalRole,
-        chunks: ChunkList | None = None,
+        meta: SignalMeta,
+        parts: Sequence[ChannelRows],
+        times: Callable[[], NDArray[np.int64]],
+        times_rows: BlockRows | None = None,
     ) -> None:
-        self._episode = episode
-        self._chunks = chunks
-        self._channel = channel
+        """`times` reads the times of all records; `times_rows` is the block that stores them."""
+        self.parts = parts
+        self.times_rows = times_rows
         self._name = name
-        self._role = role
+        self._meta = meta
+        self._times = times
+        self._starts = np.cumsum([0, *(part.length for part in parts)]).tolist()
         self._ts: NDArray[np.int64] | None = None
 
     @property
     def meta(self) -> SignalMeta:
-        """Element type, shape and kind from the metadata of the shard."""
-        about, shape = self._channel.about, self._channel.row_shape
-        kind = about.get("kind") or ("image" if about.get("modality") == "rgb" else numeric_kind(shape))
-        kind = "text" if is_text(self._channel.dtype) else kind
-        names = about.get("names")
-        return SignalMeta(
-            self._channel.dtype.dtype,
-            shape,
-            as_kind(kind),
-            about.get("unit"),
-            tuple(names) if names else None,
-            self._role.role,
-            self._role.of,
-            self._role.model,
-            STEPS if self._channel.clock_source is None else None,
-        )
-
-    @property
-    def row_source(self) -> ChannelRows:
-        """Where the rows come from."""
-        return self._channel.row_source
+        """Element type, shape, kind and role."""
+        return self._meta
 
     def __len__(self) -> int:
-        return self._channel.length
+        return int(self._starts[-1])
+
+    def checksum(self) -> int | None:
+        """CRC-32C of all values as the file states it; None where none is stored."""
+        total = 0
+        for part in self.parts:
+            if not isinstance(part, BlockRows):
+                return None
+            total = join_crc32c(total, part.checksum(), part.length * part.spec.row_bytes)
+        return total
 
     def _clock(self) -> NDArray[np.int64]:
         if self._ts is None:
-            own = self._channel.timestamps_ns
-            stamps = self._episode.times_ns() if own is None else own
+            stamps = self._times()
             if len(stamps) != len(self):
                 raise CorruptLayoutError(f"{len(stamps)} times for {len(self)} rows", block=self._name)
             if np.any(stamps[1:] <= stamps[:-1]):
                 raise CorruptLayoutError(
-                    "the times of the channel are not increasing", block=self._name,
+                    "the times of the channel are not increasing",
+                    block=self._name,
                     hint="Read it by step with wd.load_wshard(), or give it timestamps_ns that increase there.",
-                )  # fmt: skip
+                )
             self._ts = read_only(stamps)
         return self._ts
 
+    def _read(self, start: int, stop: int) -> NDArray[Any]:
+        """The values of records [start, stop)."""
+        pieces = [
+            part.rows(max(start - first, 0), min(stop - first, part.length))
+            for part, first in zip(self.parts, self._starts, strict=False)
+            if start < first + part.length and stop > first
+        ]
+        if not pieces:
+            return np.empty((0, *self._meta.shape), self._meta.dtype)
+        return pieces[0] if len(pieces) == 1 else np.concatenate(pieces)
+
     def _values_in(self, rows: range) -> NDArray[Any]:
         if not len(rows):
-            return np.empty((0, *self._channel.row_shape), self._channel.dtype.dtype)
-        if rows.step == 1:
-            return read_only(self._channel.row_source.rows(rows.start, rows.stop))
-        return read_only(self._channel[rows.start : rows[-1] + 1 : rows.step])
+            return self._read(0, 0)
+        run = self._read(min(rows[0], rows[-1]), max(rows[0], rows[-1]) + 1)
+        return read_only(run[:: rows.step] if rows.step > 0 else run[::-1][:: -rows.step])
 
     def _values_at(self, indices: NDArray[np.int64]) -> NDArray[Any]:
         if not len(indices):
-            return self._values_in(range(0))
-        return read_only(self._channel[indices])
+            return self._read(0, 0)
+        shape = (len(self), *self._meta.shape)
+        return read_only(select_rows(indices, shape, self._read, self._meta.dtype.itemsize, self._bring))
+
+    # One block of numbers in a shard is read in place, or by whole frames of compressed data.
+
+    def _block(self) -> BlockRows | None:
+        part = self.parts[0] if len(self.parts) == 1 else None
+        return part if isinstance(part, BlockRows) and not self._meta.is_object else None
 
     def _values_kept(self, indices: NDArray[np.int64]) -> NDArray[Any]:
-        rows = self._channel.row_source
-        found = rows.rows_kept(indices) if isinstance(rows, BlockRows) and not self.meta.is_object else None
-        return self._values_at(indices) if found is None else found
+        block = self._block()
+        values = None if block is None else block.rows_kept(indices)
+        return self._values_at(indices) if values is None else values
 
     def _in_memory(self) -> MappedRows | None:
-        rows = self._channel.row_source
-        if isinstance(rows, BlockRows) and not self.meta.is_object:
-            found = rows.mapped_rows()
-            return None if found is None else MappedRows(*found)
-        return MappedRows(rows.array) if isinstance(rows, ArrayRows) else None
+        block = self._block()
+        if block is not None:
+            mapped = block.mapped_rows()
+            return None if mapped is None else MappedRows(*mapped)
+        part = self.parts[0] if len(self.parts) == 1 else None
+        return MappedRows(part.array) if isinstance(part, ArrayRows) else None
 
     def _bring(self, indices: NDArray[np.int64]) -> None:
-        rows = self._channel.row_source
-        if isinstance(rows, BlockRows):
-            rows.bring(indices)
-
-    def _gives_runs(self) -> bool:
-        return isinstance(self._channel.row_source, BlockRows)
+        for part, start in zip(self.parts, self._starts, strict=False):
+            if isinstance(part, BlockRows):
+                part.bring(indices[(indices >= start) & (indices < start + part.length)] - start)
 
     def _is_far(self) -> bool:
-        rows = self._channel.row_source
-        return isinstance(rows, BlockRows) and rows.is_far
+        return any(isinstance(part, BlockRows) and part.is_far for part in self.parts)
+
+    def _gives_runs(self) -> bool:
+        return all(isinstance(part, BlockRows) for part in self.parts)
 
     def _runs_into(self, starts: NDArray[np.int64], out: NDArray[Any], places: NDArray[np.int64]) -> None:
-        rows = self._channel.row_source
-        if isinstance(rows, BlockRows):
-            rows.read_windows(starts, out, places)
-        else:
-            super()._runs_into(starts, out, places)
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        if self._chunks is not None:
-            return (_signal_of_chunks, (self._chunks, self._name))
-        return (ChannelSignal, (self._episode, self._channel, self._name, self._role))
+        is_left = np.ones(len(starts), np.bool_)
+        for part, first in zip(self.parts, self._starts, strict=False):
+            inside = (starts >= first) & (starts + out.shape[1] <= first + part.length)
+            if isinstance(part, BlockRows) and inside.any():
+                part.read_windows(starts[inside] - first, out, places[inside])
+                is_left &= ~inside
+        if is_left.any():
+            super()._runs_into(starts[is_left], out, places[is_left])
 
 
-class ShardSource(EpisodeSource):
+class ShardSource(Reopens, EpisodeSource):
     """An episode by step in a shard, in its chunks, or filled by hand: every channel is a signal."""
 
     def __init__(
@@ -151,19 +206,25 @@ class ShardSource(EpisodeSource):
         self._size_bytes = size_bytes
         self.chunks = chunks
         self._signals = LazySignals(lambda: self._channels, self._open_signal)
-
-    @cached_property
-    def _channels(self) -> dict[str, NamedChannel]:
-        return _named_channels(self.tensors)
-
-    def _open_signal(self, name: str) -> Signal:
-        named = self._channels[name]
-        return ChannelSignal(self.tensors, named.of(self.tensors), name, named.role, self.chunks)
+        if chunks is not None:
+            self.reopen_by(ShardSource.of_chunks, chunks)
 
     @classmethod
     def of_chunks(cls, chunks: ChunkList) -> ShardSource:
         """A chunked episode as one."""
         return cls(ChunkedEpisodeReader(chunks).episode(), chunks=chunks)
+
+    @cached_property
+    def _channels(self) -> dict[str, _NamedChannel]:
+        return _named_channels(self.tensors)
+
+    def _open_signal(self, name: str) -> Signal:
+        channel, role = self._channels[name]
+        times = partial(_channel_times, self.tensors, channel)
+        signal = BlockSignal(name, _channel_meta(channel, role), [channel.row_source], times)
+        if self.chunks is not None:
+            signal.reopen_by(_signal_of_chunks, self.chunks, name)
+        return signal
 
     @property
     def id(self) -> str:
@@ -178,17 +239,18 @@ class ShardSource(EpisodeSource):
     @property
     def static(self) -> Mapping[str, Any]:
         """The metadata that the user gave, and the environment."""
-        found = dict(self.tensors.metadata)
+        items = dict(self.tensors.metadata)
         if self.tensors.env_id:
-            found.setdefault("env_id", self.tensors.env_id)
-        return ReadOnlyDict(found)
+            items.setdefault("env_id", self.tensors.env_id)
+        return ReadOnlyDict(items)
 
     @property
     def meta(self) -> Mapping[str, Any]:
         """The metadata of the shard."""
         tensors = self.tensors
-        stated = {"id": tensors.id, "env_id": tensors.env_id, "length": tensors.length, **tensors.about}
-        return ReadOnlyDict(stated)
+        return ReadOnlyDict(
+            {"id": tensors.id, "env_id": tensors.env_id, "length": tensors.length, **tensors.about}
+        )
 
     @property
     def step_clock(self) -> StepClock:
@@ -206,43 +268,26 @@ class ShardSource(EpisodeSource):
         """The size of the shard, or of all chunks; 0 in memory."""
         if self.chunks is None:
             return self._size_bytes
-        found = (self.chunks.chunk_bytes(each) for each in self.chunks.chunks)
-        return sum(each.stat().st_size if isinstance(each, Path) else each.size for each in found)
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        if self.chunks is not None:
-            return (ShardSource.of_chunks, (self.chunks,))
-        return (_shard_again, (self.tensors, self._path, self._size_bytes))
+        files = (self.chunks.chunk_bytes(chunk) for chunk in self.chunks.chunks)
+        return sum(file.stat().st_size if isinstance(file, Path) else file.size for file in files)
 
 
-class NamedChannel(NamedTuple):
-    """The place of the channel of a signal in the tensors: a field, and a key where the field holds several."""
-
-    field: str
-    key: str | None
+class _NamedChannel(NamedTuple):
+    channel: Channel
     role: SignalRole
 
-    def of(self, tensors: WShardEpisode) -> Channel:
-        """The channel itself."""
-        held = getattr(tensors, self.field)
-        found: Channel = held if self.key is None else held.data[self.key]
-        return found
+
+_FLAGS = {"reward": "rewards", "terminated": "terminations", "truncated": "truncations"}
 
 
-_FIELD_OF_LANE = {
-    "signal": "observations", "action": "actions", "omen": "omens", "uncert": "uncerts", "residual": "residuals",
-}  # fmt: skip
-_FIELD_OF_FLAG = {"reward": "rewards", "terminated": "terminations", "truncated": "truncations"}
-
-
-def _named_channels(tensors: WShardEpisode) -> dict[str, NamedChannel]:
+def _named_channels(tensors: WShardEpisode) -> dict[str, _NamedChannel]:
     """A channel goes by its id; by its block where an id stands in two lanes, and for what models made."""
     flags = {
-        name: NamedChannel(field, None, guess_role(name, "scalar"))
-        for name, field in _FIELD_OF_FLAG.items()
-        if getattr(tensors, field) is not None
+        name: _NamedChannel(flag, guess_role(name, "scalar"))
+        for name, field in _FLAGS.items()
+        if (flag := getattr(tensors, field)) is not None
     }
-    found: dict[str, NamedChannel] = {}
+    channels: dict[str, _NamedChannel] = {}
     for block, channel in tensors.lanes():
         lane, _, rest = block.partition("/")
         # Bits packed over several steps have no time of their own.
@@ -250,13 +295,24 @@ def _named_channels(tensors: WShardEpisode) -> dict[str, NamedChannel]:
         if is_bits or (channel.clock_source is None and channel.length != tensors.length):
             continue
         role = SignalRole("observation") if lane == "signal" else guess_role(block, "vector")
-        is_plain = lane in ("signal", "action") and rest not in found and rest not in flags
-        found[rest if is_plain else block] = NamedChannel(_FIELD_OF_LANE[lane], rest, role)
-    return found | flags
+        is_plain = lane in ("signal", "action") and rest not in channels and rest not in flags
+        channels[rest if is_plain else block] = _NamedChannel(channel, role)
+    return channels | flags
 
 
-def _shard_again(tensors: WShardEpisode, path: str | None, size_bytes: int) -> ShardSource:
-    return ShardSource(tensors, path=path, size_bytes=size_bytes)
+def _channel_meta(channel: Channel, role: SignalRole) -> SignalMeta:
+    """Element type, shape and kind from the metadata of the shard."""
+    about, shape, names = channel.about, channel.row_shape, channel.about.get("names")
+    kind = about.get("kind") or ("image" if about.get("modality") == "rgb" else numeric_kind(shape))
+    kind = as_kind("text" if is_text(channel.dtype) else kind)
+    clock = STEPS if channel.clock_source is None else None
+    names = tuple(names) if names else None
+    return SignalMeta(channel.dtype.dtype, shape, kind, about.get("unit"), names, *role, clock)
+
+
+def _channel_times(tensors: WShardEpisode, channel: Channel) -> NDArray[np.int64]:
+    own = channel.timestamps_ns
+    return tensors.times_ns() if own is None else own
 
 
 def _signal_of_chunks(chunks: ChunkList, name: str) -> Signal:

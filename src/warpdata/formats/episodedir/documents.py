@@ -1,14 +1,16 @@
-"""static.json and meta.json: written whole, read with care."""
+"""The documents of an episode directory: names of signals, static.json, meta.json and edits.jsonl."""
 
 from __future__ import annotations
 
 import base64
 import binascii
+import contextlib
 import functools
 import json
 import math
 import os
-from collections.abc import Callable, Mapping
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,22 +18,98 @@ from typing import Any
 import numpy as np
 
 from warpdata.bytekit.checksum import crc32c
+from warpdata.bytekit.io.append_file import AppendFile
 from warpdata.bytekit.io.commit import write_file
 from warpdata.bytekit.io.files import FileRangeReader
 from warpdata.bytekit.io.ranges import FolderReader, RangeReader, drop_cached
 from warpdata.bytekit.jsontext import dump_json, parse_json_object
-from warpdata.errors import BlobNotFoundError, ChecksumError, CorruptLayoutError, FormatError, TruncatedError
+from warpdata.bytekit.process import locks
+from warpdata.errors import (
+    BlobNotFoundError,
+    ChecksumError,
+    ConflictError,
+    CorruptLayoutError,
+    FormatError,
+    TruncatedError,
+)
 from warpdata.formats.episodedir import layout
 
-Source = str | os.PathLike[str] | RangeReader
 Folder = Path | FolderReader
 
 BYTES_TAG = "__bytes_base64__"
-_SORTED = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
 CHECKSUM_KEY = "checksum"
+CRC_KEY = "crc32c"
 MAX_STATIC_DEPTH = 64
 MAX_STATIC_ARRAY = 1 << 16
 """More numbers than this belong in a signal, not in JSON."""
+
+_PART = re.compile(r"[A-Za-z0-9_.-]+")
+_SORTED = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+_LOCK_TIMEOUT_S = 60.0
+
+
+# Names.
+
+
+def check_name(name: object) -> str:
+    """`name` if it may name a signal or a static item, else TypeError or ValueError with the reason."""
+    if not isinstance(name, str):
+        raise TypeError(f"a name is a string, not {type(name).__name__}")
+    _check_text(name)
+    return name
+
+
+@functools.lru_cache(maxsize=4096)
+def _check_text(name: str) -> None:
+    if len(name.encode("utf-8", "replace")) > layout.MAX_NAME_BYTES:
+        raise ValueError(f"name {name[:40]!r}… is longer than {layout.MAX_NAME_BYTES} bytes")
+    parts = name.split("/")
+    if not all(_PART.fullmatch(part) for part in parts) or {".", ".."} & set(parts):
+        raise ValueError(
+            f"name {name!r} is refused: use letters, digits, '_', '.', '-' in parts joined by '/', no '..'"
+        )
+    is_file = [
+        part in (layout.META_FILE, layout.STATIC_FILE) or bool(_split(part)[1]) or part.endswith(".parquet")
+        for part in parts[:-1]
+    ]
+    if parts[0] == layout.RECORDING_FOLDER or name.endswith(".frames") or any(is_file):
+        raise ValueError(f"name {name!r} is reserved")
+
+
+def signal_file(folder: Path, name: str, suffix: str = layout.SIGNAL_SUFFIX) -> Path:
+    """The file of a signal inside an episode; `/` in the name is a sub-folder."""
+    return folder / (name + suffix)
+
+
+def find_signals(files: Iterable[str]) -> dict[str, str]:
+    """Signal name -> suffix of its data file, from the names of the files of an episode alone."""
+    suffixes: dict[str, str] = {}
+    for file in sorted(files):
+        name, suffix = _split(file)
+        is_hidden = any(part.startswith(".") for part in file.split("/"))
+        if suffix and not is_hidden and (suffix in layout.VIDEO_SUFFIXES or name not in suffixes):
+            suffixes[name] = suffix
+    return suffixes
+
+
+def files_below(folder: Path) -> Iterator[str]:
+    """The name of every file below a folder, with `/`; hidden folders are left out."""
+    for place, folders, files in os.walk(folder):
+        folders[:] = [name for name in folders if not name.startswith(".")]
+        for file in files:
+            yield os.path.relpath(os.path.join(place, file), folder).replace(os.sep, "/")
+
+
+def _split(file: str) -> tuple[str, str]:
+    """Name and suffix of the data file of a signal; empty for other files."""
+    if not file.endswith(layout.FRAMES_SUFFIX):
+        for suffix in (layout.SIGNAL_SUFFIX, *layout.VIDEO_SUFFIXES):
+            if file.endswith(suffix) and len(file) > len(suffix):
+                return file[: -len(suffix)], suffix
+    return "", ""
+
+
+# Files.
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +122,19 @@ class FileSum:
     @classmethod
     def of(cls, data: bytes) -> FileSum:
         """The sum of these bytes."""
-        return cls(len(data), crc32c(data))
+        return cls(memoryview(data).nbytes, crc32c(data))
+
+    @classmethod
+    def from_json(cls, entry: Any, path: str) -> FileSum:
+        """The sum that an entry of meta.json states."""
+        try:
+            return cls(int(entry["bytes"]), int(entry["crc32c"], 16))
+        except (KeyError, TypeError, ValueError):
+            raise CorruptLayoutError("the file entry in meta.json is damaged", path=path) from None
+
+    def to_json(self) -> dict[str, Any]:
+        """The entry for meta.json."""
+        return {"bytes": self.size_bytes, "crc32c": f"{self.crc32c:08x}"}
 
     def check(self, data: bytes, path: str) -> None:
         """Raise unless `data` is what was written."""
@@ -54,89 +144,108 @@ class FileSum:
             raise ChecksumError("the file was changed after it was written", path=path)
 
 
-def plain_static(name: str, value: Any) -> Any:
-    """`value` as JSON can hold it; what cannot be held is a TypeError or ValueError naming the item."""
+def read_bytes(
+    source: str | os.PathLike[str] | RangeReader, *, max_bytes: int = layout.MAX_JSON_BYTES
+) -> bytes:
+    """All bytes of a small file."""
+    reader = FileRangeReader(source) if isinstance(source, str | os.PathLike) else source
     try:
-        return _plain(name, value)
+        if reader.size > max_bytes:
+            raise CorruptLayoutError(f"a file of this kind has at most {max_bytes} bytes", path=reader.name)
+        return bytes(reader.read(0, reader.size))
+    finally:
+        reader.close()
+
+
+def read_document(folder: Folder, name: str) -> tuple[str, bytes | None]:
+    """Path of a document of an episode for messages, and its bytes; None without the document."""
+    path = str(folder / name) if isinstance(folder, Path) else f"{folder.name}/{name}"
+    try:
+        return path, read_bytes(folder / name if isinstance(folder, Path) else folder.open(name))
+    except BlobNotFoundError:
+        return path, None
+
+
+def _parse_document(folder: Folder, name: str) -> tuple[str, dict[str, Any] | None]:
+    """Path and content of a JSON document; None without the document."""
+    path, data = read_document(folder, name)
+    return path, None if data is None else _parse(data, path)
+
+
+def _parse(data: bytes, path: str) -> dict[str, Any]:
+    try:
+        return parse_json_object(data)
+    except FormatError as error:
+        raise type(error)(error.message, path=path, hint=error.hint) from None
+
+
+# static.json
+
+
+def plain_static(name: str, value: Any) -> Any:
+    """`value` as JSON can hold it; anything else is a TypeError or ValueError that names the item."""
+    try:
+        return _plain(value, 0)
     except RecursionError:
         raise ValueError(f"static item {name!r}: nested too deeply, or inside itself") from None
+    except (TypeError, ValueError) as error:
+        kind = TypeError if isinstance(error, TypeError) else ValueError
+        raise kind(f"static item {name!r}: {error}") from None
 
 
-def _plain(name: str, value: Any, depth: int = 0) -> Any:
+def _plain(value: Any, depth: int) -> Any:
     if isinstance(value, np.ndarray):
-        return _plain_array(name, value)
-    if isinstance(value, np.generic):
-        value = value.item()
-    if isinstance(value, Mapping | list | tuple):
-        if depth == MAX_STATIC_DEPTH:
-            raise RecursionError
-        if isinstance(value, Mapping):
-            return {_key(name, key): _plain(name, inner, depth + 1) for key, inner in value.items()}
-        return [_plain(name, inner, depth + 1) for inner in value]
-    return _plain_item(name, value)
+        if value.dtype.kind not in "biuf" and not np.issubdtype(value.dtype, np.floating):
+            raise TypeError(f"an array of {value.dtype} cannot be stored as JSON")
+        if value.size > MAX_STATIC_ARRAY:
+            raise ValueError(f"{value.size} numbers are too many; record them as a signal")
+    value = value.tolist() if isinstance(value, np.ndarray | np.generic) else value
+    if not isinstance(value, Mapping | list | tuple):
+        return _plain_item(value)
+    if depth == MAX_STATIC_DEPTH:
+        raise RecursionError
+    if not isinstance(value, Mapping):
+        return [_plain(item, depth + 1) for item in value]
+    for key in value:
+        if not isinstance(key, str) or key == BYTES_TAG:
+            raise TypeError(f"key {key!r} is not a plain string")
+    return {_valid_text(key): _plain(item, depth + 1) for key, item in value.items()}
 
 
-def _plain_item(name: str, value: Any) -> Any:
-    if value is None or isinstance(value, bool):
-        return value
-    if isinstance(value, str):
-        return _text(name, value)
+def _plain_item(value: Any) -> Any:
     if isinstance(value, bytes | bytearray | memoryview):
         return {BYTES_TAG: base64.b64encode(bytes(value)).decode()}
-    if isinstance(value, int):
-        return int(value)
-    if isinstance(value, float):
-        return _finite(name, value)
-    raise TypeError(f"static item {name!r}: a {type(value).__name__} cannot be stored as JSON")
+    if isinstance(value, float) and not math.isfinite(value):
+        raise ValueError(f"{value} cannot be stored as JSON")
+    if isinstance(value, str):
+        return _valid_text(value)
+    if value is None or isinstance(value, bool):
+        return value
+    if isinstance(value, int | float):
+        return int(value) if isinstance(value, int) else float(value)
+    raise TypeError(f"a {type(value).__name__} cannot be stored as JSON")
 
 
-def _plain_array(name: str, array: np.ndarray[Any, Any]) -> Any:
-    if array.dtype.kind not in "biuf" and not np.issubdtype(array.dtype, np.floating):
-        raise TypeError(f"static item {name!r}: an array of {array.dtype} cannot be stored as JSON")
-    if array.size > MAX_STATIC_ARRAY:
-        raise ValueError(f"static item {name!r}: {array.size} numbers are too many; record them as a signal")
-    return _plain(name, array.tolist())
-
-
-def _text(name: str, value: str) -> str:
+def _valid_text(text: str) -> str:
     try:
-        value.encode()
+        text.encode()
     except UnicodeEncodeError:
-        raise ValueError(f"static item {name!r}: the text is not valid Unicode") from None
-    return str(value)
-
-
-def _finite(name: str, value: float) -> float:
-    if not math.isfinite(value):
-        raise ValueError(f"static item {name!r}: {value} cannot be stored as JSON")
-    return float(value)
-
-
-def _key(name: str, key: Any) -> str:
-    if not isinstance(key, str) or key == BYTES_TAG:
-        raise TypeError(f"static item {name!r}: key {key!r} is not a plain string")
-    return _text(name, key)
+        raise ValueError("the text is not valid Unicode") from None
+    return str(text)
 
 
 def restored_static(value: Any) -> Any:
     """What `plain_static` made, with bytes as bytes again."""
-    if isinstance(value, dict):
-        if set(value) == {BYTES_TAG}:
-            try:
-                return base64.b64decode(value[BYTES_TAG], validate=True)
-            except (binascii.Error, TypeError, ValueError):
-                raise CorruptLayoutError("bytes in a static item are not base64") from None
-        return {key: restored_static(inner) for key, inner in value.items()}
     if isinstance(value, list):
-        return [restored_static(inner) for inner in value]
-    return value
-
-
-def write_static(folder: Path, items: Mapping[str, Any], *, durable: bool = True) -> bytes:
-    """Write static.json and return its bytes."""
-    data = static_bytes(items)
-    write_file(folder / layout.STATIC_FILE, data, durable=durable)
-    return data
+        return [restored_static(item) for item in value]
+    if not isinstance(value, dict):
+        return value
+    if set(value) != {BYTES_TAG}:
+        return {key: restored_static(item) for key, item in value.items()}
+    try:
+        return base64.b64decode(value[BYTES_TAG], validate=True)
+    except (binascii.Error, TypeError, ValueError):
+        raise CorruptLayoutError("bytes in a static item are not base64") from None
 
 
 def static_bytes(items: Mapping[str, Any]) -> bytes:
@@ -145,7 +254,7 @@ def static_bytes(items: Mapping[str, Any]) -> bytes:
 
 
 def read_static(folder: Folder, expected: FileSum | None = None) -> dict[str, Any]:
-    """The static items of an episode; none where there is no static.json and none is expected."""
+    """The static items of an episode; empty where there is no static.json and none is expected."""
     return _retry_damaged(folder, layout.STATIC_FILE, lambda: _read_static(folder, expected))
 
 
@@ -157,10 +266,14 @@ def _read_static(folder: Folder, expected: FileSum | None) -> dict[str, Any]:
         expected.check(data, path)
     if data is None:
         return {}
+    items = _parse(data, path)
     try:
-        return {name: restored_static(value) for name, value in parse_json_object(data).items()}
-    except FormatError as error:
-        raise _at(error, path) from None
+        return {name: restored_static(value) for name, value in items.items()}
+    except CorruptLayoutError as error:
+        raise CorruptLayoutError(error.message, path=path) from None
+
+
+# meta.json and dataset.json
 
 
 def write_meta(folder: Path, meta: Mapping[str, Any]) -> None:
@@ -170,63 +283,37 @@ def write_meta(folder: Path, meta: Mapping[str, Any]) -> None:
 
 def meta_bytes(meta: Mapping[str, Any]) -> bytes:
     """meta.json as it is stored: a line per item and per signal, with a checksum over everything else in it."""
-    # Every value is made into text once, for the checksum and for the file: a recorder waits for this at its close.
-    texts = {key: _sorted_json(value) for key, value in meta.items() if key not in (CHECKSUM_KEY, "signals")}
-    if "signals" not in meta:
-        return _in_lines({**texts, CHECKSUM_KEY: _sum_of(texts)})
-    signals = {name: _sorted_json(about) for name, about in meta["signals"].items()}
-    total = _sum_of({**texts, "signals": _in_order(signals)})
-    return _in_lines({**texts, "signals": _in_lines(signals, b" "), CHECKSUM_KEY: total})
+    # Every value is encoded once, for the checksum and for the file: a recorder waits for this at its close.
+    items = {
+        key: _SORTED.encode(value) for key, value in meta.items() if key not in (CHECKSUM_KEY, "signals")
+    }
+    signals = {name: _SORTED.encode(entry) for name, entry in meta.get("signals", {}).items()}
+    summed = {**items, "signals": _object(dict(sorted(signals.items())))} if "signals" in meta else items
+    total = crc32c(_object(dict(sorted(summed.items()))).encode())
+    lines = {**items, "signals": _object(signals, ",\n  ")} if "signals" in meta else items
+    return _object({**lines, CHECKSUM_KEY: f'"{total:08x}"'}, ",\n ").encode()
 
 
-def _in_lines(texts: Mapping[str, bytes], indent: bytes = b"") -> bytes:
-    """A JSON object with a line per item; the library's own indenting is Python code, and slow."""
-    lines = [b"%b %b: %b" % (indent, _quoted(key), text) for key, text in texts.items()]
-    return b"{\n" + b",\n".join(lines) + b"\n" + indent + b"}"
-
-
-_quoted = functools.lru_cache(maxsize=1024)(dump_json)
-"""Keys as JSON: they come again with every episode."""
-
-
-def _in_order(texts: Mapping[str, bytes]) -> bytes:
-    """A JSON object as the checksum is computed of it: keys sorted, without spaces."""
-    return b"{" + b",".join([_quoted(key) + b":" + texts[key] for key in sorted(texts)]) + b"}"
-
-
-def _sum_of(texts: Mapping[str, bytes]) -> bytes:
-    return b'"%08x"' % crc32c(_in_order(texts))
+def _object(texts: Mapping[str, str], separator: str = ",") -> str:
+    """A JSON object of values that are JSON already."""
+    colon = ":" if separator == "," else ": "
+    return "{" + separator.join([dump_json(key).decode() + colon + text for key, text in texts.items()]) + "}"
 
 
 def read_meta(folder: Folder) -> dict[str, Any]:
-    """The system metadata of an episode, checked; none where there is no meta.json."""
+    """The system metadata of an episode, checked; empty where there is no meta.json."""
     return _retry_damaged(folder, layout.META_FILE, lambda: _read_meta(folder))
 
 
 def _read_meta(folder: Folder) -> dict[str, Any]:
-    path, data = read_document(folder, layout.META_FILE)
-    if data is None:
+    path, meta = _parse_document(folder, layout.META_FILE)
+    if meta is None:
         return {}
-    try:
-        meta = parse_json_object(data)
-    except FormatError as error:
-        raise _at(error, path) from None
-    stated = meta.pop(CHECKSUM_KEY, None)
-    if (stated is not None or _is_ours(meta)) and stated != _checksum(meta):
+    stated, writer = meta.pop(CHECKSUM_KEY, None), meta.get("writer")
+    is_ours = isinstance(writer, dict) and str(writer.get("name")).startswith("warpdata.")
+    if (stated is not None or is_ours) and stated != f"{crc32c(_SORTED.encode(meta).encode()):08x}":
         raise ChecksumError("meta.json was changed after it was written", path=path)
     return meta
-
-
-def read_set_metadata(folder: Folder) -> dict[str, Any]:
-    """What dataset.json keeps of the source of a set as a whole; nothing where there is none."""
-    path, data = read_document(folder, layout.DATASET_FILE)
-    if data is None:
-        return {}
-    try:
-        found = parse_json_object(data).get("metadata", {})
-    except FormatError as error:
-        raise _at(error, path) from None
-    return found if isinstance(found, dict) else {}
 
 
 def _retry_damaged(folder: Folder, name: str, call: Callable[[], dict[str, Any]]) -> dict[str, Any]:
@@ -242,40 +329,70 @@ def _retry_damaged(folder: Folder, name: str, call: Callable[[], dict[str, Any]]
     return call()
 
 
-def read_document(folder: Folder, name: str) -> tuple[str, bytes | None]:
-    """What to call a document of an episode, and its bytes if it is there."""
-    try:
-        if isinstance(folder, Path):
-            return str(folder / name), read_bytes(folder / name)
-        return f"{folder.name}/{name}", read_bytes(folder.open(name))
-    except BlobNotFoundError:
-        return str(name), None
+def read_set_metadata(folder: Folder) -> dict[str, Any]:
+    """What dataset.json keeps of the source of a set as a whole; empty without the file."""
+    _, document = _parse_document(folder, layout.DATASET_FILE)
+    metadata = (document or {}).get("metadata", {})
+    return metadata if isinstance(metadata, dict) else {}
 
 
-def read_bytes(source: Source, *, max_bytes: int = layout.MAX_JSON_BYTES) -> bytes:
-    """All bytes of a small file."""
-    reader = FileRangeReader(source) if isinstance(source, str | os.PathLike) else source
-    try:
-        if reader.size > max_bytes:
-            raise CorruptLayoutError(f"a file of this kind has at most {max_bytes} bytes", path=reader.name)
-        return bytes(reader.read(0, reader.size))
-    finally:
-        reader.close()
+# edits.jsonl: one checksummed JSON object per line, only ever appended to.
 
 
-def _is_ours(meta: Mapping[str, Any]) -> bool:
-    """Whether our writer made it: then its checksum cannot be missing."""
-    writer = meta.get("writer")
-    return isinstance(writer, dict) and str(writer.get("name")).startswith("warpdata.")
+def pack_line(edit: Mapping[str, Any]) -> bytes:
+    """One line of the log."""
+    body = {key: value for key, value in edit.items() if key != CRC_KEY}
+    return dump_json({**body, CRC_KEY: f"{crc32c(dump_json(body)):08x}"}) + b"\n"
 
 
-def _checksum(meta: Mapping[str, Any]) -> str:
-    return f"{crc32c(_sorted_json(dict(meta))):08x}"
+def read_log(root: Folder) -> tuple[list[dict[str, Any]], bool]:
+    """All edits in order, and whether the log belongs to another program (then it is left alone)."""
+    path, data = read_document(root, layout.EDITS_FILE)
+    if data is None:
+        return [], False
+    whole, _, torn = data.rpartition(b"\n")
+    lines = whole.split(b"\n") if whole else []
+    if lines and _is_foreign([*lines, torn]):
+        return [], True
+    edits = []
+    for number, line in enumerate(lines, 1):
+        try:
+            edit = parse_json_object(line)
+        except FormatError as error:
+            raise CorruptLayoutError(f"line {number} of the edits is {error.message}", path=path) from None
+        if edit.pop(CRC_KEY, None) != f"{crc32c(dump_json(edit)):08x}":
+            raise ChecksumError(f"line {number} of the edits was changed after it was written", path=path)
+        edits.append(edit)
+    for expected, edit in enumerate(edits, 1):
+        if edit.get("seq") != expected:
+            raise CorruptLayoutError(f"edit {expected} is missing in line {expected}", path=path)
+    return edits, False
 
 
-def _sorted_json(value: Any) -> bytes:
-    return _SORTED.encode(value).encode()
+def append_edit(root: Path, edit: Mapping[str, Any]) -> None:
+    """Add one line, durable when this returns, or ConflictError if another process added one meanwhile.
+
+    A torn line of an earlier crash is cut off first.
+    """
+    path = root / layout.EDITS_FILE
+    with locks.hold_lock(path, timeout_s=_LOCK_TIMEOUT_S):
+        # The lock belongs to the open file, not to its name: reading it here does not release the lock.
+        data = read_document(root, layout.EDITS_FILE)[1] or b""
+        lines = data.count(b"\n")
+        if edit["seq"] != lines + 1:
+            raise ConflictError(f"the log has {lines} edits by now", path=path)
+        with contextlib.closing(AppendFile.open(path, end=data.rfind(b"\n") + 1)) as log:
+            log.append(pack_line(edit))
+            log.sync()
 
 
-def _at(error: FormatError, path: str) -> FormatError:
-    return type(error)(error.message, path=path, hint=error.hint)
+def _is_foreign(lines: Iterable[bytes]) -> bool:
+    """Logs of the existing library have the same name but neither sequence numbers nor checksums."""
+    for line in filter(bytes.strip, lines):
+        try:
+            edit = json.loads(line)
+        except (ValueError, RecursionError):
+            return False
+        if not isinstance(edit, dict) or "seq" in edit or CRC_KEY in edit:
+            return False
+    return True

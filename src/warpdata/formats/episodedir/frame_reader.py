@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -18,12 +17,11 @@ from warpdata.formats.episodedir.images import STILL_CODECS, FrameShape, Stream
 from warpdata.formats.episodedir.pictures import PictureDecoder
 from warpdata.formats.episodedir.video import VideoDecoder, list_packets
 
-DEFAULT_CACHE_BYTES = 32 << 20
 _AHEAD_BYTES = 8 << 20
 """Encoded frames fetched at once for a batch."""
 _CHECK_BYTES = 2 << 20
 _GROUP_PACKETS = 64
-"""Packets of a group that are given together, where the frame asked for does not need more."""
+"""Packets of a group that are given together, where the requested frame does not need more."""
 _DECODER_TABLES, _REFERENCES = 1 << 20, 16
 
 
@@ -46,7 +44,7 @@ class PacketPlan:
 
 
 def plan_of(index: FrameIndex) -> PacketPlan:
-    """The plan of a video whose index says where each frame lies; they are decoded in the order of the file."""
+    """The plan of a video with a complete index; frames are decoded in the order of the file."""
     assert index.offset is not None
     assert index.size is not None
     assert index.keyframe is not None
@@ -69,7 +67,7 @@ def plan_foreign(reader: RangeReader, dtype: str = "uint8") -> tuple[PacketPlan,
 
 
 def completed(index: FrameIndex, reader: RangeReader) -> FrameIndex:
-    """The index of another writer with everything ours has: where each frame lies, and its checksum."""
+    """The index of another writer with everything ours has: place and checksum of each frame."""
     plan, stream, shape = plan_foreign(reader)
     if len(plan) != len(index.ts_ns):
         raise CorruptLayoutError(
@@ -79,10 +77,8 @@ def completed(index: FrameIndex, reader: RangeReader) -> FrameIndex:
     for packet, (offset, size) in enumerate(zip(plan.offset.tolist(), plan.size.tolist(), strict=True)):
         sums[packet] = crc32c(reader.read(offset, offset + size))
     at = plan.packet
-    return FrameIndex(
-        image_description(shape), index.ts_ns, shape, stream, plan.start == at, plan.offset[at], plan.size[at],
-        sums[at], reader.size,
-    )  # fmt: skip
+    columns = (plan.start == at, plan.offset[at], plan.size[at], sums[at])
+    return FrameIndex(image_description(shape), index.ts_ns, shape, stream, *columns, reader.size)
 
 
 def _planned(
@@ -104,14 +100,14 @@ def _planned(
 
 
 def _decoder_of(stream: Stream, shape: FrameShape) -> VideoDecoder | PictureDecoder:
-    """What decodes such frames. Pictures look as they do one by one, whatever file they lie in."""
+    """The decoder of such frames; pictures look the same in a video as one by one."""
     if stream.codec in STILL_CODECS:
         return PictureDecoder(stream.codec, shape)
     return VideoDecoder(stream, shape)
 
 
 class FrameReader:
-    """One decoder over one video; any number of threads may ask, one at a time decodes."""
+    """One decoder over one video; any number of threads may call it, one at a time decodes."""
 
     def __init__(
         self,
@@ -119,7 +115,6 @@ class FrameReader:
         plan: PacketPlan,
         stream: Stream,
         shape: FrameShape,
-        cache_bytes: int = DEFAULT_CACHE_BYTES,
     ) -> None:
         self._reader = reader
         self._plan = plan
@@ -129,9 +124,7 @@ class FrameReader:
         self._lock = threading.Lock()
         self._at = -1
         self._shown = -1
-        self._kept: OrderedDict[int, NDArray[np.generic]] = OrderedDict()
         self._ahead: dict[int, bytes] = {}
-        self._keep_count = max(1, cache_bytes // max(1, shape.nbytes))
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -139,23 +132,13 @@ class FrameReader:
         return self._shape.shape
 
     @property
-    def kept_bytes(self) -> int:
-        """How many bytes of decoded frames are kept."""
-        return len(self._kept) * self._shape.nbytes
-
-    @property
     def decoder_bytes(self) -> int:
         """About what the decoder itself takes: its tables, and the pictures it refers back to."""
         return _DECODER_TABLES + _REFERENCES * self._shape.height * self._shape.width * 3 // 2
 
-    def forget_frames(self) -> None:
-        """Let go of the frames that are kept; they are decoded again when they are asked for."""
-        self._kept = OrderedDict()
-
     def close(self) -> None:
-        """Close decoder and file, once nobody decodes; nothing can be read after this."""
+        """Close decoder and file, once no thread decodes; nothing can be read after this."""
         with self._lock:
-            self.forget_frames()
             self._decoder.close()
             self._reader.close()
 
@@ -167,15 +150,10 @@ class FrameReader:
                 self._read(numbers.tolist())
 
     def frame(self, number: int) -> NDArray[np.generic]:
-        """One frame, read-only; the last ones asked for are kept."""
-        with self._lock:
-            found = self._kept.get(number)
-            if found is None:
-                found = np.empty(self._shape.shape, self._shape.dtype)
-                self._decode({number: [found]})
-                found.flags.writeable = False
-                self._keep(number, found)
-            return found
+        """One frame."""
+        out = np.empty(self._shape.shape, self._shape.dtype)
+        self.frames_into(np.array([number], np.int64), [out])
+        return out
 
     def frames(self, numbers: NDArray[np.int64]) -> NDArray[np.generic]:
         """Many frames in any order as one batch."""
@@ -186,13 +164,9 @@ class FrameReader:
     def frames_into(self, numbers: NDArray[np.int64], out: Sequence[NDArray[np.generic]]) -> None:
         """Many frames in any order, each into its own array."""
         wanted: dict[int, list[NDArray[np.generic]]] = {}
+        for target, number in zip(out, numbers.tolist(), strict=True):
+            wanted.setdefault(number, []).append(target)
         with self._lock:
-            for target, number in zip(out, numbers.tolist(), strict=True):
-                kept = self._kept.get(number)
-                if kept is not None:
-                    target[...] = kept
-                else:
-                    wanted.setdefault(number, []).append(target)
             self._decode(wanted)
 
     def bring(self, numbers: NDArray[np.int64]) -> None:
@@ -208,8 +182,8 @@ class FrameReader:
     def group(self, number: int, *, only_needed: bool = False) -> tuple[list[int], list[bytes]]:
         """The encoded packets that show this frame and those of its group, from its keyframe on, in decoding order.
 
-        Says which frame each one shows. Of a long group, what lies far behind the frame is left out; with
-        `only_needed` all that lies behind it.
+        Returns the frame that each one shows, too. Of a long group, packets far behind the frame are left out; with
+        `only_needed` all packets behind it.
         """
         plan = self._plan
         start, stop = int(plan.start[number]), int(plan.packet[number]) + 1
@@ -218,12 +192,6 @@ class FrameReader:
             stop += 1
         with self._lock:
             return plan.frame[start:stop].tolist(), self._read(list(range(start, stop)))
-
-    def _keep(self, number: int, frame: NDArray[np.generic]) -> None:
-        kept = self._kept  # another thread may begin a new one at any moment
-        kept[number] = frame
-        while len(kept) > self._keep_count:
-            kept.popitem(last=False)
 
     def _decode(self, wanted: dict[int, list[NDArray[np.generic]]]) -> None:
         """Decode exactly the groups of frames that hold `wanted`, each once, and fill the arrays."""

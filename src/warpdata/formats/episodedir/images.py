@@ -6,7 +6,7 @@ import base64
 import math
 import operator
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from fractions import Fraction
 from typing import Any, NamedTuple
 
@@ -57,10 +57,7 @@ class VideoOptions:
 
     def to_json(self) -> dict[str, Any]:
         """As journals keep it."""
-        return {
-            "codec": self.codec, "gop_size": self.gop_size, "fps": self.fps, "quality": self.quality,
-            "preset": self.preset, "threads": self.threads,
-        }  # fmt: skip
+        return asdict(self)
 
     @property
     def rate(self) -> Fraction:
@@ -87,7 +84,6 @@ class FrameShape(NamedTuple):
     @classmethod
     def of_values(cls, shape: tuple[int, ...], dtype: np.dtype[Any]) -> FrameShape:
         """That of HxWx3 uint8, or of HxW or HxWx1 uint8 or uint16 values; anything else is a ValueError."""
-        # The first frame of a camera comes through here: numpy's names of types are slow.
         name = _PIXELS.get(dtype.str)
         is_colour = len(shape) == 3 and shape[2] == 3 and name == "uint8"
         is_plane = name is not None and (len(shape) == 2 or (len(shape) == 3 and shape[2] == 1))
@@ -107,7 +103,7 @@ class FrameShape(NamedTuple):
 
     @property
     def picture(self) -> FrameShape:
-        """What a picture of such a frame says of itself, which knows no axis of one channel."""
+        """The shape in the head of a single picture, which has no axis of one channel."""
         return self._replace(channels=0) if self.channels == 1 else self
 
     @property
@@ -122,7 +118,7 @@ class FrameShape(NamedTuple):
 
     @property
     def raw_format(self) -> str:
-        """What FFmpeg calls the raw pixels."""
+        """FFmpeg's name of the raw pixels."""
         return "rgb24" if self.is_colour else ("gray" if self.dtype == "uint8" else "gray16le")
 
 
@@ -138,10 +134,8 @@ class Stream:
 
     def to_json(self) -> dict[str, Any]:
         """As indexes and journals keep it."""
-        return {
-            "codec": self.codec, "pix_fmt": self.pix_fmt, "coded": [self.coded_width, self.coded_height],
-            "extradata": base64.b64encode(self.extradata).decode(),
-        }  # fmt: skip
+        coded, extradata = [self.coded_width, self.coded_height], base64.b64encode(self.extradata).decode()
+        return {"codec": self.codec, "pix_fmt": self.pix_fmt, "coded": coded, "extradata": extradata}
 
     @classmethod
     def from_json(cls, about: Mapping[str, Any]) -> Stream:
@@ -152,7 +146,7 @@ class Stream:
 
 
 def choose_codec(shape: FrameShape, options: VideoOptions) -> str:
-    """The codec asked for, or the default: h264 for colour, lossless ffv1 for gray and depth."""
+    """The codec of the options, or the default: h264 for colour, lossless ffv1 for gray and depth."""
     codec = options.codec or ("h264" if shape.is_colour else "ffv1")
     if shape.dtype == "uint16" and codec != "ffv1":
         raise ValueError(f"uint16 images are stored lossless with codec 'ffv1', not {codec!r}")

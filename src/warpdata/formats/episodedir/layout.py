@@ -1,4 +1,4 @@
-"""Every name and number of the episode directory; SPEC.md says what they mean."""
+"""Every name and number of the episode directory; SPEC.md explains them."""
 
 from __future__ import annotations
 
@@ -25,6 +25,8 @@ FOREIGN_UNFINISHED = ".unfinished"
 SIGNAL_SUFFIX = ".parquet"
 FRAMES_SUFFIX = ".frames.parquet"
 VIDEO_SUFFIXES = (".mp4", ".mkv")
+SUFFIX_KEY = "suffix"
+"""In the entry of a camera whose file does not end as its codec implies."""
 
 JPEG_MAGIC = b"\xff\xd8\xff"
 PARQUET_MAGIC = b"PAR1"
@@ -91,7 +93,7 @@ BLOCK_HEAD_BYTES = 4
 """Track number (one byte here), relative time and flags stand before the frame in a block."""
 
 ROLES = (
-    "observation", "action", "reward", "terminated", "truncated", "event",
-    "prediction", "uncertainty", "residual", "other",
-)  # fmt: skip
-"""What part a signal plays in its episode; stored by name."""
+    *("observation", "action", "reward", "terminated", "truncated", "event"),
+    *("prediction", "uncertainty", "residual", "other"),
+)
+"""The parts that signals play in an episode; stored by name."""

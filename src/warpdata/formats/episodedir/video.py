@@ -8,7 +8,6 @@ import importlib.util
 import io
 import os
 import sys
-import zlib
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -61,7 +60,7 @@ class VideoEncoder:
                 self._gate, "w", format=kind, options=container_options, buffer_size=1 << 20
             )
             if self._codec == "av1":
-                os.putenv("SVT_LOG", "1")  # else the encoder tells standard error all about itself
+                os.putenv("SVT_LOG", "1")  # the encoder is verbose on standard error
             self._stream = self._open_stream(options)
             # Opened now, not by the first frame: what cannot be encoded is refused before it is accepted.
             with kept_scheduling():
@@ -111,7 +110,7 @@ class VideoEncoder:
         container.close()
 
     def discard(self) -> None:
-        """Let go of the encoder without finishing the file: the sink gets nothing more."""
+        """Close the encoder without finishing the file: the sink gets nothing more."""
         self._gate.shut()
         container, self._container, self._stream = self._container, None, None
         if container is not None:
@@ -158,7 +157,7 @@ class VideoDecoder:
         self._scale = _converter()
 
     def feed(self, number: int, packet: bytes) -> Iterator[tuple[int, Any]]:
-        """Decode one packet; yields (frame number, picture) for whatever comes out."""
+        """Decode one packet; yields (frame number, picture) of every picture that comes out."""
         library = _av()
         # Not Packet(packet): that borrows the bytes, and decoders read a little past their end.
         item = library.Packet(len(packet))
@@ -219,44 +218,15 @@ def encode_png(frame: NDArray[Any]) -> bytes:
     return b"".join(bytes(packet) for packet in [*context.encode(picture), *context.encode(None)])
 
 
-class PngLines:
-    """Undoes the filters of PNG pictures; keeps the state of one decoder, so one caller at a time."""
-
-    def __init__(self) -> None:
-        self._context = _av().CodecContext.create("png", "r")
-        self._context.thread_count = 1
-
-    def plain(self, head: bytes, raw: bytes, width: int) -> NDArray[np.uint8]:
-        """The lines of a picture, `width` bytes each: `head` up to and with IHDR, `raw` as they were inflated."""
-        library = _av()
-        data = head + _png_chunk(b"IDAT", zlib.compress(raw, 0)) + _png_chunk(b"IEND", b"")
-        item = library.Packet(len(data))
-        item.update(data)
-        item.is_keyframe = True  # else the decoder adds the picture before
-        try:
-            pictures = self._context.decode(item)
-        except library.FFmpegError as error:
-            raise CorruptLayoutError(f"the picture does not decode ({error})") from None
-        if len(pictures) != 1:
-            raise CorruptLayoutError("the picture does not decode")
-        plane: Any = pictures[0].planes[0]
-        return np.frombuffer(plane, np.uint8).reshape(pictures[0].height, -1)[:, :width]
-
-
-def _png_chunk(kind: bytes, data: bytes) -> bytes:
-    total = zlib.crc32(data, zlib.crc32(kind))
-    return len(data).to_bytes(4, "big") + kind + data + total.to_bytes(4, "big")
-
-
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """A video file as its container describes it: the stream, its size, and where its packets are."""
+    """A video file as its container describes it: the stream and its size."""
 
     stream: Stream
     width: int
     height: int
     tick: Fraction = Fraction(0)
-    """The unit of presentation times in seconds; 0 where the container does not say."""
+    """The unit of presentation times in seconds; 0 if unknown."""
 
 
 def probe(path: str) -> Probe:
@@ -278,7 +248,7 @@ def check_options(options: VideoOptions) -> None:
 
 
 def stream_of(shape: FrameShape, options: VideoOptions) -> Stream:
-    """What the encoder of this machine says in the header of such a video."""
+    """The decoder parameters in the header of such a video, as the encoder of this machine writes them."""
     out = io.BytesIO()
     encoder = VideoEncoder(out, shape, options)
     encoder.encode(np.zeros(shape.shape, shape.dtype))
@@ -289,7 +259,7 @@ def stream_of(shape: FrameShape, options: VideoOptions) -> Stream:
 
 
 class _Gate:
-    """What the muxer sees of a sink: it only grows, for one that could go back would write another header."""
+    """The muxer's view of a sink: it only grows, because a muxer that can seek would rewrite the header."""
 
     def __init__(self, sink: Any) -> None:
         self._write: Callable[[bytes], int] = sink.write
@@ -299,7 +269,7 @@ class _Gate:
         return self._write(data)
 
     def shut(self) -> None:
-        """Swallow whatever still comes."""
+        """Ignore all further output."""
         self._write = len
 
 
@@ -321,11 +291,11 @@ def list_packets(
                     times.append(packet.pts if packet.pts is not None else packet.dts or 0)
         except library.FFmpegError as error:
             raise CorruptLayoutError(f"damaged video ({error})", path=path) from None
-        # Of a Matroska block FFmpeg says where its own small head begins, not the frame behind it.
+        # FFmpeg gives the offset of the head of a Matroska block, not of the frame behind it.
         head = BLOCK_HEAD_BYTES if "matroska" in container.format.name else 0
     places = np.array(rows, np.int64).reshape(-1, 2)
     if len(places) and places[:, 0].min() < 0:
-        raise CorruptLayoutError("the video does not say where its frames are", path=path)
+        raise CorruptLayoutError("the container of the video has no offsets of its frames", path=path)
     places[:, 0] += head
     return found, places, np.array(keys, np.bool_), np.array(times, np.int64)
 
@@ -335,18 +305,19 @@ def _probe(container: av.container.InputContainer, path: str) -> Probe:
         raise CorruptLayoutError("no video in this file", path=path)
     context = container.streams.video[0].codec_context
     if context is None:
-        raise CorruptLayoutError("the video is encoded in a way that nobody knows", path=path)
+        raise CorruptLayoutError("unknown video codec", path=path)
     stream = Stream(
-        context.name, context.pix_fmt or "", context.coded_width or context.width,
-        context.coded_height or context.height, bytes(context.extradata or b""),
-    )  # fmt: skip
-    if stream.codec == "libdav1d":
-        stream = Stream("av1", *(stream.pix_fmt, stream.coded_width, stream.coded_height, stream.extradata))
+        "av1" if context.name == "libdav1d" else context.name,
+        context.pix_fmt or "",
+        context.coded_width or context.width,
+        context.coded_height or context.height,
+        bytes(context.extradata or b""),
+    )
     return Probe(stream, context.width, context.height, container.streams.video[0].time_base or Fraction(0))
 
 
 def open_container(source: Any, path: str) -> Any:
-    """A container over a path or a file object. Titles that are no text are no reason to refuse its pictures."""
+    """A container over a path or a file object; titles that are not valid text are ignored."""
     library = _av()
     # From 19 on the library is lenient by itself and does not know the option.
     lenient = {"metadata_errors": "ignore"} if _release(library) < 19 else {}
@@ -391,7 +362,7 @@ def _converter() -> Callable[[VideoFrame, str], VideoFrame]:
     """One converter of pixels for all frames, without threads of its own: those would not survive a fork."""
     library = _av()
     convert = library.video.reformatter.VideoReformatter().reformat
-    # Before 17 it has no threads and cannot be asked for none.
+    # Before 17 it has no threads and no such option.
     alone = {"threads": 1} if _release(library) >= 17 else {}
     return lambda picture, pix_fmt: convert(picture, format=pix_fmt, **alone)
 

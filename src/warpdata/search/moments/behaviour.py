@@ -10,8 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from warpdata.episodes.collection.edits import shown
-from warpdata.episodes.sources.opening import episode_of_shard
-from warpdata.episodes.sources.shard_episode import ShardSource
+from warpdata.episodes.sources.shard_episode import ShardSource, episode_of_shard
 from warpdata.errors import NoStepsError, nearest
 from warpdata.formats.wshard.episode import WShardEpisode
 from warpdata.formats.wshard.reader import ShardReader

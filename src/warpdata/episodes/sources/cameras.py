@@ -1,0 +1,476 @@
+"""Cameras: encoded video or single pictures, decoded on demand; decoders and decoded frames are kept process-wide."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import os
+import threading
+import weakref
+from abc import abstractmethod
+from collections import OrderedDict, deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from warpdata.bytekit.arrays import dtype_named, dtype_of, read_only
+from warpdata.bytekit.io.files import FileRangeReader
+from warpdata.bytekit.io.ranges import FolderReader, RangeReader, open_buffered
+from warpdata.bytekit.lazy import BLOCK_CACHE
+from warpdata.bytekit.process import system
+from warpdata.bytekit.process.forks import Reopens, run_in_child
+from warpdata.bytekit.process.locks import ThreadLock
+from warpdata.errors import CorruptLayoutError, TruncatedError
+from warpdata.formats.episodedir.documents import FileSum
+from warpdata.formats.episodedir.frame_index import FrameIndex, read_frame_index
+from warpdata.formats.episodedir.frame_reader import FrameReader, completed, plan_foreign, plan_of
+from warpdata.formats.episodedir.images import Stream
+from warpdata.formats.episodedir.pictures import Still, decode_stills, still_of
+from warpdata.formats.episodedir.signal_file import Description, Summary
+from warpdata.formats.episodedir.video import list_packets
+from warpdata.formats.journal.reader import check_not_unfinished
+from warpdata.timeline.memory import ClockedSignal
+from warpdata.timeline.meta import OBJECT, Role, SignalMeta, as_kind, as_role, guess_role
+from warpdata.timeline.signal import Record
+
+Int64s = NDArray[np.int64]
+
+MOST_OPEN = min(128, max(2, system.allowed_descriptors() // 8))
+"""Decoders, and files, that may stay open unused: as many as a shuffle has blocks of images in play.
+
+Fewer where the system allows few descriptors: other files, caches and connections need theirs.
+"""
+ALWAYS_OPEN = 32
+DECODER_BYTES = 96 << 20
+"""Memory of the decoders that stay open beyond the first `ALWAYS_OPEN`."""
+STRETCH_BYTES = 128 << 10
+"""What is decoded at once where a group of pictures is larger than `GROUP_BYTES`."""
+GROUP_BYTES = 512 << 10
+_FEW = 16
+"""So many pictures at once are a window, which is read again; more are read once, from front to back."""
+
+
+@dataclass(slots=True)
+class _Entry:
+    reader: FrameReader
+    users: int = 0
+
+
+class OpenCameras:
+    """Decoders by camera; one that was closed to make room is opened again when its camera is used again."""
+
+    def __init__(self, most_open: int = MOST_OPEN) -> None:
+        self.most_open = most_open
+        self._keys = itertools.count()
+        self.in_child()
+        run_in_child(self.in_child)
+
+    def in_child(self) -> None:
+        """Start with no decoder: those of the parent belong to it."""
+        self._lock = threading.Lock()
+        self._open: OrderedDict[int, _Entry] = OrderedDict()
+        self._gone: deque[int] = deque()
+
+    def new_key(self) -> int:
+        """A key for one more camera."""
+        return next(self._keys)
+
+    def gone(self, key: int) -> None:
+        """Note that a camera was collected; safe in any thread, even one that is inside this object."""
+        self._gone.append(key)
+
+    @contextlib.contextmanager
+    def use(self, key: int, open_reader: Callable[[], FrameReader]) -> Iterator[FrameReader]:
+        """The decoder of a camera, which stays open at least for as long as the block runs."""
+        with self._lock:
+            entry = self._take(key)
+        if entry is None:
+            made = open_reader()
+            with self._lock:
+                entry = self._take(key)
+                if entry is None:
+                    entry = self._open[key] = _Entry(made, 1)
+            if entry.reader is not made:  # another thread was quicker
+                made.close()
+        try:
+            yield entry.reader
+        finally:
+            with self._lock:
+                entry.users -= 1
+                closing = self._remove_surplus()
+            for reader in closing:
+                reader.close()
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    def _take(self, key: int) -> _Entry | None:
+        entry = self._open.get(key)
+        if entry is not None:
+            entry.users += 1
+            self._open.move_to_end(key)
+        return entry
+
+    def _remove_surplus(self) -> list[FrameReader]:
+        """Take out what is to be closed: cameras that are gone, then those unused for longest."""
+        gone = [self._open.pop(key, None) for key in [self._gone.popleft() for _ in range(len(self._gone))]]
+        closing = [entry.reader for entry in gone if entry is not None]
+        largest = max((entry.reader.decoder_bytes for entry in self._open.values()), default=1)
+        room = min(self.most_open, max(ALWAYS_OPEN, DECODER_BYTES // largest))  # fewer of large pictures
+        idle = [key for key, entry in self._open.items() if not entry.users]
+        closing += [self._open.pop(key).reader for key in idle[: max(0, len(self._open) - room)]]
+        return closing
+
+
+CAMERAS = OpenCameras()
+"""The decoders of this process."""
+
+
+class CachedFrames:
+    """The frames of a camera in stretches, each a group of pictures or a part of one; the last ones used are kept."""
+
+    def __init__(
+        self, index: FrameIndex, meta: SignalMeta, decoder: Callable[[], AbstractContextManager[FrameReader]]
+    ) -> None:
+        self._starts = stretch_starts(index, meta.row_bytes)
+        self._shape = meta.shape
+        self._dtype = meta.dtype
+        self._decoder = decoder
+        self._owner = _kept_owner(self)
+        self._lock = ThreadLock()
+
+    def copy(self, numbers: Int64s, targets: Iterable[NDArray[Any]]) -> None:
+        """Copy frames by number, each into its own array; all missing ones are decoded in one pass."""
+        owners = (self._starts.searchsorted(numbers, "right") - 1).tolist()
+        stretches = self._fetch(set(owners))
+        for number, owner, target in zip(numbers.tolist(), owners, targets, strict=True):
+            first, frames = stretches[owner]
+            target[...] = frames[number - first]
+
+    def not_kept(self, numbers: Int64s) -> Int64s:
+        """Which of these frames would have to be decoded."""
+        owners = self._starts.searchsorted(numbers, "right") - 1
+        kept = BLOCK_CACHE.of(self._owner)
+        missing = [owner for owner in np.unique(owners).tolist() if owner not in kept]
+        return numbers[np.isin(owners, missing)]
+
+    def _fetch(self, wanted: set[int]) -> dict[int, tuple[int, NDArray[Any]]]:
+        """These stretches: the number of their first frame, and their frames."""
+        stretches = self._fetch_kept(wanted)
+        if len(stretches) < len(wanted):
+            with self._lock:  # another thread may have decoded them meanwhile
+                stretches |= self._fetch_kept(wanted - stretches.keys())
+                missing = sorted(wanted - stretches.keys())
+                for number in missing:
+                    low, high = int(self._starts[number]), int(self._starts[number + 1])
+                    stretches[number] = (low, np.empty((high - low, *self._shape), self._dtype))
+                new = [stretches[number] for number in missing]
+                if new:
+                    numbers = np.concatenate([np.arange(low, low + len(frames)) for low, frames in new])
+                    with self._decoder() as reader:
+                        reader.frames_into(numbers, [row for _, frames in new for row in frames])
+                for number, (_, frames) in zip(missing, new, strict=True):
+                    BLOCK_CACHE.put(self._owner, number, frames.data.cast("B"))
+        return stretches
+
+    def _fetch_kept(self, wanted: Iterable[int]) -> dict[int, tuple[int, NDArray[Any]]]:
+        stretches = {}
+        for number in wanted:
+            kept = BLOCK_CACHE.get(self._owner, number)
+            if kept is not None:
+                frames = np.frombuffer(kept, self._dtype).reshape(-1, *self._shape)
+                stretches[number] = (int(self._starts[number]), frames)
+        return stretches
+
+
+def _kept_owner(holder: object) -> int:
+    """A new owner of kept blocks; they are dropped when `holder` is collected."""
+    owner = BLOCK_CACHE.new_owner()
+    weakref.finalize(holder, BLOCK_CACHE.forget, owner).atexit = False
+    return owner
+
+
+def stretch_starts(index: FrameIndex, frame_bytes: int) -> Int64s:
+    """The first frame of every stretch, and the number of frames: groups of pictures, cut where they are large."""
+    count = len(index.ts_ns)
+    step = max(1, STRETCH_BYTES // max(1, frame_bytes))
+    if index.keyframe is None:
+        return np.append(np.arange(0, count, step, dtype=np.int64), count)
+    keys = np.append(np.flatnonzero(index.keyframe), count).astype(np.int64)
+    parts = [np.zeros(1, np.int64)]
+    for low, high in itertools.pairwise(keys.tolist()):
+        is_large = (high - low) * frame_bytes > GROUP_BYTES
+        parts.append(np.arange(low, high, step if is_large else high - low, dtype=np.int64))
+    return np.append(np.unique(np.concatenate(parts)), count)
+
+
+def signal_meta(description: Description, name: str) -> SignalMeta:
+    """The metadata of a signal by its stored description; without a stated role, it is guessed from the name."""
+    about = description
+    dtype = OBJECT if about.kind in ("text", "bytes") else dtype_named(about.dtype).dtype
+    role, of, model = guess_role(name, about.kind)
+    if about.role is not None:
+        role, of, model = as_role(about.role), about.of, about.model
+    return SignalMeta(
+        dtype, about.shape, as_kind(about.kind), about.units, about.names, role, of, model, about.clock
+    )
+
+
+def open_bytes(path: str, folder: FolderReader | None) -> RangeReader:
+    """The bytes of a file on this machine, or of that name in a folder elsewhere."""
+    if folder is not None:
+        return folder.open(path)
+    try:
+        return FileRangeReader(path)
+    except FileNotFoundError:
+        check_not_unfinished(path)
+        raise
+
+
+class VideoSignal(Reopens, ClockedSignal):
+    """A camera: a video and its frame index; frames are decoded on demand."""
+
+    def __init__(
+        self,
+        video_path: str | os.PathLike[str],
+        frames_path: str | os.PathLike[str],
+        *,
+        summary: Summary | None = None,
+        expected: FileSum | None = None,
+        folder: FolderReader | None = None,
+        name: str | None = None,
+    ) -> None:
+        self.path, self.frames_path = (
+            os.fspath(path) if folder is not None else os.path.abspath(path)
+            for path in (video_path, frames_path)
+        )
+        self.name = os.path.basename(self.path).partition(".")[0] if name is None else name
+        self.folder = folder
+        self._summary = summary
+        self._expected = expected
+        self._index: FrameIndex | None = None
+        self._key: int | None = None
+        self._cached: CachedFrames | None = None
+        self._meta: SignalMeta | None = None
+        known = {"summary": summary, "expected": expected, "folder": folder, "name": self.name}
+        self.reopen_by(type(self), self.path, self.frames_path, **known)
+
+    @property
+    def meta(self) -> SignalMeta:
+        """Shape and element type of one frame."""
+        if self._meta is None:
+            about = self._summary.description if self._summary is not None else self.frame_index().description
+            if not about.shape:
+                with self._decoder() as reader:
+                    about = Description("image", "u8", reader.shape)
+            self._meta = signal_meta(about, self.name)
+        return self._meta
+
+    def __len__(self) -> int:
+        return self._summary.count if self._summary is not None else len(self._clock())
+
+    @property
+    def loaded_bytes(self) -> int:
+        """How much of the frame index is in memory."""
+        if self._index is None:
+            return 0
+        columns = (self._index.ts_ns, self._index.offset, self._index.size, self._index.crc32c)
+        return sum(column.nbytes for column in columns if column is not None)
+
+    @property
+    def suffix(self) -> str:
+        """The end of the name of the video file."""
+        return os.path.splitext(self.path)[1]
+
+    def check(self) -> None:
+        """Compare index and video: how many frames there are, and the checksum of each; raises what is wrong."""
+        with self._decoder() as reader:
+            reader.check()
+
+    def frame_index(self) -> FrameIndex:
+        """The index of the video."""
+        if self._index is None:
+            if self.folder is None and not os.path.exists(self.path):
+                check_not_unfinished(self.path)
+            self._index = self._read_index(self._expected)
+            if self._summary is not None and len(self._index.shown_ts_ns) != self._summary.count:
+                raise CorruptLayoutError("the frame index does not match the episode", path=self.frames_path)
+        return self._index
+
+    def complete_index(self) -> FrameIndex:
+        """The index with the place and checksum of every frame, also of another writer's video."""
+        index = self.frame_index()
+        if index.stream is not None or not len(index.ts_ns):
+            return index
+        with contextlib.closing(self.video_bytes()) as reader:
+            return completed(index, reader)
+
+    def count_frames(self) -> tuple[int, int]:
+        """The number of rows of the index and of frames in the video."""
+        with contextlib.closing(self.video_bytes()) as reader:
+            return len(self._read_index(None).ts_ns), len(list_packets(open_buffered(reader), reader.name)[1])
+
+    def frame_numbers(self, records: Int64s) -> Int64s:
+        """Which frames of the video these records are: the same numbers, unless some frames are hidden."""
+        shown = self.frame_index().shown
+        return records if shown is None else np.flatnonzero(shown)[records]
+
+    def encoded_group(
+        self, number: int, *, only_needed: bool = False
+    ) -> tuple[Stream, list[int], list[bytes]]:
+        """Decoder parameters, and the packets of the group that holds a frame, each with the frame it shows."""
+        with self._decoder() as reader:
+            return reader.stream, *reader.group(number, only_needed=only_needed)
+
+    def video_bytes(self) -> RangeReader:
+        """The bytes of the video."""
+        try:
+            return self._bytes()
+        except FileNotFoundError:
+            raise CorruptLayoutError("the video file is missing", path=self.path) from None
+
+    # A subclass stores video and index elsewhere.
+
+    def _bytes(self) -> RangeReader:
+        return open_bytes(self.path, self.folder)
+
+    def _read_index(self, expected: FileSum | None) -> FrameIndex:
+        return read_frame_index(open_bytes(self.frames_path, self.folder), expected)
+
+    def _is_far(self) -> bool:
+        return self.folder is not None
+
+    # Reading.
+
+    def _clock(self) -> Int64s:
+        return read_only(self.frame_index().shown_ts_ns)
+
+    def _edge(self, index: int) -> int:
+        about = self._summary
+        edge = None if about is None else (about.first_ts_ns if index == 0 else about.last_ts_ns)
+        return super()._edge(index) if edge is None else edge
+
+    def _values_at(self, indices: Int64s) -> NDArray[Any]:
+        if not len(indices):
+            return np.empty((0, *self.meta.shape), self.meta.dtype)
+        with self._decoder() as reader:
+            return read_only(reader.frames(self.frame_numbers(indices)))
+
+    def _values_kept(self, indices: Int64s) -> NDArray[Any]:
+        out = np.empty((len(indices), *self.meta.shape), self.meta.dtype)
+        self._frames().copy(self.frame_numbers(indices), out)
+        return out
+
+    def _record(self, index: int) -> Record:
+        return read_only(self._values_kept(np.array([index]))[0]), int(self._clock()[index])
+
+    def _gives_runs(self) -> bool:
+        return True
+
+    def _runs_into(self, starts: Int64s, out: NDArray[Any], places: Int64s) -> None:
+        records = (starts[:, None] + np.arange(out.shape[1])).reshape(-1)
+        targets = [row for place in places.tolist() for row in out[place]]
+        self._frames().copy(self.frame_numbers(records), targets)
+
+    def _bring(self, indices: Int64s) -> None:
+        if self._is_far() and len(indices):
+            wanted = self._frames().not_kept(self.frame_numbers(np.unique(indices)))
+            if len(wanted):
+                with self._decoder() as reader:
+                    reader.bring(wanted)
+
+    def _frames(self) -> CachedFrames:
+        if self._cached is None:
+            self._cached = CachedFrames(self.frame_index(), self.meta, self._decoder)
+        return self._cached
+
+    def _decoder(self) -> AbstractContextManager[FrameReader]:
+        """The decoder of this camera, one of those the process keeps open."""
+        if self._key is None:
+            self._key = CAMERAS.new_key()
+            weakref.finalize(self, CAMERAS.gone, self._key).atexit = False
+        return CAMERAS.use(self._key, self._open)
+
+    def _open(self) -> FrameReader:
+        index = self.frame_index()
+        reader = self.video_bytes()
+        if index.stream is None or index.shape is None:
+            plan, stream, shape = plan_foreign(reader)
+        else:
+            plan, stream, shape = plan_of(index), index.stream, index.shape
+            if reader.size < (index.video_bytes or 0):
+                raise TruncatedError(f"{reader.size} bytes of {index.video_bytes} are left", path=self.path)
+        if len(plan) != len(index.ts_ns):
+            raise CorruptLayoutError(
+                f"the video has {len(plan)} frames, its index {len(index.ts_ns)}", path=self.path
+            )
+        return FrameReader(reader, plan, stream, shape)
+
+
+class StillsSignal(ClockedSignal):
+    """A camera whose frames are encoded one by one (JPEG, PNG); a backend gives `pictures` and the times."""
+
+    def __init__(
+        self, name: str, *, role: Role = "observation", clock: str | None = None, has_axis: bool = False
+    ) -> None:
+        """`has_axis`: frames of a single plane have an axis for it, HxWx1."""
+        self.name = name
+        self._has_axis = has_axis
+        self._role: Role = role
+        self._clock_name = clock
+        self._still: Still | None = None
+        self._owner: int | None = None
+
+    @property
+    @abstractmethod
+    def place(self) -> str:
+        """Path of the pictures, for messages."""
+
+    @abstractmethod
+    def pictures(self, rows: Sequence[int]) -> list[bytes]:
+        """The encoded pictures of these records."""
+
+    @property
+    def still(self) -> Still:
+        """The kind of the pictures, by the head of the first one."""
+        if self._still is None:
+            still = still_of(self.pictures(range(1))[0], f"{self.place} ({self.name!r}, picture 0)")
+            if self._has_axis and not still.shape.is_colour:
+                still = still._replace(shape=still.shape._replace(channels=1))
+            self._still = still
+        return self._still
+
+    @property
+    def meta(self) -> SignalMeta:
+        """Shape and element type of one frame."""
+        shape = self.still.shape
+        dtype = dtype_of(np.dtype(shape.dtype)).dtype
+        return SignalMeta(dtype, shape.shape, "image", role=self._role, clock=self._clock_name)
+
+    def _values_at(self, indices: Int64s) -> NDArray[Any]:
+        meta, rows = self.meta, indices.tolist()
+        if len(rows) > _FEW:
+            return read_only(self._decode(rows))
+        # Frames of windows and single samples are used again: in the next window, in the next epoch.
+        if self._owner is None:
+            self._owner = _kept_owner(self)
+        out = np.empty((len(rows), *meta.shape), meta.dtype)
+        missing = []
+        for place, row in enumerate(rows):
+            kept = BLOCK_CACHE.get(self._owner, row)
+            if kept is None:
+                missing.append(place)
+            else:
+                out[place] = np.frombuffer(kept, meta.dtype).reshape(meta.shape)
+        if missing:
+            for place, frame in zip(missing, self._decode([rows[place] for place in missing]), strict=True):
+                out[place] = frame
+                BLOCK_CACHE.put(self._owner, rows[place], frame.copy().data.cast("B"))
+        return read_only(out)
+
+    def _decode(self, rows: Sequence[int]) -> NDArray[Any]:
+        return decode_stills(self.pictures(rows), self.still, f"{self.place} ({self.name!r})", rows)

@@ -1,0 +1,209 @@
+"""A packed recording opened in place: rows, tables and videos inside a shard, or inside its chunks."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection, Mapping
+from functools import partial
+
+import numpy as np
+from numpy.typing import NDArray
+
+from warpdata.bytekit.arrays import dtype_named
+from warpdata.bytekit.io.ranges import BytesRangeReader, PartRangeReader, RangeReader
+from warpdata.bytekit.jsontext import dump_json, parse_json_object
+from warpdata.bytekit.lazy import cached_property
+from warpdata.bytekit.process.forks import Reopens
+from warpdata.episodes.sources.cameras import VideoSignal, signal_meta
+from warpdata.episodes.sources.disk_episode import SimpleSignal
+from warpdata.episodes.sources.shard_episode import DIRECTORY_BLOCK, BlockSignal
+from warpdata.errors import CorruptLayoutError
+from warpdata.formats.episodedir.documents import FileSum, restored_static
+from warpdata.formats.episodedir.frame_index import FrameIndex, parse_frame_index
+from warpdata.formats.episodedir.signal_file import Description
+from warpdata.formats.wshard.chunks import ChunkList, validate_chunk_continuity
+from warpdata.formats.wshard.layout import META_EPISODE, TIMESTAMPS_NS
+from warpdata.formats.wshard.reader import ShardReader
+from warpdata.formats.wshard.rows import BlockRows
+from warpdata.formats.wshard.schema import TensorSpec
+from warpdata.timeline.memory import JoinedSignal
+from warpdata.timeline.signal import Signal
+from warpdata.timeline.source import LazySignals, StatedSource, StepClock
+
+VERSION = 2
+VIDEO_PREFIX = "video/"
+_PLACES = ("video", "frames", "table", "block", "more", "times")
+
+
+def is_packed(shard: ShardReader) -> bool:
+    """Whether a shard holds a packed recording."""
+    return DIRECTORY_BLOCK in shard
+
+
+def directory_of(about: bytes, blocks: Collection[str]) -> bytes:
+    """The directory block without the signals whose blocks are not among these names."""
+    directory = parse_json_object(about)
+    kept = {}
+    for name, entry in directory["signals"].items():
+        needed = {str(entry[key]) for key in _PLACES if entry.get(key) is not None}
+        if entry.get("block") is not None and entry.get("times") is None:
+            needed.add(TIMESTAMPS_NS)
+        if needed <= set(blocks):
+            kept[name] = entry
+    lost, meta = set(directory["signals"]) - set(kept), directory["meta"]
+    if isinstance(meta.get("signals"), dict):
+        meta["signals"] = {name: entry for name, entry in meta["signals"].items() if name not in lost}
+    return dump_json({**directory, "meta": meta, "signals": kept})
+
+
+class PackedSource(Reopens, StatedSource):
+    """A packed recording opened in place: the same names, signals, static items and metadata."""
+
+    def __init__(self, shard: ShardReader) -> None:
+        self.shard = shard
+        about = shard.read_json(DIRECTORY_BLOCK)
+        try:
+            version = about.get("version")
+            if version != VERSION:
+                raise CorruptLayoutError(
+                    f"a recording packed in version {version}",
+                    block=DIRECTORY_BLOCK,
+                    path=shard.path,
+                    hint="Upgrade warpdata.",
+                )
+            static = {name: restored_static(value) for name, value in about["static"].items()}
+            episode_id = str(about.get("id") or shard.read_json(META_EPISODE).get("episode_id"))
+            entries = {}
+            for name, entry in about["signals"].items():
+                blocks = {key: str(entry[key]) for key in _PLACES if entry.get(key) is not None}
+                description = Description.from_json(entry, shard.path)
+                entries[str(name)] = (description, blocks, int(entry.get("count", 0)))
+            signals = LazySignals(lambda: entries, lambda name: _open_signal(shard, name, *entries[name]))
+            meta, clock = dict(about["meta"]), StepClock.from_json(about.get("steps"))
+            super().__init__(episode_id, signals, static, meta, clock)
+        except (KeyError, TypeError, AttributeError, ValueError):
+            raise CorruptLayoutError(
+                "the description of the recording is damaged", block=DIRECTORY_BLOCK, path=shard.path
+            ) from None
+
+    @property
+    def place(self) -> str | None:
+        """Path or URL of the shard."""
+        return self.shard.path
+
+    def stored_bytes(self) -> int:
+        """The size of the shard."""
+        return self.shard.size
+
+
+def _open_signal(
+    shard: ShardReader, name: str, description: Description, blocks: Mapping[str, str], count: int
+) -> Signal:
+    if "video" in blocks and "frames" in blocks:
+        return ShardVideo(shard, name, blocks["video"], blocks["frames"])
+    if "table" in blocks:
+        return TableSignal(shard, name, blocks["table"])
+    spec = TensorSpec(dtype_named(description.dtype), description.shape)
+    parts = []
+    for key in ("block", "more"):
+        if key in blocks:
+            size = shard.block(blocks[key]).raw_size
+            if size % spec.row_bytes:
+                raise CorruptLayoutError(
+                    f"{size} bytes are no rows of {spec}", block=blocks[key], path=shard.path
+                )
+            parts.append(BlockRows(shard, blocks[key], spec, size // spec.row_bytes))
+    rows = sum(part.length for part in parts)
+    if rows != count:
+        raise CorruptLayoutError(
+            f"{rows} rows of {count} are there", block=blocks.get("block"), path=shard.path
+        )
+    times = BlockRows(shard, blocks.get("times", TIMESTAMPS_NS), TensorSpec(dtype_named("i64"), ()), rows)
+    return BlockSignal(name, signal_meta(description, name), parts, partial(_read_times, times), times)
+
+
+def _read_times(rows: BlockRows) -> NDArray[np.int64]:
+    return np.frombuffer(rows.shard.view(rows.block), np.int64)
+
+
+class TableSignal(SimpleSignal):
+    """Events, or another writer's numbers, in a parquet file inside the shard; read on first use."""
+
+    def __init__(self, shard: ShardReader, name: str, block: str) -> None:
+        super().__init__(f"{shard.path}#{block}", name=name)
+        self.path = f"{shard.path}#{block}"
+        self._shard, self._block = shard, block
+        self.reopen_by(TableSignal, shard, name, block)
+
+    def file_bytes(self) -> RangeReader:
+        """The bytes of the file, checked."""
+        return BytesRangeReader(self._shard.read(self._block), self.path)
+
+    def _is_far(self) -> bool:
+        return not self._shard.is_local
+
+
+class ShardVideo(VideoSignal):
+    """A camera inside a shard; only the frames that are needed are read."""
+
+    def __init__(self, shard: ShardReader, name: str, video: str, frames: str) -> None:
+        super().__init__(f"{shard.path}#{video}", f"{shard.path}#{frames}", name=name)
+        self.path, self.frames_path = f"{shard.path}#{video}", f"{shard.path}#{frames}"
+        self.shard = shard
+        self.video_block = video
+        self._frames_block = frames
+        self.reopen_by(ShardVideo, shard, name, video, frames)
+
+    def _read_index(self, _expected: FileSum | None) -> FrameIndex:
+        return parse_frame_index(self.shard.read(self._frames_block), self.frames_path)
+
+    def _bytes(self) -> RangeReader:
+        block = self.shard.block(self.video_block)
+        if block.codec != "none":
+            raise CorruptLayoutError("video in a shard is never compressed again", block=block.name)
+        return PartRangeReader(self.shard.range_reader, block.data_offset, block.disk_size, self.path)
+
+    def _is_far(self) -> bool:
+        return not self.shard.is_local
+
+
+class PackedChunks(Reopens, StatedSource):
+    """The packed chunks of a recording as one episode; a chunk is opened on first use of a signal."""
+
+    def __init__(self, chunks: ChunkList) -> None:
+        validate_chunk_continuity(chunks, check_channels=False)
+        self.chunks = chunks
+        self._first = self._open_chunk(0)
+        signals = LazySignals(lambda: self._first.signals, self._open_signal)
+        first = self._first
+        super().__init__(chunks.episode_id, signals, first.static, first.meta, first.step_clock)
+
+    def _open_chunk(self, index: int) -> PackedSource:
+        entry = self.chunks.chunks[index]
+        shard = ShardReader.open(self.chunks.chunk_bytes(entry))
+        stated = shard.read_json(META_EPISODE)
+        if stated.get("chunk_index") != entry.chunk_index or stated.get("length_T", 0) != entry.length:
+            raise CorruptLayoutError(f"{entry.uri} is not chunk {entry.chunk_index} of its list")
+        return PackedSource(shard)
+
+    @cached_property
+    def parts(self) -> list[PackedSource]:
+        """Every chunk, opened."""
+        parts = [self._first, *(self._open_chunk(index) for index in range(1, self.chunks.total_chunks))]
+        for part, entry in zip(parts, self.chunks.chunks, strict=True):
+            if list(part.signals) != list(self._first.signals):
+                raise CorruptLayoutError(f"{entry.uri} has other signals than the first chunk of its list")
+        return parts
+
+    def _open_signal(self, name: str) -> Signal:
+        signals = [part.signals[name] for part in self.parts]
+        return signals[0] if len(signals) == 1 else JoinedSignal(signals)
+
+    @property
+    def place(self) -> str | None:
+        """Path of the chunk list, or of the first chunk."""
+        return self._first.place if self.chunks.path is None else os.fspath(self.chunks.path)
+
+    def stored_bytes(self) -> int:
+        """What all chunks take."""
+        return sum(part.stored_bytes() for part in self.parts)
