@@ -263,7 +263,7 @@ def test_an_overtaken_version_is_whole_and_goes_when_it_expires(
         return publish_after(*args)
 
     monkeypatch.setattr(growing, "publish_after", overtaken)
-    with pytest.raises(PointerMovedError, match=r"The version is stored|while .* was being published"):
+    with pytest.raises(PointerMovedError, match="was being published"):
         extend(local_catalog, recordings(tmp_path / "mine", episode(2)))
     with wd.dataset(NAME, catalog=local_catalog) as ds:
         latest = ds.version

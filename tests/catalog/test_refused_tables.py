@@ -159,7 +159,7 @@ REFUSED: dict[str, tuple[Callable[[Path], Any], type[Exception], str]] = {
     "two columns of one name": (
         lambda folder: pa.table([[1], [2]], names=["a", "a"]),
         DatasetError,
-        "cannot tell apart: 'a' and 'a'",
+        "cannot distinguish: 'a' and 'a'",
     ),
 }
 

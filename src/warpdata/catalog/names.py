@@ -102,11 +102,11 @@ def parse_size(text: str | float) -> int:
 
 
 def _written_size(text: str) -> float:
-    found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([kKmMgGtT]?)(i?)[bB]?\s*", text)
-    if found is None:
+    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([kKmMgGtT]?)(i?)[bB]?\s*", text)
+    if match is None:
         return -1
-    unit: int = (1024 if found[3] else 1000) ** " kmgt".index(found[2].lower() or " ")
-    return float(found[1]) * unit
+    unit: int = (1024 if match[3] else 1000) ** " kmgt".index(match[2].lower() or " ")
+    return float(match[1]) * unit
 
 
 def parse_duration(text: str) -> float:

@@ -56,7 +56,7 @@ _NUMBERED = f"{OWN_COLUMNS}numbered__"
 """The table with that column; a subquery about the view sees it without."""
 
 Shard = tuple[int, int] | str | None
-"""(rank, world), "auto" or None for all of it: the document's word for what `rank=` and `world=` say."""
+"""(rank, world), "auto" or None for all of it."""
 
 ShardPart = tuple[int, int, int]
 """(k, i, n): of the row groups of file k, the i-th of n parts."""
@@ -564,11 +564,11 @@ def _hash_of(expression: pc.Expression) -> str:
     """Sixteen characters for what an expression compares with: its text leaves most of a long list out."""
     (serialized,) = expression.__reduce__()[1]
     literals = pa.ipc.open_file(pa.py_buffer(serialized)).read_all()
-    found = hashlib.sha256(str(literals.schema.types).encode())
+    digest = hashlib.sha256(str(literals.schema.types).encode())
     for column in literals.columns:
         for buffer in column.combine_chunks().buffers():
-            found.update(buffer or b"")
-    return found.hexdigest()[:16]
+            digest.update(buffer or b"")
+    return digest.hexdigest()[:16]
 
 
 def _value_bytes(kind: Any) -> int:

@@ -30,7 +30,7 @@ from warpdata.catalog.read.artifacts import Artifact
 from warpdata.catalog.read.episodes import EPISODES_TABLE
 from warpdata.catalog.read.rowgroups import schema_fields, schema_from_base64, schema_to_base64
 from warpdata.episodes.collection.facts import joined_tables, table_of
-from warpdata.errors import ConflictError, DatasetError, PointerMovedError
+from warpdata.errors import BlobNotFoundError, ConflictError, DatasetError, PointerMovedError
 from warpdata.formats.gamsae import layout as corpus_layout
 from warpdata.formats.gamsae.corpus import parse_corpus
 from warpdata.formats.manifest.layout import pack_guide
@@ -76,9 +76,9 @@ def publish_on_newest(
     store = writable_store(access)
     sent = send(store, early, progress=options.progress, workers=options.workers).uploads
     for attempt in range(options.retries + 1):
+        removals = removal_count(store)
+        seen = read_pointer(store, name.latest_key)
         try:
-            removals = removal_count(store)
-            seen = read_pointer(store, name.latest_key)
             version = seen.pointer.version if seen.pointer else None
             base = None if version is None else open_version(access, access.catalogs[0], name, version)
             manifest, uploads = build(base)
@@ -87,8 +87,10 @@ def publish_on_newest(
                 continue
             once = replace(options, retries=0)
             return publish_after(store, name, seen, removals, manifest, uploads, once).with_sent(sent)
-        except PointerMovedError:
-            if attempt == options.retries:
+        except (PointerMovedError, DatasetError, BlobNotFoundError):
+            # An overtaken version may also be deleted and its blobs collected, so that something of it is missing.
+            is_overtaken = read_pointer(store, name.latest_key).pointer != seen.pointer
+            if attempt == options.retries or not is_overtaken:
                 raise
             pause(attempt)
     raise AssertionError("the last attempt returns or raises")

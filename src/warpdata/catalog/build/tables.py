@@ -208,7 +208,7 @@ def check_names(schema: pa.Schema, table: str) -> None:
             )
             raise DatasetError(fact, hint="Rename it.")
         if folded(name) in seen:
-            fact = f"table {table!r} has two columns that SQL cannot tell apart: {seen[folded(name)]!r} and {name!r}"
+            fact = f"table {table!r} has two columns that SQL cannot distinguish: {seen[folded(name)]!r} and {name!r}"
             raise DatasetError(fact, hint="Rename one of them.")
         seen[folded(name)] = name
 

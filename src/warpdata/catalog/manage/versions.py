@@ -273,9 +273,7 @@ def _delete(store: BlobStore, name: DatasetName, versions: Sequence[str]) -> tup
     try:
         for start in range(0, len(versions), _ROUND):
             with removing(store) as may_remove:
-                pointers = _pointed(
-                    store, name
-                )  # inside the lock: a later pointer is checked by who moves it
+                pointers = _pointed(store, name)  # inside the lock: a later move is checked by its publisher
                 chosen = [v for v in versions[start : start + _ROUND] if v not in pointers]
                 if not may_remove():
                     hint = "Run the command again."

@@ -116,7 +116,7 @@ def list_stored_tags(store: BlobStore, name: DatasetName) -> dict[str, str]:
 
 
 def read_list(store: BlobStore, name: DatasetName) -> VersionList | None:
-    """The list as it was written last; None if there is none."""
+    """The list as it was written last, or None."""
     blob = _get(store, name.list_key)
     return None if blob is None else _parse_list(blob, f"{store.address}/{name.list_key}")
 

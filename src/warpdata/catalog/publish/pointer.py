@@ -148,7 +148,7 @@ def removing(store: BlobStore) -> Iterator[Callable[[], bool]]:
 def store_time_s(store: BlobStore) -> float:
     """The time of the store, from a blob that is put for the purpose."""
     key = f"{PROBE}{secrets.token_hex(12)}"
-    with contextlib.suppress(ConflictError):  # nobody else knows the name: the response was lost
+    with contextlib.suppress(ConflictError):  # the name is random: the response was lost
         store.put_if_absent(key, b"clock\n")
     try:
         return store.head(key).modified_s
@@ -182,7 +182,7 @@ def _get_lock(store: BlobStore) -> Blob | None:
 
 
 def _swap(store: BlobStore, body: bytes, held: Blob | None) -> bool:
-    """Whether the lock is ours now; a conflict with our own write, whose response was lost, is none."""
+    """Whether the lock is ours now, also if the response to our own write was lost."""
     try:
         store.compare_and_swap(REMOVALS_KEY, body, held.info.etag if held else None)
     except ConflictError:

@@ -231,9 +231,7 @@ def _put_version(
     options: PublishOptions,
 ) -> StoredVersion:
     """Put the missing blobs, then the manifest and the files beside it."""
-    sent = send(
-        store, uploads, repair=options.repair, progress=options.progress, workers=options.workers
-    )  # fmt: skip
+    sent = send(store, uploads, repair=options.repair, progress=options.progress, workers=options.workers)
     is_new, manifest = _put_manifest(store, name, files, repair=options.repair)
     # A signature covers the bytes of a manifest: it is of no use beside other notes.
     suffixes = [s for s in files.beside if s != SIGNATURE or manifest == files.manifest]

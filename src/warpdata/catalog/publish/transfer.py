@@ -192,7 +192,7 @@ def put_blob(store: BlobStore, upload: Upload) -> None:
 
 
 def replace_file(store: BlobStore, key: str, data: bytes, seen: BlobInfo) -> None:
-    """Replace a small file as it was seen; a conflict with our own write, whose response was lost, is none."""
+    """Replace a small file as it was seen; a lost response to our own write is no conflict."""
     try:
         store.compare_and_swap(key, data, seen.etag)
     except ConflictError:

@@ -1,4 +1,4 @@
-"""What lies somewhere: a file by its first bytes, a folder by the names in it."""
+"""The kind of a file by its first bytes, of a folder by the names in it."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _OF_A_DIRECTORY = {episodedir.META_FILE, episodedir.STATIC_FILE, episodedir.RECO
 
 
 def file_kind(source: str | os.PathLike[str] | RangeReader) -> str:
-    """`episode`, `chunk-list`, `shard`, `journal`, `vectors` or `rows`; anything else is an error that says so."""
+    """`episode`, `chunk-list`, `shard`, `journal`, `vectors` or `rows`; BadMagicError for anything else."""
     if isinstance(source, str | os.PathLike):
         with FileRangeReader(source) as reader:
             return file_kind(reader)
@@ -47,18 +47,18 @@ def file_kind(source: str | os.PathLike[str] | RangeReader) -> str:
 
 
 def folder_kind(names: Collection[str], path: str) -> str:
-    """`directory` (one episode), `recordings`, `shards` or `corpus`, from the names of what lies in a folder.
+    """`directory` (one episode), `recordings`, `shards` or `corpus`, from the names in a folder.
 
-    An empty folder is a root without recordings; anything else is an error that says so.
+    An empty folder is a root without recordings; BadMagicError for anything else.
     """
-    found = set(names)
-    if found & _OF_A_DIRECTORY:
+    known = set(names)
+    if known & _OF_A_DIRECTORY:
         return "directory"
-    if any(map(_is_number, found)) or found <= _OF_A_ROOT:
+    if any(map(_is_number, known)) or known <= _OF_A_ROOT:
         return "recordings"
-    if any(name.endswith(".wshard") for name in found):
+    if any(name.endswith(".wshard") for name in known):
         return "shards"
-    if found & {CORPUS_JSON, MANIFEST_NAME} or any(map(is_shard_name, found)):
+    if known & {CORPUS_JSON, MANIFEST_NAME} or any(map(is_shard_name, known)):
         return "corpus"
     raise BadMagicError("a folder that holds nothing warp knows", path=path, hint=f"It knows {SUPPORTED}.")
 
@@ -72,7 +72,7 @@ def _things_in(folder: str, seen: set[str]) -> Iterator[str]:
     try:
         names = sorted(os.listdir(folder))
     except OSError:
-        yield folder  # whoever reads it says why it cannot be read
+        yield folder  # reading it gives the reason
         return
     kind = _kind_or_none(names, folder)
     if kind is not None:
@@ -115,7 +115,7 @@ def is_ours(path: str) -> bool:
     except BadMagicError:
         return path.endswith(_OURS)
     except WarpError:
-        return True  # whoever reads it says why it cannot be read
+        return True  # reading it gives the reason
     return True
 
 

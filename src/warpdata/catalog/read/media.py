@@ -48,7 +48,7 @@ def decode_audio(data: bytes, name: str) -> tuple[NDArray[np.float32], int]:
             if sound.frames * sound.channels > MAX_SAMPLES:
                 fact = f"sound of {sound.frames} samples of {sound.channels} channels is refused"
                 raise CorruptLayoutError(fact, path=name)
-            # In one go: in pieces, MP3 would begin each of them anew and give other samples.
+            # In one go: in pieces, MP3 would start each of them again and give other samples.
             return sound.read(dtype="float32"), int(sound.samplerate)
     except (soundfile.SoundFileError, RuntimeError, ValueError) as error:
         why = getattr(error, "error_string", error)  # the whole text has the address of an object
@@ -85,8 +85,8 @@ def _frame_at(container: Any, time_s: float, name: str) -> NDArray[np.uint8]:
             break
     if shown is None:
         raise TimeRangeError(f"no frame at {time_s} s", path=name)
-    found: NDArray[np.uint8] = shown.to_ndarray(format="rgb24")
-    return found
+    pixels: NDArray[np.uint8] = shown.to_ndarray(format="rgb24")
+    return pixels
 
 
 def video_codecs() -> list[str]:

@@ -94,8 +94,8 @@ class RefGroup:
     def _locate(self, positions: Sequence[int]) -> None:
         """Look up the names among these places, all at once."""
         named = [i for i in positions if isinstance(self._places[i], str)]
-        found = self.artifact.find([str(self._places[i]) for i in named]) if named else []
-        for i, member in zip(named, found, strict=True):
+        members = self.artifact.find([str(self._places[i]) for i in named]) if named else []
+        for i, member in zip(named, members, strict=True):
             self._places[i] = member
 
     def _fetch(self, position: int) -> None:
@@ -115,8 +115,8 @@ class RefGroup:
             wanted.append((i, place))
         if size > _AHEAD_BYTES:
             self._data.clear()
-        found = self.artifact.read([member for _, member in wanted])
-        self._data |= {i: view for (i, _), view in zip(wanted, found, strict=True)}
+        views = self.artifact.read([member for _, member in wanted])
+        self._data |= {i: view for (i, _), view in zip(wanted, views, strict=True)}
 
 
 class FileRef:
@@ -310,12 +310,12 @@ class RefArray(pa.ExtensionArray):  # type: ignore[misc]
     """A bound column: `column[i]` is a reference, and reading one brings its neighbours along."""
 
     def __getitem__(self, key: Any) -> Any:
-        found = resolve_index(key, len(self), "row")
-        if isinstance(found, int):
-            return self.refs()[found]
-        if isinstance(found, range) and found.step == 1:
-            return self.slice(found.start, len(found))
-        return self.take(pa.array(found, pa.int64()))
+        rows = resolve_index(key, len(self), "row")
+        if isinstance(rows, int):
+            return self.refs()[rows]
+        if isinstance(rows, range) and rows.step == 1:
+            return self.slice(rows.start, len(rows))
+        return self.take(pa.array(rows, pa.int64()))
 
     def __iter__(self) -> Iterator[FileRef | None]:
         return iter(self.refs())

@@ -165,7 +165,7 @@ class Resolver:
     def _signature_file(
         self, catalog: Catalog, name: DatasetName, version: str, *, is_cached: bool
     ) -> memoryview | None:
-        """The signature of a manifest, from where the manifest came; None if there is none."""
+        """The signature of a manifest, from where the manifest came, or None."""
         path = self._memory.path_of(name, version, SIGNATURE)
         cached = _read_file(path) if is_cached else None
         if cached is not None:

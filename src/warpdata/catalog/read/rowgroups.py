@@ -313,7 +313,7 @@ class RowFilter:
         self.columns: list[str] = fields_in(self._expression, names)
         """The columns the conditions look at."""
         self.pruning: Any = self._expression
-        """What can be said about whole row groups, as an Arrow expression, or None."""
+        """An Arrow expression that rules out whole row groups, or None."""
         self._matcher: RowMatcher | None = None
         self._matches: Positions | None = None
         if view.predicate is not None:

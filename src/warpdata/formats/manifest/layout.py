@@ -25,10 +25,10 @@ MAX_NOTE_LEVELS = 100
 """Lists and objects inside one another in a note; readers have a limit too, of their own."""
 
 MAX_INDEXES = 64
-"""Member indexes of one artifact; whoever adds one merges small ones, so there are few."""
+"""Member indexes of one artifact; a publisher merges small ones, so there are few."""
 
 FLAT_SHARDS = 256
-"""A list of at most so many shards lies in the manifest itself."""
+"""A list of at most so many shards is in the manifest itself."""
 
 PART_MIN_ENTRIES = 32
 PART_MAX_ENTRIES = 512
@@ -55,7 +55,7 @@ class GuideHeader(NamedTuple):
 
 
 class GuideEntry(NamedTuple):
-    """Where the page sums and the tail of one shard lie in the guide."""
+    """The places of the page sums and the tail of one shard in the guide."""
 
     sums_offset: int
     page_count: int
@@ -88,12 +88,8 @@ def pack_guide(shards: Sequence[ShardGuide]) -> bytes:
     position = directory_end(len(shards))
     for shard in shards:
         sums = shard.page_sums.astype("<u4").tobytes()
-        entries.append(
-            GuideEntry(
-                position, len(shard.page_sums), position + len(sums), len(shard.tail),
-                crc32c(sums), crc32c(shard.tail),
-            )
-        )  # fmt: skip
+        places = (position, len(shard.page_sums), position + len(sums), len(shard.tail))
+        entries.append(GuideEntry(*places, crc32c(sums), crc32c(shard.tail)))
         sections += [sums, shard.tail]
         position += len(sums) + len(shard.tail)
     directory = b"".join(GUIDE_ENTRY.pack(*entry) for entry in entries)

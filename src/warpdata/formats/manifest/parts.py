@@ -1,6 +1,6 @@
 """Long lists of shards in content-addressed parts: a tree whose borders follow from the content.
 
-The same list is the same tree, in whatever steps it was built; a change rewrites the parts it touches and those above
+The same list is the same tree, however it was built; a change rewrites the parts it touches and those above
 them. A reader fetches the parts it needs.
 """
 
@@ -149,7 +149,7 @@ class PartedShards(LongList[S], Generic[S]):
                     raise ManifestCorruptedError("the shards of a list have no unique names")
                 positions[shard.name] = number, shard
             return [positions.get(name) for name in names]
-        found: dict[str, tuple[int, S]] = {}
+        shards_by_name: dict[str, tuple[int, S]] = {}
         level: list[tuple[PartRef, int, list[str]]] = [(self.root, 0, sorted(set(names)))] if names else []
         while level:
             below: list[tuple[PartRef, int, list[str]]] = []
@@ -160,7 +160,7 @@ class PartedShards(LongList[S], Generic[S]):
                     there = {
                         str(shard.name): (before + number, shard) for number, shard in enumerate(entries)
                     }
-                    found |= {name: there[name] for name in wanted if name in there}
+                    shards_by_name |= {name: there[name] for name in wanted if name in there}
                     continue
                 start = 0
                 for child in entries:
@@ -169,7 +169,7 @@ class PartedShards(LongList[S], Generic[S]):
                         below.append((child, before, wanted[start:end]))
                     start, before = end, before + child.count
             level = below
-        return [found.get(name) for name in names]
+        return [shards_by_name.get(name) for name in names]
 
     def part_blobs(self) -> list[BlobRef]:
         """The blobs of the list itself."""

@@ -107,10 +107,10 @@ class MemberIndex:
     def all(self) -> list[Member]:
         """Every member, sorted by the bytes of its name; each name must be found."""
         names = list(self.names())
-        found = [member for member in self.find(names) if member is not None]
-        if len(found) != self._member_count or len(found) != len(names):
+        members = [member for member in self.find(names) if member is not None]
+        if len(members) != self._member_count or len(members) != len(names):
             raise CorruptLayoutError("the member index does not hold its members", path=self._reader.name)
-        return found
+        return members
 
     def _bucket(self, key: bytes) -> int:
         if not self._bucket_count:

@@ -153,15 +153,15 @@ def _extended(kind: bytes, data: bytes, reader: RangeReader) -> tuple[str | None
 
 
 def _pax_records(data: bytes, reader: RangeReader) -> dict[bytes, bytes]:
-    found: dict[bytes, bytes] = {}
+    records: dict[bytes, bytes] = {}
     while data.strip(b"\0"):
         match = re.match(rb"(\d{1,7}) ([^=]+)=", data)
         length = int(match[1]) if match else 0
         if match is None or length > len(data) or length <= match.end() or data[length - 1 : length] != b"\n":
             raise CorruptLayoutError("a damaged extended header", path=reader.name)
-        found[match[2]] = data[match.end() : length - 1]
+        records[match[2]] = data[match.end() : length - 1]
         data = data[length:]
-    return found
+    return records
 
 
 def _decoded(name: bytes, reader: RangeReader) -> str:
