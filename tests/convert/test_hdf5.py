@@ -330,34 +330,26 @@ def test_what_is_no_number_states_none(number: Any, tmp_path: Path) -> None:
     np.testing.assert_array_equal(hdf5.read(path)["demo_1"]["actions"].values(), plain)
 
 
-def wrong_number(file: h5py.File) -> None:
-    file["data/demo_1"].attrs["num_samples"] = 6
+def replace_array(file: h5py.File, path: str, values: Any) -> None:
+    del file[path]
+    if values is not None:
+        file[path] = values
 
 
-def short_observation(file: h5py.File) -> None:
-    del file["data/demo_1/obs/object"]
-    file["data/demo_1/obs/object"] = np.zeros((4, 3), np.float32)
+DEMO = "data/demo_1"
+DAMAGES: dict[str, Callable[[h5py.File], object]] = {
+    "wrong number": lambda file: file[DEMO].attrs.modify("num_samples", 6),
+    "short": lambda file: replace_array(file, f"{DEMO}/obs/object", np.zeros((4, 3), np.float32)),
+    "no actions": lambda file: replace_array(file, f"{DEMO}/actions", None),
+    "link": lambda file: file[DEMO].__setitem__("obs/secret", h5py.ExternalLink("../../secret.h5", "/data")),
+    "external": lambda file: file[DEMO].create_dataset(
+        "raw", (5,), "u1", external=[("../../etc/host", 0, 5)]
+    ),
+    "chunks": lambda file: file[DEMO].create_dataset("big", (5, 1 << 29), "f8", chunks=(5, 1 << 26)),
+}
 
 
-def no_actions(file: h5py.File) -> None:
-    del file["data/demo_1/actions"]
-
-
-def link_elsewhere(file: h5py.File) -> None:
-    file["data/demo_1/obs/passwd"] = h5py.ExternalLink("../../secret.h5", "/data")
-
-
-def values_elsewhere(file: h5py.File) -> None:
-    file["data/demo_1"].create_dataset("raw", (5,), "u1", external=[("../../../etc/hostname", 0, 5)])
-
-
-def absurd_chunks(file: h5py.File) -> None:
-    file["data/demo_1"].create_dataset("big", (5, 1 << 29), "f8", chunks=(5, 1 << 26))
-
-
-@pytest.mark.parametrize(
-    "damage", [wrong_number, short_observation, no_actions, link_elsewhere, values_elsewhere, absurd_chunks]
-)
+@pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES)
 def test_wrong_files_name_file_and_episode(damage: Any, tmp_path: Path) -> None:
     path = robomimic_file(tmp_path / "a.hdf5")
     with h5py.File(path, "a") as file:

@@ -15,7 +15,7 @@ import numpy.typing as npt
 from warpdata.bytekit.arrays import dtype_named
 from warpdata.bytekit.io.commit import map_os_errors, remove_temps_of
 from warpdata.bytekit.io.files import FileRangeReader
-from warpdata.bytekit.process.forks import run_in_child
+from warpdata.bytekit.process.forks import NoPickle, run_in_child
 from warpdata.bytekit.process.locks import FileLock
 from warpdata.corpora.rows import Rows, RowStatistics
 from warpdata.corpora.side_table import COLUMN_DTYPES, extend_side_table, side_rows
@@ -46,7 +46,7 @@ _EXACT_FLOAT = 2**53
 _REOPEN = "Continue with CorpusWriter.reopen."
 
 
-class CorpusWriter:
+class CorpusWriter(NoPickle):
     """Append rows to a corpus folder: an append that returned survives a kill; `close` completes it.
 
     Rows are stored as `dtype` in shards of at most `shard_bytes` (and at least one row). `columns` names side columns:

@@ -300,7 +300,7 @@ class PageCache:
         """Contents of the folder now."""
         entries = self._entries()
         maps = [entry.map_path for entry in entries if entry.map_path.suffix == _MAP]
-        whole = sum((header := _read_header(path)) is not None and header[_WHOLE] == 1 for path in maps)
+        whole = sum((header := _read_header(path)) is not None and bool(header[_WHOLE]) for path in maps)
         used = sum(entry.used_bytes for entry in entries)
         others = len(entries) - len(maps)
         return CacheStats(str(self.folder), self.limit_bytes, used, len(maps), whole, others)

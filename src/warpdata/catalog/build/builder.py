@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from warpdata.bytekit.jsontext import dump_json, plain_json
-from warpdata.bytekit.process.forks import run_in_child
+from warpdata.bytekit.process.forks import NoPickle, run_in_child
 from warpdata.catalog.access import Access, AccessOptions, change_catalog, writable_store
 from warpdata.catalog.build.artifacts import (
     PackedShard,
@@ -78,7 +78,7 @@ class _Kept:
     dataset: Dataset
 
 
-class DatasetBuilder:
+class DatasetBuilder(NoPickle):
     """Tables, artifacts and the bindings between them; `publish` makes them a version of a dataset.
 
     Data that must be written first (tables in memory, packed folders) is staged on the disk of a local catalog and

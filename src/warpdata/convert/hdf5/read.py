@@ -239,9 +239,9 @@ class GroupLayout(FileLayout):
     @cached_property
     def ids(self) -> Sequence[str]:
         """The groups in the order of their numbers: demo_10 comes after demo_9."""
-        return sorted(filter(self.is_episode, self.file.names(self.above)), key=_by_number)
+        return sorted(filter(self._is_episode, self.file.names(self.above)), key=_by_number)
 
-    def is_episode(self, _name: str) -> bool:
+    def _is_episode(self, _name: str) -> bool:
         """Whether a member of `above` is an episode."""
         return True
 
@@ -252,18 +252,18 @@ class GroupLayout(FileLayout):
         place = f"{self.file.name}#{name}" if self.above else self.file.name
         shapes = self.file.arrays(group)
         attributes = self.file.attributes_below(group, shapes)
-        actions = [shape for path, shape in shapes.items() if self.role(path) == "action" and shape]
+        actions = [shape for path, shape in shapes.items() if self._role(path) == "action" and shape]
         if not actions:
             fact = f"episode {name!r} has no actions; it has {', '.join(shapes) or 'nothing'}"
             raise CorruptLayoutError(fact, path=place)
         steps = actions[0][0]
-        self.check(name, steps, shapes, attributes[""], place)
+        self._check(name, steps, shapes, attributes[""], place)
         columns: dict[str, EpisodeColumn] = {}
         kept: dict[str, Any] = {}
         for path, shape in shapes.items():
             if shape and shape[0] in (steps, steps + 1) and 0 not in shape[1:]:
-                rows = self.shown(path, Hdf5Rows(self.file, f"{group}/{path}"))
-                columns[path] = EpisodeColumn(rows, self.role(path))
+                rows = self._shown(path, Hdf5Rows(self.file, f"{group}/{path}"))
+                columns[path] = EpisodeColumn(rows, self._role(path))
                 continue
             try:
                 kept[path] = packed(self.file.whole(f"{group}/{path}", _MAX_KEPT_BYTES))
@@ -271,7 +271,7 @@ class GroupLayout(FileLayout):
                 fact = f"{path!r} of episode {name!r} has no row per step and cannot be kept as metadata ({error})"
                 hint = "Name the arrays to read with a mapping."
                 raise CorruptLayoutError(fact, path=place, hint=hint) from None
-        static, more = self.facts(name, attributes[""])
+        static, more = self._facts(name, attributes[""])
         if self.options.next_obs == "merge" and _merge_next(columns, steps, place):
             more["next_obs"] = True
         facts = {
@@ -288,18 +288,20 @@ class GroupLayout(FileLayout):
         """Steps per second, if the file states it."""
         return None
 
-    def role(self, path: str) -> Role:
+    def _role(self, path: str) -> Role:
         """The role of an array."""
         return _ROLES.get(path) or ("observation" if path.startswith(("obs/", "observations/")) else "other")
 
-    def check(self, name: str, steps: int, shapes: Shapes, attributes: Mapping[str, Any], place: str) -> None:
+    def _check(
+        self, name: str, steps: int, shapes: Shapes, attributes: Mapping[str, Any], place: str
+    ) -> None:
         """Raise if an episode contradicts its metadata."""
 
-    def shown(self, _path: str, rows: Rows) -> Rows:
+    def _shown(self, _path: str, rows: Rows) -> Rows:
         """The rows as signals show them: encoded pictures are marked."""
         return rows
 
-    def facts(self, _name: str, _attributes: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    def _facts(self, _name: str, _attributes: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
         """Static items of an episode, and further metadata to keep."""
         return {}, {}
 
@@ -360,8 +362,9 @@ class Robomimic(GroupLayout):
         kwargs = self.env_args.get("env_kwargs")
         return stated_rate(kwargs.get("control_freq")) if isinstance(kwargs, dict) else None
 
-    def check(self, name: str, steps: int, shapes: Shapes, attributes: Mapping[str, Any], place: str) -> None:
-        """`num_samples` and the rows of observations must agree with the actions."""
+    def _check(
+        self, name: str, steps: int, shapes: Shapes, attributes: Mapping[str, Any], place: str
+    ) -> None:
         stated = whole_number(attributes.get("num_samples"))
         if stated is not None and stated != steps:
             fact = f"episode {name!r} states num_samples = {stated} and has {steps} actions"
@@ -371,8 +374,7 @@ class Robomimic(GroupLayout):
                 fact = f"{path!r} of episode {name!r} has shape {shape}, there are {steps} actions"
                 raise CorruptLayoutError(fact, path=place)
 
-    def facts(self, name: str, attributes: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-        """The environment, the task and the split."""
+    def _facts(self, name: str, attributes: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
         static: dict[str, Any] = {}
         if isinstance(self.env_args.get("env_name"), str):
             static["env_id"] = self.env_args["env_name"]
@@ -397,8 +399,7 @@ class ManiSkill(GroupLayout):
 
     layout = "maniskill"
 
-    def is_episode(self, name: str) -> bool:
-        """traj_<number>."""
+    def _is_episode(self, name: str) -> bool:
         return name.startswith("traj_")
 
     @property
@@ -427,23 +428,19 @@ class ManiSkill(GroupLayout):
         entries = [each for each in listed if isinstance(each, dict)] if isinstance(listed, list) else []
         return {f"traj_{each.get('episode_id')}": each for each in entries}
 
-    def role(self, path: str) -> Role:
-        """Actions may be a group of arrays."""
-        return "action" if path.startswith("actions/") else super().role(path)
+    def _role(self, path: str) -> Role:
+        return "action" if path.startswith("actions/") else super()._role(path)
 
-    def check(self, name: str, steps: int, _shapes: Shapes, _: Mapping[str, Any], place: str) -> None:
-        """`elapsed_steps` must agree with the actions."""
+    def _check(self, name: str, steps: int, _shapes: Shapes, _: Mapping[str, Any], place: str) -> None:
         elapsed = self.stated.get(name, {}).get("elapsed_steps")
         if isinstance(elapsed, int) and elapsed != steps:
             fact = f"episode {name!r} has {steps} actions, its JSON states {elapsed}"
             raise CorruptLayoutError(fact, path=place)
 
-    def shown(self, path: str, rows: Rows) -> Rows:
-        """PNG byte strings of older files are pictures."""
+    def _shown(self, path: str, rows: Rows) -> Rows:
         return PictureRows(rows) if rows.kind == "bytes" and path.startswith("obs/") else rows
 
-    def facts(self, name: str, _attributes: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-        """The environment, seed and success of the JSON file."""
+    def _facts(self, name: str, _attributes: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
         static: dict[str, Any] = {}
         if isinstance(self.env_info.get("env_id"), str):
             static["env_id"] = self.env_info["env_id"]
@@ -470,8 +467,7 @@ class Aloha(GroupLayout):
         """Whether the file states that its images are JPEG."""
         return bool(whole_number(self.file.attributes("/").get("compress")))
 
-    def shown(self, path: str, rows: Rows) -> Rows:
-        """Rows of JPEG bytes, padded to one length, are pictures."""
+    def _shown(self, path: str, rows: Rows) -> Rows:
         is_padded = rows.dtype == np.uint8 and len(rows.row_shape) == 1
         is_jpeg = rows.kind == "bytes" or (is_padded and (self.is_compressed or rows.row_shape[0] > 256))
         return PictureRows(rows) if is_jpeg and path.startswith("observations/images/") else rows

@@ -151,7 +151,7 @@ def _open_source(source: LeRobotSource, position: int) -> ForeignSource:
     has_events = bool(row.length) and (texts is None or len(texts) > 1)
 
     def names() -> list[str]:
-        own = [*documents.features, *rows.kinds()]
+        own = [*documents.features, *rows.kinds]
         return [*own, TASK] if has_events else own
 
     static: dict[str, Any] = {**note.static, "fps": documents.fps, "episode_index": row.number}
@@ -195,7 +195,7 @@ def _open_signal(rows: EpisodeRows, name: str) -> Signal:
     if about.get("dtype") == "video":
         file, start = documents.video_file(rows.row, name)
         return CameraSignal(rows, name, file, start)
-    kind = rows.kinds()[name]
+    kind = rows.kinds[name]
     if kind.is_picture:
         column = PictureColumn(rows, name, about.get("shape"))
         return PicturesSignal(name, column, rows.times, role, STEPS, rows.path)
@@ -218,6 +218,7 @@ class EpisodeRows(Reopens):
         self.path = f"{source.place.name}/{self.row.data_file} (episode {self.row.number})"
         self._is_counted = False
 
+    @cached_property
     def kinds(self) -> Mapping[str, ColumnKind]:
         """The columns of the file, without those of videos."""
         documents = self.source.documents
@@ -229,7 +230,7 @@ class EpisodeRows(Reopens):
     @cached_property
     def _plain(self) -> tuple[str, ...]:
         """The columns that are no pictures: they are read together."""
-        return tuple(kind.name for kind in self.kinds().values() if not kind.is_picture)
+        return tuple(kind.name for kind in self.kinds.values() if not kind.is_picture)
 
     def table(self, names: tuple[str, ...]) -> KeptRows:
         """Some columns of the episode."""
@@ -243,9 +244,9 @@ class EpisodeRows(Reopens):
 
     def values(self, name: str) -> NDArray[Any]:
         """All rows of a column of numbers or text."""
-        kind = self.kinds().get(name)
+        kind = self.kinds.get(name)
         if kind is None:
-            raise CorruptLayoutError(f"no column {name!r}.{nearest(name, self.kinds())}", path=self.path)
+            raise CorruptLayoutError(f"no column {name!r}.{nearest(name, self.kinds)}", path=self.path)
         return self.table(self._plain).array(kind, self.path)
 
     def read(self, name: str, start: int, stop: int) -> NDArray[Any]:
@@ -265,7 +266,7 @@ class EpisodeRows(Reopens):
         stated = self.numbers("timestamp", "fiu")
         checks = (("episode_index", np.full(count, self.row.number)), ("frame_index", np.arange(count)))
         for name, expected in checks:
-            if name in self.kinds() and not np.array_equal(self.values(name).reshape(-1), expected):
+            if name in self.kinds and not np.array_equal(self.values(name).reshape(-1), expected):
                 fact = f"its rows are not those of episode {self.row.number} ({name})"
                 raise CorruptLayoutError(fact, path=self.path)
         if np.array_equal(stated, (np.arange(count) / fps).astype(stated.dtype)):

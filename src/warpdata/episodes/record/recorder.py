@@ -34,9 +34,11 @@ from warpdata.episodes.salvage.receipt import LossReceipt
 from warpdata.errors import (
     ConflictError,
     JournalInUseError,
+    OutOfSpaceError,
     RecordingError,
     SchemaMismatchError,
     WarpError,
+    WriterClosedError,
     require_word,
     suggests,
 )
@@ -48,6 +50,7 @@ from warpdata.formats.journal.reader import work_folder
 from warpdata.formats.wshard.writer import CompressionChoice, check_choice, check_compat
 from warpdata.timeline.meta import Role
 from warpdata.timeline.source import OUTCOMES, STEPS, Outcome, StepClock
+from warpdata.timeline.times import as_int
 from warpdata.timeline.writing import EpisodeWriter, SignalWriter
 
 if TYPE_CHECKING:
@@ -86,6 +89,9 @@ class Recorder(Recording):
 
     `episode` names an episode that several processes record: the first one makes it, the others join. Each has signals
     of its own. It is finished when the last process closes its recorder, or by `end_episode`.
+
+    `min_free` is a floor in bytes: where less is free on the disk, records are refused with OutOfSpaceError, and
+    everything before is kept. It is watched twice a second.
     """
 
     @suggests
@@ -103,6 +109,7 @@ class Recorder(Recording):
         compat: str = "default",
         overwrite: bool = False,
         episode: str | None = None,
+        min_free: int = 0,
     ) -> None:
         require_word("clock", clock, get_args(Clock))
         require_word("outcome", outcome, OUTCOMES)
@@ -122,6 +129,7 @@ class Recorder(Recording):
         self._is_file = self.target.name.endswith(SHARD_SUFFIX)
         self._directory: Path | None = None
         self._episode = episode
+        self._min_free = as_int(min_free, "min_free")
         self._shared: SharedEpisode | None = None
         self.receipt: LossReceipt | None = None
         """Of an episode of several processes, once this process has finished it: what each of them recorded."""
@@ -254,6 +262,7 @@ class Recorder(Recording):
 
     def _claim(self) -> tuple[Path, FileLock | None]:
         self._clock = RecordingClock(self._clock_name)
+        check_free_space(self.target, self._min_free)
         self._meta = {**first_meta(_WRITER, None, None), **self._meta, "clock": self._clock.facts()}
         if self._episode is not None:
             return self._join(self._episode)
@@ -295,8 +304,7 @@ class Recorder(Recording):
         super()._write_status()
         process = None if self._shared is None else self._shared.ended_by()
         if self._shared is not None and process not in (None, self._shared.part.name):
-            self._ended = f"ended by process {str(process).partition('-')[0]}: close this recorder"
-            self._signals = {}
+            self._end(WriterClosedError, f"the episode was ended by process {str(process).partition('-')[0]}")
 
     def _documents(self, folder: Path, signals: dict[str, Any]) -> Mapping[Path, bytes]:
         if self._shared is not None:
@@ -623,6 +631,18 @@ class VideoSignalWriter(_SignalWriter):
     def _write_empty(self) -> None:
         """Without a frame there is no size and so no video: only an index of no frames."""
         write_empty_index(str(self.frames_path))
+
+
+def check_free_space(target: Path, min_free: int) -> None:
+    """Raise OutOfSpaceError if less than `min_free` bytes are free where a target will be."""
+    folder = next(folder for folder in (target, *target.parents) if folder.is_dir())
+    free = shutil.disk_usage(folder).free if min_free else 0
+    if free < min_free:
+        raise OutOfSpaceError(
+            f"not enough free space to record: {free} bytes are free, min_free is {min_free}",
+            path=target,
+            hint="Free space on the disk, or record to another one.",
+        )
 
 
 def check_no_file(path: str | os.PathLike[str]) -> None:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import logging
+import math
 import os
 import shutil
 import threading
 import time
 from abc import abstractmethod
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -37,7 +40,14 @@ from warpdata.episodes.record.tables import EventRecorder, NumberRecorder, Signa
 from warpdata.episodes.record.threads import Durability, JobQueue, RecordingThreads, interrupts_wait
 from warpdata.episodes.record.values import Hints, RecordingClock, as_timestamp, describe
 from warpdata.episodes.statistics import SharedClocks
-from warpdata.errors import ConflictError, RecordingError, StoreError, WarpError, WriterClosedError
+from warpdata.errors import (
+    ConflictError,
+    OutOfSpaceError,
+    RecordingError,
+    StoreError,
+    WarpError,
+    WriterClosedError,
+)
 from warpdata.formats.episodedir import layout
 from warpdata.formats.episodedir.documents import (
     FileSum,
@@ -54,6 +64,11 @@ from warpdata.formats.episodedir.video import check_installed, check_options
 SignalRecorder = NumberRecorder | EventRecorder | CameraRecorder
 
 STATUS_FILE = "status.json"
+_RATE_S = 60.0
+"""The rate at which the disk fills is that of the last minute."""
+_WARN_S = 900.0
+"""A warning is logged when the floor of free space will be reached within this time."""
+_log = logging.getLogger("warpdata.record")
 _SOME_FRAMES = 2
 """That may wait for their encoder, however large they are."""
 _TABLE_BLOCKS = 64
@@ -88,8 +103,12 @@ class Recording(NoPickle):
         self._lock = threading.RLock()
         self._closed: str | None = None
         """The reason why no more records are taken."""
-        self._ended: str | None = None
-        """The same, where another process ended the episode: it can still be closed."""
+        self._ended: tuple[type[WarpError], str] | None = None
+        """The same where it can still be closed: another process ended the episode, or the disk is almost full."""
+        self._min_free = 0
+        self._free: deque[tuple[float, int]] = deque()
+        """Times of the last minute, and how many bytes were free."""
+        self._is_warned = False
         self._durability = Durability.parse(durability)
         self._video = video or VideoOptions()
         self._clock = clock
@@ -122,9 +141,11 @@ class Recording(NoPickle):
             self._closed, self._signals = "recorded by another process", {}
 
     def _check_open(self) -> None:
-        reason = self._closed or self._ended
-        if reason is not None:
-            raise WriterClosedError(f"the recording is {reason}", path=self.path)
+        if self._closed is not None:
+            raise WriterClosedError(f"the recording is {self._closed}", path=self.path)
+        if self._ended is not None:
+            kind, reason = self._ended
+            raise kind(reason, path=self.path, hint="Close the recorder: everything recorded is kept.")
 
     # Names and places, chosen by subclasses.
 
@@ -341,8 +362,34 @@ class Recording(NoPickle):
                 status[name] = SignalStatus(len(jobs.jobs), jobs.blocked, jobs.blocked_ns, lost)
         return status
 
+    def _end(self, kind: type[WarpError], reason: str) -> None:
+        """Refuse later records with this error; the recording can still be closed."""
+        self._ended = (kind, reason)
+        self._signals = {}
+
+    def _watch_disk(self) -> None:
+        """Warn when the disk will soon be full, and stop at the floor of free space."""
+        now, free = time.monotonic(), shutil.disk_usage(self._work.parent).free
+        if free < self._min_free:
+            reason = f"recording stopped: {free} bytes are free, min_free is {self._min_free}"
+            _log.error("%s (%s)", reason, self.path)
+            self._end(OutOfSpaceError, reason)
+            return
+        self._free.append((now, free))
+        while self._free[0][0] < now - _RATE_S:
+            self._free.popleft()
+        begin, before = self._free[0]
+        used = (before - free) / max(now - begin, 1e-9)
+        left_s = (free - self._min_free) / used if used > 0 else math.inf
+        if left_s < _WARN_S and now - begin >= _RATE_S / 10 and not self._is_warned:
+            self._is_warned = True
+            _log.warning("disk of %s: %.0f minutes left at this rate until min_free", self.path, left_s / 60)
+
     def _write_status(self) -> None:
         """Twice a second, in the background, for monitors; disk errors are left to the recording itself."""
+        if self._min_free and self._ended is None:
+            with contextlib.suppress(OSError):
+                self._watch_disk()
         if not self._is_published:  # before that, only a journal marks the recording
             return
         signals = {name: asdict(status) for name, status in self.signal_status().items()}

@@ -15,6 +15,7 @@ from warpdata.bytekit.arrays import DType, as_array, byte_view, dtype_named
 from warpdata.bytekit.io.commit import NewFile, commit_file, map_os_errors
 from warpdata.bytekit.io.files import FileRangeReader
 from warpdata.bytekit.io.ranges import RangeReader
+from warpdata.bytekit.process.forks import NoPickle
 from warpdata.errors import (
     BadMagicError,
     LimitExceededError,
@@ -154,7 +155,7 @@ def encode_shard_bytes(rows: npt.ArrayLike, *, dtype: str = "f32") -> bytes:
     return pack_header(len(matrix), matrix.shape[1], dtype) + bytes(byte_view(matrix))
 
 
-class ActivationShardWriter:
+class ActivationShardWriter(NoPickle):
     """Write one shard in pieces; it has its name only after a clean `close`, never half of it."""
 
     def __init__(
