@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from warpdata.search.file.bulk import write_vectors
+from warpdata.search.file.rewrite import write_vectors
 from warpdata.search.store import VectorStore
 
 ROOT = Path(__file__).resolve().parent.parent

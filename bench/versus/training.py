@@ -308,7 +308,7 @@ def _anonymous() -> int:
 def resume(work: Path) -> float:
     """Seconds to load a state at the middle of 10⁹ samples and to know the samples of the next batch."""
     windows = windows_of(wd.open_episodes(work / "raw"))
-    windows.__dict__["table"] = SampleTable.of_counts([10_000_000] * 100)
+    windows.__dict__["table"] = SampleTable.of_kept([10_000_000] * 100)
     state = loader_of(windows).state_at((0, 500_000_000))
 
     def run() -> None:

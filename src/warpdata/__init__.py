@@ -28,6 +28,9 @@ if TYPE_CHECKING:
     from warpdata._api.importing import import_episodes as import_episodes
     from warpdata._api.importing import lerobot_dataset as lerobot_dataset
     from warpdata._api.recording import record as record
+    from warpdata._api.similar import find_duplicates as find_duplicates
+    from warpdata._api.similar import find_similar as find_similar
+    from warpdata._api.similar import rank_novelty as rank_novelty
     from warpdata.catalog.build.builder import DatasetBuilder as DatasetBuilder
     from warpdata.catalog.dataset import Dataset as Dataset
     from warpdata.catalog.read.refs import AudioRef as AudioRef
@@ -230,6 +233,8 @@ _ELSEWHERE: dict[str, str] = {
     "encode_shard_bytes": "warpdata.formats.gamsae",
     "error_residual": "warpdata.formats.wshard",
     "export_site": "warpdata.viewer",
+    "find_duplicates": "warpdata._api.similar",
+    "find_similar": "warpdata._api.similar",
     "masked_mean": "warpdata.loading",
     "name_hash": "warpdata.formats.wshard",
     "pack_bool_mask": "warpdata.formats.wshard",
@@ -237,6 +242,7 @@ _ELSEWHERE: dict[str, str] = {
     "pack_residual": "warpdata.formats.wshard",
     "pack_residual_bits": "warpdata.formats.wshard",
     "quantize_delta": "warpdata.formats.wshard",
+    "rank_novelty": "warpdata._api.similar",
     "read_refs": "warpdata.catalog",
     "reconstruct_from_omen_and_delta": "warpdata.formats.wshard",
     "replay": "warpdata.episodes.collection.replay",

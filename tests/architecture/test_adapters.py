@@ -60,7 +60,7 @@ ADAPTERS: dict[str, set[str]] = {
         "ray/planning.py",
         "ray/rows.py",
         "search/columns.py",
-        "search/query/conditions.py",
+        "search/file/metadata.py",
     },
     "tornado": {"viewer/server.py"},
     "urllib3": {"stores/webclient.py"},
@@ -184,7 +184,7 @@ LATE = {
     "stores/webclient.py",  # urllib3 opens a socket when it is loaded, which local mode must not
     "catalog/read/refs.py", "catalog/read/episodes.py",  # what was pickled opens its dataset again
     "catalog/read/rowgroups.py",  # pyarrow's datasets load pandas: only for SQL
-    "search/query/searcher.py",  # conditions load the SQL engine
+    "search/file/metadata.py",  # conditions load the SQL engine
     "catalog/dataset.py",  # a dataset publishes a lane about itself, and publishing opens datasets
 }  # fmt: skip
 

@@ -23,17 +23,7 @@ from warpdata.errors import (
     TruncatedError,
     UnsupportedVersionError,
 )
-from warpdata.formats.rvf import (
-    graph,
-    layout,
-    manifest,
-    meta,
-    quant,
-    runtime,
-    segment,
-    vec,
-    writer,
-)
+from warpdata.formats.rvf import graph, layout, manifest, meta, quant, runtime, segment, vec, writer
 from warpdata.formats.rvf.layout import INDEX_HEADER, PREFETCH_HINT, Flag, SegmentType
 from warpdata.formats.rvf.manifest import Root
 from warpdata.formats.rvf.meta import MetaPayload

@@ -99,6 +99,33 @@ def test_windows_of_a_camera_are_its_frames(tmp_path: Path, size: int) -> None:
     assert (np.diff(starts) > 0).all()
 
 
+@pytest.mark.parametrize("threads", [0, 2])
+def test_no_group_of_pictures_is_decoded_twice_for_scaled_frames(
+    tmp_path: Path, monkeypatch, threads
+) -> None:
+    video = wd.VideoOptions(gop_size=8)
+    with wd.LocalDatasetWriter(tmp_path / "root", video=video).new_episode() as writer:
+        for i in range(60):
+            frame = np.add.outer(np.arange(120), np.arange(160))[..., None] + np.array([0, 5 * i, 9])
+            writer.append("cam", (frame % 256).astype(np.uint8), i * 50_000_000)
+    episode = wd.open_recordings(tmp_path / "root")[0]
+    field = wd.Field("cam", past=3, size=(30, 40), layout="chw")
+    windows = wd.Windows([episode], {"image": field}, anchor="cam")
+    plain = wd.ArraySignal(episode["cam"].timestamps, episode["cam"].values())
+    wanted = wd.Windows([wd.Episode.of({"cam": plain}, id="x")], {"image": field}, anchor="cam")
+    decoded: list[int] = []
+    signal = type(episode["cam"])
+    original = signal._values_at
+    monkeypatch.setattr(
+        signal, "_values_at", lambda self, rows: decoded.extend(rows.tolist()) or original(self, rows)
+    )
+    for batch in wd.Loader(windows, 16, seed=1, threads=threads):
+        expected = wanted.batch(batch.sample_id)
+        assert np.array_equal(batch["image"], expected["image"])
+        assert np.array_equal(batch.mask["image"], expected.mask["image"])
+    assert sorted(decoded) == list(range(60)), "every frame once, in groups"
+
+
 def test_packed_rows_state_the_checksum_of_their_values(tmp_path: Path, monkeypatch) -> None:
     with wd.LocalDatasetWriter(tmp_path / "root").new_episode() as writer:
         for i in range(40):

@@ -14,7 +14,7 @@ import pytest
 from warpdata.bytekit.checksum import crc32c
 from warpdata.bytekit.io.ranges import BytesRangeReader
 from warpdata.errors import FormatError
-from warpdata.search.file import merging
+from warpdata.search.file.appending import MERGED_AT_ONCE, count_to_merge
 from warpdata.search.store import VectorStore
 
 DIM = 4
@@ -196,11 +196,11 @@ def test_many_deletions_are_not_repeated_by_every_commit(tmp_path: Path) -> None
 
 
 def test_what_is_merged() -> None:
-    small, large = 500, 1 << 26
-    assert merging.count_to_merge([]) == 0
-    assert merging.count_to_merge([small] * 13) == 0
-    assert merging.count_to_merge([large, *[small] * 14]) == 14
-    assert merging.count_to_merge([*[small] * 14, large]) == 0
+    small, large, count = 500, 1 << 26, MERGED_AT_ONCE
+    assert count_to_merge([]) == 0
+    assert count_to_merge([small] * (count - 1)) == 0
+    assert count_to_merge([large, *[small] * count]) == count
+    assert count_to_merge([*[small] * count, large]) == 0
 
 
 def test_rows_that_are_merged_at_once_are_written_once(tmp_path: Path) -> None:
@@ -226,11 +226,31 @@ def test_rows_that_are_merged_at_once_are_written_once(tmp_path: Path) -> None:
         assert again.verify() == []
 
 
+def test_single_upserts_grow_a_file_by_little(tmp_path: Path) -> None:
+    """At most three times the new rows, their metadata and the root that ends each commit."""
+    dim, count = 32, 300
+    rng = np.random.default_rng(0)
+    path = tmp_path / "u.rvf"
+    about = [{"label": f"name {n % 40}", "score": n / 7, "n": n} for n in range(4000)]
+    with VectorStore.create(path, dim=dim, durable=False) as store:
+        store.add(rng.normal(size=(4000, dim)), metadata=about)
+        before = path.stat().st_size
+        for n in range(count):
+            store.add(
+                rng.normal(size=(1, dim)), ids=[n * 13 % 4000], metadata=[{"label": f"new {n}", "n": -n}]
+            )
+        written = count * (4 * dim + 16 + len("new 100") + 4096)
+        assert path.stat().st_size - before <= 3 * written
+    with VectorStore.open(path) as again:
+        assert again.metadata([13])[0] == {"label": "new 1", "n": -1}
+        assert again.metadata([5, 1]) == [about[5], about[1]]
+
+
 KILLED = """
 import os, sys, numpy as np
 from warpdata.search.file import rewrite
 from warpdata.search.store import VectorStore
-rewrite.index_payloads = lambda *_: os._exit(9)
+rewrite._Rewriter._write_index = lambda *_: os._exit(9)
 with VectorStore.open(sys.argv[1], mode="a") as store:
     store.compact()
 """

@@ -15,13 +15,13 @@ import numpy as np
 import pytest
 
 from tests.search.forging import Part, Parts, with_small_manifest
+from warpdata.bytekit.checksum import crc32c
 from warpdata.bytekit.io.ranges import BytesRangeReader
-from warpdata.errors import CorruptLayoutError, FormatError, LimitExceededError
+from warpdata.errors import ChecksumError, CorruptLayoutError, FormatError, LimitExceededError
 from warpdata.formats.rvf import layout
-from warpdata.formats.rvf import layout as records
 from warpdata.formats.rvf.journal import DeleteRange, UpdateField, encode_journal
 from warpdata.formats.rvf.layout import ENTRY_POINT, SegmentType, Tag
-from warpdata.formats.rvf.meta import MetaPayload, decode_meta, encode_meta, pack_value, type_of
+from warpdata.formats.rvf.meta import MetaPayload, encode_meta, pack_value, type_of
 from warpdata.formats.rvf.quant import ResidualQuant, ScalarQuant, decode_quant, encode_quant
 from warpdata.formats.rvf.vec import (
     IdDirectory,
@@ -30,6 +30,7 @@ from warpdata.formats.rvf.vec import (
     encode_id_directory,
     encode_vec,
 )
+from warpdata.search.file.metadata import encode_records
 from warpdata.search.store import VectorStore
 
 ROWS, DIM, M = 240, 16, 4
@@ -130,8 +131,7 @@ def rows_that_are_codes(parts: Parts) -> None:
 
 def codes_of_another_type(parts: Parts) -> None:
     parts.blocks(
-        codes_of(parts),
-        lambda _, b: VecBlock(np.zeros((len(b.ids), DIM), np.float32), b.ids, DIM, "f32"),
+        codes_of(parts), lambda _, b: VecBlock(np.zeros((len(b.ids), DIM), np.float32), b.ids, DIM, "f32")
     )
 
 
@@ -259,40 +259,70 @@ def deleted(start: int, end: int) -> Forge:
     return forge
 
 
+def old_metadata(parts: Parts, *changes: MetaPayload) -> None:
+    """Metadata as the first releases wrote it, and changes behind it."""
+    whole = MetaPayload(1, None, {"n": "i64"}, {}, {n: {"n": n} for n in range(ROWS)})
+    parts.one(SegmentType.META).payload = encode_meta(whole)
+    for change in changes:
+        parts.add(SegmentType.META, encode_meta(change))
+
+
 def change_of_metadata(**fields: Any) -> Forge:
-    def forge(parts: Parts) -> None:
-        last = decode_meta(parts.one(SegmentType.META).payload)
-        change = {
-            "generation": last.generation + 1,
-            "base_generation": last.generation,
-            "schema": {},
-            **fields,
-        }
-        parts.add(SegmentType.META, encode_meta(MetaPayload(**change)))
-
-    return forge
-
-
-def resigned(payload: bytearray) -> bytes:
-    """A META payload with the hash that goes with it."""
-    payload[-32:] = hashlib.sha256(payload[: -32 - len(records.META_END)]).digest()
-    return bytes(payload)
+    change: dict[str, Any] = {"generation": 2, "base_generation": 1, "schema": {}, **fields}
+    return lambda parts: old_metadata(parts, MetaPayload(**change))
 
 
 def float_among_integers(parts: Parts) -> None:
-    part = parts.one(SegmentType.META)
-    found = replace(decode_meta(part.payload), schema={"n": "f64"}, records={3: {"n": 1.5}})
-    payload = bytearray(encode_meta(found))
-    payload[records.META_HEADER.size + 2] = records.META_TYPES["i64"]
-    part.payload = resigned(payload)
+    """One value of another type, and the hash that goes with it."""
+    payload = bytearray(encode_meta(MetaPayload(1, None, {"n": "f64"}, {}, {3: {"n": 1.5}})))
+    payload[layout.META_HEADER.size + 2] = layout.META_TYPES["i64"]
+    payload[-32:] = hashlib.sha256(payload[: -32 - len(layout.META_END)]).digest()
+    parts.one(SegmentType.META).payload = bytes(payload)
 
 
 def updated(name: str, value: Any) -> Forge:
     def forge(parts: Parts) -> None:
+        old_metadata(parts)
         change = UpdateField(3, name, pack_value(value, type_of(value)))
         parts.add(SegmentType.JOURNAL, encode_journal([change], 9))
 
     return forge
+
+
+def columns(change: Callable[[bytearray, Any], None]) -> Forge:
+    """Change the columns of the metadata, with a head that has its checksum."""
+
+    def forge(parts: Parts) -> None:
+        part = parts.one(SegmentType.META)
+        payload = bytearray(part.payload)
+        change(payload, layout.COLUMNS_HEAD.unpack_from(payload))
+        head = layout.COLUMNS_HEAD.unpack_from(payload)
+        pieces = head.column_count * -(-head.row_count // max(1, head.chunk_rows)) * layout.COLUMN_PIECE.size
+        start = layout.COLUMNS_HEAD.size
+        covered = payload[: start - 4] + payload[start : start + head.schema_bytes + head.id_bytes + pieces]
+        payload[start - 4 : start] = crc32c(bytes(covered)).to_bytes(4, "little")
+        part.payload = bytes(payload)
+
+    return forge
+
+
+def put(offset: Callable[[Any], int], value: int, size: int) -> Forge:
+    def change(payload: bytearray, head: Any) -> None:
+        payload[offset(head) : offset(head) + size] = value.to_bytes(size, "little")
+
+    return columns(change)
+
+
+def _ids_at(head: Any) -> int:
+    return int(layout.COLUMNS_HEAD.size + head.schema_bytes)
+
+
+def _piece_at(head: Any) -> int:
+    return int(_ids_at(head) + head.id_bytes)
+
+
+def another_type_of_column(parts: Parts) -> None:
+    parts.add(SegmentType.META, encode_records(np.array([3], np.uint64), [{"n": "x"}], {"n": "str"}, {}))
 
 
 def profile(**fields: Any) -> Forge:
@@ -305,7 +335,7 @@ Use = Callable[[VectorStore], None]
 
 def no_restart_points(parts: Parts) -> None:
     part = parts.index(2)
-    head = records.RESTART_HEAD.pack(0, 0)
+    head = layout.RESTART_HEAD.pack(0, 0)
     part.payload = part.payload[: layout.ALIGNMENT] + head + part.payload[layout.ALIGNMENT + len(head) :]
 
 
@@ -319,15 +349,7 @@ FORGERIES: dict[str, tuple[Forge, Use, type[FormatError], str]] = {
         dictionary(lambda q: replace(q, dim=DIM - 1, coarse=q.coarse[:, :-1])),
         one, CORRUPT, "the quantiser does not fit the store",
     ),
-    "no dictionary of codes beside rows": (no_dictionary, first, CORRUPT, "the quantiser of these codes is missing"),
     "no dictionary of rows": (rows_that_are_codes, warm, CORRUPT, "need a QUANT segment"),
-    "too few coarse centroids": (
-        dictionary(lambda q: replace(q, coarse=q.coarse[:2])), first, CORRUPT, "a coarse centroid that does not exist",
-    ),
-    "too few centroids": (
-        dictionary(lambda q: replace(q, codebook=q.codebook[:, :7])), first, CORRUPT, "names a centroid that does not",
-    ),
-    "codes of another type": (codes_of_another_type, first, CORRUPT, "not those of their quantiser"),
     # rows
     "blocks of another dimension": (blocks_of_another_dimension, first, CORRUPT, "a block of 15 dimensions in a"),
     "blocks of another dimension, all": (blocks_of_another_dimension, warm, CORRUPT, "a block of 15 dimensions in a"),
@@ -429,6 +451,15 @@ FORGERIES: dict[str, tuple[Forge, Use, type[FormatError], str]] = {
     "a metadata value of another type": (float_among_integers, metadata, CORRUPT, "a value of 'n' contradicts the"),
     "a metadata update of another type": (updated("n", "text"), metadata, CORRUPT, "'n' holds i64, not str"),
     "a metadata field of two types": (change_of_metadata(schema={"n": "str"}), metadata, CORRUPT, "'n' has two types"),
+    "a column of two types": (another_type_of_column, metadata, CORRUPT, "'n' has two types"),
+    "columns of a later version": (put(lambda _: 8, 9, 2), metadata, CORRUPT, "unknown layout of metadata columns"),
+    "columns of more rows": (put(lambda _: 16, ROWS + 1, 8), metadata, CORRUPT, "do not fit its rows"),
+    "columns without pieces": (put(lambda _: 12, 0, 4), metadata, LIMIT, "more than it can hold"),
+    "columns of ids without end": (put(_ids_at, 2**63 - 1, 8), metadata, LIMIT, "ids are below 2"),
+    "columns of too many ids": (put(lambda h: _ids_at(h) + 8, 2**40, 8), metadata, CORRUPT, "do not fit its rows"),
+    "a piece outside": (put(_piece_at, 2**31, 4), metadata, CORRUPT, "outside its segment"),
+    "a piece of another size": (put(lambda h: _piece_at(h) + 4, 16, 4), metadata, ChecksumError, "does not match its"),
+    "a piece without its checksum": (put(lambda h: _piece_at(h) + 12, 7, 4), metadata, ChecksumError, "does not match"),
 }  # fmt: skip
 
 
@@ -506,3 +537,28 @@ def test_a_small_manifest_of_no_vectors(honest: bytes, tmp_path: Path) -> None:
     path.write_bytes(with_small_manifest(honest, SegmentType.VEC, bytes(encode_vec([]))))
     with VectorStore.open(path, mode="a") as store:
         assert store.add(vectors()[:1]).tolist() == [ROWS]
+
+
+CODED = {
+    "no dictionary": (no_dictionary, "need a QUANT segment|quantiser of these codes is missing"),
+    "too few coarse centroids": (
+        dictionary(lambda q: replace(q, coarse=q.coarse[:2])),
+        "a coarse centroid that does",
+    ),
+    "too few centroids": (
+        dictionary(lambda q: replace(q, codebook=q.codebook[:, :7])),
+        "names a centroid that does",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CODED)
+def test_codes_instead_of_vectors(tmp_path: Path, name: str) -> None:
+    with VectorStore.create(tmp_path / "c.rvf", dim=DIM, durable=False) as store:
+        store.add(vectors())
+        store.quantize("residual_pq", keep_full=False)
+    parts = Parts.of((tmp_path / "c.rvf").read_bytes())
+    forge, words = CODED[name]
+    forge(parts)
+    with pytest.raises(CorruptLayoutError, match=words):
+        warm(VectorStore.open(BytesRangeReader(parts.written())))

@@ -18,7 +18,6 @@ from warpdata.errors import ConflictError, FormatError, LimitExceededError, OutO
 from warpdata.formats.rvf import layout as records
 from warpdata.formats.rvf.meta import MetaPayload, encode_meta
 from warpdata.formats.rvf.writer import SegmentAppender
-from warpdata.search.file.appending import meta_segment
 from warpdata.search.store import VectorStore
 
 DIM = 8
@@ -70,11 +69,7 @@ def test_an_id_that_comes_back_has_no_old_metadata(tmp_path: Path) -> None:
 
 def test_what_is_known_of_a_file_alone_outlives_rewrites(tmp_path: Path) -> None:
     with VectorStore.create(tmp_path / "s.rvf", dim=DIM) as store:
-        store.add(vectors(4))
-        appender = store._appender
-        assert appender is not None
-        about = meta_segment(MetaPayload(1, None, {}, {"embedder": "mine"}, {}))
-        store._commit(appender, [about], appender.state)
+        store.replace([], vectors(4), notes={"embedder": "mine"})
     for name in ("wire", "runtime", "compacted"):
         with VectorStore.open(tmp_path / "s.rvf", mode="a") as store:
             assert store.notes == {"embedder": "mine"}

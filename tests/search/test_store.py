@@ -27,6 +27,7 @@ from warpdata.errors import (
     WriterClosedError,
 )
 from warpdata.formats.rvf import layout
+from warpdata.formats.rvf.access import decode_hot
 from warpdata.formats.rvf.layout import SegmentType
 from warpdata.formats.rvf.segment import SegmentOptions
 from warpdata.formats.rvf.signing import SigningKey, load_public, save_public
@@ -583,8 +584,8 @@ def test_hot_partitions_are_promoted(tmp_path: Path) -> None:
         store.compact()
         types = [s["type"] for s in store.segments()]
         assert "HOT" in types
-        hot = store._content.hot_set()
-        assert hot is not None
+        entry = store._content.snapshot.of_type(SegmentType.HOT)[-1]
+        hot = decode_hot(store._content.read(entry))
         assert 17 in hot.ids
         assert len(hot.ids) <= 150
         assert store.verify() == []

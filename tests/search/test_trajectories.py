@@ -413,7 +413,7 @@ def test_vectors_of_one_episode_have_one_length(target: str, tmp_path: Path) -> 
 
 
 def test_an_endless_answer_is_not_kept(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("warpdata.stores.webclient._MAX_RESPONSE_BYTES", 1000)
+    monkeypatch.setattr("warpdata.stores.webclient._MAX_JSON_BYTES", 1000)
     server.failures = [(200, b" " * 2000, {})]
     with pytest.raises(LimitExceededError):
         service(server).post("/x", {})

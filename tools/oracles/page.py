@@ -21,10 +21,10 @@ def table() -> str:
 
 def _compared(about: dict[str, object]) -> str:
     counts = {key: value for key, value in about.items() if key.endswith(" compared")}
-    told = [f"{key} {value}" for key, value in about.items() if key not in ("library", *counts)]
+    notes = [f"{key} {value}" for key, value in about.items() if key not in ("library", "skipped", *counts)]
     if not any(counts.values()):
-        return ", ".join(["opened and read; nothing compared", *told])
-    return ", ".join([*(f"{value} {key}" for key, value in counts.items()), *told])
+        return ", ".join(["opened and read; nothing compared", *notes])
+    return ", ".join([*(f"{value} {key}" for key, value in counts.items()), *notes])
 
 
 def drawn(text: str) -> str:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 @suggests
 def embed(
     source: str | os.PathLike[str] | Dataset | Episodes,
-    embedder: Embedder | str = "state",
+    embedder: Embedder | str | Mapping[str, float] = "state",
     *,
     name: str | None = None,
     per: Per = "step",
@@ -34,6 +34,8 @@ def embed(
     max_steps: int | None = None,
     window: int = 32,
     stride: int = 16,
+    window_s: float | None = None,
+    stride_s: float | None = None,
     signals: str | Sequence[str] | None = None,
     batch_size: int | None = None,
     revision: str | None = None,
@@ -60,6 +62,11 @@ def embed(
     `rate_hz`), or each episode as a whole. With `batch_size` the function gets that many moments at once, as arrays by
     channel, and gives a row for each.
 
+    `window_s` and `stride_s` make windows of seconds, of which the embedder gets every step: arrays [T, D] by channel.
+    Built in for those: "state" (scaled numbers), "motion" (how they move), "image" (colours and edges of cameras), or
+    several with weights, {"motion": 1, "image": 0.5}. Numbers are scaled by their spread in the set, which is stored
+    with the vectors; `wd.find_similar` searches them.
+
     The vectors of a root or a folder of shards are `<name>.rvf` in it; those of a published dataset become the artifact
     `vectors-<name>` of a new version; `output` names another file. Episodes that have not changed keep the vectors they
     have, as long as `revision` is the same: by default a hash of the code of the function. `jobs` and `ray` choose
@@ -80,7 +87,9 @@ def embed(
     from warpdata.settings import Settings
 
     chosen = (signals,) if isinstance(signals, str) else None if signals is None else tuple(signals)
-    options = EmbedOptions(per, rate_hz, clock, max_steps, window, stride, chosen, batch_size)
+    options = EmbedOptions(
+        per, rate_hz, clock, max_steps, window, stride, chosen, window_s, stride_s, batch_size
+    )
     called = name_of(embedder) if name is None else check_index_name(name)
     runner = runner_for(jobs, ray)
     opened = source if isinstance(source, Published) else None
@@ -139,6 +148,8 @@ def _embed_published(
     with tempfile.TemporaryDirectory(prefix="warpdata-") as folder:
         path = Path(folder, f"{name}{SUFFIX}")
         made = embed_into_file(job, path, held, **given)
+        if not path.exists():  # nothing is new
+            return replace(made, path=f"{dataset.id}, artifact {part}", version=dataset.version)
         published = publish_files(dataset, part, VECTOR_KIND, {path.name: path}, options)
     return replace(made, path=f"{dataset.id}, artifact {part}", version=published.version)
 

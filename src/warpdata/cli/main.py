@@ -70,6 +70,7 @@ GROUPS: dict[str, dict[str, tuple[str, str]]] = {
     },
     "Vectors and corpora": {
         "embed": ("vectors", "compute vectors of episodes"),
+        "similar": ("vectors", "find moments like one of an episode"),
         "vectors": ("vectors", "create, search and check vector files"),
         "corpus": ("corpus", "look at and convert activation corpora"),
     },

@@ -43,6 +43,7 @@ LOCK_NAME = ".harvest.lock"
 DEFAULT_SHARD_BYTES = 512 << 20
 _ADOPT_ROWS = 4096
 _EXACT_FLOAT = 2**53
+_NOTHING: Mapping[str, Any] = {}
 _REOPEN = "Continue with CorpusWriter.reopen."
 
 
@@ -62,15 +63,14 @@ class CorpusWriter(NoPickle):
         *,
         dtype: str = "f32",
         shard_bytes: int = DEFAULT_SHARD_BYTES,
-        columns: Mapping[str, str] | None = None,
-        provenance: Mapping[str, Any] | None = None,
+        columns: Mapping[str, str] = _NOTHING,
+        provenance: Mapping[str, Any] = _NOTHING,
         sync_appends: bool = False,
     ) -> None:
         """Begin a corpus in a new or empty folder."""
         if dtype not in layout.DTYPE_TAGS:
             near = nearest(str(dtype), layout.DTYPE_TAGS)
             raise ValueError(f"rows can be stored as {', '.join(layout.DTYPE_TAGS)}, not as {dtype!r}.{near}")
-        columns = {} if columns is None else columns
         _check_columns(columns)
         width = operator.index(width)
         row_bytes = width * dtype_named(dtype).itemsize
@@ -86,7 +86,7 @@ class CorpusWriter(NoPickle):
             layout.rows_per_run(row_bytes),
             is_complete=False,
             columns=dict(columns),
-            provenance=dict(provenance or {}),
+            provenance=dict(provenance),
             harvest=_harvest_options(shard_bytes, sync_appends),
         )
         path = Path(folder).absolute()

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import itertools
+import weakref
+from collections.abc import Callable, Mapping, Sequence
 from time import perf_counter
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from warpdata.bytekit.lazy import cached_property
+from warpdata.bytekit.lazy import BLOCK_CACHE, cached_property
+from warpdata.bytekit.process.locks import ThreadLock
 from warpdata.episodes.sources.cameras import VideoSignal
 from warpdata.errors import BlobNotFoundError, FormatError, WarpError
 from warpdata.loading.alignment import Aligned, Anchors, Bools, Clock, Int64s
@@ -30,6 +33,8 @@ _TABLE_ROWS = 1 << 18
 _CHECK_EVERY = 16
 """Reads between two checks whether all bytes of a signal are in memory or mapped."""
 _STEP_BYTES = 16 << 20
+_GROUP_BYTES = 64 << 20
+"""Decoded frames of a group of pictures in memory at a time; longer groups are decoded in parts."""
 AT_ANCHOR = FieldRows("times", (0,))
 
 Timings = dict[str, float]
@@ -266,6 +271,52 @@ class RowTable:
         return np.asarray((self._times < int(stamps[-1])) & (own + max(rows.offsets) < len(stamps)))
 
 
+class ScaledFrames:
+    """Frames of a video as a field wants them, decoded and scaled by groups of pictures; the last ones used are kept.
+
+    Scaled frames are small: the block cache holds many groups, and no group is decoded for every single frame of it.
+    """
+
+    def __init__(self, signal: VideoSignal, schema: FieldSchema) -> None:
+        self._signal = signal
+        self._shape, self._dtype = schema.shape, schema.dtype
+        self._owner = BLOCK_CACHE.new_owner()
+        self._lock = ThreadLock()
+        weakref.finalize(self, BLOCK_CACHE.forget, self._owner).atexit = False
+
+    @cached_property
+    def _starts(self) -> Int64s:
+        """The first record of every group, long groups in parts, and the number of records."""
+        count, index = len(self._signal), self._signal.frame_index()
+        most = max(1, _GROUP_BYTES // max(1, self._signal.meta.row_bytes))
+        keys = [0]
+        if index.keyframe is not None and index.shown is None:
+            keys = [0, *np.flatnonzero(index.keyframe).tolist()]
+        parts = [np.arange(low, high, most) for low, high in itertools.pairwise([*keys, count])]
+        return np.append(np.unique(np.concatenate(parts)), count).astype(np.int64)
+
+    def read(self, records: Int64s, change: Callable[[NDArray[Any]], NDArray[Any]]) -> NDArray[Any]:
+        """Records by ascending number; `change` turns decoded frames into those of the field."""
+        out = np.empty((len(records), *self._shape), self._dtype)
+        groups = self._starts.searchsorted(records, "right") - 1
+        for number in np.unique(groups).tolist():
+            low, here = int(self._starts[number]), groups == number
+            out[here] = self._group(number, change)[records[here] - low]
+        return out
+
+    def _group(self, number: int, change: Callable[[NDArray[Any]], NDArray[Any]]) -> NDArray[Any]:
+        low, high = int(self._starts[number]), int(self._starts[number + 1])
+        with self._lock:  # one thread decodes a group, others find it in the cache
+            block = BLOCK_CACHE.get(self._owner, number)
+            if block is not None:
+                return np.frombuffer(block, self._dtype).reshape(high - low, *self._shape)
+            frames = np.ascontiguousarray(
+                change(self._signal._values_at(np.arange(low, high, dtype=np.int64)))
+            )
+            BLOCK_CACHE.put(self._owner, number, frames.data.cast("B"))
+        return frames
+
+
 class SignalReader:
     """A signal: the records that answer at each anchor, and their values."""
 
@@ -286,6 +337,8 @@ class SignalReader:
         )
         self._direct: MappedRows | None = None
         self._reads = 0
+        is_scaled = schema.field.size is not None and isinstance(signal, VideoSignal) and not self._is_between
+        self._frames = ScaledFrames(signal, schema) if is_scaled and isinstance(signal, VideoSignal) else None
 
     @property
     def is_near(self) -> bool:
@@ -358,6 +411,15 @@ class SignalReader:
             values = np.broadcast_to(blank_values(self.signal.meta, 1)[0], shape)
         elif self._is_between:
             values = self._between(aligned)
+        elif self._frames is not None:
+            wanted, back = np.unique(aligned.positions, return_inverse=True)
+            own: Timings = {"scale": 0.0}
+            scaled = self._frames.read(wanted, lambda frames: self._change(frames[None], own)[0])
+            out.timings["decode"] += perf_counter() - began - own["scale"]
+            out.timings["scale"] += own["scale"]
+            out.values[places] = scaled[back.reshape(aligned.positions.shape)]
+            out.mask[places], out.age_ns[places] = mask, age_ns
+            return
         else:
             values = _read_once(self.signal, aligned.positions)
         out.timings["decode"] += perf_counter() - began

@@ -33,7 +33,9 @@ Threads = tuple[ThreadPool, int] | None
 BLOCK_BYTES = 1 << 20
 FEWEST, MOST = 16, 256
 """Samples of a block: enough to read a stretch at once, few enough to mix well."""
-IN_PLAY, IMAGES_IN_PLAY = 256, 128
+IN_PLAY, FEWEST_IMAGES, MOST_IMAGES = 256, 48, 128
+IMAGES_BYTES = 144 << 20
+"""Images of the blocks in play: they should fit the cache of decoded frames."""
 
 
 def sample_rng(seed: int, epoch: int, sample_id: int, source: int = 0) -> np.random.Generator:
@@ -114,7 +116,8 @@ class RowSource(ABC):
         step = sum(schema.sample_bytes // max(1, schema.rows) for schema in self.schema.values())
         has_images = any(schema.is_image for schema in self.schema.values())
         rows = max(FEWEST, min(MOST, BLOCK_BYTES // max(1, step)))
-        return BlockShape(total, rows, IMAGES_IN_PLAY if has_images else IN_PLAY)
+        images = max(FEWEST_IMAGES, min(MOST_IMAGES, IMAGES_BYTES // max(1, rows * step)))
+        return BlockShape(total, rows, images if has_images else IN_PLAY)
 
     def transform(self, batch: Batch, epochs: Int64s, seed: int, number: int = 0) -> bool:
         """Apply the transforms of the fields to a batch that was read; returns whether there were any."""

@@ -19,7 +19,7 @@ from warpdata.bytekit.io.commit import write_file
 from warpdata.bytekit.jsontext import dump_json
 from warpdata.episodes.collection.facts import recorded_statistics
 from warpdata.episodes.statistics import MAX_CHANNELS, QUANTILES, RELATIVE_ERROR, ValueStatistics
-from warpdata.errors import SchemaMismatchError, WarpError, nearest
+from warpdata.errors import SchemaMismatchError, WarpError, nearest, suggests
 from warpdata.loading.field import Field, checked_dims
 from warpdata.loading.pace import NullPace, PaceLine
 from warpdata.loading.poses import accumulate, add
@@ -204,6 +204,7 @@ def finish_statistics(values: ValueStatistics, delivered: Delivered, *, was_read
     return FieldStatistics(values.count.reshape(shape), mean, std, low, high, q01, q99, was_read=was_read)
 
 
+@suggests
 @dataclass(frozen=True)
 class Normalize:
     """How one field is normalised: `mean_std`, `min_max` or `q01_q99`, except for some dimensions."""

@@ -8,7 +8,7 @@ import json
 import os
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow
@@ -18,6 +18,10 @@ from numpy.typing import NDArray
 
 from warpdata.bytekit.io.commit import commit_file
 from warpdata.errors import BlobNotFoundError, ConflictError, CorruptLayoutError, nearest
+from warpdata.search.file.metadata import ARROW_TYPES
+
+if TYPE_CHECKING:
+    from warpdata.search.store import VectorStore
 
 _BATCH_ROWS = 8192
 
@@ -144,42 +148,21 @@ def _joined(rows: list[dict[str, Any]]) -> VectorRows:
 
 
 TABLE_SUFFIXES = (".npy", ".parquet", ".pq", ".jsonl", ".csv")
-_ARROW_TYPES = {
-    "str": pyarrow.string(), "bytes": pyarrow.binary(), "i64": pyarrow.int64(), "u64": pyarrow.uint64(),
-    "f64": pyarrow.float64(), "bool": pyarrow.bool_(),
-}  # fmt: skip
 
 
-class Source(Protocol):
-    """A store whose rows are written to a table."""
-
-    @property
-    def dim(self) -> int:
-        """Dimensions of a vector."""
-
-    @property
-    def ids(self) -> NDArray[np.int64]:
-        """The ids of all rows."""
-
-    @property
-    def fields(self) -> dict[str, str]:
-        """The fields of the metadata and their types."""
-
-    def get(self, ids: Any) -> NDArray[np.float32]:
-        """Vectors by id."""
-
-    def metadata(self, ids: Any) -> list[dict[str, Any]]:
-        """Metadata by id."""
-
-
-def write_rows(path: str, source: Source, *, overwrite: bool) -> int:
+def write_rows(path: str, source: VectorStore, *, overwrite: bool) -> int:
     """Write ids, vectors and metadata to a table whose suffix says its kind; returns how many rows.
 
     .npy has the vectors alone, in the order of the ids. A file that exists is a ConflictError unless overwritten.
     """
     suffix = os.path.splitext(path)[1].lower()
-    writers = {".npy": _write_npy, ".parquet": _write_parquet, ".pq": _write_parquet, ".jsonl": _write_jsonl,
-               ".csv": _write_csv}  # fmt: skip
+    writers = {
+        ".npy": _write_npy,
+        ".parquet": _write_parquet,
+        ".pq": _write_parquet,
+        ".jsonl": _write_jsonl,
+        ".csv": _write_csv,
+    }
     if suffix not in writers:
         raise ValueError(f"vectors are written to {', '.join(TABLE_SUFFIXES)}, not {path!r}")
     if os.path.lexists(path) and not overwrite:
@@ -187,26 +170,25 @@ def write_rows(path: str, source: Source, *, overwrite: bool) -> int:
             "the file exists already", path=path, hint="Choose another name, or overwrite it."
         )
     with commit_file(path, replace=overwrite) as out, os.fdopen(os.dup(out.fd), "wb") as file:
-        return writers[suffix](file, source)
+        writers[suffix](file, source)
+        return len(source.ids)
 
 
-def _pieces(source: Source) -> Iterator[NDArray[np.int64]]:
+def _pieces(source: VectorStore) -> Iterator[NDArray[np.int64]]:
     ids = source.ids
     for start in range(0, len(ids), _BATCH_ROWS):
         yield ids[start : start + _BATCH_ROWS]
 
 
-def _write_npy(file: Any, source: Source) -> int:
-    count = len(source.ids)
+def _write_npy(file: Any, source: VectorStore) -> None:
     np.lib.format.write_array_header_1_0(
-        file, {"descr": "<f4", "fortran_order": False, "shape": (count, source.dim)}
+        file, {"descr": "<f4", "fortran_order": False, "shape": (len(source.ids), source.dim)}
     )
     for ids in _pieces(source):
         file.write(np.ascontiguousarray(source.get(ids), "<f4").data)
-    return count
 
 
-def _named(source: Source, *taken: str) -> dict[str, str]:
+def _named(source: VectorStore, *taken: str) -> dict[str, str]:
     """The fields that become columns beside those that are always there."""
     clash = [name for name in source.fields if name in taken]
     if clash:
@@ -214,16 +196,15 @@ def _named(source: Source, *taken: str) -> dict[str, str]:
     return source.fields
 
 
-def _write_parquet(file: Any, source: Source) -> int:
+def _write_parquet(file: Any, source: VectorStore) -> None:
     fields = _named(source, "id", "vector")
     schema = pyarrow.schema(
         [
             ("id", pyarrow.int64()),
             ("vector", pyarrow.list_(pyarrow.float32(), source.dim)),
-            *((name, _ARROW_TYPES[kind]) for name, kind in fields.items()),
+            *((name, ARROW_TYPES[kind]) for name, kind in fields.items()),
         ]
     )
-    count = 0
     with pyarrow.parquet.ParquetWriter(file, schema) as writer:
         for ids in _pieces(source):
             flat = pyarrow.array(np.ascontiguousarray(source.get(ids)).reshape(-1))
@@ -232,42 +213,34 @@ def _write_parquet(file: Any, source: Source) -> int:
                 pyarrow.array(ids),
                 pyarrow.FixedSizeListArray.from_arrays(flat, source.dim),
                 *(
-                    pyarrow.array([row.get(name) for row in rows], _ARROW_TYPES[kind])
+                    pyarrow.array([row.get(name) for row in rows], ARROW_TYPES[kind])
                     for name, kind in fields.items()
                 ),
             ]
             writer.write_batch(pyarrow.record_batch(columns, schema=schema))
-            count += len(ids)
-    return count
 
 
-def _write_jsonl(file: Any, source: Source) -> int:
-    count = 0
+def _write_jsonl(file: Any, source: VectorStore) -> None:
     for ids in _pieces(source):
         vectors, rows = source.get(ids), source.metadata(ids)
         for key, vector, row in zip(ids.tolist(), vectors.astype(str).tolist(), rows, strict=True):
             about = json.dumps({name: _text(value) for name, value in row.items()})
             line = f'{{"id": {key}, "vector": [{", ".join(vector)}], "metadata": {about}}}'
             file.write(line.encode() + b"\n")
-        count += len(ids)
-    return count
 
 
-def _write_csv(file: Any, source: Source) -> int:
+def _write_csv(file: Any, source: VectorStore) -> None:
     numbers = [f"v{number}" for number in range(source.dim)]
     fields = list(_named(source, "id", *numbers))
     text = io.TextIOWrapper(file, "utf-8", newline="", write_through=True)
     table = csv.writer(text)
     table.writerow(["id", *numbers, *fields])
-    count = 0
     for ids in _pieces(source):
         vectors, rows = source.get(ids), source.metadata(ids)
         for key, vector, row in zip(ids.tolist(), vectors.astype(str).tolist(), rows, strict=True):
             table.writerow([key, *vector, *(_text(row.get(name, "")) for name in fields)])
-        count += len(ids)
     text.flush()
     text.detach()
-    return count
 
 
 def _text(value: Any) -> Any:

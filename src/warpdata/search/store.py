@@ -33,30 +33,26 @@ from warpdata.errors import (
 )
 from warpdata.formats.rvf import layout
 from warpdata.formats.rvf.access import encode_sketch
-from warpdata.formats.rvf.journal import encode_journal
+from warpdata.formats.rvf.graph import encode_graph
 from warpdata.formats.rvf.layout import SegmentType
-from warpdata.formats.rvf.meta import MetaPayload
 from warpdata.formats.rvf.reader import Snapshot, earlier_snapshots, open_snapshot
 from warpdata.formats.rvf.signing import PublicKey, SigningKey
 from warpdata.formats.rvf.verify import verify_file
-from warpdata.formats.rvf.writer import NewSegment
+from warpdata.formats.rvf.writer import NewSegment, WriterLock
 from warpdata.search.file import checked_input
 from warpdata.search.file.appending import (
     StoreAppender,
     WriterState,
     create_file,
     delete_segment,
-    meta_segment,
     row_segments,
 )
-from warpdata.search.file.content import Content
-from warpdata.search.file.counting import CountingReader
-from warpdata.search.file.export import ExportReceipt, ExportSource, check_dialect, export_rows
-from warpdata.search.file.metadata import MetadataTable
+from warpdata.search.file.content import Content, CountingReader
+from warpdata.search.file.export import DIALECTS, ExportReceipt, export_rows
+from warpdata.search.file.metadata import ID_FIELD, meta_segment
 from warpdata.search.file.profile import STORED_DTYPES, CodePlan, IndexPlan, Profile
 from warpdata.search.file.rewrite import LiveRows, RewritePlan, rewrite
-from warpdata.search.file.rows import RowData
-from warpdata.search.file.writer_lock import WriterLock
+from warpdata.search.query.ann import has_faiss
 from warpdata.search.query.distance import check_metric
 from warpdata.search.query.searcher import Searcher
 
@@ -71,6 +67,10 @@ Where = str | Sequence[int] | NDArray[np.integer]
 _COMPRESSIONS = ("none", "lz4", "zstd")
 _MAX_HOT_SHARE = 0.05
 _WORTH_KEEPING = 256
+ABSORBED_ROWS, ABSORBED_SHARE = 2048, 0.02
+"""Once so many rows, and such a share of the indexed ones, are behind the graph, they are added to it."""
+DEAD_BYTES, DEAD_SHARE = 64 << 20, 0.5
+"""Once so many bytes, and such a share of the file, are of earlier states, the file is compacted."""
 
 
 class VectorStore(Reopens):
@@ -81,13 +81,18 @@ class VectorStore(Reopens):
     """
 
     def __init__(
-        self, path: str | None, reader: RangeReader, mode: str, snapshot: Snapshot | None = None, *,
-        durable: bool = True, owns_reader: bool = True,
-    ) -> None:  # fmt: skip
+        self,
+        path: str | None,
+        reader: RangeReader,
+        mode: str,
+        snapshot: Snapshot | None = None,
+        *,
+        durable: bool = True,
+        owns_reader: bool = True,
+    ) -> None:
         """Use `create` or `open`."""
         require_kind("path", path, (str, type(None)), "a text or None; open files with VectorStore.open")
-        # To ask whether something follows a protocol takes a fifth as long as all the rest of opening a file: what is
-        # known is not asked.
+        # Asking whether something follows a protocol takes a fifth of opening a file: files are not asked.
         if not isinstance(reader, FileRangeReader):
             require_kind("reader", reader, RangeReader, "a RangeReader; open files with VectorStore.open")
         require_kind("snapshot", snapshot, (Snapshot, type(None)), "a state of a file")
@@ -112,16 +117,25 @@ class VectorStore(Reopens):
     @classmethod
     @suggests
     def create(
-        cls, path: str | os.PathLike[str], *, dim: int, metric: str = "l2", dtype: str = "f32",
-        overwrite: bool = False, durable: bool = True,
-    ) -> VectorStore:  # fmt: skip
-        """A new, empty store, open for writing; a file that exists is a ConflictError unless overwritten."""
-        if dtype not in STORED_DTYPES:
-            raise ValueError(
-                f"unknown dtype {dtype!r}; use one of {', '.join(STORED_DTYPES)}."
-                f"{nearest(str(dtype), STORED_DTYPES)}"
-            )
-        profile = Profile(metric=check_metric(metric), dtype=dtype)
+        cls,
+        path: str | os.PathLike[str],
+        *,
+        dim: int,
+        metric: str = "l2",
+        dtype: str = "f32",
+        key: str | None = None,
+        overwrite: bool = False,
+        durable: bool = True,
+    ) -> VectorStore:
+        """A new, empty store, open for writing; a file that exists is a ConflictError unless overwritten.
+
+        `key` declares a text field of the metadata that names the vectors (a UUID, a path): adding a key again
+        replaces its vector, and everything that takes ids takes keys.
+        """
+        _check_word("dtype", dtype, STORED_DTYPES)
+        if key is not None and (not isinstance(key, str) or not key or key == ID_FIELD):
+            raise ValueError(f"{key!r} cannot be the key: name a text field of the metadata")
+        profile = Profile(metric=check_metric(metric), dtype=dtype, key=key or "")
         target = os.path.realpath(path)
         lock = WriterLock(target)
         try:
@@ -201,9 +215,10 @@ class VectorStore(Reopens):
     def _take_lock(self, lock: WriterLock) -> None:
         if self._content.is_runtime or not self._content.has_profile:
             raise UnsupportedVersionError(
-                "a file of another program is read, not written", path=self._path,
+                "a file of another program is read, not written",
+                path=self._path,
                 hint="Copy it first: warp vectors export IN OUT --dialect wire.",
-            )  # fmt: skip
+            )
         assert self._path is not None
         self._appender = StoreAppender(
             self._path, self._content, self._searcher.writer_state(), durable=self._durable
@@ -239,25 +254,30 @@ class VectorStore(Reopens):
         return self._content.snapshot.dialect
 
     @property
+    def key(self) -> str | None:
+        """The metadata field that names the vectors, if one was declared."""
+        return self._content.profile.key or None
+
+    @property
     def fields(self) -> dict[str, str]:
         """The fields of the metadata and their types: str, bytes, i64, u64, f64 or bool."""
         with self._turn():
             self._check_open()
-            return dict(self._searcher.metadata.schema) if self._searcher.has_metadata else {}
+            return dict(self._searcher.metadata.fields)
 
     @property
     def notes(self) -> dict[str, Any]:
-        """What is known of the file as a whole, where whoever wrote it said something (`warp embed` does)."""
+        """Notes about the file as a whole, if its writer left any (`warp embed` does)."""
         with self._turn():
             self._check_open()
-            return dict(self._searcher.metadata.file_fields) if self._searcher.has_metadata else {}
+            return self._searcher.metadata.notes
 
     @property
     def ids(self) -> Ids:
         """The ids of all live vectors, ascending."""
         with self._turn():
             self._check_open()
-            return self._searcher.live_ids()
+            return self._searcher.live_ids().astype(np.int64)
 
     def stats(self) -> dict[str, Any]:
         """What the store holds and what reading it has cost so far.
@@ -267,39 +287,54 @@ class VectorStore(Reopens):
         """
         spent: Spent | None = getattr(self._reader.inner, "spent", None)
         return {
-            "path": self._reader.name, "dialect": self.dialect, "vectors": len(self), "dim": self.dim,
-            "metric": self.metric, "dtype": self.dtype, "epoch": self._content.snapshot.epoch,
-            "file_bytes": self._reader.size, "segments": len(self._content.snapshot.segments),
-            "reads": self._reader.reads, "bytes_read": self._reader.bytes_read, **self._searcher.stats(),
-            **({} if spent is None else {
-                "requests": spent.requests, "bytes_fetched": spent.bytes_read, "retries": spent.retries,
-            }),
-        }  # fmt: skip
+            "path": self._reader.name,
+            "dialect": self.dialect,
+            "vectors": len(self),
+            "dim": self.dim,
+            "metric": self.metric,
+            "dtype": self.dtype,
+            "epoch": self._content.snapshot.epoch,
+            "file_bytes": self._reader.size,
+            "segments": len(self._content.snapshot.segments),
+            "reads": self._reader.reads,
+            "bytes_read": self._reader.bytes_read,
+            **self._searcher.stats(),
+            **(
+                {}
+                if spent is None
+                else {"requests": spent.requests, "bytes_fetched": spent.bytes_read, "retries": spent.retries}
+            ),
+        }
 
     def segments(self) -> list[dict[str, Any]]:
         """The segments of the committed state, in the order of the file."""
         return [
             {
-                "id": entry.segment_id, "type": layout.segment_name(entry.seg_type),
-                "offset": entry.file_offset, "bytes": entry.compressed_length or entry.payload_length,
+                "id": entry.segment_id,
+                "type": layout.segment_name(entry.seg_type),
+                "offset": entry.file_offset,
+                "bytes": entry.compressed_length or entry.payload_length,
                 "flags": entry.flags,
             }
             for entry in self._content.snapshot.segments
-        ]  # fmt: skip
+        ]
 
     # -- change it -----------------------------------------------------------------------------------
 
     def add(
         self, vectors: ArrayLike, ids: ArrayLike | None = None, metadata: checked_input.Metadata | None = None
     ) -> Ids:
-        """Add vectors, durably, and return their ids; a known id is replaced, ids=None counts on."""
+        """Add vectors, durably, and return their ids; a known id or key is replaced, ids=None counts on."""
         with self._turn():
             return self._added(vectors, ids, metadata, np.zeros(0, np.uint64))
 
     def replace(
-        self, ids: ArrayLike, vectors: ArrayLike, metadata: checked_input.Metadata | None = None,
+        self,
+        ids: ArrayLike,
+        vectors: ArrayLike,
+        metadata: checked_input.Metadata | None = None,
         notes: Mapping[str, Any] | None = None,
-    ) -> Ids:  # fmt: skip
+    ) -> Ids:
         """Delete vectors and add others under new ids, in one commit: all of it happens, or nothing.
 
         Ids that are not there are ignored. `notes` are set for the file as a whole. Returns the new ids.
@@ -308,125 +343,187 @@ class VectorStore(Reopens):
             return self._added(vectors, None, metadata, self._present(ids), notes)
 
     def _added(
-        self, vectors: ArrayLike, ids: ArrayLike | None, metadata: checked_input.Metadata | None, gone: _Keys,
+        self,
+        vectors: ArrayLike,
+        ids: ArrayLike | None,
+        metadata: checked_input.Metadata | None,
+        gone: _Keys,
         notes: Mapping[str, Any] | None = None,
-    ) -> Ids:  # fmt: skip
+    ) -> Ids:
         """Add vectors in one commit with the deletion of `gone`, live ids that are not among the new ones."""
         appender = self._writer()
         matrix = checked_input.checked_matrix(vectors, self.dim)
         checked_input.check_fits(matrix, self.dtype)
-        keys = self._new_ids(ids, len(matrix))
         rows = checked_input.metadata_rows(metadata, len(matrix))
+        keys = self._new_ids(ids, rows, len(matrix))
         if not len(matrix):
             self._deleted(appender, gone)
             return keys.astype(np.int64)
-        known = self._known(keys)
+        is_fresh = int(keys.min()) >= appender.state.next_id
+        known = 0 if is_fresh else int((self._searcher.rows.table.find(keys) >= 0).sum())
         segments = [delete_segment(gone, self._next_epoch)] if len(gone) else []
         segments += row_segments(keys, matrix, self.dtype)
-        change = self._metadata_change(appender, keys, rows)
-        if change is not None and notes and self.notes | dict(notes) != self.notes:
-            change = replace(change, file_fields={**change.file_fields, **notes})
-        segments += [] if change is None else [meta_segment(change)]
+        about = None
+        if rows is not None or notes or (not is_fresh and self._searcher.metadata.fields):
+            about = self._searcher.metadata.added(keys, rows, notes or {})
+        segments += [] if about is None else [meta_segment(about)]
         state = appender.state.after_delete(gone) if len(gone) else appender.state
-        self._commit(appender, segments, state.after_add(keys, len(known)))
-        if change is not None:
-            self._searcher.metadata_changed(change)
+        self._commit(appender, segments, state.after_add(keys, known))
+        if about is not None:
+            self._searcher.metadata_changed(about)
         if len(gone):
             self._searcher.deleted(gone)
-        self._searcher.added(keys, matrix if self.dtype == "f32" else self._rounded(matrix))
+        self._searcher.added(keys, matrix, self.dtype)
+        self._maintain()
         return keys.astype(np.int64)
 
-    def _rounded(self, matrix: Floats) -> Floats:
-        return self._searcher.rounded(matrix)
-
-    def _new_ids(self, ids: ArrayLike | None, count: int) -> NDArray[np.uint64]:
+    def _new_ids(self, ids: ArrayLike | None, rows: Any, count: int) -> _Keys:
+        start = self._writer().state.next_id
         if ids is not None:
             keys = checked_input.checked_ids(ids, count)
             checked_input.check_unique(keys)
             return keys
-        start = self._writer().state.next_id
+        if self.key is not None and count:
+            names = [None if rows is None else row.get(self.key) for row in rows or [{}] * count]
+            if any(not isinstance(name, str) for name in names) or len(set(names)) < count:
+                raise ValueError(f"every vector of this store has its own text in {self.key!r}, its key")
+            known = self._searcher.ids_of_keys(self.key)
+            fresh = iter(range(start, start + count))
+            return np.array([known[n] if n in known else next(fresh) for n in names], np.uint64)
         if start + count - 1 > layout.MAX_ID:
             raise ValueError("the ids of this store have reached 2**63; give your own")
         return np.arange(start, start + count, dtype=np.uint64)
 
-    def _known(self, keys: NDArray[np.uint64]) -> NDArray[np.uint64]:
-        """Which ids are in the store already; fresh ones need no look at the rows."""
-        if int(keys.min()) >= self._writer().state.next_id:
-            return keys[:0]
-        return keys[self._searcher.rows.table.find(keys) >= 0]
-
-    def _metadata_change(
-        self, appender: StoreAppender, keys: NDArray[np.uint64], rows: list[Mapping[str, Any]] | None
-    ) -> MetaPayload | None:
-        """New metadata; an id that was there before, deleted or not, loses the old one."""
-        stale = self._searcher.has_metadata and int(keys.min()) < appender.state.next_id
-        return self._searcher.metadata.added(keys.tolist(), rows) if stale or rows is not None else None
+    def _ids_of(self, ids: Any) -> _Keys:
+        """Ids as they are stored; texts are keys, if the store has declared one. Unknown keys are KeyErrors."""
+        some = [ids] if isinstance(ids, str) else ids
+        if (
+            self.key is not None
+            and not isinstance(some, np.ndarray)
+            and any(isinstance(i, str) for i in some)
+        ):
+            known = self._searcher.ids_of_keys(self.key)
+            missing = [name for name in some if name not in known]
+            if missing:
+                raise KeyError(f"no vector with key {missing[0]!r}")
+            return np.array([known[name] for name in some], np.uint64)
+        return checked_input.checked_ids(ids)
 
     def update(self, ids: ArrayLike, metadata: checked_input.Metadata) -> None:
-        """Set metadata fields of vectors that exist; a field set to None is taken away."""
+        """Set metadata fields of vectors that exist; a field set to None is removed."""
         with self._turn():
             appender = self._writer()
             keys = self._existing(ids)
             rows = checked_input.metadata_rows(metadata, len(keys)) or []
-            change = self._searcher.metadata.updates(keys.tolist(), rows)
-            if isinstance(change, MetaPayload):
-                new = meta_segment(change)
-            elif change:
-                new = NewSegment(SegmentType.JOURNAL, encode_journal(change, self._next_epoch))
-            else:
-                return
-            self._commit(appender, [new], appender.state)
-            self._searcher.metadata_changed(change)
+            payload = self._searcher.metadata.updated(keys, rows)
+            if payload is not None:
+                self._commit(appender, [meta_segment(payload)], appender.state)
+                self._searcher.metadata_changed(payload)
 
     @property
     def _next_epoch(self) -> int:
         return self._content.snapshot.next_epoch
 
-    def delete(self, ids: ArrayLike) -> int:
-        """Delete vectors, durably; ids that are not there are ignored. Returns how many were."""
+    def delete(self, ids: ArrayLike | None = None, *, where: str | None = None) -> int:
+        """Delete vectors by id or by an SQL condition, durably; unknown ids are ignored. Returns their number."""
+        if (ids is None) == (where is None):
+            raise ValueError("give either ids or where=")
         with self._turn():
-            keys = self._present(ids)
-            self._deleted(self._writer(), keys)
+            appender = self._writer()
+            if where is not None:
+                live = self._searcher.live_ids()
+                keys = live[self._searcher.allowed(where, live)]
+            else:
+                keys = self._present(ids)
+            self._deleted(appender, keys)
             return len(keys)
 
-    def _present(self, ids: ArrayLike) -> _Keys:
+    def _present(self, ids: Any) -> _Keys:
         """Those of these ids that are in the store, each once."""
         self._writer()
-        keys = np.unique(checked_input.checked_ids(ids))
+        keys = np.unique(self._ids_of(ids))
         return keys[self._searcher.rows.table.find(keys) >= 0]
 
     def _deleted(self, appender: StoreAppender, keys: _Keys) -> None:
         if len(keys):
-            self._commit(
-                appender, [delete_segment(keys, self._next_epoch)], appender.state.after_delete(keys)
-            )
+            segments = [delete_segment(keys, self._next_epoch)]
+            self._commit(appender, segments, appender.state.after_delete(keys))
             self._searcher.deleted(keys)
 
-    def _commit(self, appender: StoreAppender, segments: list[NewSegment], state: WriterState) -> None:
-        snapshot = appender.commit(self._content, segments, state)
+    def _commit(
+        self, appender: StoreAppender, segments: list[NewSegment], state: WriterState, graph: Any = None
+    ) -> None:
+        snapshot = appender.commit(self._content, segments, state, graph)
         file = self._reader.inner
         assert isinstance(file, FileRangeReader)
         file.follow()
         self._content = Content(self._reader, snapshot, self._parents)
         self._searcher.follow(self._content)
 
-    # -- ask it --------------------------------------------------------------------------------------
+    def _maintain(self) -> None:
+        """Add rows behind the graph to it, and compact a file that is mostly of earlier states.
+
+        Readers are not disturbed: they keep the file and the state that they opened.
+        """
+        appender, content, profile = self._writer(), self._content, self._content.profile
+        if appender.dead_bytes > max(DEAD_BYTES, DEAD_SHARE * self._reader.size) and not content.is_signed:
+            self._rewrite(profile)
+            return
+        late = sum(entry.payload_length for entry in content.tail_entries)
+        is_graph = (
+            profile.index is not None and profile.index.kind == "hnsw" and layout.LAYER_C in content.layers
+        )
+        if not is_graph or not has_faiss() or late < ABSORBED_ROWS * self.dim:
+            return
+        graph = self._searcher.absorb(ABSORBED_ROWS, ABSORBED_SHARE)
+        if graph is None or profile.index is None:
+            return
+        segments = (*profile.graph_segments, *(entry.segment_id for entry in content.tail_entries))
+        entry = (graph.shape.entry_point, graph.shape.max_level)
+        kinds = (layout.INDEX_KINDS["hnsw"], layout.LAYER_C, profile.index.m, profile.index.ef_construction)
+        payload = encode_graph(layout.INDEX_HEADER(*kinds, graph.count), graph.adjacency())
+        new = replace(profile, graph_segments=segments, graph_entry=entry)
+        self._commit(appender, [], appender.state, (new, NewSegment(SegmentType.INDEX, payload)))
+
+    # -- read it -------------------------------------------------------------------------------------
 
     def get(self, ids: ArrayLike) -> Floats:
         """The vectors with these ids, in this order; an id that is not there is a KeyError."""
         with self._turn():
             return self._searcher.take(self._existing(ids))
 
-    def metadata(self, ids: ArrayLike) -> list[dict[str, Any]]:
-        """The metadata of the vectors with these ids."""
+    def metadata(self, ids: ArrayLike, columns: Sequence[str] | None = None) -> list[dict[str, Any]]:
+        """The metadata of the vectors with these ids: all fields that have a value, or those of `columns`."""
         with self._turn():
-            keys = self._existing(ids)
-            records = self._searcher.metadata.records
-            return [dict(records.get(key, {})) for key in keys.tolist()]
+            return self._searcher.metadata.records(self._existing(ids), columns)
 
-    def _existing(self, ids: ArrayLike) -> NDArray[np.uint64]:
+    def scroll(
+        self,
+        where: str | None = None,
+        *,
+        columns: Sequence[str] | None = None,
+        limit: int = 100,
+        after: int | None = None,
+    ) -> list[dict[str, Any]]:
+        """Metadata of the vectors that satisfy a condition, in ascending order of id, each with its `id`.
+
+        At most `limit` of them; `after=` the last id continues.
+        """
+        with self._turn():
+            self._check_open()
+            live = self._searcher.live_ids()
+            keys = live if where is None else live[self._searcher.allowed(where, live)]
+            if after is not None:
+                keys = keys[
+                    np.searchsorted(keys, np.uint64(checked_input.whole_number(after, "after")), "right") :
+                ]
+            keys = keys[: max(0, checked_input.whole_number(limit, "limit"))]
+            rows = self._searcher.metadata.records(keys, columns)
+            return [{ID_FIELD: key, **row} for key, row in zip(keys.tolist(), rows, strict=True)]
+
+    def _existing(self, ids: Any) -> _Keys:
         self._check_open()
-        keys = checked_input.checked_ids(ids)
+        keys = self._ids_of(ids)
         known = self._searcher.exist(keys)
         if not known.all():
             raise KeyError(f"no vector with id {keys[~known][0]}")
@@ -434,18 +531,36 @@ class VectorStore(Reopens):
 
     @suggests
     def search(
-        self, queries: ArrayLike, k: int = 10, ef: int = 64, where: Where | None = None, exact: bool = False,
-    ) -> tuple[Ids, Floats]:  # fmt: skip
+        self,
+        queries: ArrayLike,
+        k: int = 10,
+        ef: int | None = None,
+        where: Where | None = None,
+        exact: bool = False,
+        *,
+        recall: float | None = None,
+        columns: Sequence[str] | None = None,
+    ) -> tuple[Any, ...]:
         """Ids and distances of the k nearest vectors, nearest first; fewer if there are fewer.
 
         `where` is an SQL condition on metadata (`"label = 'cat' and score > 0.5"`; `id` is the id of the vector, names
-        that need it are quoted: `"joint.pos" > 1`), or a list of ids to search among. One query gives arrays of one
-        dimension, a batch gives one row per query; where a query of a batch has fewer results than the others, ids are
-        -1 and distances infinite.
+        that need it are quoted: `"joint.pos" > 1`), or a list of ids to search among. `ef` is the effort (64), or
+        `recall` the share of the true neighbours that is wanted: the effort that reached it when the index was built.
+        With `columns` the metadata of the hits comes third. One query gives arrays of one dimension, a batch gives one
+        row per query; where a query of a batch has fewer results than the others, ids are -1 and distances infinite.
         """
         with self._turn():
             self._check_open()
-            return self._searcher.search(queries, k, ef, where, exact)
+            ids, distances = self._searcher.search(queries, k, ef, recall, where, exact)
+            if columns is None:
+                return ids, distances
+            rows = np.atleast_2d(ids)
+            unique = np.unique(rows[rows >= 0]).astype(np.uint64)
+            records = dict(
+                zip(unique.tolist(), self._searcher.metadata.records(unique, columns), strict=True)
+            )
+            hits = [[dict(records[key]) for key in row.tolist() if key >= 0] for row in rows]
+            return ids, distances, hits[0] if ids.ndim == 1 else hits
 
     def warm(self) -> None:
         """Load everything now, so that the next query does not have to."""
@@ -456,9 +571,15 @@ class VectorStore(Reopens):
     # -- rewrite it ----------------------------------------------------------------------------------
 
     def build_index(
-        self, kind: str = "hnsw", *, m: int = 16, ef_construction: int = 200, partitions: int = 0,
-        key: SigningKey | None = None, drop_signatures: bool = False,
-    ) -> None:  # fmt: skip
+        self,
+        kind: str = "hnsw",
+        *,
+        m: int = 16,
+        ef_construction: int = 200,
+        partitions: int = 0,
+        key: SigningKey | None = None,
+        drop_signatures: bool = False,
+    ) -> None:
         """Build a vector index over all live vectors; the file is written anew, in the order of the index."""
         with self._turn():
             self._writer()
@@ -470,9 +591,14 @@ class VectorStore(Reopens):
             self._rewrite(profile, signing=self._signing(key, drop_signatures))
 
     def quantize(
-        self, kind: str, *, keep_full: bool = True, code_bytes: int | None = None,
-        key: SigningKey | None = None, drop_signatures: bool = False,
-    ) -> None:  # fmt: skip
+        self,
+        kind: str,
+        *,
+        keep_full: bool = True,
+        code_bytes: int | None = None,
+        key: SigningKey | None = None,
+        drop_signatures: bool = False,
+    ) -> None:
         """Store codes of the vectors, beside them for quick first looks or instead of them to save space."""
         with self._turn():
             self._writer()
@@ -485,11 +611,7 @@ class VectorStore(Reopens):
         self, *, compression: str = "none", key: SigningKey | None = None, drop_signatures: bool = False
     ) -> int:
         """Write the file anew without what was deleted or replaced; returns the bytes saved."""
-        if compression not in _COMPRESSIONS:
-            raise ValueError(
-                f"unknown compression {compression!r}; use one of {', '.join(_COMPRESSIONS)}."
-                f"{nearest(str(compression), _COMPRESSIONS)}"
-            )
+        _check_word("compression", compression, _COMPRESSIONS)
         with self._turn():
             self._writer()
             before = self._reader.size
@@ -510,9 +632,10 @@ class VectorStore(Reopens):
             _check_key(key)
         elif self._content.is_signed and not drop:
             raise PermissionError_(
-                "this store is signed, and writing it anew would drop the signatures", path=self._path,
+                "this store is signed, and writing it anew would drop the signatures",
+                path=self._path,
                 hint="Give key= to sign it again, or drop_signatures=True to go without.",
-            )  # fmt: skip
+            )
         return key
 
     def _rewrite(
@@ -520,10 +643,9 @@ class VectorStore(Reopens):
     ) -> None:
         appender = self._writer()
         assert self._path is not None
-        rows = self._searcher.rows
         plan = RewritePlan(replace(profile, next_id=appender.state.next_id), compression, signing)
         try:
-            rewrite(self._path, self._content, self._live_rows(rows), plan)
+            rewrite(self._path, self._content, self._live_rows(), plan)
         finally:
             if not appender.is_at(self._path):  # also if something failed after the new file got the name
                 self._follow_rewritten(appender)
@@ -543,13 +665,11 @@ class VectorStore(Reopens):
             self.close()
             raise
 
-    def _live_rows(self, rows: RowData) -> LiveRows:
+    def _live_rows(self) -> LiveRows:
+        rows = self._searcher.rows
         live = np.flatnonzero(rows.live)
-        ids = rows.ids[live]
-        table: MetadataTable = self._searcher.metadata
-        snapshot = table.snapshot(ids.tolist()) if table.schema or table.file_fields else None
         hot = self._searcher.hot_ids(max(1, int(len(live) * _MAX_HOT_SHARE)))
-        return LiveRows(ids.astype(np.uint64), rows.take(live), snapshot, hot)
+        return LiveRows(rows.ids[live].astype(np.uint64), rows.take(live), self._searcher.metadata, hot)
 
     # -- the rest ------------------------------------------------------------------------------------
 
@@ -639,7 +759,7 @@ class VectorStore(Reopens):
         A file that exists is a ConflictError unless overwritten, and one that a writer holds always is.
         The receipt says what the new file has and what it cannot have.
         """
-        check_dialect(dialect)
+        _check_word("dialect", dialect, DIALECTS)
         with self._turn():
             self._check_open()
             target = os.path.realpath(path)
@@ -652,10 +772,12 @@ class VectorStore(Reopens):
             lock = WriterLock(target)
             try:
                 remove_temps_of(target)
-                searched = self._searcher.rows
-                covered = searched.indexed == len(searched) and bool(searched.live.all())
-                source = ExportSource(self._content, self._live_rows(searched), searched.base_ids, covered)
-                return export_rows(target, source, dialect, overwrite=overwrite)
+                rows = self._searcher.rows
+                is_covered = rows.indexed == len(rows) and bool(rows.live.all())
+                nodes = rows.ids if is_covered else None
+                return export_rows(
+                    target, self._content, self._live_rows(), nodes, dialect, overwrite=overwrite
+                )
             finally:
                 lock.release()
 
@@ -704,9 +826,10 @@ class VectorStore(Reopens):
             )
         if not self._appender.is_ours:
             raise ConflictError(
-                "this store is open for writing in the process that forked this one", path=self._path,
+                "this store is open for writing in the process that forked this one",
+                path=self._path,
                 hint="Open it here with mode='r': one process writes.",
-            )  # fmt: skip
+            )
         return self._appender
 
 
@@ -723,3 +846,10 @@ def _open_epoch(source: str | RangeReader, epoch: int) -> VectorStore:
 def _check_key(key: SigningKey) -> None:
     if not isinstance(key, SigningKey):
         raise TypeError(f"a store is signed with a SigningKey, not {type(key).__name__}")
+
+
+def _check_word(name: str, value: str, known: Sequence[str]) -> None:
+    if value not in known:
+        raise ValueError(
+            f"unknown {name} {value!r}; use one of {', '.join(known)}.{nearest(str(value), known)}"
+        )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,7 +23,8 @@ _SHOWN = 3
 _VECTOR_SUFFIXES = (".rvf", ".rvdna", ".rvtext", ".rvgraph", ".rvvis")
 
 _EMBEDDER = (
-    "right after ADDRESS: state (every number that is no picture; the default), pixels (cameras), or "
+    "right after ADDRESS: state (every number that is no picture; the default), pixels (cameras), of windows of "
+    "seconds also motion and image, or "
     "MODULE:FUNCTION of your own, which is called with an observation and gives a vector"
 )
 _MAX_STEPS = (
@@ -46,6 +48,8 @@ _MAX_STEPS = (
     cli.number("--max-steps", default=None, text=_MAX_STEPS),
     cli.number("--window", default=32, text="steps of a window (32)"),
     cli.number("--stride", default=16, text="steps between windows (16)"),
+    cli.arg("--window-s", type=float, metavar="SECONDS", help="windows of seconds, handed over whole"),
+    cli.arg("--stride-s", type=float, metavar="SECONDS", help="seconds between them (half of a window)"),
     cli.arg(
         "--signal", action="append", metavar="NAME", help="use only this signal or camera (may be repeated)"
     ),
@@ -80,6 +84,8 @@ def run_embed(args: cli.Namespace, console: Console) -> Output:
         "max_steps",
         "window",
         "stride",
+        "window_s",
+        "stride_s",
         "batch_size",
         "revision",
         "metric",
@@ -108,6 +114,42 @@ def run_embed(args: cli.Namespace, console: Console) -> Output:
     return Output(asdict(made), lines)
 
 
+@cli.command(
+    "find moments like one of an episode",
+    cli.arg("address", metavar="ADDRESS#ID", help=f"the episode: {cli.FORMS}"),
+    cli.arg(
+        "--at", type=cli.moment_argument, required=True, metavar="TIME", help=f"where it begins: {cli.MOMENT}"
+    ),
+    cli.arg(
+        "--for", dest="length", type=cli.time_argument, default=None, metavar="TIME", help="its length (1s)"
+    ),
+    cli.number("-k", default=5, text="number of results (5)"),
+    cli.arg("--index", metavar="NAME", help="which index of windows, if there are several"),
+    cli.CATALOG,
+    cli.JSON,
+    example="warp similar robot_data#3 --at 0.4s --for 1.5s",
+)
+def run_similar(args: cli.Namespace, _: Console) -> Output:
+    """Find similar moments."""
+    from warpdata._api import open_episode
+    from warpdata._api.similar import find_similar
+
+    source, mark, _id = args.address.rpartition("#")
+    if not mark:
+        raise ValueError(f"name one episode: {args.address}#ID")
+    episode = open_episode(args.address, catalog=args.catalog)
+    start = args.at(episode.first_ts_ns)
+    end = start + (args.length or 1_000_000_000)
+    hits = find_similar(source, episode.id, start, end, args.k, index=args.index, catalog=args.catalog)
+    columns: dict[str, Any] = {
+        "episode": "episode_id",
+        "from": lambda hit: f"{hit.t0_ns / 1e9:.3f} s",
+        "to": lambda hit: f"{hit.t1_ns / 1e9:.3f} s",
+        "distance": lambda hit: f"{hit.distance:.4g}",
+    }
+    return Output([asdict(hit) for hit in hits], rows=hits, columns=columns, right=("from", "to", "distance"))
+
+
 # Vector files.
 
 _FILE = [
@@ -117,6 +159,8 @@ _FILE = [
     cli.JSON,
 ]
 _COLUMN = cli.arg("--column", default="vector", help="the parquet column with the vectors")
+_COLUMNS = cli.arg("--columns", metavar="NAMES", help="only these metadata fields, separated by commas")
+_WHERE = cli.arg("--where", metavar="SQL", help="a condition on metadata, such as: label = 'cat'")
 _SIGNING = [
     cli.arg("--key", help="a private key file: sign the new file with it"),
     cli.flag("--drop-signatures", "allow a signed file to become an unsigned one"),
@@ -190,7 +234,9 @@ def run_vectors_add(args: cli.Namespace, console: Console) -> Output:
     cli.arg("query", help="a .npy or .parquet file, - for JSON lines, or numbers like 0.1,0.2,0.3"),
     _COLUMN,
     cli.number("-k", default=10, text="number of results (10)"),
-    cli.number("--ef", default=64, text="effort: higher finds more of the true neighbours"),
+    cli.number("--ef", default=None, text="effort: higher finds more of the true neighbours (64)"),
+    cli.arg("--recall", type=float, help="the share of the true neighbours to find, instead of --ef"),
+    _COLUMNS,
     cli.arg("--where", metavar="SQL", help="a condition on metadata, such as: label = 'cat' and score > 0.5"),
     cli.flag("--exact", "compare with every vector"),
     example="warp vectors search episodes.rvf 0.1,0.2,0.3 -k 5",
@@ -201,9 +247,10 @@ def run_vectors_search(args: cli.Namespace, _: Console) -> Output:
 
     queries = _read_queries(args)
     with open_vectors(args.file) as store:
-        ids, distances = store.search(queries, args.k, args.ef, args.where, args.exact)
-        unique = sorted({int(number) for number in ids[ids >= 0]})
-        metadata = dict(zip(unique, store.metadata(unique), strict=True)) if store.fields else {}
+        given = {"recall": args.recall, "columns": cli.split_names(args.columns) or list(store.fields)}
+        ids, distances, hits = store.search(queries, args.k, args.ef, args.where, args.exact, **given)
+        numbers = [int(number) for row in ids for number in row if number >= 0]
+        metadata = dict(zip(numbers, (about for row in hits for about in row), strict=True))
     results: list[list[dict[str, Any]]] = []
     lines = []
     for query, (row, away) in enumerate(zip(ids.tolist(), distances.tolist(), strict=True)):
@@ -232,6 +279,101 @@ def _read_queries(args: cli.Namespace) -> Any:
     if not batches:
         raise ValueError("there is no query")
     return np.concatenate(batches)
+
+
+def _read_ids(words: list[str]) -> Any:
+    return [int(word) if word.isdigit() else word for word in words]
+
+
+@cli.command(
+    "print vectors and their metadata",
+    _FILE,
+    cli.arg("ids", nargs="+", metavar="ID", help="ids, or keys where the file declares them"),
+    example="warp vectors get episodes.rvf 7 8 --json",
+)
+def run_vectors_get(args: cli.Namespace, _: Console) -> Output:
+    """Print vectors."""
+    from warpdata._api import open_vectors
+
+    with open_vectors(args.file) as store:
+        ids = _read_ids(args.ids)
+        vectors, metadata = store.get(ids).tolist(), store.metadata(ids)
+    rows = [
+        {"id": number, "vector": vector, "metadata": about}
+        for number, vector, about in zip(ids, vectors, metadata, strict=True)
+    ]
+    return Output(rows, [f"{row['id']}  {row['metadata']}  {row['vector']}" for row in rows], fit=True)
+
+
+@cli.command(
+    "list vectors by a condition, in the order of their ids",
+    _FILE,
+    _WHERE,
+    _COLUMNS,
+    cli.number("--limit", default=100, text="at most this many (100)"),
+    cli.number("--after", default=None, text="continue after this id", metavar="ID"),
+    example='warp vectors scroll episodes.rvf --where "score > 0.5" --limit 20',
+)
+def run_vectors_scroll(args: cli.Namespace, _: Console) -> Output:
+    """List metadata."""
+    from warpdata._api import open_vectors
+
+    with open_vectors(args.file) as store:
+        names = cli.split_names(args.columns)
+        rows = store.scroll(args.where, columns=names, limit=args.limit, after=args.after)
+        columns = ["id", *(store.fields if names is None else names)]
+    return Output(rows, rows=rows, columns={name: partial(_field, name) for name in columns})
+
+
+def _field(name: str, row: dict[str, Any]) -> Any:
+    return row.get(name)
+
+
+@cli.command(
+    "set metadata fields of vectors",
+    _FILE,
+    cli.arg("ids", nargs="+", metavar="ID", help="ids, or keys where the file declares them"),
+    cli.many("--set", "NAME=JSON", "a field and its new value; null removes it"),
+    example='warp vectors update episodes.rvf 7 --set label="cat" --set score=0.5',
+)
+def run_vectors_update(args: cli.Namespace, _: Console) -> Output:
+    """Change metadata."""
+    import json
+
+    from warpdata.search.store import VectorStore
+
+    fields: dict[str, Any] = {}
+    for word in args.set:
+        name, equals, text = word.partition("=")
+        if not equals or not name:
+            raise ValueError(f"{word!r} is not NAME=VALUE")
+        try:
+            fields[name] = json.loads(text)
+        except ValueError:
+            fields[name] = text
+    with VectorStore.open(args.file, mode="a") as store:
+        ids = _read_ids(args.ids)
+        store.update(ids, [fields] * len(ids))
+    return Output({"updated": len(args.ids)}, [f"updated {len(args.ids)} vectors in {args.file}"])
+
+
+@cli.command(
+    "delete vectors by id or by a condition",
+    _FILE,
+    cli.arg("ids", nargs="*", metavar="ID", help="ids, or keys where the file declares them"),
+    _WHERE,
+    example='warp vectors delete episodes.rvf --where "score < 0.1"',
+)
+def run_vectors_delete(args: cli.Namespace, _: Console) -> Output:
+    """Delete vectors."""
+    from warpdata.search.store import VectorStore
+
+    with VectorStore.open(args.file, mode="a") as store:
+        count = store.delete(_read_ids(args.ids) if args.ids else None, where=args.where)
+        total = len(store)
+    return Output(
+        {"deleted": count, "vectors": total}, [f"deleted {count} vectors; {args.file} holds {total}"]
+    )
 
 
 @cli.command("describe a vector file", _FILE, example="warp vectors info episodes.rvf")

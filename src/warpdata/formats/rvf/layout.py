@@ -261,8 +261,7 @@ DELETE_VECTOR, DELETE_RANGE, UPDATE_METADATA = 1, 2, 3
 ID_PAIR = struct.Struct("<QQ")
 
 META_HEADER = Record(
-    "<8sHHQQIII",
-    "magic version flags generation base_generation schema_count file_meta_count record_count",
+    "<8sHHQQIII", "magic version flags generation base_generation schema_count file_meta_count record_count"
 )
 META_MAGIC = b"RVFMETA\0"
 META_END = b"RVFDONE\0"

@@ -4,13 +4,20 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from warpdata.bytekit.arrays import byte_view
-from warpdata.errors import ChecksumError, CorruptLayoutError, LimitExceededError, TruncatedError
+from warpdata.errors import (
+    ChecksumError,
+    CorruptLayoutError,
+    LimitExceededError,
+    SchemaMismatchError,
+    TruncatedError,
+)
 from warpdata.formats.rvf import layout
+from warpdata.formats.rvf.journal import UpdateField
 from warpdata.formats.rvf.layout import Row
 
 if TYPE_CHECKING:
@@ -231,3 +238,71 @@ def unpack_value(data: bytes, where: str = "") -> Any:
     if cursor.position != len(data):
         raise CorruptLayoutError("bytes follow a metadata value", path=where or None)
     return value
+
+
+def fit_value(fields: dict[str, str], name: str, value: Any) -> Any:
+    """A value in the type of its field, which a new field takes from it; SchemaMismatchError where it has another."""
+    if hasattr(value, "item"):
+        value = value.item()
+    kind = type_of(value)
+    wanted = fields.setdefault(name, kind)
+    if kind == wanted:
+        return value
+    if wanted == "f64" and kind in ("i64", "u64"):
+        return float(value)
+    if wanted == "u64" and kind == "i64" and value >= 0:
+        return value
+    raise SchemaMismatchError(
+        f"the metadata field {name!r} holds {wanted}, not {kind} ({value!r})",
+        hint="Convert the value, or use another field name.",
+    )
+
+
+class MetaRecords:
+    """Records of META v1 segments and journals, put together in their order."""
+
+    def __init__(self, where: str) -> None:
+        self._where = where
+        self._generation = 0
+        self.fields: dict[str, str] = {}
+        self.records: dict[int, dict[str, Any]] = {}
+        self.notes: dict[str, Any] = {}
+        self.is_used = False
+
+    def apply(self, payload: MetaPayload) -> None:
+        """A snapshot replaces everything, a change must follow the one before."""
+        self.is_used = True
+        if payload.is_snapshot:
+            self.fields, self.records = {}, {}
+        elif payload.base_generation != self._generation:
+            raise CorruptLayoutError("a metadata change does not follow the one before", path=self._where)
+        for name, kind in payload.schema.items():
+            if self.fields.setdefault(name, kind) != kind:
+                raise CorruptLayoutError(f"the metadata field {name!r} has two types", path=self._where)
+        self._generation = payload.generation
+        self.notes.update(payload.file_fields)
+        for vector_id, fields in payload.records.items():
+            if fields is None:
+                self.records.pop(vector_id, None)
+            else:
+                self._merge(vector_id, fields)
+
+    def apply_journal(self, entries: Iterable[Any]) -> None:
+        """The metadata updates of a journal."""
+        for entry in entries:
+            if isinstance(entry, UpdateField):
+                self.is_used = True
+                value = unpack_value(entry.value, self._where)
+                if value is not DELETED and value is not None:
+                    try:
+                        value = fit_value(self.fields, entry.key, value)
+                    except SchemaMismatchError as error:
+                        raise CorruptLayoutError(error.message, path=self._where) from None
+                self._merge(entry.vector_id, {entry.key: value})
+
+    def _merge(self, vector_id: int, fields: Mapping[str, Any]) -> None:
+        record = self.records.setdefault(vector_id, {})
+        for name, value in fields.items():
+            record.pop(name, None)
+            if value is not DELETED and value is not None:
+                record[name] = value

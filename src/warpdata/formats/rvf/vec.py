@@ -12,13 +12,7 @@ from numpy.typing import NDArray
 from warpdata.bytekit import varint
 from warpdata.bytekit.arrays import align_up, byte_view, dtype_named, padding_to
 from warpdata.bytekit.checksum import crc32c
-from warpdata.errors import (
-    ChecksumError,
-    CorruptLayoutError,
-    FormatError,
-    LimitExceededError,
-    TruncatedError,
-)
+from warpdata.errors import ChecksumError, CorruptLayoutError, FormatError, LimitExceededError, TruncatedError
 from warpdata.formats.rvf import layout
 from warpdata.formats.rvf.layout import Row
 

@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import contextlib
 import os
+import secrets
+import socket
+import time
 import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from warpdata.bytekit.arrays import align_up, byte_view, padding_to
-from warpdata.bytekit.io.commit import map_os_errors
+from warpdata.bytekit.io.commit import map_os_errors, write_at
 from warpdata.bytekit.process import system
-from warpdata.errors import CorruptLayoutError
+from warpdata.bytekit.process.forks import process_id
+from warpdata.bytekit.process.locks import FileLock
+from warpdata.errors import ConflictError, CorruptLayoutError, StoreError
 from warpdata.formats.rvf import layout, manifest, segment
 from warpdata.formats.rvf.layout import Flag, Row, SegmentType, Tag
 from warpdata.formats.rvf.manifest import Root, Tlv
@@ -170,3 +175,47 @@ def unpack_lock(data: bytes, where: str = "") -> LockOwner:
         raise CorruptLayoutError("a lock file is damaged", path=where or None)
     host = record.hostname.rstrip(b"\0").decode("utf-8", "replace")
     return LockOwner(record.pid, host, record.timestamp_ns, record.writer_id)
+
+
+class WriterLock:
+    """`<file>.lock` held by this process until `release`; a lock whose owner is dead is taken over."""
+
+    def __init__(self, path: str) -> None:
+        self.path = f"{path}.lock"
+        if not os.path.isdir(os.path.dirname(path) or "."):
+            raise StoreError("the folder does not exist", path=path, hint="Create the folder first.")
+        lock = FileLock.take(self.path, removes=True, mode=0o644)
+        owner = self._owner()
+        age_s = 0.0 if owner is None else (time.time_ns() - owner.timestamp_ns) / 1e9
+        is_foreign = owner is not None and owner.hostname != socket.gethostname()
+        if lock is not None and is_foreign and age_s < layout.LOCK_STALE_FOREIGN_S:
+            lock.let_go()  # the file is another host's, which the kernel here cannot see
+            lock = None
+        if lock is None:
+            holder = "" if owner is None else f" (process {owner.pid} on {owner.hostname})"
+            raise ConflictError(
+                f"another writer has this store open{holder}",
+                path=path,
+                hint="Close the other writer, or open this store with mode='r'.",
+            )
+        self._lock = lock
+        try:
+            mine = LockOwner(process_id(), socket.gethostname(), time.time_ns(), secrets.token_bytes(16))
+            with map_os_errors(self.path):
+                os.ftruncate(lock.fd, 0)
+                write_at(lock.fd, pack_lock(mine), 0)
+        except BaseException:
+            lock.release()
+            raise
+
+    def _owner(self) -> LockOwner | None:
+        """The holder that the lock file names, if it names one."""
+        try:
+            with open(self.path, "rb") as file:
+                return unpack_lock(file.read(layout.WRITER_LOCK.size + 1), self.path)
+        except (OSError, CorruptLayoutError):
+            return None
+
+    def release(self) -> None:
+        """Release the lock; a forked child holds none."""
+        self._lock.release()

@@ -1,4 +1,4 @@
-"""The writing side of an open store: segments and commits, each with the root at the end of the file."""
+"""The writing side of an open store: its lock, its segments and its commits, each with the root at the end."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import secrets
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,25 +15,24 @@ from numpy.typing import NDArray
 from warpdata.bytekit.arrays import byte_view
 from warpdata.bytekit.io.commit import commit_file, map_os_errors
 from warpdata.bytekit.process.forks import OwnProcess
-from warpdata.errors import PermissionError_, StoreError
+from warpdata.errors import LimitExceededError, PermissionError_, StoreError
 from warpdata.formats.rvf import layout
-from warpdata.formats.rvf.journal import DeleteRange, deletions, encode_journal
-from warpdata.formats.rvf.layout import FILE_IDENTITY, Flag, Row, SegmentType, Tag
+from warpdata.formats.rvf.journal import deletions, encode_journal
+from warpdata.formats.rvf.layout import Flag, Row, SegmentType, Tag
 from warpdata.formats.rvf.manifest import Root, Tlv, encode_deletions
-from warpdata.formats.rvf.meta import MetaPayload, encode_meta
 from warpdata.formats.rvf.reader import Snapshot
 from warpdata.formats.rvf.segment import SegmentOptions
 from warpdata.formats.rvf.vec import VecBlock, decode_vec, encode_vec, pack_rows
 from warpdata.formats.rvf.writer import NewSegment, SegmentAppender
-from warpdata.search.file import merging
+from warpdata.search.file.metadata import Metadata, meta_segment
 from warpdata.search.file.profile import Profile
-from warpdata.search.file.rewrite import MAX_BLOCK_ROWS, dimension_record, root_flags
 
 if TYPE_CHECKING:
     from warpdata.search.file.content import Content
 
 Ids = NDArray[np.uint64]
 
+MAX_BLOCK_ROWS = 8192
 _SEGMENT_ROWS_BYTES = 128 << 20
 _MOST_JOURNALS = 16
 """So many journals of deletions are listed before they become one."""
@@ -41,9 +40,22 @@ _MOST_BITMAP_BYTES = 4096
 """A longer bitmap would be repeated by every commit; its ids go into a journal instead."""
 _ANY_WRITE_BIT = 0o222
 _REPLACED_TAGS = {
-    Tag.SEGMENT_DIR, Tag.OVERLAY_CHAIN, Tag.PROFILE_CONFIG, Tag.DELETION_BITMAP, Tag.DIMENSION_CATALOG,
-    Tag.MANIFEST_SIGNATURE, Tag.KEY_DIRECTORY, Tag.ACCESS_SKETCH_REF,
-}  # fmt: skip
+    Tag.SEGMENT_DIR,
+    Tag.OVERLAY_CHAIN,
+    Tag.PROFILE_CONFIG,
+    Tag.DELETION_BITMAP,
+    Tag.DIMENSION_CATALOG,
+    Tag.MANIFEST_SIGNATURE,
+    Tag.KEY_DIRECTORY,
+    Tag.ACCESS_SKETCH_REF,
+}
+_SMALLEST_BYTES = 4096
+MERGED_AT_ONCE = 8
+"""Segments up to 4 KiB, 32 KiB, 256 KiB, 2 MiB: this many per step are merged, so a row moves four times at most.
+
+More of them make each manifest longer, fewer move each row more often.
+"""
+_MERGE_STEPS = 4
 
 
 @dataclass(slots=True)
@@ -69,20 +81,15 @@ class StoreAppender:
 
     def __init__(self, path: str, content: Content, state: WriterState, *, durable: bool) -> None:
         self._path = path
-        self._durable = durable
         self._own = OwnProcess()
         self.state = state
-        self._profile = content.profile
+        self.profile = content.profile
         self._fd = _open_for_writing(path)
         self.snapshot = content.snapshot
-        self._drop_torn_tail()
-        self._appender = SegmentAppender(self._fd, path, content.snapshot, durable=durable)
-
-    def _drop_torn_tail(self) -> None:
-        """Cut off what a crash left: half a manifest may not lie between whole ones."""
-        if os.fstat(self._fd).st_size > self.snapshot.end:
-            with map_os_errors(self._path):
+        if os.fstat(self._fd).st_size > self.snapshot.end:  # half a manifest may not be between whole ones
+            with map_os_errors(path):
                 os.ftruncate(self._fd, self.snapshot.end)
+        self._appender = SegmentAppender(self._fd, path, content.snapshot, durable=durable)
 
     @property
     def is_ours(self) -> bool:
@@ -96,58 +103,100 @@ class StoreAppender:
         except FileNotFoundError:
             return False
 
+    @property
+    def dead_bytes(self) -> int:
+        """Bytes of the file that the newest state does not list."""
+        listed = sum(64 + (e.compressed_length or e.payload_length) for e in self.snapshot.segments)
+        return max(0, int(self.snapshot.manifest_offset - listed))
+
     def close(self) -> None:
         """Close the file."""
         fd, self._fd = self._fd, -1
         if fd >= 0:
             os.close(fd)
 
-    def commit(self, content: Content, new: Sequence[NewSegment], state: WriterState) -> Snapshot:
+    def commit(
+        self,
+        content: Content,
+        new: Sequence[NewSegment],
+        state: WriterState,
+        graph: tuple[Profile, NewSegment] | None = None,
+    ) -> Snapshot:
         """Write segments and a manifest that lists all that counts; on any failure the store is as before.
 
         `content` is what was committed before. Every manifest ends with the root, so each commit must stay
-        short: small row segments are merged, deletions gathered, superseded segments left out.
+        short: small segments are merged, deletions gathered, superseded segments left out. A `graph` with its
+        profile takes the place of the one before.
         """
+        profile, layers = self.profile, None
         try:
-            old, new = self._merged(content, new, state)
-            listed = _counting([*old, *(self._appender.append(each) for each in new)])
+            old, new = self._merged_rows(content, new, state)
+            old, new = self._merged_metadata(content, old, new)
+            listed = _without_superseded([*old, *(self._appender.append(segment) for segment in new)])
+            if graph is not None:
+                profile, replaced = graph[0], content.layers[layout.LAYER_C].segment_id
+                entry = self._appender.append(graph[1])
+                listed = [*(each for each in listed if each.segment_id != replaced), entry]
+                layers = _moved_layer(
+                    self.snapshot.record(Tag.INDEX_LAYERS) or b"", replaced, entry.segment_id
+                )
             listed, bitmap = self._with_deletions(listed, state)
             root = self._root(state)
-            records = self._records(root, state, bitmap, listed)
+            records = self._records(root, state, bitmap, listed, profile, layers)
             self.snapshot = self._appender.commit_checkpoint(listed, root, records)
         except BaseException:
             self._appender.rollback()
             raise
-        self.state = state
+        self.state, self.profile = state, profile
         return self.snapshot
 
-    def _merged(
+    def _merged_rows(
         self, content: Content, new: Sequence[NewSegment], state: WriterState
     ) -> tuple[Sequence[Row], Sequence[NewSegment]]:
         """What stays listed and what is to be written, once a long run of small row segments becomes one.
 
         New rows that belong to the run are written as part of it only.
         """
-        kept = {*self._profile.row_segments, *self._profile.code_segments}
+        profile = self.profile
+        kept = {*profile.row_segments, *profile.code_segments, *profile.graph_segments}
         old = self.snapshot.segments
         tail = [e for e in old if e.seg_type == SegmentType.VEC and e.segment_id not in kept]
-        fresh = [each for each in new if each.seg_type == SegmentType.VEC]
+        fresh = [segment for segment in new if segment.seg_type == SegmentType.VEC]
         sizes = [entry.payload_length for entry in tail]
-        count = merging.count_to_merge([*sizes, *(byte_view(each.payload).nbytes for each in fresh)]) - len(
-            fresh
-        )
+        fresh_sizes = [byte_view(segment.payload).nbytes for segment in fresh]
+        count = count_to_merge([*sizes, *fresh_sizes]) - len(fresh)
         if count <= 0:
-            fresh, count = [], merging.count_to_merge(sizes)
+            fresh, count = [], count_to_merge(sizes)
         if not count:
             return old, new
         run = tail[-count:]
         # The newest row of an id is the last one.
         blocks = [block for entry in run for block in content.decode_blocks(entry)]
-        blocks += [block for each in fresh for block in decode_vec(each.payload, where=self._path)]
-        merged = merging.merged_rows(blocks, state.deleted)
-        rest = [each for each in new if each not in fresh]
+        blocks += [block for segment in fresh for block in decode_vec(segment.payload, where=self._path)]
+        merged = _merge_blocks(blocks, state.deleted)
+        rest = [segment for segment in new if segment not in fresh]
         gone = {entry.segment_id for entry in run}
         return [e for e in old if e.segment_id not in gone], rest if merged is None else [merged, *rest]
+
+    def _merged_metadata(
+        self, content: Content, old: Sequence[Row], new: Sequence[NewSegment]
+    ) -> tuple[Sequence[Row], Sequence[NewSegment]]:
+        """The same for segments of metadata: a run of small ones becomes one."""
+        tail = [entry for entry in old if entry.seg_type == SegmentType.META]
+        fresh = [segment for segment in new if segment.seg_type == SegmentType.META]
+        if not fresh:
+            return old, new
+        sizes = [*(entry.payload_length for entry in tail), byte_view(fresh[0].payload).nbytes]
+        run = tail[max(0, len(tail) + 1 - count_to_merge(sizes)) :] if count_to_merge(sizes) else []
+        old_ones = [n for n, entry in enumerate(run) if not content.is_columns(entry)]
+        run = run[max(old_ones, default=-1) + 1 :]
+        if not run:
+            return old, new
+        merged = Metadata.of_segments(content, run).with_segment(bytes(fresh[0].payload)).merged()
+        gone = {entry.segment_id for entry in run}
+        rest = [segment for segment in new if segment not in fresh]
+        is_whole = any(entry.flags & Flag.SNAPSHOT for entry in run)
+        return [e for e in old if e.segment_id not in gone], [*rest, meta_segment(merged, is_whole=is_whole)]
 
     def _with_deletions(self, listed: list[Row], state: WriterState) -> tuple[list[Row], bytes | None]:
         """The listing and the bitmap; together their deletions are exactly those of the state."""
@@ -165,30 +214,82 @@ class StoreAppender:
         listed.append(self._appender.append(delete_segment(state.deleted, self.snapshot.next_epoch)))
         return listed, None
 
-    def _records(self, root: Root, state: WriterState, bitmap: bytes | None, listed: list[Row]) -> list[Tlv]:
-        profile = replace(self._profile, next_id=state.next_id)
-        out: list[Tlv] = [(int(Tag.PROFILE_CONFIG), profile.to_json()), dimension_record(root, state.live)]
+    def _records(
+        self,
+        root: Root,
+        state: WriterState,
+        bitmap: bytes | None,
+        listed: list[Row],
+        profile: Profile,
+        layers: bytes | None,
+    ) -> list[Tlv]:
+        described = replace(profile, next_id=state.next_id)
+        out: list[Tlv] = [(int(Tag.PROFILE_CONFIG), described.to_json()), dimension_record(root, state.live)]
         if bitmap is not None:
             out.append((int(Tag.DELETION_BITMAP), bitmap))
         sketches = [entry for entry in listed if entry.seg_type == SegmentType.SKETCH]
         if sketches:
             place = layout.SKETCH_REF.pack(sketches[-1].segment_id, sketches[-1].file_offset)
             out.append((int(Tag.ACCESS_SKETCH_REF), place))
-        return [*out, *(each for each in self.snapshot.records if each[0] not in _REPLACED_TAGS)]
+        if layers is not None:
+            out.append((int(Tag.INDEX_LAYERS), layers))
+        dropped = _REPLACED_TAGS | ({Tag.INDEX_LAYERS} if layers is not None else set())
+        return [*out, *(record for record in self.snapshot.records if record[0] not in dropped)]
 
     def _root(self, state: WriterState) -> Root:
         old = self.snapshot.root or Root()
         return replace(
-            old, total_vector_count=state.live, epoch=self.snapshot.next_epoch, modified_ns=time.time_ns(),
-            flags=old.flags & ~layout.ROOT_SIGNED, signature=None,
-        )  # fmt: skip
+            old,
+            total_vector_count=state.live,
+            epoch=self.snapshot.next_epoch,
+            modified_ns=time.time_ns(),
+            flags=old.flags & ~layout.ROOT_SIGNED,
+            signature=None,
+        )
+
+
+def _moved_layer(value: bytes, old: int, new: int) -> bytes:
+    """The layer record once another segment holds a layer."""
+    head, body = value[: layout.LAYER_BITS.size], value[layout.LAYER_BITS.size :]
+    entries = list(layout.LAYER_ENTRY.iter_unpack(body))
+    moved = [e._replace(segment_id=new) if e.segment_id == old else e for e in entries]
+    return head + b"".join(layout.LAYER_ENTRY.pack(*entry) for entry in moved)
+
+
+def count_to_merge(sizes: Sequence[int]) -> int:
+    """How many of the last segments of these sizes should become one, because so many of them are small."""
+    merged = 0
+    for step in range(_MERGE_STEPS):
+        limit = _SMALLEST_BYTES * MERGED_AT_ONCE**step
+        count = next((n for n, size in enumerate(reversed(sizes)) if size > limit), len(sizes))
+        if count >= MERGED_AT_ONCE * (step + 1):
+            merged = count
+    return merged
+
+
+def _merge_blocks(blocks: Sequence[VecBlock], deleted: Ids) -> NewSegment | None:
+    """The newest row of each id in these blocks, unless it is deleted; None if no row is left."""
+    ids = np.concatenate([block.ids for block in blocks])
+    rows = np.concatenate([block.rows for block in blocks])
+    order = np.argsort(ids, kind="stable")
+    ordered = ids[order]
+    last = np.append(ordered[1:] != ordered[:-1], True)
+    order = order[last & ~np.isin(ordered, deleted)]
+    if not len(order):
+        return None
+    ids, rows, first = ids[order], rows[order], blocks[0]
+    pieces = [
+        VecBlock(rows[at : at + MAX_BLOCK_ROWS], ids[at : at + MAX_BLOCK_ROWS], first.dim, first.dtype)
+        for at in range(0, len(ids), MAX_BLOCK_ROWS)
+    ]
+    return NewSegment(SegmentType.VEC, encode_vec(pieces), block_count=len(pieces))
 
 
 def _is_deletions(entry: Row) -> bool:
-    return entry.seg_type == SegmentType.JOURNAL and entry.tier == layout.TIER_HOT  # type: ignore[no-any-return]
+    return bool(entry.seg_type == SegmentType.JOURNAL and entry.tier == layout.TIER_HOT)
 
 
-def _counting(entries: list[Row]) -> list[Row]:
+def _without_superseded(entries: list[Row]) -> list[Row]:
     """Without older access counters, and without metadata that a snapshot behind it stands for."""
     sketches = [n for n, entry in enumerate(entries) if entry.seg_type == SegmentType.SKETCH]
     wholes = [
@@ -196,24 +297,15 @@ def _counting(entries: list[Row]) -> list[Row]:
         for n, entry in enumerate(entries)
         if entry.seg_type == SegmentType.META and entry.flags & Flag.SNAPSHOT
     ]
-    last_sketch, last_whole = max(sketches, default=0), max(wholes, default=0)
-    return [
-        entry
-        for n, entry in enumerate(entries)
-        if not (entry.seg_type == SegmentType.SKETCH and n < last_sketch)
-        and not (_is_metadata(entry) and n < last_whole)
-    ]
-
-
-def _is_metadata(entry: Row) -> bool:
-    updates = entry.seg_type == SegmentType.JOURNAL and not _is_deletions(entry)
-    return updates or entry.seg_type == SegmentType.META
-
-
-def meta_segment(change: MetaPayload) -> NewSegment:
-    """A META segment; a flag marks one that stands for everything before it."""
-    flags = Flag.SNAPSHOT if change.is_snapshot else 0
-    return NewSegment(SegmentType.META, encode_meta(change), SegmentOptions(flags=flags))
+    last_whole, last_sketch = max(wholes, default=0), max(sketches, default=0)
+    kept = []
+    for n, entry in enumerate(entries):
+        is_updates = entry.seg_type == SegmentType.JOURNAL and not _is_deletions(entry)
+        is_metadata = is_updates or entry.seg_type == SegmentType.META
+        is_old_sketch = entry.seg_type == SegmentType.SKETCH and n < last_sketch
+        if not is_old_sketch and not (is_metadata and n < last_whole):
+            kept.append(entry)
+    return kept
 
 
 def _open_for_writing(path: str) -> int:
@@ -235,9 +327,15 @@ def create_file(path: str, dim: int, profile: Profile, *, durable: bool, overwri
     """A new, empty store: one checkpoint."""
     now_ns = time.time_ns()
     root = Root(
-        dim, layout.DTYPE_IDS[profile.dtype], 0, 1, now_ns, now_ns, flags=root_flags(profile.metric),
-        identity=FILE_IDENTITY(secrets.token_bytes(16), bytes(16), bytes(32), 0),
-    )  # fmt: skip
+        dim,
+        layout.DTYPE_IDS[profile.dtype],
+        0,
+        1,
+        now_ns,
+        now_ns,
+        flags=root_flags(profile.metric),
+        identity=layout.FILE_IDENTITY(secrets.token_bytes(16), bytes(16), bytes(32), 0),
+    )
     records = [(int(Tag.PROFILE_CONFIG), profile.to_json()), dimension_record(root, 0)]
     with commit_file(path, durable=durable, replace=overwrite) as out:
         SegmentAppender(out.fd, path, None, durable=False).commit_checkpoint([], root, records)
@@ -246,7 +344,7 @@ def create_file(path: str, dim: int, profile: Profile, *, durable: bool, overwri
 def row_segments(
     ids: Ids, matrix: NDArray[np.float32], dtype: str, timestamp_ns: int | None = None
 ) -> list[NewSegment]:
-    """Rows as VEC segments of columnar blocks, in ascending order of id, written now or at the time that is given."""
+    """Rows as VEC segments of columnar blocks, in ascending order of id; the time is now unless given."""
     if len(ids) > 1 and not (ids[1:] > ids[:-1]).all():
         order = np.argsort(ids)
         ids, matrix = ids[order], matrix[order]
@@ -255,16 +353,29 @@ def row_segments(
     out = []
     for start in range(0, len(ids), step):
         end = min(start + step, len(ids))
-        blocks = [
-            VecBlock(pack_rows(matrix[a:b], dtype), ids[a:b], matrix.shape[1], dtype)
-            for a, b in ((a, min(a + MAX_BLOCK_ROWS, end)) for a in range(start, end, MAX_BLOCK_ROWS))
-        ]
+        blocks = []
+        for low in range(start, end, MAX_BLOCK_ROWS):
+            high = min(low + MAX_BLOCK_ROWS, end)
+            blocks.append(VecBlock(pack_rows(matrix[low:high], dtype), ids[low:high], matrix.shape[1], dtype))
         out.append(NewSegment(SegmentType.VEC, encode_vec(blocks), options, len(blocks)))
     return out
 
 
 def delete_segment(ids: Ids, epoch: int) -> NewSegment:
     """A JOURNAL segment of deletions; its tier marks that nothing else is in it."""
-    entries: list[DeleteRange] = deletions(ids)
-    payload = encode_journal(entries, epoch)
-    return NewSegment(SegmentType.JOURNAL, payload, tier=layout.TIER_HOT)
+    entries: list[Any] = list(deletions(ids))
+    return NewSegment(SegmentType.JOURNAL, encode_journal(entries, epoch), tier=layout.TIER_HOT)
+
+
+def dimension_record(root: Root, live: int) -> Tlv:
+    """The record with the number of live vectors."""
+    if not 0 <= live <= layout.MAX_VECTORS:
+        raise LimitExceededError(f"a vector file that counts {live} vectors")
+    flags = 3 if root.centroid.entries else 1
+    entry = (root.dimension, root.base_dtype, flags, live, root.centroid.seg_offset)
+    return Tag.DIMENSION_CATALOG, layout.DIMENSION_HEAD.pack(1, 0) + layout.DIMENSION_ENTRY.pack(*entry)
+
+
+def root_flags(metric: str) -> int:
+    """The flags of a root: the metric, so that the root alone is enough to know it."""
+    return layout.METRIC_IDS[metric] << layout.ROOT_METRIC_SHIFT

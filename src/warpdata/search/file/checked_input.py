@@ -71,8 +71,8 @@ def checked_ids(ids: ArrayLike, count: int | None = None) -> Ids:
         array = np.atleast_1d(np.array(ids, object))
     if array.size == 0:
         array = array.astype(np.uint64)
-    if array.dtype.kind == "O":
-        array = _from_objects(array)
+    if array.dtype.kind == "O" and all(isinstance(each, int) for each in array.ravel().tolist()):
+        raise ValueError("ids are between 0 and 2**63 - 1")  # too large for numpy
     if array.dtype.kind not in "iu" or array.ndim != 1:
         raise ValueError(f"ids are a list of integers, not {array.dtype} of shape {array.shape}")
     if count is not None and len(array) != count:
@@ -80,13 +80,6 @@ def checked_ids(ids: ArrayLike, count: int | None = None) -> Ids:
     if array.size and (int(array.min()) < 0 or int(array.max()) > MAX_ID):
         raise ValueError("ids are between 0 and 2**63 - 1")
     return array.astype(np.uint64)
-
-
-def _from_objects(array: NDArray[Any]) -> NDArray[Any]:
-    """Integers too large for numpy arrive as objects."""
-    if all(isinstance(each, int) for each in array.ravel().tolist()):
-        raise ValueError("ids are between 0 and 2**63 - 1")
-    raise ValueError("ids are a list of integers")
 
 
 def check_unique(ids: Ids) -> None:
@@ -98,21 +91,16 @@ def check_unique(ids: Ids) -> None:
             raise ValueError(f"the id {ordered[twice[0]]} appears twice in one call")
 
 
-def _values(name: str, values: Any) -> list[Any]:
-    """The values of a metadata column; a text is one value, not a column of letters."""
-    if isinstance(values, str | bytes) or not isinstance(values, Iterable):
-        raise TypeError(
-            f"the metadata column {name!r} is a list with one value per vector, not {values!r:.40}"
-        )
-    return list(values)
-
-
 def metadata_rows(metadata: Metadata | None, count: int) -> list[Mapping[str, Any]] | None:
     """Metadata as one mapping per vector; columns of equal length are taken too."""
     if metadata is None:
         return None
     if isinstance(metadata, Mapping):
-        columns = {name: _values(name, values) for name, values in metadata.items()}
+        for name, values in metadata.items():
+            if isinstance(values, str | bytes) or not isinstance(values, Iterable):
+                fact = f"the metadata column {name!r} is a list with one value per vector"
+                raise TypeError(f"{fact}, not {values!r:.40}")
+        columns = {name: list(values) for name, values in metadata.items()}
         wrong = [name for name, values in columns.items() if len(values) != count]
         if wrong:
             raise ValueError(f"the metadata column {wrong[0]!r} has not one value per vector ({count})")

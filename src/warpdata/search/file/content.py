@@ -1,60 +1,111 @@
-"""A committed state of a store, read when it is needed: profile, rows, deletions, metadata, layers."""
+"""A committed state of a store, read when it is needed: profile, rows, deletions, metadata, layers, blocks."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from warpdata.bytekit.io.ranges import Range, coalesce
 from warpdata.bytekit.lazy import cached_property
-from warpdata.errors import CorruptLayoutError
-from warpdata.formats.rvf import layout, vec
-from warpdata.formats.rvf.access import AccessSketch, HotSet, decode_hot, decode_sketch
+from warpdata.errors import CorruptLayoutError, TruncatedError
+from warpdata.formats.rvf import layout, segment, vec
+from warpdata.formats.rvf.access import AccessSketch, decode_sketch
 from warpdata.formats.rvf.graph import GraphPayload, LayerA, decode_graph, decode_layer_a
-from warpdata.formats.rvf.journal import (
-    DeleteRange,
-    Journal,
-    UpdateField,
-    decode_journal,
-    deleted_mask,
-    deletions,
-)
-from warpdata.formats.rvf.layout import BLOCK_ENTRY, Flag, Row, SegmentType, Tag
+from warpdata.formats.rvf.journal import DeleteRange, Journal, decode_journal, deleted_mask, deletions
+from warpdata.formats.rvf.layout import Flag, Row, SegmentType, Tag
 from warpdata.formats.rvf.manifest import decode_deletions
-from warpdata.formats.rvf.meta import decode_meta
 from warpdata.formats.rvf.quant import Quantiser, decode_quant
-from warpdata.formats.rvf.reader import Snapshot, open_snapshot, read_segment
+from warpdata.formats.rvf.reader import Snapshot, check_against_directory, open_snapshot, read_segment
 from warpdata.formats.rvf.runtime import decode_cow_map, decode_membership, decode_runtime_vec
-from warpdata.formats.rvf.vec import IdDirectory, VecBlock, decode_id_directory
-from warpdata.search.file import quantise
-from warpdata.search.file.metadata import MetadataTable
+from warpdata.formats.rvf.vec import IdDirectory, VecBlock
 from warpdata.search.file.profile import Profile, parse_profile
-from warpdata.search.file.rows import DeletionEvent, RowData
+from warpdata.search.file.rows import Deletions, RowData
 
 if TYPE_CHECKING:
     from warpdata.bytekit.io.ranges import RangeReader
 
 Floats = NDArray[np.float32]
 Ids = NDArray[np.uint64]
-ParentOpener = Callable[[str], "RangeReader"]
+Place = tuple[int, int]
+"""A block: the id of its segment, and its number in it."""
 
 _MAX_LINEAGE = 16
 """More parents than this are a circle."""
+CODE_DTYPES = {"scalar": "u8", "pq": "pq", "binary": "binary", "residual_pq": "pq"}
+_PRODUCT_DTYPES = ("pq", "custom")
+_FOREIGN_DTYPES = {
+    "scalar": ("u8", "i8"),
+    "pq": _PRODUCT_DTYPES,
+    "binary": ("binary",),
+    "residual_pq": _PRODUCT_DTYPES,
+}
+"""Which rows of another program's file are codes of a dictionary of this kind."""
+
+
+class CountingReader:
+    """Any reader, with the number of reads and bytes it served; near ranges are read together."""
+
+    def __init__(self, inner: RangeReader) -> None:
+        self.inner = inner
+        self.reads = 0
+        self.bytes_read = 0
+
+    @property
+    def name(self) -> str:
+        """The name of the bytes."""
+        return self.inner.name
+
+    @property
+    def size(self) -> int:
+        """How many bytes there are."""
+        return self.inner.size
+
+    def read(self, start: int, end: int) -> memoryview:
+        """Exactly the bytes [start, end)."""
+        return self.read_many([(start, end)])[0]
+
+    def read_many(self, ranges: Sequence[Range]) -> list[memoryview]:
+        """Exactly the bytes of each range; neighbours share a read, nothing between them is fetched."""
+        spans = coalesce(ranges, max_gap_bytes=0)
+        whole = self.inner.read_many([(span.start, span.end) for span in spans])
+        out: dict[int, memoryview] = {}
+        for span, data in zip(spans, whole, strict=True):
+            self.reads += 1
+            self.bytes_read += span.end - span.start
+            if len(data) != span.end - span.start:  # it would look like an older state of the file
+                fact = f"{len(data)} of {span.end - span.start} bytes came from offset {span.start}"
+                hint = "Read again; the connection may have ended early."
+                raise TruncatedError(fact, path=self.name, hint=hint)
+            for member in span.members:
+                start, end = ranges[member]
+                out[member] = data[start - span.start : end - span.start]
+        return [out[index] for index in range(len(ranges))]
+
+    def close(self) -> None:
+        """Close the reader inside."""
+        self.inner.close()
 
 
 class Content:
-    """What one snapshot of a file holds; nothing is read before it is asked for."""
+    """One snapshot of a file; nothing is read before it is needed."""
 
     def __init__(
-        self, reader: RangeReader, snapshot: Snapshot, open_parent: ParentOpener | None = None, depth: int = 0
+        self,
+        reader: RangeReader,
+        snapshot: Snapshot,
+        open_parent: Callable[[str], RangeReader] | None = None,
+        depth: int = 0,
     ) -> None:
         self._depth = depth
         self.reader = reader
         self.snapshot = snapshot
         self._open_parent = open_parent
         self._journals: dict[int, Journal] = {}
+        self._directories: dict[int, list[Row]] = {}
+        self._entries = {entry.segment_id: entry for entry in snapshot.segments}
         self.is_runtime = snapshot.dialect == "runtime"
 
     @cached_property
@@ -66,13 +117,13 @@ class Content:
 
     @cached_property
     def dim(self) -> int:
-        """Dimensions of a vector; a root that does not say leaves it to the first block."""
+        """Dimensions of a vector; without a root that names it, those of the first block."""
         stated = 0 if self.snapshot.root is None else self.snapshot.root.dimension
         entries = self.snapshot.of_type(SegmentType.VEC)
         if stated or not entries:
             return stated
         blocks = vec.read_directory(self.read(entries[0]), where=self.reader.name)
-        return blocks[0].dim if blocks else 0
+        return int(blocks[0].dim) if blocks else 0
 
     @property
     def has_profile(self) -> bool:
@@ -90,43 +141,63 @@ class Content:
         """The checked payload of a segment."""
         return read_segment(self.reader, entry, runtime=self.is_runtime)
 
-    @cached_property
-    def row_entries(self) -> list[Row]:
-        """The segments that hold rows, in order; code segments are not among them."""
-        codes = set(self.profile.code_segments)
-        return [e for e in self.snapshot.of_type(SegmentType.VEC) if e.segment_id not in codes]
+    def is_columns(self, entry: Row) -> bool:
+        """Whether a META segment has our layout of columns."""
+        if self.is_runtime or entry.flags & (Flag.COMPRESSED | Flag.ENCRYPTED):
+            return not self.is_runtime and bytes(self.read(entry)[:8]) == layout.COLUMNS_MAGIC
+        start = entry.file_offset + layout.HEADER_BYTES
+        return bytes(self.reader.read(start, start + min(8, entry.payload_length))) == layout.COLUMNS_MAGIC
+
+    # -- rows ----------------------------------------------------------------------------------------
 
     @cached_property
-    def row_bytes(self) -> int:
-        """Bytes of all rows, as the directory says."""
-        return sum(entry.payload_length for entry in self.row_entries)
+    def row_entries(self) -> list[Row]:
+        """The segments that hold rows: those of the partitions, of the graph, and the others."""
+        codes = set(self.profile.code_segments)
+        rank = {number: 0 for number in self.profile.row_segments}
+        rank |= {number: 1 for number in self.profile.graph_segments}
+        entries = [e for e in self.snapshot.of_type(SegmentType.VEC) if e.segment_id not in codes]
+        return sorted(entries, key=lambda entry: rank.get(entry.segment_id, 2))
 
     @cached_property
     def base_entries(self) -> list[Row]:
-        """The row segments the index covers."""
+        """The row segments the partitions cover."""
         covered = set(self.profile.row_segments)
         return [entry for entry in self.row_entries if entry.segment_id in covered]
 
     @cached_property
+    def late_entries(self) -> list[Row]:
+        """The row segments behind the partitions."""
+        return self.row_entries[len(self.base_entries) :]
+
+    @property
     def tail_entries(self) -> list[Row]:
         """The row segments the index does not cover."""
-        covered = set(self.profile.row_segments)
-        return [entry for entry in self.row_entries if entry.segment_id not in covered]
+        known = {*self.profile.row_segments, *self.profile.graph_segments}
+        return [entry for entry in self.row_entries if entry.segment_id not in known]
 
     @cached_property
     def quantiser(self) -> Quantiser | None:
-        """The dictionary of the codes in this file, if our profile says that there are any."""
-        found, codes = self._quantisers, self.profile.codes
-        if not found or codes is None:
+        """The dictionary of the codes in this file, if our profile has a plan for them."""
+        quants, codes = self._quantisers, self.profile.codes
+        if not quants or codes is None:
             return None
-        if found[-1].dim != self.dim or found[-1].kind != codes.kind:
+        if quants[-1].dim != self.dim or quants[-1].kind != codes.kind:
             raise CorruptLayoutError("the quantiser does not fit the store", path=self.reader.name)
-        return found[-1]
+        return quants[-1]
 
     @cached_property
     def _quantisers(self) -> list[Quantiser]:
         entries = [] if self.is_runtime else self.snapshot.of_type(SegmentType.QUANT)
         return [decode_quant(self.read(entry), self.reader.name) for entry in entries]
+
+    @property
+    def code_bytes(self) -> int:
+        """The length of a product code, 0 where there is none."""
+        if self.has_profile:
+            return 0 if self.quantiser is None else self.quantiser.code_bytes
+        products = [q for q in self._quantisers if q.kind in ("pq", "residual_pq") and q.dim == self.dim]
+        return products[-1].code_bytes if products else 0
 
     def decode_blocks(self, entry: Row) -> list[VecBlock]:
         """The blocks of a row segment, fully checked."""
@@ -134,14 +205,6 @@ class Content:
         if self.is_runtime:
             return [decode_runtime_vec(payload, self.reader.name)]
         return vec.decode_vec(payload, code_bytes=self.code_bytes, where=self.reader.name, check=False)
-
-    @property
-    def code_bytes(self) -> int:
-        """How long a product code is, 0 where there is none."""
-        if self.has_profile:
-            return 0 if self.quantiser is None else self.quantiser.code_bytes
-        products = [q for q in self._quantisers if q.kind in quantise.PRODUCTS and q.dim == self.dim]
-        return products[-1].code_bytes if products else 0
 
     def vectors_of(self, block: VecBlock) -> Floats:
         """The rows of a block as f32 vectors."""
@@ -152,28 +215,28 @@ class Content:
         quant = self._quantiser_of(block)
         if quant is None:
             return vec.unpack_rows(block.rows, block.dtype, block.dim)
-        codes = np.ascontiguousarray(block.rows)
-        return quantise.decode(quant, quantise.unsigned(codes) if block.dtype == "i8" else codes)
+        codes: NDArray[Any] = np.ascontiguousarray(block.rows)
+        if block.dtype == "i8":  # -128 is the smallest value, 127 the largest
+            codes = (codes.view(np.int8).astype(np.int16) + 128).astype(np.uint8)
+        return quant.decode(codes)
 
     def _quantiser_of(self, block: VecBlock) -> Quantiser | None:
         """The dictionary that these rows are codes of; None if they are the numbers themselves.
 
-        Other programs do not say which rows are codes: those whose type fits a dictionary of the file are,
+        Files of other programs do not mark codes: rows whose type fits a dictionary of the file are codes,
         by that of their own tier if there is one.
         """
-        codes = self.profile.codes
+        codes, is_product = self.profile.codes, block.dtype in _PRODUCT_DTYPES
         if self.has_profile:
-            is_coded = (
-                codes is not None and not codes.keep_full and block.dtype == quantise.CODE_DTYPES[codes.kind]
-            )
-            return self.need_quantiser() if is_coded or block.dtype in ("pq", "custom") else None
-        fitting = [each for each in self._quantisers if block.dtype in quantise.FOREIGN_DTYPES[each.kind]]
+            is_coded = codes is not None and not codes.keep_full and block.dtype == CODE_DTYPES[codes.kind]
+            return self.need_quantiser() if is_coded or is_product else None
+        fitting = [quant for quant in self._quantisers if block.dtype in _FOREIGN_DTYPES[quant.kind]]
         if not fitting:
-            return self.need_quantiser() if block.dtype in ("pq", "custom") else None
-        of_size = [each for each in fitting if each.dim == self.dim]
+            return self.need_quantiser() if is_product else None
+        of_size = [quant for quant in fitting if quant.dim == self.dim]
         if not of_size:
             raise CorruptLayoutError("the quantiser does not fit the store", path=self.reader.name)
-        return next((each for each in reversed(of_size) if each.tier == block.tier), of_size[-1])
+        return next((quant for quant in reversed(of_size) if quant.tier == block.tier), of_size[-1])
 
     def need_quantiser(self) -> Quantiser:
         """The dictionary of codes that are in this file."""
@@ -182,72 +245,65 @@ class Content:
         return self.quantiser
 
     def load_rows(self) -> RowData:
-        """Every row with its fate."""
-        return self._load([*self.base_entries, *self.tail_entries], self._parent_rows())
+        """Every row."""
+        return self._load(self.row_entries, self._parent_rows())
 
-    def load_tail(self) -> RowData:
-        """The rows the index does not cover, by themselves."""
-        return self._load(self.tail_entries, None)
+    def load_late(self) -> RowData:
+        """The rows behind the partitions, by themselves."""
+        return self._load(self.late_entries, None)
 
     def _load(self, entries: list[Row], inherited: tuple[Ids, Floats] | None) -> RowData:
         loaded = [self.decode_blocks(entry) for entry in entries]
-        blocks = [block for each in loaded for block in each]
-        first = 0 if inherited is None else len(inherited[0])
-        total = first + sum(len(block.ids) for block in blocks)
+        row = 0 if inherited is None else len(inherited[0])
+        total = row + sum(len(block.ids) for blocks in loaded for block in blocks)
         ids = np.empty(total, np.uint64)
         vectors = np.empty((total, self.dim), np.float32)
         if inherited is not None:
-            ids[:first], vectors[:first] = inherited
+            ids[:row], vectors[:row] = inherited
+        covered = {*self.profile.row_segments, *self.profile.graph_segments}
         ends: dict[int, int] = {}
-        row = first
-        for entry, each in zip(entries, loaded, strict=True):
-            for block in each:
+        indexed = 0
+        for entry, blocks in zip(entries, loaded, strict=True):
+            for block in blocks:
                 end = row + len(block.ids)
                 ids[row:end] = block.ids
-                self._fill(vectors[row:end], block)
+                is_plain = block.dtype == "f32" and block.dim == self.dim
+                vectors[row:end] = block.rows if is_plain else self.vectors_of(block)
                 row = end
             ends[entry.segment_id] = row
-        indexed = max((ends.get(entry.segment_id, 0) for entry in self.base_entries), default=0)
+            indexed = row if entry.segment_id in covered else indexed
         return RowData(ids, vectors, indexed, self._deletion_events(ends, total))
 
-    def _fill(self, out: Floats, block: VecBlock) -> None:
-        """Write the vectors of a block, without a copy in between where the dtype allows."""
-        if block.dtype == "f32" and block.dim == self.dim:
-            out[...] = block.rows
-        else:
-            out[...] = self.vectors_of(block)
-
-    def base_is_dead(self, ids: Ids, tail: RowData) -> NDArray[np.bool_]:
-        """Which of these ids of indexed rows were deleted or replaced since."""
-        dead = _members(ids, self.bitmap_ids) | _members(ids, tail.table.ids)
+    def base_is_dead(self, ids: Ids, late: RowData) -> NDArray[np.bool_]:
+        """Which of these ids of partitioned rows were deleted or replaced since."""
+        dead = np.isin(ids, self.bitmap_ids) | np.isin(ids, late.table.ids)
         for entry in self.snapshot.of_type(SegmentType.JOURNAL):
             dead |= deleted_mask(ids, self.journal(entry).entries)
         return dead
 
-    def _deletion_events(self, ends: dict[int, int], count: int) -> list[DeletionEvent]:
+    def _deletion_events(self, ends: dict[int, int], count: int) -> list[Deletions]:
         """Deletions in order, each with the number of rows that were there when it happened."""
         if self.snapshot.runtime is not None:
-            return [DeletionEvent(tuple(deletions(self.snapshot.runtime.deleted)), count)]
-        events: list[DeletionEvent] = []
-        rows_so_far = 0
+            return [(tuple(deletions(self.snapshot.runtime.deleted)), count)]
+        events: list[Deletions] = []
+        rows_so_far, bitmap = 0, tuple(deletions(self.bitmap_ids))
         for number, entry in enumerate(self.snapshot.segments):
             if number == self.snapshot.checkpointed:
-                events.append(DeletionEvent(self.bitmap_ranges, rows_so_far))
+                events.append((bitmap, rows_so_far))
             rows_so_far = max(rows_so_far, ends.get(entry.segment_id, 0))
             if entry.seg_type == SegmentType.JOURNAL:
-                journal = self.journal(entry)
-                ranges = tuple(e for e in journal.entries if isinstance(e, DeleteRange))
-                events.append(DeletionEvent(ranges, rows_so_far))
+                entries = self.journal(entry).entries
+                events.append((tuple(e for e in entries if isinstance(e, DeleteRange)), rows_so_far))
         if len(self.snapshot.segments) <= self.snapshot.checkpointed:
-            events.append(DeletionEvent(self.bitmap_ranges, rows_so_far))
+            events.append((bitmap, rows_so_far))
         return events
 
     def journal(self, entry: Row) -> Journal:
         """The entries of a JOURNAL segment, read once."""
-        found = self._journals.get(entry.segment_id)
-        if found is None:
-            found = self._journals[entry.segment_id] = decode_journal(self.read(entry), self.reader.name)
-        return found
+        journal = self._journals.get(entry.segment_id)
+        if journal is None:
+            journal = self._journals[entry.segment_id] = decode_journal(self.read(entry), self.reader.name)
+        return journal
 
     @cached_property
     def bitmap_ids(self) -> Ids:
@@ -255,22 +311,38 @@ class Content:
         value = self.snapshot.record(Tag.DELETION_BITMAP)
         return np.zeros(0, np.uint64) if value is None else decode_deletions(value, self.reader.name)
 
-    @cached_property
-    def bitmap_ranges(self) -> tuple[DeleteRange, ...]:
-        """The same as ranges."""
-        return tuple(deletions(self.bitmap_ids))
+    # -- single blocks -------------------------------------------------------------------------------
 
-    def load_metadata(self) -> MetadataTable:
-        """Every record of metadata."""
-        table = MetadataTable()
-        for entry in self.snapshot.segments:
-            if entry.seg_type == SegmentType.META:
-                table.apply(decode_meta(self.read(entry), self.reader.name), self.reader.name)
-            elif entry.seg_type == SegmentType.JOURNAL:
-                updates = [e for e in self.journal(entry).entries if isinstance(e, UpdateField)]
-                if updates:
-                    table.apply_journal(updates, self.reader.name)
-        return table
+    def read_blocks(self, places: Sequence[Place]) -> list[VecBlock]:
+        """Blocks of row segments as they are stored, read together, each checked by its CRC."""
+        located = [self._locate(place) for place in places]
+        data = self.reader.read_many([span for span, _ in located])
+        return [
+            vec.decode_block(piece, entry, code_bytes=self.code_bytes, where=self.reader.name)
+            for piece, (_, entry) in zip(data, located, strict=True)
+        ]
+
+    def _locate(self, place: Place) -> tuple[Range, Row]:
+        segment_id, number = place
+        entry = self._entries.get(segment_id)
+        if entry is None:
+            raise CorruptLayoutError("a block of a segment that does not exist", path=self.reader.name)
+        blocks = self._directories.get(segment_id)
+        if blocks is None:
+            where, start = self.reader.name, entry.file_offset
+            size = layout.COUNT_U32.size + entry.block_count * layout.BLOCK_ENTRY.size
+            size = min(size, entry.payload_length)
+            data = self.reader.read(start, start + layout.HEADER_BYTES + size)
+            check_against_directory(segment.unpack_header(data, where), entry, where)
+            blocks = vec.read_directory(data[layout.HEADER_BYTES :], entry.payload_length, where)
+            self._directories[segment_id] = blocks
+        if number >= len(blocks):
+            raise CorruptLayoutError("a block that does not exist", path=self.reader.name)
+        start = entry.file_offset + layout.HEADER_BYTES
+        end = vec.block_end(blocks, number, entry.payload_length)
+        return (start + blocks[number].block_offset, start + end), blocks[number]
+
+    # -- the index -----------------------------------------------------------------------------------
 
     @cached_property
     def layers(self) -> dict[int, Row]:
@@ -278,13 +350,16 @@ class Content:
         value = self.snapshot.record(Tag.INDEX_LAYERS)
         if value is None:
             return {}
+        body = value[layout.LAYER_BITS.size :]
+        if len(value) < layout.LAYER_BITS.size or len(body) % layout.LAYER_ENTRY.size:
+            raise CorruptLayoutError("the layer record of the index is damaged", path=self.reader.name)
         by_id = {entry.segment_id: entry for entry in self.snapshot.of_type(SegmentType.INDEX)}
-        found = {}
-        for each in _layer_entries(value, self.reader.name):
+        layers = {}
+        for each in layout.LAYER_ENTRY.iter_unpack(body):
             if each.segment_id not in by_id:
                 raise CorruptLayoutError("a layer of the index is missing", path=self.reader.name)
-            found[each.layer] = by_id[each.segment_id]
-        return found
+            layers[each.layer] = by_id[each.segment_id]
+        return layers
 
     @cached_property
     def layer_a(self) -> LayerA | None:
@@ -300,46 +375,30 @@ class Content:
             raise CorruptLayoutError("the centroids do not fit the store", path=self.reader.name)
         return layer
 
-    def need_layer_a(self) -> LayerA:
-        """Centroids and partitions of a store that has them."""
-        layer = self.layer_a
-        assert layer is not None
-        return layer
-
     @cached_property
     def id_directory(self) -> IdDirectory | None:
-        """Which block of the indexed rows holds an id, if the store says."""
+        """The block of each id of the partitioned rows, if the store has such a directory."""
         wanted = self.profile.id_segment
         if not wanted:
             return None
         entries = [e for e in self.snapshot.of_type(SegmentType.IDS) if e.segment_id == wanted]
         if not entries:
             raise CorruptLayoutError("the id directory is missing", path=self.reader.name)
-        found = decode_id_directory(self.read(entries[0]), self.reader.name)
+        directory = vec.decode_id_directory(self.read(entries[0]), self.reader.name)
         counts = [entry.block_count for entry in self.base_entries]
-        room = [entry.payload_length // BLOCK_ENTRY.size for entry in self.base_entries]
+        room = [entry.payload_length // layout.BLOCK_ENTRY.size for entry in self.base_entries]
         fits = all(count <= most for count, most in zip(counts, room, strict=True))
-        if not fits or found.block_count != sum(counts):
+        if not fits or directory.block_count != sum(counts):
             raise CorruptLayoutError("the id directory does not fit the blocks", path=self.reader.name)
-        return found
+        return directory
 
-    def graph(self, layer: int = 2) -> GraphPayload | None:
-        """The neighbour lists of layer B or C."""
-        entry = self.layers.get(layer)
-        if entry is None and self.is_runtime and layer == 2:
+    def graph(self) -> GraphPayload | None:
+        """The neighbour lists of layer C."""
+        entry = self.layers.get(2)
+        if entry is None and self.is_runtime:
             entries = self.snapshot.of_type(SegmentType.INDEX)
             entry = entries[-1] if entries else None
         return None if entry is None else decode_graph(self.read(entry), self.reader.name)
-
-    def hot_set(self) -> HotSet | None:
-        """The vectors asked for most."""
-        entries = self.snapshot.of_type(SegmentType.HOT)
-        if not entries or not self.has_profile:
-            return None
-        hot = decode_hot(self.read(entries[-1]), self.reader.name)
-        if hot.vectors.shape[1] != self.dim:
-            raise CorruptLayoutError("the hot vectors do not fit the store", path=self.reader.name)
-        return hot
 
     def sketch(self) -> AccessSketch:
         """The access counters, new ones if the file has none."""
@@ -378,23 +437,3 @@ class Content:
                 raise CorruptLayoutError(fact, path=self.reader.name)
             keep = np.isin(visible, wanted)
         return visible[keep], rows.take(np.flatnonzero(rows.live)[keep])
-
-
-def _members(ids: Ids, ordered: Ids) -> NDArray[np.bool_]:
-    """Which ids are among the ordered ones."""
-    if not len(ordered):
-        return np.zeros(len(ids), bool)
-    at = np.minimum(np.searchsorted(ordered, ids), len(ordered) - 1)
-    return np.asarray(ordered[at] == ids)
-
-
-def _layer_entries(value: bytes, where: str) -> list[Row]:
-    body = value[layout.LAYER_BITS.size :]
-    if len(value) < layout.LAYER_BITS.size or len(body) % layout.LAYER_ENTRY.size:
-        raise CorruptLayoutError("the layer record of the index is damaged", path=where)
-    return list(layout.LAYER_ENTRY.iter_unpack(body))
-
-
-def is_plain(entry: Row) -> bool:
-    """Whether parts of a segment can be read by themselves."""
-    return not entry.flags & (Flag.COMPRESSED | Flag.ENCRYPTED)

@@ -1,4 +1,4 @@
-"""What a store is: metric, dtype and how its rows are laid out. JSON in a record of the manifest."""
+"""What a store is: metric, dtype and the layout of its rows. JSON in a record of the manifest."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from typing import Any
 from warpdata.bytekit.jsontext import dump_json, parse_json_object
 from warpdata.errors import CorruptLayoutError, require_kind, require_word
 from warpdata.formats.rvf import layout
-from warpdata.search.query.distance import METRICS
 
+METRICS = ("l2", "ip", "cosine")
 INDEX_KINDS = ("hnsw", "ivf", "flat")
 CODE_KINDS = ("scalar", "pq", "binary", "residual_pq")
 WORTH_INDEXING = 20_000
-"""From so many vectors on a graph answers many times sooner than comparing with all of them, and pays for itself."""
+"""From so many vectors on a graph is many times faster than comparing with all of them, and worth its cost."""
 STORED_DTYPES = ("f32", "f16", "bf16", "i8", "u8", "i4", "binary")
 
 
@@ -24,7 +24,7 @@ def _require_numbers(*numbers: object) -> None:
 
 @dataclass(frozen=True, slots=True)
 class IndexPlan:
-    """Which vector index a store has, or shall have."""
+    """Which vector index a store has, or is to get."""
 
     kind: str = "hnsw"
     m: int = 16
@@ -43,7 +43,7 @@ class IndexPlan:
 
 @dataclass(frozen=True, slots=True)
 class CodePlan:
-    """How vectors are quantised, and whether the full ones are kept for re-ranking."""
+    """How vectors are quantised, and whether the full ones are kept."""
 
     kind: str
     keep_full: bool = True
@@ -55,7 +55,7 @@ class CodePlan:
         _require_numbers(self.code_bytes or 0)
 
     def bytes_for(self, dim: int) -> int:
-        """Bytes of a product code: as asked, else one for four dimensions; for three if nothing else is kept."""
+        """Bytes of a product code: as given, else one for four dimensions; for three if nothing else is kept."""
         wanted = -(-dim // (4 if self.keep_full else 3)) if self.code_bytes is None else self.code_bytes
         if not 1 <= wanted <= dim:
             raise ValueError(f"a code of {wanted} bytes for {dim} dimensions")
@@ -72,19 +72,27 @@ class Profile:
     index: IndexPlan | None = None
     codes: CodePlan | None = None
     row_segments: tuple[int, ...] = ()
-    """Segments whose rows the index covers, in the order of its nodes."""
+    """Segments whose rows the partitions cover, in the order of the index."""
     code_segments: tuple[int, ...] = ()
     """Segments that hold codes of the same rows."""
     probe_share: float = 0.0
     """The share of the rows that a probe of partitions must look at; measured when the index is built."""
     id_segment: int = 0
-    """The segment that says which block of the row segments holds an id; 0 if there is none."""
+    """The segment with the block of each id of the row segments; 0 if there is none."""
     copies: int = 0
     """How many indexed rows equal an earlier one; the graph is then one of distinct vectors with copies below."""
+    key: str = ""
+    """The metadata field whose texts name the vectors, if one was declared."""
+    graph_segments: tuple[int, ...] = ()
+    """Segments whose rows were added to the graph later, behind those of the row segments."""
+    graph_entry: tuple[int, ...] = ()
+    """Node and level where walks begin, once rows were added to the graph."""
+    efforts: tuple[tuple[float, ...], ...] = ()
+    """Measured when the index was built: effort, and the recall near the data, between clusters and outside."""
 
     def to_json(self) -> bytes:
         """The record's bytes."""
-        return dump_json({key: value for key, value in asdict(self).items() if value not in (None, ())})
+        return dump_json({key: value for key, value in asdict(self).items() if value not in (None, (), "")})
 
 
 def parse_profile(data: bytes | None, where: str = "") -> Profile:
@@ -93,34 +101,38 @@ def parse_profile(data: bytes | None, where: str = "") -> Profile:
         return Profile()
     body = parse_json_object(data, max_bytes=1 << 24)
     try:
-        return _checked(_from_json(body))
+        return _checked(body)
     except (TypeError, ValueError) as error:
         raise CorruptLayoutError(
             f"the profile of the store is damaged ({error})", path=where or None
         ) from None
 
 
-def _checked(profile: Profile) -> Profile:
+def _checked(body: dict[str, Any]) -> Profile:
+    index, codes = body.get("index"), body.get("codes")
+    numbers = {
+        name: tuple(int(number) for number in body.get(name, ()))
+        for name in ("row_segments", "code_segments", "graph_segments", "graph_entry")
+    }
+    profile = Profile(
+        metric=str(body.get("metric", "l2")),
+        dtype=str(body.get("dtype", "f32")),
+        next_id=int(body.get("next_id", 0)),
+        index=None if index is None else IndexPlan(**index),
+        codes=None if codes is None else CodePlan(**codes),
+        probe_share=float(body.get("probe_share", 0.0)),
+        id_segment=int(body.get("id_segment", 0)),
+        copies=int(body.get("copies", 0)),
+        key=str(body.get("key", "")),
+        efforts=tuple(tuple(float(number) for number in row) for row in body.get("efforts", ())),
+        **numbers,
+    )
     require_word("the metric", profile.metric, METRICS)
     require_word("the dtype", profile.dtype, layout.DTYPE_IDS)
     if profile.next_id < 0:
         raise ValueError(f"the next id is {profile.next_id}")
     if len(profile.code_segments) not in (0, len(profile.row_segments)):
         raise ValueError("some rows have codes and others have none")
+    if len(profile.graph_entry) not in (0, 2) or any(len(row) != 4 for row in profile.efforts):
+        raise ValueError("the index is described wrongly")
     return profile
-
-
-def _from_json(body: dict[str, Any]) -> Profile:
-    index, codes = body.get("index"), body.get("codes")
-    return Profile(
-        str(body.get("metric", "l2")),
-        str(body.get("dtype", "f32")),
-        int(body.get("next_id", 0)),
-        None if index is None else IndexPlan(**index),
-        None if codes is None else CodePlan(**codes),
-        tuple(int(each) for each in body.get("row_segments", ())),
-        tuple(int(each) for each in body.get("code_segments", ())),
-        float(body.get("probe_share", 0.0)),
-        int(body.get("id_segment", 0)),
-        int(body.get("copies", 0)),
-    )

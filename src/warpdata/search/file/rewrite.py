@@ -1,107 +1,154 @@
-"""Rewrite of a store: live rows in partition order, index layers, codes, metadata, signatures."""
+"""Files written whole: live rows in partition order, index layers, codes, metadata, signatures."""
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from warpdata.bytekit.io.commit import commit_file
-from warpdata.errors import LimitExceededError
+from warpdata.bytekit.arrays import byte_view
+from warpdata.bytekit.checksum import RunningSha256
+from warpdata.bytekit.io.commit import commit_file, remove_temps_of
+from warpdata.bytekit.io.files import FileRangeReader
+from warpdata.errors import ConflictError
+from warpdata.formats.rvf import graph as graphs
 from warpdata.formats.rvf import layout, segment
-from warpdata.formats.rvf.access import AccessSketch, encode_sketch
-from warpdata.formats.rvf.layout import (
-    KEY_REF,
-    LAYER_ENTRY,
-    ROOT_POINTER,
-    TIER_ENTRY,
-    Flag,
-    Row,
-    SegmentType,
-    Tag,
-)
+from warpdata.formats.rvf.access import AccessSketch, HotSet, encode_hot, encode_sketch
+from warpdata.formats.rvf.graph import Adjacency, LayerA
+from warpdata.formats.rvf.layout import Flag, Row, SegmentType, Tag
 from warpdata.formats.rvf.manifest import Root, Tlv
-from warpdata.formats.rvf.meta import encode_meta
 from warpdata.formats.rvf.quant import Quantiser, encode_quant
+from warpdata.formats.rvf.reader import open_snapshot
 from warpdata.formats.rvf.segment import SegmentOptions
 from warpdata.formats.rvf.signing import encode_crypto
 from warpdata.formats.rvf.vec import IdDirectory, VecBlock, encode_id_directory, encode_vec, pack_rows
-from warpdata.formats.rvf.writer import NewSegment, SegmentAppender
-from warpdata.search.file import quantise
-from warpdata.search.file.layers import IndexPayloads, index_payloads
-from warpdata.search.file.metadata import split_metadata
+from warpdata.formats.rvf.writer import NewSegment, SegmentAppender, WriterLock
+from warpdata.search.file import checked_input
+from warpdata.search.file.appending import MAX_BLOCK_ROWS, dimension_record, root_flags, row_segments
+from warpdata.search.file.content import CODE_DTYPES, Content
+from warpdata.search.file.metadata import Metadata, encode_records, meta_segment
 from warpdata.search.file.profile import CodePlan, IndexPlan, Profile
 from warpdata.search.query import ann
-from warpdata.search.query.distance import is_ordinary, prepared
+from warpdata.search.query.ann import Graph
+from warpdata.search.query.cells import Cells, measure_efforts, measure_share
+from warpdata.search.query.copies import Copies
+from warpdata.search.query.distance import check_metric, is_ordinary, prepared
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
-    from warpdata.formats.rvf.meta import MetaPayload
     from warpdata.formats.rvf.signing import SigningKey
-    from warpdata.search.file.content import Content
 
 Floats = NDArray[np.float32]
 Ints = NDArray[np.int64]
+Ids = NDArray[np.uint64]
 
-BLOCK_ROWS = 4096
-MAX_BLOCK_ROWS = 8192
-SEGMENT_BYTES = 128 << 20
+_BLOCK_ROWS = 4096
+_SEGMENT_BYTES = 128 << 20
 """Rows are cut into segments of about this size, so that writing needs bounded memory."""
 _SMALLEST_INDEX = 2
+_MEASURED_ROWS = 1000
+"""From so many rows on the recall of each effort is measured."""
 _ROW_BYTES_FOR_IDS = 64
 """Of shorter rows an id directory would be a noticeable part, and the whole file is soon read."""
+_TOP_LEVEL = 2
+"""Layer A holds the lists of this level and above."""
+_HUB_LEVEL = 1
+"""Layer B holds the ground lists of nodes that reach this level, and of hot nodes."""
 _OWN_TYPES = {
-    SegmentType.VEC, SegmentType.INDEX, SegmentType.JOURNAL, SegmentType.MANIFEST, SegmentType.QUANT,
-    SegmentType.META, SegmentType.HOT, SegmentType.SKETCH, SegmentType.CRYPTO, SegmentType.IDS,
-}  # fmt: skip
+    SegmentType.VEC,
+    SegmentType.INDEX,
+    SegmentType.JOURNAL,
+    SegmentType.MANIFEST,
+    SegmentType.QUANT,
+    SegmentType.META,
+    SegmentType.HOT,
+    SegmentType.SKETCH,
+    SegmentType.CRYPTO,
+    SegmentType.IDS,
+}
 """Segments that a rewrite makes itself or leaves out; all others are copied."""
 _LINEAGE_TYPES = {SegmentType.COW_MAP, SegmentType.REFCOUNT, SegmentType.MEMBERSHIP, SegmentType.DELTA}
-"""What ties a branched file to its parent; its copy holds the parent's rows itself."""
-OWN_TAGS = {
-    Tag.SEGMENT_DIR, Tag.TEMP_TIER_MAP, Tag.INDEX_LAYERS, Tag.OVERLAY_CHAIN, Tag.COMPACTION_STATE,
-    Tag.PROFILE_CONFIG, Tag.ACCESS_SKETCH_REF, Tag.WITNESS_CHAIN, Tag.KEY_DIRECTORY, Tag.DELETION_BITMAP,
-    Tag.DIMENSION_CATALOG, Tag.MANIFEST_SIGNATURE,
-}  # fmt: skip
+"""Links of a branched file to its parent; its copy holds the parent's rows itself."""
+_OWN_TAGS = {
+    Tag.SEGMENT_DIR,
+    Tag.TEMP_TIER_MAP,
+    Tag.INDEX_LAYERS,
+    Tag.OVERLAY_CHAIN,
+    Tag.COMPACTION_STATE,
+    Tag.PROFILE_CONFIG,
+    Tag.ACCESS_SKETCH_REF,
+    Tag.WITNESS_CHAIN,
+    Tag.KEY_DIRECTORY,
+    Tag.DELETION_BITMAP,
+    Tag.DIMENSION_CATALOG,
+    Tag.MANIFEST_SIGNATURE,
+}
 
 
 @dataclass(frozen=True, slots=True)
 class RewritePlan:
-    """What the new file shall have."""
+    """What the new file is to have."""
 
     profile: Profile
     compression: str = "none"
     signer: SigningKey | None = None
     timestamp_ns: int | None = None
-    """What time it is said to be; now, if nobody says."""
+    """The time of the new file; None for now."""
 
 
 @dataclass(slots=True)
 class LiveRows:
     """The rows that survive, in any order."""
 
-    ids: NDArray[np.uint64]
+    ids: Ids
     vectors: Floats
-    metadata: MetaPayload | None
-    hot_ids: NDArray[np.uint64] = field(default_factory=lambda: np.zeros(0, np.uint64))
+    metadata: Metadata
+    hot_ids: Ids = field(default_factory=lambda: np.zeros(0, np.uint64))
 
 
 @dataclass(frozen=True, slots=True)
 class Arrangement:
-    """Rows in their new order, and where each cell of it begins."""
+    """Rows in their new order: rows [bounds[i], bounds[i+1]) are block i, of centroid cells[i]."""
 
     order: Ints
     bounds: Ints
-    """Rows [bounds[i], bounds[i+1]) are block i."""
     cells: Ints
-    """The centroid of each block."""
     centroids: Floats | None
+
+    @property
+    def as_cells(self) -> Cells:
+        """The partitions of the new file."""
+        assert self.centroids is not None
+        return Cells(self.centroids, self.cells, self.bounds[:-1], self.bounds[1:])
+
+
+def arrange(vectors: Floats, ids: Ids, plan: IndexPlan | None) -> Arrangement:
+    """An order of the rows: by cell and id for an index with partitions, by id otherwise.
+
+    Numbers whose squares leave f32 have no centroids to go by; they are compared one by one.
+    """
+    count = len(ids)
+    if plan is None or plan.kind == "flat" or count < _SMALLEST_INDEX or not is_ordinary(vectors):
+        order = np.argsort(ids, kind="stable")
+        bounds = np.append(np.arange(0, count, _BLOCK_ROWS), count) if count else np.zeros(1, np.int64)
+        return Arrangement(order, bounds, np.zeros(max(0, len(bounds) - 1), np.int64), None)
+    wanted = plan.partitions or round(count**0.5)
+    centroids, cells = ann.balanced_cells(vectors, min(wanted, count))
+    order = np.lexsort((ids, cells))
+    ordered = cells[order]
+    cuts = np.flatnonzero(np.append(True, ordered[1:] != ordered[:-1]))
+    edges = np.append(cuts, count)
+    pieces = [np.arange(a, b, MAX_BLOCK_ROWS) for a, b in itertools.pairwise(edges.tolist())]
+    bounds = np.append(np.concatenate(pieces), count)
+    return Arrangement(order, bounds, ordered[bounds[:-1]], centroids)
 
 
 def rewrite(
@@ -112,6 +159,12 @@ def rewrite(
         if os.path.exists(path):
             os.fchmod(out.fd, os.stat(path).st_mode & 0o777)
         _Rewriter(SegmentAppender(out.fd, path, None, durable=False), content, rows, plan).run()
+
+
+def foreign_entries(content: Content) -> list[Row]:
+    """The segments that a rewrite copies byte for byte."""
+    left = _OWN_TYPES | (_LINEAGE_TYPES if content.is_runtime else set())
+    return [entry for entry in content.snapshot.segments if entry.seg_type not in left]
 
 
 class _Rewriter:
@@ -127,43 +180,47 @@ class _Rewriter:
         self._profile = plan.profile
         self._entries: list[Row] = []
         self._now_ns = time.time_ns() if plan.timestamp_ns is None else plan.timestamp_ns
-        self._tiers: list[Row] = []
+        self._records: list[Tlv] = []
 
     def run(self) -> None:
         """Write everything and commit it."""
         self._copy_foreign()
-        plan = self._profile.index
-        arranged = arrange(prepared(self._rows.vectors, self._profile.metric), self._rows.ids, plan)
+        arranged = arrange(
+            prepared(self._rows.vectors, self._profile.metric), self._rows.ids, self._profile.index
+        )
         self._rows.ids = self._rows.ids[arranged.order]
         self._rows.vectors = self._rows.vectors[arranged.order]
-        quant, quant_entry = self._write_quantiser()
-        row_segments = self._write_rows(arranged, quant)
-        code_segments = self._write_codes(arranged, quant)
-        id_segment = self._write_ids(arranged, [entry for entry, _ in row_segments])
-        index = index_payloads(self._as_searched(quant), self._profile, arranged, row_segments)
-        layers, root = self._write_index(index, quant_entry)
-        self._write_metadata()
-        extra = self._write_keys()
+        root = self._root()
+        quant, root = self._write_quantiser(root)
+        codes = self._profile.codes
+        is_coded = codes is not None and not codes.keep_full
+        row_segments = self._write_blocks(arranged, quant if is_coded else None)
+        code_segments = [] if quant is None or is_coded else self._write_blocks(arranged, quant)
+        if code_segments:
+            tiers = [(e.segment_id, n, layout.TIER_COLD) for e in code_segments for n in range(e.block_count)]
+            packed = b"".join(layout.TIER_ENTRY.pack(*tier) for tier in tiers)
+            self._records.append((int(Tag.TEMP_TIER_MAP), packed))
         profile = replace(
             self._profile,
-            row_segments=tuple(entry.segment_id for entry, _ in row_segments),
+            row_segments=tuple(entry.segment_id for entry in row_segments),
             code_segments=tuple(entry.segment_id for entry in code_segments),
-            probe_share=0.0 if index is None else index.probe_share,
-            id_segment=id_segment,
-            copies=0 if index is None else index.copies,
+            id_segment=self._write_ids(arranged, row_segments),
+            graph_segments=(),
+            graph_entry=(),
+            probe_share=0.0,
+            copies=0,
+            efforts=(),
         )
-        self._commit(profile, root, [*layers, *extra])
-
-    def _as_searched(self, quant: Quantiser | None) -> LiveRows:
-        """The rows as they will be compared: of codes alone, what they stand for."""
-        codes = self._profile.codes
-        if quant is None or codes is None or codes.keep_full:
-            return self._rows
-        pieces = [
-            quantise.decode(quant, quantise.encode(quant, self._rows.vectors[start : start + MAX_BLOCK_ROWS]))
-            for start in range(0, len(self._rows.ids), MAX_BLOCK_ROWS)
-        ]
-        return replace(self._rows, vectors=np.concatenate(pieces))
+        searched = self._rows.vectors
+        if quant is not None and is_coded:  # of codes alone, the graph is one of what they stand for
+            steps = range(0, len(searched), MAX_BLOCK_ROWS)
+            pieces = [quant.decode(quant.encode(searched[at : at + MAX_BLOCK_ROWS])) for at in steps]
+            searched = np.concatenate(pieces)
+        profile, root = self._write_index(profile, root, arranged, row_segments, searched)
+        for number, payload in enumerate(self._rows.metadata.rewritten(self._rows.ids)):
+            self._append(SegmentType.META, payload, flags=0 if number else Flag.SNAPSHOT)
+        self._write_keys()
+        self._commit(profile, root)
 
     def _append(self, seg_type: int, payload: Buffer, **about: int) -> Row:
         flags = Flag.SEALED | about.pop("flags", 0)
@@ -185,47 +242,61 @@ class _Rewriter:
             end = segment.segment_end(reader, entry.file_offset, header)
             self._entries.append(self._appender.copy(reader.read(entry.file_offset, end), entry))
 
-    def _write_quantiser(self) -> tuple[Quantiser | None, Row | None]:
+    def _root(self) -> Root:
+        old = self._content.snapshot.root or Root()
+        return Root(
+            dimension=self._rows.vectors.shape[1],
+            base_dtype=layout.DTYPE_IDS[self._profile.dtype],
+            total_vector_count=len(self._rows.ids),
+            epoch=self._content.snapshot.next_epoch,
+            created_ns=old.created_ns or self._now_ns,
+            modified_ns=self._now_ns,
+            profile_id=old.profile_id,
+            flags=root_flags(self._profile.metric),
+            identity=old.identity,
+            reserved=old.reserved,
+        )
+
+    def _write_quantiser(self, root: Root) -> tuple[Quantiser | None, Root]:
         codes = self._profile.codes
         if codes is None or not len(self._rows.ids):
-            return None, None
+            return None, root
         if not is_ordinary(self._rows.vectors):
             raise ValueError("the numbers of these vectors are too large or too small to be quantised")
-        code_bytes = codes.bytes_for(self._rows.vectors.shape[1])
-        quant = self._kept_quantiser(codes) or quantise.train(codes.kind, self._rows.vectors, code_bytes)
-        return quant, self._append(SegmentType.QUANT, encode_quant(quant), tier=layout.TIER_COLD)
+        quant = self._kept_quantiser(codes)
+        if quant is None:
+            size = codes.bytes_for(self._rows.vectors.shape[1])
+            quant = ann.train_quantiser(codes.kind, self._rows.vectors, size)
+        entry = self._append(SegmentType.QUANT, encode_quant(quant), tier=layout.TIER_COLD)
+        place = layout.ROOT_POINTER(entry.file_offset, 0, entry.payload_length)
+        return quant, replace(root, quantdict=place)
 
     def _kept_quantiser(self, codes: CodePlan) -> Quantiser | None:
         """The dictionary of the file, if its codes are all there is: vectors decoded from it fit it best."""
         is_kept = not codes.keep_full and self._content.profile.codes == codes
         return self._content.quantiser if is_kept else None
 
-    def _write_rows(self, arranged: Arrangement, quant: Quantiser | None) -> list[tuple[Row, int]]:
-        """The row segments, each with its number of blocks."""
-        codes = self._profile.codes
-        coded = quant if codes is not None and not codes.keep_full else None
-        written = []
-        for spans in self._groups(arranged):
-            blocks = [self._block(start, end, coded) for start, end in spans]
-            tier = blocks[0].tier
-            entry = self._append(SegmentType.VEC, encode_vec(blocks), block_count=len(blocks), tier=tier)
-            written.append((entry, len(blocks)))
+    def _write_blocks(self, arranged: Arrangement, quant: Quantiser | None) -> list[Row]:
+        """Segments of rows, or of their codes, in groups of bounded size."""
+        most = max(1, _SEGMENT_BYTES // max(1, self._rows.vectors.shape[1] * 4))
+        written, group, size = [], [], 0
+        spans = list(itertools.pairwise(arranged.bounds.tolist()))
+        for number, (start, end) in enumerate(spans):
+            group.append(self._block(start, end, quant))
+            size += end - start
+            if size >= most or number + 1 == len(spans):
+                payload, tier = encode_vec(group), group[0].tier
+                written.append(self._append(SegmentType.VEC, payload, block_count=len(group), tier=tier))
+                group, size = [], 0
         return written
 
-    def _write_codes(self, arranged: Arrangement, quant: Quantiser | None) -> list[Row]:
-        """The codes of rows whose full vectors are kept, in segments that match the row segments."""
-        codes = self._profile.codes
-        if quant is None or codes is None or not codes.keep_full:
-            return []
-        written = []
-        for spans in self._groups(arranged):
-            coded = [self._block(start, end, quant) for start, end in spans]
-            entry = self._append(
-                SegmentType.VEC, encode_vec(coded), block_count=len(coded), tier=layout.TIER_COLD
-            )
-            self._tiers += [TIER_ENTRY(entry.segment_id, n, layout.TIER_COLD) for n in range(len(coded))]
-            written.append(entry)
-        return written
+    def _block(self, start: int, end: int, quant: Quantiser | None) -> VecBlock:
+        vectors, ids = self._rows.vectors[start:end], self._rows.ids[start:end]
+        dim = vectors.shape[1]
+        if quant is not None:
+            return VecBlock(quant.encode(vectors), ids, dim, CODE_DTYPES[quant.kind], layout.TIER_COLD)
+        dtype = self._profile.dtype
+        return VecBlock(pack_rows(vectors, dtype), ids, dim, dtype, layout.TIER_WARM)
 
     def _write_ids(self, arranged: Arrangement, row_segments: list[Row]) -> int:
         """The directory of ids, if the rows are long enough to make it worth its bytes; its segment or 0."""
@@ -234,127 +305,240 @@ class _Rewriter:
             return 0
         blocks = np.repeat(np.arange(len(arranged.bounds) - 1), np.diff(arranged.bounds))
         order = np.argsort(self._rows.ids)
-        found = IdDirectory(self._rows.ids[order], blocks[order], len(arranged.bounds) - 1)
-        return self._append(SegmentType.IDS, encode_id_directory(found)).segment_id  # type: ignore[no-any-return]
+        directory = IdDirectory(self._rows.ids[order], blocks[order], len(arranged.bounds) - 1)
+        return int(self._append(SegmentType.IDS, encode_id_directory(directory)).segment_id)
 
-    def _groups(self, arranged: Arrangement) -> Iterator[list[tuple[int, int]]]:
-        """The row ranges of blocks, in groups of bounded size."""
-        rows = max(1, SEGMENT_BYTES // max(1, self._rows.vectors.shape[1] * 4))
-        group: list[tuple[int, int]] = []
-        for start, end in itertools.pairwise(arranged.bounds.tolist()):
-            group.append((start, end))
-            if end - group[0][0] >= rows:
-                yield group
-                group = []
-        if group:
-            yield group
+    # -- the index -----------------------------------------------------------------------------------
 
-    def _block(self, start: int, end: int, quant: Quantiser | None) -> VecBlock:
-        vectors, ids = self._rows.vectors[start:end], self._rows.ids[start:end]
-        dim = vectors.shape[1]
-        if quant is not None:
-            codes = quantise.encode(quant, vectors)
-            return VecBlock(codes, ids, dim, quantise.CODE_DTYPES[quant.kind], layout.TIER_COLD)
-        dtype = self._profile.dtype
-        return VecBlock(pack_rows(vectors, dtype), ids, dim, dtype, layout.TIER_WARM)
+    def _write_index(
+        self, profile: Profile, root: Root, arranged: Arrangement, row_segments: list[Row], vectors: Floats
+    ) -> tuple[Profile, Root]:
+        """The layers of the planned index over rows in their final order: C, B, A, and the hot set."""
+        plan, count = profile.index, len(self._rows.ids)
+        if plan is None or not count:
+            return profile, root
+        layers: list[Row] = []
+        kind = layout.INDEX_KINDS[plan.kind]
+        if arranged.centroids is None:  # every search is exact
+            none = np.zeros(0, np.int64)
+            header = layout.INDEX_HEADER(
+                layout.INDEX_KINDS["flat"], layout.LAYER_C, 0, plan.ef_construction, 0
+            )
+            entry = self._append(
+                SegmentType.INDEX, graphs.encode_graph(header, Adjacency(0, none, none, none))
+            )
+            self._list_layers([layout.LAYER_ENTRY(layout.LAYER_C, entry.segment_id, 0, count)])
+            return profile, root
 
-    def _write_index(self, index: IndexPayloads | None, quant_entry: Row | None) -> tuple[list[Tlv], Root]:
-        root = self._root(quant_entry)
-        if index is None:
-            return [], root
-        entries: list[Row] = []
-        for layer, payload in index.graphs.items():
-            entry = self._append(SegmentType.INDEX, payload)
-            entries.append(LAYER_ENTRY(layer, entry.segment_id, 0, index.node_count))
-        if index.layer_a is not None:
-            entry = self._append(SegmentType.INDEX, index.layer_a, flags=Flag.HOT)
-            entries.append(LAYER_ENTRY(0, entry.segment_id, 0, index.node_count))
-            root = index.pointed(root, entry.file_offset)
-        if index.hot is not None:
-            hot = self._append(SegmentType.HOT, index.hot, flags=Flag.HOT, tier=layout.TIER_HOT)
-            root = replace(root, hot_cache=ROOT_POINTER(hot.file_offset, 64, index.hot_count))
+        def header_of(layer: int) -> Row:
+            return layout.INDEX_HEADER(kind, layer, plan.m, plan.ef_construction, count)
+
+        built = _built(vectors, profile, plan, arranged) if plan.kind == "hnsw" else None
+        if built is not None:
+            hubs = (built.adjacency.layer_counts > _HUB_LEVEL) | np.isin(self._rows.ids, self._rows.hot_ids)
+            lists = {layout.LAYER_C: built.adjacency, layout.LAYER_B: _ground_lists(built.adjacency, hubs)}
+            for number, adjacency in lists.items():
+                payload = graphs.encode_graph(header_of(number), adjacency)
+                entry = self._append(SegmentType.INDEX, payload)
+                layers.append(layout.LAYER_ENTRY(number, entry.segment_id, 0, count))
+        layer = LayerA(
+            header_of(layout.LAYER_A),
+            () if built is None else (built.entry,),
+            0 if built is None else built.entry.layer,
+            () if built is None else _top_layers(built.adjacency),
+            arranged.centroids.astype(np.float16),
+            _partitions(arranged, row_segments),
+        )
+        payload, offsets = graphs.encode_layer_a(layer)
+        entry = self._append(SegmentType.INDEX, payload, flags=Flag.HOT)
+        layers.append(layout.LAYER_ENTRY(layout.LAYER_A, entry.segment_id, 0, count))
+        self._list_layers(layers)
+        counts = (len(layer.entry_points), sum(map(len, layer.top_layers)), len(layer.centroids))
+        places = [
+            layout.ROOT_POINTER(entry.file_offset, at, n) for at, n in zip(offsets, counts, strict=False)
+        ]
+        root = replace(root, entrypoint=places[0], toplayer=places[1], centroid=places[2])
+        root = self._write_hot(root, None if built is None else built.adjacency, plan)
+        share = measure_share(prepared(vectors, profile.metric), arranged.as_cells, profile.metric)
+        profile = replace(profile, probe_share=share)
+        if built is not None:
+            profile = replace(profile, copies=built.copies, efforts=built.efforts)
+        return profile, root
+
+    def _list_layers(self, entries: list[Row]) -> None:
         bits = sum(1 << entry.layer for entry in entries)
         packed = b"".join(layout.LAYER_ENTRY.pack(*entry) for entry in entries)
-        return [(Tag.INDEX_LAYERS, layout.LAYER_BITS.pack(bits) + packed)], root
+        self._records.append((int(Tag.INDEX_LAYERS), layout.LAYER_BITS.pack(bits) + packed))
 
-    def _root(self, quant_entry: Row | None) -> Root:
-        old = self._content.snapshot.root or Root()
-        quant = ROOT_POINTER(0, 0, 0)
-        if quant_entry is not None:
-            quant = ROOT_POINTER(quant_entry.file_offset, 0, quant_entry.payload_length)
-        return Root(
-            dimension=self._rows.vectors.shape[1], base_dtype=layout.DTYPE_IDS[self._profile.dtype],
-            total_vector_count=len(self._rows.ids), epoch=self._content.snapshot.next_epoch,
-            created_ns=old.created_ns or self._now_ns, modified_ns=self._now_ns, profile_id=old.profile_id,
-            flags=root_flags(self._profile.metric), quantdict=quant, identity=old.identity,
-            reserved=old.reserved,
-        )  # fmt: skip
+    def _write_hot(self, root: Root, adjacency: Adjacency | None, plan: IndexPlan) -> Root:
+        """Hot rows as f16 with the ids of their neighbours."""
+        rows = self._rows
+        chosen = np.flatnonzero(np.isin(rows.ids, rows.hot_ids))
+        if not len(chosen):
+            return root
+        neighbors = [np.zeros(0, np.uint64)] * len(chosen)
+        if adjacency is not None:
+            counts = adjacency.layer_counts
+            ground, starts = np.cumsum(counts) - counts, adjacency.starts
+            neighbors = [
+                rows.ids[adjacency.neighbors[starts[at] : starts[at] + adjacency.sizes[at]][: plan.m]]
+                for at in ground[chosen].tolist()
+            ]
+        vectors = np.clip(rows.vectors[chosen], -65504, 65504).astype(np.float16)
+        hot = HotSet(rows.ids[chosen], vectors, tuple(neighbors), plan.m, "f16")
+        entry = self._append(SegmentType.HOT, encode_hot(hot), flags=Flag.HOT, tier=layout.TIER_HOT)
+        return replace(root, hot_cache=layout.ROOT_POINTER(entry.file_offset, layout.ALIGNMENT, len(chosen)))
 
-    def _write_metadata(self) -> None:
-        if self._rows.metadata is not None:
-            for each in split_metadata(self._rows.metadata):
-                self._append(SegmentType.META, encode_meta(each))
-
-    def _write_keys(self) -> list[Tlv]:
-        """Public key and an empty access sketch for the new blocks."""
-        out: list[Tlv] = []
+    def _write_keys(self) -> None:
+        """The public key, and an empty access sketch for the new blocks."""
         if self._plan.signer is not None:
             key = self._plan.signer.public
             entry = self._append(SegmentType.CRYPTO, encode_crypto(key))
-            out.append((Tag.KEY_DIRECTORY, layout.KEY_REF.pack(*KEY_REF(key.key_id, entry.segment_id))))
+            self._records.append((int(Tag.KEY_DIRECTORY), layout.KEY_REF.pack(key.key_id, entry.segment_id)))
         sketch = self._append(SegmentType.SKETCH, encode_sketch(AccessSketch()))
-        out.append((Tag.ACCESS_SKETCH_REF, layout.SKETCH_REF.pack(sketch.segment_id, sketch.file_offset)))
-        if self._tiers:
-            out.append((Tag.TEMP_TIER_MAP, b"".join(layout.TIER_ENTRY.pack(*tier) for tier in self._tiers)))
-        return out
+        place = layout.SKETCH_REF.pack(sketch.segment_id, sketch.file_offset)
+        self._records.append((int(Tag.ACCESS_SKETCH_REF), place))
 
-    def _commit(self, profile: Profile, root: Root, records: list[Tlv]) -> None:
-        carried = [record for record in self._content.snapshot.records if record[0] not in OWN_TAGS]
+    def _commit(self, profile: Profile, root: Root) -> None:
+        carried = [record for record in self._content.snapshot.records if record[0] not in _OWN_TAGS]
         catalog = dimension_record(root, len(self._rows.ids))
-        described = [(int(Tag.PROFILE_CONFIG), profile.to_json()), catalog, *records, *carried]
+        described = [(int(Tag.PROFILE_CONFIG), profile.to_json()), catalog, *self._records, *carried]
         signer = None if self._plan.signer is None else self._plan.signer.sign_root
         self._appender.commit_checkpoint(self._entries, root, described, signer)
 
 
-def foreign_entries(content: Content) -> list[Row]:
-    """The segments that a rewrite copies byte for byte."""
-    left = _OWN_TYPES | (_LINEAGE_TYPES if content.is_runtime else set())
-    return [entry for entry in content.snapshot.segments if entry.seg_type not in left]
+@dataclass(frozen=True, slots=True)
+class _Built:
+    """A graph of all rows, where walks begin, how many rows are copies, and the recall of each effort."""
+
+    adjacency: Adjacency
+    entry: Row
+    copies: int
+    efforts: tuple[tuple[float, ...], ...]
 
 
-def dimension_record(root: Root, live: int) -> Tlv:
-    """The record that says how many vectors live."""
-    if not 0 <= live <= layout.MAX_VECTORS:
-        raise LimitExceededError(f"a vector file that counts {live} vectors")
-    head = layout.DIMENSION_HEAD.pack(1, 0)
-    flags = 3 if root.centroid.entries else 1
-    offset = root.centroid.seg_offset
-    return Tag.DIMENSION_CATALOG, head + layout.DIMENSION_ENTRY.pack(
-        root.dimension, root.base_dtype, flags, live, offset
-    )
+def _built(rows: Floats, profile: Profile, plan: IndexPlan, arranged: Arrangement) -> _Built:
+    """A graph of the distinct vectors, with the others linked to it."""
+    vectors, metric = prepared(rows, profile.metric), profile.metric
+    copies = Copies.of(rows)
+    distinct = vectors if not copies.count else np.ascontiguousarray(vectors[copies.is_first])
+    graph = Graph.build(distinct, metric, plan.m, plan.ef_construction)
+    adjacency, entry = graph.adjacency(), graph.shape.entry_point
+    efforts: list[list[float]] = []
+    if not copies.count and len(rows) >= _MEASURED_ROWS:
+        arranged.as_cells.spread_entries(graph, None)
+        efforts = measure_efforts(vectors, metric, lambda q, k, ef: graph.search(q, k, ef)[0])
+    if copies.count:
+        adjacency = copies.linked(adjacency, vectors, plan.m)
+        entry = int(np.flatnonzero(copies.is_first)[entry])
+    measured = tuple(tuple(row) for row in efforts)
+    return _Built(adjacency, layout.ENTRY_POINT(entry, graph.shape.max_level), copies.count, measured)
 
 
-def root_flags(metric: str) -> int:
-    """The flags of a root: the metric, so that the root alone tells it."""
-    return layout.METRIC_IDS[metric] << layout.ROOT_METRIC_SHIFT
+def _ground_lists(adjacency: Adjacency, chosen: NDArray[np.bool_]) -> Adjacency:
+    """Only the ground lists of the chosen nodes."""
+    counts = adjacency.layer_counts
+    lists = (np.cumsum(counts) - counts)[chosen]
+    sizes = adjacency.sizes[lists]
+    begins = np.cumsum(sizes) - sizes
+    at = np.repeat(adjacency.starts[lists] - begins, sizes) + np.arange(int(sizes.sum()))
+    return Adjacency(adjacency.node_count, chosen.astype(np.int64), sizes, adjacency.neighbors[at])
 
 
-def arrange(vectors: Floats, ids: NDArray[np.uint64], plan: IndexPlan | None) -> Arrangement:
-    """An order of the rows: by cell and id for an index with partitions, by id otherwise.
+def _partitions(arranged: Arrangement, row_segments: list[Row]) -> NDArray[Any]:
+    places = [(entry.segment_id, n) for entry in row_segments for n in range(entry.block_count)]
+    bounds = arranged.bounds.tolist()
+    spans = zip(arranged.cells.tolist(), bounds[:-1], bounds[1:], places, strict=True)
+    return graphs.make_partitions([(cell, start, end, *place) for cell, start, end, place in spans])
 
-    Numbers whose squares leave f32 have no centroids to go by; they are compared one by one.
+
+def _top_layers(adjacency: Adjacency) -> tuple[Any, ...]:
+    """The lists of the upper levels, from the lowest of them to the top."""
+    counts = adjacency.layer_counts
+    first, starts = np.cumsum(counts) - counts, adjacency.starts
+    ends = starts + adjacency.sizes
+    layers = []
+    for level in range(_TOP_LEVEL, int(counts.max(initial=0))):
+        nodes = np.flatnonzero(counts > level)
+        places = (first[nodes] + level).tolist()
+        lists = [tuple(adjacency.neighbors[starts[at] : ends[at]].tolist()) for at in places]
+        layers.append(tuple(zip(nodes.tolist(), lists, strict=True)))
+    return tuple(layers)
+
+
+# -- files that are the same every time ------------------------------------------------------------------
+
+Batch = tuple[Floats, Sequence[Mapping[str, Any]]]
+"""Some vectors, and the metadata of each."""
+
+
+def write_vectors(
+    path: str | os.PathLike[str],
+    batches: Iterable[Batch],
+    *,
+    metric: str = "cosine",
+    notes: Mapping[str, Any] | None = None,
+    overwrite: bool = False,
+    durable: bool = True,
+) -> int:
+    """Write a vector file of these vectors, with ids that count from 0; returns how many there are.
+
+    The same vectors give the same bytes on any machine: its id is a hash of its contents, and its times are 0. It
+    appears whole or not at all. `notes` are about the file as a whole (`VectorStore.notes`).
     """
-    count = len(ids)
-    if plan is None or plan.kind == "flat" or count < _SMALLEST_INDEX or not is_ordinary(vectors):
-        order = np.argsort(ids, kind="stable")
-        bounds = np.append(np.arange(0, count, BLOCK_ROWS), count) if count else np.zeros(1, np.int64)
-        return Arrangement(order, bounds, np.zeros(max(0, len(bounds) - 1), np.int64), None)
-    wanted = plan.partitions or round(count**0.5)
-    centroids, cells = ann.balanced_cells(vectors, min(wanted, count))
-    order = np.lexsort((ids, cells))
-    ordered = cells[order]
-    cuts = np.flatnonzero(np.append(True, ordered[1:] != ordered[:-1]))
-    edges = np.append(cuts, count)
-    pieces = [np.arange(a, b, MAX_BLOCK_ROWS) for a, b in itertools.pairwise(edges.tolist())]
-    bounds = np.append(np.concatenate(pieces), count)
-    return Arrangement(order, bounds, ordered[bounds[:-1]], centroids)
+    target = os.path.realpath(path)
+    if not overwrite and os.path.lexists(target):
+        raise ConflictError(
+            "the file exists already", path=target, hint="Choose another name, or overwrite it."
+        )
+    with contextlib.ExitStack() as stack:
+        if durable:
+            lock = WriterLock(target)
+            stack.callback(lock.release)
+            remove_temps_of(target)
+        out = stack.enter_context(commit_file(target, durable=durable, replace=overwrite))
+        return _write_whole(out.fd, target, batches, check_metric(metric), dict(notes or {}))
+
+
+def _write_whole(fd: int, path: str, batches: Iterable[Batch], metric: str, notes: dict[str, Any]) -> int:
+    appender = SegmentAppender(fd, path, None, durable=False)
+    fields: dict[str, str] = {}
+    total, count, dim, entries, metas = RunningSha256(), 0, 0, [], []
+    for vectors, rows in batches:
+        dim = dim or checked_input.check_dim(vectors.shape[1])
+        matrix = checked_input.checked_matrix(vectors, dim)
+        ids = np.arange(count, count + len(matrix), dtype=np.uint64)
+        entries += [appender.append(new) for new in row_segments(ids, matrix, "f32", 0)]
+        total.update(byte_view(matrix))
+        known = Metadata([], path, fields)
+        fields, records = known.checked(checked_input.metadata_rows(rows, len(matrix)) or [])
+        metas.append(encode_records(ids, records, fields, {} if count else notes))
+        count += len(matrix)
+    if not count:
+        raise ValueError("there are no vectors to write")
+    for payload in metas:
+        total.update(payload)
+        entries.append(appender.append(meta_segment(payload)))
+    profile = Profile(metric=metric, next_id=count)
+    identity = layout.FILE_IDENTITY(bytes.fromhex(total.hexdigest())[:16], bytes(16), bytes(32), 0)
+    dtype = layout.DTYPE_IDS[profile.dtype]
+    root = Root(dim, dtype, count, 1, 0, 0, flags=root_flags(metric), identity=identity)
+    described = [(int(Tag.PROFILE_CONFIG), profile.to_json()), dimension_record(root, count)]
+    appender.commit_checkpoint(entries, root, described)
+    return count
+
+
+def index_vectors(path: str | os.PathLike[str], kind: str) -> None:
+    """Rewrite a file of `write_vectors` with an index over its vectors, in the same way every time."""
+    target = os.path.realpath(path)
+    lock = WriterLock(target)
+    try:
+        with contextlib.closing(FileRangeReader(target)) as reader:
+            content = Content(reader, open_snapshot(reader))
+            data = content.load_rows()
+            rows = LiveRows(data.ids.astype(np.uint64), data.take(np.arange(len(data))), Metadata.of(content))
+            profile = replace(content.profile, index=IndexPlan(kind))
+            with ann.one_thread():
+                rewrite(target, content, rows, RewritePlan(profile, timestamp_ns=0))
+    finally:
+        lock.release()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,14 +12,8 @@ from warpdata.formats.rvf.journal import DeleteRange
 Ids = NDArray[np.uint64]
 Floats = NDArray[np.float32]
 Ints = NDArray[np.int64]
-
-
-@dataclass(frozen=True, slots=True)
-class DeletionEvent:
-    """Ids deleted when the file had `row_end` rows: newer rows of the same id live."""
-
-    ranges: tuple[DeleteRange, ...]
-    row_end: int
+Deletions = tuple[tuple[DeleteRange, ...], int]
+"""Ids deleted when the file had so many rows: newer rows of the same id live."""
 
 
 class IdTable:
@@ -42,18 +35,16 @@ class IdTable:
         known = (self.ids[at] == ids) & self.alive[at]
         return np.where(known, self.rows[at], -1)
 
-    def apply(self, events: Iterable[DeletionEvent]) -> None:
-        """Take out what was deleted after its newest row was written."""
-        for event in events:
-            loners = np.array([r.start for r in event.ranges if r.end == r.start + 1], np.uint64)
-            at = np.searchsorted(self.ids, loners)
-            inside = at < len(self.ids)
-            hit = at[inside][self.ids[at[inside]] == loners[inside]]
-            self.alive[hit[self.rows[hit] < event.row_end]] = False
-            for each in event.ranges:
-                if each.end > each.start + 1:
-                    low, high = np.searchsorted(self.ids, np.array([each.start, each.end], np.uint64))
-                    self.alive[low:high] &= self.rows[low:high] >= event.row_end
+    def apply(self, events: Iterable[Deletions]) -> None:
+        """Mark ids as deleted whose newest row was there at the time."""
+        for ranges, row_end in events:
+            singles = np.array([r.start for r in ranges if r.end == r.start + 1], np.uint64)
+            at = self._places(singles)
+            self.alive[at[self.rows[at] < row_end]] = False
+            for span in ranges:
+                if span.end > span.start + 1:
+                    low, high = np.searchsorted(self.ids, np.array([span.start, span.end], np.uint64))
+                    self.alive[low:high] &= self.rows[low:high] >= row_end
 
     def put(self, ids: Ids, first_row: int) -> Ints:
         """Set the rows of new or known ids; returns the rows that are superseded."""
@@ -74,26 +65,27 @@ class IdTable:
 
     def remove(self, ids: Ids) -> None:
         """Mark ids as deleted."""
+        self.alive[self._places(ids)] = False
+
+    def _places(self, ids: Ids) -> Ints:
+        """Where those of the ids are that the table has."""
         at = np.searchsorted(self.ids, ids)
         inside = at < len(self.ids)
-        hit = at[inside][self.ids[at[inside]] == ids[inside]]
-        self.alive[hit] = False
+        return np.asarray(at[inside][self.ids[at[inside]] == ids[inside]], np.int64)
 
 
 class RowData:
     """All rows of a store: those the index covers first, then the ones added since."""
 
-    def __init__(self, ids: Ids, vectors: Floats, indexed: int, events: Iterable[DeletionEvent]) -> None:
+    def __init__(self, ids: Ids, vectors: Floats, indexed: int, events: Iterable[Deletions] = ()) -> None:
         self.table = IdTable(ids)
         self.table.apply(events)
         self.live = np.zeros(len(ids), bool)
         self.live[self.table.rows[self.table.alive]] = True
         self.indexed = indexed
-        self.base_ids: Ints = ids[:indexed].astype(np.int64)
         self.base_vectors: Floats = vectors[:indexed]
-        self._tail_ids: list[Ints] = [ids[indexed:].astype(np.int64)]
-        self._tail_vectors: list[Floats] = [vectors[indexed:]]
-        self._all_ids: Ints | None = None
+        self._ids: list[Ints] = [ids.astype(np.int64)]
+        self._tail: list[Floats] = [vectors[indexed:]]
         self.version = 0
         """Counts changes, so that what was derived from the rows can be derived again."""
 
@@ -101,25 +93,18 @@ class RowData:
         return len(self.live)
 
     @property
-    def tail_ids(self) -> Ints:
-        """Ids of the rows the index does not cover."""
-        if len(self._tail_ids) > 1:
-            self._tail_ids = [np.concatenate(self._tail_ids)]
-        return self._tail_ids[0]
+    def ids(self) -> Ints:
+        """Ids of all rows, in order."""
+        if len(self._ids) > 1:
+            self._ids = [np.concatenate(self._ids)]
+        return self._ids[0]
 
     @property
     def tail_vectors(self) -> Floats:
         """Vectors of the rows the index does not cover."""
-        if len(self._tail_vectors) > 1:
-            self._tail_vectors = [np.concatenate(self._tail_vectors)]
-        return self._tail_vectors[0]
-
-    @property
-    def ids(self) -> Ints:
-        """Ids of all rows, in order."""
-        if self._all_ids is None or len(self._all_ids) != len(self.live):
-            self._all_ids = np.concatenate([self.base_ids, self.tail_ids])
-        return self._all_ids
+        if len(self._tail) > 1:
+            self._tail = [np.concatenate(self._tail)]
+        return self._tail[0]
 
     def take(self, rows: Ints) -> Floats:
         """The vectors of these rows."""
@@ -131,15 +116,14 @@ class RowData:
 
     def add(self, ids: Ids, vectors: Floats) -> None:
         """Append rows; known ids are superseded."""
-        superseded = self.table.put(ids, len(self.live))
-        self.live[superseded] = False
+        self.live[self.table.put(ids, len(self.live))] = False
         self.live = np.append(self.live, np.ones(len(ids), bool))
-        self._tail_ids.append(ids.astype(np.int64))
-        self._tail_vectors.append(vectors)
+        self._ids.append(ids.astype(np.int64))
+        self._tail.append(vectors)
         self.version += 1
 
     def delete(self, ids: Ids) -> None:
-        """Take ids out."""
+        """Mark ids as deleted."""
         rows = self.table.find(ids)
         self.live[rows[rows >= 0]] = False
         self.table.remove(ids)

@@ -10,7 +10,7 @@ import os
 import re
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, get_args
 
@@ -26,7 +26,7 @@ from warpdata.episodes.collection.episodes import Episodes
 from warpdata.episodes.collection.jobs import Called, Here, Runner, code_name
 from warpdata.errors import ConflictError, DatasetError, NoStepsError, WarpError, nearest
 from warpdata.search.file import profile
-from warpdata.search.file.bulk import Rows, index_vectors, write_own, write_vectors
+from warpdata.search.file.rewrite import Batch, index_vectors, write_vectors
 from warpdata.search.moments.behaviour import (
     BLOCK_BYTES,
     Behaviour,
@@ -36,9 +36,15 @@ from warpdata.search.moments.behaviour import (
     window_key,
 )
 from warpdata.search.moments.embedders import BuiltIn, Embedder, embedded, embedder_of
-from warpdata.search.moments.index import file_row
+from warpdata.search.moments.index import CHANNELS, EPISODES, TIMESTEPS, file_row
 from warpdata.search.moments.observation import Channels, Observation
-from warpdata.search.moments.words import CHANNELS, EPISODES, TIMESTEPS
+from warpdata.search.moments.windows import (
+    SAMPLED_EPISODES,
+    Scale,
+    WindowEmbedder,
+    read_windows,
+    window_spans,
+)
 from warpdata.search.query.ann import has_faiss
 from warpdata.search.store import VectorStore
 from warpdata.timeline.episode import Episode
@@ -48,6 +54,8 @@ from warpdata.timeline.times import checked_rate, rate_grid
 
 Per = Literal["episode", "step", "window", "frame"]
 PER: tuple[Per, ...] = get_args(Per)
+SCALE = "scale"
+"""The note of a file with the scale of its numbers."""
 Floats = NDArray[np.float32]
 Progress = Callable[[int, int], None]
 
@@ -85,6 +93,9 @@ class EmbedOptions:
     window: int = 32
     stride: int = 16
     signals: tuple[str, ...] | None = None
+    window_s: float | None = None
+    stride_s: float | None = None
+    """Windows of so many seconds, every so many seconds (half of a window): the embedder gets them whole, [T, D]."""
     batch_size: int | None = None
     """Hand the embedder so many moments at once, as arrays by channel, instead of one observation."""
 
@@ -103,6 +114,12 @@ class EmbedOptions:
             raise ValueError(
                 f"windows need a size and a stride of at least 1, not {self.window}, {self.stride}"
             )
+        if self.window_s is not None and (self.per != "window" or not self.window_s > 0):
+            raise ValueError(
+                f"window_s is above 0 and needs per='window', not {self.window_s} per {self.per!r}"
+            )
+        if self.stride_s is not None and (self.window_s is None or not self.stride_s > 0):
+            raise ValueError(f"stride_s is above 0 and needs window_s=, not {self.stride_s}")
         if self.batch_size is not None and self.batch_size < 1:
             raise ValueError(f"batch_size is at least 1, not {self.batch_size}")
 
@@ -157,7 +174,7 @@ class _Moments:
     def __init__(self, episode: Episode, path: str, options: EmbedOptions, embedder: Called) -> None:
         self._episode, self._path, self._options = episode, path, options
         self._embedder = embedder
-        self._built_in = embedder.given if isinstance(embedder.given, BuiltIn) else None
+        self._built_in: Any = embedder.given if isinstance(embedder.given, BuiltIn | WindowEmbedder) else None
         self._channels = Channels()
 
     def all(self) -> Embedded | str:
@@ -172,7 +189,10 @@ class _Moments:
             found.signals = chosen
         if not found.signals:
             return f"it has no {'observations' if self._built_in is None else self._built_in.wanted}"
-        made = self._steps(found) if self._options.per == "step" else self._window_means(found)
+        if self._options.window_s is not None:
+            made = self._windows(found, self._options.window_s)
+        else:
+            made = self._steps(found) if self._options.per == "step" else self._window_means(found)
         return made._replace(channels=self._channels.to_text())
 
     def _steps(self, found: Behaviour) -> Embedded:
@@ -203,12 +223,33 @@ class _Moments:
         for start in range(0, found.length, self._options.stride):
             end = min(start + self._options.window, found.length)
             about = {
-                **found.about, "window_start": start, "window_end": end, "ts_ns": int(found.times_ns[start])
-            }  # fmt: skip
+                **found.about,
+                "window_start": start,
+                "window_end": end,
+                "ts_ns": int(found.times_ns[start]),
+            }
             vectors.append(self._one(found.mean(start, end)))
             rows.append(file_row(TIMESTEPS, window_key(about), about))
             if end == found.length:
                 break
+        return Embedded(np.concatenate(vectors), rows)
+
+    def _windows(self, found: Behaviour, window_s: float) -> Embedded:
+        """One vector for each window of so many seconds, made of all of its steps."""
+        spans = window_spans(found.times_ns, window_s, self._options.stride_s or window_s / 2)
+        length, times = spans[0][1] - spans[0][0], found.times_ns
+        period = int(np.median(np.diff(times))) if len(times) > 1 else 1
+        row_bytes = length * sum(each.meta.row_bytes for each in found.signals.values())
+        step = max(1, BLOCK_BYTES // max(1, row_bytes))
+        vectors = [
+            self._vectors(read_windows(found, spans[at : at + step], list(found.signals)))
+            for at in range(0, len(spans), step)
+        ]
+        rows = []
+        for start, end in spans:
+            moment = {"window_start": start, "window_end": end, "ts_ns": int(times[start])}
+            about = {**found.about, **moment, "end_ns": int(times[end - 1]) + period}
+            rows.append(file_row(TIMESTEPS, window_key(about), about))
         return Embedded(np.concatenate(vectors), rows)
 
     def _frames(self) -> Embedded | str:
@@ -227,11 +268,12 @@ class _Moments:
             ]
             rows += [
                 file_row(
-                    EPISODES, f"{key_of(about)}@{name}:{frame}",
+                    EPISODES,
+                    f"{key_of(about)}@{name}:{frame}",
                     {**about, "camera": name, "frame": frame, "ts_ns": int(times[frame])},
                 )
                 for frame in chosen.tolist()
-            ]  # fmt: skip
+            ]
         return Embedded(np.concatenate(vectors), rows)
 
     def _cameras(self) -> dict[str, Signal]:
@@ -258,7 +300,8 @@ class _Moments:
         count = len(next(iter(channels.values())))
         if self._built_in is not None:
             self._channels = Channels(tuple(channels), tuple(channels))
-            return _checked(self._built_in.many(channels), count)
+            is_windowed = isinstance(self._built_in, WindowEmbedder)
+            return _checked((self._built_in if is_windowed else self._built_in.many)(channels), count)
         size = self._options.batch_size
         if size is None:
             rows = [Observation({n: each[at] for n, each in channels.items()}) for at in range(count)]
@@ -338,7 +381,7 @@ class EmbedJob:
     episodes: Episodes
     source: str
     """What the episodes are called: a root, a dataset."""
-    embedder: Embedder | str
+    embedder: Embedder | str | Mapping[str, float]
     options: EmbedOptions
     cache_dir: str
     revision: str | None = None
@@ -364,6 +407,12 @@ class EmbedJob:
     @property
     def function(self) -> Embedder:
         """What turns moments into vectors."""
+        if self.options.window_s is not None and isinstance(self.embedder, str | Mapping):
+            return WindowEmbedder.named(self.embedder)
+        if isinstance(self.embedder, Mapping) or self.embedder in ("motion", "image"):
+            raise ValueError(
+                f"the embedder {self.embedder!r} is one of windows: give window_s= and per='window'"
+            )
         return embedder_of(self.embedder)
 
     @cached_property
@@ -372,11 +421,13 @@ class EmbedJob:
         function = self.function
         named = self.revision
         if named is None:
-            named = function.name if isinstance(function, BuiltIn) else code_name(function)
+            named = function.name if isinstance(function, BuiltIn | WindowEmbedder) else code_name(function)
         return {
-            "embedder": named, "per": self.options.per, "source": self.source,
+            "embedder": named,
+            "per": self.options.per,
+            "source": self.source,
             "options": dump_json(self.options.to_json()).decode(),
-        }  # fmt: skip
+        }
 
     @property
     def compared_by(self) -> str:
@@ -430,6 +481,7 @@ class EmbedRun:
         self._contents = job.episodes.contents
         self._held = _EarlierVectors(held, job)
         self._parts: dict[int, Path] = {}
+        self._scale = Scale.parse(self._held.scale)
         self.without: dict[str, str] = {}
         self.computed = self.resumed = self.reused = 0
 
@@ -449,9 +501,13 @@ class EmbedRun:
         if progress is not None:
             progress(done, total)
         task = EmbedTask(
-            self._job.episodes, self._ids, self._contents, Called(self._job.function), self._job.options,
+            self._job.episodes,
+            self._ids,
+            self._contents,
+            Called(self._function()),
+            self._job.options,
             self._job.dataset,
-        )  # fmt: skip
+        )
         for position, found in (runner or Here()).run(task, missing):
             if isinstance(found, str):
                 self.without[self._ids[position]] = found
@@ -467,7 +523,7 @@ class EmbedRun:
     def write(self, path: Path, *, overwrite: bool) -> tuple[int, int, str | None]:
         """Write the file, in the order of the episodes; how many vectors, of how many numbers, and their index."""
         dims: dict[int, str] = {}
-        notes = self._job.notes | self._channel_note()
+        notes = self._job.notes | self._channel_note() | self._scale_note()
         count = write_vectors(
             path, self._batches(dims), overwrite=overwrite, metric=self._job.compared_by, notes=notes
         )
@@ -482,7 +538,46 @@ class EmbedRun:
         self._parts[position] = self._part(position)
         notes = self._job.notes | ({CHANNELS: found.channels} if found.channels else {})
         rows = (found.vectors, found.rows)
-        write_own(self._parts[position], rows, metric=self._job.compared_by, notes=notes)
+        write_vectors(
+            self._parts[position],
+            [rows],
+            metric=self._job.compared_by,
+            notes=notes,
+            overwrite=True,
+            durable=False,
+        )
+
+    def _function(self) -> Embedder:
+        """The embedder, with the scale of the earlier vectors or one that is learned from the set."""
+        function = self._job.function
+        if not isinstance(function, WindowEmbedder):
+            return function
+        if not self._scale.numbers:
+            options, count = self._job.options, len(self._ids)
+            chosen = np.unique(np.linspace(0, count - 1, min(count, SAMPLED_EPISODES)).astype(np.int64))
+            behaviours = (
+                Behaviour.of(self._job.episodes[at], options.rate_hz, options.clock, options.signals)
+                for at in chosen.tolist()
+            )
+            self._scale = Scale.learn(behaviours)
+        return replace(function, scale=self._scale)
+
+    def _scale_note(self) -> dict[str, str]:
+        return {SCALE: self._scale.to_text()} if self._scale.numbers else {}
+
+    def is_done(self) -> bool:
+        """Whether the earlier file has exactly these vectors, and the index that they would get."""
+        held = self._held
+        names = {self._name(position) for position in range(len(self._ids))}
+        if held.store is None or names != held.names or not names:
+            return False
+        about = held.store.stats()
+        return bool(about["index"] == self._job.index_kind(about["vectors"], about["dim"]))
+
+    @property
+    def held_names(self) -> set[tuple[str, str]]:
+        """Id and content of the episodes whose vectors the earlier file has."""
+        return self._held.names
 
     def _channel_note(self) -> dict[str, str]:
         """The channels of all vectors; an episode that was embedded from others is refused."""
@@ -521,7 +616,7 @@ class EmbedRun:
         except (WarpError, OSError):
             return False
 
-    def _batches(self, dims: dict[int, str]) -> Iterator[Rows]:
+    def _batches(self, dims: dict[int, str]) -> Iterator[Batch]:
         """The vectors of all episodes in order, some at a time."""
         vectors: list[Floats] = []
         rows: list[dict[str, Any]] = []
@@ -553,31 +648,37 @@ class EmbedRun:
 
 def own_notes(store: VectorStore) -> dict[str, Any]:
     """Notes of a file that identify its job: all but the channels, which are known afterwards."""
-    return {name: value for name, value in store.notes.items() if name != CHANNELS}
+    return {name: value for name, value in store.notes.items() if name not in (CHANNELS, SCALE)}
 
 
 class _EarlierVectors:
     """The vectors of an earlier file that was made in the same way, by episode and content."""
 
     def __init__(self, store: VectorStore | None, job: EmbedJob) -> None:
-        self._store = store
+        self.store: VectorStore | None = None
         self._ids: dict[tuple[str, str], list[int]] = {}
-        self.channels = ""
+        self.channels = self.scale = ""
         if store is None or own_notes(store) != job.notes or store.metric != job.compared_by:
             return
-        self.channels = str(store.notes.get(CHANNELS, ""))
+        self.store = store
+        self.channels, self.scale = str(store.notes.get(CHANNELS, "")), str(store.notes.get(SCALE, ""))
         ids = store.ids.tolist()
-        for vector_id, row in zip(ids, store.metadata(ids), strict=True):
+        for vector_id, row in zip(ids, store.metadata(ids, ["episode_id", "content"]), strict=True):
             name = (str(row.get("episode_id")), str(row.get("content")))
             self._ids.setdefault(name, []).append(vector_id)
+
+    @property
+    def names(self) -> set[tuple[str, str]]:
+        """Id and content of every episode of the file."""
+        return set(self._ids)
 
     def has(self, name: tuple[str, str]) -> bool:
         return name in self._ids
 
     def vectors(self, name: tuple[str, str]) -> Embedded | None:
-        if self._store is None or name not in self._ids:
+        if self.store is None or name not in self._ids:
             return None
-        return Embedded(self._store.get(self._ids[name]), self._store.metadata(self._ids[name]))
+        return Embedded(self.store.get(self._ids[name]), self.store.metadata(self._ids[name]))
 
 
 def embed_into_file(
@@ -598,6 +699,10 @@ def embed_into_file(
             fact = "there is an index of that name already, and it holds other vectors"
             raise ConflictError(fact, path=path, hint="Choose another name, or overwrite it.")
         run = EmbedRun(job, held)
+        if held is not None and run.is_done():
+            about = held.stats()
+            counts = (0, 0, len(run.held_names))
+            return EmbedReport(str(path), about["vectors"], about["dim"], *counts, {}, index=about["index"])
         run.compute(runner, progress)
         count, dim, kind = run.write(path, overwrite=held is not None)
     finally:
@@ -623,7 +728,9 @@ def check_index_name(name: str) -> str:
     return name
 
 
-def name_of(embedder: Embedder | str) -> str:
-    """What the vectors of an embedder are called unless told otherwise."""
+def name_of(embedder: Embedder | str | Mapping[str, float]) -> str:
+    """The default name of the vectors of an embedder."""
+    if isinstance(embedder, Mapping):
+        embedder = "-".join(sorted(embedder))
     found = embedder if isinstance(embedder, str) else getattr(embedder, "__name__", type(embedder).__name__)
     return check_index_name(re.sub(r"[^A-Za-z0-9_.-]", "_", str(found)).lstrip(".-") or "vectors")

@@ -6,20 +6,27 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from warpdata.search.moments.observation import Channels
-from warpdata.search.moments.words import CHANNELS, EPISODES, TIMESTEPS, similarity
 from warpdata.search.query.distance import check_metric
 from warpdata.search.store import VectorStore
 from warpdata.sql.sqltext import literal, quoted
 
 Floats = NDArray[np.float32]
+CHANNELS = "channels"
+"""The note of a file that names the channels of its vectors."""
+EPISODES, TIMESTEPS = "traj_episodes", "traj_timesteps"
 Condition = tuple[str, str, Any]
 """A field of the metadata, one of ==, >=, <=, and a value."""
+
+
+def similarity(metric: str, distance: float) -> float:
+    """A distance as a similarity: larger is nearer."""
+    return 1 - distance if metric == "cosine" else -distance
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,32 +47,6 @@ class Hit:
     metadata: dict[str, Any]
 
 
-class TrajectoryIndex(Protocol):
-    """Collections of vectors that can be added to and asked."""
-
-    steps_per_episode: int
-    """How many vectors an episode has here unless told otherwise; 1 is the mean over its time."""
-    keeps_times: bool
-    """Whether whole numbers of nanoseconds are kept as they are."""
-
-    @property
-    def channels(self) -> Channels:
-        """Channels of the vectors; none where they are not recorded."""
-
-    def insert(
-        self, collection: str, file_path: str, records: Sequence[EpisodeRecord], channels: Channels
-    ) -> None:
-        """Add the records of one file to a collection; those it had there before go."""
-
-    def search(
-        self, collection: str, vector: Floats, top_k: int, conditions: Sequence[Condition]
-    ) -> list[Hit]:
-        """The nearest records that meet every condition, nearest first."""
-
-    def close(self) -> None:
-        """Let go of what is open."""
-
-
 _LOCAL_NAMES = {"length_T": "length", "total_reward": "reward"}
 """Fields of the server that a file has under the names of older files."""
 _SERVER_NAMES = {mine: theirs for theirs, mine in _LOCAL_NAMES.items()}
@@ -80,7 +61,9 @@ class FileIndex:
     """Both collections in one vector file."""
 
     steps_per_episode = 256
+    """Vectors of an episode unless given; 1 is the mean over its time."""
     keeps_times = True
+    """Whether whole numbers of nanoseconds are kept as they are."""
 
     def __init__(self, path: str | os.PathLike[str], *, metric: str = "cosine", writes: bool) -> None:
         self._path = Path(path)

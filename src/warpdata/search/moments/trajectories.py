@@ -17,15 +17,8 @@ from warpdata.search.file.checked_input import whole_number
 from warpdata.search.moments.behaviour import Behaviour, Source, window_key
 from warpdata.search.moments.deepdata import DeepDataIndex
 from warpdata.search.moments.embedders import Embedder, embedded, embedder_of
-from warpdata.search.moments.index import (
-    Condition,
-    EpisodeRecord,
-    FileIndex,
-    Hit,
-    TrajectoryIndex,
-)
+from warpdata.search.moments.index import EPISODES, TIMESTEPS, Condition, EpisodeRecord, FileIndex, Hit
 from warpdata.search.moments.observation import Channels, Observation
-from warpdata.search.moments.words import EPISODES, TIMESTEPS
 
 if TYPE_CHECKING:
     from typing import Self
@@ -62,9 +55,14 @@ class EpisodeRef:
 
 
 def open_index(
-    target: str | os.PathLike[str], *, metric: str, writes: bool, timeout_s: float,
-    headers: Mapping[str, str] | None, proxy: str | None,
-) -> TrajectoryIndex:  # fmt: skip
+    target: str | os.PathLike[str],
+    *,
+    metric: str,
+    writes: bool,
+    timeout_s: float,
+    headers: Mapping[str, str] | None,
+    proxy: str | None,
+) -> FileIndex | DeepDataIndex:
     """The vector file at a path, or the server at an http(s) address."""
     place = os.fspath(target)
     if "://" not in place:
@@ -83,9 +81,15 @@ class TrajectoryIngestor:
     """
 
     def __init__(
-        self, target: str | os.PathLike[str], embedder: Embedder | str, *, metric: str = "cosine",
-        timeout_s: float = 30.0, headers: Mapping[str, str] | None = None, proxy: str | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        target: str | os.PathLike[str],
+        embedder: Embedder | str,
+        *,
+        metric: str = "cosine",
+        timeout_s: float = 30.0,
+        headers: Mapping[str, str] | None = None,
+        proxy: str | None = None,
+    ) -> None:
         self._embedder = embedder_of(embedder)
         self._channels = Channels()
         self._index = open_index(
@@ -208,9 +212,14 @@ class TrajectoryRetriever:
     """Asks a vector file or a DeepData server for episodes that behave like an observation."""
 
     def __init__(
-        self, target: str | os.PathLike[str], embedder: Embedder | str, *, timeout_s: float = 30.0,
-        headers: Mapping[str, str] | None = None, proxy: str | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        target: str | os.PathLike[str],
+        embedder: Embedder | str,
+        *,
+        timeout_s: float = 30.0,
+        headers: Mapping[str, str] | None = None,
+        proxy: str | None = None,
+    ) -> None:
         self._embedder = embedder_of(embedder)
         self._index = open_index(
             target, metric="", writes=False, timeout_s=timeout_s, headers=headers, proxy=proxy

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from warpdata.bytekit.process.forks import run_in_child
 from warpdata.errors import CorruptLayoutError, LimitExceededError, MissingExtraError
 from warpdata.formats.rvf.graph import Adjacency
+from warpdata.formats.rvf.quant import BinaryQuant, ProductQuant, Quantiser, ResidualQuant, ScalarQuant, widen
 
 Floats = NDArray[np.float32]
 Ints = NDArray[np.int64]
@@ -28,6 +29,7 @@ _MAX_SPREAD = 1024
 """Up to this many clusters begin at vectors far apart; the choice takes longer for each."""
 _SEED_SAMPLE = 16_384
 _SEED_TRIALS = 4
+_ADDING_EFFORT = 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,59 +41,27 @@ class GraphShape:
     max_level: int
 
 
-@dataclass(frozen=True, slots=True)
-class Entries:
-    """Where walks may begin: rows spread over the graph; `weights @ (query - centre) + squares` ranks them."""
-
-    rows: NDArray[np.int32]
-    vectors: Floats
-    centre: Floats
-    weights: Floats
-    squares: Floats
-
-    @classmethod
-    def of(cls, rows: Ints, vectors: Floats) -> Entries:
-        """Entries at these rows, whose vectors are given."""
-        centre = vectors.mean(axis=0)
-        moved = vectors - centre
-        squares = np.einsum("ij,ij->i", moved, moved)
-        return cls(rows.astype(np.int32), vectors, centre, np.float32(-2) * moved, squares)
-
-    def nearest(self, queries: Floats) -> tuple[NDArray[np.int32], Floats]:
-        """The entry of each query and its precise distance."""
-        scores = (queries - self.centre) @ self.weights.T
-        scores += self.squares
-        at = scores.argmin(axis=1)
-        away = self.vectors[at] - queries
-        return self.rows[at], np.einsum("ij,ij->i", away, away)
-
-
-class _Workers:
-    """The threads of faiss: a forked child has none of them, and would wait for them for ever."""
-
-    library: Any = None
-
-    def keep(self, library: Any) -> Any:
-        """The library, whose threads a child is told about from now on."""
-        if self.library is None:
-            self.library = library
-            run_in_child(self.in_child)
-        return library
-
-    def in_child(self) -> None:
-        """In a child: one thread does all the work."""
-        self.library.omp_set_num_threads(1)
-
-
-_WORKERS = _Workers()
-
-
 def _faiss() -> Any:
     try:
         import faiss
     except ImportError:
         raise MissingExtraError.for_extra("faiss", "index") from None
-    return _WORKERS.keep(faiss)
+    if _CHILD_THREADS.library is None:
+        _CHILD_THREADS.library = faiss
+        run_in_child(_CHILD_THREADS.limit)
+    return faiss
+
+
+class _ChildThreads:
+    """A forked child has none of the threads of faiss, and would wait for them: there one thread does the work."""
+
+    library: Any = None
+
+    def limit(self) -> None:
+        self.library.omp_set_num_threads(1)
+
+
+_CHILD_THREADS = _ChildThreads()
 
 
 @contextlib.contextmanager
@@ -130,7 +100,7 @@ class Graph:
         self.shape = shape
         self.count = int(index.ntotal)
         self.dim = int(index.d)
-        self._entries: Entries | None = None
+        self._entries: tuple[NDArray[np.int32], Floats, Floats, Floats, Floats] | None = None
 
     @classmethod
     def build(cls, vectors: Floats, metric: str, m: int, ef_construction: int) -> Graph:
@@ -139,13 +109,7 @@ class Graph:
         index = _empty(library, vectors.shape[1], metric, m)
         index.hnsw.efConstruction = ef_construction
         index.add(vectors)
-        shape = GraphShape(m, int(index.hnsw.entry_point), int(index.hnsw.max_level))
-        neighbors = library.vector_to_array(index.hnsw.neighbors)
-        offsets = library.vector_to_array(index.hnsw.offsets).astype(np.int64)[:-1]
-        if not link_unreached(neighbors, offsets, 2 * m, shape.entry_point, vectors):
-            return cls(library, index, shape, vectors)
-        _set_neighbors(library, index, neighbors)
-        return cls(library, index, shape, vectors, (neighbors,))
+        return _finished(library, index, vectors, m)
 
     @classmethod
     def restore(cls, vectors: Floats, metric: str, adjacency: Adjacency, shape: GraphShape) -> Graph:
@@ -182,7 +146,10 @@ class Graph:
         if self._entries is None:
             self._search_c(count, pointer(queries), k, pointer(scores), pointer(rows), params)
             return
-        entry, away = self._entries.nearest(queries)
+        rows_at, vectors, centre, weights, squares = self._entries
+        at = ((queries - centre) @ weights.T + squares).argmin(axis=1)
+        entry, apart = rows_at[at], vectors[at] - queries
+        away = np.einsum("ij,ij->i", apart, apart)
         starts = pointer(entry), pointer(away)
         self._walk(count, pointer(queries), k, *starts, pointer(scores), pointer(rows), params)
 
@@ -205,7 +172,25 @@ class Graph:
 
         Where clusters lie far apart, levels lead into the wrong one; a look at one row of each does not.
         """
-        self._entries = Entries.of(rows, np.ascontiguousarray(self.vectors[rows]))
+        vectors = np.ascontiguousarray(self.vectors[rows])
+        centre = vectors.mean(axis=0)
+        moved = vectors - centre
+        squares = np.einsum("ij,ij->i", moved, moved)
+        self._entries = (rows.astype(np.int32), vectors, centre, np.float32(-2) * moved, squares)
+
+    def extended(self, vectors: Floats) -> Graph:
+        """A graph with these vectors behind its own; they are linked to the nodes that are there."""
+        library = self._library
+        index = _empty(library, self.dim, "l2" if self.by_distance else "ip", self.shape.m)
+        library.downcast_index(index.storage).add(np.ascontiguousarray(self.vectors))
+        index.ntotal = self.count
+        for name in ("levels", "offsets", "neighbors"):
+            array = library.vector_to_array(getattr(self._index.hnsw, name))
+            library.copy_array_to_vector(array, getattr(index.hnsw, name))
+        index.hnsw.entry_point, index.hnsw.max_level = self.shape.entry_point, self.shape.max_level
+        index.hnsw.efConstruction = _ADDING_EFFORT
+        index.add(np.ascontiguousarray(vectors))
+        return _finished(library, index, np.concatenate([self.vectors, vectors]), self.shape.m)
 
     def _parameters(self, ef: int, allowed: NDArray[np.uint8] | None) -> Any:
         if allowed is None:
@@ -223,6 +208,17 @@ class Graph:
         levels = array(hnsw.levels).astype(np.int64)
         offsets = array(hnsw.offsets).astype(np.int64)[:-1]
         return _from_faiss(levels, offsets, array(hnsw.neighbors), self.shape.m)
+
+
+def _finished(library: Any, index: Any, vectors: Floats, m: int) -> Graph:
+    """A graph that was built; every node of it can be reached."""
+    shape = GraphShape(m, int(index.hnsw.entry_point), int(index.hnsw.max_level))
+    neighbors = library.vector_to_array(index.hnsw.neighbors)
+    offsets = library.vector_to_array(index.hnsw.offsets).astype(np.int64)[:-1]
+    if not link_unreached(neighbors, offsets, 2 * m, shape.entry_point, vectors):
+        return Graph(library, index, shape, vectors)
+    _set_neighbors(library, index, neighbors)
+    return Graph(library, index, shape, vectors, (neighbors,))
 
 
 def _empty(library: Any, dim: int, metric: str, m: int) -> Any:
@@ -379,9 +375,14 @@ def cluster(vectors: Floats, count: int, *, seed: int = 1, rounds: int = 10) -> 
     if len(vectors) > sample:
         chosen = np.ascontiguousarray(vectors[np.sort(rng.choice(len(vectors), sample, replace=False))])
     kmeans = library.Kmeans(
-        vectors.shape[1], count, niter=rounds, seed=seed, verbose=False,
-        min_points_per_centroid=1, max_points_per_centroid=sample,
-    )  # fmt: skip
+        vectors.shape[1],
+        count,
+        niter=rounds,
+        seed=seed,
+        verbose=False,
+        min_points_per_centroid=1,
+        max_points_per_centroid=sample,
+    )
     centre = chosen.mean(axis=0)
     chosen = chosen - centre
     kmeans.train(chosen, init_centroids=_spread_seeds(chosen, count, rng) if count <= _MAX_SPREAD else None)
@@ -458,9 +459,31 @@ def train_codebook(vectors: Floats, m: int, *, seed: int = 1, sample: int = 131_
     for part in range(m):
         piece = np.ascontiguousarray(vectors[:, part * sub_dim : (part + 1) * sub_dim])
         kmeans = library.Kmeans(
-            sub_dim, k, niter=30, seed=seed, verbose=False,
-            min_points_per_centroid=1, max_points_per_centroid=sample,
-        )  # fmt: skip
+            sub_dim,
+            k,
+            niter=30,
+            seed=seed,
+            verbose=False,
+            min_points_per_centroid=1,
+            max_points_per_centroid=sample,
+        )
         kmeans.train(piece)
         books.append(np.array(kmeans.centroids, np.float32))
     return np.stack(books)
+
+
+def train_quantiser(kind: str, vectors: Floats, code_bytes: int) -> Quantiser:
+    """A quantiser fitted to these vectors; `code_bytes` sets the length of product codes."""
+    if kind == "scalar":
+        low, high = vectors.min(axis=0), vectors.max(axis=0)
+        return ScalarQuant(low, np.where(high > low, high, low + 1).astype(np.float32))
+    if kind == "binary":
+        return BinaryQuant(np.median(vectors, axis=0).astype(np.float32))
+    dim = vectors.shape[1]
+    parts = -(-dim // -(-dim // code_bytes))
+    if kind == "pq":
+        return ProductQuant(dim, train_codebook(widen(vectors, parts), parts))
+    count = int(min(4096, max(1, round(1.25 * len(vectors) ** 0.5))))
+    centroids = cluster(vectors, count, rounds=25)
+    residual = vectors - centroids[assign(vectors, centroids)]
+    return ResidualQuant(dim, centroids, train_codebook(widen(residual, parts), parts))

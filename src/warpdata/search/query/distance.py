@@ -8,13 +8,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from warpdata.errors import nearest as closest_name
+from warpdata.search.file.profile import METRICS
 
 Floats = NDArray[np.float32]
 Doubles = NDArray[np.float64]
 Rows = NDArray[np.int64]
 Mask = NDArray[np.bool_]
 
-METRICS = ("l2", "ip", "cosine")
 _CHUNK_ROWS = 16_384
 _QUERIES_AT_ONCE = 256
 _GATHER_SHARE = 4
