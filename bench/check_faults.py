@@ -1,6 +1,6 @@
 """How many seeded faults `warp check` names, and how often it warns of sound episodes.
 
-    python -m bench.check_faults [--seeds 6] [--out bench/results/check_faults.json]
+    python -m bench.check_faults [--seeds 1] [--out bench/results/check_faults.json]
 
 Four robots that differ in rates, sensors, pauses and cameras: a pair of arms with two cameras, a mobile base with a
 planar pose, a simulated arm that rests, and a gripper with a force sensor. Every set has one spoilt episode.
@@ -530,7 +530,7 @@ def measure(seeds: int) -> dict[str, Any]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--seeds", type=int, default=6)
+    parser.add_argument("--seeds", type=int, default=1)
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
     result = measure(options.seeds)
