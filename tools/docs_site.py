@@ -51,7 +51,7 @@ API: dict[str, tuple[str, ...]] = {
         "unpack_episode",
         "chunk_episode",
     ),
-    "train": ("Windows", "Field", "Loader", "Mixture", "keep_decoded"),
+    "train": ("Windows", "Field", "Loader", "Mixture", "Normalize", "keep_decoded"),
     "publish": ("DatasetBuilder", "dataset", "Dataset", "load"),
     "corpora": ("CorpusWriter", "MmapShardSource", "ShuffledRows"),
     "search": ("embed", "VectorStore", "TrajectoryIngestor", "TrajectoryRetriever"),

@@ -22,30 +22,30 @@ CROWDED: frozenset[str] = frozenset()
 """Folders that still have more modules; the list only gets shorter."""
 
 BUDGETS: dict[str, tuple[int, int, int]] = {
-    "(top)": (800, 80, 5),
-    "_api": (1100, 60, 5),
-    "bytekit": (3500, 450, 10),
-    "catalog": (9000, 950, 230),
-    "cli": (4000, 330, 10),
-    "convert": (14400, 1490, 230),
-    "corpora": (2600, 350, 5),
-    "episodes": (12300, 1370, 25),
-    "formats": (13700, 1430, 235),
-    "loading": (4700, 540, 10),
+    "(top)": (850, 80, 0),
+    "_api": (1200, 60, 0),
+    "bytekit": (3300, 420, 0),
+    "catalog": (7800, 760, 5),
+    "cli": (4000, 240, 0),
+    "convert": (11900, 1130, 10),
+    "corpora": (2100, 270, 5),
+    "episodes": (11400, 1190, 10),
+    "formats": (12600, 1260, 15),
+    "loading": (4700, 490, 0),
     "ordering": (600, 80, 0),
-    "ray": (1000, 100, 30),
-    "search": (6200, 630, 100),
+    "ray": (1000, 100, 0),
+    "search": (6600, 610, 60),
     "sql": (800, 90, 0),
-    "stores": (4000, 470, 120),
-    "timeline": (2200, 370, 5),
-    "viewer": (2300, 240, 5),
+    "stores": (3500, 390, 0),
+    "timeline": (2100, 360, 5),
+    "viewer": (2350, 240, 0),
 }
 """Package -> non-blank lines, functions and classes, unusual words in docstrings, comments and messages."""
 
-DOCS_WORDS = 156
+DOCS_WORDS = 103
 """Unusual words in README.md, ARCHITECTURE.md, CONTRIBUTING.md and docs/."""
 
-FORMAT_SKIPS = 550
+FORMAT_SKIPS = 239
 """Lines that switch the formatter off, in src, tests, bench, tools and examples."""
 
 UNUSUAL = re.compile(

@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from warpdata.episodes.record.recorder import Recorder
+from warpdata.errors import suggests
 
 JOINTS = ("left_shoulder", "left_elbow", "left_gripper", "right_shoulder", "right_elbow", "right_gripper")
 JOINTS_HZ, ACTION_HZ, FORCE_HZ, CAMERA_HZ = 100, 50, 200, 25
@@ -111,6 +112,7 @@ def _dot(
     image[max(row - radius, 0) : row + radius + 1, max(column - radius, 0) : column + radius + 1] = colour
 
 
+@suggests
 def demo_data(root: str | os.PathLike[str], episodes: int = 10, *, seed: int = 0) -> None:
     """Record episodes of the simulated robot into a root: joints, actions, grip force, events and two cameras.
 
@@ -136,6 +138,7 @@ def demo_static(seed: int) -> dict[str, Any]:
     return {"robot": "simulated two-arm robot", "task": "hand the cube over", "seed": seed}
 
 
+@suggests
 def demo_records(seed: int, start_ns: int = 0, seconds: float = EPISODE_S) -> Iterator[tuple[int, str, Any]]:
     """Yield (ts_ns, signal, value) of an episode in the order of time; after four seconds the task is repeated."""
     rng = np.random.default_rng(seed)
