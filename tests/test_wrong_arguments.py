@@ -169,7 +169,7 @@ def test_integers_of_numpy_are_integers_and_fractions_are_none(
 
 OTHERS = {
     "Channel", "CorpusWriter", "ShuffledRows", "dataset", "export_episodes", "import_episodes", "load",
-    "open_corpus", "open_dataset", "record",
+    "open_corpus", "open_dataset",
     "Dataset", "Episode", "Episodes", "MmapShardSource", "Signal", "VectorStore", "WarpError", "__version__",
     "keep_decoded",
 }  # fmt: skip

@@ -10,7 +10,7 @@ from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self, TypedDict, get_args
+from typing import TYPE_CHECKING, Any, Self, get_args
 
 import numpy as np
 
@@ -59,21 +59,6 @@ if TYPE_CHECKING:
 SHARD_SUFFIX = ".wshard"
 _STRANGE = re.compile(r"[^A-Za-z0-9_.-]")
 _WRITER = "warpdata.DiskEpisodeWriter"
-
-
-class RecorderKeywords(TypedDict, total=False):
-    """Options of a recorder."""
-
-    static: Mapping[str, Any] | None
-    clock: Clock
-    step_clock: str | None
-    outcome: Outcome
-    video: VideoOptions | None
-    durability: str
-    compression: CompressionChoice
-    compat: str
-    overwrite: bool
-    episode: str | None
 
 
 class Recorder(Recording):
