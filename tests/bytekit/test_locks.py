@@ -257,23 +257,6 @@ def test_a_stopped_neighbour_is_not_waited_for_for_ever(
     documents.append_edit(tmp_path, {"seq": 1})
 
 
-def test_staging_folders_of_an_earlier_release_are_left(tmp_path: Path) -> None:
-    """It locks the first byte of the file, and looks for the same."""
-    mine = Staging(tmp_path)
-    other = tmp_path / f"{mine.path.name}x"
-    other.mkdir()
-    fd = os.open(other / "owner.lock", os.O_RDWR | os.O_CREAT)
-    system.set_range_lock(fd, fcntl.LOCK_EX, 0, 1)
-    assert sweep(tmp_path) == 0
-    seen = os.open(mine.path / "owner.lock", os.O_RDWR)
-    with pytest.raises(BlockingIOError):
-        system.set_range_lock(seen, fcntl.LOCK_EX, 0, 1)
-    os.close(seen)
-    os.close(fd)
-    assert sweep(tmp_path) == 1
-    mine.close()
-
-
 def test_staging_folders_of_the_living_are_left(tmp_path: Path) -> None:
     mine = Staging(tmp_path)
     assert sweep(tmp_path) == 0

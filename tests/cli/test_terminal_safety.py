@@ -42,6 +42,9 @@ READING = {
     "why": ["why", "state.json", "0"],
     "replay": ["replay", "root#0", "--fast"],
     "vectors search": ["vectors", "search", "evil.rvf", "0.1,0.2"],
+    "vectors get": ["vectors", "get", "evil.rvf", "0"],
+    "vectors scroll": ["vectors", "scroll", "evil.rvf"],
+    "similar": ["similar", "root#0", "--at", "0.1s"],
     "vectors info": ["vectors", "info", "evil.rvf"],
     "vectors verify": ["vectors", "verify", "evil.rvf"],
     "corpus info": ["corpus", "info", "corpus"],
@@ -86,6 +89,8 @@ OTHERS = {
     "vectors index": "prints counts",
     "vectors compact": "prints counts",
     "vectors sign": "prints a key id",
+    "vectors update": "prints counts",
+    "vectors delete": "prints counts",
     "corpus convert": "prints a path",
 }
 """Commands that print nothing of the data, through the same `Console` as the others."""

@@ -1,4 +1,4 @@
-"""What windows mean, written from docs/reference/training.md alone: slow, one value at a time, no code of the loader."""
+"""What windows mean, written from docs/reference/training.md alone: slow, without code of the loader."""
 
 from __future__ import annotations
 

@@ -278,7 +278,7 @@ def test_an_episode_without_steps_is_mapped(tmp_path) -> None:
         (row,) = plan_episodes(dataset, where=None, columns=(), artifact=None).rows.to_pylist()
     opened = wd.ray.open(rows.changed_row(lambda _: {"norm": np.arange(5.0)}, row))
     assert opened["norm"].timestamps.tolist() == times.tolist()
-    with pytest.raises(ValueError, match=r"no steps to tell their times|expected one row"):
+    with pytest.raises(ValueError, match=r"no steps for their times|expected one row"):
         rows.changed_row(lambda _: {"norm": np.arange(4.0)}, row)
 
 

@@ -256,7 +256,7 @@ def test_what_cannot_be_embedded_is_told(tmp_path: Path) -> None:
         wd.embed(root, "state", per="windows")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="finite"):
         wd.embed(root, lambda _: [np.nan], output=tmp_path / "x.rvf")
-    with pytest.raises(ValueError, match="say with output="):
+    with pytest.raises(ValueError, match="name a file with output="):
         wd.embed(wd.open(root)[:1], "state")
     grows = iter(range(1, 10_000))
     with pytest.raises(ValueError, match="vectors of"):

@@ -58,7 +58,7 @@ def test_a_clean_environment_without_node_serves_it(wheel: Path, recorded: Path,
             for name, (file, _) in FILES.items():
                 with urllib.request.urlopen(address + name, timeout=LIMIT_S) as answer:
                     assert answer.read() == (STATIC / file).read_bytes()
-            asked = urllib.request.ViewRequest(
+            asked = urllib.request.Request(
                 f"{address}api/dataset", headers={"Authorization": f"Bearer {token}"}
             )
             with urllib.request.urlopen(asked, timeout=LIMIT_S) as answer:

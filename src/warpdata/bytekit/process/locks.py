@@ -202,11 +202,6 @@ def lock_range(fd: int, start: int, size_bytes: int, *, shared: bool = False, ti
         raise
 
 
-def lock_first_byte(lock: FileLock) -> bool:
-    """Lock the first byte of a locked file too, for programs that look only there; False when one of them has it."""
-    return system.LOCKS_ARE_ONE or lock_range(lock.fd, 0, 1)
-
-
 def unlock_range(fd: int, start: int, size_bytes: int) -> None:
     """Give the lock back."""
     try:

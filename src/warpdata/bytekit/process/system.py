@@ -290,8 +290,6 @@ def sync_mapped(window: mmap.mmap, fd: int) -> None:
 _SET_LOCK = getattr(fcntl, "F_OFD_SETLK", None) if _IS_LINUX else None
 _FLOCK = struct.Struct("hhqqi4x")
 """struct flock of 64-bit Linux: type, whence, start, length, pid. macOS has such locks too, and another struct."""
-LOCKS_ARE_ONE = not _IS_LINUX
-"""Whether a file that is locked as a whole has its ranges locked too, for its own process as well."""
 
 
 def set_range_lock(fd: int, kind: int, start: int, size_bytes: int) -> None:

@@ -70,6 +70,7 @@ _KEYS, _SAME_KEYS, _FEW_KEYS = 128, 0.35, 24
 """Hashes of distinct records that are remembered, the share that copies have in common, and too few to compare."""
 _LAG_FRAMES, _LAG_SPREAD, _LAG_GAIN = 3, 4.0, 0.25
 _SPIKE_FACTOR, _SPIKE_FLOOR, _SPIKE_SHARE, _SPIKE_ALONE, _SPIKE_VALUES = 3.0, 0.03, 0.15, 6.0, 9
+_SPIKE_STEPS = 6.0
 
 Numbers = NDArray[np.float64]
 
@@ -192,7 +193,9 @@ def _largest_spikes(values: Numbers) -> Numbers:
     size = np.where(there * back > 0, np.minimum(abs(there), abs(back)), 0.0)
     around = np.maximum(np.maximum(abs(steps[:-3]), abs(steps[3:])), abs(there - back))
     is_fine = np.array([len(np.unique(column[:256])) >= _SPIKE_VALUES for column in values.T])
-    largest: Numbers = np.where(is_fine & (size > _SPIKE_ALONE * around), size, 0.0).max(0)
+    # Noise has large values too, more of them in long episodes: a spike is many usual steps.
+    limit = np.maximum(_SPIKE_ALONE * around, _SPIKE_STEPS * np.median(abs(steps), axis=0))
+    largest: Numbers = np.where(is_fine & (size > limit), size, 0.0).max(0)
     return largest
 
 

@@ -392,7 +392,7 @@ def _local(root: str | os.PathLike[str]) -> Path:
 # A folder of shards, one episode each.
 
 
-class ShardFolderSource(Reopens, EpisodesSource):
+class ShardFolderSource(EpisodesSource):
     """The episodes of shard files by their names; each is opened on first use."""
 
     def __init__(
@@ -400,7 +400,9 @@ class ShardFolderSource(Reopens, EpisodesSource):
     ) -> None:
         self._folder = os.path.abspath(folder) if isinstance(folder, str | os.PathLike) else folder
         self._names = names
-        self.reopen_by(ShardFolderSource, self._folder, names)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (ShardFolderSource, (self._folder, self.names))  # the same files, also if the folder changes
 
     @cached_property
     def names(self) -> list[str]:
