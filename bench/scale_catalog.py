@@ -29,17 +29,16 @@ from warpdata.bytekit.process.threads import map_in_threads
 from warpdata.catalog.access import Access, access_options
 from warpdata.catalog.build.artifacts import PackedShard
 from warpdata.catalog.build.builder import DatasetBuilder
-from warpdata.catalog.build.episodes import episode_rows, episodes_table
+from warpdata.catalog.build.episodes import episode_rows
 from warpdata.catalog.manage.collect import collect
 from warpdata.catalog.manage.versions import expire_versions, list_datasets, set_tag
 from warpdata.catalog.names import parse_name
-from warpdata.catalog.publish import roster
-from warpdata.catalog.publish.listing import cards
-from warpdata.catalog.publish.pointer import Pointer, pack_pointer, read_pointer
+from warpdata.catalog.publish.listing import VersionList, _change_list, about_manifest, make_cards
+from warpdata.catalog.publish.pointer import Pointer, pack_pointer, read_pointer, removal_count
 from warpdata.catalog.publish.publish import PublishOptions, publish_after
 from warpdata.catalog.publish.transfer import upload_bytes, upload_file
 from warpdata.catalog.read.resolve import Resolver
-from warpdata.episodes.collection.facts import joined_tables
+from warpdata.episodes.collection.facts import joined_tables, table_of
 from warpdata.formats.manifest import layout
 from warpdata.formats.manifest.codec import pack_manifest, parse_manifest, to_json
 from warpdata.formats.manifest.model import EPISODE_KIND, ArtifactPart, BlobRef, Manifest, blob_of
@@ -89,7 +88,7 @@ def record(folder: Path, first: int, count: int) -> list[Path]:
 def old_manifest(builder: DatasetBuilder, paths: Sequence[Path], sizes: Sizes) -> tuple[Manifest, list[Any]]:
     """A version with many episodes, each of the files under many names, and their table."""
     shards = [PackedShard(path, path.name, digest_file(path)) for path in paths]
-    facts = episodes_table(episode_rows("episodes", shards))
+    facts = table_of(episode_rows("episodes", shards))
     every, refs = [], []
     for start in range(0, sizes.episodes, len(paths)):
         names = [f"old-{number:07d}" for number in range(start, min(start + len(paths), sizes.episodes))]
@@ -136,7 +135,7 @@ def put_history(name: str, count: int) -> None:
         )
         parent = to_json(one)["version_hash"]
         made.append((parent, one))
-    beside = cards(manifest)
+    beside = make_cards(manifest)
 
     def put(each: tuple[str, Manifest]) -> None:
         store.put_if_absent(dataset.version_key(each[0]), pack_manifest(each[1]))
@@ -147,9 +146,8 @@ def put_history(name: str, count: int) -> None:
     after = Pointer(head.pointer.version, count + 1, parent)
     store.compare_and_swap(dataset.latest_key, pack_pointer(after), head.etag)
     versions = (*(version for version, _ in made), head.pointer.version)
-    about = {version: roster.about_manifest(one) for version, one in made}
-    written = roster.Roster(versions, {}, about=about)
-    roster._change(store, dataset, lambda _: written, lambda: written)
+    written = VersionList(versions, {}, {version: about_manifest(one) for version, one in made})
+    _change_list(store, dataset, lambda _: written)
     opened.close()
 
 
@@ -324,7 +322,8 @@ def put_episodes(name: str, paths: Sequence[Path], sizes: Sizes, work: Path) -> 
         assert store is not None
         dataset = parse_name(name)
         seen = read_pointer(store, dataset.latest_key)
-        publish_after(store, dataset, seen, manifest, uploads, PublishOptions(workers=8))
+        removals = removal_count(store)
+        publish_after(store, dataset, seen, removals, manifest, uploads, PublishOptions(workers=8))
     return len(pack_manifest(manifest))
 
 

@@ -314,7 +314,7 @@ def resume(work: Path) -> float:
     def run() -> None:
         loader = loader_of(windows)
         loader.load_state_dict(state)
-        assert len(next(loader.steps(loader.epoch, loader.position)).chosen) == BATCH
+        assert len(next(loader.steps((loader.epoch, loader.position))).chosen) == BATCH
 
     return measure.seconds(run)
 

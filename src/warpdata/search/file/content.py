@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from warpdata.bytekit.io.ranges import Range, coalesce
+from warpdata.bytekit.io.ranges import Range, coalesce, drop_cached
 from warpdata.bytekit.lazy import cached_property
 from warpdata.errors import CorruptLayoutError, TruncatedError
 from warpdata.formats.rvf import layout, segment, vec
@@ -83,6 +83,10 @@ class CountingReader:
                 start, end = ranges[member]
                 out[member] = data[start - span.start : end - span.start]
         return [out[index] for index in range(len(ranges))]
+
+    def drop_cached(self, start: int, end: int) -> bool:
+        """Forget cached copies of the bytes [start, end)."""
+        return drop_cached(self.inner, start, end)
 
     def close(self) -> None:
         """Close the reader inside."""
