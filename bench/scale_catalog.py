@@ -104,7 +104,7 @@ def old_manifest(builder: DatasetBuilder, paths: Sequence[Path], sizes: Sizes) -
     uploads = [upload_file(s.path, s.digest, is_staged=False) for s in shards]
     uploads += [upload_bytes(data) for data in packed.blobs.values()]
     builder.add_table("episodes", joined_tables(every))
-    table, more = builder._built()
+    table, more = builder._build(None)
     artifacts = {"episodes": ArtifactPart(EPISODE_KIND, packed.shards)}
     now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
     return Manifest(builder.name.dataset_id, table.tables, artifacts, created_at=now), [*uploads, *more]
