@@ -50,10 +50,7 @@ def before_and_after() -> str:
 
 README_ROWS = {
     "write a record of seven numbers, time (MCAP = 1)": ("recording", "append vec7: p50 / mcap add_message"),
-    "open a shard and read one block, time (npz = 1)": (
-        "episode_formats",
-        "load_wshard and read one block: time / npz",
-    ),
+    "read a whole shard, speed (npz = 1)": ("episode_formats", "read everything raw: speed / npz"),
     "scan a table on S3, speed (raw reads = 1)": ("streaming", "scan S3 / raw"),
     "training windows per second (bare gather = 1)": (
         "training",
