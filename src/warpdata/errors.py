@@ -103,7 +103,7 @@ def require_word(what: str, word: object, words: Iterable[str]) -> None:
     """Raise ValueError unless a word is one of a few; the message lists them with a suggestion."""
     known = list(words)
     if not isinstance(word, str) or word not in known:
-        raise ValueError(f"{what} is one of {', '.join(known)}, not {word!r}.{nearest(str(word), known)}")
+        raise ValueError(f"{what} is one of {', '.join(known)}, not {word!r:.80}.{nearest(str(word), known)}")
 
 
 def require_kind(what: str, value: object, kinds: type | tuple[type, ...], words: str) -> None:
