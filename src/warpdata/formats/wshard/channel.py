@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
@@ -11,7 +12,7 @@ from numpy.typing import NDArray
 
 from warpdata.bytekit.arrays import DType, as_array, dtype_of, read_only, select_rows
 from warpdata.bytekit.jsontext import plain_json
-from warpdata.errors import SchemaMismatchError, suggests
+from warpdata.errors import SchemaMismatchError, StoreError, suggests
 from warpdata.formats.wshard.rows import ArrayRows, BlockRows, ChannelRows, encode_value, is_text, text_spec
 from warpdata.formats.wshard.schema import TensorSpec, tensor_spec
 
@@ -85,6 +86,9 @@ class Channel:
         """All rows as one array; read-only if they are in a file: a change in place would not be saved."""
         if self._data is None:
             self._data = read_only(self._rows.rows(0, self._rows.length))
+        elif isinstance(self._rows, BlockRows):
+            with contextlib.suppress(StoreError):  # a closed file, whose arrays stay valid
+                self._rows.shard.check_not_truncated()  # touching lost pages would end the process
         return self._data
 
     @data.setter
@@ -157,7 +161,7 @@ class Channel:
 
     def __getitem__(self, key: Any) -> Any:
         if self._data is not None:
-            return self._data[key]
+            return self.data[key]
         rows = self._rows
         spec = rows.spec
         bring = rows.bring if isinstance(rows, BlockRows) else None
