@@ -88,15 +88,24 @@ def suggests(function: C) -> C:
     return cast(C, call)
 
 
+E = TypeVar("E", bound="WarpError")
+
+
+def add_path(error: E, path: str, block: str | None = None) -> E:
+    """The error, with a path and the name of a block in its message if it has none."""
+    if error.path is None:
+        fact = error.message if block is None or error.block else f"block {block!r}: {error.message}"
+        error.path, error.block, error.message = path, error.block or block, f"{fact}: {path}"
+    return error
+
+
 @contextlib.contextmanager
 def naming(path: str) -> Iterator[None]:
     """Add a path to errors raised inside that have none."""
     try:
         yield
     except WarpError as error:
-        if error.path is None:
-            error.path, error.message = path, f"{error.message}: {path}"
-        raise
+        raise add_path(error, path) from None
 
 
 def require_word(what: str, word: object, words: Iterable[str]) -> None:

@@ -24,7 +24,14 @@ from warpdata.bytekit.io.ranges import (
 )
 from warpdata.bytekit.jsontext import parse_json_object
 from warpdata.bytekit.lazy import BLOCK_CACHE
-from warpdata.errors import BlobNotFoundError, ChecksumError, CorruptLayoutError, FormatError, require_word
+from warpdata.errors import (
+    BlobNotFoundError,
+    ChecksumError,
+    CorruptLayoutError,
+    FormatError,
+    add_path,
+    require_word,
+)
 from warpdata.formats.wshard import layout
 from warpdata.formats.wshard.layout import Block, BlockTable, parse_table, unpack_header
 from warpdata.formats.wshard.rows import BlockRows, PieceChecksums
@@ -77,7 +84,10 @@ class ShardReader:
         self.is_local: bool = getattr(reader, "is_local", False)
         self.path = reader.name
         if table is None:
-            table = retry_damaged(reader, self._read_table, [(0, min(reader.size, HEAD_BYTES))])
+            try:
+                table = retry_damaged(reader, self._read_table, [(0, min(reader.size, HEAD_BYTES))])
+            except FormatError as error:
+                raise add_path(error, self.path) from None
         self.table = table
         self._verified: set[str] = set()
         self._pieces: dict[str, PieceChecksums | None] = {}
@@ -87,10 +97,10 @@ class ShardReader:
         """Read the head of the file: header, block table and names."""
         first, size = LOCAL_HEAD_BYTES if self.is_local else HEAD_BYTES, self.range_reader.size
         self._head = head = self.range_reader.read(0, first if first < size else size)
-        header = unpack_header(head, size, self.path)
+        header = unpack_header(head, size)
         if header.data_section_offset > len(head):
             head = self.range_reader.read(0, header.data_section_offset)
-        return parse_table(header, head, size, self.path)
+        return parse_table(header, head, size)
 
     @classmethod
     def open(cls, source: Source, *, verify: Verify = "block") -> ShardReader:
@@ -142,28 +152,28 @@ class ShardReader:
         if self._owner and (kept := BLOCK_CACHE.get(self._owner, name)) is not None:
             return kept
         block = self.block(name)
-        return self._retry(block, partial(self._view, block))
+        try:
+            return self._view(block)
+        except FormatError as error:
+            return self._reread(block, error, partial(self._view, block))
 
     def _retry(self, block: Block, call: Callable[[], T]) -> T:
         """Return `call()`, which reads a block; a damaged block is read once more without cached copies of it."""
         try:
             return call()
         except FormatError as error:
-            low, high = block.data_offset, block.data_offset + block.disk_size
-            if not drop_cached(self.range_reader, low, high):
-                raise self._named(error, block) from None
-            self._head = self._head[:low]
-            self._seek_tables.pop(block.name, None)
+            return self._reread(block, error, call)
+
+    def _reread(self, block: Block, error: FormatError, call: Callable[[], T]) -> T:
+        low, high = block.data_offset, block.data_offset + block.disk_size
+        if not drop_cached(self.range_reader, low, high):
+            raise add_path(error, self.path, block.name) from None
+        self._head = self._head[:low]
+        self._seek_tables.pop(block.name, None)
         try:
             return call()
-        except FormatError as error:
-            raise self._named(error, block) from None
-
-    def _named(self, error: FormatError, block: Block) -> FormatError:
-        """The error with the names of the block and the file."""
-        if error.path is not None:
-            return error
-        return type(error)(error.message, block=block.name, path=self.path)
+        except FormatError as again:
+            raise add_path(again, self.path, block.name) from None
 
     def _view(self, block: Block) -> memoryview:
         name = block.name
@@ -199,11 +209,11 @@ class ShardReader:
 
     def read_json(self, name: str) -> dict[str, Any]:
         """A block that holds a JSON object, parsed."""
-        block, data = self.block(name), self.view(name)
+        data = self.view(name)
         try:
             return parse_json_object(data)
         except FormatError as error:
-            raise self._named(error, block) from None
+            raise add_path(error, self.path, name) from None
 
     @property
     def specs(self) -> dict[str, TensorSpec]:

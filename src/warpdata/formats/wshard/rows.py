@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from warpdata.bytekit.arrays import DType
 from warpdata.bytekit.checksum import crc32c, join_crc32c
 from warpdata.bytekit.jsontext import dump_json, parse_json
-from warpdata.errors import ChecksumError, CorruptLayoutError, FormatError, SchemaMismatchError
+from warpdata.errors import ChecksumError, CorruptLayoutError, FormatError, SchemaMismatchError, add_path
 from warpdata.formats.wshard import layout
 from warpdata.formats.wshard.schema import ENCODINGS, TensorSpec, tensor_spec
 
@@ -147,7 +147,7 @@ def decode_value(encoding: str, data: bytes, block: str, path: str) -> Any:
     except UnicodeDecodeError:
         raise CorruptLayoutError("holds text that is not UTF-8", block=block, path=path) from None
     except FormatError as error:
-        raise type(error)(error.message, block=block, path=path) from None
+        raise add_path(error, path, block) from None
 
 
 class TextRows:

@@ -28,7 +28,7 @@ from warpdata.errors import (
 from warpdata.formats.wshard import layout
 from warpdata.formats.wshard.channel import Channel
 from warpdata.formats.wshard.episode import FLAGS, WShardEpisode, fits_own_block, load_wshard
-from warpdata.formats.wshard.layout import Block, check_names, data_offset_for, pack_table
+from warpdata.formats.wshard.layout import Block, data_offset_for, pack_table, valid_name
 from warpdata.formats.wshard.reader import ShardReader
 from warpdata.formats.wshard.rows import (
     CONTENT_TYPES,
@@ -220,7 +220,11 @@ def _check_plan(episode: WShardEpisode, plan: ShardPlan, path: str) -> None:
             if name in sizes:
                 raise CorruptLayoutError("two blocks have this name", block=name)
             sizes[name] = layout.PIECES_HEADER.size
-        check_names(sizes, path)
+        for name in sizes:
+            try:
+                valid_name(name.encode(), len(name.encode()))
+            except UnicodeEncodeError:
+                raise CorruptLayoutError(f"the block name {name!r:.80} is not UTF-8") from None
         start = position = data_offset_for(list(sizes))
         table, head = [], bytearray()
         for name, size in sizes.items():

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from warpdata.bytekit.arrays import DType, dtype_named
 from warpdata.bytekit.jsontext import parse_json_object
-from warpdata.errors import CorruptLayoutError, FormatError, require_word
+from warpdata.errors import CorruptLayoutError, FormatError, add_path, require_word
 from warpdata.formats.wshard import layout
 
 if TYPE_CHECKING:
@@ -125,7 +125,7 @@ class EpisodeSchema(NamedTuple):
 def own_copy(value: Any) -> Any:
     """Copy a JSON value for an episode to change: readers share what was parsed."""
     if isinstance(value, dict):
-        return {key: own_copy(item) for key, item in value.items()}
+        return {key: own_copy(item) for key, item in value.items()} if value else {}
     return [own_copy(item) for item in value] if isinstance(value, list) else value
 
 
@@ -157,9 +157,7 @@ def read_schema(shard: ShardReader) -> EpisodeSchema:
         block = layout.META_MODELS
         models = _list(parse_json_object(shard.view(block)).get("models", [])) if block in sizes else []
     except FormatError as error:
-        if error.path is not None:
-            raise
-        raise type(error)(error.message, block=block, path=shard.path) from None
+        raise add_path(error, shard.path, block) from None
     except (ValueError, TypeError, OverflowError) as error:
         raise CorruptLayoutError(str(error), block=block, path=shard.path) from None
     return EpisodeSchema(

@@ -24,6 +24,7 @@ from warpdata.errors import (
     FileFinding,
     TruncatedError,
     WarpError,
+    naming,
     require_word,
 )
 from warpdata.formats.wshard import layout
@@ -180,7 +181,8 @@ class IntactBlocks:
         if len(start) == layout.TABLE_OFFSET:  # as if the file had always had the size it has now
             stated = layout.Header(*layout.HEADER.unpack(start))
             start = memoryview(layout.HEADER.pack(*stated._replace(total_file_size=reader.size)))
-        self._header = unpack_header(start, reader.size, reader.name)
+        with naming(reader.name):
+            self._header = unpack_header(start, reader.size)
         self.lost: list[LostBlock] = []
         self.has_lost_times = False
         """Whether the steps had times of their own, which cannot be read: known after `shard()`."""
@@ -219,7 +221,7 @@ class IntactBlocks:
             at = layout.TABLE_OFFSET + number * layout.ENTRY_BYTES
             view = memoryview(bytes(layout.TABLE_OFFSET) + head[at : at + layout.ENTRY_BYTES] + names)
             try:
-                table = parse_table(alone, view, self._reader.size, self._reader.name, allow_overlap=True)
+                table = parse_table(alone, view, self._reader.size, allow_overlap=True)
                 yield from table.blocks.values()
             except WarpError as error:
                 entry = f"entry {number}"
@@ -292,9 +294,9 @@ def repair_stream(reader: RangeReader) -> WShardEpisode | None:
     path = reader.name
     try:
         start = reader.read(0, min(reader.size, layout.TABLE_OFFSET))
-        header = unpack_header(start, reader.size, path)
+        header = unpack_header(start, reader.size)
         head = reader.read(0, header.data_section_offset)
-        table = parse_table(header, head, reader.size, path, allow_overlap=True)
+        table = parse_table(header, head, reader.size, allow_overlap=True)
     except WarpError:
         return None
     shard = ShardReader(reader, verify=False, table=table)
