@@ -42,6 +42,18 @@ BUDGETS: dict[str, tuple[int, int, int]] = {
 }
 """Package -> non-blank lines, functions and classes, unusual words in docstrings, comments and messages."""
 
+PARTICIPLES: dict[str, int] = {
+    "convert": 3, "corpora": 1, "episodes": 4, "formats": 3, "loading": 9, "ordering": 2, "search": 18, "sql": 3,
+    "stores": 1, "timeline": 4, "viewer": 7,
+}  # fmt: skip
+"""Package -> public functions whose name is a bare participle (`opened`, `chosen`); a function is a verb (`open`)."""
+
+PARTICIPLE = re.compile(
+    "begun|bound|brought|built|caught|chosen|done|drawn|found|given|gone|held|hidden|kept|known|left|lent|lost|made|met"
+    "|paid|seen|sent|shown|sold|spent|taken|taught|told|understood|won|written|[a-z]+ed"
+)
+VERBS = frozenset({"embed", "exceed", "feed", "need", "proceed", "seed", "shed", "speed"})
+
 DOCS_WORDS = 103
 """Unusual words in README.md, ARCHITECTURE.md, CONTRIBUTING.md and docs/."""
 
@@ -89,6 +101,27 @@ def figures() -> dict[str, tuple[int, int, int]]:
     return {name: (row[0], row[1], row[2]) for name, row in sorted(totals.items())}
 
 
+def participles(tree: ast.AST) -> list[str]:
+    """Public functions and methods named by one participle; properties are values, and may be."""
+    names = []
+    for node in ast.walk(tree):
+        for child in getattr(node, "body", ()) if isinstance(node, ast.Module | ast.ClassDef) else ():
+            if isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef):
+                is_value = any("property" in ast.unparse(each) for each in child.decorator_list)
+                is_participle = PARTICIPLE.fullmatch(child.name) and child.name not in VERBS
+                if is_participle and not is_value:
+                    names.append(child.name)
+    return names
+
+
+def participles_by_package() -> dict[str, list[str]]:
+    found: dict[str, list[str]] = collections.defaultdict(list)
+    for path in sorted(PACKAGE.rglob("*.py")):
+        parts = path.relative_to(PACKAGE).parts
+        found[parts[0] if len(parts) > 1 else "(top)"] += participles(ast.parse(path.read_text()))
+    return {package: names for package, names in found.items() if names}
+
+
 def docs_words() -> int:
     pages = [ROOT / name for name in ("README.md", "ARCHITECTURE.md", "CONTRIBUTING.md")]
     return sum(len(UNUSUAL.findall(page.read_text())) for page in [*pages, *(ROOT / "docs").rglob("*.md")])
@@ -125,6 +158,19 @@ def test_every_package_keeps_its_budget() -> None:
     assert set(BUDGETS) == set(now), "a package without a budget, or a budget without a package"
 
 
+def test_public_functions_are_verbs() -> None:
+    now = participles_by_package()
+    over = {package: names for package, names in now.items() if len(names) > PARTICIPLES.get(package, 0)}
+    assert not over, "name them by a verb (open, choose) or by what they return"
+    assert set(PARTICIPLES) <= set(now), "a package without any such name needs no row"
+
+
+def test_participles_are_seen() -> None:
+    methods = "class A:\n    def chosen(self): ...\n    @property\n    def used(self): ..."
+    code = f"def opened(): ...\ndef embed(): ...\n{methods}"
+    assert participles(ast.parse(code)) == ["opened", "chosen"]
+
+
 def test_no_folder_grows_beyond_what_one_person_can_hold_in_mind() -> None:
     assert crowded() <= CROWDED
 
@@ -141,4 +187,5 @@ if __name__ == "__main__":
     for package, row in figures().items():
         rounded = tuple(-value // step * -step for value, step in zip(row, (100, 10, 5), strict=True))
         print(f"    {package!r}: {rounded},".replace("'", '"'))
+    print(f"PARTICIPLES = { {package: len(names) for package, names in participles_by_package().items()} }")
     print(f"DOCS_WORDS = {docs_words()}\nFORMAT_SKIPS = {format_skips()}\nCROWDED = {sorted(crowded())}")

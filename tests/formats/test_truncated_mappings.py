@@ -49,7 +49,9 @@ except TruncatedError:
 """
 
 
-@pytest.mark.parametrize("way", ["rows", "all", "data", "windows", "block", "shard rows", "signal", "mmap", "local"])
+@pytest.mark.parametrize(
+    "way", ["rows", "all", "data", "windows", "block", "shard rows", "signal", "mmap", "local"]
+)
 def test_reading_a_file_that_was_cut_is_an_error(tmp_path: Path, way: str) -> None:
     path = tmp_path / "a.wshard"
     episode = wd.WShardEpisode("e", length=4_000)

@@ -515,7 +515,7 @@ class ChunkedEpisodeWriter(NoPickle):
                         if name == layout.META_EPISODE:
                             writer.add_bytes(name, dump_json(meta), layout.CONTENT_JSON)
                         else:
-                            writer.add_stored(shard.block(name), shard.stored(name))
+                            writer.add_stored(shard.block(name), shard.read_stored(name))
                     writer.finish()
         return replace(entry, sha256=file_sha256(path))
 

@@ -201,7 +201,7 @@ class ShardReader:
             self._owner = BLOCK_CACHE.new_owner()
         BLOCK_CACHE.put(self._owner, key, data)
 
-    def stored(self, name: str) -> memoryview:
+    def read_stored(self, name: str) -> memoryview:
         """The bytes of a block as stored, compressed or not, verified by decoding them once."""
         self.view(name)
         block = self.block(name)
@@ -255,7 +255,7 @@ class ShardReader:
         """The rows of a block, read on demand."""
         return BlockRows(self, name, spec, length)
 
-    def mapped(self, name: str) -> memoryview | None:
+    def map_block(self, name: str) -> memoryview | None:
         """All bytes of a block where looking at them costs nothing, else None; large ones are not yet verified.
 
         Large raw blocks of this machine, and small blocks, which are verified.
@@ -271,7 +271,7 @@ class ShardReader:
         return self._stored(block, 0, block.disk_size)
 
     def check_not_truncated(self) -> None:
-        """Raise TruncatedError if the mapped file was cut; for users of `mapped` bytes, before they touch them."""
+        """Raise TruncatedError if the mapped file was cut; for users of `map_block`, before they touch them."""
         check_not_truncated(self.range_reader)
 
     def is_verified(self, name: str) -> bool:

@@ -242,7 +242,7 @@ class PieceChecksums:
         end = len(self._checked) if end_row is None else -(-end_row // self.rows)
         return self._checked.find(0, start_row // self.rows, end) < 0
 
-    def joined(self, piece_bytes: int, raw_size: int) -> int:
+    def join(self, piece_bytes: int, raw_size: int) -> int:
         """The checksum of the whole block, from those of its pieces."""
         *full, last = self.checksums.tolist()
         whole = 0
@@ -346,7 +346,7 @@ class BlockRows:
     def mapped_rows(self) -> tuple[NDArray[Any], Callable[[int, int], bool] | None] | None:
         """All rows in place, and a function that checks a run of them before use; None if they are not mapped."""
         if self._mapped is None:
-            data = self.shard.mapped(self.block) if self.spec.row_bytes and self.length else None
+            data = self.shard.map_block(self.block) if self.spec.row_bytes and self.length else None
             if data is None:
                 return None
             self._mapped = self._shaped(data)

@@ -221,7 +221,7 @@ class ShardWriter:
         if not sums:
             return checksum
         self._pieces[name] = PieceChecksums(per_piece, np.array(sums, np.uint32))
-        return self._pieces[name].joined(piece_bytes, raw_size)
+        return self._pieces[name].join(piece_bytes, raw_size)
 
     def _compress(self, name: str, rows: ChannelRows, raw_size: int, how: Compression) -> int | None:
         """Write rows compressed; returns their checksum, or None where that saves nothing."""
@@ -229,7 +229,7 @@ class ShardWriter:
             return None
         checksum, start, data = 0, self._out.position, b""
 
-        def summed(windows: Iterator[memoryview]) -> Iterator[memoryview]:
+        def add_up(windows: Iterator[memoryview]) -> Iterator[memoryview]:
             nonlocal checksum
             for window in windows:
                 checksum = crc32c(window, checksum)
@@ -238,12 +238,12 @@ class ShardWriter:
         level = ZSTD_DEFAULT_LEVEL if how.level is None else how.level
         if how.frames == "seekable":
             per_frame = _rows_per_frame(rows)
-            encoded = encode_seekable(summed(_windows(rows, per_frame, per_frame)), level)
+            encoded = encode_seekable(add_up(_windows(rows, per_frame, per_frame)), level)
         elif raw_size <= layout.SEEKABLE_FROM_BYTES or how.codec == "lz4":
-            whole = summed(_windows(rows, rows.length, rows.length))
+            whole = add_up(_windows(rows, rows.length, rows.length))
             encoded = (encode(how.codec, window, how.level) for window in whole)
         else:
-            encoded = encode_zstd_stream(summed(_windows(rows, 1)), raw_size, level)
+            encoded = encode_zstd_stream(add_up(_windows(rows, 1)), raw_size, level)
         for data in encoded:
             self._out.write(data)
             if self._out.position - start >= raw_size:
