@@ -273,18 +273,48 @@ def file_sha256(source: Source) -> str:
 
 def _check_chunks(listed: ChunkList) -> None:
     """Compare the metadata and times of all chunks; only metadata and clocks are read."""
-    first: dict[str, Any] | None = None
-    spans: dict[int, ClockSpans] = {}
+    continuity = Continuity(has_unordered_times=listed.has_unordered_times)
     for entry in listed.chunks:
         with ShardReader.open(listed.chunk_bytes(entry)) as shard:
-            chunk = load_wshard(shard)
-            profile = chunk_profile(chunk)
-            spans[entry.chunk_index] = clock_spans(chunk)
-        first = first or profile
-        if mismatch := profile_mismatch(first, profile):
-            _fail(listed, f"chunk {entry.chunk_index} does not continue chunk 0: {mismatch}")
-    if not listed.has_unordered_times and (mismatch := time_mismatch(spans)):
+            if mismatch := continuity.mismatch(entry.chunk_index, load_wshard(shard)):
+                _fail(listed, f"chunk {entry.chunk_index} does not continue the others: {mismatch}")
+    if mismatch := continuity.overlap():
         _fail(listed, mismatch)
+
+
+class Continuity:
+    """Compares the chunks of an episode as they come: ids, rate, metadata, channels and the order of times."""
+
+    def __init__(self, *, has_unordered_times: bool = False) -> None:
+        self._has_unordered_times = has_unordered_times
+        self._profile: dict[str, Any] = {}
+        self._spans: dict[int, dict[str, tuple[int, int]]] = {}
+        """By chunk, and by the name of a clock: its first and last timestamp."""
+
+    def mismatch(self, index: int, chunk: WShardEpisode) -> str:
+        """Why a chunk does not fit to those before it; empty if it does, and then it is one of them."""
+        profile = chunk_profile(chunk)
+        expected = self._profile or profile
+        for name in [*expected, *profile]:
+            if expected.get(name) != profile.get(name):
+                values = [f"{each.get(name, 'none')!s:.60}" for each in (expected, profile)]
+                return f"{name}: expected {values[0]}, got {values[1]}"
+        clocks = {f"the clock of {name!r}": channel.clock_source for name, channel in chunk.lanes()}
+        clocks["timestamps_ns"] = chunk.clock_source
+        spans = {}
+        for name, clock in clocks.items():
+            if not self._has_unordered_times and clock is not None and clock.length:
+                times = clock.rows(0, clock.length)
+                spans[name] = int(times[0]), int(times[-1])
+        near = {at: self._spans[at] for at in (index - 1, index + 1) if at in self._spans}
+        if fact := _find_overlap({**near, index: spans}):
+            return fact
+        self._profile, self._spans[index] = expected, spans
+        return ""
+
+    def overlap(self) -> str:
+        """Where the times of all chunks that came do not increase, also across chunks without any; or an empty text."""
+        return _find_overlap(self._spans)
 
 
 def chunk_profile(chunk: WShardEpisode) -> dict[str, Any]:
@@ -299,33 +329,7 @@ def chunk_profile(chunk: WShardEpisode) -> dict[str, Any]:
     return profile
 
 
-def profile_mismatch(expected: dict[str, Any], actual: dict[str, Any]) -> str:
-    """The first difference between the profiles of two chunks, or an empty text."""
-    for name in [*expected, *actual]:
-        if expected.get(name) != actual.get(name):
-            values = [f"{profile.get(name, 'none')!s:.60}" for profile in (expected, actual)]
-            return f"{name}: expected {values[0]}, got {values[1]}"
-    return ""
-
-
-ClockSpans = dict[str, tuple[int, int]]
-
-"""First and last timestamp by the name of the clock: one of the steps, and one per channel with its own clock."""
-
-
-def clock_spans(chunk: WShardEpisode) -> ClockSpans:
-    """First and last timestamp of every clock of a chunk that has rows."""
-    clocks = {f"the clock of {name!r}": channel.clock_source for name, channel in chunk.lanes()}
-    clocks["timestamps_ns"] = chunk.clock_source
-    spans = {}
-    for name, clock in clocks.items():
-        if clock is not None and clock.length:
-            times = clock.rows(0, clock.length)
-            spans[name] = int(times[0]), int(times[-1])
-    return spans
-
-
-def time_mismatch(spans: Mapping[int, ClockSpans]) -> str:
+def _find_overlap(spans: Mapping[int, dict[str, tuple[int, int]]]) -> str:
     """Where the times of a chunk do not come after those of the chunks before it, or an empty text."""
     last: dict[str, tuple[int, int]] = {}
     for index in sorted(spans):
@@ -377,8 +381,7 @@ class ChunkedEpisodeWriter(NoPickle):
         self._compression = compression
         self._compat = check_compat(compat)
         self._chunks: dict[int, ChunkEntry] = {}
-        self._profile: dict[str, Any] = {}
-        self._spans: dict[int, ClockSpans] = {}
+        self._continuity = Continuity()
         self._has_unordered_times = False
         self._env_id = ""
         with map_os_errors(self.folder):
@@ -413,7 +416,11 @@ class ChunkedEpisodeWriter(NoPickle):
             raise SchemaMismatchError(f"chunk {index} has {chunk.length} steps, its range {end - start}")
         total = chunk.total_chunks if self._total_chunks is None else self._total_chunks
         steps = (start, end) if chunk.length else None  # a range that names its last step cannot be empty
-        spans = self._check_continuity(chunk, index)
+        if mismatch := self._continuity.mismatch(index, chunk):
+            raise SchemaMismatchError(
+                f"chunk {index} does not continue the others: {mismatch}",
+                hint="Give all chunks of an episode the same ids, rate, metadata and channels, and increasing times.",
+            )
         placed = copy.copy(chunk)
         placed.id, placed.chunk_index = self.episode_id, index
         placed.total_chunks, placed.timestep_range = total, steps
@@ -423,7 +430,6 @@ class ChunkedEpisodeWriter(NoPickle):
             self._stage.mkdir(exist_ok=True)
         save_wshard(placed, self._stage / name, self._compression, compat=self._compat)
         self._chunks[index] = ChunkEntry(index, name, "", (start, end), chunk.length)
-        self._spans[index] = spans
         self._env_id = self._env_id or chunk.env_id
         return self.folder / name
 
@@ -438,6 +444,7 @@ class ChunkedEpisodeWriter(NoPickle):
         clocks = [episode.clock_source, *(channel.clock_source for _, channel in episode.lanes())]
         times = [clock.rows(0, clock.length) for clock in clocks if clock is not None]
         self._has_unordered_times = any((stamps[1:] <= stamps[:-1]).any() for stamps in times)
+        self._continuity = Continuity(has_unordered_times=self._has_unordered_times)
         paths = []
         for start in starts:
             end = min(start + self.chunk_size_t, episode.length)
@@ -461,7 +468,7 @@ class ChunkedEpisodeWriter(NoPickle):
             has_unordered_times=self._has_unordered_times,
         )
         validate_chunk_continuity(listed, check_channels=False)  # each was compared when it was written
-        if not self._has_unordered_times and (mismatch := time_mismatch(self._spans)):
+        if mismatch := self._continuity.overlap():
             raise SchemaMismatchError(mismatch, path=self.folder)
         with map_os_errors(self.folder):
             self._stage.mkdir(exist_ok=True)
@@ -477,22 +484,6 @@ class ChunkedEpisodeWriter(NoPickle):
         is_moving = unfinished_cut(self.manifest_path) == Path(os.path.abspath(self._stage))
         if self.manifest is None and self._stage != self.folder and not is_moving:
             shutil.rmtree(self._stage, ignore_errors=True)
-
-    def _check_continuity(self, chunk: WShardEpisode, index: int) -> ClockSpans:
-        """Raise SchemaMismatchError unless a chunk fits to those written before; returns its first and last times."""
-        profile, spans = chunk_profile(chunk), clock_spans(chunk)
-        if not self._chunks:
-            self._profile = profile
-        mismatch = profile_mismatch(self._profile, profile)
-        if not mismatch and not self._has_unordered_times:
-            neighbours = {at: self._spans[at] for at in (index - 1, index + 1) if at in self._spans}
-            mismatch = time_mismatch({**neighbours, index: spans})
-        if mismatch:
-            raise SchemaMismatchError(
-                f"chunk {index} does not continue the chunks before it: {mismatch}",
-                hint="Give all chunks of an episode the same ids, rate, metadata and channels, and increasing times.",
-            )
-        return spans
 
     def _range(self, index: int, length: int) -> tuple[int, int]:
         before = self._chunks.get(index - 1)
@@ -607,7 +598,7 @@ class ChunkedEpisodeReader:
         self.manifest = manifest if isinstance(manifest, ChunkList) else read_chunk_list(manifest)
         self._verify = verify
         self._open: dict[int, WShardEpisode] = {}
-        self._profile: dict[str, Any] = {}
+        self._continuity = Continuity(has_unordered_times=True)  # times are read with the chunk that has them
         # Chunks are opened, and their channels compared, as they are needed.
         validate_chunk_continuity(self.manifest, check_channels=False)
 
@@ -627,9 +618,7 @@ class ChunkedEpisodeReader:
             chunk = load_wshard(self.manifest.chunk_bytes(entry), verify=self._verify)
             if chunk.length != entry.length or chunk.chunk_index not in (None, entry.chunk_index):
                 raise CorruptLayoutError(f"{entry.uri} is not chunk {entry.chunk_index} of its list")
-            profile = chunk_profile(chunk)
-            self._profile = self._profile or profile
-            if mismatch := profile_mismatch(self._profile, profile):
+            if mismatch := self._continuity.mismatch(index, chunk):
                 raise CorruptLayoutError(
                     f"{entry.uri} does not continue the other chunks of its list: {mismatch}"
                 )
