@@ -22,15 +22,15 @@ CROWDED: frozenset[str] = frozenset()
 """Folders that still have more modules; the list only gets shorter."""
 
 BUDGETS: dict[str, tuple[int, int, int]] = {
-    "(top)": (850, 80, 0),
+    "(top)": (800, 80, 0),
     "_api": (1200, 60, 0),
-    "bytekit": (3300, 420, 0),
+    "bytekit": (3000, 390, 0),
     "catalog": (7800, 760, 5),
     "cli": (4000, 240, 0),
     "convert": (11900, 1130, 10),
     "corpora": (2100, 270, 5),
     "episodes": (11400, 1190, 10),
-    "formats": (12600, 1260, 15),
+    "formats": (12500, 1180, 5),
     "loading": (4700, 490, 0),
     "ordering": (600, 80, 0),
     "ray": (1000, 100, 0),
@@ -54,10 +54,10 @@ PARTICIPLE = re.compile(
 )
 VERBS = frozenset({"embed", "exceed", "feed", "need", "proceed", "seed", "shed", "speed"})
 
-DOCS_WORDS = 103
+DOCS_WORDS = 89
 """Unusual words in README.md, ARCHITECTURE.md, CONTRIBUTING.md and docs/."""
 
-FORMAT_SKIPS = 239
+FORMAT_SKIPS = 232
 """Lines that switch the formatter off, in src, tests, bench, tools and examples."""
 
 UNUSUAL = re.compile(
