@@ -294,7 +294,7 @@ class Continuity:
     def mismatch(self, index: int, chunk: WShardEpisode) -> str:
         """Why a chunk does not fit to those before it; empty if it does, and then it is one of them."""
         profile = chunk_profile(chunk)
-        expected = self._profile if self._spans.keys() - {index} else profile
+        expected = self._profile if len(self._spans) > (index in self._spans) else profile
         for name in [*expected, *profile]:
             if expected.get(name) != profile.get(name):
                 values = [f"{each.get(name, 'none')!s:.60}" for each in (expected, profile)]

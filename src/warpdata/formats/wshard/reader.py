@@ -24,6 +24,7 @@ from warpdata.bytekit.io.ranges import (
 )
 from warpdata.bytekit.jsontext import parse_json_object
 from warpdata.bytekit.lazy import BLOCK_CACHE
+from warpdata.bytekit.process.forks import Reopens
 from warpdata.errors import (
     BlobNotFoundError,
     ChecksumError,
@@ -61,7 +62,7 @@ unchecked, everything else is checked. False: the bytes of blocks are trusted.
 """
 
 
-class ShardReader:
+class ShardReader(Reopens):
     """An open shard: its table was read and checked, its blocks are read on demand.
 
     With `table` the file's own table is not read; for files whose table is damaged.
@@ -450,6 +451,3 @@ class ShardReader:
 
     def __repr__(self) -> str:
         return f"ShardReader({self.path!r}, {len(self.names)} blocks, {self.range_reader.size} bytes)"
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return (partial(ShardReader, verify=self._verify), (self.range_reader,))
