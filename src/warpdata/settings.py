@@ -138,13 +138,6 @@ def aws_keys() -> dict[str, str]:
     return found
 
 
-def aws_role() -> dict[str, str]:
-    """The variables of the environment that describe the AWS role of this machine."""
-    prefixes = ("AWS_CONTAINER_", "AWS_WEB_IDENTITY_", "AWS_ROLE_", "AWS_EC2_")
-    names = ("AWS_REGION", "AWS_DEFAULT_REGION", "AWS_ENDPOINT_URL_STS")
-    return {name: value for name, value in os.environ.items() if name.startswith(prefixes) or name in names}
-
-
 def _refuse(name: str, value: str, allowed: str, hint: str = "") -> SettingsError:
     """An error with the name, the value and the valid values of a variable."""
     return SettingsError(
