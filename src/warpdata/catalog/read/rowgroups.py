@@ -29,9 +29,8 @@ from warpdata.errors import (
     UnsupportedDtypeError,
 )
 from warpdata.formats.episodedir.layout import PARQUET_MAGIC
+from warpdata.sql.columns import Positions, engine_columns, fields_in, names_by_place, rows_at
 from warpdata.sql.engine import RowMatcher, parse_condition, pushed_down
-from warpdata.sql.enginetypes import engine_columns, fields_in, names_by_place
-from warpdata.sql.rowpicking import Positions, rows_at
 from warpdata.stores.blobs import AnyBlobReader, LocalBlobReader, RangeBytes
 
 if TYPE_CHECKING:
