@@ -138,6 +138,14 @@ def aws_keys() -> dict[str, str]:
     return found
 
 
+def azure_sas() -> dict[str, str]:
+    """The SAS token of az in the environment and the name of its account, unless there is an account key."""
+    token = os.environ.get("AZURE_STORAGE_SAS_TOKEN") or os.environ.get("AZURE_STORAGE_SAS_KEY")
+    if not token or os.environ.get("AZURE_STORAGE_ACCOUNT_KEY"):
+        return {}
+    return {"sas_token": token, "account_name": os.environ.get("AZURE_STORAGE_ACCOUNT_NAME", "")}
+
+
 def _refuse(name: str, value: str, allowed: str, hint: str = "") -> SettingsError:
     """An error with the name, the value and the valid values of a variable."""
     return SettingsError(

@@ -33,7 +33,7 @@ from warpdata.errors import (
 )
 from warpdata.formats.manifest.codec import PartSource
 from warpdata.formats.manifest.model import DATASET_ID, BlobRef
-from warpdata.settings import Settings, aws_keys
+from warpdata.settings import Settings, aws_keys, azure_sas
 from warpdata.stores.address import (
     StoreOptions,
     address_in_catalog,
@@ -230,6 +230,7 @@ def access_options(settings: Settings, **changes: object) -> AccessOptions:
         settings.s3_region,
         AwsProfile(settings.aws_profile, settings.aws_credentials_file, settings.aws_config_file),
         find_secrets=aws_keys,
+        find_sas=azure_sas,
         proxies=Proxies(settings.proxies, settings.no_proxy),
     )
     names = (

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from warpdata.stores.awskeys import AwsProfile, ProfileKeys, S3Keys
+from warpdata.stores.azure import AzureStore
 from warpdata.stores.blobstore import BlobStore
 from warpdata.stores.http import HttpStore
 from warpdata.stores.local import LocalStore
@@ -30,6 +31,8 @@ class StoreOptions:
     secrets: Mapping[str, str] = field(default_factory=dict, repr=False)
     find_secrets: Callable[[], Mapping[str, str]] = field(default=dict, repr=False)
     """Reads the keys of s3 from the environment; a function, so that pickled options do not hold them."""
+    find_sas: Callable[[], Mapping[str, str]] = field(default=dict, repr=False)
+    """Reads the SAS token of az and the name of its account from the environment."""
     timeout_s: float = 20.0
     proxies: Proxies = field(default_factory=Proxies, repr=False)
     """The proxy for each web server."""
@@ -129,6 +132,18 @@ def _open_object_store(parts: urllib.parse.SplitResult, options: StoreOptions) -
     if "endpoint" in query and web_address(query["endpoint"]).username:
         raise ValueError("credentials do not belong in a URL")
     bucket, prefix, endpoint = parts.netloc, parts.path.strip("/"), _endpoint(parts, options)
+    sas = {**options.find_sas(), **options.secrets} if parts.scheme == "az" else {}
+    if sas.get("sas_token"):
+        if not endpoint and not sas.get("account_name"):
+            raise ValueError("no account is named for the SAS token: set AZURE_STORAGE_ACCOUNT_NAME")
+        return AzureStore(
+            bucket,
+            prefix,
+            lambda: {**options.find_sas(), **options.secrets}["sas_token"],
+            endpoint or f"https://{sas['account_name']}.blob.core.windows.net",
+            timeout_s=options.timeout_s,
+            proxies=options.proxies,
+        )
     if parts.scheme != "s3":
         address = ObjectAddress(parts.scheme, bucket, prefix, endpoint, options.secrets)
         return ObjectStore(address, timeout_s=options.timeout_s)
