@@ -229,7 +229,7 @@ def _files_below(path: Path) -> Iterator[tuple[str, Path]]:
                 raise CorruptLayoutError("links and devices cannot be published", path=file)
             is_unicode = relative.encode("utf-8", "replace").decode() == relative
             if not is_safe_name(relative) or not is_unicode:
-                raise CorruptLayoutError(f"unsafe file name {relative!r}", path=file)
+                raise CorruptLayoutError(f"unsafe file name {relative!r}", path=file, hint="Rename the file.")
             yield relative, file
 
 
