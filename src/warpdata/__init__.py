@@ -172,6 +172,7 @@ _HOMES = _by_name(
         "_api.embedding": "embed",
         "_api.importing": "export_episodes import_episodes lerobot_dataset",
         "_api.recording": "record",
+        "_api.similar": "find_duplicates find_similar rank_novelty",
         "episodes.salvage.recordings": "salvage",
         "formats.wshard.save": "save_wshard",
         "viewer.server": "view",
@@ -204,7 +205,6 @@ _ELSEWHERE = _by_name(
         "search": "EpisodeRef SigningKey",
         "corpora": "FractionRows RowBatch RowWarmCache SideTable StoreShardSource WarmRows",
         "viewer": "Viewer export_site",
-        "_api.similar": "find_duplicates find_similar rank_novelty",
         "episodes.collection.replay": "replay",
     }
 )
