@@ -54,10 +54,10 @@ PARTICIPLE = re.compile(
 )
 VERBS = frozenset({"embed", "exceed", "feed", "need", "proceed", "seed", "shed", "speed"})
 
-DOCS_WORDS = 89
+DOCS_WORDS = 95
 """Unusual words in README.md, ARCHITECTURE.md, CONTRIBUTING.md and docs/."""
 
-FORMAT_SKIPS = 232
+FORMAT_SKIPS = 235
 """Lines that switch the formatter off, in src, tests, bench, tools and examples."""
 
 UNUSUAL = re.compile(
