@@ -14,6 +14,7 @@ import tokenize
 from collections.abc import Iterable
 from pathlib import Path
 
+from tests.architecture.sources import parsed, statements
 from tests.conftest import ROOT
 
 PACKAGE = ROOT / "src" / "warpdata"
@@ -71,7 +72,9 @@ UNUSUAL = re.compile(
 
 
 def words_of(path: Path) -> str:
-    """Docstrings, comments and messages of a module."""
+    """Docstrings, comments and messages of a module; empty if no unusual word is in it at all."""
+    if not UNUSUAL.search(path.read_text()):
+        return ""
     kinds = {tokenize.COMMENT, getattr(tokenize, "FSTRING_MIDDLE", -1)}
     parts = []
     for token in tokenize.generate_tokens(io.StringIO(path.read_text()).readline):
@@ -86,7 +89,7 @@ def lines_of(path: Path) -> int:
 
 def names_of(path: Path) -> int:
     kinds = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
-    return sum(isinstance(node, kinds) for node in ast.walk(ast.parse(path.read_text())))
+    return sum(isinstance(node, kinds) for node in statements(parsed(path)))
 
 
 def figures() -> dict[str, tuple[int, int, int]]:
@@ -104,8 +107,8 @@ def figures() -> dict[str, tuple[int, int, int]]:
 def participles(tree: ast.AST) -> list[str]:
     """Public functions and methods named by one participle; properties are values, and may be."""
     names = []
-    for node in ast.walk(tree):
-        for child in getattr(node, "body", ()) if isinstance(node, ast.Module | ast.ClassDef) else ():
+    for node in (tree, *statements(tree)):
+        for child in node.body if isinstance(node, ast.Module | ast.ClassDef) else ():
             if isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef):
                 is_value = any("property" in ast.unparse(each) for each in child.decorator_list)
                 is_participle = PARTICIPLE.fullmatch(child.name) and child.name not in VERBS
@@ -118,7 +121,7 @@ def participles_by_package() -> dict[str, list[str]]:
     found: dict[str, list[str]] = collections.defaultdict(list)
     for path in sorted(PACKAGE.rglob("*.py")):
         parts = path.relative_to(PACKAGE).parts
-        found[parts[0] if len(parts) > 1 else "(top)"] += participles(ast.parse(path.read_text()))
+        found[parts[0] if len(parts) > 1 else "(top)"] += participles(parsed(path))
     return {package: names for package, names in found.items() if names}
 
 
