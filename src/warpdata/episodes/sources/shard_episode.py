@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import os
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -278,13 +278,15 @@ class _NamedChannel(NamedTuple):
     role: SignalRole
 
 
+_role_of = lru_cache(maxsize=4096)(guess_role)
+"""The files of a set have the same names."""
 _FLAGS = {"reward": "rewards", "terminated": "terminations", "truncated": "truncations"}
 
 
 def _named_channels(tensors: WShardEpisode) -> dict[str, _NamedChannel]:
     """A channel goes by its id; by its block where an id stands in two lanes, and for what models made."""
     flags = {
-        name: _NamedChannel(flag, guess_role(name, "scalar"))
+        name: _NamedChannel(flag, _role_of(name, "scalar"))
         for name, field in _FLAGS.items()
         if (flag := getattr(tensors, field)) is not None
     }
@@ -295,7 +297,7 @@ def _named_channels(tensors: WShardEpisode) -> dict[str, _NamedChannel]:
         is_bits = lane == "residual" and is_sign_bits(rest, channel.row_source.spec)
         if is_bits or (channel.clock_source is None and channel.length != tensors.length):
             continue
-        role = SignalRole("observation") if lane == "signal" else guess_role(block, "vector")
+        role = SignalRole("observation") if lane == "signal" else _role_of(block, "vector")
         is_plain = lane in ("signal", "action") and rest not in channels and rest not in flags
         channels[rest if is_plain else block] = _NamedChannel(channel, role)
     return channels | flags
