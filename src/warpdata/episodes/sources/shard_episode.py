@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 
 from warpdata.bytekit.arrays import read_only, select_rows
 from warpdata.bytekit.checksum import join_crc32c
-from warpdata.bytekit.lazy import cached_property
 from warpdata.bytekit.process.forks import Reopens
 from warpdata.errors import CorruptLayoutError
 from warpdata.formats.wshard.channel import Channel
@@ -206,7 +205,9 @@ class ShardSource(Reopens, EpisodeSource):
         self._path = path
         self._size_bytes = size_bytes
         self.chunks = chunks
-        self._signals = LazySignals(lambda: self._channels, self._open_signal)
+        # Without this object in them: a cycle would keep the file open until the next garbage collection.
+        channels = _NamedChannels(tensors)
+        self._signals = LazySignals(channels, partial(_open_signal, tensors, channels, chunks))
         if chunks is not None:
             self.reopen_by(ShardSource.of_chunks, chunks)
 
@@ -214,18 +215,6 @@ class ShardSource(Reopens, EpisodeSource):
     def of_chunks(cls, chunks: ChunkList) -> ShardSource:
         """A chunked episode as one."""
         return cls(ChunkedEpisodeReader(chunks).episode(), chunks=chunks)
-
-    @cached_property
-    def _channels(self) -> dict[str, _NamedChannel]:
-        return _named_channels(self.tensors)
-
-    def _open_signal(self, name: str) -> Signal:
-        channel, role = self._channels[name]
-        times = partial(_channel_times, self.tensors, channel)
-        signal = BlockSignal(name, _channel_meta(channel, role), [channel.row_source], times)
-        if self.chunks is not None:
-            signal.reopen_by(_signal_of_chunks, self.chunks, name)
-        return signal
 
     @property
     def id(self) -> str:
@@ -278,29 +267,55 @@ class _NamedChannel(NamedTuple):
     role: SignalRole
 
 
+def _open_signal(
+    tensors: WShardEpisode, channels: _NamedChannels, chunks: ChunkList | None, name: str
+) -> Signal:
+    channel, role = channels()[name]
+    times = partial(_channel_times, tensors, channel)
+    signal = BlockSignal(name, _channel_meta(channel, role), [channel.row_source], times)
+    if chunks is not None:
+        signal.reopen_by(_signal_of_chunks, chunks, name)
+    return signal
+
+
 _role_of = lru_cache(maxsize=4096)(guess_role)
 """The files of a set have the same names."""
 _FLAGS = {"reward": "rewards", "terminated": "terminations", "truncated": "truncations"}
 
 
-def _named_channels(tensors: WShardEpisode) -> dict[str, _NamedChannel]:
-    """A channel goes by its id; by its block where an id stands in two lanes, and for what models made."""
-    flags = {
-        name: _NamedChannel(flag, _role_of(name, "scalar"))
-        for name, field in _FLAGS.items()
-        if (flag := getattr(tensors, field)) is not None
-    }
-    channels: dict[str, _NamedChannel] = {}
-    for block, channel in tensors.lanes():
-        lane, _, rest = block.partition("/")
-        # Bits packed over several steps have no time of their own.
-        is_bits = lane == "residual" and is_sign_bits(rest, channel.row_source.spec)
-        if is_bits or (channel.clock_source is None and channel.length != tensors.length):
-            continue
-        role = SignalRole("observation") if lane == "signal" else _role_of(block, "vector")
-        is_plain = lane in ("signal", "action") and rest not in channels and rest not in flags
-        channels[rest if is_plain else block] = _NamedChannel(channel, role)
-    return channels | flags
+class _NamedChannels:
+    """The channels of an episode by name, found once when they are needed.
+
+    A channel goes by its id; by its block where an id stands in two lanes, and for what models made.
+    """
+
+    def __init__(self, tensors: WShardEpisode) -> None:
+        self._tensors = tensors
+        self._named: dict[str, _NamedChannel] | None = None
+
+    def __call__(self) -> dict[str, _NamedChannel]:
+        if self._named is None:
+            self._named = self._find()
+        return self._named
+
+    def _find(self) -> dict[str, _NamedChannel]:
+        tensors = self._tensors
+        flags = {
+            name: _NamedChannel(flag, _role_of(name, "scalar"))
+            for name, field in _FLAGS.items()
+            if (flag := getattr(tensors, field)) is not None
+        }
+        channels: dict[str, _NamedChannel] = {}
+        for block, channel in tensors.lanes():
+            lane, _, rest = block.partition("/")
+            # Bits packed over several steps have no time of their own.
+            is_bits = lane == "residual" and is_sign_bits(rest, channel.row_source.spec)
+            if is_bits or (channel.clock_source is None and channel.length != tensors.length):
+                continue
+            role = SignalRole("observation") if lane == "signal" else _role_of(block, "vector")
+            is_plain = lane in ("signal", "action") and rest not in channels and rest not in flags
+            channels[rest if is_plain else block] = _NamedChannel(channel, role)
+        return channels | flags
 
 
 def _channel_meta(channel: Channel, role: SignalRole) -> SignalMeta:

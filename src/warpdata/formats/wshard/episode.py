@@ -568,7 +568,7 @@ class _Loader:
             rows = ArrayRows(np.zeros((0, *spec.tensor.shape), spec.tensor.dtype.dtype), spec.tensor)
         lane, _, key = spec.block.partition("/")
         channels = episode.observations if lane == "signal" else episode.actions
-        channels.data[key] = Channel.over(key, rows, clock=clock, about=own_copy(spec.about))
+        channels.data[key] = Channel.over(key, rows, clock=clock, about=spec.about and own_copy(spec.about))
 
     def _add_unlisted(self, episode: WShardEpisode, name: str) -> None:
         """Add a lane, an action that one existing writer does not list, or an uninterpreted block."""
@@ -587,7 +587,7 @@ class _Loader:
         """Rewards or flags: in their own block, or exactly as they were in a block beside it."""
         self._used.add(name)
         spec, length = self._schema.flags.get(name), self._schema.length
-        block, about = name, {} if spec is None else own_copy(spec.about)
+        block, about = name, None if spec is None or not spec.about else own_copy(spec.about)
         if spec is not None and not fits_own_block(name, spec.tensor.dtype):
             block = layout.EXACT[name]
             self._used.add(block)
