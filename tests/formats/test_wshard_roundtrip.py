@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import pickle
+import weakref
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -74,6 +77,25 @@ def test_lazy_and_zero_copy(tmp_path: Path) -> None:
         assert not data.flags.owndata
         assert episode.observations[name].data is data
     assert episode.observations["cam/rgb"].data.ctypes.data % 64 == 0
+
+
+@pytest.mark.parametrize("open_it", [wd.load_wshard, wd.open_episode])
+def test_a_dropped_episode_is_closed_without_a_garbage_collection(tmp_path: Path, open_it: Any) -> None:
+    episode = wd.WShardEpisode("e", length=3)
+    episode.observations["x"] = np.ones((3, 2), np.float32)
+    wd.save_wshard(episode, tmp_path / "a.wshard")
+    gc.disable()
+    try:
+        opened = open_it(tmp_path / "a.wshard")
+        assert repr(opened)
+        tensors = opened if isinstance(opened, wd.WShardEpisode) else opened.source.tensors
+        shard = weakref.ref(tensors.observations["x"].row_source.shard)
+        if opened is not tensors:
+            assert len(opened["x"].values()) == 3
+        del opened, tensors
+        assert shard() is None
+    finally:
+        gc.enable()
 
 
 def test_picked_channels(tmp_path: Path) -> None:
