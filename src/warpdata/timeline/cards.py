@@ -87,6 +87,8 @@ def signal_card(name: str, signal: Signal) -> str:
             picture_html(each, f"{name}, frame {row}")
             for each, row in zip(frames, rows.tolist(), strict=True)
         )
+    if signal.meta.rows is not None:
+        return sparkline_svg(signal._lengths())
     if signal.meta.is_object:
         return text(signal[-1][0])
     values = signal[rows].values().reshape(len(rows), -1).astype(np.float64)
@@ -102,7 +104,7 @@ def signals_card(signals: Mapping[str, Signal]) -> str:
         try:
             signal = signals[name]
             meta = signal.meta
-            kind = meta.kind if meta.is_object else f"{meta.dtype}{list(meta.shape) if meta.shape else ''}"
+            kind = str(meta) if meta.is_object else f"{meta.dtype}{list(meta.shape) if meta.shape else ''}"
             rows.append(
                 [text(name), text(meta.role), text(kind), str(len(signal)), signal_card(name, signal)]
             )

@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 
 from warpdata.bytekit.arrays import as_array, read_only
 from warpdata.errors import SchemaMismatchError, TimestampOrderError
-from warpdata.timeline.meta import OBJECT, Kind, SignalMeta, as_role, guess_role, numeric_kind
+from warpdata.timeline.meta import OBJECT, Kind, RowType, SignalMeta, as_role, guess_role, numeric_kind
+from warpdata.timeline.ragged import as_objects
 from warpdata.timeline.signal import MappedRows, Record, Signal
 from warpdata.timeline.times import INT64_MAX, INT64_MIN, as_int_array
 
@@ -56,16 +57,28 @@ class ArraySignal(ClockedSignal):
         self, timestamps: Any, values: Any, meta: SignalMeta | None = None, *, role: str | None = None
     ) -> None:
         stamps = as_int_array(timestamps, "a time")
-        batch = as_array(values)
+        is_ragged = meta is not None and meta.rows is not None
+        batch = as_objects(values) if is_ragged else as_array(values)
         if batch.ndim == 0 or len(stamps) != len(batch):
             raise ValueError(f"{len(stamps)} timestamps for values of shape {batch.shape}")
         check_increasing(stamps)
         self._ts = read_only(stamps)
-        self._values = read_only(_as_objects(values) if batch.dtype.kind in "USO" else batch)
+        is_text = batch.dtype.kind in "USO" and not is_ragged
+        self._values = read_only(_as_text(values) if is_text else batch)
         self._meta = _meta_of(self._values) if meta is None else meta
         self._has_role = role is not None or meta is not None
         if role is not None:
             self._meta = replace(self._meta, role=as_role(role))
+
+    @classmethod
+    def ragged(cls, timestamps: Any, values: Sequence[Any], *, rate_hz: float | None = None) -> ArraySignal:
+        """A signal of arrays that differ in length only; blocks of sound with their `rate_hz`."""
+        arrays = [as_array(value) for value in values]
+        kinds = {RowType(array.dtype, array.shape[1:]) for array in arrays if array.ndim}
+        if len(kinds) != 1 or not all(array.ndim for array in arrays):
+            raise ValueError(f"values of one row type expected, got {', '.join(map(str, kinds)) or 'none'}")
+        kind: Kind = "ragged" if rate_hz is None else "sound"
+        return cls(timestamps, arrays, SignalMeta(OBJECT, (), kind, rows=kinds.pop(), rate_hz=rate_hz))
 
     def named(self, name: str) -> ArraySignal:
         """The signal with the role that its name implies, unless it was given one."""
@@ -161,6 +174,9 @@ class JoinedSignal(Signal):
             out[chosen] = self._parts[number]._values_at(indices[chosen] - self._starts[number])
         return read_only(out)
 
+    def _lengths(self) -> NDArray[np.int64]:
+        return np.concatenate([part._lengths() for part in self._parts])
+
     def _bring(self, indices: NDArray[np.int64]) -> None:
         owner = self._starts.searchsorted(indices, "right") - 1
         for number in np.unique(owner):
@@ -195,7 +211,7 @@ def check_increasing(stamps: NDArray[np.int64]) -> None:
         )
 
 
-def _as_objects(values: Any) -> NDArray[Any]:
+def _as_text(values: Any) -> NDArray[Any]:
     out = np.empty(len(values), object)
     out[:] = values.tolist() if isinstance(values, np.ndarray) else list(values)
     kinds = {type(value) for value in out}

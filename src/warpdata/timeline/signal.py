@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from warpdata.bytekit.arrays import InvalidIndexError, read_only, resolve_index
 from warpdata.errors import TimeRangeError
 from warpdata.timeline.meta import SignalMeta
+from warpdata.timeline.ragged import join_rows
 from warpdata.timeline.times import INT64_MAX, INT64_MIN, as_int, as_int_array, grid, is_many
 
 Record = tuple[Any, int]
@@ -88,6 +89,13 @@ class Signal(Sequence[Record]):
         rows = starts[:, None] + np.arange(out.shape[1])
         out[places] = self._values_at(rows.reshape(-1)).reshape(len(starts), *out.shape[1:])
 
+    def _lengths(self) -> NDArray[np.int64]:
+        """How many rows every value of a ragged signal has."""
+        runs = (range(low, min(low + _BLOCK, len(self))) for low in range(0, len(self), _BLOCK))
+        return np.fromiter(
+            (len(value) for run in runs for value in self._values_in(run)), np.int64, len(self)
+        )
+
     def _record(self, index: int) -> Record:
         at = np.array([index], np.int64)
         return self._values_at(at)[0], int(self._ts_at(at)[0])
@@ -108,10 +116,26 @@ class Signal(Sequence[Record]):
         return SignalView(self, rows)
 
     def __iter__(self) -> Iterator[Record]:
-        step = min(_BLOCK, max(1, _BLOCK_BYTES // max(1, self.meta.row_bytes))) if len(self) else 1
-        for start in range(0, len(self), step):
-            rows = range(start, min(start + step, len(self)))
+        for rows in self.runs(_BLOCK_BYTES, _BLOCK):
             yield from zip(self._values_in(rows), self._ts_in(rows).tolist(), strict=True)
+
+    def value_bytes(self) -> int:
+        """Bytes of one value; of a ragged signal their mean, of text and bytes of the reference to it."""
+        kind = self.meta.rows
+        if kind is None or not len(self):
+            return self.meta.row_bytes
+        return 8 + kind.nbytes * int(self._lengths().mean())
+
+    def runs(self, max_bytes: int, max_rows: int = 1 << 14) -> Iterator[range]:
+        """All records as runs of about so many bytes, one record at least."""
+        step = max(1, min(max_rows, max_bytes // max(1, self.value_bytes()))) if len(self) else 1
+        return (range(start, min(start + step, len(self))) for start in range(0, len(self), step))
+
+    def flat(self) -> tuple[NDArray[Any], NDArray[np.int64]]:
+        """The rows of all values of a ragged signal end to end: record k is rows [offsets[k], offsets[k + 1])."""
+        if self.meta.rows is None:
+            raise TypeError(f"flat() is for ragged signals and sound, not {self.meta}")
+        return join_rows(self.values(), self.meta.rows)
 
     @property
     def time(self) -> SignalTime:
@@ -159,8 +183,7 @@ class Signal(Sequence[Record]):
         return int(self._ts_at(np.array([index], np.int64))[0])
 
     def __repr__(self) -> str:
-        meta = self.meta
-        return f"<{type(self).__name__} {meta.kind} {meta.dtype}{list(meta.shape)}, {len(self)} records>"
+        return f"<{type(self).__name__} {self.meta}, {len(self)} records>"
 
 
 class SignalTime:
@@ -309,6 +332,9 @@ class SignalView(Signal):
         if isinstance(own, range):
             return self._base._values_in(own[_as_key(rows)])
         return self._base._values_at(own[_as_key(rows)])
+
+    def _lengths(self) -> NDArray[np.int64]:
+        return self._base._lengths()[_as_key(self._rows)]
 
     def _in_memory(self) -> MappedRows | None:
         run, mapped = self.run, self._base._in_memory()

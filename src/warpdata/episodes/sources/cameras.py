@@ -34,7 +34,7 @@ from warpdata.formats.episodedir.signal_file import Description, Summary
 from warpdata.formats.episodedir.video import list_packets
 from warpdata.formats.journal.reader import check_not_unfinished
 from warpdata.timeline.memory import ClockedSignal
-from warpdata.timeline.meta import OBJECT, Role, SignalMeta, as_kind, as_role, guess_role
+from warpdata.timeline.meta import OBJECT, Role, RowType, SignalMeta, as_kind, as_role, guess_role
 from warpdata.timeline.signal import Record
 
 Int64s = NDArray[np.int64]
@@ -211,13 +211,16 @@ def stretch_starts(index: FrameIndex, frame_bytes: int) -> Int64s:
 def signal_meta(description: Description, name: str) -> SignalMeta:
     """The metadata of a signal by its stored description; without a stated role, it is guessed from the name."""
     about = description
-    dtype = OBJECT if about.kind in ("text", "bytes") else dtype_named(about.dtype).dtype
+    dtype, shape, rows = OBJECT, (), None
+    if about.is_ragged:
+        rows = RowType(dtype_named(about.dtype).dtype, about.shape)
+    elif not about.is_object:
+        dtype, shape = dtype_named(about.dtype).dtype, about.shape
     role, of, model = guess_role(name, about.kind)
     if about.role is not None:
         role, of, model = as_role(about.role), about.of, about.model
-    return SignalMeta(
-        dtype, about.shape, as_kind(about.kind), about.units, about.names, role, of, model, about.clock
-    )
+    plain = (about.units, about.names, role, of, model, about.clock, rows, about.rate_hz)
+    return SignalMeta(dtype, shape, as_kind(about.kind), *plain)
 
 
 def open_bytes(path: str, folder: FolderReader | None) -> RangeReader:

@@ -10,6 +10,7 @@ import json
 import math
 import os
 import re
+import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -43,7 +44,7 @@ MAX_STATIC_DEPTH = 64
 MAX_STATIC_ARRAY = 1 << 16
 """More numbers than this belong in a signal, not in JSON."""
 
-_PART = re.compile(r"[A-Za-z0-9_.-]+")
+_PART = re.compile(r"[A-Za-z0-9_.\-\x80-\U0010ffff]+")
 _SORTED = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
 _LOCK_TIMEOUT_S = 60.0
 
@@ -64,10 +65,12 @@ def _check_text(name: str) -> None:
     if len(name.encode("utf-8", "replace")) > layout.MAX_NAME_BYTES:
         raise ValueError(f"name {name[:40]!r}… is longer than {layout.MAX_NAME_BYTES} bytes")
     parts = name.split("/")
-    if not all(_PART.fullmatch(part) for part in parts) or {".", ".."} & set(parts):
+    if not all(_PART.fullmatch(part) for part in parts) or {".", ".."} & set(parts) or not name.isprintable():
         raise ValueError(
             f"name {name!r} is refused: use letters, digits, '_', '.', '-' in parts joined by '/', no '..'"
         )
+    if not unicodedata.is_normalized("NFC", name):  # some disks would give the file another name
+        raise ValueError(f"name {name!r} is refused: not in Unicode form NFC (unicodedata.normalize)")
     is_file = [
         part in (layout.META_FILE, layout.STATIC_FILE) or bool(_split(part)[1]) or part.endswith(".parquet")
         for part in parts[:-1]
