@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -9,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from warpdata.bytekit.arrays import read_only
+from warpdata.bytekit.codec import wav_header
 from warpdata.errors import LimitExceededError
 from warpdata.timeline.meta import OBJECT, RowType
 
@@ -31,8 +33,7 @@ def as_objects(values: Iterable[Any]) -> NDArray[Any]:
 
 def split_rows(rows: NDArray[Any], offsets: NDArray[np.int64]) -> NDArray[Any]:
     """Views of rows [offsets[k], offsets[k + 1]) for every k."""
-    bounds = offsets.tolist()
-    return as_objects(rows[low:high] for low, high in zip(bounds[:-1], bounds[1:], strict=True))
+    return as_objects(rows[low:high] for low, high in itertools.pairwise(offsets.tolist()))
 
 
 def join_rows(values: NDArray[Any], kind: RowType) -> tuple[NDArray[Any], NDArray[np.int64]]:
@@ -64,6 +65,12 @@ class Sound(NamedTuple):
     start_ns: int
     silent: int
     """How many samples fill pauses of the recording."""
+
+    def wav(self) -> bytes:
+        """A WAV file of all samples."""
+        samples = np.ascontiguousarray(self.samples)
+        channels = samples.shape[1] if samples.ndim > 1 else 1
+        return wav_header(samples.dtype, channels, self.rate_hz, len(samples)) + samples.tobytes()
 
 
 def join_sound(signal: Signal) -> Sound:

@@ -334,7 +334,8 @@ class SignalView(Signal):
         return self._base._values_at(own[_as_key(rows)])
 
     def _lengths(self) -> NDArray[np.int64]:
-        return self._base._lengths()[_as_key(self._rows)]
+        lengths: NDArray[np.int64] = self._base._lengths()[_as_key(self._rows)]
+        return lengths
 
     def _in_memory(self) -> MappedRows | None:
         run, mapped = self.run, self._base._in_memory()
