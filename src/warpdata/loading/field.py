@@ -415,7 +415,9 @@ def _signal_schema(name: str, field: Field, meta: SignalMeta, episode: Episode) 
     check_align(field.align, meta)
     if (field.pad is None) != (meta.rows is None):
         if meta.rows is None:
-            raise ValueError(f"field {name!r}: pad is for ragged signals and sound, {field.signal!r} is {meta}")
+            raise ValueError(
+                f"field {name!r}: pad is for ragged signals and sound, {field.signal!r} is {meta}"
+            )
         signal = signal_named(episode, field.signal)
         longest = 0 if signal is None or not len(signal) else int(signal._lengths().max())
         raise ValueError(
@@ -424,7 +426,9 @@ def _signal_schema(name: str, field: Field, meta: SignalMeta, episode: Episode) 
         )
     if meta.rows is not None and field.pad is not None:
         if field.size is not None or field.crop is not None or field.scale is not None or field.is_relative:
-            raise ValueError(f"field {name!r}: values of varying length take no size, crop, scale or relative_to")
+            raise ValueError(
+                f"field {name!r}: values of varying length take no size, crop, scale or relative_to"
+            )
         shape = (field.pad, *meta.rows.shape)
         return FieldSchema(name, field, False, meta.rows.dtype, shape, is_text=False, is_ragged=True)
     is_image = meta.kind == "image" or (

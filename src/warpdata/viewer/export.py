@@ -33,8 +33,8 @@ _NO_SERVER = {"is_root": False, "is_here": False, "has_moments": False}
 _SCALARS = ("string", "bool", "int64", "double")
 """Columns that a site filters and sorts by."""
 _POLICY = (
-    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' blob: data:; media-src 'self'; connect-src 'self'; "
-    "base-uri 'none'; form-action 'none'"
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' blob: data:; media-src 'self'; "
+    "connect-src 'self'; base-uri 'none'; form-action 'none'"
 )
 
 Progress = Callable[[int, int], None]

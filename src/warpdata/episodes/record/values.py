@@ -106,7 +106,7 @@ def describe(name: str, data: Any, hints: Hints) -> Description:
             array = as_declared(name, array, hints.dtype)
         if names is not None and len(names) != (array.size if array.ndim == 1 else array.ndim):
             raise SchemaMismatchError(f"{len(names)} names for a value of shape {array.shape}")
-        kind, dtype, shape = _choose_kind(name, array, hints.kind), dtype_of(array.dtype).name, array.shape
+        kind, dtype, shape = _choose_kind(array, hints.kind), dtype_of(array.dtype).name, array.shape
     about = guess_role(name, kind) if hints.role is None else hints
     more = (hints.units, names, about.role, about.of, about.model, hints.clock, hints.rate_hz)
     return Description(kind, dtype, shape, *more)
@@ -165,7 +165,7 @@ def as_declared(name: str, array: NDArray[Any], dtype: DType) -> NDArray[Any]:
     return converted
 
 
-def _choose_kind(name: str, array: NDArray[Any], wanted: str | None) -> str:
+def _choose_kind(array: NDArray[Any], wanted: str | None) -> str:
     channels = array.shape[2] if array.ndim == 3 else 0
     is_plain = array.ndim == 2 or (channels == 3 and array.dtype == np.uint8)
     is_image = is_plain or (channels in (3, 4) and min(array.shape[:2]) >= _LEAST_SIDE)
