@@ -45,6 +45,7 @@ MAX_STATIC_ARRAY = 1 << 16
 """More numbers than this belong in a signal, not in JSON."""
 
 _PART = re.compile(r"[A-Za-z0-9_.\-\x80-\U0010ffff]+")
+_STRANGE = re.compile(r"[^A-Za-z0-9_.\-\x80-\U0010ffff]+")
 _SORTED = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
 _LOCK_TIMEOUT_S = 60.0
 
@@ -58,6 +59,13 @@ def check_name(name: object) -> str:
         raise TypeError(f"a name is a string, not {type(name).__name__}")
     _check_text(name)
     return name
+
+
+def plain_part(text: str) -> str:
+    """A part of a name from any text: in Unicode form NFC, what no name can have is replaced by `_`."""
+    normal = unicodedata.normalize("NFC", text)
+    part = _STRANGE.sub("_", "".join(letter if letter.isprintable() else "\0" for letter in normal))
+    return part if part.strip(".") else "_"
 
 
 @functools.lru_cache(maxsize=4096)
