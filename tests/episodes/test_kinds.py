@@ -105,7 +105,7 @@ def test_into_one_file_and_chunks(tmp_path: Path) -> None:
     episode = wd.open_episode(tmp_path / "one.wshard")
     assert_all(episode)
     write_chunks(episode, tmp_path / "chunks", steps=7)
-    assert_all(wd.open_episode(tmp_path / "chunks"))
+    assert_all(wd.open(tmp_path / "chunks")[0])
 
 
 def test_published_and_streamed(root: Path, tmp_path: Path) -> None:

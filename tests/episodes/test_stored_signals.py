@@ -69,7 +69,7 @@ class TestPackedRagged(SignalContract):
 class TestRaggedChunks(SignalContract):
     def make(self, folder: Path) -> Made:
         write_chunks(wd.open_episode(recorded_clouds(folder)), folder / "chunks", count=3)
-        return wd.open_episode(folder / "chunks")["x"], STAMPS, as_objects(clouds())
+        return wd.open(folder / "chunks")[0]["x"], STAMPS, as_objects(clouds())
 
 
 class TestParquetBool(SignalContract):

@@ -293,6 +293,8 @@ def _fit_together(a: Delivered, b: Delivered) -> bool:
     kind = (a.dtype, a.is_text, a.has_axis, len(a.shape))
     if kind != (b.dtype, b.is_text, b.has_axis, len(b.shape)):
         return False
+    if a.is_ragged and b.is_ragged:  # padded to the longer one
+        return a.row_shape[1:] == b.row_shape[1:]
     return len(a.row_shape) <= 1 or a.row_shape == b.row_shape
 
 

@@ -58,7 +58,7 @@ class ArraySignal(ClockedSignal):
     ) -> None:
         stamps = as_int_array(timestamps, "a time")
         is_ragged = meta is not None and meta.rows is not None
-        batch = as_objects(values) if is_ragged else as_array(values)
+        batch = as_objects(map(read_only, values)) if is_ragged else as_array(values)
         if batch.ndim == 0 or len(stamps) != len(batch):
             raise ValueError(f"{len(stamps)} timestamps for values of shape {batch.shape}")
         check_increasing(stamps)
