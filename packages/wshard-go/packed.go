@@ -3,16 +3,21 @@ package wshard
 import (
 	"encoding/json"
 	"fmt"
+	"strconv"
 	"strings"
 )
 
-// Signal is one signal of a recording: rows of numbers, or the file of a table or a camera.
+// Signal is one signal of a recording: rows of numbers (of varying number in each record, if it has offsets), or the
+// file of a table or a camera.
 type Signal struct {
 	Name, Kind string
 	// DType is one of the thirteen, or "text" or "bytes".
 	DType string
+	// Shape is that of one record; of ragged signals and sound, that of one row.
 	Shape []int64
-	Units string
+	// SampleRateHz is the number of samples in a second, of sound.
+	SampleRateHz float64
+	Units        string
 	// Part is the role it plays.
 	Part Part
 	// Clock is the name that signals recorded at the same times share.
@@ -24,9 +29,9 @@ type Signal struct {
 	// Video and Frames are the blocks of its encoded video and of its frame index, where it is a camera.
 	Video, Frames string
 
-	shard  *Shard
-	blocks []string
-	times  string
+	shard          *Shard
+	blocks         []string
+	times, offsets string
 }
 
 // Recording is a packed recording: the same names, signals, static items and metadata as its folder had.
@@ -40,7 +45,7 @@ type Recording struct {
 	Signals []*Signal
 }
 
-var kinds = setOf("scalar", "vector", "tensor", "image", "text", "bytes")
+var kinds = setOf("scalar", "vector", "tensor", "image", "text", "bytes", "ragged", "sound")
 var roles = setOf("observation", "action", "reward", "terminated", "truncated", "event", "prediction", "uncertainty",
 	"residual", "other")
 
@@ -143,6 +148,12 @@ func newSignal(shard *Shard, name string, stated Object) *Signal {
 			}
 		}
 	}
+	if s.Kind == "ragged" || s.Kind == "sound" {
+		if s.offsets = word("offsets"); s.offsets == "" {
+			refuse("signal %q has no offsets", name)
+		}
+		s.SampleRateHz, _ = strconv.ParseFloat(word("sample_rate_hz"), 64)
+	}
 	return s
 }
 
@@ -196,11 +207,22 @@ func (s *Signal) Bytes(start, end int64) ([]byte, error) {
 		counts[i] = block.RawSize / row
 		total += counts[i]
 	}
-	if total != s.Length {
-		return nil, corrupt("", "%d rows of %d of signal %q are there", total, s.Length, s.Name)
+	offsets, err := s.Offsets()
+	if err != nil {
+		return nil, err
 	}
-	if start < 0 || start > end || end > total {
-		return nil, fail(OutOfRange, "", "records [%d, %d) of %d in signal %q", start, end, total, s.Name)
+	expected := s.Length
+	if offsets != nil {
+		expected = offsets[s.Length]
+	}
+	if total != expected {
+		return nil, corrupt("", "%d rows of %d of signal %q are there", total, expected, s.Name)
+	}
+	if start < 0 || start > end || end > s.Length {
+		return nil, fail(OutOfRange, "", "records [%d, %d) of %d in signal %q", start, end, s.Length, s.Name)
+	}
+	if offsets != nil {
+		start, end = offsets[start], offsets[end]
 	}
 	out, first := []byte{}, int64(0)
 	for i, name := range s.blocks {
@@ -215,6 +237,26 @@ func (s *Signal) Bytes(start, end int64) ([]byte, error) {
 		first += counts[i]
 	}
 	return out, nil
+}
+
+// Offsets are the first row of every record of a ragged signal or of sound, and the number of rows; nil of all else.
+func (s *Signal) Offsets() ([]int64, error) {
+	if s.offsets == "" {
+		return nil, nil
+	}
+	data, err := s.shard.Read(s.offsets)
+	if err != nil {
+		return nil, err
+	}
+	offsets := Int64s(data)
+	isOrdered := len(data)%8 == 0 && int64(len(offsets)) == s.Length+1 && offsets[0] == 0
+	for i := 1; isOrdered && i < len(offsets); i++ {
+		isOrdered = offsets[i] >= offsets[i-1]
+	}
+	if !isOrdered {
+		return nil, corrupt(s.offsets, "the offsets of %q fall, or are not one more than its records", s.Name)
+	}
+	return offsets, nil
 }
 
 // TimesNs are the times of all records of a signal of rows; those of tables and cameras are in their own files.

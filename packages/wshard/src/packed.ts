@@ -10,17 +10,20 @@ import { blockRows, joinedRows } from "./rows.js";
 import { guessPart, type Part, ROLE_OF_NAME, type Role, tensorSpec } from "./schema.js";
 import type { Shard } from "./shard.js";
 
-const KINDS: readonly string[] = ["scalar", "vector", "tensor", "image", "text", "bytes"];
+const KINDS: readonly string[] = ["scalar", "vector", "tensor", "image", "text", "bytes", "ragged", "sound"];
 const ROLES: readonly string[] = [...Object.values(ROLE_OF_NAME), "observation", "event", "other"];
 const DAMAGED = "invalid metadata of the recording";
 const BYTES_TAG = "__bytes_base64__";
 
-/** One signal of a recording: rows of numbers, or the file of a table or a camera. */
+/** One signal of a recording: rows of numbers (of varying number in each record, if it has offsets), or a file. */
 export class Signal {
   declare readonly kind: string;
   /** One of the thirteen, or `text` or `bytes`. */
   declare readonly dtype: string;
+  /** Of one record; of ragged signals and sound, of one row. */
   declare readonly shape: readonly number[];
+  /** Of sound: samples in a second. */
+  declare readonly sampleRateHz: number | undefined;
   declare readonly units: string | undefined;
   declare readonly names: readonly string[] | undefined;
   declare readonly part: Part;
@@ -36,6 +39,7 @@ export class Signal {
   readonly #shard: Shard;
   readonly #blocks: string[];
   readonly #times: string;
+  readonly #offsets: string | undefined;
 
   constructor(
     shard: Shard,
@@ -77,10 +81,22 @@ export class Signal {
     this.length = isRows ? Number(stated["count"] ?? 0) : undefined;
     this.#blocks = isRows ? [text("block"), text("more")].filter((each) => each !== undefined) : [];
     this.#times = text("times") ?? layout.TIMESTAMPS_NS;
+    const isRagged = this.kind === "ragged" || this.kind === "sound";
+    this.#offsets = isRagged ? (text("offsets") ?? bad("has no offsets")) : undefined;
+    this.sampleRateHz = this.kind === "sound" ? Number(stated["sample_rate_hz"]) : undefined;
   }
 
   get role(): Role {
     return this.part.role;
+  }
+
+  /** Of a ragged signal or sound: the first row of every record, and the number of rows; undefined of all else. */
+  async offsets(): Promise<number[] | undefined> {
+    if (this.#offsets === undefined) return undefined;
+    const found = [...(typedArray("i64", await this.#shard.read(this.#offsets)) as BigInt64Array)].map(Number);
+    const isOrdered = found[0] === 0 && found.every((each, index) => index === 0 || each >= found[index - 1]!);
+    if (found.length !== (this.length ?? 0) + 1 || !isOrdered) corrupt("invalid offsets", this.#offsets);
+    return found;
   }
 
   /** The bytes of records [start, end), where the signal is rows of numbers. */
@@ -92,9 +108,12 @@ export class Signal {
     });
     const counts = parts.map((each) => each.length);
     const total = sum(counts);
-    if (total !== this.length) corrupt(`${total} rows of ${this.length} are there`, this.#blocks[0]);
-    checkRange(start, end, total, `records of signal '${this.name}'`);
-    return joinedRows(spec, counts, async (index) => parts[index]!).bytes(start, end);
+    const offsets = await this.offsets();
+    const expected = offsets ? offsets.at(-1)! : this.length;
+    if (total !== expected) corrupt(`${total} rows of ${expected} are there`, this.#blocks[0]);
+    checkRange(start, end, this.length!, `records of signal '${this.name}'`);
+    const rows = joinedRows(spec, counts, async (index) => parts[index]!);
+    return offsets ? rows.bytes(offsets[start]!, offsets[end]!) : rows.bytes(start, end);
   }
 
   /** Records [start, end) as numbers, one after the other; f16 and bf16 as their bits. */

@@ -119,7 +119,7 @@ def sample_signals(
             raise named_error(error, name) from None
         if signal.meta.rows is not None:  # one array: as many rows as the longest value, and a mask of them
             rows, inside = pad_rows(rows, signal.meta.rows)
-            valid = inside & valid[:, None]
+            valid = np.logical_and(inside, valid[:, None])
         values[name], mask[name], age[name] = read_only(rows), read_only(valid), read_only(found.age_ns)
     return Samples(values, mask, age, read_only(times))
 

@@ -211,7 +211,8 @@ def stretch_starts(index: FrameIndex, frame_bytes: int) -> Int64s:
 def signal_meta(description: Description, name: str) -> SignalMeta:
     """The metadata of a signal by its stored description; without a stated role, it is guessed from the name."""
     about = description
-    dtype, shape, rows = OBJECT, (), None
+    dtype, rows = OBJECT, None
+    shape: tuple[int, ...] = ()
     if about.is_ragged:
         rows = RowType(dtype_named(about.dtype).dtype, about.shape)
     elif not about.is_object:
