@@ -7,10 +7,10 @@ import json
 from pathlib import Path
 
 import pytest
+from tools.make_golden_episodedir import plain_values
 
 import warpdata as wd
 from tests.conftest import OWN_GOLDEN
-from tools.make_golden_episodedir import plain_values
 from warpdata.formats.wshard import ShardReader
 
 HERE = Path(__file__).parent

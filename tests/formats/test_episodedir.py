@@ -14,12 +14,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
+from tools.make_golden_episodedir import plain_values
 
 import warpdata as wd
 from tests.conftest import OWN_GOLDEN, ROOT
 from tests.formats.spec_tables import assert_spec_matches
 from tests.sweeps import enough_examples
-from tools.make_golden_episodedir import plain_values
 from warpdata.bytekit.arrays import dtype_named
 from warpdata.bytekit.process import system
 from warpdata.episodes.forms.shard import unpack_episode
