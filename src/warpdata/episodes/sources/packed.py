@@ -118,7 +118,7 @@ def _open_signal(
             parts.append(BlockRows(shard, blocks[key], spec, size // spec.row_bytes))
     if description.is_ragged:
         offsets = blocks.get("offsets", "")
-        if shard.block(offsets).raw_size != 8 * (count + 1):
+        if not offsets or shard.block(offsets).raw_size != 8 * (count + 1):
             raise CorruptLayoutError(f"no offsets of {count} records", block=offsets, path=shard.path)
         parts = [RaggedRows(parts[0], BlockRows(shard, offsets, _I64, count + 1))]
     rows = sum(part.length for part in parts)
