@@ -196,10 +196,13 @@ def test_a_mixture_pads_to_the_longest(root: Path) -> None:
 @pytest.mark.parametrize(
     ("bad", "reason"),
     [
-        (np.zeros((2, 3), np.float32), r"f32\[n, 4\]"), (np.zeros((2, 4)), "float64"), (np.float32(1), "float32"),
-        ("text", "str"), (np.zeros((2, 4, 1), np.float32), r"2, 4, 1"),
+        (np.zeros((2, 3), np.float32), r"f32\[n, 4\]"),
+        (np.zeros((2, 4)), "float64"),
+        (np.float32(1), "float32"),
+        ("text", "str"),
+        (np.zeros((2, 4, 1), np.float32), r"2, 4, 1"),
     ],
-)  # fmt: skip
+)
 def test_other_rows_are_refused(tmp_path: Path, bad: Any, reason: str) -> None:
     with wd.record(tmp_path / "root", clock="simulated") as recorder:
         recorder.declare("cloud", ragged=True)
@@ -213,9 +216,12 @@ def test_other_rows_are_refused(tmp_path: Path, bad: Any, reason: str) -> None:
 def test_declarations_that_make_no_sense(tmp_path: Path) -> None:
     with wd.record(tmp_path / "root", clock="simulated") as recorder:
         for wrong in (
-            {"kind": "sound"}, {"rate_hz": 8000}, {"kind": "sound", "rate_hz": -1},
-            {"kind": "sound", "rate_hz": 1, "dtype": "bool"}, {"ragged": True, "kind": "image"},
-        ):  # fmt: skip
+            {"kind": "sound"},
+            {"rate_hz": 8000},
+            {"kind": "sound", "rate_hz": -1},
+            {"kind": "sound", "rate_hz": 1, "dtype": "bool"},
+            {"ragged": True, "kind": "image"},
+        ):
             with pytest.raises((ValueError, TypeError)):
                 recorder.declare("x", **wrong)
         recorder.declare("x", ragged=True)

@@ -26,9 +26,9 @@ from warpdata.episodes.sources.cameras import StillsSignal
 from warpdata.episodes.sources.file_video import FileVideo, SourceVideo
 from warpdata.errors import CorruptLayoutError, LimitExceededError
 from warpdata.timeline.episode import Episode
-from warpdata.timeline.memory import ClockedSignal, check_increasing
+from warpdata.timeline.memory import check_increasing
 from warpdata.timeline.meta import OBJECT, Kind, Role, RowType, SignalMeta, numeric_kind
-from warpdata.timeline.signal import Signal
+from warpdata.timeline.signal import ClockedSignal, Signal
 from warpdata.timeline.source import STEPS, LazySignals, Outcome, ReadOnlyDict, StatedSource, StepClock
 from warpdata.timeline.times import MAX_GRID
 

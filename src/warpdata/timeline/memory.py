@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
@@ -15,37 +14,8 @@ from warpdata.bytekit.arrays import as_array, read_only
 from warpdata.errors import SchemaMismatchError, TimestampOrderError
 from warpdata.timeline.meta import OBJECT, Kind, RowType, SignalMeta, as_role, guess_role, numeric_kind
 from warpdata.timeline.ragged import as_objects
-from warpdata.timeline.signal import MappedRows, Record, Signal
-from warpdata.timeline.times import INT64_MAX, INT64_MIN, as_int_array
-
-
-class ClockedSignal(Signal):
-    """A signal that keeps its timestamps as one array; a backend adds the values."""
-
-    __slots__ = ()
-
-    @abstractmethod
-    def _clock(self) -> NDArray[np.int64]:
-        """All timestamps, strictly increasing."""
-
-    def _ts_at(self, indices: NDArray[np.int64]) -> NDArray[np.int64]:
-        return self._clock()[indices]
-
-    def _ts_in(self, rows: range) -> NDArray[np.int64]:
-        return self._clock()[rows.start : rows.stop : rows.step]
-
-    @property
-    def timestamps(self) -> NDArray[np.int64]:
-        """All timestamps, read-only."""
-        return read_only(self._clock())
-
-    def _search_ts(self, times: NDArray[np.int64]) -> NDArray[np.int64]:
-        return self._clock().searchsorted(times, "right").astype(np.int64) - 1
-
-    def _floor(self, ts_ns: int) -> int:
-        if not INT64_MIN <= ts_ns <= INT64_MAX:
-            return len(self) - 1 if ts_ns > 0 else -1
-        return int(self._clock().searchsorted(ts_ns, "right")) - 1
+from warpdata.timeline.signal import ClockedSignal, MappedRows, Record, Signal
+from warpdata.timeline.times import as_int_array
 
 
 class ArraySignal(ClockedSignal):
@@ -115,7 +85,7 @@ class ArraySignal(ClockedSignal):
         return (ArraySignal, (self._ts, self._values, self._meta))
 
 
-class JoinedSignal(Signal):
+class JoinedSignal(ClockedSignal):
     """Signals of one kind, one after the other in time: the chunks of an episode as one signal."""
 
     __slots__ = ("_parts", "_starts", "_ts")
@@ -149,21 +119,13 @@ class JoinedSignal(Signal):
     def __len__(self) -> int:
         return int(self._starts[-1])
 
-    @property
-    def timestamps(self) -> NDArray[np.int64]:
-        """All timestamps of all parts."""
+    def _clock(self) -> NDArray[np.int64]:
         if self._ts is None:
             self._ts = read_only(np.concatenate([part.timestamps for part in self._parts]))
         return self._ts
 
     def _edge(self, index: int) -> int:
         return (self._parts[0]._edge(0)) if index == 0 else self._parts[-1]._edge(len(self._parts[-1]) - 1)
-
-    def _ts_at(self, indices: NDArray[np.int64]) -> NDArray[np.int64]:
-        return self.timestamps[indices]
-
-    def _search_ts(self, times: NDArray[np.int64]) -> NDArray[np.int64]:
-        return self.timestamps.searchsorted(times, "right").astype(np.int64) - 1
 
     def _values_at(self, indices: NDArray[np.int64]) -> NDArray[Any]:
         meta = self.meta

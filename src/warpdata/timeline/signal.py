@@ -69,10 +69,6 @@ class Signal(Sequence[Record]):
         """All values in place, if they need no decoding and no waiting; None where they do."""
         return None
 
-    def _gives_runs(self) -> bool:
-        """Whether runs of records are better read as such than by number."""
-        return False
-
     def _values_kept(self, indices: NDArray[np.int64]) -> NDArray[Any]:
         """Like `_values_at`, for a caller that will read neighbours as well: what is decoded is kept."""
         return self._values_at(indices)
@@ -83,11 +79,6 @@ class Signal(Sequence[Record]):
     def _is_far(self) -> bool:
         """Whether reading waits for a network."""
         return False
-
-    def _runs_into(self, starts: NDArray[np.int64], out: NDArray[Any], places: NDArray[np.int64]) -> None:
-        """Write the records from each start on, as many as a row of `out` holds, to that place of `out`."""
-        rows = starts[:, None] + np.arange(out.shape[1])
-        out[places] = self._values_at(rows.reshape(-1)).reshape(len(starts), *out.shape[1:])
 
     def _lengths(self) -> NDArray[np.int64]:
         """How many rows every value of a ragged signal has."""
@@ -186,6 +177,30 @@ class Signal(Sequence[Record]):
         return f"<{type(self).__name__} {self.meta}, {len(self)} records>"
 
 
+class ClockedSignal(Signal):
+    """A signal that keeps its timestamps as one array; a backend adds the values."""
+
+    __slots__ = ()
+
+    @abstractmethod
+    def _clock(self) -> NDArray[np.int64]:
+        """All timestamps, strictly increasing."""
+
+    @property
+    def timestamps(self) -> NDArray[np.int64]:
+        """All timestamps, read-only."""
+        return read_only(self._clock())
+
+    def _ts_at(self, indices: NDArray[np.int64]) -> NDArray[np.int64]:
+        return self._clock()[indices]
+
+    def _ts_in(self, rows: range) -> NDArray[np.int64]:
+        return self._clock()[rows.start : rows.stop : rows.step]
+
+    def _search_ts(self, times: NDArray[np.int64]) -> NDArray[np.int64]:
+        return self._clock().searchsorted(times, "right").astype(np.int64) - 1
+
+
 class SignalTime:
     """`signal.time`: floor lookups, windows, and sampling at requested times."""
 
@@ -230,10 +245,10 @@ def window(signal: Signal, key: slice) -> Signal:
 
 def sampled(signal: Signal, times: NDArray[np.int64]) -> Signal:
     """The value that holds at each requested time, stamped with the requested time."""
-    resolve_index = signal._search_ts(times)
-    if len(resolve_index) and resolve_index.min() < 0:
-        raise before_first(signal, int(times[resolve_index.argmin()]))
-    return SignalView(signal, resolve_index, times)
+    rows = signal._search_ts(times)
+    if len(rows) and rows.min() < 0:
+        raise before_first(signal, int(times[rows.argmin()]))
+    return SignalView(signal, rows, times)
 
 
 def before_first(signal: Signal, ts_ns: int) -> TimeRangeError:
@@ -310,10 +325,6 @@ class SignalView(Signal):
             self._clock = read_only(stamps + self.shift_ns if self.shift_ns else stamps)
         return self._clock
 
-    def values(self) -> NDArray[Any]:
-        """All values of the view as one read-only batch; a slice of data in memory is not copied."""
-        return read_only(self._values_in(range(len(self))))
-
     def _base_rows(self, indices: NDArray[np.int64]) -> NDArray[np.int64]:
         rows = self._rows
         return rows.start + indices * rows.step if isinstance(rows, range) else rows[indices]
@@ -353,15 +364,6 @@ class SignalView(Signal):
 
     def _is_far(self) -> bool:
         return self._base._is_far()
-
-    def _gives_runs(self) -> bool:
-        return self.run is not None and self._base._gives_runs()
-
-    def _runs_into(self, starts: NDArray[np.int64], out: NDArray[Any], places: NDArray[np.int64]) -> None:
-        if self.run is None:
-            super()._runs_into(starts, out, places)
-        else:
-            self._base._runs_into(starts + self.run.start, out, places)
 
     def _record(self, index: int) -> Record:
         value, ts_ns = self._base._record(int(self._rows[index]))

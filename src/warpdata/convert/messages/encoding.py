@@ -44,9 +44,13 @@ _ENCAPSULATION = b"\x00\x01\x00\x00"
 _ROS_TYPES = {code: name for name, code in PRIMITIVES.items()} | {"u1": "uint8", "b1": "bool"}
 """numpy type code -> ROS type."""
 _PIXELS = {
-    ((), "uint8"): "mono8", ((3,), "uint8"): "rgb8", ((4,), "uint8"): "rgba8",
-    ((), "uint16"): "16UC1", ((3,), "uint16"): "rgb16", ((4,), "uint16"): "rgba16",
-}  # fmt: skip
+    ((), "uint8"): "mono8",
+    ((), "uint16"): "16UC1",
+    ((3,), "uint8"): "rgb8",
+    ((3,), "uint16"): "rgb16",
+    ((4,), "uint8"): "rgba8",
+    ((4,), "uint16"): "rgba16",
+}
 """Channels and element type -> encoding of an image."""
 _STILLS = {"mjpeg": "jpeg", "png": "png"}
 _VIDEOS = {"h264": "h264", "hevc": "h265", "av1": "av1"}

@@ -33,9 +33,8 @@ from warpdata.formats.episodedir.pictures import Still, decode_stills, still_of
 from warpdata.formats.episodedir.signal_file import Description, Summary
 from warpdata.formats.episodedir.video import list_packets
 from warpdata.formats.journal.reader import check_not_unfinished
-from warpdata.timeline.memory import ClockedSignal
 from warpdata.timeline.meta import OBJECT, Role, RowType, SignalMeta, as_kind, as_role, guess_role
-from warpdata.timeline.signal import Record
+from warpdata.timeline.signal import ClockedSignal, Record
 
 Int64s = NDArray[np.int64]
 
@@ -371,14 +370,6 @@ class VideoSignal(Reopens, ClockedSignal):
 
     def _record(self, index: int) -> Record:
         return read_only(self._values_kept(np.array([index]))[0]), int(self._clock()[index])
-
-    def _gives_runs(self) -> bool:
-        return True
-
-    def _runs_into(self, starts: Int64s, out: NDArray[Any], places: Int64s) -> None:
-        records = (starts[:, None] + np.arange(out.shape[1])).reshape(-1)
-        targets = [row for place in places.tolist() for row in out[place]]
-        self._frames().copy(self.frame_numbers(records), targets)
 
     def _bring(self, indices: Int64s) -> None:
         if self._is_far() and len(indices):

@@ -37,9 +37,8 @@ from warpdata.formats.episodedir.images import suffix_for
 from warpdata.formats.episodedir.signal_file import Description, Summary, read_signal, read_summary
 from warpdata.formats.journal.layout import SIGNALS_JOURNAL
 from warpdata.timeline.episode import Episode
-from warpdata.timeline.memory import ClockedSignal
 from warpdata.timeline.meta import SignalMeta
-from warpdata.timeline.signal import MappedRows, Record, Signal
+from warpdata.timeline.signal import ClockedSignal, MappedRows, Record, Signal
 from warpdata.timeline.source import EpisodeSource, LazySignals, ReadOnlyDict, StepClock
 
 

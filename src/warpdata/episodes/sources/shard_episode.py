@@ -29,9 +29,8 @@ from warpdata.formats.wshard.reader import ShardReader
 from warpdata.formats.wshard.residual import is_sign_bits
 from warpdata.formats.wshard.rows import ArrayRows, BlockRows, is_text
 from warpdata.timeline.episode import Episode
-from warpdata.timeline.memory import ClockedSignal
 from warpdata.timeline.meta import SignalMeta, SignalRole, as_kind, guess_role, numeric_kind
-from warpdata.timeline.signal import MappedRows, Signal
+from warpdata.timeline.signal import ClockedSignal, MappedRows, Signal
 from warpdata.timeline.source import STEPS, EpisodeSource, LazySignals, ReadOnlyDict, StepClock, innermost
 
 __all__ = [
@@ -179,19 +178,6 @@ class BlockSignal(Reopens, ClockedSignal):
 
     def _is_far(self) -> bool:
         return any(getattr(part, "is_far", False) for part in self.parts)
-
-    def _gives_runs(self) -> bool:
-        return all(isinstance(part, BlockRows) for part in self.parts)
-
-    def _runs_into(self, starts: NDArray[np.int64], out: NDArray[Any], places: NDArray[np.int64]) -> None:
-        is_left = np.ones(len(starts), np.bool_)
-        for part, first in zip(self.parts, self._starts, strict=False):
-            inside = (starts >= first) & (starts + out.shape[1] <= first + part.length)
-            if isinstance(part, BlockRows) and inside.any():
-                part.read_windows(starts[inside] - first, out, places[inside])
-                is_left &= ~inside
-        if is_left.any():
-            super()._runs_into(starts[is_left], out, places[is_left])
 
 
 class ShardSource(Reopens, EpisodeSource):

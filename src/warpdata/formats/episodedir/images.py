@@ -30,11 +30,13 @@ _MOST = 1_000_000
 _PIXELS = {"|u1": "uint8", "<u2": "uint16"}
 
 FORMATS = {
-    ("uint8", 0): ("gray", "gray"), ("uint16", 0): ("gray16le", "gray16le"),
-    ("uint8", 1): ("gray", "gray"), ("uint16", 1): ("gray16le", "gray16le"),
-    ("uint8", 3): ("rgb24", "bgr0"), ("uint16", 3): ("rgb48le", "gbrp16le"),
-    ("uint8", 4): ("rgba", "bgra"), ("uint16", 4): ("rgba64le", "gbrap16le"),
-}  # fmt: skip
+    ("uint8", 1): ("gray", "gray"),
+    ("uint8", 3): ("rgb24", "bgr0"),
+    ("uint8", 4): ("rgba", "bgra"),
+    ("uint16", 1): ("gray16le", "gray16le"),
+    ("uint16", 3): ("rgb48le", "gbrp16le"),
+    ("uint16", 4): ("rgba64le", "gbrap16le"),
+}
 """Element type and channels -> FFmpeg's names of the raw pixels, and of those that FFV1 stores."""
 
 
@@ -93,7 +95,7 @@ class FrameShape(NamedTuple):
     def of_values(cls, shape: tuple[int, ...], dtype: np.dtype[Any]) -> FrameShape:
         """That of HxW, HxWx1, HxWx3 or HxWx4 values of uint8 or uint16; anything else is a ValueError."""
         name, channels = _PIXELS.get(dtype.str), shape[2] if len(shape) == 3 else 0
-        is_image = len(shape) in (2, 3) and (name, channels) in FORMATS and all(shape)
+        is_image = len(shape) in (2, 3) and (name, channels or 1) in FORMATS and all(shape)
         if name is None or not is_image or max(shape) > layout.MAX_FRAME_SIDE:
             raise ValueError(f"an image is uint8 or uint16 HxW, HxWx3 or HxWx4, not {dtype} {shape}")
         return cls(shape[0], shape[1], channels, name)
@@ -121,12 +123,12 @@ class FrameShape(NamedTuple):
     @property
     def raw_format(self) -> str:
         """FFmpeg's name of the raw pixels."""
-        return FORMATS[self.dtype, self.channels][0]
+        return FORMATS[self.dtype, self.channels or 1][0]
 
     @property
     def lossless_format(self) -> str:
         """FFmpeg's name of the pixels that FFV1 stores."""
-        return FORMATS[self.dtype, self.channels][1]
+        return FORMATS[self.dtype, self.channels or 1][1]
 
 
 @dataclass(frozen=True, slots=True)
