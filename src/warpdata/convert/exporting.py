@@ -166,14 +166,8 @@ class _Without(SourceAround):
     """An episode without some of its signals."""
 
     def __init__(self, inner: EpisodeSource, names: Collection[str]) -> None:
-        super().__init__(inner)
         kept = [name for name in inner.signals if name not in names]
-        self._signals = LazySignals(lambda: kept, inner.signals.__getitem__)
-
-    @property
-    def signals(self) -> Mapping[str, Signal]:
-        """The signals that are left."""
-        return self._signals
+        super().__init__(inner, LazySignals(lambda: kept, inner.signals.__getitem__))
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,7 +29,7 @@ from warpdata.timeline.episode import Episode
 from warpdata.timeline.memory import check_increasing
 from warpdata.timeline.meta import OBJECT, Kind, Role, RowType, SignalMeta, numeric_kind
 from warpdata.timeline.signal import ClockedSignal, Signal
-from warpdata.timeline.source import STEPS, LazySignals, Outcome, ReadOnlyDict, StatedSource, StepClock
+from warpdata.timeline.source import STEPS, LazySignals, Outcome, StatedSource, StepClock
 from warpdata.timeline.times import MAX_GRID
 
 OBSERVATIONS = "observations"
@@ -389,13 +389,9 @@ class ForeignSource(StatedSource):
         again: tuple[Callable[..., Any], tuple[Any, ...]],
         steps: StepClock,
     ) -> None:
-        super().__init__(id, signals, static, {}, steps)
-        self._read_meta, self._place, self._again = meta, place, again
-
-    @cached_property
-    def meta(self) -> Mapping[str, Any]:
-        """Metadata of the source under the name of its format, read on first use."""
-        return ReadOnlyDict(self._read_meta() if callable(self._read_meta) else self._read_meta)
+        """`meta`: metadata of the source under the name of its format, which may be read on first use."""
+        super().__init__(id, signals, static, meta, steps)
+        self._place, self._again = place, again
 
     @property
     def place(self) -> str | None:

@@ -8,16 +8,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from warpdata.errors import NoStepsError, TimeRangeError, nearest
+from warpdata.errors import NoStepsError, TimeRangeError, nearest, require_kind
 from warpdata.timeline.cards import items_card, plot_episode, signals_card, titled
+from warpdata.timeline.memory import ArraySignal
 from warpdata.timeline.meta import Role
 from warpdata.timeline.sampling import Align, Before, Samples, sample_signals
 from warpdata.timeline.signal import Signal, positive_step, value_at
 from warpdata.timeline.source import (
     EpisodeSource,
-    MemorySource,
     Outcome,
     SampledSource,
+    StatedSource,
     StepClock,
     WindowSource,
     named_error,
@@ -90,8 +91,13 @@ class Episode(Mapping[str, Any]):
         id: str = "",  # noqa: A002 - the word of the model
         steps: StepClock | None = None,
     ) -> Episode:
-        """An episode in memory."""
-        return cls(MemorySource(signals, static, meta, id=id, step_clock=steps))
+        """An episode in memory; a signal without a role of its own gets the one that its name implies."""
+        require_kind("signals", signals, Mapping, "a mapping of names to signals")
+        named = {
+            name: signal.named(name) if isinstance(signal, ArraySignal) else signal
+            for name, signal in signals.items()
+        }
+        return cls(StatedSource(id, named, static or {}, meta or {}, steps))
 
     @property
     def source(self) -> EpisodeSource:

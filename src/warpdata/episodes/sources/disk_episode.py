@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from warpdata.bytekit.arrays import read_only
 from warpdata.bytekit.io.ranges import FolderReader, RangeReader
+from warpdata.bytekit.lazy import cached_property
 from warpdata.bytekit.process.forks import Reopens
 from warpdata.episodes.sources.cameras import VideoSignal, open_bytes, signal_meta
 from warpdata.errors import (
@@ -60,16 +61,13 @@ class SimpleSignal(Reopens, ClockedSignal):
         self._summary = summary
         self._expected = expected
         self._data: tuple[NDArray[np.int64], NDArray[Any]] | None = None
-        self._meta: SignalMeta | None = None
         known = {"summary": summary, "expected": expected, "folder": folder, "name": self.name}
         self.reopen_by(type(self), self.path, **known)
 
-    @property
+    @cached_property
     def meta(self) -> SignalMeta:
         """Element type, shape and kind, from the footer of the file."""
-        if self._meta is None:
-            self._meta = signal_meta(self._about().description, self.name)
-        return self._meta
+        return signal_meta(self._about().description, self.name)
 
     def __len__(self) -> int:
         return self._about().count
@@ -147,8 +145,6 @@ class DirectorySource(Reopens, EpisodeSource):
         self.path: Path | str = self.folder if isinstance(self.folder, Path) else self.folder.name
         self.reopen_by(DirectorySource, self.folder)
         check_finished(self.folder)
-        self._meta: ReadOnlyDict | None = None
-        self._static: ReadOnlyDict | None = None
         self._suffixes: dict[str, str] = {}
         self._signals = LazySignals(self._signal_names, self._open_signal)
 
@@ -162,25 +158,22 @@ class DirectorySource(Reopens, EpisodeSource):
         """The signals by name."""
         return self._signals
 
-    @property
+    @cached_property
     def meta(self) -> Mapping[str, Any]:
         """System metadata from meta.json, read-only."""
-        if self._meta is None:
-            self._meta = ReadOnlyDict(read_meta(self.folder))
-        return self._meta
+        return ReadOnlyDict(read_meta(self.folder))
 
-    @property
+    @cached_property
     def static(self) -> Mapping[str, Any]:
         """The static items from static.json, read-only."""
-        if self._static is None:
-            try:
-                entry = self.meta.get("static_file")
-            except FormatError:
-                entry = None
-            place = f"{self.path}/{layout.STATIC_FILE}"
-            expected = None if entry is None else FileSum.from_json(entry, place)
-            self._static = ReadOnlyDict(read_static(self.folder, expected))
-        return self._static
+        try:
+            entry = self.meta.get("static_file")
+        except FormatError:
+            entry = None
+        place = f"{self.path}/{layout.STATIC_FILE}"
+        return ReadOnlyDict(
+            read_static(self.folder, None if entry is None else FileSum.from_json(entry, place))
+        )
 
     @property
     def step_clock(self) -> StepClock | None:
