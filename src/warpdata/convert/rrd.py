@@ -88,9 +88,8 @@ def _write_file(episode: Episode, path: Path, receipt: ConversionReceipt | None)
 
 def _send_signal(rerun: Any, recording: Any, name: str, signal: Signal) -> Note:
     meta = signal.meta
-    points = (
-        meta.rows if meta.kind == "ragged" and len(meta.rows.shape) == 1 and meta.rows.shape[0] >= 3 else None
-    )
+    points = meta.rows if meta.kind == "ragged" else None
+    points = points if points is not None and len(points.shape) == 1 and points.shape[0] >= 3 else None
     if points is None and (meta.kind == "bytes" or meta.rows is not None or not len(signal)):
         return note_of(signal, "dropped", "a recording of Rerun has no place for it")
     if points is not None:
@@ -116,7 +115,7 @@ def _send_points(rerun: Any, recording: Any, name: str, signal: Signal, kind: Ro
     for value, ts_ns in signal:
         recording.set_time(TIMELINE, timestamp=np.datetime64(ts_ns, "ns"))
         recording.log(name, rerun.Points3D(value[:, :3].astype(np.float32)))
-    if kind == (np.float32, (3,)):
+    if kind == RowType(np.dtype(np.float32), (3,)):
         return note_of(signal)
     return note_of(signal, "retyped", "points of three float32, without further columns")
 

@@ -65,12 +65,12 @@ class Samples(dict[str, NDArray[Any]]):
     def _repr_html_(self) -> str:
         rows = []
         for name, values in self.items():
-            known = self.mask[name]
-            is_number = values.dtype != object and values.dtype.kind in "biuf" and len(values)
-            is_number = is_number and known.ndim == 1  # padded rows of ragged signals are no line
+            mask = self.mask[name]
+            known = mask if mask.ndim == 1 else np.asarray(mask.any(axis=1))
+            # The padded rows of ragged signals are no line.
+            is_number = values.dtype.kind in "biuf" and len(values) > 0 and mask.ndim == 1
             flat = values.reshape(len(values), -1)[:, 0].astype(np.float64) if is_number else np.empty(0)
             line = sparkline_svg(np.where(known, flat, np.nan)) if is_number else ""
-            known = known.reshape(len(known), -1).any(axis=1)
             oldest = f"{self.age_ns[name][known].max() / 1e6:.3f} ms" if known.any() else ""
             valid = f"{int(known.sum())} of {len(known)}"
             rows.append([text(name), text(f"{values.dtype}{list(values.shape[1:])}"), valid, oldest, line])

@@ -236,7 +236,8 @@ def _parse_meta(stated: Mapping[str, Any]) -> SignalMeta:
     dtype = OBJECT if kind in ("text", "bytes") else dtype_named(stated["dtype"]).dtype
     is_ragged = kind in ("ragged", "sound")
     return SignalMeta(
-        *(OBJECT, ()) if is_ragged else (dtype, shape),
+        OBJECT if is_ragged else dtype,
+        () if is_ragged else shape,
         kind,
         names=None if names is None else tuple(map(str, names)),
         role=as_role(stated["role"]),

@@ -240,7 +240,7 @@ class Topic(Reopens):
             arrays[f"{field}{LENGTH}"] = np.fromiter(map(len, values), np.int64, len(values))
         return arrays
 
-    def read_field(self, field: str, low: int, high: int) -> Sequence[Any]:
+    def read_field(self, field: str, low: int, high: int) -> Values:
         """The values of a field of records [low, high) as they are decoded, of any length."""
         return self._decode(self._log_rows(low, high))[field]
 
