@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from warpdata.bytekit.arrays import dtype_named, dtype_of, read_only
 from warpdata.bytekit.io.files import FileRangeReader
 from warpdata.bytekit.io.ranges import FolderReader, RangeReader, open_buffered
-from warpdata.bytekit.lazy import BLOCK_CACHE
+from warpdata.bytekit.lazy import BLOCK_CACHE, cached_property
 from warpdata.bytekit.process import system
 from warpdata.bytekit.process.forks import Reopens, run_in_child
 from warpdata.bytekit.process.locks import ThreadLock
@@ -234,44 +234,60 @@ def open_bytes(path: str, folder: FolderReader | None) -> RangeReader:
         raise
 
 
-class VideoSignal(Reopens, ClockedSignal):
-    """A camera: a video and its frame index; frames are decoded on demand."""
+class StoredSignal(Reopens, ClockedSignal):
+    """A signal in files of its own, here or in a folder elsewhere; what the episode states of it is known at once."""
 
     def __init__(
         self,
-        video_path: str | os.PathLike[str],
-        frames_path: str | os.PathLike[str],
-        *,
+        *paths: str | os.PathLike[str],
         summary: Summary | None = None,
         expected: FileSum | None = None,
         folder: FolderReader | None = None,
         name: str | None = None,
     ) -> None:
-        self.path, self.frames_path = (
-            os.fspath(path) if folder is not None else os.path.abspath(path)
-            for path in (video_path, frames_path)
-        )
+        """`paths`: its data file, then its other files."""
+        files = [os.fspath(path) if folder is not None else os.path.abspath(path) for path in paths]
+        self.path = files[0]
         self.name = os.path.basename(self.path).partition(".")[0] if name is None else name
         self.folder = folder
         self._summary = summary
         self._expected = expected
-        self._index: FrameIndex | None = None
-        self._key: int | None = None
-        self._cached: CachedFrames | None = None
-        self._meta: SignalMeta | None = None
         known = {"summary": summary, "expected": expected, "folder": folder, "name": self.name}
-        self.reopen_by(type(self), self.path, self.frames_path, **known)
+        self.reopen_by(type(self), *files, **known)
 
     @property
+    @abstractmethod
+    def loaded_bytes(self) -> int:
+        """How much of the signal is in memory."""
+
+    def _edge(self, index: int) -> int:
+        about = self._summary
+        edge = None if about is None else (about.first_ts_ns if index == 0 else about.last_ts_ns)
+        return super()._edge(index) if edge is None else edge
+
+    def _is_far(self) -> bool:
+        return self.folder is not None
+
+
+class VideoSignal(StoredSignal):
+    """A camera: a video and its frame index; frames are decoded on demand."""
+
+    def __init__(
+        self, video_path: str | os.PathLike[str], frames_path: str | os.PathLike[str], **known: Any
+    ) -> None:
+        super().__init__(video_path, frames_path, **known)
+        self.frames_path = os.fspath(frames_path) if self.folder is not None else os.path.abspath(frames_path)
+        self._index: FrameIndex | None = None
+        self._key: int | None = None
+
+    @cached_property
     def meta(self) -> SignalMeta:
         """Shape and element type of one frame."""
-        if self._meta is None:
-            about = self._summary.description if self._summary is not None else self.frame_index().description
-            if not about.shape:
-                with self._decoder() as reader:
-                    about = Description("image", "u8", reader.shape)
-            self._meta = signal_meta(about, self.name)
-        return self._meta
+        about = self._summary.description if self._summary is not None else self.frame_index().description
+        if not about.shape:
+            with self._decoder() as reader:
+                about = Description("image", "u8", reader.shape)
+        return signal_meta(about, self.name)
 
     def __len__(self) -> int:
         return self._summary.count if self._summary is not None else len(self._clock())
@@ -344,18 +360,10 @@ class VideoSignal(Reopens, ClockedSignal):
     def _read_index(self, expected: FileSum | None) -> FrameIndex:
         return read_frame_index(open_bytes(self.frames_path, self.folder), expected)
 
-    def _is_far(self) -> bool:
-        return self.folder is not None
-
     # Reading.
 
     def _clock(self) -> Int64s:
         return read_only(self.frame_index().shown_ts_ns)
-
-    def _edge(self, index: int) -> int:
-        about = self._summary
-        edge = None if about is None else (about.first_ts_ns if index == 0 else about.last_ts_ns)
-        return super()._edge(index) if edge is None else edge
 
     def _values_at(self, indices: Int64s) -> NDArray[Any]:
         if not len(indices):
@@ -365,7 +373,7 @@ class VideoSignal(Reopens, ClockedSignal):
 
     def _values_kept(self, indices: Int64s) -> NDArray[Any]:
         out = np.empty((len(indices), *self.meta.shape), self.meta.dtype)
-        self._frames().copy(self.frame_numbers(indices), out)
+        self._frames.copy(self.frame_numbers(indices), out)
         return out
 
     def _record(self, index: int) -> Record:
@@ -373,15 +381,14 @@ class VideoSignal(Reopens, ClockedSignal):
 
     def _bring(self, indices: Int64s) -> None:
         if self._is_far() and len(indices):
-            wanted = self._frames().not_kept(self.frame_numbers(np.unique(indices)))
+            wanted = self._frames.not_kept(self.frame_numbers(np.unique(indices)))
             if len(wanted):
                 with self._decoder() as reader:
                     reader.bring(wanted)
 
+    @cached_property
     def _frames(self) -> CachedFrames:
-        if self._cached is None:
-            self._cached = CachedFrames(self.frame_index(), self.meta, self._decoder)
-        return self._cached
+        return CachedFrames(self.frame_index(), self.meta, self._decoder)
 
     def _decoder(self) -> AbstractContextManager[FrameReader]:
         """The decoder of this camera, one of those the process keeps open."""
@@ -417,7 +424,6 @@ class StillsSignal(ClockedSignal):
         self._has_axis = has_axis
         self._role: Role = role
         self._clock_name = clock
-        self._still: Still | None = None
         self._owner: int | None = None
 
     @property
@@ -429,15 +435,12 @@ class StillsSignal(ClockedSignal):
     def pictures(self, rows: Sequence[int]) -> list[bytes]:
         """The encoded pictures of these records."""
 
-    @property
+    @cached_property
     def still(self) -> Still:
         """The kind of the pictures, by the head of the first one."""
-        if self._still is None:
-            still = still_of(self.pictures(range(1))[0], f"{self.place} ({self.name!r}, picture 0)")
-            if self._has_axis and not still.shape.is_colour:
-                still = still._replace(shape=still.shape._replace(channels=1))
-            self._still = still
-        return self._still
+        still = still_of(self.pictures(range(1))[0], f"{self.place} ({self.name!r}, picture 0)")
+        is_plane = self._has_axis and not still.shape.is_colour
+        return still._replace(shape=still.shape._replace(channels=1)) if is_plane else still
 
     @property
     def meta(self) -> SignalMeta:
