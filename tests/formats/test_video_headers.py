@@ -15,8 +15,7 @@ from warpdata.bytekit.io.files import FileRangeReader
 from warpdata.catalog.read.media import decode_video_frame
 from warpdata.errors import CorruptLayoutError, FormatError
 from warpdata.formats.episodedir import video
-from warpdata.formats.episodedir.frame_index import FrameIndex
-from warpdata.formats.episodedir.frame_reader import completed
+from warpdata.formats.episodedir.frame_index import FrameIndex, completed
 from warpdata.formats.episodedir.images import FrameShape, Stream
 from warpdata.formats.episodedir.signal_file import Description
 

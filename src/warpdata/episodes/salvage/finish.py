@@ -58,12 +58,13 @@ from warpdata.formats.episodedir.documents import (
 )
 from warpdata.formats.episodedir.frame_index import (
     FrameIndex,
+    FrameReader,
     index_of_marks,
     marks_of_index,
     pack_mark,
+    plan_of,
     read_frame_index,
 )
-from warpdata.formats.episodedir.frame_reader import FrameReader, plan_of
 from warpdata.formats.episodedir.images import VideoOptions, suffix_for
 from warpdata.formats.episodedir.signal_file import Description, parse_signal
 from warpdata.formats.episodedir.video import list_packets, probe, stream_of

@@ -26,8 +26,14 @@ from warpdata.bytekit.process.forks import Reopens, run_in_child
 from warpdata.bytekit.process.locks import ThreadLock
 from warpdata.errors import CorruptLayoutError, TruncatedError
 from warpdata.formats.episodedir.documents import FileSum
-from warpdata.formats.episodedir.frame_index import FrameIndex, read_frame_index
-from warpdata.formats.episodedir.frame_reader import FrameReader, completed, plan_foreign, plan_of
+from warpdata.formats.episodedir.frame_index import (
+    FrameIndex,
+    FrameReader,
+    completed,
+    plan_foreign,
+    plan_of,
+    read_frame_index,
+)
 from warpdata.formats.episodedir.images import Stream
 from warpdata.formats.episodedir.pictures import Still, decode_stills, still_of
 from warpdata.formats.episodedir.signal_file import Description, Summary
