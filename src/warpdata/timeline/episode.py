@@ -16,11 +16,13 @@ from warpdata.timeline.sampling import Align, Before, Samples, sample_signals
 from warpdata.timeline.signal import Signal, positive_step, value_at
 from warpdata.timeline.source import (
     EpisodeSource,
+    LazySignals,
     Outcome,
     SampledSource,
     StatedSource,
     StepClock,
     WindowSource,
+    change_signals,
     named_error,
 )
 from warpdata.timeline.steps import PREFIXES, Steps, StepTimes
@@ -41,35 +43,6 @@ class Names(tuple[str, ...]):
 
     def __call__(self) -> Names:
         return self
-
-
-class NamedSignals(Mapping[str, Signal]):
-    """The signals of an episode, read-only; an unknown name is an error with a suggestion."""
-
-    __slots__ = ("_signals",)
-
-    def __init__(self, signals: Mapping[str, Signal]) -> None:
-        self._signals = signals
-
-    def __getitem__(self, name: str) -> Signal:
-        if name not in self._signals:
-            listed = ", ".join(self._signals) or "none"
-            raise KeyError(
-                f"no signal {name!r} in this episode; it has {listed}.{nearest(name, self._signals)}"
-            )
-        return self._signals[name]
-
-    def __contains__(self, name: object) -> bool:
-        return name in self._signals
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._signals)
-
-    def __len__(self) -> int:
-        return len(self._signals)
-
-    def __repr__(self) -> str:
-        return f"<signals {', '.join(self._signals) or 'none'}>"
 
 
 class Episode(Mapping[str, Any]):
@@ -111,8 +84,9 @@ class Episode(Mapping[str, Any]):
 
     @property
     def signals(self) -> Mapping[str, Signal]:
-        """Name -> signal; each is opened on first use."""
-        return NamedSignals(self._source.signals)
+        """Name -> signal, read-only; each is opened on first use."""
+        signals = self._source.signals
+        return signals if isinstance(signals, LazySignals) else change_signals(signals)
 
     @property
     def static(self) -> Mapping[str, Any]:
@@ -234,12 +208,11 @@ class Episode(Mapping[str, Any]):
         Before the first record of a field its values are masked and padded with the first record, NaN or 0
         (`before="nan"`), or an error (`before="raise"`).
         """
-        signals = self._source.signals
+        signals = self.signals
         names = list(signals) if fields is None else [fields] if isinstance(fields, str) else list(fields)
-        for name in (*names, *(align if isinstance(align, Mapping) else ())):
-            self._check_signal(name)
+        wanted = {name: signals[name] for name in (*names, *(align if isinstance(align, Mapping) else ()))}
         times = as_int_array(times_ns if is_many(times_ns) else [times_ns], "a time")
-        return sample_signals({name: signals[name] for name in names}, times, before, max_age_ns, align)
+        return sample_signals({name: wanted[name] for name in names}, times, before, max_age_ns, align)
 
     # By step.
 
@@ -338,13 +311,6 @@ class Episode(Mapping[str, Any]):
         if name not in self._source.signals and name not in self._clocks():
             known = [*self._source.signals, *self._clocks()]
             raise KeyError(f"no signal or clock {name!r} in this episode.{nearest(name, known)}")
-
-    def _check_signal(self, name: str) -> None:
-        signals = self._source.signals
-        if name not in signals:
-            raise KeyError(
-                f"no signal {name!r} in this episode; it has {', '.join(signals) or 'none'}.{nearest(name, signals)}"
-            )
 
     def _filled(self) -> list[Signal]:
         found = [signal for signal in self._source.signals.values() if len(signal)]

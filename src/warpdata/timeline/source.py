@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from warpdata.bytekit.lazy import cached_property
 from warpdata.bytekit.process.forks import Reopens
-from warpdata.errors import TimeRangeError
+from warpdata.errors import TimeRangeError, nearest
 from warpdata.timeline.memory import ArraySignal
 from warpdata.timeline.signal import Signal, sampled, window
 
@@ -73,7 +73,8 @@ class LazySignals(Mapping[str, Signal]):
         signal = self.opened.get(name)
         if signal is None:
             if name not in self._names:
-                raise KeyError(name)
+                listed, near = ", ".join(self._names) or "none", nearest(str(name), self._names)
+                raise KeyError(f"no signal {name!r} in this episode; it has {listed}.{near}")
             signal = self.opened.setdefault(name, self._open_signal(name))
         return signal
 
@@ -85,6 +86,9 @@ class LazySignals(Mapping[str, Signal]):
 
     def __len__(self) -> int:
         return len(self._names)
+
+    def __repr__(self) -> str:
+        return f"<signals {', '.join(self._names) or 'none'}>"
 
 
 class ReadOnlyDict(dict[str, Any]):
@@ -127,7 +131,9 @@ def _frozen(value: Any) -> Any:
     return value
 
 
-def change_signals(signals: Mapping[str, Signal], change: Callable[[str, Signal], Signal]) -> LazySignals:
+def change_signals(
+    signals: Mapping[str, Signal], change: Callable[[str, Signal], Signal] = lambda _, signal: signal
+) -> LazySignals:
     """The signals of an episode, each changed when it is first used."""
     return LazySignals(lambda: signals, lambda name: change(name, signals[name]))
 

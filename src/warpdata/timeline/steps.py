@@ -164,8 +164,6 @@ class Steps:
     def __getitem__(self, name: str) -> StepSignal:
         """One signal on the steps, of any role."""
         if name not in self._made:
-            if name not in self.signals:
-                raise KeyError(f"no signal {name!r} in this episode.{nearest(name, self.signals)}")
             align = self._align if isinstance(self._align, str) else self._align.get(name, "hold")
             self._made[name] = self._aligned(self.signals[name], align)
         return self._made[name]
