@@ -29,10 +29,10 @@ from warpdata.formats.episodedir.documents import FileSum
 from warpdata.formats.episodedir.frame_index import (
     FrameIndex,
     FrameReader,
-    completed,
-    plan_foreign,
+    locate_frames,
     plan_of,
     read_frame_index,
+    sum_frames,
 )
 from warpdata.formats.episodedir.images import Stream
 from warpdata.formats.episodedir.pictures import Still, decode_stills, still_of
@@ -326,13 +326,21 @@ class VideoSignal(StoredSignal):
                 raise CorruptLayoutError("the frame index does not match the episode", path=self.frames_path)
         return self._index
 
-    def complete_index(self) -> FrameIndex:
-        """The index with the place and checksum of every frame, also of another writer's video."""
+    @cached_property
+    def _located(self) -> FrameIndex:
+        """The index with the place of every frame, also of another writer's video."""
         index = self.frame_index()
-        if index.stream is not None or not len(index.ts_ns):
+        if index.stream is not None:
             return index
         with contextlib.closing(self.video_bytes()) as reader:
-            return completed(index, reader)
+            return locate_frames(index, reader)
+
+    def complete_index(self) -> FrameIndex:
+        """The index with the place and checksum of every frame, also of another writer's video."""
+        if self._located.crc32c is not None or not len(self._located.ts_ns):
+            return self._located
+        with contextlib.closing(self.video_bytes()) as reader:
+            return sum_frames(self._located, reader)
 
     def count_frames(self) -> tuple[int, int]:
         """The number of rows of the index and of frames in the video."""
@@ -404,19 +412,13 @@ class VideoSignal(StoredSignal):
         return CAMERAS.use(self._key, self._open)
 
     def _open(self) -> FrameReader:
-        index = self.frame_index()
+        index = self._located
+        assert index.stream is not None
+        assert index.shape is not None
         reader = self.video_bytes()
-        if index.stream is None or index.shape is None:
-            plan, stream, shape = plan_foreign(reader)
-        else:
-            plan, stream, shape = plan_of(index), index.stream, index.shape
-            if reader.size < (index.video_bytes or 0):
-                raise TruncatedError(f"{reader.size} bytes of {index.video_bytes} are left", path=self.path)
-        if len(plan) != len(index.ts_ns):
-            raise CorruptLayoutError(
-                f"the video has {len(plan)} frames, its index {len(index.ts_ns)}", path=self.path
-            )
-        return FrameReader(reader, plan, stream, shape)
+        if reader.size < (index.video_bytes or 0):
+            raise TruncatedError(f"{reader.size} bytes of {index.video_bytes} are left", path=self.path)
+        return FrameReader(reader, plan_of(index), index.stream, index.shape)
 
 
 class StillsSignal(ClockedSignal):

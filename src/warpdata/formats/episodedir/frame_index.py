@@ -5,7 +5,8 @@ from __future__ import annotations
 import io
 import threading
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from fractions import Fraction
 from typing import Any, BinaryIO
 
 import numpy as np
@@ -13,7 +14,7 @@ from numpy.typing import NDArray
 
 from warpdata.bytekit.arrow_arrays import to_numpy
 from warpdata.bytekit.checksum import crc32c
-from warpdata.bytekit.io.ranges import RangeFile, RangeReader, retry_damaged
+from warpdata.bytekit.io.ranges import RangeReader, open_buffered, retry_damaged
 from warpdata.errors import BlobNotFoundError, ChecksumError, CorruptLayoutError, FormatError, StoreError
 from warpdata.formats.episodedir import layout
 from warpdata.formats.episodedir.documents import FileSum, read_bytes
@@ -255,54 +256,59 @@ def plan_of(index: FrameIndex) -> PacketPlan:
     assert index.size is not None
     assert index.keyframe is not None
     frame = np.argsort(index.offset, kind="stable")
-    sums = None if index.crc32c is None else index.crc32c[frame]
-    return _planned(index.offset[frame], index.size[frame], frame, index.keyframe[frame], sums)
-
-
-def plan_foreign(reader: RangeReader, dtype: str = "uint8") -> tuple[PacketPlan, Stream, FrameShape]:
-    """The plan of a video of another writer, found by walking through its packets once."""
-    path = reader.name
-    probe, places, keyframe, times = list_packets(RangeFile(reader), path)
-    keys = np.flatnonzero(keyframe)
-    if len(places) and (not len(keys) or keys[0] != 0):
-        raise CorruptLayoutError("the video does not begin with a keyframe", path=path)
-    frame = np.empty(len(places), np.int64)
-    frame[np.argsort(times, kind="stable")] = np.arange(len(places))
-    plan = _planned(places[:, 0], places[:, 1], frame, keyframe, None)
-    return plan, probe.stream, FrameShape(probe.height, probe.width, 3, dtype)
-
-
-def completed(index: FrameIndex, reader: RangeReader) -> FrameIndex:
-    """The index of another writer with everything ours has: place and checksum of each frame."""
-    plan, stream, shape = plan_foreign(reader)
-    if len(plan) != len(index.ts_ns):
-        raise CorruptLayoutError(
-            f"the video has {len(plan)} frames, its index {len(index.ts_ns)}", path=reader.name
-        )
-    sums = np.empty(len(plan), np.uint32)
-    for packet, (offset, size) in enumerate(zip(plan.offset.tolist(), plan.size.tolist(), strict=True)):
-        sums[packet] = crc32c(reader.read(offset, offset + size))
-    at = plan.packet
-    columns = (plan.start == at, plan.offset[at], plan.size[at], sums[at])
-    return FrameIndex(image_description(shape), index.ts_ns, shape, stream, *columns, reader.size)
-
-
-def _planned(
-    offset: NDArray[np.int64],
-    size: NDArray[np.int64],
-    frame: NDArray[np.int64],
-    keyframe: NDArray[np.bool_],
-    sums: NDArray[np.uint32] | None,
-) -> PacketPlan:
-    """A plan from packets in decoding order, and the number of the frame each one shows."""
-    count = len(offset)
+    count, keyframe = len(frame), index.keyframe[frame]
     packet = np.empty(count, np.int64)
     packet[frame] = np.arange(count)
     before = np.maximum.accumulate(np.where(keyframe, np.arange(count), 0))
     # A frame shown before the keyframe that precedes it in the file belongs to the group before.
     late = frame[before] > frame
     before = np.where(late, before[np.maximum(before - 1, 0)], before)
-    return PacketPlan(offset, size, frame, packet, before[packet], sums)
+    sums = None if index.crc32c is None else index.crc32c[frame]
+    return PacketPlan(index.offset[frame], index.size[frame], frame, packet, before[packet], sums)
+
+
+def list_frames(reader: RangeReader) -> tuple[FrameIndex, Fraction]:
+    """The frames of a video of another writer, found by walking through its packets once, and the unit of their times.
+
+    Their times are those of the container, in that unit of seconds; a damaged file is a typed error that names it.
+    """
+    path = reader.name
+    probe, places, keyframe, times = list_packets(open_buffered(reader), path)
+    order = np.argsort(places[:, 0], kind="stable")
+    offset, size = places[order].T
+    if (offset[1:] < offset[:-1] + size[:-1]).any():
+        raise CorruptLayoutError("frames overlap in the video", path=path)
+    if len(places) and not keyframe[order[0]]:
+        raise CorruptLayoutError("the video does not begin with a keyframe", path=path)
+    if len(places) and (offset[0] < 0 or int(offset[-1]) + int(size[-1]) > reader.size):
+        raise CorruptLayoutError("frames are past the end of the video", path=path)
+    pix_fmt = probe.stream.pix_fmt
+    dtype = "uint16" if pix_fmt.startswith(("gray1", "gray9")) else "uint8"
+    shape = FrameShape(probe.height, probe.width, 0 if pix_fmt.startswith("gray") else 3, dtype)
+    at = np.argsort(times, kind="stable")
+    columns = (keyframe[at], places[at, 0], places[at, 1], None)
+    about = image_description(shape)
+    return FrameIndex(about, times[at], shape, probe.stream, *columns, reader.size), probe.tick
+
+
+def locate_frames(index: FrameIndex, reader: RangeReader) -> FrameIndex:
+    """The index of another writer, which has only times, with the place of each frame."""
+    frames, _ = list_frames(reader)
+    if len(frames.ts_ns) != len(index.ts_ns):
+        fact = f"the video has {len(frames.ts_ns)} frames, its index {len(index.ts_ns)}"
+        raise CorruptLayoutError(fact, path=reader.name)
+    assert frames.shape is not None
+    shape = frames.shape._replace(channels=3, dtype="uint8")  # as its own reader shows every video
+    return replace(frames, description=image_description(shape), shape=shape, ts_ns=index.ts_ns)
+
+
+def sum_frames(index: FrameIndex, reader: RangeReader) -> FrameIndex:
+    """The index with the checksum of every frame, as it goes with a copy of the video."""
+    assert index.offset is not None
+    assert index.size is not None
+    ranges = zip(index.offset.tolist(), (index.offset + index.size).tolist(), strict=True)
+    sums = [crc32c(reader.read(start, stop)) for start, stop in ranges]
+    return replace(index, crc32c=np.array(sums, np.uint32))
 
 
 def _decoder_of(stream: Stream, shape: FrameShape) -> VideoDecoder | PictureDecoder:
