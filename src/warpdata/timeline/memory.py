@@ -35,8 +35,15 @@ class ArraySignal(ClockedSignal):
         self._ts = read_only(stamps)
         is_text = batch.dtype.kind in "USO" and not is_ragged
         self._values = read_only(_as_text(values) if is_text else batch)
-        self._meta = _meta_of(self._values) if meta is None else meta
-        self._has_role = role is not None or meta is not None
+        if meta is None:
+            kind: Kind = numeric_kind(self._values.shape[1:])
+            if is_text:
+                kind = "bytes" if len(stamps) and isinstance(self._values[0], bytes) else "text"
+            meta = SignalMeta(self._values.dtype, self._values.shape[1:], kind)
+            self._has_role = role is not None
+        else:
+            self._has_role = True
+        self._meta = meta
         if role is not None:
             self._meta = replace(self._meta, role=as_role(role))
 
@@ -180,10 +187,3 @@ def _as_text(values: Any) -> NDArray[Any]:
     if kinds - {str} and kinds - {bytes}:
         raise TypeError("values are numbers, or all str, or all bytes")
     return out
-
-
-def _meta_of(values: NDArray[Any]) -> SignalMeta:
-    if values.dtype == OBJECT:
-        kind: Kind = "bytes" if len(values) and isinstance(values[0], bytes) else "text"
-        return SignalMeta(OBJECT, (), kind)
-    return SignalMeta(values.dtype, values.shape[1:], numeric_kind(values.shape[1:]))

@@ -311,13 +311,6 @@ def sum_frames(index: FrameIndex, reader: RangeReader) -> FrameIndex:
     return replace(index, crc32c=np.array(sums, np.uint32))
 
 
-def _decoder_of(stream: Stream, shape: FrameShape) -> VideoDecoder | PictureDecoder:
-    """The decoder of such frames; pictures look the same in a video as one by one."""
-    if stream.codec in STILL_CODECS:
-        return PictureDecoder(stream.codec, shape)
-    return VideoDecoder(stream, shape)
-
-
 class FrameReader:
     """One decoder over one video; any number of threads may call it, one at a time decodes."""
 
@@ -332,7 +325,11 @@ class FrameReader:
         self._plan = plan
         self._shape = shape
         self.stream = stream
-        self._decoder = _decoder_of(stream, shape)
+        # Pictures look the same in a video as one by one.
+        is_still = stream.codec in STILL_CODECS
+        self._decoder: VideoDecoder | PictureDecoder = (
+            PictureDecoder(stream.codec, shape) if is_still else VideoDecoder(stream, shape)
+        )
         self._lock = threading.Lock()
         self._at = -1
         self._shown = -1
