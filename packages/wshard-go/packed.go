@@ -1,10 +1,8 @@
 package wshard
 
 import (
-	"encoding/json"
 	"fmt"
 	"strconv"
-	"strings"
 )
 
 // Signal is one signal of a recording: rows of numbers (of varying number in each record, if it has offsets), or the
@@ -59,15 +57,11 @@ func openRecording(shard *Shard, episode *Episode) (*Recording, error) {
 		return nil, err
 	}
 	found := &Recording{ID: episode.ID}
-	return found, catch(metaDirectory, func() { found.read(stated, keysOf(data, "signals"), shard, episode) })
+	return found, catch(metaDirectory, func() { found.read(stated, keysOf(data, "signals"), shard) })
 }
 
-func (r *Recording) read(stated Object, names []string, shard *Shard, episode *Episode) {
-	version := "1"
-	if value, isThere := stated["version"]; isThere {
-		version = fmt.Sprint(value)
-	}
-	if version != "1" && version != "2" {
+func (r *Recording) read(stated Object, names []string, shard *Shard) {
+	if version := fmt.Sprint(stated["version"]); version != "2" {
 		refuse("a recording packed in version %s", version)
 	}
 	if id, isText := stated["id"].(string); isText && id != "" {
@@ -93,9 +87,6 @@ func (r *Recording) read(stated Object, names []string, shard *Shard, episode *E
 	}
 	for _, name := range names {
 		how, isObject := signals[name].(Object)
-		if version == "1" {
-			how, isObject = firstVersion(shard, episode, name, fmt.Sprint(signals[name])), true
-		}
 		if !isObject {
 			refuse("what it says of the recording is damaged")
 		}
@@ -155,35 +146,6 @@ func newSignal(shard *Shard, name string, stated Object) *Signal {
 		s.SampleRateHz, _ = strconv.ParseFloat(word("sample_rate_hz"), 64)
 	}
 	return s
-}
-
-// firstVersion: version 1 named only how each signal was stored: as a channel with its own clock, a table or a camera.
-func firstVersion(shard *Shard, episode *Episode, name, how string) Object {
-	if suffix, isVideo := strings.CutPrefix(how, "video"); isVideo {
-		return Object{"kind": "image", "dtype": "u8", "video": "video/" + name + suffix, "frames": "aux/frames/" + name}
-	}
-	if how == "table" {
-		return Object{"kind": "text", "dtype": "text", "table": "aux/table/" + name}
-	}
-	block := name
-	if !strings.HasPrefix(name, "action/") {
-		block = "signal/" + name
-	}
-	channel := episode.Channel(block)
-	if channel == nil || !shard.Has(block) {
-		refuse("signal %q is listed and not there", name)
-	}
-	shape := []any{}
-	for _, side := range channel.Shape() {
-		shape = append(shape, json.Number(fmt.Sprint(side)))
-	}
-	kind := [3]string{"scalar", "vector", "tensor"}[min(len(shape), 2)]
-	out := Object{"kind": kind, "dtype": channel.DType(), "shape": shape, "block": block,
-		"count": json.Number(fmt.Sprint(channel.Length()))}
-	if clock := "time/" + block + "/timestamps_ns"; channel.Clock != nil && shard.Has(clock) {
-		out["times"] = clock
-	}
-	return out
 }
 
 // IsRows says whether the signal is rows of numbers, not a table or a camera.

@@ -187,10 +187,8 @@ export class Recording {
 
   static async open(shard: Shard, episode: Episode): Promise<Recording> {
     const about = await shard.readJson(layout.META_DIRECTORY);
-    const version = about["version"] ?? 1;
-    if (version !== 1 && version !== 2) {
-      corrupt(`a recording packed in version ${String(version)}`, layout.META_DIRECTORY);
-    }
+    const { version } = about;
+    if (version !== 2) corrupt(`a recording packed in version ${String(version)}`, layout.META_DIRECTORY);
     const { static: items, meta, signals } = about;
     if (!isObject(items) || !isObject(meta) || !isObject(signals)) {
       corrupt(DAMAGED, layout.META_DIRECTORY);
@@ -198,10 +196,7 @@ export class Recording {
     const id = String(about["id"] || episode.id);
     const recording = new Recording(id, items, meta, stepsOf(about["steps"]));
     for (const [name, stated] of Object.entries(signals)) {
-      recording.signals.set(
-        name,
-        new Signal(shard, name, version === 1 ? firstVersion(shard, episode, name, stated) : stated),
-      );
+      recording.signals.set(name, new Signal(shard, name, stated));
     }
     return recording;
   }
@@ -218,27 +213,4 @@ function stepsOf(stated: Json | undefined): Recording["steps"] {
   if (!isObject(stated) || typeof stated["clock"] !== "string") return undefined;
   const outcome = stated["outcome"] ?? "same";
   return outcome === "same" || outcome === "next" ? { clock: stated["clock"], outcome } : undefined;
-}
-
-/** Version 1 named only how each signal was stored: as a channel with its own clock, a table or a camera. */
-function firstVersion(shard: Shard, episode: Episode, name: string, stated: Json): JsonObject {
-  const how = String(stated);
-  if (how.startsWith("video")) {
-    const video = `video/${name}${how.slice("video".length)}`;
-    return { kind: "image", dtype: "u8", shape: [], video, frames: `aux/frames/${name}` };
-  }
-  if (how === "table") return { kind: "text", dtype: "text", shape: [], table: `aux/table/${name}` };
-  const block = name.startsWith("action/") ? name : `signal/${name}`;
-  const channel = episode.channels.get(block);
-  if (!channel || !shard.has(block)) corrupt("is missing, though it is listed", block);
-  const kinds = ["scalar", "vector", "tensor"];
-  const clock = `time/${block}/timestamps_ns`;
-  return {
-    kind: kinds[Math.min(channel.shape.length, 2)]!,
-    dtype: channel.dtype,
-    shape: [...channel.shape],
-    block,
-    count: channel.length,
-    ...(channel.clock && shard.has(clock) && { times: clock }),
-  };
 }
