@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import os
 import signal
 import subprocess
@@ -12,6 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 import warpdata as wd
@@ -19,9 +22,10 @@ from tests.conftest import ROOT
 from tests.waiting import until
 from warpdata.episodes.forms.chunks import write_chunks
 from warpdata.errors import CorruptLayoutError, SchemaMismatchError
+from warpdata.formats.episodedir.signal_file import parse_signal, table_bytes
 from warpdata.timeline.episode import Episode
 from warpdata.timeline.memory import ArraySignal
-from warpdata.timeline.ragged import join_sound
+from warpdata.timeline.ragged import as_objects, join_sound
 
 STEP_NS = 20_000_000
 RATE = 8000
@@ -382,3 +386,35 @@ def test_offsets_that_are_wrong_are_refused(root: Path, tmp_path: Path) -> None:
         assert len(episode["温度"].values()) == 20
         with pytest.raises(CorruptLayoutError, match="offsets"):
             episode["cloud"].values()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"shape": [1 << 40, 1 << 40]},
+        {"shape": [3]},
+        {"dtype": "f64"},
+        {"kind": "sound"},
+        {"kind": "vector"},
+        {"kind": "sound", "sample_rate_hz": 0},
+        {"sample_rate_hz": 8000},
+        {"dtype": "text"},
+    ],
+)
+def test_a_description_that_is_not_that_of_the_values_is_refused(change: dict[str, Any]) -> None:
+    about = {"kind": "ragged", "dtype": "f32", "shape": [4]}
+    values = as_objects(value("cloud", step) for step in range(1, 6))
+    table = pq.read_table(pa.BufferReader(table_bytes(about, np.arange(5), values)))
+    stated = {b"warpdata": json.dumps({**about, **change}).encode()}
+    sink = pa.BufferOutputStream()
+    pq.write_table(table.replace_schema_metadata(stated), sink)
+    with pytest.raises(CorruptLayoutError):
+        parse_signal(bytes(sink.getvalue()), "forged")
+
+
+def test_lists_of_another_writer_may_vary_in_length() -> None:
+    sink = pa.BufferOutputStream()
+    pq.write_table(pa.table({"timestamp": [1, 2, 3], "value": [[1.0], [], [2.0, 3.0]]}), sink)
+    description, _, values = parse_signal(bytes(sink.getvalue()), "foreign")
+    assert (description.kind, description.shape) == ("ragged", ())
+    assert [each.tolist() for each in values] == [[1.0], [], [2.0, 3.0]]

@@ -226,14 +226,14 @@ def encoded_run(signal: Signal) -> EncodedRun | None:
             hint="Pass reencode=True to encode them again, which changes pixels.",
         )
     starts = np.cumsum([0, *(len(part.shows) for part in frames[:-1])])
-    columns = [
-        [part.ts_ns for part in frames],
-        [part.shown for part in frames],
-        [part.keyframe for part in frames],
-    ]
     shows = [part.shows + start for part, start in zip(frames, starts, strict=True)]
     return EncodedRun(
-        *streams[0], frames, *map(np.concatenate, columns), np.concatenate(shows).astype(np.int64)
+        *streams[0],
+        frames,
+        np.concatenate([part.ts_ns for part in frames]),
+        np.concatenate([part.shown for part in frames]),
+        np.concatenate([part.keyframe for part in frames]),
+        np.concatenate(shows).astype(np.int64),
     )
 
 

@@ -93,6 +93,7 @@ class Description:
         is_sound = made.kind == "sound"
         has_rate = rate is not None and 0 < rate < 1e9 and made.dtype in layout.SOUND_DTYPES
         is_valid = made.kind in layout.KINDS and is_known and all(side > 0 for side in shape)
+        is_valid = is_valid and math.prod(shape) <= layout.MAX_RECORDS
         if not is_valid or has_rate != is_sound or (is_sound and len(shape) > 1):
             raise CorruptLayoutError(f"a signal of kind {made.kind!r}, type {made.dtype!r}", path=path)
         if made.role is not None and made.role not in layout.ROLES:
@@ -263,9 +264,9 @@ class ParquetFooter:
         column = self.read([layout.VALUE_COLUMN])[layout.VALUE_COLUMN]
         with arrow_errors(self.path):
             lengths = np.unique(to_numpy(column.value_lengths()))
-        if len(lengths) != 1:
-            raise CorruptLayoutError("vectors of different lengths in one signal", path=self.path)
-        return Description("vector", dtype, (int(lengths[0]),))
+        if len(lengths) == 1 and lengths[0]:
+            return Description("vector", dtype, (int(lengths[0]),))
+        return Description("ragged", dtype, ())
 
     def time_column(self, own: str) -> str:
         """The column of the clock: ours, or the first named clock of the existing library."""
@@ -390,7 +391,7 @@ def _ragged_values(array: Any, description: Description, path: str) -> NDArray[A
     """Values of varying length as read-only arrays of rows over one memory."""
     dtype, width = description.dtype, math.prod(description.shape)
     with arrow_errors(path):
-        is_list = _is_list(array.type) and not array.null_count
+        is_list = _is_list(array.type) and not array.null_count and not array.flatten().null_count
         flat = to_numpy(array.flatten()) if is_list else np.empty(0)
         ends = np.cumsum(to_numpy(array.value_lengths()), dtype=np.int64) if is_list else np.empty(0)
     if not is_list or flat.dtype != dtype_named(_STORED_AS.get(dtype, dtype)).dtype or (ends % width).any():
