@@ -177,12 +177,6 @@ def read_document(folder: Folder, name: str) -> tuple[str, bytes | None]:
         return path, None
 
 
-def _parse_document(folder: Folder, name: str) -> tuple[str, dict[str, Any] | None]:
-    """Path and content of a JSON document; None without the document."""
-    path, data = read_document(folder, name)
-    return path, None if data is None else _parse(data, path)
-
-
 def _parse(data: bytes, path: str) -> dict[str, Any]:
     try:
         return parse_json_object(data)
@@ -211,16 +205,16 @@ def _plain(value: Any, depth: int) -> Any:
         if value.size > MAX_STATIC_ARRAY:
             raise ValueError(f"{value.size} numbers are too many; record them as a signal")
     value = value.tolist() if isinstance(value, np.ndarray | np.generic) else value
-    if not isinstance(value, Mapping | list | tuple):
-        return _plain_item(value)
-    if depth == MAX_STATIC_DEPTH:
+    if isinstance(value, Mapping | list | tuple) and depth == MAX_STATIC_DEPTH:
         raise RecursionError
-    if not isinstance(value, Mapping):
+    if isinstance(value, Mapping):
+        for key in value:
+            if not isinstance(key, str) or key == BYTES_TAG:
+                raise TypeError(f"key {key!r} is not a plain string")
+        return {_plain_item(key): _plain(item, depth + 1) for key, item in value.items()}
+    if isinstance(value, list | tuple):
         return [_plain(item, depth + 1) for item in value]
-    for key in value:
-        if not isinstance(key, str) or key == BYTES_TAG:
-            raise TypeError(f"key {key!r} is not a plain string")
-    return {_valid_text(key): _plain(item, depth + 1) for key, item in value.items()}
+    return _plain_item(value)
 
 
 def _plain_item(value: Any) -> Any:
@@ -228,21 +222,17 @@ def _plain_item(value: Any) -> Any:
         return {BYTES_TAG: base64.b64encode(bytes(value)).decode()}
     if isinstance(value, float) and not math.isfinite(value):
         raise ValueError(f"{value} cannot be stored as JSON")
-    if isinstance(value, str):
-        return _valid_text(value)
-    if value is None or isinstance(value, bool):
-        return value
-    if isinstance(value, int | float):
-        return int(value) if isinstance(value, int) else float(value)
-    raise TypeError(f"a {type(value).__name__} cannot be stored as JSON")
-
-
-def _valid_text(text: str) -> str:
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        raise ValueError("the text is not valid Unicode") from None
-    return str(text)
+    if isinstance(value, str) and not value.isascii():
+        try:
+            value.encode()
+        except UnicodeEncodeError:
+            raise ValueError("the text is not valid Unicode") from None
+    for kind in (bool, int, float, str):  # subclasses, such as those of enums, become the plain type
+        if isinstance(value, kind):
+            return kind(value)
+    if value is not None:
+        raise TypeError(f"a {type(value).__name__} cannot be stored as JSON")
+    return value
 
 
 def restored_static(value: Any) -> Any:
@@ -266,22 +256,20 @@ def static_bytes(items: Mapping[str, Any]) -> bytes:
 
 def read_static(folder: Folder, expected: FileSum | None = None) -> dict[str, Any]:
     """The static items of an episode; empty where there is no static.json and none is expected."""
-    return _retry_damaged(folder, layout.STATIC_FILE, lambda: _read_static(folder, expected))
 
+    def read() -> dict[str, Any]:
+        path, data = read_document(folder, layout.STATIC_FILE)
+        if expected is not None:
+            if data is None:
+                raise CorruptLayoutError("static.json is missing", path=path)
+            expected.check(data, path)
+        items = {} if data is None else _parse(data, path)
+        try:
+            return {name: restored_static(value) for name, value in items.items()}
+        except CorruptLayoutError as error:
+            raise CorruptLayoutError(error.message, path=path) from None
 
-def _read_static(folder: Folder, expected: FileSum | None) -> dict[str, Any]:
-    path, data = read_document(folder, layout.STATIC_FILE)
-    if expected is not None:
-        if data is None:
-            raise CorruptLayoutError("static.json is missing", path=path)
-        expected.check(data, path)
-    if data is None:
-        return {}
-    items = _parse(data, path)
-    try:
-        return {name: restored_static(value) for name, value in items.items()}
-    except CorruptLayoutError as error:
-        raise CorruptLayoutError(error.message, path=path) from None
+    return _retry_damaged(folder, layout.STATIC_FILE, read)
 
 
 # meta.json and dataset.json
@@ -313,18 +301,19 @@ def _object(texts: Mapping[str, str], separator: str = ",") -> str:
 
 def read_meta(folder: Folder) -> dict[str, Any]:
     """The system metadata of an episode, checked; empty where there is no meta.json."""
-    return _retry_damaged(folder, layout.META_FILE, lambda: _read_meta(folder))
 
+    def read() -> dict[str, Any]:
+        path, data = read_document(folder, layout.META_FILE)
+        if data is None:
+            return {}
+        meta = _parse(data, path)
+        stated, writer = meta.pop(CHECKSUM_KEY, None), meta.get("writer")
+        is_ours = isinstance(writer, dict) and str(writer.get("name")).startswith("warpdata.")
+        if (stated is not None or is_ours) and stated != f"{crc32c(_SORTED.encode(meta).encode()):08x}":
+            raise ChecksumError("meta.json was changed after it was written", path=path)
+        return meta
 
-def _read_meta(folder: Folder) -> dict[str, Any]:
-    path, meta = _parse_document(folder, layout.META_FILE)
-    if meta is None:
-        return {}
-    stated, writer = meta.pop(CHECKSUM_KEY, None), meta.get("writer")
-    is_ours = isinstance(writer, dict) and str(writer.get("name")).startswith("warpdata.")
-    if (stated is not None or is_ours) and stated != f"{crc32c(_SORTED.encode(meta).encode()):08x}":
-        raise ChecksumError("meta.json was changed after it was written", path=path)
-    return meta
+    return _retry_damaged(folder, layout.META_FILE, read)
 
 
 def _retry_damaged(folder: Folder, name: str, call: Callable[[], dict[str, Any]]) -> dict[str, Any]:
@@ -342,8 +331,8 @@ def _retry_damaged(folder: Folder, name: str, call: Callable[[], dict[str, Any]]
 
 def read_set_metadata(folder: Folder) -> dict[str, Any]:
     """What dataset.json keeps of the source of a set as a whole; empty without the file."""
-    _, document = _parse_document(folder, layout.DATASET_FILE)
-    metadata = (document or {}).get("metadata", {})
+    path, data = read_document(folder, layout.DATASET_FILE)
+    metadata = {} if data is None else _parse(data, path).get("metadata", {})
     return metadata if isinstance(metadata, dict) else {}
 
 
