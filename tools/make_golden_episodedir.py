@@ -64,16 +64,17 @@ def describe(episode: wd.Episode) -> dict[str, Any]:
     """What a reader must find."""
     signals = {}
     for name, signal in episode.signals.items():
-        lossy = (
-            signal.meta.kind == "image" and signal.meta.dtype == np.uint8 and signal.meta.shape[2:] == (3,)
-        )
+        is_colour = signal.meta.kind == "image" and len(signal.meta.shape) == 3
+        is_lossy = is_colour and signal.meta.dtype == np.uint8 and signal.meta.shape[2] == 3
         signals[name] = {
             "kind": signal.meta.kind,
             "shape": list(signal.meta.shape),
             "timestamps": signal.timestamps.tolist(),
-            "values": None if lossy else plain_values(signal),
-            "means": signal.values().astype(float).mean(axis=(1, 2, 3)).tolist() if lossy else None,
+            "values": None if is_colour else plain_values(signal),
+            "means": signal.values().astype(float).mean(axis=(1, 2, 3)).tolist() if is_lossy else None,
         }
+        if is_colour and not is_lossy:
+            signals[name]["sha256"] = hashlib.sha256(signal.values().tobytes()).hexdigest()
     return {"static": dict(episode.static), "signals": signals}
 
 
