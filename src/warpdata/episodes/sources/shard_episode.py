@@ -92,7 +92,7 @@ class BlockSignal(Reopens, ClockedSignal):
         self._name = name
         self._meta = meta
         self._times = times
-        self._starts = [0, *itertools.accumulate(part.length for part in parts)]
+        self._starts: list[int] = [0, *itertools.accumulate(part.length for part in parts)]
         self._ts: NDArray[np.int64] | None = None
 
     @property
