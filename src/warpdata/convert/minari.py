@@ -14,7 +14,7 @@ import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Unpack
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,14 +22,14 @@ from numpy.typing import NDArray
 from warpdata.bytekit.io.commit import commit_folder
 from warpdata.bytekit.jsontext import parse_json_object
 from warpdata.bytekit.lazy import cached_property
-from warpdata.convert.aligning import AlignOptions, Hold, stated_rate
-from warpdata.convert.exporting import OnError, Part, Progress, StepColumn, StepRows, StepWriter, write_set
-from warpdata.convert.hdf5.file import Hdf5File, Hdf5Out, Hdf5Rows, writing
+from warpdata.convert.aligning import stated_rate
+from warpdata.convert.exporting import ExportOptions, Part, StepColumn, StepRows, StepWriter, write_set
+from warpdata.convert.hdf5.file import Hdf5File, Hdf5Out, writing
 from warpdata.convert.hdf5.read import json_object, whole_number
 from warpdata.convert.place import Place
 from warpdata.convert.receipt import RECEIPT_FILE, ConversionReceipt, Note, called, note_of, packed, unpacked
-from warpdata.convert.stepped import EpisodeColumn, Parts, PictureRows, Rows, SteppedEpisodes
-from warpdata.convert.tables.parquet import ColumnFile, TableRows, write_table
+from warpdata.convert.stepped import EpisodeColumn, Parts, Rows, SteppedEpisodes
+from warpdata.convert.tables.parquet import ColumnFile, write_table
 from warpdata.episodes.collection.episodes import Episodes
 from warpdata.episodes.sources.encoded import encoded_run
 from warpdata.errors import (
@@ -112,7 +112,7 @@ class MinariEpisodes(SteppedEpisodes):
             raise UnsupportedVersionError(f"episodes stored as {self._kind!r}", path=place.name)
         if self._kind == "hdf5":
             name = f"{self._folder}{_MAIN_FILE}"
-            self._file = Hdf5File(place.open(name) if place.path is None else place.inside(name))
+            self._file = Hdf5File(place, name)
             names, pattern = self._file.names("/"), r"episode_(\d+)"
         else:
             names = place.names(self._folder.rstrip("/"))
@@ -175,10 +175,10 @@ class MinariEpisodes(SteppedEpisodes):
         """Image spaces are stored as JPEG, unless their rows have the shape of the space."""
         space = self.spaces.get(path)
         shape = box_shape(space) or ()
-        is_encoded = rows.kind == "bytes" or (len(rows.row_shape) == 1 and len(shape) > 1)
+        is_encoded = rows.kind == "bytes" or (len(rows.shape) == 1 and len(shape) > 1)
         if not is_encoded or not is_image_space(space):
             return rows
-        return PictureRows(rows, has_axis=len(shape) == 3 and shape[2] == 1)
+        return rows.as_pictures(has_axis=len(shape) == 3 and shape[2] == 1)
 
     def _hdf5_episode(self, number: int, _: str) -> tuple[dict[str, Any], dict[str, Rows], dict[str, Any]]:
         """Attributes, columns and other metadata of a group; a Tuple is `_index_0` … there."""
@@ -190,7 +190,7 @@ class MinariEpisodes(SteppedEpisodes):
         for path, shape in shapes.items():
             name = re.sub(r"(^|/)_index_(\d+)(?=/|$)", r"\1\2", path)
             if shape:
-                arrays[name] = Hdf5Rows(self._file, f"{group}/{path}")
+                arrays[name] = self._file.rows(f"{group}/{path}")
             else:
                 kept[name] = packed(self._file.whole(f"{group}/{path}"))
         more = {"arrays": kept, "attributes": {path: each for path, each in attributes.items() if path}}
@@ -214,7 +214,7 @@ class MinariEpisodes(SteppedEpisodes):
             is_jpeg = is_image_space(self.spaces.get(path)) and str(field.type) in ("binary", "large_binary")
             shape = None if is_jpeg else box_shape(self.spaces.get(path))
             count = table.count - (path.partition("/")[0] in _PER_STEP)
-            arrays[path] = TableRows(table, path, count, shape, "Leave infos out with infos=False.")
+            arrays[path] = table.rows(path, count, shape, "Leave infos out with infos=False.")
         return about, arrays, {}
 
 
@@ -324,19 +324,13 @@ def write(
     data_format: Literal["hdf5", "arrow", "parquet"] | None = None,
     dataset_id: str | None = None,
     final_observation: Literal["repeat", "drop"] = "repeat",
-    rate: float | None = None,
-    clock: str | None = None,
-    align: Hold = "hold",
-    on_error: OnError = "stop",
-    jobs: int = 1,
-    progress: Progress | None = None,
+    **options: Unpack[ExportOptions],
 ) -> ConversionReceipt:
     """Write episodes as the folder of a Minari dataset, which appears whole or not at all.
 
     `data_format` is that of the source, else HDF5; `dataset_id` the name in Minari's root, by default the last part of
     the target. Minari needs an observation after the last action: if there is none, the last one is repeated, or the
-    last step is dropped. Steps are those of the episode, or a grid of `rate` per second, or the records of the signal
-    `clock`, aligned by `align`. Their times are kept in `warpdata.json`.
+    last step is dropped. The times of the steps are kept in `warpdata.json`.
     """
     if data_format is not None:
         require_word("data_format", data_format, FORMATS)
@@ -344,8 +338,7 @@ def write(
     if not len(episodes):
         raise CorruptLayoutError("a Minari dataset has at least one episode")
     writer = MinariWriter(data_format, dataset_id, final_observation)
-    options = AlignOptions(rate, clock, align)
-    return write_set(writer, episodes, target, options, on_error=on_error, jobs=jobs, progress=progress)
+    return write_set(writer, episodes, target, **options)
 
 
 class MinariWriter(StepWriter):

@@ -8,16 +8,14 @@ import re
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Unpack
 
 import numpy as np
 from numpy.typing import NDArray
 
-from warpdata.convert.aligning import AlignOptions, Hold
 from warpdata.convert.exporting import (
-    OnError,
+    ExportOptions,
     Part,
-    Progress,
     StepColumn,
     StepRows,
     StepWriter,
@@ -45,23 +43,16 @@ def write(
     next_obs: bool | None = None,
     env_args: str | Mapping[str, Any] | None = None,
     compression: Literal["gzip", "none"] = "gzip",
-    rate: float | None = None,
-    clock: str | None = None,
-    align: Hold = "hold",
-    on_error: OnError = "stop",
-    jobs: int = 1,
-    progress: Progress | None = None,
+    **options: Unpack[ExportOptions],
 ) -> ConversionReceipt:
     """Write episodes as one robomimic file, which appears whole or not at all.
 
     `next_obs` writes what followed each observation too (by default if it is known); `env_args` are the arguments of
-    the environment if the episodes bring none. Images are compressed with gzip, a frame per chunk. Steps are those of
-    the episode, or a grid of `rate` per second, or the records of the signal `clock`, aligned by `align`. Their times
-    are kept in the file. `jobs` processes read and compress episodes.
+    the environment if the episodes bring none. Images are compressed with gzip, a frame per chunk. The times of the
+    steps are kept in the file.
     """
     require_word("compression", compression, ("gzip", "none"))
-    writer, options = RobomimicWriter(next_obs, env_args, compression), AlignOptions(rate, clock, align)
-    return write_set(writer, episodes, target, options, on_error=on_error, jobs=jobs, progress=progress)
+    return write_set(RobomimicWriter(next_obs, env_args, compression), episodes, target, **options)
 
 
 class RobomimicWriter(StepWriter):

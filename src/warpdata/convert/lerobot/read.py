@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -20,7 +21,7 @@ from warpdata.convert.lerobot.documents import DEFAULTS, INFO, OURS, Documents, 
 from warpdata.convert.lerobot.tables import ColumnKind, KeptRows
 from warpdata.convert.place import Place
 from warpdata.convert.receipt import MAX_DOCUMENT_BYTES, EpisodeNotes, parse_notes
-from warpdata.convert.stepped import ForeignSource, PicturesSignal, Rows, RowsSignal
+from warpdata.convert.stepped import ForeignSource, PicturesSignal, Rows, RowsSignal, to_objects
 from warpdata.episodes.collection.episodes import Episodes, EpisodesSource
 from warpdata.episodes.collection.facts import table_of
 from warpdata.episodes.sources.file_video import FileVideo, SourceVideo
@@ -167,8 +168,9 @@ def _open_source(source: LeRobotSource, position: int) -> ForeignSource:
     signals = SetSignals(names, partial(_open_signal, rows), documents.features)
     place = f"{source.place.name} (episode {row.number})"
     clock = StepClock(STEPS, "same", rows.times, row.length)
-    reopen = (_open_source, (source, position))
-    return ForeignSource(source.ids[position], signals, static, about, place=place, again=reopen, steps=clock)
+    opened = ForeignSource(source.ids[position], signals, static, about, clock, place)
+    opened.reopen_by(_open_source, source, position)
+    return opened
 
 
 class SetSignals(LazySignals):
@@ -197,7 +199,10 @@ def _open_signal(rows: EpisodeRows, name: str) -> Signal:
         return CameraSignal(rows, name, file, start)
     kind = rows.kinds[name]
     if kind.is_picture:
-        column = PictureColumn(rows, name, about.get("shape"))
+        declared = about.get("shape")
+        sides = declared if isinstance(declared, list) and len(declared) == 3 else [0, 0, 0]
+        column = Rows.objects(rows.row.length, "bytes", partial(rows.read_pictures, name))
+        column = replace(column, is_pictures=True, has_axis=1 in (sides[0], sides[2]))
         return PicturesSignal(name, column, rows.times, role, STEPS, rows.path)
     labels = about.get("names")
     size = kind.shape[0] if len(kind.shape) == 1 else len(kind.shape)
@@ -252,6 +257,14 @@ class EpisodeRows(Reopens):
     def read(self, name: str, start: int, stop: int) -> NDArray[Any]:
         """Rows [start, stop) of a column."""
         return self.values(name)[start:stop]
+
+    def read_pictures(self, name: str, start: int, stop: int) -> NDArray[Any]:
+        """The encoded pictures of an image feature: their bytes, or the files that are named."""
+        cells = tables.pictures(self.table((name,)).table, name, range(start, stop), self.path)
+        for row, (data, file) in enumerate(cells, start):
+            if data is None and not file:
+                raise CorruptLayoutError(f"row {row} of {name!r} has no picture", path=self.path)
+        return to_objects(self.source.place.read(str(f)) if data is None else data for data, f in cells)
 
     def numbers(self, name: str, kinds: str) -> NDArray[Any]:
         """All rows of a column with one number of such a type in each."""
@@ -310,28 +323,6 @@ class EpisodeRows(Reopens):
             fact = f"camera {name!r} has no frame for step {step} of {len(times)}"
             raise CorruptLayoutError(f"{fact}: the video has {len(shown)} frames", path=where)
         return int(closest[0])
-
-
-class PictureColumn(Rows):
-    """The encoded pictures of an image feature: their bytes, or the files that are named."""
-
-    is_pictures = True
-
-    def __init__(self, rows: EpisodeRows, name: str, declared: Any) -> None:
-        self._rows, self._name = rows, name
-        sides = declared if isinstance(declared, list) and len(declared) == 3 else [0, 0, 0]
-        self.count, self.has_axis = rows.row.length, 1 in (sides[0], sides[2])
-
-    def read(self, start: int, stop: int) -> NDArray[Any]:
-        """The pictures of some rows."""
-        rows, out = self._rows, np.empty(stop - start, object)
-        cells = tables.pictures(rows.table((self._name,)).table, self._name, range(start, stop), rows.path)
-        for number, (data, file) in enumerate(cells):
-            if data is None and not file:
-                fact = f"row {start + number} of {self._name!r} has no picture"
-                raise CorruptLayoutError(fact, path=rows.path)
-            out[number] = data if data is not None else rows.source.place.read(str(file))
-        return out
 
 
 class CameraSignal(FileVideo):

@@ -8,7 +8,7 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal, Unpack, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,14 +16,13 @@ from numpy.typing import NDArray
 from warpdata.bytekit.io.commit import commit_folder, map_os_errors
 from warpdata.convert.aligning import (
     AlignOptions,
-    Hold,
     check_rate,
     measured_rate,
     rate_of,
     stated_rate,
     steps_with,
 )
-from warpdata.convert.exporting import OnError, Part, Progress, StepColumn, StepRows, StepWriter, write_set
+from warpdata.convert.exporting import ExportOptions, Part, StepColumn, StepRows, StepWriter, write_set
 from warpdata.convert.lerobot import tables
 from warpdata.convert.lerobot.cameras import (
     EncodedFrames,
@@ -72,9 +71,6 @@ def write(
     target: str | os.PathLike[str],
     *,
     version: Version = "v3.0",
-    rate: float | None = None,
-    clock: str | None = None,
-    align: Hold = "hold",
     max_age_ns: int | None = None,
     names: Mapping[str, str] | None = None,
     task: str | None = None,
@@ -83,17 +79,14 @@ def write(
     video: VideoOptions | None = None,
     data_files_size_in_mb: int = 100,
     video_files_size_in_mb: int = 200,
-    on_error: OnError = "stop",
-    jobs: int = 1,
-    progress: Progress | None = None,
+    **options: Unpack[ExportOptions],
 ) -> ConversionReceipt:
     """Write episodes as a LeRobot set into a new folder, which appears whole or not at all.
 
     `rate`, `clock` and `align` choose the one rate of the set if the steps of the episodes are not evenly spaced.
     `names` maps signals to features; without it, names of LeRobot stay and others get the names its policies look for.
     `task` is the text of episodes that have none. Raw frames are encoded with `video` (by default AV1 as LeRobot does),
-    or stored as PNG with `frames_as="image"`; encoded ones are copied. `jobs` processes prepare episodes; the set does
-    not depend on how many there are.
+    or stored as PNG with `frames_as="image"`; encoded ones are copied.
     """
     require_word("version", version, get_args(Version))
     if not len(episodes):
@@ -106,16 +99,8 @@ def write(
     limits = (data_files_size_in_mb, video_files_size_in_mb)
     writer = LeRobotWriter(version, names, task, robot_type, frames_as, video or CODEC, limits)
     given = {"names": names, "task": task, "robot_type": robot_type}
-    return write_set(
-        writer,
-        episodes,
-        path,
-        AlignOptions(rate, clock, align, max_age_ns),
-        on_error=on_error,
-        jobs=jobs,
-        progress=progress,
-        supplied={key: value for key, value in given.items() if value is not None},
-    )
+    supplied = {key: value for key, value in given.items() if value is not None}
+    return write_set(writer, episodes, path, supplied=supplied, max_age_ns=max_age_ns, **options)
 
 
 @dataclass(slots=True)

@@ -11,6 +11,7 @@ import zlib
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
@@ -24,7 +25,7 @@ from warpdata.convert.aligning import LAST_ROW, stated_rate
 from warpdata.convert.place import Place, check_inside
 from warpdata.convert.receipt import MAX_DOCUMENT_BYTES, RECEIPT_FILE
 from warpdata.convert.rlds.records import ArrayRecordFile, TFRecordFile, Values, is_tfrecord, parse_example
-from warpdata.convert.stepped import EpisodeColumn, Parts, PictureRows, Rows, SteppedEpisodes
+from warpdata.convert.stepped import EpisodeColumn, Parts, Rows, SteppedEpisodes, to_objects
 from warpdata.episodes.collection.episodes import Episodes
 from warpdata.errors import (
     BadMagicError,
@@ -500,8 +501,7 @@ class RldsEpisodes(SteppedEpisodes):
                 columns[leaf.name] = EpisodeColumn(self._open_rows(position, leaf, record), role)
                 if leaf.kind == "ragged":
                     lengths = Leaf(f"{leaf.path}/{RAGGED_LENGTHS}", "tensor", "int64")
-                    rows = ExampleRows(self, position, lengths)
-                    columns[lengths.name] = EpisodeColumn(rows, "other")
+                    columns[lengths.name] = EpisodeColumn(self._open_rows(position, lengths, record), "other")
         if task_path is not None:
             static["task"] = task
         meta: dict[str, Any] = {"rlds": {"split": record.split, "task": task_path}}
@@ -511,10 +511,21 @@ class RldsEpisodes(SteppedEpisodes):
         return Parts(self.ids[position], record.steps, columns, static, meta, fps, place=record.path)
 
     def _open_rows(self, position: int, leaf: Leaf, record: ExampleRecord) -> Rows:
-        rows = ExampleRows(self, position, leaf)
+        read = partial(self._read_rows, position, leaf)
+        if leaf.kind not in ("image", "text", "unknown"):
+            array = record.read_array(leaf)
+            return Rows(record.steps, array.dtype, array.shape[1:], read)
+        rows = Rows.objects(record.steps, "text" if leaf.kind == "text" else "bytes", read)
         if not record.has_pictures(leaf):
             return rows
-        return PictureRows(rows, has_axis=len(leaf.shape) == 3 and leaf.shape[2] == 1)
+        return rows.as_pictures(has_axis=len(leaf.shape) == 3 and leaf.shape[2] == 1)
+
+    def _read_rows(self, position: int, leaf: Leaf, start: int, stop: int) -> NDArray[Any]:
+        record = self.record(position)
+        if leaf.kind not in ("image", "text", "unknown"):
+            return record.read_array(leaf)[start:stop]
+        entries = record.read_entries(leaf, start, stop)
+        return to_objects(map(_decode, entries) if leaf.kind == "text" else entries)
 
 
 def _choose_role(name: str) -> Role:
@@ -625,28 +636,3 @@ class ExampleRecord:
 
 def _decode(entry: bytes | memoryview) -> str:
     return bytes(entry).decode("utf-8", "surrogateescape")
-
-
-class ExampleRows(Rows):
-    """The rows of one feature of one episode."""
-
-    def __init__(self, episodes: RldsEpisodes, position: int, leaf: Leaf) -> None:
-        self._episodes, self._position, self._leaf = episodes, position, leaf
-        record = episodes.record(position)
-        self.count = record.steps
-        if leaf.kind in ("image", "text", "unknown"):
-            self.kind = "text" if leaf.kind == "text" else "bytes"
-            self.dtype, self.row_shape = np.dtype(object), ()
-        else:
-            array = record.read_array(leaf)
-            self.dtype, self.row_shape = array.dtype, array.shape[1:]
-
-    def read(self, start: int, stop: int) -> NDArray[Any]:
-        """Rows of the record."""
-        record = self._episodes.record(self._position)
-        if self.kind is None:
-            return record.read_array(self._leaf)[start:stop]
-        entries = record.read_entries(self._leaf, start, stop)
-        rows = np.empty(len(entries), object)
-        rows[:] = [_decode(entry) for entry in entries] if self.kind == "text" else entries
-        return rows

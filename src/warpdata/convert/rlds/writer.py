@@ -10,15 +10,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 from numpy.typing import NDArray
 
 from warpdata.bytekit.codec import encode_png
 from warpdata.bytekit.io.commit import commit_folder
-from warpdata.convert.aligning import LAST_ROW, AlignOptions, Hold
-from warpdata.convert.exporting import OnError, Part, Progress, StepColumn, StepRows, StepWriter, write_set
+from warpdata.convert.aligning import LAST_ROW
+from warpdata.convert.exporting import ExportOptions, Part, StepColumn, StepRows, StepWriter, write_set
 from warpdata.convert.place import check_inside
 from warpdata.convert.receipt import RECEIPT_FILE, ConversionReceipt, Note, called
 from warpdata.convert.rlds.reader import (
@@ -52,28 +52,21 @@ def write(
     name: str | None = None,
     version: str = "1.0.0",
     shard_bytes: int = SHARD_BYTES,
-    rate: float | None = None,
-    clock: str | None = None,
-    align: Hold = "hold",
-    on_error: OnError = "stop",
-    jobs: int = 1,
-    progress: Progress | None = None,
+    **options: Unpack[ExportOptions],
 ) -> ConversionReceipt:
     """Write episodes as RLDS into a new folder, the one that TFDS opens; needs no TensorFlow.
 
-    Steps are those of the episode, or a grid of `rate` per second, or the records of the signal `clock`, aligned by
-    `align`; their times are kept in `warpdata.json`. Static items become `episode_metadata`, the static item `split`
-    names the split of an episode (`train` without it). A set that was RLDS comes out with its own names and types.
+    Static items become `episode_metadata`, the static item `split` names the split of an episode (`train` without it).
+    A set that was RLDS comes out with its own names and types. The times of the steps are kept in `warpdata.json`.
     An observation after the last action becomes the last step, whose action and reward are meaningless, as in other
-    RLDS sets; `last_row` in the metadata of each episode states whether it is so. `jobs` processes make records.
+    RLDS sets; `last_row` in the metadata of each episode states whether it is so.
     """
     kept = episodes.metadata.get("rlds")
     kept = kept if isinstance(kept, Mapping) and kept.get("features") else {}
     info = dict(kept.get("info") or {})
     info |= {"name": name or info.get("name") or "warpdata", "version": info.get("version") or version}
     check_inside(str(info["name"]), os.fspath(target))
-    writer, options = RldsWriter(info, kept.get("features"), shard_bytes), AlignOptions(rate, clock, align)
-    return write_set(writer, episodes, target, options, on_error=on_error, jobs=jobs, progress=progress)
+    return write_set(RldsWriter(info, kept.get("features"), shard_bytes), episodes, target, **options)
 
 
 @dataclass(frozen=True, slots=True)
