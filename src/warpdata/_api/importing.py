@@ -125,11 +125,12 @@ def _import_stored(
 
     from warpdata.catalog.build.builder import DatasetBuilder
     from warpdata.catalog.build.episodes import store_episode
-    from warpdata.convert.importing import StoredTarget, store_episodes
+    from warpdata.convert.importing import StoredTarget
+    from warpdata.convert.importing import import_episodes as bring
 
     with DatasetBuilder(target, catalog=catalog) as builder:
         place = StoredTarget(target, partial(store_episode, builder.catalog, "episodes"))
-        receipt = store_episodes(episodes, place, **shared)
+        receipt = bring(episodes, place, **shared)
         builder.add_stored_episodes("episodes", place.stored)
         _publish_imported(builder, episodes, receipt)
     return receipt

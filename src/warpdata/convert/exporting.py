@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from warpdata.bytekit.io.commit import commit_folder
 from warpdata.convert.aligning import EXACT_NS, AlignOptions, Hold, steps_with
-from warpdata.convert.plain_names import under_own_names
+from warpdata.convert.plain_names import with_own_names
 from warpdata.convert.receipt import RECEIPT_FILE, ConversionReceipt, EpisodeNotes, How, Note, note_of
 from warpdata.episodes.collection.episodes import Episodes
 from warpdata.episodes.collection.jobs import in_order, runner_of
@@ -252,12 +252,11 @@ def write_set(
     options = AlignOptions(given.get("rate"), given.get("clock"), given.get("align", "hold"), max_age_ns)
     on_error, jobs, progress = given.get("on_error", "stop"), given.get("jobs", 1), given.get("progress")
     check_on_error(on_error)
-    episodes = under_own_names(episodes)
     stated = {**options.to_json(), **(supplied or {})}
     receipt = ConversionReceipt.of_export(writer.format, episodes, target, writer.version, stated)
     for position in range(len(episodes)):
         try:
-            writer.choose(StepRows(episodes[position], options), episodes)
+            writer.choose(StepRows(with_own_names(episodes[position]), options), episodes)
             break
         except WarpError:
             if on_error == "stop" or position + 1 == len(episodes):
@@ -284,7 +283,7 @@ def _make_part(
 ) -> Part:
     folder = scratch / str(position)
     folder.mkdir()
-    rows = StepRows(episode, options)
+    rows = StepRows(with_own_names(episode), options)
     part = writer.make(rows, folder)
     part.about = {"id": source_id(episode), **(part.about or rows.episode_notes(part.rows))}
     return part
@@ -361,12 +360,11 @@ def write_episode_files(
 ) -> ConversionReceipt:
     """Write every episode as a file named after it, with the format as suffix: into a new folder, or as `target`."""
     check_on_error(on_error)
-    episodes = under_own_names(episodes)
     receipt = ConversionReceipt.of_export(format, episodes, target, version)
     if os.fspath(target).endswith(f".{format}"):
         if len(episodes) != 1:
             raise ValueError(f"{target} is one file for {len(episodes)} episodes: name a folder")
-        write_file(episodes[0], Path(target), receipt)
+        write_file(with_own_names(episodes[0]), Path(target), receipt)
         return receipt
     with commit_folder(target) as folder:
         work = partial(_write_part, write_file, folder)
@@ -386,5 +384,5 @@ def _write_part(
     write_file: WriteFile, folder: Path, position: int, episode: Episode
 ) -> tuple[str, dict[str, Note]]:
     """Write one file under a temporary name; its final name and the notes of the signals."""
-    notes = write_file(episode, folder / f".{position}.part", None)
+    notes = write_file(with_own_names(episode), folder / f".{position}.part", None)
     return re.sub(r"[^A-Za-z0-9_.=+@-]", "_", source_id(episode)).lstrip(".") or "episode", notes

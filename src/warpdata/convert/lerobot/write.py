@@ -36,6 +36,7 @@ from warpdata.convert.lerobot.features import Feature, features_of
 from warpdata.convert.lerobot.read import FORMAT, TASK
 from warpdata.convert.lerobot.statistics import QUANTILES, FrameCounts, SetStatistics, row_statistics
 from warpdata.convert.place import check_inside
+from warpdata.convert.plain_names import with_own_names
 from warpdata.convert.receipt import ConversionReceipt, EpisodeNotes, Note, packed
 from warpdata.episodes.collection.episodes import Episodes
 from warpdata.episodes.forms.directory import RawCamera, encode_cameras
@@ -541,7 +542,7 @@ def _first_rate(episodes: Episodes, options: AlignOptions) -> float | None:
     """The rate of the first episode that has one: a single step has none."""
     for position in range(len(episodes)):
         with contextlib.suppress(WarpError):
-            rate = measured_rate(steps_with(episodes[position], options).times_ns)
+            rate = measured_rate(steps_with(with_own_names(episodes[position]), options).times_ns)
             if rate is not None:
                 return rate
     return None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, get_args
@@ -17,7 +17,7 @@ from warpdata.convert.messages.encoding import OWN, open_own_topic
 from warpdata.convert.messages.log import MessageLog
 from warpdata.convert.messages.topic import TimeKind, Topic
 from warpdata.convert.place import Place
-from warpdata.convert.plain_names import plain_name
+from warpdata.convert.plain_names import free_name, plain_name
 from warpdata.convert.receipt import packed, unpacked
 from warpdata.episodes.collection.episodes import EpisodesSource
 from warpdata.errors import BlobNotFoundError, WarpError, nearest
@@ -134,7 +134,7 @@ class MessageSource(Reopens, EpisodeSource):
             channel = self._log.channels[number]
             if OWN in channel.metadata:
                 continue
-            base = _free_name(plain_name(channel.topic), topics)
+            base = free_name(plain_name(channel.topic), topics)
             role: Role | None = "action" if channel.topic in self._reading.actions else None
             topics[base] = Topic(self._log, number, base, clock=base, time=self._reading.time, role=role)
         return {topic.number: topic for topic in topics.values()}
@@ -155,9 +155,9 @@ class MessageSource(Reopens, EpisodeSource):
                 if topic.payload is not None:
                     labels[topic.payload.field] = topic.open_payload  # type: ignore[assignment]
                 for label, opener in labels.items():
-                    openers[_free_name(f"{topic.base}/{plain_name(label)}", openers)] = opener
+                    openers[free_name(f"{topic.base}/{plain_name(label)}", openers)] = opener
         if self._log.attachments:
-            openers[_free_name(ATTACHMENTS, openers)] = self._open_attachments
+            openers[free_name(ATTACHMENTS, openers)] = self._open_attachments
         return LazySignals(lambda: openers, lambda name: openers[name](name))
 
     @cached_property
@@ -231,11 +231,3 @@ def _describe_topic(topic: Topic, schema: int) -> dict[str, Any]:
         "only_in_messages": topic.skipped,
     }
     return stated | {key: value for key, value in more.items() if value}
-
-
-def _free_name(name: str, taken: Container[str]) -> str:
-    """The name, with a number if it is taken."""
-    chosen, number = name, 2
-    while chosen in taken:
-        chosen, number = f"{name}.{number}", number + 1
-    return chosen
