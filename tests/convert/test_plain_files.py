@@ -212,7 +212,7 @@ def test_a_column_whose_row_groups_differ_is_told(tmp_path: Path) -> None:
 
 
 def test_tables_that_a_mapping_does_not_fit_are_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(BlobNotFoundError, match="no .parquet file"):
+    with pytest.raises(BlobNotFoundError, match=r"no \.parquet file"):
         parquet.read(tmp_path)
     pq.write_table(pa.table({"action": [1.0, 2.0, 3.0], "stop": [True, False, True]}), tmp_path / "t.parquet")
     with pytest.raises(CorruptLayoutError, match=r"no column 'end'.*t\.parquet"):

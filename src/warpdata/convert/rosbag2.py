@@ -23,10 +23,9 @@ from warpdata.bytekit.codec import decode_zstd_bounded, iter_decode_zstd, zstd_f
 from warpdata.bytekit.io.commit import map_os_errors
 from warpdata.bytekit.io.ranges import RangeFile
 from warpdata.bytekit.lazy import cached_property
-from warpdata.convert.mcap import reader as mcap
-from warpdata.convert.messages.cdr import CdrDecoder, parse_definition, ros_definition
-from warpdata.convert.messages.episode import Reading, Recordings
-from warpdata.convert.messages.log import (
+from warpdata.convert.mcap.read import METADATA_FILE, McapLog, group_files
+from warpdata.convert.mcap.read import matches as is_mcap
+from warpdata.convert.messages import (
     MAX_MESSAGE_BYTES,
     Ints,
     LogChannel,
@@ -35,6 +34,8 @@ from warpdata.convert.messages.log import (
     Stamps,
     name_path,
 )
+from warpdata.convert.messages.cdr import CdrDecoder, parse_definition, ros_definition
+from warpdata.convert.messages.episode import Reading, Recordings
 from warpdata.convert.messages.topic import TimeKind
 from warpdata.convert.place import Place
 from warpdata.episodes.collection.episodes import Episodes
@@ -82,7 +83,7 @@ def read(
 ) -> Episodes:
     """The recordings of a bag, or of a folder of bags, which may hold SQLite or MCAP files.
 
-    The options are those of `warpdata.convert.mcap.reader`. Bags before ROS 2 Iron do not carry the types of their
+    The options are those of `warpdata.convert.mcap.read`. Bags before ROS 2 Iron do not carry the types of their
     messages: `warpdata[ros]` has those that ROS ships. Messages of other types stay bytes.
     """
     reading = Reading.of(time, actions, topics)
@@ -102,15 +103,15 @@ def _list_bags(place: Place) -> dict[str, list[str]]:
 def _find_recordings(place: Place) -> dict[str, list[str]]:
     if place.is_file:
         return {PurePosixPath(place.name).name.partition(".")[0]: [""]}
-    return {**mcap.group_files(place), **_list_bags(place)}
+    return {**group_files(place), **_list_bags(place)}
 
 
 def _open_log(recover: bool, place: Place, files: list[str]) -> MessageLog:
     """One bag, with its files in the order of metadata.yaml."""
-    if files[0].endswith(".mcap") or (place.is_file and mcap.matches(place)):
-        return mcap.open_log(recover, place, files)
+    if files[0].endswith(".mcap") or (place.is_file and is_mcap(place)):
+        return McapLog(place, files, recover)
     folder = files[0].rpartition("/")[0]
-    metadata_file = f"{folder}/{mcap.METADATA_FILE}".lstrip("/")
+    metadata_file = f"{folder}/{METADATA_FILE}".lstrip("/")
     stated: Mapping[str, Any] = {}
     if not place.is_file and place.exists(metadata_file):
         raw = place.read(metadata_file, max_bytes=_MAX_METADATA_BYTES)

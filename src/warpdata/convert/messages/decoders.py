@@ -15,8 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from warpdata.bytekit.jsontext import parse_json
+from warpdata.convert.messages import LogChannel, Payloads
 from warpdata.convert.messages.cdr import CdrDecoder, Values, parse_definition
-from warpdata.convert.messages.log import LogChannel, Payloads
+from warpdata.convert.stepped import to_objects
 from warpdata.errors import CorruptLayoutError, FormatError, MissingExtraError, WarpError
 
 MAX_PADDING_FACTOR = 8
@@ -160,13 +161,6 @@ def to_array(values: Values, summary: FieldSummary) -> NDArray[Any]:
             for value in values
         ]
     return to_objects(values)
-
-
-def to_objects(values: Sequence[Any] | NDArray[Any]) -> NDArray[Any]:
-    """Texts or bytes as an array of objects."""
-    objects = np.empty(len(values), object)
-    objects[:] = values
-    return objects
 
 
 def _stack(values: Sequence[Any]) -> Values:

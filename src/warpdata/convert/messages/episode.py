@@ -2,31 +2,35 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, get_args
 
 import numpy as np
+from numpy.typing import NDArray
 
+from warpdata.bytekit.arrays import dtype_named
 from warpdata.bytekit.jsontext import parse_json_object
 from warpdata.bytekit.lazy import cached_property
 from warpdata.bytekit.process.forks import Reopens
-from warpdata.convert.messages.decoders import to_objects
-from warpdata.convert.messages.encoding import OWN, open_own_topic
-from warpdata.convert.messages.log import MessageLog
+from warpdata.convert.messages import MessageLog
 from warpdata.convert.messages.topic import TimeKind, Topic
 from warpdata.convert.place import Place
 from warpdata.convert.plain_names import free_name, plain_name
 from warpdata.convert.receipt import packed, unpacked
+from warpdata.convert.stepped import RowsSignal, to_objects
 from warpdata.episodes.collection.episodes import EpisodesSource
-from warpdata.errors import BlobNotFoundError, WarpError, nearest
+from warpdata.errors import BlobNotFoundError, CorruptLayoutError, WarpError, nearest
 from warpdata.timeline.episode import Episode
 from warpdata.timeline.memory import ArraySignal
-from warpdata.timeline.meta import OBJECT, Role, SignalMeta
+from warpdata.timeline.meta import OBJECT, Role, SignalMeta, as_kind, as_role
 from warpdata.timeline.signal import Signal
 from warpdata.timeline.source import EpisodeSource, LazySignals, ReadOnlyDict
 
+OWN = "warpdata"
+"""Key in the metadata of a channel: description of the signal; and name of the metadata record of the episode."""
 KEPT = "messages"
 """Key in the metadata of an episode: channels, schemas and other records of the recording."""
 ATTACHMENTS = "message.attachments"
@@ -231,3 +235,73 @@ def _describe_topic(topic: Topic, schema: int) -> dict[str, Any]:
         "only_in_messages": topic.skipped,
     }
     return stated | {key: value for key, value in more.items() if value}
+
+
+# Topics that warpdata wrote.
+
+
+def _parse_meta(stated: Mapping[str, Any]) -> SignalMeta:
+    kind = as_kind(stated["kind"])
+    names, shape = stated.get("names"), tuple(int(side) for side in stated["shape"])
+    if min(shape, default=0) < 0:
+        raise ValueError(shape)
+    return SignalMeta(
+        OBJECT if kind in ("text", "bytes") else dtype_named(stated["dtype"]).dtype,
+        shape,
+        kind,
+        names=None if names is None else tuple(map(str, names)),
+        role=as_role(stated["role"]),
+        **{key: stated.get(key) for key in ("units", "of", "model", "clock")},
+    )
+
+
+def open_own_topic(log: MessageLog, number: int) -> tuple[str, Callable[[str], Signal]]:
+    """Name of the signal of a topic that warpdata wrote, and the function that opens it under a name."""
+    channel = log.channels[number]
+    try:
+        stated = parse_json_object(channel.metadata[OWN].encode())
+        name, meta = str(stated["signal"]), _parse_meta(stated)
+    except (WarpError, KeyError, TypeError, ValueError):
+        raise CorruptLayoutError(
+            f"corrupted description of the signal of topic {channel.topic!r}", path=log.name
+        ) from None
+    return name, partial(_open_signal, Topic(log, number, name, clock=meta.clock, role=meta.role), meta)
+
+
+def _open_signal(topic: Topic, meta: SignalMeta, name: str) -> Signal:
+    if not len(topic):
+        return ArraySignal(np.empty(0, np.int64), np.empty((0, *meta.shape), meta.dtype), meta)
+    payload = topic.payload
+    if payload is not None and payload.field == "data" and payload.kind in ("stills", "video"):
+        return topic.open_payload(name)
+    return RowsSignal(topic.read_times, meta, partial(_read_rows, topic, meta), len(topic))
+
+
+def _read_rows(topic: Topic, meta: SignalMeta, low: int, high: int) -> NDArray[Any]:
+    values = np.empty(0)
+    if topic.payload is not None:
+        values = topic.read_content(low, high)
+    elif "value" in topic.fields:
+        values = topic.rows("value", low, high)
+    rows = _check_values(values, meta, high - low)
+    if rows is None:
+        raise CorruptLayoutError(
+            f"values of topic {topic.channel.topic!r} do not match its description {topic.problem}".rstrip(),
+            path=topic.log.name,
+        )
+    return rows
+
+
+def _check_values(values: NDArray[Any], meta: SignalMeta, count: int) -> NDArray[Any] | None:
+    """Values in the type and shape of the signal; None if they do not have it."""
+    if len(values) != count or (meta.is_object and values.dtype != OBJECT):
+        return None
+    if meta.is_object:
+        return values if all(isinstance(value, str) == (meta.kind == "text") for value in values) else None
+    if values.dtype == OBJECT:  # ROS has no type for the elements: they were written as bytes
+        if any(not isinstance(value, bytes) or len(value) != meta.row_bytes for value in values):
+            return None
+        values = np.stack([np.frombuffer(value, meta.dtype) for value in values])
+    if values.dtype != meta.dtype or values[:1].size != math.prod(meta.shape):
+        return None
+    return values.reshape(count, *meta.shape)

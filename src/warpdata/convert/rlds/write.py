@@ -21,7 +21,7 @@ from warpdata.convert.aligning import LAST_ROW
 from warpdata.convert.exporting import ExportOptions, Part, StepColumn, StepRows, StepWriter, write_set
 from warpdata.convert.place import check_inside
 from warpdata.convert.receipt import RECEIPT_FILE, ConversionReceipt, Note, called
-from warpdata.convert.rlds.reader import (
+from warpdata.convert.rlds.read import (
     EPISODE_METADATA,
     FEATURES,
     INFO,
