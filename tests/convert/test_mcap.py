@@ -328,8 +328,8 @@ def test_large_topics_are_read_in_parts(monkeypatch: pytest.MonkeyPatch) -> None
 
     (before,) = ours.read(sample(*CDR))
     expected_values = {name: signal.values() for name, signal in before.signals.items()}
-    monkeypatch.setattr("warpdata.convert.mcap.read._SMALL_BYTES", 10)
-    monkeypatch.setattr("warpdata.convert.mcap.read._CACHE_BYTES", 10)
+    monkeypatch.setattr(sys.modules["warpdata.convert.mcap.read"], "_SMALL_BYTES", 10)
+    monkeypatch.setattr(sys.modules["warpdata.convert.mcap.read"], "_CACHE_BYTES", 10)
     monkeypatch.setattr(topic, "_CACHED_BYTES", 10)
     monkeypatch.setattr(topic, "_BLOCK_BYTES", 3000)
     (episode,) = ours.read(sample(*CDR))
@@ -613,7 +613,7 @@ def test_messages_outside_of_chunks_are_read(monkeypatch: pytest.MonkeyPatch, tm
     path = tmp_path / "x.mcap"
     path.write_bytes(forged(channel_record(1), *first, inside, *later))
     for run_bytes in (1 << 20, 70):
-        monkeypatch.setattr("warpdata.convert.mcap.read._RUN_BYTES", run_bytes)
+        monkeypatch.setattr(sys.modules["warpdata.convert.mcap.read"], "_RUN_BYTES", run_bytes)
         (episode,) = ours.read(path)
         assert episode["t/v"].values().tolist() == [0, 1, 2, 3, 4, 5]
         assert episode["t/v"].timestamps.tolist() == [0, 1, 2, 3, 4, 5]

@@ -28,6 +28,7 @@ from warpdata.convert.exporting import (
     StepColumn,
     StepRows,
     StepWriter,
+    place_signals,
     source_id,
     write_set,
 )
@@ -57,7 +58,12 @@ _ROLES: dict[str, Role] = {
     **dict.fromkeys(("is_first", "is_last", "stepid", "consec", "reset", "discount"), "other"),
 }
 _FIRST_TIME = "20000101T000000F"
-_NAMES = {"reward": "reward", "terminated": "is_terminal"}
+_PATHS = {
+    "action": ("action", "action/{}"),
+    "reward": ("reward", "reward"),
+    "terminated": ("is_terminal", "is_terminal"),
+}
+"""Role -> key of the only signal, and of several."""
 _FLAGS = ("is_first", "is_last", "is_terminal")
 _BLOCK_ROWS = 256
 
@@ -337,13 +343,9 @@ def _replay_columns(rows: StepRows, notes: dict[str, Note]) -> dict[str, StepCol
     columns: dict[str, StepColumn] = {}
     for name in rows.names("truncated"):
         notes[name] = note_of(rows.columns.pop(name).signal, "dropped", "is_last of the last row holds it")
-    actions = rows.names("action")
-    for name, column in rows.columns.items():
-        role = column.meta.role
-        there = _NAMES.get(role, name)
-        if name in actions:
-            there = "action" if len(actions) == 1 else f"action/{name.removeprefix('action/')}"
-        if there in columns or (there in _FLAGS and role != "terminated"):
+    for name, there in place_signals(rows.columns, _PATHS).items():
+        column, role = rows.columns[name], rows.columns[name].meta.role
+        if there in _FLAGS and role != "terminated":
             raise SchemaMismatchError(f"two signals of episode {rows.episode.id!r} would be called {there!r}")
         columns[there] = column
         notes[name] = column.note()

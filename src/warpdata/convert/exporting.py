@@ -41,6 +41,7 @@ Work = Callable[[int, Episode], Any]
 """Work on the episode at a position; it must pickle."""
 _BLOCK_BYTES = 4 << 20
 _LOSSLESS = ("ffv1", "png")
+_PREFIX = re.compile(r"(observations?|obs|actions?)[./](obs/)?")
 _NO_PLACE = "what was seen after the last step has no place in the target"
 
 
@@ -221,6 +222,32 @@ class StepColumn:
         if run is not None:
             return note("reencoded", "decoded to pixels")
         return note(kept)
+
+
+def place_signals(
+    columns: Mapping[str, StepColumn], patterns: Mapping[str, tuple[str, str]], other: str = "{}"
+) -> dict[str, str]:
+    """Signal -> its path in the target, by role: the pattern of the only signal of a role, and that of several.
+
+    Names that have the form of the pattern stay. Of several signals for a path without `{}` the first one takes it,
+    and the others follow the pattern `other`.
+    """
+    paths: dict[str, str] = {}
+    for name, column in columns.items():
+        names = [key for key, same in columns.items() if same.meta.role == column.meta.role]
+        pattern = patterns.get(column.meta.role, (other, other))[len(names) > 1]
+        word = pattern.removesuffix("/{}")
+        if "{}" not in pattern and name != (word if word in names else names[0]):
+            word = pattern = other
+        is_placed = name == word or name.startswith(f"{word}/")
+        short = name if pattern == other else _PREFIX.sub("", name, count=1)
+        paths[name] = name if is_placed else pattern.format(short)
+    taken = list(paths.values())
+    for path in sorted(taken):
+        if taken.count(path) > 1 or any(below.startswith(f"{path}/") for below in taken):
+            hint = "Rename them with Episodes.map."
+            raise SchemaMismatchError(f"two signals would be called {path!r}", hint=hint)
+    return paths
 
 
 class ExportOptions(TypedDict, total=False):

@@ -23,7 +23,15 @@ from warpdata.bytekit.io.commit import commit_folder
 from warpdata.bytekit.jsontext import parse_json_object
 from warpdata.bytekit.lazy import cached_property
 from warpdata.convert.aligning import stated_rate
-from warpdata.convert.exporting import ExportOptions, Part, StepColumn, StepRows, StepWriter, write_set
+from warpdata.convert.exporting import (
+    ExportOptions,
+    Part,
+    StepColumn,
+    StepRows,
+    StepWriter,
+    place_signals,
+    write_set,
+)
 from warpdata.convert.hdf5.file import Hdf5File, Hdf5Out, writing
 from warpdata.convert.hdf5.read import json_object, whole_number
 from warpdata.convert.place import Place
@@ -60,7 +68,8 @@ _ROLES = {top: role for role, top in _TOPS.items()}
 _SINGLE = ("rewards", "terminations", "truncations")
 _PER_STEP = ("actions", *_SINGLE)
 _SPACES = {"observations": "observation_space", "actions": "action_space"}
-_PREFIXES = re.compile(r"(observations?|obs|actions?)[./]")
+_PATHS = {role: (top, top if top in _SINGLE else f"{top}/{{}}") for role, top in _TOPS.items()}
+"""Role -> path of the only signal, and of several."""
 _PART = "episode"
 
 
@@ -374,7 +383,7 @@ class MinariWriter(StepWriter):
         self._metadata = dict(unpacked(kept.get("metadata", {}))) if isinstance(kept, Mapping) else {}
         stated = self._metadata.get("data_format")
         self._data_format = self._data_format or (stated if stated in FORMATS else "hdf5")
-        self._names = _paths(rows.columns)
+        self._names = place_signals(rows.columns, _PATHS, "infos/{}")
         metas = {path: rows.columns[name].meta for name, path in self._names.items()}
         spaces = {path: space_of(meta) for path, meta in metas.items() if path.partition("/")[0] in _SPACES}
         known = read_spaces(self._metadata, "the metadata")
@@ -394,7 +403,7 @@ class MinariWriter(StepWriter):
 
     def make(self, rows: StepRows, scratch: Path) -> Part:
         """The group or the table of one episode."""
-        paths = _paths(rows.columns)
+        paths = place_signals(rows.columns, _PATHS, "infos/{}")
         own, first = (
             {name: path for name, path in each.items() if not path.startswith("infos")}
             for each in (paths, self._names)
@@ -506,32 +515,6 @@ class MinariWriter(StepWriter):
     def finish(self, _episodes: Episodes, receipt: ConversionReceipt) -> None:
         """Write the receipt; the metadata follow when the files are closed."""
         (self.out[0] / RECEIPT_FILE).write_bytes(receipt.document())
-
-
-def _paths(columns: Mapping[str, StepColumn]) -> dict[str, str]:
-    """Signal -> its path: below the word for its role; the only one of its role has that word alone."""
-    paths: dict[str, str] = {}
-    by_top: dict[str, list[str]] = {}
-    for name, column in columns.items():
-        by_top.setdefault(_TOPS.get(column.meta.role, "infos"), []).append(name)
-    for top, names in by_top.items():
-        if top == "infos":
-            paths |= {name: name if name.startswith("infos/") else f"infos/{name}" for name in names}
-        elif top in _SINGLE:
-            first = top if top in names else names[0]
-            paths |= {name: top if name == first else f"infos/{name}" for name in names}
-        elif all(name == top or name.startswith(f"{top}/") for name in names):
-            paths |= {name: name for name in names}
-        elif len(names) == 1:
-            paths[names[0]] = top
-        else:
-            paths |= {name: f"{top}/{_PREFIXES.sub('', name, count=1)}" for name in names}
-    taken = list(paths.values())
-    for path in sorted(taken):
-        if taken.count(path) > 1 or any(other.startswith(f"{path}/") for other in taken):
-            hint = "Rename them with Episodes.map."
-            raise SchemaMismatchError(f"two signals would be called {path!r}", hint=hint)
-    return paths
 
 
 def _jpegs(column: StepColumn) -> Any:

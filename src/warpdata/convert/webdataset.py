@@ -561,7 +561,7 @@ class SampleFields:
 
     def _episode_members(self, name: str, column: StepColumn) -> list[Member]:
         signal, kind = column.signal, column.meta.kind
-        run = encoded_run(signal)
+        run = encoded_run(signal) if column.is_exact or name in self._at else None
         if run is not None and _are_stills(run):
             stem, _, ending = self._field(name, _STILLS[run.stream.codec]).rpartition(".")
             numbers = np.searchsorted(self._rows.steps.times_ns, signal.timestamps).tolist()

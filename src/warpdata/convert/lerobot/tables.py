@@ -268,6 +268,8 @@ class RowsFile:
         """Write the footer."""
         self._writer.close()
 
+    discard = close
+
 
 def number_column(values: NDArray[Any], *, is_scalar: bool) -> Any:
     """Numbers as a column: scalars, lists of fixed length, or nested lists."""

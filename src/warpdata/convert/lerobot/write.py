@@ -6,7 +6,7 @@ import contextlib
 import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, Unpack, get_args
 
@@ -61,7 +61,7 @@ _SAMPLED_FRAMES = 512
 _MB = 1024 * 1024
 _OWN_STATIC = ("fps", "episode_index", "robot_type", TASK)
 """Static items that LeRobot has a place for."""
-_COUNTED = ("episode_index", "tasks", "length", "dataset_from_index", "dataset_to_index")
+_COUNTED = ("episode_index", "length", "dataset_from_index", "dataset_to_index")
 _PLACES = ("videos/", "data/", "meta/", "stats/")
 _V2_ONLY = ("total_videos", "total_chunks")
 _V3_ONLY = ("data_files_size_in_mb", "video_files_size_in_mb")
@@ -119,27 +119,10 @@ class Prepared:
     """The statistics of the source."""
     texts: list[str] = field(default_factory=list)
     """The task of every row; empty if the episode has none."""
-    tasks: list[str] = field(default_factory=list)
-    """The tasks in the order of the source."""
-    more: dict[str, Any] = field(default_factory=dict)
-    """Further entries of the episode in the source."""
-    is_numbered: bool = True
-    """Whether the source has no numbers of its own for the rows."""
-    first: tuple[int | None, int | None] = (None, None)
-    """`episode_index` and the first `index` of the source."""
-
-
-@dataclass(slots=True)
-class WrittenEpisode:
-    """The entry of a written episode in the metadata."""
-
-    length: int
-    first: int
-    tasks: list[str]
-    data: tuple[int, int]
-    videos: dict[str, tuple[int, int, float, float]]
-    stats: dict[str, Any]
-    more: dict[str, Any]
+    entry: dict[str, Any] = field(default_factory=dict)
+    """The entry of the episode in the source, without counts and places."""
+    numbers: tuple[Any, int] | None = None
+    """`episode_index` and the first `index` of the source, if it numbers rows."""
 
 
 class FileNumbers:
@@ -151,11 +134,18 @@ class FileNumbers:
         self.path = Path()
 
     def advance(self) -> tuple[int, int]:
-        """The numbers of the next file."""
+        """Close the open file; the numbers of the next one."""
+        if self.out is not None:
+            self.out.close()
         self.file += 1
         if self.file >= self._chunks_size:
             self.chunk, self.file = self.chunk + 1, 0
         return self.chunk, self.file
+
+    def discard(self) -> None:
+        """Close a file that was not finished."""
+        if self.out is not None:
+            self.out.discard()
 
 
 class LeRobotWriter(StepWriter):
@@ -176,7 +166,9 @@ class LeRobotWriter(StepWriter):
         self.version, self.is_v3 = version, version == "v3.0"
         self._names, self._task, self._robot_type, self._frames_as = names, task, robot_type, frames_as
         self._video, self._limits = video, limits
-        self._rows: list[WrittenEpisode] = []
+        self._rows: list[dict[str, Any]] = []
+        """The entry of every written episode in the metadata."""
+        self._stats: list[dict[str, Any]] = []
         self._frames = 0
         self._statistics: dict[str, SetStatistics] = {}
         self._remarks: list[str] = []
@@ -186,7 +178,7 @@ class LeRobotWriter(StepWriter):
         """The new folder; files that are open when an error occurs are closed, each of them."""
         with commit_folder(target, durable=False) as folder, contextlib.ExitStack() as stack:
             for numbers in (self._data, *self._cameras.values()):
-                stack.callback(_discard, numbers)
+                stack.callback(numbers.discard)
             yield folder
 
     def choose(self, rows: StepRows, episodes: Episodes) -> None:
@@ -243,7 +235,7 @@ class LeRobotWriter(StepWriter):
             else:
                 made.values[name] = np.asarray(rows.steps[feature.signal].data)
                 note = column.note(has_final=False, error_ns=error_ns)
-                notes[feature.signal] = _retyped(note, feature.why) if feature.why else note
+                notes[feature.signal] = replace(note, how="retyped", why=feature.why) if feature.why else note
         encode_cameras(raw)
         for name, why in self._features.dropped.items():
             if name in episode.signals:
@@ -287,17 +279,17 @@ class LeRobotWriter(StepWriter):
         about = restored_numbers(about) if isinstance(about, Mapping) else {}
         entry, stats = about.get("episode"), about.get("stats")
         if isinstance(entry, Mapping):
-            tasks = entry.get("tasks")
-            made.tasks = [str(text) for text in tasks] if isinstance(tasks, list) else []
-            made.more = {key: value for key, value in entry.items() if key not in _COUNTED}
-            made.more = {key: value for key, value in made.more.items() if not key.startswith(_PLACES)}
+            made.entry = {
+                key: value
+                for key, value in entry.items()
+                if key not in _COUNTED and not key.startswith(_PLACES)
+            }
         if isinstance(stats, Mapping):
             made.stated = {name: dict(each) for name, each in stats.items() if isinstance(each, Mapping)}
         index = episode.signals.get("index")
         if index is not None:
-            made.is_numbered = False
             first = int(index[0][0]) if len(index) == len(rows) else -1
-            made.first = episode.static.get("episode_index"), first
+            made.numbers = episode.static.get("episode_index"), first
 
     def _count_frames(self, made: Prepared, columns: Mapping[str, StepColumn]) -> None:
         """Look at a few evenly spaced frames of every camera without stated statistics."""
@@ -312,27 +304,35 @@ class LeRobotWriter(StepWriter):
     def add(self, part: Part) -> str:
         """Write one episode behind the others."""
         made: Prepared = part.data
-        number, count = len(self._rows), part.rows
+        number, count, first = len(self._rows), part.rows, self._frames
         texts = self._number_tasks(made, count)
-        if not made.is_numbered and made.first not in ((number, self._frames), (None, self._frames)):
+        if made.numbers not in (None, (number, first), (None, first)):
             self._remark("episode_index, index, frame_index and timestamp are counted again")
         assert self._fps is not None
         defaults: dict[str, NDArray[Any]] = {
             "timestamp": (np.arange(count) / self._fps).astype(np.float32),
             "frame_index": np.arange(count, dtype=np.int64),
             "episode_index": np.full(count, number, np.int64),
-            "index": np.arange(self._frames, self._frames + count, dtype=np.int64),
+            "index": np.arange(first, first + count, dtype=np.int64),
             "task_index": np.array([self._tasks[text]["task_index"] for text in texts], np.int64),
         }
-        columns = {feature.name: _column(feature, made) for feature in self._features.chosen}
+        columns = {
+            each.name: _column(each, made) for each in self._features.chosen if each.storing != "video"
+        }
         columns |= {name: tables.number_column(each, is_scalar=True) for name, each in defaults.items()}
-        ordered = {name: columns[name] for name in self._features.to_json() if columns.get(name) is not None}
-        self._write_data({name: column for name, column in ordered.items() if column is not None})
-        videos = {name: self._write_video(name, frames, count) for name, frames in made.frames.items()}
-        seen = list(dict.fromkeys(texts))
-        tasks = made.tasks if set(made.tasks) == set(seen) else seen
-        stats, data = self._episode_stats(made, defaults, count), (self._data.chunk, self._data.file)
-        self._rows.append(WrittenEpisode(count, self._frames, tasks, data, videos, stats, made.more))
+        self._write_data({name: columns[name] for name in self._features.to_json() if name in columns})
+        videos = {}
+        for name, frames in made.frames.items():
+            videos |= self._write_video(name, frames, count)
+        seen, stated = list(dict.fromkeys(texts)), made.entry.pop("tasks", None)
+        tasks = stated if isinstance(stated, list) and set(stated) == set(seen) else seen
+        row: dict[str, Any] = {"episode_index": number, "tasks": tasks, "length": count, **made.entry}
+        if self.is_v3:
+            row |= {"data/chunk_index": self._data.chunk, "data/file_index": self._data.file}
+            row |= {"dataset_from_index": first, "dataset_to_index": first + count, **videos}
+            row |= {"meta/episodes/chunk_index": 0, "meta/episodes/file_index": 0}
+        self._rows.append(row)
+        self._stats.append(self._episode_stats(made, defaults, count))
         self._frames += count
         return f"{number:012d}"
 
@@ -365,14 +365,12 @@ class LeRobotWriter(StepWriter):
         data, size = self._data, sum(column.nbytes for column in columns.values())
         limit = self._limits[0] * _MB
         if data.out is None or not self.is_v3 or os.path.getsize(data.path) + size >= limit:
-            if data.out is not None:
-                data.out.close()
             data.path = self._file("data_path", *data.advance())
             data.out = tables.RowsFile(str(data.path), columns)
         data.out.write(columns)
 
-    def _write_video(self, name: str, frames: EncodedFrames, count: int) -> tuple[int, int, float, float]:
-        """Add the frames of an episode to the video file of its camera; the file and the seconds in it."""
+    def _write_video(self, name: str, frames: EncodedFrames, count: int) -> dict[str, Any]:
+        """Add the frames of an episode to the video file of its camera; the entries about its place."""
         assert self._fps is not None
         feature = next(each for each in self._features.chosen if each.name == name)
         if "info" not in feature.about and "video_info" not in feature.about:
@@ -381,13 +379,13 @@ class LeRobotWriter(StepWriter):
         out: VideoOut | None = camera.out
         is_full = out is not None and out.bytes + size >= self._limits[1] * _MB
         if out is None or is_full or not self.is_v3 or out.entry != frames.entry:
-            if out is not None:
-                out.close()
             path = self._file("video_path", *camera.advance(), name)
             out = camera.out = VideoOut(path, frames.entry, rate_of(self._fps))
         first = out.frames + frames.lead
         out.add(frames)
-        return camera.chunk, camera.file, float(first / self._fps), float((first + count) / self._fps)
+        place = {"chunk_index": camera.chunk, "file_index": camera.file}
+        seconds = {"from_timestamp": first / self._fps, "to_timestamp": (first + count) / self._fps}
+        return {f"videos/{name}/{key}": value for key, value in {**place, **seconds}.items()}
 
     def _episode_stats(
         self, made: Prepared, defaults: Mapping[str, NDArray[Any]], count: int
@@ -427,9 +425,8 @@ class LeRobotWriter(StepWriter):
             fact = f"none of {len(episodes) + len(receipt.skipped)} episodes could be written"
             raise SchemaMismatchError(fact)
         for numbers in (self._data, *self._cameras.values()):
-            if numbers.out is not None:
-                numbers.out.close()
-                numbers.out = None
+            numbers.advance()
+            numbers.out = None
         (self.out / "meta").mkdir(exist_ok=True)
         tasks = sorted(self._tasks.values(), key=lambda row: int(row["task_index"]))
         stated = self._original.get("stats")
@@ -478,64 +475,31 @@ class LeRobotWriter(StepWriter):
         return {**defaults, **kept, **counted}
 
     def _write_v2(self, tasks: list[dict[str, Any]]) -> None:
-        rows = list(enumerate(self._rows))
-        entries = [
-            {"episode_index": number, "tasks": row.tasks, "length": row.length, **row.more}
-            for number, row in rows
-        ]
-        stats = [{"episode_index": number, "stats": row.stats} for number, row in rows]
-        for name, lines in (("tasks", tasks), ("episodes", entries), ("episodes_stats", stats)):
+        stats = [{"episode_index": number, "stats": each} for number, each in enumerate(self._stats)]
+        for name, lines in (("tasks", tasks), ("episodes", self._rows), ("episodes_stats", stats)):
             text = "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines)
             (self.out / f"meta/{name}.jsonl").write_text(text)
 
     def _write_v3(self, tasks: list[dict[str, Any]]) -> None:
-        keys = [key for key in (tasks[0] if tasks else ()) if key not in ("task_index", "task")]
-        columns: dict[str, Any] = {"task_index": np.array([row["task_index"] for row in tasks], np.int64)}
-        columns |= {key: [row.get(key) for row in tasks] for key in keys}
+        keys = [
+            "task_index",
+            *(key for key in (tasks[0] if tasks else ()) if key not in ("task_index", "task")),
+        ]
+        columns: dict[str, Any] = {key: [row.get(key) for row in tasks] for key in keys}
         columns["task"] = tables.text_column([row["task"] for row in tasks])
         tables.write_table(f"{self.out}/meta/tasks.parquet", columns, {"pandas": _pandas(list(columns))})
+        names = dict.fromkeys(key for row in self._rows for key in row)
+        columns = {key: [row.get(key) for row in self._rows] for key in names}
+        for name in dict.fromkeys(name for stats in self._stats for name in stats):
+            for key in dict.fromkeys(key for stats in self._stats for key in stats.get(name, {})):
+                values = [stats.get(name, {}).get(key) for stats in self._stats]
+                columns[f"stats/{name}/{key}"] = tables.list_column(values)
         folder = self.out / "meta/episodes/chunk-000"
         folder.mkdir(parents=True)
-        tables.write_table(f"{folder}/file-000.parquet", self._episode_columns())
-
-    def _episode_columns(self) -> dict[str, Any]:
-        rows = self._rows
-
-        def numbers(values: Iterator[Any]) -> NDArray[Any]:
-            return np.array(list(values), np.int64)
-
-        columns: dict[str, Any] = {
-            "episode_index": np.arange(len(rows), dtype=np.int64),
-            "tasks": [row.tasks for row in rows],
-            "length": numbers(row.length for row in rows),
-        }
-        for key in dict.fromkeys(key for row in rows for key in row.more):
-            columns[key] = [row.more.get(key) for row in rows]
-        columns["data/chunk_index"] = numbers(row.data[0] for row in rows)
-        columns["data/file_index"] = numbers(row.data[1] for row in rows)
-        columns["dataset_from_index"] = numbers(row.first for row in rows)
-        columns["dataset_to_index"] = numbers(row.first + row.length for row in rows)
-        for name in self._cameras:
-            for at, key in enumerate(("chunk_index", "file_index", "from_timestamp", "to_timestamp")):
-                values = [row.videos[name][at] for row in rows]
-                columns[f"videos/{name}/{key}"] = np.array(values, np.int64 if at < 2 else np.float64)
-        for name in dict.fromkeys(name for row in rows for name in row.stats):
-            for key in dict.fromkeys(key for row in rows for key in row.stats.get(name, {})):
-                values = [row.stats.get(name, {}).get(key) for row in rows]
-                columns[f"stats/{name}/{key}"] = tables.list_column(values)
-        zeros = np.zeros(len(rows), np.int64)
-        return {**columns, "meta/episodes/chunk_index": zeros, "meta/episodes/file_index": zeros}
+        tables.write_table(f"{folder}/file-000.parquet", columns)
 
     def _json(self, name: str, value: Any) -> None:
         (self.out / name).write_text(json.dumps(value, indent=4, ensure_ascii=False))
-
-
-def _discard(numbers: FileNumbers) -> None:
-    """Close a file that was not finished."""
-    if isinstance(numbers.out, VideoOut):
-        numbers.out.discard()
-    elif numbers.out is not None:
-        numbers.out.close()
 
 
 def _first_rate(episodes: Episodes, options: AlignOptions) -> float | None:
@@ -548,14 +512,8 @@ def _first_rate(episodes: Episodes, options: AlignOptions) -> float | None:
     return None
 
 
-def _retyped(note: Note, why: str) -> Note:
-    return Note("retyped", note.records, note.bytes, note.sha256, why, note.max_age_ns, note.max_error_ns)
-
-
 def _column(feature: Feature, made: Prepared) -> Any:
-    """The column of a feature; None of a video."""
-    if feature.storing == "video":
-        return None
+    """The column of a feature that is no video."""
     if feature.storing == "image":
         data, suffix = made.pictures[feature.name]
         return tables.picture_column(data, [f"frame-{k:06d}.{suffix}" for k in range(len(data))])

@@ -18,7 +18,15 @@ from numpy.typing import NDArray
 from warpdata.bytekit.codec import encode_png
 from warpdata.bytekit.io.commit import commit_folder
 from warpdata.convert.aligning import LAST_ROW
-from warpdata.convert.exporting import ExportOptions, Part, StepColumn, StepRows, StepWriter, write_set
+from warpdata.convert.exporting import (
+    ExportOptions,
+    Part,
+    StepColumn,
+    StepRows,
+    StepWriter,
+    place_signals,
+    write_set,
+)
 from warpdata.convert.place import check_inside
 from warpdata.convert.receipt import RECEIPT_FILE, ConversionReceipt, Note, called
 from warpdata.convert.rlds.read import (
@@ -43,6 +51,12 @@ _CLASS = "tensorflow_datasets.core.features."
 _FLAGS = ("is_first", "is_last", "is_terminal")
 _TASK = "task"
 _ENDS = ("terminated", "truncated")
+_PATHS = {
+    "observation": ("observation/{}", "observation/{}"),
+    "action": ("action", "action/{}"),
+    "reward": ("reward", "{}"),
+}
+"""Role -> path of the only signal, and of several."""
 
 
 def write(
@@ -207,9 +221,10 @@ def _source_feature(leaf: Leaf) -> _Feature:
 
 def _plan_features(episode: Episode, columns: Mapping[str, StepColumn]) -> list[_Feature]:
     """The features of a set like this episode."""
+    placed = {name: column for name, column in columns.items() if column.meta.role not in _ENDS}
     features = [
-        _Feature(_signal_leaf(path, columns[name]), signal=name)
-        for name, path in _plan_paths(columns).items()
+        _Feature(_signal_leaf(f"{STEPS}/{path}", columns[name]), signal=name)
+        for name, path in place_signals(placed, _PATHS).items()
         if name != _TASK or columns[name].meta.kind != "text"
     ]
     taken = {feature.leaf.path for feature in features}
@@ -233,31 +248,6 @@ def _plan_features(episode: Episode, columns: Mapping[str, StepColumn]) -> list[
                 leaf = _tensor_leaf(path, array.dtype, array.shape)
             features.append(_Feature(leaf, static=name))
     return sorted(features, key=lambda feature: feature.leaf.path)
-
-
-def _plan_paths(columns: Mapping[str, StepColumn]) -> dict[str, str]:
-    """Signal -> path of its feature: observations and actions below these words, unless their names start so."""
-    roles = {name: column.meta.role for name, column in columns.items()}
-    paths: dict[str, str] = {}
-    for name, role in roles.items():
-        if role in _ENDS:
-            continue
-        path = name
-        if role in ("action", "reward") and list(roles.values()).count(role) == 1:
-            path = role
-        elif role == "action":
-            path = f"action/{name.removeprefix('action/')}"
-        elif role == "observation" and not name.startswith("observation/"):
-            path = f"observation/{name}"
-        paths[name] = f"{STEPS}/{path}"
-    for name, path in paths.items():
-        others = [other_path for other, other_path in paths.items() if other != name]
-        if path in others or any(other_path.startswith(f"{path}/") for other_path in others):
-            raise SchemaMismatchError(
-                f"signal {name!r} and another one would both be {path!r}",
-                hint="Rename one with Episodes.map.",
-            )
-    return paths
 
 
 def _signal_leaf(path: str, column: StepColumn) -> Leaf:
