@@ -58,6 +58,7 @@ _ROWS_PER_QUERY = 512
 _MAX_FILE_RATIO = 64
 _TRIED_MESSAGES = 8
 _ZSTD_HEAD_BYTES = 1024
+_MAX_DEPTH = 64
 
 _TOPICS = "SELECT id, name, type, serialization_format FROM topics ORDER BY id"
 _TABLES = "SELECT name FROM sqlite_master WHERE type = 'table'"
@@ -141,8 +142,11 @@ def parse_metadata(raw: bytes, path: str) -> dict[str, Any]:
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
     try:
         text = raw.decode()
-        if any(isinstance(event, yaml.AliasEvent) for event in yaml.parse(text, loader)):
-            raise ValueError("it has aliases")
+        depth = 0
+        for event in yaml.parse(text, loader):
+            depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+            if isinstance(event, yaml.AliasEvent) or depth > _MAX_DEPTH:
+                raise ValueError("it has aliases, or is nested too deeply")
         document = json.loads(json.dumps(yaml.load(text, loader), default=str))
     except (yaml.YAMLError, ValueError, RecursionError, OverflowError) as error:
         raise CorruptLayoutError(f"corrupted metadata of a bag ({error})", path=path) from None

@@ -181,7 +181,9 @@ class _Copy:
         }
         if camera.suffix != suffix_for(str(codec)):
             entry[layout.SUFFIX_KEY] = camera.suffix
-        self.entries[name], self.sums[name] = entry, sum_of(signal)
+        size, digest = camera.packets_hash or (0, "")
+        self.entries[name] = entry
+        self.sums[name] = ContentSum(size, xxh3_128=digest) if digest else sum_of(signal)
         return True
 
     def _raw_camera(self, name: str, signal: Signal) -> RawCamera:

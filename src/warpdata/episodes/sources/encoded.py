@@ -52,6 +52,8 @@ class EncodedCamera:
     suffix: str
     video: RangeReader
     index: FrameIndex
+    packets_hash: tuple[int, str] | None = None
+    """Bytes of all packets and their xxh3-128, where they were computed on the way."""
 
 
 class EncodedFrame(NamedTuple):
@@ -293,7 +295,7 @@ def encoded_camera(name: str, signal: Signal) -> EncodedCamera | None:
         index = lead.complete_index()
         if lead.frame_index().crc32c is None:  # of another writer
             index = _described(index, lead, index.fps)
-        return EncodedCamera(lead.suffix, lead.video_bytes(), index)
+        return EncodedCamera(lead.suffix, lead.video_bytes(), index, getattr(lead, "packets_hash", None))
     run = encoded_run(signal)
     assert run is not None
     sizes, sums = [], []

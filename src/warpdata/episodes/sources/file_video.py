@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from warpdata.bytekit.arrays import read_only
-from warpdata.bytekit.checksum import crc32c
+from warpdata.bytekit.checksum import RunningXxh3128, crc32c
 from warpdata.bytekit.io.ranges import RangeReader, open_buffered
 from warpdata.bytekit.lazy import cached_property
 from warpdata.bytekit.process.forks import Reopens
@@ -21,6 +21,8 @@ from warpdata.formats.episodedir.frame_index import FrameIndex, group_bounds, im
 from warpdata.formats.episodedir.images import FrameShape
 from warpdata.formats.episodedir.video import Probe, list_packets
 from warpdata.timeline.meta import Role
+
+_READ_BYTES = 4 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +86,9 @@ def _check_places(places: NDArray[np.int64], keyframe: NDArray[np.bool_], file_b
 
 class FileVideo(VideoSignal):
     """A camera over some frames of a video file: frame `first` on, one for each of `times()`."""
+
+    packets_hash: tuple[int, str] | None = None
+    """Bytes of all packets and their xxh3-128, once `complete_index` has read them."""
 
     def __init__(
         self,
@@ -155,10 +160,19 @@ class FileVideo(VideoSignal):
         index = self.frame_index()
         assert index.offset is not None
         assert index.size is not None
+        order = np.argsort(index.offset, kind="stable")
+        offset, size = index.offset[order], index.size[order]
+        ranges = list(zip(offset.tolist(), (offset + size).tolist(), strict=True))
+        cuts = np.flatnonzero(np.diff(np.cumsum(size) // _READ_BYTES)) + 1
+        sums, digest = np.empty(len(order), np.uint32), RunningXxh3128()
         with contextlib.closing(self.video_bytes()) as reader:
-            ranges = zip(index.offset.tolist(), (index.offset + index.size).tolist(), strict=True)
-            sums = [crc32c(reader.read(start, stop)) for start, stop in ranges]
-        return replace(index, crc32c=np.array(sums, np.uint32))
+            for numbers in np.split(np.arange(len(order)), cuts):
+                views = reader.read_many([ranges[number] for number in numbers])
+                for number, view in zip(numbers.tolist(), views, strict=True):
+                    sums[order[number]] = crc32c(view)
+                    digest.update(view)
+        self.packets_hash = int(size.sum()), digest.digest().hex()
+        return replace(index, crc32c=sums)
 
     def check(self) -> None:
         """Raise unless the frames are there."""
