@@ -137,14 +137,11 @@ def test_new_names_in_the_target_are_told(tmp_path: Path) -> None:
     assert "called 'action' there" not in rlds.write(episodes, tmp_path / "b").signals["action"].why
 
 
-def test_compressed_records_are_known_by_their_bytes_and_need_no_memory(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_compressed_records_are_known_by_their_bytes(tmp_path: Path) -> None:
     number = Values("ints", numbers=np.zeros(1, np.int64))
     example = build_example({"steps/is_first": number, "steps/n": number})
     path = tmp_path / "episodes-00000-of-00001"
     path.write_bytes(gzip.compress(pack_record(example) * 64))
-    monkeypatch.setattr(records, "IN_MEMORY_BYTES", 100)
     episodes = wd.open(path)
     assert len(episodes) == 64
     assert episodes[63]["n"].values().tolist() == [0]

@@ -68,7 +68,9 @@ _ROLES = {top: role for role, top in _TOPS.items()}
 _SINGLE = ("rewards", "terminations", "truncations")
 _PER_STEP = ("actions", *_SINGLE)
 _SPACES = {"observations": "observation_space", "actions": "action_space"}
-_PATHS = {role: (top, top if top in _SINGLE else f"{top}/{{}}") for role, top in _TOPS.items()}
+_PATHS: dict[str, tuple[str, str]] = {
+    role: (top, top if top in _SINGLE else f"{top}/{{}}") for role, top in _TOPS.items()
+}
 """Role -> path of the only signal, and of several."""
 _PART = "episode"
 

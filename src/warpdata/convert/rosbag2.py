@@ -94,7 +94,7 @@ def read(
 def _list_bags(place: Place) -> dict[str, list[str]]:
     """SQLite files by the folder that holds them."""
     bags: dict[str, list[str]] = {}
-    for name in place.near():
+    for name in place.names(folders_deep=1):
         if name.endswith(_SUFFIXES):
             owner = name.rpartition("/")[0] or PurePosixPath(place.name).name
             bags.setdefault(owner, []).append(name)

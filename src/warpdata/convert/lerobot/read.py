@@ -17,10 +17,10 @@ from warpdata.bytekit.lazy import cached_property
 from warpdata.bytekit.process.forks import Reopens
 from warpdata.convert.aligning import Times, grid_times, seconds_as_times
 from warpdata.convert.lerobot import tables
-from warpdata.convert.lerobot.documents import DEFAULTS, INFO, OURS, Documents, EpisodeRow, plain_numbers
+from warpdata.convert.lerobot.documents import DEFAULTS, INFO, OURS, Documents, EpisodeRow
 from warpdata.convert.lerobot.tables import ColumnKind, KeptRows
 from warpdata.convert.place import Place
-from warpdata.convert.receipt import MAX_DOCUMENT_BYTES, EpisodeNotes, parse_notes
+from warpdata.convert.receipt import MAX_DOCUMENT_BYTES, EpisodeNotes, packed, parse_notes
 from warpdata.convert.stepped import ForeignSource, PicturesSignal, Rows, RowsSignal, to_objects
 from warpdata.episodes.collection.episodes import Episodes, EpisodesSource
 from warpdata.episodes.collection.facts import table_of
@@ -89,7 +89,7 @@ class LeRobotSource(Reopens, EpisodesSource):
         """Metadata of the whole set: info.json, tasks, statistics, and files of other programs."""
         documents = self.documents
         kept = {"info": documents.info, "tasks": documents.tasks, "stats": documents.stats()}
-        return {FORMAT: {**plain_numbers(kept), "files": documents.other_files()}}
+        return {FORMAT: packed({**kept, "files": documents.other_files()})}
 
     @cached_property
     def own_notes(self) -> Mapping[str, EpisodeNotes]:
@@ -163,7 +163,7 @@ def _open_source(source: LeRobotSource, position: int) -> ForeignSource:
 
     def about() -> dict[str, Any]:
         entry = {"episode": row.row, "stats": documents.stats_of(row)}
-        return {FORMAT: {"version": documents.version, **plain_numbers(entry)}}
+        return {FORMAT: {"version": documents.version, **packed(entry)}}
 
     signals = SetSignals(names, partial(_open_signal, rows), documents.features)
     place = f"{source.place.name} (episode {row.number})"

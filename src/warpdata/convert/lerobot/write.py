@@ -31,13 +31,13 @@ from warpdata.convert.lerobot.cameras import (
     encode_pictures,
     raw_camera,
 )
-from warpdata.convert.lerobot.documents import OURS, file_bytes, restored_numbers
+from warpdata.convert.lerobot.documents import OURS
 from warpdata.convert.lerobot.features import Feature, features_of
 from warpdata.convert.lerobot.read import FORMAT, TASK
 from warpdata.convert.lerobot.statistics import QUANTILES, FrameCounts, SetStatistics, row_statistics
 from warpdata.convert.place import check_inside
 from warpdata.convert.plain_names import with_own_names
-from warpdata.convert.receipt import ConversionReceipt, EpisodeNotes, Note, packed
+from warpdata.convert.receipt import ConversionReceipt, EpisodeNotes, Note, packed, unpacked
 from warpdata.episodes.collection.episodes import Episodes
 from warpdata.episodes.forms.directory import RawCamera, encode_cameras
 from warpdata.errors import ConflictError, SchemaMismatchError, WarpError, require_word
@@ -184,7 +184,7 @@ class LeRobotWriter(StepWriter):
     def choose(self, rows: StepRows, episodes: Episodes) -> None:
         """Choose features, rate and tasks from the first episode and the metadata of the source."""
         first, stated = rows.episode, episodes.metadata.get(FORMAT)
-        self._original: dict[str, Any] = restored_numbers(stated) if isinstance(stated, Mapping) else {}
+        self._original: dict[str, Any] = unpacked(stated) if isinstance(stated, Mapping) else {}
         info = self._original.get("info")
         self._info: dict[str, Any] = info if isinstance(info, dict) else {}
         known = self._info.get("features")
@@ -276,7 +276,7 @@ class LeRobotWriter(StepWriter):
         elif task is not None:
             made.texts = [str(task)] * len(rows)
         about = episode.meta.get(FORMAT)
-        about = restored_numbers(about) if isinstance(about, Mapping) else {}
+        about = unpacked(about) if isinstance(about, Mapping) else {}
         entry, stats = about.get("episode"), about.get("stats")
         if isinstance(entry, Mapping):
             made.entry = {
@@ -321,7 +321,7 @@ class LeRobotWriter(StepWriter):
         }
         columns |= {name: tables.number_column(each, is_scalar=True) for name, each in defaults.items()}
         self._write_data({name: columns[name] for name in self._features.to_json() if name in columns})
-        videos = {}
+        videos: dict[str, Any] = {}
         for name, frames in made.frames.items():
             videos |= self._write_video(name, frames, count)
         seen, stated = list(dict.fromkeys(texts)), made.entry.pop("tasks", None)
@@ -444,7 +444,7 @@ class LeRobotWriter(StepWriter):
         for name, kept in (self._original.get("files") or {}).items():
             path = self.out / check_inside(name, str(self.out))
             path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_bytes(file_bytes(kept))
+            path.write_bytes(kept if isinstance(kept, bytes) else kept.encode())
         (self.out / OURS).write_bytes(receipt.document())
 
     def _new_info(self, tasks: int) -> dict[str, Any]:

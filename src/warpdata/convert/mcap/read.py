@@ -109,7 +109,7 @@ def read(
 
 def _list_files(place: Place) -> list[str]:
     """MCAP files of a folder and of the folders in it."""
-    return [name for name in place.near() if name.endswith(".mcap")]
+    return [name for name in place.names(folders_deep=1) if name.endswith(".mcap")]
 
 
 def group_files(place: Place) -> dict[str, list[str]]:

@@ -248,7 +248,7 @@ class Topic(Reopens):
 
     def read_content(self, low: int, high: int) -> NDArray[Any]:
         """Raw images, or bytes, of records [low, high)."""
-        data, pixels = self.read_bytes(low, high), self.payload and self.payload.pixels
+        data, pixels = self.read_bytes(low, high), None if self.payload is None else self.payload.pixels
         return data if pixels is None else np.stack([pixels.decode(frame) for frame in data])
 
     # Signals.

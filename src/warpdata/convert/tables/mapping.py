@@ -238,9 +238,13 @@ class MappedEpisodes(SteppedEpisodes):
         for item, path in mapping.static.items():
             static[item] = path
             if path in paths:
-                shape, first = file.shape(above + path), start or 0
-                rows = file.rows(above + path).part(first, first + 1) if shape else None
-                static[item] = _plain(file.whole(above + path) if rows is None else rows.read(0, 1)[0])
+                is_single, first = not file.shape(above + path), start or 0
+                value = (
+                    file.whole(above + path)
+                    if is_single
+                    else file.rows(above + path).read(first, first + 1)[0]
+                )
+                static[item] = _plain(value)
         actions = [column.rows.count for column in columns.values() if column.role == "action"]
         steps = min(actions or [column.rows.count for column in columns.values()], default=0)
         for signal, column in columns.items():
