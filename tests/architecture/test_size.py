@@ -27,7 +27,7 @@ BUDGETS: dict[str, tuple[int, int, int]] = {
     "bytekit": (3300, 420, 0),
     "catalog": (7800, 760, 5),
     "cli": (4000, 240, 0),
-    "convert": (11900, 1130, 10),
+    "convert": (11500, 1070, 10),
     "corpora": (2100, 270, 5),
     "episodes": (11400, 1190, 10),
     "formats": (12600, 1260, 15),
