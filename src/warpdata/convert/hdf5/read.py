@@ -109,7 +109,7 @@ class Hdf5Episodes(SteppedEpisodes):
     def __init__(self, place: Place, options: Options) -> None:
         self._place, self._fps = place, options.fps
         self._layouts: dict[str, FileLayout] = {}
-        for name in list_files(place, SUFFIXES):
+        for stem, name in list_files(place, SUFFIXES).items():
             file = Hdf5File(place, name)
             beside, above = PurePosixPath(name or place.name).with_suffix(".json").name, place
             if not name and place.path is not None:
@@ -119,7 +119,7 @@ class Hdf5Episodes(SteppedEpisodes):
                 data = above.read(beside, max_bytes=_MAX_SIDECAR)
                 sidecar = parse_json_object(data, max_bytes=_MAX_SIDECAR, allow_nan=True)
             layout = _CLASSES[options.layout or _detect_layout(file)]
-            self._layouts[PurePosixPath(name).stem] = layout(file, options, sidecar)
+            self._layouts[stem] = layout(file, options, sidecar)
 
     @cached_property
     def _episodes(self) -> list[tuple[str, FileLayout, int]]:

@@ -189,10 +189,7 @@ class MappedEpisodes(SteppedEpisodes):
         fps: float | None,
     ) -> None:
         self._place, self._mapping, self._fps = place, mapping or FileMapping(), fps
-        self._files = {
-            PurePosixPath(name or place.name).stem: open_file(place, name)
-            for name in list_files(place, suffixes)
-        }
+        self._files = {stem: open_file(place, name) for stem, name in list_files(place, suffixes).items()}
 
     @cached_property
     def _episodes(self) -> dict[str, tuple[ArrayFile, Span]]:
@@ -269,11 +266,16 @@ def _plain(value: Any) -> Any:
     return value.item() if isinstance(value, np.generic | np.ndarray) and value.ndim == 0 else value
 
 
-def list_files(place: Place, suffixes: tuple[str, ...]) -> list[str]:
-    """The files of a folder with such a suffix, in the order of their numbers; one empty name if it is a file."""
+def list_files(place: Place, suffixes: tuple[str, ...]) -> dict[str, str]:
+    """The files of a folder with such a suffix by their stems, in the order of their numbers.
+
+    The place itself if it is a file: its name is empty then. Files that share a stem go by their whole names.
+    """
     if place.is_file:
-        return [""]
+        return {PurePosixPath(place.name).stem: ""}
     names = [name for name in place.children() if name.lower().endswith(suffixes)]
     if not names:
         raise BlobNotFoundError(f"no {suffixes[0]} file in this folder", path=place.name)
-    return sorted(names, key=lambda name: by_number(PurePosixPath(name).stem))
+    stems = {name: PurePosixPath(name).stem for name in names}
+    names.sort(key=lambda name: (by_number(stems[name]), name))
+    return {stems[name] if list(stems.values()).count(stems[name]) == 1 else name: name for name in names}
