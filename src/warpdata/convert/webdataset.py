@@ -12,16 +12,16 @@ import os
 import re
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal, Unpack
+from typing import Any, Literal, NamedTuple, Unpack
 
 import numpy as np
 from numpy.typing import NDArray
 
 from warpdata.bytekit.arrays import padding_to
-from warpdata.bytekit.io.commit import NewFile, commit_file, commit_folder
+from warpdata.bytekit.io.commit import commit_folder
 from warpdata.bytekit.io.ranges import BytesRangeReader, PartRangeReader, RangeReader
 from warpdata.bytekit.jsontext import dump_json, parse_json
 from warpdata.bytekit.lazy import cached_property
@@ -56,7 +56,7 @@ from warpdata.errors import (
 from warpdata.formats.tarshard.layout import BLOCK_BYTES
 from warpdata.formats.tarshard.reader import scan_members
 from warpdata.formats.tarshard.writer import member_header
-from warpdata.timeline.meta import ROLES, Kind, guess_role
+from warpdata.timeline.meta import ROLES, guess_role
 
 Per = Literal["episode", "step"]
 OWN_FIELD = "warpdata.json"
@@ -92,8 +92,7 @@ def read(source: Any, *, per: Per | None = None, fps: float | None = None) -> Ep
     return Episodes(TarEpisodes(Place.of(source), per, fps))
 
 
-@dataclass(frozen=True, slots=True)
-class SampleField:
+class SampleField(NamedTuple):
     """The bytes of one field in a shard."""
 
     shard: int
@@ -181,24 +180,25 @@ class Shards(Reopens):
 
     def rows(self, name: str, fields: Sequence[SampleField]) -> Rows:
         """One field of many samples as rows: pictures, arrays, numbers, text or bytes."""
-        kind, dtype, shape = name.rpartition(".")[2], np.dtype(object), ()
-        own: Kind | None = None
+        kind = name.rpartition(".")[2]
         if kind == "npy":
-            first = self._value(name, None, fields[0])
-            dtype, shape = numeric_type(first.dtype, name), first.shape
-        elif kind in _NUMBERS:
-            dtype = np.dtype(np.int64)
-        else:
-            own = "text" if kind in _TEXTS else "bytes"
-        read = partial(self._read_rows, name, list(fields), own, dtype, shape)
-        is_pictures = kind in ("jpg", "jpeg", "png")
-        return Rows(len(fields), dtype, shape, read, own, is_pictures=is_pictures)
+            first = self._array(name, fields[0])
+            dtype = numeric_type(first.dtype, name)
+            read = partial(self._read_arrays, name, list(fields), dtype, first.shape)
+            return Rows(len(fields), dtype, first.shape, read)
+        read = partial(self._read_values, name, list(fields))
+        if kind in _NUMBERS:
+            return Rows(len(fields), np.dtype(np.int64), (), read)
+        rows = Rows.objects(len(fields), "text" if kind in _TEXTS else "bytes", read)
+        return replace(rows, is_pictures=kind in ("jpg", "jpeg", "png"))
 
-    def _read_rows(
+    def _array(self, name: str, field: SampleField) -> NDArray[Any]:
+        return npy_array(self.read(field), f"{self.path(field.shard)}:{name}")
+
+    def _read_arrays(
         self,
         name: str,
         fields: Sequence[SampleField],
-        kind: Kind | None,
         dtype: np.dtype[Any],
         shape: tuple[int, ...],
         start: int,
@@ -206,22 +206,19 @@ class Shards(Reopens):
     ) -> NDArray[Any]:
         out = np.empty((stop - start, *shape), dtype)
         for row, field in enumerate(fields[start:stop]):
-            value = self._value(name, kind, field)
-            if isinstance(value, np.ndarray) and (
-                value.shape != shape or numeric_type(value.dtype, name) != dtype
-            ):
+            value = self._array(name, field)
+            if value.shape != shape or numeric_type(value.dtype, name) != dtype:
                 fact = f"field {name!r} changes from step to step"
                 raise CorruptLayoutError(fact, path=self.path(field.shard))
             out[row] = value
         return out
 
-    def _value(self, name: str, kind: Kind | None, field: SampleField) -> Any:
-        if kind == "bytes":
-            return self.read(field)
-        if name.endswith("npy"):
-            return npy_array(self.read(field), f"{self.path(field.shard)}:{name}")
-        text = self.text(field, name)
-        return text if kind == "text" else _whole_number(text, name, self.path(field.shard))
+    def _read_values(self, name: str, fields: Sequence[SampleField], start: int, stop: int) -> NDArray[Any]:
+        kind, some = name.rpartition(".")[2], fields[start:stop]
+        if kind in _NUMBERS:
+            numbers = [_whole_number(self.text(f, name), name, self.path(f.shard)) for f in some]
+            return np.array(numbers, np.int64)
+        return to_objects(self.text(f, name) if kind in _TEXTS else self.read(f) for f in some)
 
     def open(self, field: SampleField, name: str) -> RangeReader:
         """A field as a file, which is not read as a whole unless it is gzip."""
@@ -461,17 +458,11 @@ class SampleWriter(StepWriter):
 
     def __init__(self, per: Per, shard_bytes: int, prefix: str) -> None:
         self._per, self._limit, self._prefix = per, shard_bytes, prefix
-        self._count = 0
-        self._shard: NewFile | None = None
+        self._count = self._bytes = 0
 
-    @contextlib.contextmanager
-    def open(self, target: Path) -> Iterator[tuple[Path, contextlib.ExitStack]]:
-        """The new folder, and the stack that closes its last shard."""
-        with commit_folder(target) as folder, contextlib.ExitStack() as stack:
-            yield folder, stack
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {**super().__getstate__(), "_shard": None}
+    def open(self, target: Path) -> contextlib.AbstractContextManager[Path]:
+        """The new folder."""
+        return commit_folder(target)
 
     def make(self, rows: StepRows, scratch: Path) -> Part:
         """The samples of one episode, one after the other in a file."""
@@ -496,25 +487,28 @@ class SampleWriter(StepWriter):
         path, sizes, key = part.data
         with open(path, "rb") as file:
             for size in sizes:
-                if self._shard is None or self._shard.position >= self._limit:
+                if not self._count or self._bytes >= self._limit:
                     self._end_shard()
-                    name = f"{self._prefix}-{self._count:06d}.tar"
-                    folder, stack = self.out
-                    self._shard = stack.enter_context(commit_file(folder / name, durable=False))
-                    self._count += 1
-                for left in range(size, 0, -_PIECE):
-                    self._shard.write(file.read(min(left, _PIECE)))
+                    self._count, self._bytes = self._count + 1, 0
+                with open(self._shard(), "ab") as out:
+                    for left in range(size, 0, -_PIECE):
+                        out.write(file.read(min(left, _PIECE)))
+                self._bytes += size
         return str(key)
 
+    def _shard(self) -> Path:
+        shard: Path = self.out / f"{self._prefix}-{self._count - 1:06d}.tar"
+        return shard
+
     def _end_shard(self) -> None:
-        if self._shard is not None:
-            self._shard.write(bytes(2 * BLOCK_BYTES))
-        self.out[1].close()
+        if self._count:
+            with open(self._shard(), "ab") as out:
+                out.write(bytes(2 * BLOCK_BYTES))
 
     def finish(self, _episodes: Episodes, receipt: ConversionReceipt) -> None:
-        """Close the last shard and write the receipt."""
+        """End the last shard and write the receipt."""
         self._end_shard()
-        (self.out[0] / RECEIPT_FILE).write_bytes(receipt.document())
+        (self.out / RECEIPT_FILE).write_bytes(receipt.document())
 
 
 Member = tuple[str, bytes | RangeReader]
