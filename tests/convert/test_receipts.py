@@ -173,7 +173,10 @@ def test_a_foreign_set_is_checked_where_it_lies(tmp_path: Path, capsys: pytest.C
     data = bytearray(file.read_bytes())
     data[-40] ^= 1
     file.write_bytes(data)
-    assert main(["check", str(source)]) == exits.DAMAGED
-    assert "train-000001" in capsys.readouterr().out
+    for command in ("check", "show"):
+        assert main([command, str(source)]) == exits.DAMAGED
+        printed = capsys.readouterr().out
+        assert "train-000001" in printed
+        assert "checksum mismatch" in printed
     (tmp_path / "notes.txt").write_text("nothing of the kind")
     assert main(["check", str(tmp_path / "notes.txt")]) != exits.OK
