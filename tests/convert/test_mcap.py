@@ -643,12 +643,12 @@ def test_the_messages_of_a_damaged_chunk_are_taken_back(tmp_path: Path) -> None:
 
 def test_wrong_options_are_told(tmp_path: Path) -> None:
     episodes = Episodes.of([made_episode(0), made_episode(1)])
-    with pytest.raises(ValueError, match="unknown compression 'zst'"):
+    with pytest.raises(ValueError, match="compression is one of zstd, lz4, none"):
         ours.write(Episodes.of([made_episode(0)]), tmp_path / "x.mcap", compression="zst")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="is one file for 2 episodes: name a folder"):
         ours.write(episodes, tmp_path / "x.mcap")
     path = log_of(tmp_path / "y.mcap", [(1, 1, b'{"v":1}')])
-    with pytest.raises(ValueError, match=r"unknown time 'logs'"):
+    with pytest.raises(ValueError, match="time is one of log, publish, header"):
         ours.read(path, time="logs")  # type: ignore[arg-type]
     assert not (tmp_path / "x.mcap").exists()
 

@@ -35,6 +35,7 @@ from warpdata.convert.place import Place, check_inside
 from warpdata.convert.receipt import MAX_DOCUMENT_BYTES, RECEIPT_FILE, ConversionReceipt, packed, unpacked
 from warpdata.convert.stepped import EpisodeColumn, Parts, Rows, SteppedEpisodes
 from warpdata.convert.tables.mapping import bounds_of
+from warpdata.convert.tables.npz import ZIP_ERRORS
 from warpdata.episodes.collection.episodes import Episodes
 from warpdata.errors import (
     BadMagicError,
@@ -62,15 +63,6 @@ _MAX_JSON_BYTES, _MAX_METADATA_BYTES, _MAX_ENDS_BYTES = 16 << 20, 64 << 20, 1 <<
 _CHUNK_BYTES = 2 << 20
 _ZIP_MAGIC = b"PK\x03\x04"
 _DOCUMENTS = (".zarray", "zarr.json")
-_ZIP_ERRORS = (
-    zipfile.BadZipFile,
-    zlib.error,
-    lzma.LZMAError,
-    EOFError,
-    OSError,
-    ValueError,
-    NotImplementedError,
-)
 _STREAMS: dict[str, Callable[[], Any]] = {
     "zlib": lambda: zlib.decompressobj(47),
     "gzip": lambda: zlib.decompressobj(47),
@@ -196,7 +188,7 @@ class ReplayBuffer(SteppedEpisodes):
 def _open_zip(place: Place) -> zipfile.ZipFile:
     try:
         return zipfile.ZipFile(RangeFile(place.open()))
-    except _ZIP_ERRORS as error:
+    except ZIP_ERRORS as error:
         raise CorruptLayoutError(f"not a readable zip archive ({error})", path=place.name) from None
 
 
@@ -233,7 +225,7 @@ class ZarrTree(Reopens):
                 if len(data) != entry.file_size or file.read(1):
                     raise CorruptLayoutError(f"size mismatch of {key!r} in the archive", path=self.name)
                 return data
-        except _ZIP_ERRORS as error:
+        except ZIP_ERRORS as error:
             raise CorruptLayoutError(f"{key!r} is damaged ({error})", path=self.name) from None
 
     def _check_size(self, key: str, size: int, max_bytes: int) -> None:

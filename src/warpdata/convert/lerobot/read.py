@@ -28,7 +28,7 @@ from warpdata.episodes.sources.file_video import FileVideo, SourceVideo
 from warpdata.errors import BlobNotFoundError, CorruptLayoutError, nearest
 from warpdata.timeline.episode import Episode
 from warpdata.timeline.memory import ArraySignal
-from warpdata.timeline.meta import Role, SignalMeta
+from warpdata.timeline.meta import OBJECT, Kind, Role, SignalMeta, numeric_kind
 from warpdata.timeline.signal import Signal
 from warpdata.timeline.source import STEPS, LazySignals, StepClock
 
@@ -68,7 +68,9 @@ def role_of(name: str) -> Role:
 
 
 class LeRobotSource(Reopens, EpisodesSource):
-    """The episodes of a LeRobot set."""
+    """The episodes of a LeRobot set, whose metadata have their facts."""
+
+    has_facts = True
 
     def __init__(self, place: Place) -> None:
         self.place, self.documents = place, Documents(place)
@@ -106,11 +108,6 @@ class LeRobotSource(Reopens, EpisodesSource):
     def open(self, position: int) -> Episode:
         """The episode at a position."""
         return Episode(_open_source(self, position))
-
-    @property
-    def has_facts(self) -> bool:
-        """True: the metadata have them."""
-        return True
 
     def facts(self) -> Any:
         """One row per episode, from the metadata alone."""
@@ -208,7 +205,8 @@ def _open_signal(rows: EpisodeRows, name: str) -> Signal:
     size = kind.shape[0] if len(kind.shape) == 1 else len(kind.shape)
     is_named = isinstance(labels, list) and len(labels) == size and all(isinstance(n, str) for n in labels)
     names = tuple(labels) if is_named and labels else None
-    meta = SignalMeta(kind.dtype, kind.shape, kind.signal_kind, names=names, role=role, clock=STEPS)
+    signal_kind: Kind = "text" if kind.dtype == OBJECT else numeric_kind(kind.shape)
+    meta = SignalMeta(kind.dtype, kind.shape, signal_kind, names=names, role=role, clock=STEPS)
     return RowsSignal(rows.times, meta, partial(rows.read, name), rows.row.length)
 
 

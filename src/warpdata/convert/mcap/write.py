@@ -29,7 +29,7 @@ from warpdata.errors import (
     LimitExceededError,
     MissingExtraError,
     SchemaMismatchError,
-    nearest,
+    require_word,
 )
 from warpdata.timeline.episode import Episode
 from warpdata.timeline.meta import SignalMeta
@@ -78,10 +78,7 @@ def write(
     Attachments and metadata records of an imported recording are written again. `jobs` processes write files;
     `on_error="skip"` leaves out episodes that cannot be read, and counts them.
     """
-    known = get_args(Compression)
-    if compression not in known:
-        hint = nearest(compression, known)
-        raise ValueError(f"unknown compression {compression!r} (choose from {', '.join(known)}).{hint}")
+    require_word("compression", compression, get_args(Compression))
     write_file = partial(_write_file, compression)
     return write_episode_files(
         "mcap", episodes, target, write_file, on_error=on_error, jobs=jobs, progress=progress

@@ -22,7 +22,7 @@ from warpdata.convert.plain_names import free_name, plain_name
 from warpdata.convert.receipt import packed, unpacked
 from warpdata.convert.stepped import RowsSignal, to_objects
 from warpdata.episodes.collection.episodes import EpisodesSource
-from warpdata.errors import BlobNotFoundError, CorruptLayoutError, WarpError, nearest
+from warpdata.errors import BlobNotFoundError, CorruptLayoutError, WarpError, nearest, require_word
 from warpdata.timeline.episode import Episode
 from warpdata.timeline.memory import ArraySignal
 from warpdata.timeline.meta import OBJECT, Role, SignalMeta, as_kind, as_role
@@ -47,14 +47,11 @@ class Reading:
     topics: tuple[str, ...] | None
 
     @classmethod
-    def of(cls, time: str, actions: Sequence[str], topics: Sequence[str] | None) -> Reading:
+    def of(cls, time: TimeKind, actions: Sequence[str], topics: Sequence[str] | None) -> Reading:
         """Checked options; a single topic may be given as a string."""
-        for kind in get_args(TimeKind):
-            if kind == time:
-                chosen = None if topics is None else (topics,) if isinstance(topics, str) else tuple(topics)
-                return cls(kind, (actions,) if isinstance(actions, str) else tuple(actions), chosen)
-        known = get_args(TimeKind)
-        raise ValueError(f"unknown time {time!r} (choose from {', '.join(known)}).{nearest(time, known)}")
+        require_word("time", time, get_args(TimeKind))
+        chosen = None if topics is None else (topics,) if isinstance(topics, str) else tuple(topics)
+        return cls(time, (actions,) if isinstance(actions, str) else tuple(actions), chosen)
 
 
 class Recordings(Reopens, EpisodesSource):

@@ -31,7 +31,8 @@ MAX_MEMBERS = 1 << 16
 _HEADER_BYTES = 1 << 16
 _DEFLATE_RATIO = 1040
 """Deflate cannot expand by more: a member that claims it is a bomb."""
-_ZIP_ERRORS = (zipfile.BadZipFile, zlib.error, lzma.LZMAError, EOFError, OSError, ValueError, RuntimeError)
+ZIP_ERRORS = (zipfile.BadZipFile, zlib.error, lzma.LZMAError, EOFError, OSError, ValueError, RuntimeError)
+"""Exceptions of zipfile for damaged archives."""
 _HEADER_ERRORS = (
     *(ValueError, EOFError, OSError, SyntaxError, TypeError, RecursionError, MemoryError),
     tokenize.TokenError,
@@ -90,7 +91,7 @@ class NpzFile(ArrayFile):
         reader = self._open_file()
         try:
             return zipfile.ZipFile(RangeFile(reader))
-        except _ZIP_ERRORS as error:
+        except ZIP_ERRORS as error:
             reader.close()
             raise CorruptLayoutError(f"not a readable archive of arrays ({error})", path=self.name) from None
 
@@ -124,7 +125,7 @@ class NpzFile(ArrayFile):
         try:
             with self._archive() as archive, archive.open(entry) as member:
                 return member.read(min(limit, entry.file_size))
-        except _ZIP_ERRORS as error:
+        except ZIP_ERRORS as error:
             raise CorruptLayoutError(f"array {key!r} is damaged ({error})", path=self.name) from None
 
     def whole(self, path: str) -> NDArray[Any]:
