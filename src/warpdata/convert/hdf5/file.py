@@ -19,7 +19,7 @@ from warpdata.bytekit.process.forks import PerProcess
 from warpdata.convert.place import Place
 from warpdata.convert.receipt import packed, unpacked
 from warpdata.convert.stepped import Rows, to_objects
-from warpdata.convert.tables.mapping import ArrayFile, FileMapping, Span, by_number
+from warpdata.convert.tables.mapping import ArrayFile, EpisodeSpan, FileMapping, by_number
 from warpdata.errors import (
     BadMagicError,
     CorruptLayoutError,
@@ -255,7 +255,7 @@ class Hdf5File(ArrayFile):
         except UnicodeDecodeError:
             raise CorruptLayoutError(f"{path!r} holds text that is not UTF-8", path=self.name) from None
 
-    def spans(self, mapping: FileMapping) -> list[Span] | None:
+    def spans(self, mapping: FileMapping) -> list[EpisodeSpan] | None:
         """The groups that a pattern names, `*` for any name."""
         if mapping.ends is not None or not (mapping.episodes or "").strip("/"):
             return None
@@ -271,7 +271,7 @@ class Hdf5File(ArrayFile):
         if not groups:
             listed = ", ".join(self.names("/")[:20])
             raise CorruptLayoutError(f"no group is called {pattern!r}; there are {listed}", path=self.name)
-        return [Span(group.rpartition("/")[2], group) for group in groups]
+        return [EpisodeSpan(group.rpartition("/")[2], group) for group in groups]
 
 
 @contextlib.contextmanager

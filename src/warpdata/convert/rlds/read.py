@@ -279,6 +279,7 @@ def _read_packed(leaf: Leaf, values: Values, dtype: np.dtype[Any], path: str) ->
             data, stream = b"", zlib.decompressobj()
             with contextlib.suppress(zlib.error):  # more than deflate can expand to is not even tried
                 data = stream.decompress(entry, size + 1) if size <= _DEFLATE_RATIO * len(entry) else b""
+            data = data if stream.eof else b""
         if len(data) != size:
             raise CorruptLayoutError(
                 f"row {row} of feature {leaf.path!r} does not hold {leaf.dtype}{list(leaf.shape)}", path=path

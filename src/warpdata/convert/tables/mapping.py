@@ -142,7 +142,7 @@ def by_number(name: str) -> tuple[int, str, int]:
     return (0, name[: number.start()], int(number[1])) if number else (1, name, 0)
 
 
-class Span(NamedTuple):
+class EpisodeSpan(NamedTuple):
     """An episode in a file: its group, and its rows if the arrays hold several episodes."""
 
     name: str
@@ -172,7 +172,7 @@ class ArrayFile(Reopens, ABC):
     def whole(self, path: str) -> Any:
         """A small array, or a single value."""
 
-    def spans(self, _mapping: FileMapping) -> list[Span] | None:
+    def spans(self, _mapping: FileMapping) -> list[EpisodeSpan] | None:
         """The episodes that `episodes` of the mapping names; None if the whole file is one."""
         return None
 
@@ -192,8 +192,8 @@ class MappedEpisodes(SteppedEpisodes):
         self._files = {stem: open_file(place, name) for stem, name in list_files(place, suffixes).items()}
 
     @cached_property
-    def _episodes(self) -> dict[str, tuple[ArrayFile, Span]]:
-        episodes: dict[str, tuple[ArrayFile, Span]] = {}
+    def _episodes(self) -> dict[str, tuple[ArrayFile, EpisodeSpan]]:
+        episodes: dict[str, tuple[ArrayFile, EpisodeSpan]] = {}
         ends = self._mapping.ends
         for stem, file in self._files.items():
             spans = file.spans(self._mapping)
@@ -201,8 +201,8 @@ class MappedEpisodes(SteppedEpisodes):
                 shapes = map(file.shape, self._mapping.arrays(file.paths(), file.name).values())
                 count = max((shape[0] for shape in shapes if shape), default=0)
                 edges = self._mapping.bounds(np.asarray(file.whole(ends)), count, file.name).tolist()
-                spans = [Span(f"{stem}-{k:06d}", "", *edge) for k, edge in enumerate(pairwise(edges))]
-            for span in [Span(stem)] if spans is None else spans:
+                spans = [EpisodeSpan(f"{stem}-{k:06d}", "", *edge) for k, edge in enumerate(pairwise(edges))]
+            for span in [EpisodeSpan(stem)] if spans is None else spans:
                 name = f"{stem}/{span.name}" if span.group and len(self._files) > 1 else span.name
                 if name in episodes:
                     raise CorruptLayoutError(f"the rows of {name!r} are not neighbours", path=file.name)

@@ -22,7 +22,7 @@ from warpdata.bytekit.io.ranges import RangeFile
 from warpdata.bytekit.lazy import cached_property
 from warpdata.convert.place import Place
 from warpdata.convert.stepped import Rows, to_objects
-from warpdata.convert.tables.mapping import ArrayFile, FileMapping, MappedEpisodes, MappingSource, Span
+from warpdata.convert.tables.mapping import ArrayFile, EpisodeSpan, FileMapping, MappedEpisodes, MappingSource
 from warpdata.episodes.collection.episodes import Episodes
 from warpdata.errors import (
     CorruptLayoutError,
@@ -110,7 +110,7 @@ class ColumnFile(ArrayFile):
         """All rows of a column."""
         return self.rows(path).read(0, self.count)
 
-    def spans(self, mapping: FileMapping) -> list[Span] | None:
+    def spans(self, mapping: FileMapping) -> list[EpisodeSpan] | None:
         """The runs of rows with one number of an episode."""
         column = mapping.episodes
         if column is not None and column not in self.leaves:
@@ -122,7 +122,7 @@ class ColumnFile(ArrayFile):
         numbers = self.whole(column)
         edges = [0, *(np.flatnonzero(numbers[1:] != numbers[:-1]) + 1).tolist(), self.count]
         runs = pairwise(edges if self.count else [])
-        return [Span(f"episode_{numbers[low]}", "", low, high) for low, high in runs]
+        return [EpisodeSpan(f"episode_{numbers[low]}", "", low, high) for low, high in runs]
 
     def rows(
         self,
