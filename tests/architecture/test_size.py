@@ -29,16 +29,16 @@ BUDGETS: dict[str, tuple[int, int, int]] = {
     "cli": (4000, 240, 0),
     "convert": (11500, 1070, 10),
     "corpora": (2100, 270, 5),
-    "episodes": (11400, 1190, 10),
-    "formats": (12600, 1260, 15),
-    "loading": (4700, 490, 0),
+    "episodes": (11500, 1190, 10),
+    "formats": (12700, 1270, 15),
+    "loading": (4800, 490, 0),
     "ordering": (600, 80, 0),
     "ray": (1000, 100, 0),
     "search": (6600, 610, 60),
     "sql": (800, 90, 0),
     "stores": (3500, 390, 0),
-    "timeline": (2100, 360, 5),
-    "viewer": (2350, 240, 0),
+    "timeline": (2200, 360, 5),
+    "viewer": (2400, 240, 0),
 }
 """Package -> non-blank lines, functions and classes, unusual words in docstrings, comments and messages."""
 

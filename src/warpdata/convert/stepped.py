@@ -7,7 +7,7 @@ steps are those of the actions, and the last observation follows them (`timeline
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -26,10 +26,11 @@ from warpdata.episodes.sources.cameras import StillsSignal
 from warpdata.episodes.sources.file_video import FileVideo, SourceVideo
 from warpdata.errors import CorruptLayoutError, LimitExceededError
 from warpdata.timeline.episode import Episode
-from warpdata.timeline.memory import ClockedSignal, check_increasing
-from warpdata.timeline.meta import OBJECT, Kind, Role, SignalMeta, numeric_kind
-from warpdata.timeline.signal import Signal
-from warpdata.timeline.source import STEPS, LazySignals, Outcome, ReadOnlyDict, StatedSource, StepClock
+from warpdata.timeline.memory import check_increasing
+from warpdata.timeline.meta import OBJECT, Kind, Role, RowType, SignalMeta, numeric_kind
+from warpdata.timeline.ragged import as_objects
+from warpdata.timeline.signal import ClockedSignal, Signal
+from warpdata.timeline.source import STEPS, LazySignals, Outcome, StatedSource, StepClock
 from warpdata.timeline.times import MAX_GRID
 
 OBSERVATIONS = "observations"
@@ -39,14 +40,6 @@ DEFAULT_FPS = 10.0
 _JPEG, _JPEG_END = b"\xff\xd8", b"\xff\xd9"
 Read = Callable[[int, int], NDArray[Any]]
 """Reads rows [start, stop), which exist; it must pickle."""
-
-
-def to_objects(values: Iterable[Any]) -> NDArray[Any]:
-    """Texts or bytes as an array of objects."""
-    listed = list(values)
-    objects = np.empty(len(listed), object)
-    objects[:] = listed
-    return objects
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +52,7 @@ class Rows:
     """Of one row."""
     read: Read
     kind: Kind | None = None
-    """Kind of the rows if dtype and shape do not determine it: text, bytes or image."""
+    """Kind of the rows if dtype and shape do not determine it: text, bytes, image, or ragged (rows of `shape`)."""
     is_pictures: bool = False
     """Whether the rows are bytes of JPEG or PNG pictures."""
     has_axis: bool = False
@@ -101,7 +94,7 @@ def _read_pictures(read: Read, start: int, stop: int) -> NDArray[Any]:
     for row, data in enumerate(pictures):
         end = data.rfind(_JPEG_END) if data.startswith(_JPEG) and data.endswith(b"\0") else -1
         pictures[row] = data[: end + 2] if end >= 0 else data
-    return to_objects(pictures)
+    return as_objects(pictures)
 
 
 def chain_rows(parts: Sequence[Rows], what: str) -> Rows:
@@ -147,7 +140,9 @@ class EpisodeColumn:
         if rows.is_pictures:
             return PicturesSignal(name, rows, own_times, self.role, clock, place)
         kind = rows.kind or image_kind(rows.dtype, rows.shape) or numeric_kind(rows.shape)
-        meta = SignalMeta(rows.dtype, rows.shape, kind, role=self.role, clock=clock)
+        row_type = RowType(rows.dtype, rows.shape) if kind == "ragged" else None
+        dtype, shape = (rows.dtype, rows.shape) if row_type is None else (OBJECT, ())
+        meta = SignalMeta(dtype, shape, kind, role=self.role, clock=clock, rows=row_type)
         return RowsSignal(own_times, meta, rows.read, rows.count)
 
 
@@ -348,7 +343,7 @@ class PicturesSignal(Reopens, StillsSignal):
 
 
 class ForeignSource(Reopens, StatedSource):
-    """An episode of a foreign set, whose metadata are read on first use where a function gives them."""
+    """An episode of a foreign set, with metadata under the name of its format."""
 
     def __init__(
         self,
@@ -359,13 +354,8 @@ class ForeignSource(Reopens, StatedSource):
         steps: StepClock,
         place: str,
     ) -> None:
-        super().__init__(id, signals, static, {}, steps)
-        self._read_meta, self._place = meta, place
-
-    @cached_property
-    def meta(self) -> Mapping[str, Any]:
-        """Metadata of the source under the name of its format."""
-        return ReadOnlyDict(self._read_meta() if callable(self._read_meta) else self._read_meta)
+        super().__init__(id, signals, static, meta, steps)
+        self._place = place
 
     @property
     def place(self) -> str | None:

@@ -38,7 +38,7 @@ from warpdata.convert.exporting import (
 )
 from warpdata.convert.place import Place
 from warpdata.convert.receipt import RECEIPT_FILE, ConversionReceipt, EpisodeNotes, Note, note_of
-from warpdata.convert.stepped import EpisodeColumn, Parts, Rows, SteppedEpisodes, to_objects
+from warpdata.convert.stepped import EpisodeColumn, Parts, Rows, SteppedEpisodes
 from warpdata.convert.tables.npz import NpzFile, npy_array, numeric_type
 from warpdata.episodes.collection.episodes import Episodes
 from warpdata.episodes.sources.encoded import EncodedRun, encoded_camera, encoded_run
@@ -57,6 +57,7 @@ from warpdata.formats.tarshard.layout import BLOCK_BYTES
 from warpdata.formats.tarshard.reader import scan_members
 from warpdata.formats.tarshard.writer import member_header
 from warpdata.timeline.meta import ROLES, guess_role
+from warpdata.timeline.ragged import as_objects
 
 Per = Literal["episode", "step"]
 OWN_FIELD = "warpdata.json"
@@ -183,9 +184,12 @@ class Shards(Reopens):
         kind = name.rpartition(".")[2]
         if kind == "npy":
             first = self._array(name, fields[0])
-            dtype = numeric_type(first.dtype, name)
-            read = partial(self._read_arrays, name, list(fields), dtype, first.shape)
-            return Rows(len(fields), dtype, first.shape, read)
+            dtype, shape = numeric_type(first.dtype, name), first.shape
+            lengths = {field.length for field in fields}
+            is_ragged = len(shape) > 0 and len(lengths) > 1 and not any(field.is_gzip for field in fields)
+            shape = shape[1:] if is_ragged else shape
+            read = partial(self._read_arrays, name, list(fields), dtype, shape, is_ragged)
+            return Rows(len(fields), dtype, shape, read, "ragged" if is_ragged else None)
         read = partial(self._read_values, name, list(fields))
         if kind in _NUMBERS:
             return Rows(len(fields), np.dtype(np.int64), (), read)
@@ -201,13 +205,15 @@ class Shards(Reopens):
         fields: Sequence[SampleField],
         dtype: np.dtype[Any],
         shape: tuple[int, ...],
+        is_ragged: bool,
         start: int,
         stop: int,
     ) -> NDArray[Any]:
-        out = np.empty((stop - start, *shape), dtype)
+        out = np.empty(stop - start, object) if is_ragged else np.empty((stop - start, *shape), dtype)
         for row, field in enumerate(fields[start:stop]):
             value = self._array(name, field)
-            if value.shape != shape or numeric_type(value.dtype, name) != dtype:
+            own = value.shape[1:] if is_ragged and value.ndim else value.shape
+            if own != shape or numeric_type(value.dtype, name) != dtype:
                 fact = f"field {name!r} changes from step to step"
                 raise CorruptLayoutError(fact, path=self.path(field.shard))
             out[row] = value
@@ -218,7 +224,7 @@ class Shards(Reopens):
         if kind in _NUMBERS:
             numbers = [_whole_number(self.text(f, name), name, self.path(f.shard)) for f in some]
             return np.array(numbers, np.int64)
-        return to_objects(self.text(f, name) if kind in _TEXTS else self.read(f) for f in some)
+        return as_objects(self.text(f, name) if kind in _TEXTS else self.read(f) for f in some)
 
     def open(self, field: SampleField, name: str) -> RangeReader:
         """A field as a file, which is not read as a whole unless it is gzip."""
@@ -308,7 +314,7 @@ class TarEpisodes(SteppedEpisodes):
             if key in columns:
                 rows, at = columns[key].rows, at if at is not None else columns[key].at
             elif isinstance(text, list) and all(isinstance(each, str) for each in text):
-                rows = Rows.of(to_objects(text), "text")
+                rows = Rows.of(as_objects(text), "text")
             else:
                 raise CorruptLayoutError(f"field {field!r} is missing", path=place)
             if at is not None and (len(at) != rows.count or not all(0 <= each < note.steps for each in at)):
@@ -458,6 +464,7 @@ class SampleWriter(StepWriter):
 
     def __init__(self, per: Per, shard_bytes: int, prefix: str) -> None:
         self._per, self._limit, self._prefix = per, shard_bytes, prefix
+        self.holds_ragged = per == "step"
         self._count = self._bytes = 0
 
     def open(self, target: Path) -> contextlib.AbstractContextManager[Path]:

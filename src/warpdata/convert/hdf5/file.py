@@ -18,7 +18,7 @@ from warpdata.bytekit.io.ranges import RangeFile, RangeReader
 from warpdata.bytekit.process.forks import PerProcess
 from warpdata.convert.place import Place
 from warpdata.convert.receipt import packed, unpacked
-from warpdata.convert.stepped import Rows, to_objects
+from warpdata.convert.stepped import Rows
 from warpdata.convert.tables.mapping import ArrayFile, EpisodeSpan, FileMapping, by_number
 from warpdata.errors import (
     BadMagicError,
@@ -30,6 +30,7 @@ from warpdata.errors import (
     WarpError,
 )
 from warpdata.timeline.meta import OBJECT, Kind
+from warpdata.timeline.ragged import as_objects
 
 MAGIC = b"\x89HDF\r\n\x1a\n"
 MAX_CHUNK_BYTES = 1 << 30
@@ -249,9 +250,9 @@ class Hdf5File(ArrayFile):
             if dtype != OBJECT:
                 return np.asarray(rows, dtype)
             if load_h5py().check_vlen_dtype(dataset.dtype) is not None:
-                return to_objects(bytes(row) for row in rows)
+                return as_objects(bytes(row) for row in rows)
         try:
-            return to_objects(row.decode() if isinstance(row, bytes) else str(row) for row in rows)
+            return as_objects(row.decode() if isinstance(row, bytes) else str(row) for row in rows)
         except UnicodeDecodeError:
             raise CorruptLayoutError(f"{path!r} holds text that is not UTF-8", path=self.name) from None
 

@@ -21,7 +21,7 @@ from warpdata.convert.lerobot.documents import DEFAULTS, INFO, OURS, Documents, 
 from warpdata.convert.lerobot.tables import ColumnKind, KeptRows
 from warpdata.convert.place import Place
 from warpdata.convert.receipt import MAX_DOCUMENT_BYTES, EpisodeNotes, packed, parse_notes
-from warpdata.convert.stepped import ForeignSource, PicturesSignal, Rows, RowsSignal, to_objects
+from warpdata.convert.stepped import ForeignSource, PicturesSignal, Rows, RowsSignal
 from warpdata.episodes.collection.episodes import Episodes, EpisodesSource
 from warpdata.episodes.collection.facts import table_of
 from warpdata.episodes.sources.file_video import FileVideo, SourceVideo
@@ -29,6 +29,7 @@ from warpdata.errors import BlobNotFoundError, CorruptLayoutError, nearest
 from warpdata.timeline.episode import Episode
 from warpdata.timeline.memory import ArraySignal
 from warpdata.timeline.meta import OBJECT, Kind, Role, SignalMeta, numeric_kind
+from warpdata.timeline.ragged import as_objects
 from warpdata.timeline.signal import Signal
 from warpdata.timeline.source import STEPS, LazySignals, StepClock
 
@@ -262,7 +263,7 @@ class EpisodeRows(Reopens):
         for row, (data, file) in enumerate(cells, start):
             if data is None and not file:
                 raise CorruptLayoutError(f"row {row} of {name!r} has no picture", path=self.path)
-        return to_objects(self.source.place.read(str(f)) if data is None else data for data, f in cells)
+        return as_objects(self.source.place.read(str(f)) if data is None else data for data, f in cells)
 
     def numbers(self, name: str, kinds: str) -> NDArray[Any]:
         """All rows of a column with one number of such a type in each."""

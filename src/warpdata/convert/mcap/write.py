@@ -32,7 +32,7 @@ from warpdata.errors import (
     require_word,
 )
 from warpdata.timeline.episode import Episode
-from warpdata.timeline.meta import SignalMeta
+from warpdata.timeline.meta import OBJECT, SignalMeta
 from warpdata.timeline.signal import Signal
 
 Compression = Literal["zstd", "lz4", "none"]
@@ -55,7 +55,15 @@ _FRAME_ID = "warpdata"
 _ENCAPSULATION = b"\x00\x01\x00\x00"
 _ROS_TYPES = {code: name for name, code in PRIMITIVES.items()} | {"u1": "uint8", "b1": "bool"}
 """numpy type code -> ROS type."""
-_PIXELS = {(3, "uint8"): "rgb8", (2, "uint8"): "mono8", (2, "uint16"): "16UC1"}
+_PIXELS = {
+    ((), "uint8"): "mono8",
+    ((), "uint16"): "16UC1",
+    ((3,), "uint8"): "rgb8",
+    ((3,), "uint16"): "rgb16",
+    ((4,), "uint8"): "rgba8",
+    ((4,), "uint16"): "rgba16",
+}
+"""Channels and element type -> encoding of an image."""
 _STILLS = {"mjpeg": "jpeg", "png": "png"}
 _VIDEOS = {"h264": "h264", "hevc": "h265", "av1": "av1"}
 _BLOCK_BYTES = 4 << 20
@@ -188,7 +196,7 @@ class SignalTopic:
         self._signal = signal
         run = encoded_run(signal) if meta.kind == "image" and len(signal) else None
         self._run = run if run is not None and _can_copy(run) else None
-        self._pixels = _PIXELS.get((len(meta.shape), meta.dtype.name)) if meta.kind == "image" else None
+        self._pixels = _PIXELS.get((meta.shape[2:], meta.dtype.name)) if meta.kind == "image" else None
         codec = self._run.stream.codec if self._run is not None else ""
         if run is None or codec in _STILLS:
             self.note: Note = note_of(signal)
@@ -214,16 +222,16 @@ class SignalTopic:
         if self._run is not None:
             yield from _picture_messages(self._run)
             return
-        step = max(1, min(_BLOCK_ROWS, _BLOCK_BYTES // max(1, signal.meta.row_bytes)))
-        for low in range(0, len(signal), step):
-            high = min(low + step, len(signal))
-            times = np.asarray(signal._ts_in(range(low, high)))
-            yield from zip(times.tolist(), self._encode(times, signal.rows(low, high)), strict=True)
+        for run in signal.runs(_BLOCK_BYTES, _BLOCK_ROWS):
+            times = np.asarray(signal._ts_in(run))
+            yield from zip(times.tolist(), self._encode(times, signal.rows(run.start, run.stop)), strict=True)
 
     def _encode(self, times: NDArray[np.int64], values: NDArray[Any]) -> list[bytes]:
         pairs = zip(times.tolist(), values, strict=True)
         if self._pixels is not None:
             return [_image_message(ts_ns, self._pixels, frame) for ts_ns, frame in pairs]
+        if self._signal.meta.rows is not None:
+            return [_rows_message(ts_ns, value) for ts_ns, value in pairs]
         if self._signal.meta.is_object:
             return [_value_message(ts_ns, value) for ts_ns, value in pairs]
         if _ros_type(values.dtype) is None:
@@ -244,7 +252,9 @@ def _ros_type(dtype: np.dtype[Any]) -> str | None:
 def _define_value(meta: SignalMeta) -> tuple[str, str]:
     """Name and definition of the type of a stamped value."""
     ros_type = _ros_type(meta.dtype)
-    if meta.kind == "text":
+    if meta.rows is not None and (item := _ros_type(meta.rows.dtype)) is not None:
+        name, line = f"{item.capitalize()}s", f"{item}[] value"
+    elif meta.kind == "text":
         name, line = "Text", "string value"
     elif meta.kind == "bytes" or ros_type is None:
         name, line = "Bytes", "uint8[] value"
@@ -300,6 +310,15 @@ def _value_message(ts_ns: int, value: str | bytes) -> bytes:
     return _ENCAPSULATION + _stamp(ts_ns) + data
 
 
+def _rows_message(ts_ns: int, rows: NDArray[Any]) -> bytes:
+    """A stamp and a list of numbers, all elements of some rows; of types that ROS has not, their bytes."""
+    data = np.ascontiguousarray(rows).tobytes()
+    if _ros_type(rows.dtype) is None:
+        return _value_message(ts_ns, data)
+    padding = bytes(4 if rows.itemsize == 8 and data else 0)  # the stamp and the length are 12 bytes
+    return _ENCAPSULATION + _stamp(ts_ns) + _u32(rows.size) + padding + data
+
+
 def _stamp(ts_ns: int) -> bytes:
     """Seconds and nanoseconds; seconds after 2038 wrap (log times do not)."""
     return _u32(ts_ns // 1_000_000_000 & 0xFFFFFFFF) + _u32(ts_ns % 1_000_000_000)
@@ -324,12 +343,13 @@ def encode_blob(value: bytes) -> bytes:
 
 
 def _meta_to_json(name: str, meta: SignalMeta) -> dict[str, Any]:
+    dtype, shape = meta.rows or (meta.dtype, meta.shape)
     stated = {
         "signal": name,
         "kind": meta.kind,
-        "dtype": None if meta.is_object else dtype_of(meta.dtype).name,
-        "shape": list(meta.shape),
+        "dtype": None if dtype == OBJECT else dtype_of(dtype).name,
+        "shape": list(shape),
         "names": None if meta.names is None else list(meta.names),
-        **{key: getattr(meta, key) for key in ("role", "clock", "units", "of", "model")},
+        **{key: getattr(meta, key) for key in ("role", "clock", "units", "of", "model", "rate_hz")},
     }
     return {key: value for key, value in stated.items() if value is not None}

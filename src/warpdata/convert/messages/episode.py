@@ -20,14 +20,16 @@ from warpdata.convert.messages.topic import TimeKind, Topic
 from warpdata.convert.place import Place
 from warpdata.convert.plain_names import free_name, plain_name
 from warpdata.convert.receipt import packed, unpacked
-from warpdata.convert.stepped import RowsSignal, to_objects
+from warpdata.convert.stepped import RowsSignal
 from warpdata.episodes.collection.episodes import EpisodesSource
 from warpdata.errors import BlobNotFoundError, CorruptLayoutError, WarpError, nearest, require_word
 from warpdata.timeline.episode import Episode
 from warpdata.timeline.memory import ArraySignal
-from warpdata.timeline.meta import OBJECT, Role, SignalMeta, as_kind, as_role
+from warpdata.timeline.meta import OBJECT, Role, RowType, SignalMeta, as_kind, as_role
+from warpdata.timeline.ragged import as_objects
 from warpdata.timeline.signal import Signal
 from warpdata.timeline.source import EpisodeSource, LazySignals, ReadOnlyDict
+from warpdata.timeline.times import checked_rate
 
 OWN = "warpdata"
 """Key in the metadata of a channel: description of the signal; and name of the metadata record of the episode."""
@@ -210,7 +212,7 @@ class MessageSource(Reopens, EpisodeSource):
         steps = np.arange(len(attachments))
         log_ns = np.array([attachment.log_ns for attachment in attachments], np.int64)
         times = np.maximum.accumulate(log_ns - steps) + steps
-        data = to_objects([attachment.data for attachment in attachments])
+        data = as_objects([attachment.data for attachment in attachments])
         return ArraySignal(times, data, SignalMeta(OBJECT, (), "bytes", role="other"))
 
 
@@ -242,13 +244,17 @@ def _parse_meta(stated: Mapping[str, Any]) -> SignalMeta:
     names, shape = stated.get("names"), tuple(int(side) for side in stated["shape"])
     if min(shape, default=0) < 0:
         raise ValueError(shape)
+    dtype = OBJECT if kind in ("text", "bytes") else dtype_named(stated["dtype"]).dtype
+    is_ragged = kind in ("ragged", "sound")
     return SignalMeta(
-        OBJECT if kind in ("text", "bytes") else dtype_named(stated["dtype"]).dtype,
-        shape,
+        OBJECT if is_ragged else dtype,
+        () if is_ragged else shape,
         kind,
         names=None if names is None else tuple(map(str, names)),
         role=as_role(stated["role"]),
         **{key: stated.get(key) for key in ("units", "of", "model", "clock")},
+        rows=RowType(dtype, shape) if is_ragged else None,
+        rate_hz=checked_rate(stated["rate_hz"]) if kind == "sound" else None,
     )
 
 
@@ -276,6 +282,8 @@ def _open_signal(topic: Topic, meta: SignalMeta, name: str) -> Signal:
 
 def _read_rows(topic: Topic, meta: SignalMeta, low: int, high: int) -> NDArray[Any]:
     values = np.empty(0)
+    if meta.rows is not None:
+        return _read_ragged(topic, meta.rows, low, high)
     if topic.payload is not None:
         values = topic.read_content(low, high)
     elif "value" in topic.fields:
@@ -287,6 +295,17 @@ def _read_rows(topic: Topic, meta: SignalMeta, low: int, high: int) -> NDArray[A
             path=topic.log.name,
         )
     return rows
+
+
+def _read_ragged(topic: Topic, kind: RowType, low: int, high: int) -> NDArray[Any]:
+    values = topic.read_field("value", low, high)
+    try:
+        raws = [value.tobytes() if isinstance(value, np.ndarray) else bytes(value) for value in values]
+        return as_objects(np.frombuffer(raw, kind.dtype).reshape(-1, *kind.shape) for raw in raws)
+    except (TypeError, ValueError):
+        raise CorruptLayoutError(
+            f"values of topic {topic.channel.topic!r} are not rows of {kind}", path=topic.log.name
+        ) from None
 
 
 def _check_values(values: NDArray[Any], meta: SignalMeta, count: int) -> NDArray[Any] | None:

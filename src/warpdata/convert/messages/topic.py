@@ -25,11 +25,12 @@ from warpdata.convert.messages.decoders import (
     to_array,
 )
 from warpdata.convert.messages.payload import Payload, PayloadFinder, to_mp4_packet
-from warpdata.convert.stepped import PicturesSignal, Rows, RowsSignal, image_kind, to_objects
+from warpdata.convert.stepped import PicturesSignal, Rows, RowsSignal, image_kind
 from warpdata.episodes.sources.file_video import FileVideo, SourceVideo
 from warpdata.errors import CorruptLayoutError, FormatError
 from warpdata.formats.episodedir.video import list_packets
 from warpdata.timeline.meta import OBJECT, Kind, Role, SignalMeta, guess_role, numeric_kind
+from warpdata.timeline.ragged import as_objects
 from warpdata.timeline.signal import Signal
 
 TimeKind = Literal["log", "publish", "header"]
@@ -212,7 +213,7 @@ class Topic(Reopens):
             column: NDArray[np.int64] = getattr(self.log.stamps(self.number), _STAMPS[name])
             return column[log_rows]
         if name == BYTES:
-            return to_objects([bytes(each) for each in self.log.payloads(self.number, log_rows).split()])
+            return as_objects([bytes(each) for each in self.log.payloads(self.number, log_rows).split()])
         if self.payload is not None or self.log.payload_bytes(self.number) <= _CACHED_BYTES:
             return self._columns[name][log_rows]
         field = name if name in self.fields else name.removesuffix(LENGTH)
@@ -239,12 +240,16 @@ class Topic(Reopens):
             arrays[f"{field}{LENGTH}"] = np.fromiter(map(len, values), np.int64, len(values))
         return arrays
 
+    def read_field(self, field: str, low: int, high: int) -> Values:
+        """The values of a field of records [low, high) as they are decoded, of any length."""
+        return self._decode(self._log_rows(low, high))[field]
+
     def read_bytes(self, low: int, high: int) -> NDArray[Any]:
         """The large field of records [low, high) as bytes."""
         payload = self.payload
         assert payload is not None
         values = self._decode(self._log_rows(low, high))[payload.field]
-        return to_objects(bytes(payload.content(value)) for value in values)
+        return as_objects(bytes(payload.content(value)) for value in values)
 
     def read_content(self, low: int, high: int) -> NDArray[Any]:
         """Raw images, or bytes, of records [low, high)."""

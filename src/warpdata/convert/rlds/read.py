@@ -26,7 +26,7 @@ from warpdata.convert.aligning import LAST_ROW, stated_rate
 from warpdata.convert.place import Place, check_inside
 from warpdata.convert.receipt import MAX_DOCUMENT_BYTES, RECEIPT_FILE
 from warpdata.convert.rlds.records import ArrayRecordFile, TFRecordFile, Values, is_tfrecord, parse_example
-from warpdata.convert.stepped import EpisodeColumn, Parts, Rows, SteppedEpisodes, to_objects
+from warpdata.convert.stepped import EpisodeColumn, Parts, Rows, SteppedEpisodes
 from warpdata.episodes.collection.episodes import Episodes
 from warpdata.errors import (
     BadMagicError,
@@ -40,6 +40,7 @@ from warpdata.errors import (
 )
 from warpdata.formats.episodedir.pictures import is_still
 from warpdata.timeline.meta import Role
+from warpdata.timeline.ragged import as_objects
 
 INFO, FEATURES = "dataset_info.json", "features.json"
 STEPS = "steps"
@@ -505,7 +506,7 @@ class RldsEpisodes(SteppedEpisodes):
         if leaf.kind not in ("image", "text", "unknown"):
             return record.read_array(leaf)[start:stop]
         entries = record.read_entries(leaf, start, stop)
-        return to_objects(map(_decode, entries) if leaf.kind == "text" else entries)
+        return as_objects(map(_decode, entries) if leaf.kind == "text" else entries)
 
 
 def _choose_role(name: str) -> Role:

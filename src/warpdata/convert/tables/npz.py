@@ -20,11 +20,12 @@ from warpdata.bytekit.arrays import byte_view, dtype_of
 from warpdata.bytekit.io.ranges import RangeFile, RangeReader
 from warpdata.bytekit.lazy import BLOCK_CACHE, cached_property
 from warpdata.convert.place import Place, check_inside
-from warpdata.convert.stepped import Rows, to_objects
+from warpdata.convert.stepped import Rows
 from warpdata.convert.tables.mapping import ArrayFile, FileMapping, MappedEpisodes, MappingSource
 from warpdata.episodes.collection.episodes import Episodes
 from warpdata.errors import CorruptLayoutError, LimitExceededError, UnsupportedDtypeError, nearest
 from warpdata.timeline.meta import OBJECT, Kind
+from warpdata.timeline.ragged import as_objects
 
 MAX_ARRAY_BYTES = 4 << 30
 MAX_MEMBERS = 1 << 16
@@ -150,7 +151,7 @@ class NpzFile(ArrayFile):
 
     def _read_rows(self, path: str, dtype: np.dtype[Any], start: int, stop: int) -> NDArray[Any]:
         rows = self.whole(path)[start:stop]
-        return to_objects(rows.tolist()) if dtype == OBJECT else rows.astype(dtype, copy=False)
+        return as_objects(rows.tolist()) if dtype == OBJECT else rows.astype(dtype, copy=False)
 
 
 def npy_header(file: IO[bytes], path: str | os.PathLike[str]) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:

@@ -21,7 +21,7 @@ from warpdata.bytekit.io.commit import commit_file
 from warpdata.bytekit.io.ranges import RangeFile
 from warpdata.bytekit.lazy import cached_property
 from warpdata.convert.place import Place
-from warpdata.convert.stepped import Rows, to_objects
+from warpdata.convert.stepped import Rows
 from warpdata.convert.tables.mapping import ArrayFile, EpisodeSpan, FileMapping, MappedEpisodes, MappingSource
 from warpdata.episodes.collection.episodes import Episodes
 from warpdata.errors import (
@@ -32,6 +32,7 @@ from warpdata.errors import (
     nearest,
 )
 from warpdata.formats.episodedir.layout import PARQUET_MAGIC
+from warpdata.timeline.ragged import as_objects
 
 _EPISODE_COLUMNS = ("episode_index", "episode_id", "episode")
 _ERRORS = (pa.ArrowException, OSError, ValueError, KeyError, TypeError, IndexError, MemoryError)
@@ -249,7 +250,7 @@ class _Column:
 
     def _values(self, column: Any) -> NDArray[Any]:
         if self.dtype == object:
-            return to_objects(column.to_pylist())
+            return as_objects(column.to_pylist())
         count, sides = len(column), []
         while isinstance(column.type, _LISTS):
             lengths = np.unique(pa.compute.list_value_length(column).to_numpy(zero_copy_only=False))
