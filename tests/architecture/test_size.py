@@ -44,7 +44,7 @@ BUDGETS: dict[str, tuple[int, int, int]] = {
 """Package -> non-blank lines, functions and classes, unusual words in docstrings, comments and messages."""
 
 PARTICIPLES: dict[str, int] = {
-    "convert": 3, "corpora": 1, "episodes": 4, "formats": 3, "loading": 9, "ordering": 2, "search": 18, "sql": 3,
+    "convert": 3, "corpora": 1, "episodes": 4, "formats": 2, "loading": 9, "ordering": 2, "search": 18, "sql": 3,
     "stores": 1, "timeline": 4, "viewer": 7,
 }  # fmt: skip
 """Package -> public functions whose name is a bare participle (`opened`, `chosen`); a function is a verb (`open`)."""
@@ -53,7 +53,8 @@ PARTICIPLE = re.compile(
     "begun|bound|brought|built|caught|chosen|done|drawn|found|given|gone|held|hidden|kept|known|left|lent|lost|made|met"
     "|paid|seen|sent|shown|sold|spent|taken|taught|told|understood|won|written|[a-z]+ed"
 )
-VERBS = frozenset({"embed", "exceed", "feed", "need", "proceed", "seed", "shed", "speed"})
+VERBS = frozenset({"embed", "exceed", "feed", "need", "proceed", "ragged", "seed", "shed", "speed"})
+"""Words that only end like participles."""
 
 DOCS_WORDS = 95
 """Unusual words in README.md, ARCHITECTURE.md, CONTRIBUTING.md and docs/."""
