@@ -31,6 +31,16 @@ def test_the_architecture_page_names_existing_files() -> None:
     assert missing == []
 
 
+def test_pages_for_contributors_are_short_and_name_existing_files() -> None:
+    page = (ROOT / "CONTRIBUTING.md").read_text()
+    paths = re.findall(r"`((?:src|tests|tools|bench|docs|packages)/[\w./-]+)`", page)
+    assert paths
+    assert [path for path in paths if not (ROOT / path).exists()] == []
+    chapters = re.findall(r"^## How to add.*?(?=^## |\Z)", page, re.MULTILINE | re.DOTALL)
+    assert len(chapters) >= 4
+    assert all(len(chapter.splitlines()) <= 40 for chapter in chapters), "one page each"
+
+
 def test_tests_lie_as_the_packages_do() -> None:
     """What is about no single package has a folder of its own; the public door is tested beside the folders."""
     of_all = {"architecture", "compat", "conformance", "contracts", "docs", "golden"}
