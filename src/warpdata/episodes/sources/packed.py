@@ -117,7 +117,7 @@ def _open_signal(
     ragged = []
     if description.is_ragged:
         offsets = blocks.get("offsets", "")
-        if not offsets or shard.block(offsets).raw_size != 8 * (count + 1):
+        if not parts or not offsets or shard.block(offsets).raw_size != 8 * (count + 1):
             raise CorruptLayoutError(f"no offsets of {count} records", block=offsets, path=shard.path)
         ragged = [RaggedRows(parts[0], BlockRows(shard, offsets, _I64, count + 1))]
     rows = sum(part.length for part in ragged or parts)
