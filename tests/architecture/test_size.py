@@ -24,10 +24,10 @@ CROWDED: frozenset[str] = frozenset()
 BUDGETS: dict[str, tuple[int, int, int]] = {
     "(top)": (850, 80, 0),
     "_api": (1200, 60, 0),
-    "bytekit": (3300, 420, 0),
+    "bytekit": (3000, 390, 0),
     "catalog": (7800, 760, 5),
     "cli": (4000, 240, 0),
-    "convert": (12000, 1140, 10),
+    "convert": (11600, 1070, 10),
     "corpora": (2100, 270, 5),
     "episodes": (11500, 1180, 10),
     "formats": (12500, 1190, 5),
@@ -36,7 +36,7 @@ BUDGETS: dict[str, tuple[int, int, int]] = {
     "ray": (1000, 100, 0),
     "search": (6600, 610, 60),
     "sql": (800, 90, 0),
-    "stores": (3500, 390, 0),
+    "stores": (3400, 380, 0),
     "timeline": (2200, 340, 5),
     "viewer": (2400, 240, 0),
 }
