@@ -27,9 +27,10 @@ from warpdata.formats.wshard.episode import WShardEpisode, load_wshard
 from warpdata.formats.wshard.layout import ROLE_CHUNK_LIST
 from warpdata.formats.wshard.reader import ShardReader
 from warpdata.formats.wshard.residual import is_sign_bits
-from warpdata.formats.wshard.rows import ArrayRows, BlockRows, is_text
+from warpdata.formats.wshard.rows import ArrayRows, BlockRows, ChannelRows, is_text
 from warpdata.timeline.episode import Episode
 from warpdata.timeline.meta import SignalMeta, SignalRole, as_kind, guess_role, numeric_kind
+from warpdata.timeline.ragged import split_rows
 from warpdata.timeline.signal import ClockedSignal, MappedRows, Signal
 from warpdata.timeline.source import STEPS, EpisodeSource, LazySignals, ReadOnlyDict, StepClock, innermost
 
@@ -74,6 +75,37 @@ def chunks_of(episode: Episode) -> ChunkList | None:
     return chunks if isinstance(chunks, ChunkList) else None
 
 
+class RaggedRows:
+    """Values of varying length in a shard: their rows end to end in one block, where each begins in another."""
+
+    def __init__(self, rows: BlockRows, offsets: BlockRows) -> None:
+        self._rows, self._places = rows, offsets
+        self.length = offsets.length - 1
+        self.is_far = rows.is_far
+
+    @cached_property
+    def offsets(self) -> NDArray[np.int64]:
+        """The first row of every value, and the number of rows."""
+        offsets, block = self._places.rows(0, self.length + 1), self._places.block
+        if offsets[0] != 0 or offsets[-1] != self._rows.length or (offsets[1:] < offsets[:-1]).any():
+            raise CorruptLayoutError(
+                f"the offsets are not those of {self._rows.length} rows",
+                block=block,
+                path=self._rows.shard.path,
+            )
+        return offsets
+
+    def rows(self, start: int, stop: int) -> NDArray[Any]:
+        """Values [start, stop) as arrays."""
+        offsets = self.offsets[start : stop + 1]
+        return split_rows(self._rows.rows(int(offsets[0]), int(offsets[-1])), offsets - offsets[0])
+
+    def bring(self, indices: NDArray[np.int64]) -> None:
+        """Fetch the bytes of these values, if they are remote."""
+        runs = [np.arange(self.offsets[at], self.offsets[at + 1]) for at in indices.tolist()]
+        self._rows.bring(np.concatenate([np.empty(0, np.int64), *runs]))
+
+
 class BlockSignal(Reopens, ClockedSignal):
     """A signal whose records are rows of one or several lazy sources; reads only the rows it needs."""
 
@@ -81,7 +113,7 @@ class BlockSignal(Reopens, ClockedSignal):
         self,
         name: str,
         meta: SignalMeta,
-        parts: Sequence[Any],
+        parts: Sequence[ChannelRows | RaggedRows],
         times: Callable[[], NDArray[np.int64]],
         times_rows: BlockRows | None = None,
     ) -> None:
@@ -150,7 +182,7 @@ class BlockSignal(Reopens, ClockedSignal):
         return read_only(select_rows(indices, shape, self._read, itemsize, self._bring))
 
     def _lengths(self) -> NDArray[np.int64]:
-        return np.concatenate([np.diff(part.offsets) for part in self.parts])
+        return np.concatenate([np.diff(part.offsets) for part in self.parts if isinstance(part, RaggedRows)])
 
     # One block of numbers in a shard is read in place, or by whole frames of compressed data.
 
@@ -173,11 +205,11 @@ class BlockSignal(Reopens, ClockedSignal):
 
     def _bring(self, indices: NDArray[np.int64]) -> None:
         for part, start in zip(self.parts, self._starts, strict=False):
-            if hasattr(part, "bring"):
+            if isinstance(part, BlockRows | RaggedRows):
                 part.bring(indices[(indices >= start) & (indices < start + part.length)] - start)
 
     def _is_far(self) -> bool:
-        return any(getattr(part, "is_far", False) for part in self.parts)
+        return any(isinstance(part, BlockRows | RaggedRows) and part.is_far for part in self.parts)
 
 
 class ShardSource(Reopens, EpisodeSource):

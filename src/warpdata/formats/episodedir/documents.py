@@ -61,9 +61,9 @@ def check_name(name: object) -> str:
     return name
 
 
-def plain_part(text: str) -> str:
-    """A part of a name from any text: in Unicode form NFC, what no name can have is replaced by `_`."""
-    normal = unicodedata.normalize("NFC", text)
+def plain_part(key: object) -> str:
+    """A part of a name from any key: in Unicode form NFC, what no name can have is replaced by `_`."""
+    normal = unicodedata.normalize("NFC", str(key))
     part = _STRANGE.sub("_", "".join(letter if letter.isprintable() else "\0" for letter in normal))
     return part if part.strip(".") else "_"
 
