@@ -17,6 +17,7 @@ from typing import Any, TypedDict
 
 from warpdata.bytekit.checksum import sha256_hex
 from warpdata.bytekit.io.commit import make_folders, map_os_errors
+from warpdata.bytekit.lazy import cached_property
 from warpdata.bytekit.process.locks import FileLock
 from warpdata.bytekit.process.threads import map_in_threads
 from warpdata.errors import (
@@ -43,7 +44,7 @@ from warpdata.stores.address import (
     plain_address,
 )
 from warpdata.stores.awskeys import AwsProfile
-from warpdata.stores.blobs import AnyBlobReader, BlobAddress, BlobReader, LocalBlobReader
+from warpdata.stores.blobs import BlobAddress, BlobReader, LocalBlobReader
 from warpdata.stores.blobstore import BlobStore, PageSums
 from warpdata.stores.local import STAGING, LocalStore
 from warpdata.stores.pagecache import PageCache
@@ -298,13 +299,16 @@ class Access:
         self.meter = Meter(options.budget, listener)
         self._policy = policy
         self.catalogs = [self._catalog(address) for address in options.catalogs]
-        self.cache: PageCache | None = None
-        if options.mode != "remote":
-            self.cache = PageCache(Path(os.path.expanduser(options.cache_dir)), options.cache_bytes)
-        is_hybrid = options.mode == "hybrid" and self.cache is not None
+        is_hybrid = options.mode == "hybrid"
         self._whole_blobs = WholeBlobFetcher(self.cache) if is_hybrid and self.cache is not None else None
-        self._readers: dict[tuple[str, str], AnyBlobReader] = {}
+        self._readers: dict[tuple[str, str], BlobReader] = {}
         self._foreign: dict[str, BlobStore] = {}
+
+    @cached_property
+    def cache(self) -> PageCache | None:
+        """The page cache, unless nothing may be written to this disk."""
+        options = self.options
+        return None if options.mode == "remote" else PageCache(options.cache_dir, options.cache_bytes)
 
     @property
     def is_offline(self) -> bool:
@@ -322,9 +326,7 @@ class Access:
         options = replace(self.options.store, follow_redirects=follow_redirects)
         return ReliableStore(open_store(address, options), self.meter, self._policy)
 
-    def reader(
-        self, catalog: Catalog, blob: BlobRef, label: str, sums: PageSums | None = None
-    ) -> AnyBlobReader:
+    def reader(self, catalog: Catalog, blob: BlobRef, label: str, sums: PageSums | None = None) -> BlobReader:
         """The reader of a blob, one for each blob."""
         key = (catalog.place, blob.hash)
         reader = self._readers.get(key)
@@ -361,19 +363,19 @@ class Access:
 
         return lambda refs: map_in_threads(fetch, refs)
 
-    def is_settled(self, readers: Iterable[AnyBlobReader], size: int) -> bool:
+    def is_settled(self, readers: Iterable[BlobReader], size: int) -> bool:
         """Whether the cache stays as it is while a pass fetches `size` bytes of these blobs.
 
         It does not if something is evicted for it, or if whole blobs are fetched meanwhile.
         """
-        kept = [reader for reader in readers if isinstance(reader, BlobReader) and reader.is_kept()]
+        kept = [reader for reader in readers if reader.is_kept()]
         if self.cache is None or not kept:
             return True
         if self._whole_blobs is not None and self.reads_ahead and any(r.missing_bytes() for r in kept):
             return False
         return size == 0 or self.cache.has_room(size, len(kept))
 
-    def bring_whole(self, readers: Iterable[AnyBlobReader]) -> None:
+    def bring_whole(self, readers: Iterable[BlobReader]) -> None:
         """In hybrid mode, fetch the rest of these blobs into the cache in the background."""
         if self._whole_blobs is not None:
             self._whole_blobs.request(readers)
@@ -406,8 +408,8 @@ class Access:
         for store in [catalog.store for catalog in self.catalogs] + list(self._foreign.values()):
             if store is not None:
                 store.close()
-        if self.cache is not None:
-            self.cache.close()
+        if (cache := self.__dict__.get("cache")) is not None:
+            cache.close()
 
     def _catalog(self, address: str) -> Catalog:
         is_unreachable = self.is_offline and is_remote(address)

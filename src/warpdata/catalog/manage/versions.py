@@ -20,7 +20,6 @@ from warpdata.catalog.access import (
 )
 from warpdata.catalog.publish.pointers import (
     PROBE,
-    Pointer,
     VersionList,
     about_manifest,
     check_catalog,
@@ -49,7 +48,7 @@ from warpdata.errors import (
     UnavailableError,
     nearest,
 )
-from warpdata.formats.manifest.codec import parse_manifest, unseen_blobs
+from warpdata.formats.manifest.codec import Pointer, parse_manifest, unseen_blobs
 from warpdata.formats.manifest.layout import MAX_MANIFEST_BYTES
 from warpdata.formats.manifest.model import HASH
 from warpdata.stores.blobstore import BlobInfo, BlobStore

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import random
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -433,6 +434,11 @@ def move_latest(
     if seen.pointer is None:
         note_dataset(store, name)
     return seen
+
+
+def utc_now() -> str:
+    """The time of a new version."""
+    return datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
 
 
 def pause(attempt: int) -> None:
