@@ -57,7 +57,7 @@ LATEST = "latest.json"
 VERSION_SUFFIXES = (".json", ".sig.json", ".card.md", ".croissant.json")
 """The files of a version in a catalog: the manifest and the files beside it."""
 
-_HASH_PREFIX = re.compile(r"[a-f0-9]{8,64}")
+HASH_PREFIX = re.compile(r"[a-f0-9]{8,64}")
 _LATEST_TAG = "latest"
 _TAG = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
@@ -89,10 +89,6 @@ class DatasetName:
         """The list of versions and tags."""
         return f"{self.folder}versions.json"
 
-    def version_keys(self, version: str) -> list[str]:
-        """The manifest of a version, then the files that may be beside it."""
-        return [self.version_key(version, suffix) for suffix in VERSION_SUFFIXES]
-
     def tag_key(self, tag: str) -> str:
         """The pointer of a tag."""
         return f"{self.folder}tags/{tag}.json"
@@ -111,7 +107,7 @@ def parse_name(text: str) -> DatasetName:
         raise ValueError(f"not a dataset name: {text!r}; use workspace/name, with @hash or @tag if you like")
     if not at or suffix == _LATEST_TAG:
         return DatasetName(dataset_id)
-    if _HASH_PREFIX.fullmatch(suffix):
+    if HASH_PREFIX.fullmatch(suffix):
         return DatasetName(dataset_id, hash_prefix=suffix)
     return DatasetName(dataset_id, tag=check_tag(suffix))
 
@@ -121,35 +117,27 @@ def is_dataset_name(text: str) -> bool:
     return bool(DATASET_ID.fullmatch(text.partition("@")[0]))
 
 
-def is_hash_prefix(text: object) -> bool:
-    """Whether it is the hash of a version, or enough of its beginning."""
-    return isinstance(text, str) and bool(_HASH_PREFIX.fullmatch(text))
-
-
 def check_tag(tag: str) -> str:
     """The tag, or ValueError; a tag cannot look like a hash."""
     require_kind("a tag", tag, str, "a text")
     if tag.lower() == _LATEST_TAG:
         raise ValueError(f"the tag {tag!r} is reserved: @latest is the newest version; publish moves it")
-    if not _TAG.fullmatch(tag) or _HASH_PREFIX.fullmatch(tag):
+    if not _TAG.fullmatch(tag) or HASH_PREFIX.fullmatch(tag):
         raise ValueError(f"not a tag: {tag!r}; use letters, digits, . _ -, and not what looks like a hash")
     return tag
 
 
 def parse_size(text: str | float) -> int:
     """Bytes from a number or a text like "200GB", "10 GiB" or "512k"."""
-    size = _written_size(text) if isinstance(text, str) else text
+    size: float = -1
+    if not isinstance(text, str):
+        size = text
+    elif match := re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([kKmMgGtT]?)(i?)[bB]?\s*", text):
+        unit: int = (1024 if match[3] else 1000) ** " kmgt".index(match[2].lower() or " ")
+        size = float(match[1]) * unit
     if not 0 <= size < 1 << 63:
         raise ValueError(f"not a size: {text!r}; write it like 500MB or 10GiB")
     return int(size)
-
-
-def _written_size(text: str) -> float:
-    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([kKmMgGtT]?)(i?)[bB]?\s*", text)
-    if match is None:
-        return -1
-    unit: int = (1024 if match[3] else 1000) ** " kmgt".index(match[2].lower() or " ")
-    return float(match[1]) * unit
 
 
 def parse_duration(text: str) -> float:

@@ -443,7 +443,7 @@ class LocalBlobReader(BlobReader):
         self.address = address
         self.name = f"{address.label} (sha256 {address.sha256})"
         self._meter = meter
-        self._cache = None
+        self._store = self._cache = None
         self._file = MmapRangeReader(store.file(address.key))
         self.size = self._file.size
         if self.size != address.size:

@@ -290,7 +290,8 @@ def _delete(store: BlobStore, name: DatasetName, versions: Sequence[str]) -> tup
                     hint = "Run the command again."
                     raise ConflictError("deleting took too long", path=name.dataset_id, hint=hint)
                 store.delete_all([name.version_key(version) for version in chosen])
-                store.delete_all([key for version in chosen for key in name.version_keys(version)[1:]])
+                beside = VERSION_SUFFIXES[1:]
+                store.delete_all([name.version_key(v, suffix) for v in chosen for suffix in beside])
             gone += chosen
     finally:
         if versions:

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 from warpdata.bytekit.checksum import RunningSha256, sha256_hex
 from warpdata.bytekit.process.threads import MAX_PARALLEL, map_in_threads
-from warpdata.catalog.access import Access, DatasetName, check_tag, is_hash_prefix, writable_store
+from warpdata.catalog.access import HASH_PREFIX, Access, DatasetName, check_tag, writable_store
 from warpdata.catalog.publish.pointers import (
     PointerState,
     about_manifest,
@@ -271,7 +271,8 @@ class PublishOptions:
             check_tag(tag)
         checked_integer("retries", self.retries, _MAX_RETRIES)
         checked_integer("workers", self.workers, _MAX_WORKERS, least=1)
-        if self.expect_latest is not None and not is_hash_prefix(self.expect_latest):
+        latest: object = self.expect_latest
+        if latest is not None and not (isinstance(latest, str) and HASH_PREFIX.fullmatch(latest)):
             expected = "the hash of a version, of which 8 digits are enough"
             raise ValueError(f"expect_latest is {expected}, not {self.expect_latest!r}")
 
