@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from warpdata.bytekit.checksum import RunningSha256, sha256_hex
 from warpdata.bytekit.io.files import MmapRangeReader
@@ -135,6 +136,7 @@ class BlobReader:
         """Forget which pages are being fetched: the threads that fetch them are not in a forked child."""
         self._busy: set[int] = set()
         self._turn = threading.Condition()
+        self._counted: NDArray[np.bool_] | None = None
 
     @property
     def spent(self) -> Spent | None:
@@ -326,8 +328,7 @@ class BlobReader:
     ) -> RangeBytes:
         unkept: dict[int, memoryview] = {}
         wanted = _missing(file, ranges)
-        missing = total_bytes([self._bytes_of(run) for run in _runs(wanted)])
-        count_traffic(cache=max(0, total_bytes(ranges) - missing))
+        self._count_cached(ranges, wanted)
         if file.is_read_only:
             self._fetch_pages(file, _runs(wanted), unkept)
             wanted = []
@@ -342,6 +343,21 @@ class BlobReader:
             wanted = [page for page in wanted if page not in unkept]
         views = [self._join(file, part, unkept) for part in ranges]
         return RangeBytes(views, None if unkept else file.read(0, self.size))
+
+    def _count_cached(self, ranges: Sequence[Range], missing: list[int]) -> None:
+        """Count the pages that are read for the first time and are here."""
+        if self._counted is None:
+            self._counted = np.zeros(page_count(self.size), np.bool_)
+        counted, size = self._counted, 0
+        counted[missing] = True
+        for first, last in map(_pages, ranges):
+            if not counted[first:last].all():
+                size += int((~counted[first:last]).sum()) * PAGE_BYTES
+                if last == len(counted) and not counted[-1]:
+                    size -= last * PAGE_BYTES - self.size
+                counted[first:last] = True
+        if size:
+            count_traffic(cache=size)
 
     def _take(self, pages: list[int]) -> _Claim:
         """Claim the pages that no other thread of this process is fetching or about to fetch."""

@@ -111,7 +111,7 @@ class Traffic(NamedTuple):
     network: int = 0
     """Received from stores."""
     cache: int = 0
-    """Read from the page cache."""
+    """Read from the page cache, each page once."""
 
     def since(self, before: Traffic) -> Traffic:
         """The difference to earlier counts."""
