@@ -32,12 +32,10 @@ from warpdata.catalog.build.episodes import episode_rows
 from warpdata.catalog.build.parts import PackedShard
 from warpdata.catalog.manage.versions import collect, expire_versions, list_datasets, set_tag
 from warpdata.catalog.publish.pointers import (
-    Pointer,
     VersionList,
     _change_list,
     about_manifest,
     make_cards,
-    pack_pointer,
     read_pointer,
     removal_count,
 )
@@ -45,7 +43,14 @@ from warpdata.catalog.publish.publish import PublishOptions, publish_after, uplo
 from warpdata.catalog.read.resolve import Resolver
 from warpdata.episodes.collection.facts import joined_tables, table_of
 from warpdata.formats.manifest import layout
-from warpdata.formats.manifest.codec import pack_manifest, packed_shards, parse_manifest, to_json
+from warpdata.formats.manifest.codec import (
+    Pointer,
+    pack_manifest,
+    pack_pointer,
+    packed_shards,
+    parse_manifest,
+    to_json,
+)
 from warpdata.formats.manifest.model import EPISODE_KIND, ArtifactPart, BlobRef, Manifest, blob_of
 from warpdata.ray.planning import plan_episodes
 from warpdata.settings import Settings

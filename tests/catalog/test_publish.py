@@ -24,14 +24,7 @@ from tests.servers import S3Server, s3_store
 from warpdata.catalog.access import Access, AccessOptions, access_options, parse_name, parse_size
 from warpdata.catalog.manage.doctor import examine
 from warpdata.catalog.manage.versions import collect, delete_tag, list_datasets, list_tags, set_tag
-from warpdata.catalog.publish.pointers import (
-    Pointer,
-    PointerState,
-    move_pointer,
-    pack_pointer,
-    read_pointer,
-    unpack_pointer,
-)
+from warpdata.catalog.publish.pointers import PointerState, move_pointer, read_pointer
 from warpdata.errors import (
     ConflictError,
     CorruptLayoutError,
@@ -41,6 +34,7 @@ from warpdata.errors import (
     TimeRangeError,
     UnavailableError,
 )
+from warpdata.formats.manifest.codec import Pointer, pack_pointer, unpack_pointer
 from warpdata.settings import Settings
 
 

@@ -255,8 +255,8 @@ def _epochs(folder: str, port: int, prefix: str, limit: int, seed: int, epochs: 
             assert bytes(readers[i].read(at, end)) == BLOBS[i][at:end]
 
 
-def test_eight_processes_share_a_cache_of_half_the_data(tmp_path: Path, s3_server: S3Server) -> None:
-    """Three epochs each, some killed at any moment: the limit holds, every byte is right, nothing is left."""
+def test_many_processes_share_a_cache_of_half_the_data(tmp_path: Path, s3_server: S3Server) -> None:
+    """Two epochs each, some killed at any moment: the limit holds, every byte is right, nothing is left."""
     prefix = unique("shared")
     source = s3_store(s3_server, prefix)
     for i, data in enumerate(BLOBS):
@@ -266,8 +266,8 @@ def test_eight_processes_share_a_cache_of_half_the_data(tmp_path: Path, s3_serve
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["tests.stores.test_cache"])
     arguments = (str(folder), s3_server.port, prefix, limit)
-    workers = [context.Process(target=_epochs, args=(*arguments, seed, 3)) for seed in range(8)]
-    victims = [context.Process(target=_epochs, args=(*arguments, 50 + seed, 100)) for seed in range(3)]
+    workers = [context.Process(target=_epochs, args=(*arguments, seed, 2)) for seed in range(4)]
+    victims = [context.Process(target=_epochs, args=(*arguments, 50 + seed, 100)) for seed in range(2)]
     for process in workers + victims:
         process.start()
     worst = 0
@@ -288,7 +288,7 @@ def test_eight_processes_share_a_cache_of_half_the_data(tmp_path: Path, s3_serve
     for process in victims:
         os.kill(process.pid, signal.SIGKILL)
         process.join()
-    assert [process.exitcode for process in workers] == [0] * 8
+    assert [process.exitcode for process in workers] == [0] * 4
     assert worst <= limit
     cache = PageCache(folder, limit)
     cache.gc(0)

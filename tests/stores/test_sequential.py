@@ -30,6 +30,18 @@ def publish(catalog: str, folder: Path, **options) -> None:
         builder.add_table("main", {"file": list(MEMBERS)}).bind("main", "file", "raw", "file").publish()
 
 
+_published: list[str] = []
+
+
+@pytest.fixture
+def ordered(s3_catalog: str, tmp_path: Path) -> str:
+    """A catalog with the members, published once."""
+    if not _published:
+        publish(s3_catalog, tmp_path)
+        _published.append(s3_catalog)
+    return _published[0]
+
+
 def passed(dataset: wd.Dataset, size: int, **options) -> list[bytes]:
     return [
         data
@@ -39,12 +51,9 @@ def passed(dataset: wd.Dataset, size: int, **options) -> list[bytes]:
 
 
 @pytest.mark.parametrize("mode", ["auto", "remote"])
-@pytest.mark.parametrize("size", [5, 64, 600])
-def test_in_order_few_requests_bring_every_byte_once(
-    s3_catalog: str, tmp_path: Path, mode: str, size: int
-) -> None:
-    publish(s3_catalog, tmp_path)
-    with wd.dataset("ws/ordered", catalog=s3_catalog, mode=mode) as dataset:
+@pytest.mark.parametrize("size", [5, 600])
+def test_in_order_few_requests_bring_every_byte_once(ordered: str, mode: str, size: int) -> None:
+    with wd.dataset("ws/ordered", catalog=ordered, mode=mode) as dataset:
         shards = len(dataset.artifact("raw").part.shards)
         total = sum(shard.byte_size for shard in dataset.artifact("raw").part.shards)
         assert passed(dataset, size) == list(MEMBERS.values())
@@ -58,9 +67,8 @@ def test_compressed_shards_read_the_same(s3_catalog: str, tmp_path: Path) -> Non
         assert passed(dataset, 50) == list(MEMBERS.values())
 
 
-def test_at_random_nothing_is_brought_along(s3_catalog: str, tmp_path: Path) -> None:
-    publish(s3_catalog, tmp_path)
-    with wd.dataset("ws/ordered", catalog=s3_catalog, mode="remote") as dataset:
+def test_at_random_nothing_is_brought_along(ordered: str) -> None:
+    with wd.dataset("ws/ordered", catalog=ordered, mode="remote") as dataset:
         names = random.Random(3).sample(list(MEMBERS), 10)
         dataset.artifact("raw").find(names)
         before = dataset.spent.bytes_read
@@ -69,9 +77,8 @@ def test_at_random_nothing_is_brought_along(s3_catalog: str, tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("options", [{"max_bytes": "1GB"}, {"prefetch": "off"}])
-def test_it_can_be_turned_off_and_spends_no_budget(s3_catalog: str, tmp_path: Path, options: dict) -> None:
-    publish(s3_catalog, tmp_path)
-    with wd.dataset("ws/ordered", catalog=s3_catalog, mode="remote", **options) as dataset:
+def test_it_can_be_turned_off_and_spends_no_budget(ordered: str, options: dict) -> None:
+    with wd.dataset("ws/ordered", catalog=ordered, mode="remote", **options) as dataset:
         first = next(dataset.table().batches(64))
         wd.read_refs(first["file"].refs())
         assert dataset.spent.bytes_read < 1 << 20
@@ -133,9 +140,8 @@ def test_a_range_across_two_spans_is_joined() -> None:
     reads.close()
 
 
-def test_damage_ahead_is_an_error_that_names_the_member(s3_catalog: str, tmp_path: Path) -> None:
-    publish(s3_catalog, tmp_path)
-    with wd.dataset("ws/ordered", catalog=s3_catalog, mode="remote") as dataset:
+def test_damage_ahead_is_an_error_that_names_the_member(ordered: str) -> None:
+    with wd.dataset("ws/ordered", catalog=ordered, mode="remote") as dataset:
         artifact = dataset.artifact("raw")
         member = artifact.find(["0500.bin"])[0]
         inner = artifact.shard_reader(member.shard)._store

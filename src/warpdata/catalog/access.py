@@ -17,6 +17,7 @@ from typing import Any, TypedDict
 
 from warpdata.bytekit.checksum import sha256_hex
 from warpdata.bytekit.io.commit import make_folders, map_os_errors
+from warpdata.bytekit.lazy import cached_property
 from warpdata.bytekit.process.locks import FileLock
 from warpdata.bytekit.process.threads import map_in_threads
 from warpdata.errors import (
@@ -43,7 +44,7 @@ from warpdata.stores.address import (
     plain_address,
 )
 from warpdata.stores.awskeys import AwsProfile
-from warpdata.stores.blobs import AnyBlobReader, BlobAddress, BlobReader, LocalBlobReader
+from warpdata.stores.blobs import BlobAddress, BlobReader, LocalBlobReader
 from warpdata.stores.blobstore import BlobStore, PageSums
 from warpdata.stores.local import STAGING, LocalStore
 from warpdata.stores.pagecache import PageCache
@@ -56,7 +57,7 @@ LATEST = "latest.json"
 VERSION_SUFFIXES = (".json", ".sig.json", ".card.md", ".croissant.json")
 """The files of a version in a catalog: the manifest and the files beside it."""
 
-_HASH_PREFIX = re.compile(r"[a-f0-9]{8,64}")
+HASH_PREFIX = re.compile(r"[a-f0-9]{8,64}")
 _LATEST_TAG = "latest"
 _TAG = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
@@ -88,10 +89,6 @@ class DatasetName:
         """The list of versions and tags."""
         return f"{self.folder}versions.json"
 
-    def version_keys(self, version: str) -> list[str]:
-        """The manifest of a version, then the files that may be beside it."""
-        return [self.version_key(version, suffix) for suffix in VERSION_SUFFIXES]
-
     def tag_key(self, tag: str) -> str:
         """The pointer of a tag."""
         return f"{self.folder}tags/{tag}.json"
@@ -110,7 +107,7 @@ def parse_name(text: str) -> DatasetName:
         raise ValueError(f"not a dataset name: {text!r}; use workspace/name, with @hash or @tag if you like")
     if not at or suffix == _LATEST_TAG:
         return DatasetName(dataset_id)
-    if _HASH_PREFIX.fullmatch(suffix):
+    if HASH_PREFIX.fullmatch(suffix):
         return DatasetName(dataset_id, hash_prefix=suffix)
     return DatasetName(dataset_id, tag=check_tag(suffix))
 
@@ -120,35 +117,27 @@ def is_dataset_name(text: str) -> bool:
     return bool(DATASET_ID.fullmatch(text.partition("@")[0]))
 
 
-def is_hash_prefix(text: object) -> bool:
-    """Whether it is the hash of a version, or enough of its beginning."""
-    return isinstance(text, str) and bool(_HASH_PREFIX.fullmatch(text))
-
-
 def check_tag(tag: str) -> str:
     """The tag, or ValueError; a tag cannot look like a hash."""
     require_kind("a tag", tag, str, "a text")
     if tag.lower() == _LATEST_TAG:
         raise ValueError(f"the tag {tag!r} is reserved: @latest is the newest version; publish moves it")
-    if not _TAG.fullmatch(tag) or _HASH_PREFIX.fullmatch(tag):
+    if not _TAG.fullmatch(tag) or HASH_PREFIX.fullmatch(tag):
         raise ValueError(f"not a tag: {tag!r}; use letters, digits, . _ -, and not what looks like a hash")
     return tag
 
 
 def parse_size(text: str | float) -> int:
     """Bytes from a number or a text like "200GB", "10 GiB" or "512k"."""
-    size = _written_size(text) if isinstance(text, str) else text
+    size: float = -1
+    if not isinstance(text, str):
+        size = text
+    elif match := re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([kKmMgGtT]?)(i?)[bB]?\s*", text):
+        unit: int = (1024 if match[3] else 1000) ** " kmgt".index(match[2].lower() or " ")
+        size = float(match[1]) * unit
     if not 0 <= size < 1 << 63:
         raise ValueError(f"not a size: {text!r}; write it like 500MB or 10GiB")
     return int(size)
-
-
-def _written_size(text: str) -> float:
-    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([kKmMgGtT]?)(i?)[bB]?\s*", text)
-    if match is None:
-        return -1
-    unit: int = (1024 if match[3] else 1000) ** " kmgt".index(match[2].lower() or " ")
-    return float(match[1]) * unit
 
 
 def parse_duration(text: str) -> float:
@@ -298,13 +287,16 @@ class Access:
         self.meter = Meter(options.budget, listener)
         self._policy = policy
         self.catalogs = [self._catalog(address) for address in options.catalogs]
-        self.cache: PageCache | None = None
-        if options.mode != "remote":
-            self.cache = PageCache(Path(os.path.expanduser(options.cache_dir)), options.cache_bytes)
-        is_hybrid = options.mode == "hybrid" and self.cache is not None
+        is_hybrid = options.mode == "hybrid"
         self._whole_blobs = WholeBlobFetcher(self.cache) if is_hybrid and self.cache is not None else None
-        self._readers: dict[tuple[str, str], AnyBlobReader] = {}
+        self._readers: dict[tuple[str, str], BlobReader] = {}
         self._foreign: dict[str, BlobStore] = {}
+
+    @cached_property
+    def cache(self) -> PageCache | None:
+        """The page cache, unless nothing may be written to this disk."""
+        options = self.options
+        return None if options.mode == "remote" else PageCache(options.cache_dir, options.cache_bytes)
 
     @property
     def is_offline(self) -> bool:
@@ -322,9 +314,7 @@ class Access:
         options = replace(self.options.store, follow_redirects=follow_redirects)
         return ReliableStore(open_store(address, options), self.meter, self._policy)
 
-    def reader(
-        self, catalog: Catalog, blob: BlobRef, label: str, sums: PageSums | None = None
-    ) -> AnyBlobReader:
+    def reader(self, catalog: Catalog, blob: BlobRef, label: str, sums: PageSums | None = None) -> BlobReader:
         """The reader of a blob, one for each blob."""
         key = (catalog.place, blob.hash)
         reader = self._readers.get(key)
@@ -361,19 +351,19 @@ class Access:
 
         return lambda refs: map_in_threads(fetch, refs)
 
-    def is_settled(self, readers: Iterable[AnyBlobReader], size: int) -> bool:
+    def is_settled(self, readers: Iterable[BlobReader], size: int) -> bool:
         """Whether the cache stays as it is while a pass fetches `size` bytes of these blobs.
 
         It does not if something is evicted for it, or if whole blobs are fetched meanwhile.
         """
-        kept = [reader for reader in readers if isinstance(reader, BlobReader) and reader.is_kept()]
+        kept = [reader for reader in readers if reader.is_kept()]
         if self.cache is None or not kept:
             return True
         if self._whole_blobs is not None and self.reads_ahead and any(r.missing_bytes() for r in kept):
             return False
         return size == 0 or self.cache.has_room(size, len(kept))
 
-    def bring_whole(self, readers: Iterable[AnyBlobReader]) -> None:
+    def bring_whole(self, readers: Iterable[BlobReader]) -> None:
         """In hybrid mode, fetch the rest of these blobs into the cache in the background."""
         if self._whole_blobs is not None:
             self._whole_blobs.request(readers)
@@ -406,8 +396,8 @@ class Access:
         for store in [catalog.store for catalog in self.catalogs] + list(self._foreign.values()):
             if store is not None:
                 store.close()
-        if self.cache is not None:
-            self.cache.close()
+        if (cache := self.__dict__.get("cache")) is not None:
+            cache.close()
 
     def _catalog(self, address: str) -> Catalog:
         is_unreachable = self.is_offline and is_remote(address)

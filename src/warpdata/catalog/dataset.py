@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime
 import functools
 import json
 import operator
@@ -145,12 +144,14 @@ class Dataset:
         self.access = access
         self._streams = streams
         self._files = {n: TableFiles(self, n, part) for n, part in self.manifest.tables.items()}
-        self._artifacts = {
-            n: Artifact(n, part, access, self.catalog) for n, part in self.manifest.artifacts.items()
-        }
         self._types: dict[str, RefType] = {}
         self._sources: dict[str, PublishedSource] = {}
         self._is_closed = False
+
+    @cached_property
+    def _artifacts(self) -> dict[str, Artifact]:
+        parts = self.manifest.artifacts
+        return {name: Artifact(name, part, self.access, self.catalog) for name, part in parts.items()}
 
     @property
     def id(self) -> str:
@@ -474,7 +475,7 @@ class Dataset:
     def close(self) -> None:
         """Close stores and cache; existing references can still be read."""
         self._is_closed = True
-        for artifact in self._artifacts.values():
+        for artifact in self.__dict__.get("_artifacts", {}).values():
             artifact.close()
         self.access.close()
 
@@ -561,11 +562,6 @@ def _labelled_blobs(name: str, part: Any) -> Iterator[tuple[str, BlobRef]]:
     else:
         yield from ((f"member index of {label}", index) for index in part.indexes)
     yield from ((f"a part of the manifest of {label}", ref) for ref in parts_of(part.shards))
-
-
-def utc_now() -> str:
-    """The time of a new version."""
-    return datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
 
 
 def open_dataset(

@@ -39,9 +39,17 @@ from warpdata.sql.columns import (
     polars_from,
     rows_at,
 )
-from warpdata.sql.engine import ROW_NUMBER, arrow_source, check_condition, refuse_own_column, run_sql
-from warpdata.sql.sqltext import OWN_COLUMNS, VIEW, Condition
-from warpdata.stores.blobs import AnyBlobReader
+from warpdata.sql.engine import (
+    OWN_COLUMNS,
+    ROW_NUMBER,
+    VIEW,
+    Condition,
+    arrow_source,
+    check_condition,
+    refuse_own_column,
+    run_sql,
+)
+from warpdata.stores.blobs import BlobReader
 from warpdata.timeline.cards import html_table, text, titled
 
 if TYPE_CHECKING:
@@ -200,7 +208,7 @@ class TableFiles:
         """In hybrid mode, bring the rest of these shards into the cache in the background."""
         self._bring_whole(self.file(number).reader for number in numbers)
 
-    def _bring_whole(self, readers: Iterable[AnyBlobReader]) -> None:
+    def _bring_whole(self, readers: Iterable[BlobReader]) -> None:
         access = self._dataset.access
         if access.reads_ahead:
             access.bring_whole(readers)

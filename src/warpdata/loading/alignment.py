@@ -13,8 +13,8 @@ from warpdata.episodes.collection.facts import column_table
 from warpdata.errors import DatasetError, nearest
 from warpdata.loading.field import FieldRows
 from warpdata.ordering.limits import checked_integer
+from warpdata.sql.columns import folded
 from warpdata.sql.engine import matching_rows, parse_condition
-from warpdata.sql.sqltext import folded
 from warpdata.timeline.episode import Episode, same_clock
 from warpdata.timeline.meta import ROLES
 from warpdata.timeline.sampling import Align, align_signal, aligned_values, shares

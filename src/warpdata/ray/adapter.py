@@ -55,22 +55,20 @@ class PlannedDatasource(Datasource):  # type: ignore[misc]
 
     def supports_predicate_pushdown(self) -> bool:
         """Filtered rows are not read if the plan supports it."""
-        return self._plan.filters
+        return self._plan.can_filter
 
     def apply_projection(self, projection_map: dict[str, str] | None) -> PlannedDatasource:
-        """The same with fewer columns."""
-        made: PlannedDatasource = super().apply_projection(projection_map)
-        wanted = made.get_projection_map()
-        return made if not wanted else made._with(self._plan.select(list(wanted)))
+        """The source with fewer columns."""
+        source: PlannedDatasource = super().apply_projection(projection_map)
+        if columns := source.get_projection_map():
+            source._plan, source._tasks = self._plan.select(list(columns)), {}
+        return source
 
     def apply_predicate(self, predicate_expr: Any) -> PlannedDatasource:
-        """The same with fewer rows."""
-        made: PlannedDatasource = super().apply_predicate(predicate_expr)
-        return made._with(self._plan.where(predicate_expr.to_pyarrow()))
-
-    def _with(self, plan: Plan) -> PlannedDatasource:
-        self._plan, self._tasks = plan, {}
-        return self
+        """The source with fewer rows."""
+        source: PlannedDatasource = super().apply_predicate(predicate_expr)
+        source._plan, source._tasks = self._plan.where(predicate_expr.to_pyarrow()), {}
+        return source
 
     def estimate_inmemory_data_size(self) -> int:
         """The size in the manifest."""
@@ -97,8 +95,8 @@ class PlannedDatasource(Datasource):  # type: ignore[misc]
 
 
 def _blocks(read: Callable[[], Iterable[Any]]) -> Iterator[Any]:
-    for each in read():
-        yield BlockAccessor.batch_to_block(each) if isinstance(each, dict) else each
+    for block in read():
+        yield BlockAccessor.batch_to_block(block) if isinstance(block, dict) else block
 
 
 def read(plan: Plan, tasks: int | None) -> Any:
@@ -120,7 +118,7 @@ class StoringDatasink(Datasink[list[StoredEpisode]]):  # type: ignore[misc]
         self.rows = 0
 
     def get_name(self) -> str:
-        """What the tasks do."""
+        """The name of the tasks."""
         return "Store episodes"
 
     def write(self, blocks: Iterable[Any], ctx: Any) -> list[StoredEpisode]:
@@ -131,7 +129,7 @@ class StoringDatasink(Datasink[list[StoredEpisode]]):  # type: ignore[misc]
     def on_write_complete(self, write_result: Any) -> None:
         """Everything that was stored, in any order."""
         self.rows = int(write_result.num_rows)
-        self.stored = [each for part in write_result.write_returns for each in part]
+        self.stored = [episode for part in write_result.write_returns for episode in part]
 
 
 def stored_by(
@@ -161,26 +159,21 @@ def stored_by(
 
 
 def _check_counts(stored: Sequence[StoredEpisode], rows: int, expect: int | Collection[str] | None) -> None:
-    hint = "Nothing was published. Run it again: what is stored already is used again."
+    ids = {episode.id for episode in stored}  # rows would count one that came twice for one that is missing
+    fact = ""
     if len(stored) != rows:
-        raise DatasetError(f"{rows} rows were written, and {len(stored)} episodes stored", hint=hint)
-    if expect is None:
-        return
-    there = {each.id for each in stored}  # rows would count one that came twice for one that is missing
-    if isinstance(expect, int):
-        if len(there) != expect:
-            raise DatasetError(
-                f"{len(there)} episodes came to be stored, and {expect} were expected", hint=hint
-            )
-        return
-    wanted = set(map(str, expect))
-    if wanted != there:
-        odd = sorted(wanted ^ there)
-        some = ", ".join(odd[:5]) + (f" and {len(odd) - 5} more" if len(odd) > 5 else "")
+        fact = f"{rows} rows were written, and {len(stored)} episodes stored"
+    elif isinstance(expect, int):
         fact = (
-            f"{len(wanted - there)} expected episodes are missing and {len(there - wanted)} are not expected"
+            "" if len(ids) == expect else f"{len(ids)} episodes came to be stored, and {expect} were expected"
         )
-        raise DatasetError(f"{fact}: {some}", hint=hint)
+    elif expect is not None and (odd := sorted(ids ^ set(map(str, expect)))):
+        missing = sum(name not in ids for name in odd)
+        some = ", ".join(odd[:5]) + (f" and {len(odd) - 5} more" if len(odd) > 5 else "")
+        fact = f"{missing} expected episodes are missing and {len(odd) - missing} are not expected: {some}"
+    if fact:
+        hint = "Nothing was published. Run it again: what is stored already is used again."
+        raise DatasetError(fact, hint=hint)
 
 
 def own_error(error: BaseException | None) -> WarpError | None:
@@ -202,18 +195,23 @@ class RayRunner:
         self._address = address or None
 
     def run(self, work: Callable[[int], R], positions: Sequence[int]) -> Iterator[tuple[int, R]]:
-        """What `work` gives for each position, as it comes in; lost workers are replaced by Ray."""
+        """The result of `work` for each position, as it comes in; lost workers are replaced by Ray."""
         was_running = ray.is_initialized()
         if not was_running:
             _connect(self._address)
         try:
-            _check_works()
+            # A process of the cluster must begin to work; it needs no processor, which others may have taken.
+            if not ray.wait([_nothing.remote()], timeout=_WORKER_S)[0]:
+                fact = f"no process of the Ray cluster began to work within {_WORKER_S:.0f} s"
+                hint = "Run it when the machine has less to do, with --jobs N instead, or on another cluster."
+                raise UnavailableError(fact, hint=hint)
             with _carried(work):
                 boxed = [ray.put(work)]
             yield from _run(boxed, positions)
         finally:
             if not was_running:
-                _disconnect()
+                with interrupts_wait():
+                    ray.shutdown()
 
 
 def _connect(address: str | None) -> None:
@@ -225,7 +223,8 @@ def _connect(address: str | None) -> None:
         with interrupts_wait():  # half a cluster would stay behind
             ray.init(address, log_to_driver=False, logging_level="warning")
     except KeyboardInterrupt:
-        _disconnect()
+        with interrupts_wait():
+            ray.shutdown()
         raise
     except (OSError, OverflowError, RuntimeError, ValueError) as error:
         hint = "Start one there with `ray start --head`, or name no address to have one on this machine."
@@ -233,43 +232,26 @@ def _connect(address: str | None) -> None:
         raise WarpError(f"there is no Ray cluster to work on{where} ({error})", hint=hint) from None
 
 
-def _disconnect() -> None:
-    with interrupts_wait():
-        ray.shutdown()
-
-
-def _check_works() -> None:
-    """Raise unless a process of the cluster begins to work; it needs no processor, which others may have taken."""
-    if not ray.wait([_nothing.remote()], timeout=_WORKER_S)[0]:
-        fact = f"no process of the Ray cluster began to work within {_WORKER_S:.0f} s"
-        hint = "Run it when the machine has less to do, with --jobs N instead, or on another cluster."
-        raise UnavailableError(fact, hint=hint)
-
-
 @contextlib.contextmanager
 def _carried(work: object) -> Iterator[None]:
-    """The caller's function travels with the module it stands in, where that is a file of his and nothing installed.
-
-    So nodes need not have it; what the module itself imports they must have.
-    """
-    called = [each for each in getattr(work, "__dict__", {}).values() if isinstance(each, Called)]
-    names = {str(getattr(each.given, "__module__", None) or type(each.given).__module__) for each in called}
+    """Send the module of the caller's function along, unless it is installed; nodes need what it imports."""
+    called = [value for value in getattr(work, "__dict__", {}).values() if isinstance(value, Called)]
+    names = {str(getattr(c.given, "__module__", None) or type(c.given).__module__) for c in called}
     installed = {os.path.realpath(path) for path in sysconfig.get_paths().values()}
-    found = [sys.modules[name] for name in names if name in sys.modules and name != "__main__"]
     own = [
-        each
-        for each in found
-        if not each.__name__.startswith("warpdata.")
-        and (place := getattr(each, "__file__", None))
+        module
+        for module in (sys.modules[name] for name in names if name in sys.modules and name != "__main__")
+        if not module.__name__.startswith("warpdata.")
+        and (place := getattr(module, "__file__", None))
         and not any(os.path.realpath(place).startswith(f"{folder}{os.sep}") for folder in installed)
     ]
-    for each in own:
-        cloudpickle.register_pickle_by_value(each)
+    for module in own:
+        cloudpickle.register_pickle_by_value(module)
     try:
         yield
     finally:
-        for each in own:
-            cloudpickle.unregister_pickle_by_value(each)
+        for module in own:
+            cloudpickle.unregister_pickle_by_value(module)
 
 
 def _run(boxed: list[Any], positions: Sequence[int]) -> Iterator[tuple[int, Any]]:
@@ -286,13 +268,13 @@ def _run(boxed: list[Any], positions: Sequence[int]) -> Iterator[tuple[int, Any]
             for done in ray.wait(list(running))[0]:
                 position = running.pop(done)
                 try:
-                    found = ray.get(done)
+                    result = ray.get(done)
                 except RayError as error:
                     raise own_error(error) or error from None
-                yield position, found
+                yield position, result
     finally:
-        for each in running:
-            ray.cancel(each)
+        for task in running:
+            ray.cancel(task)
 
 
 _KEPT: dict[str, Callable[[int], Any]] = {}
@@ -309,14 +291,3 @@ def _at(boxed: list[Any], position: int) -> Any:
 
 _work = ray.remote(_at)
 _nothing = ray.remote(num_cpus=0)(lambda: None)
-
-
-__all__ = [
-    "PlannedDatasource",
-    "RayRunner",
-    "StoringDatasink",
-    "is_dataset",
-    "own_error",
-    "read",
-    "stored_by",
-]

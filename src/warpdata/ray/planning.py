@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
 from typing import Any, Protocol, TypeAlias
@@ -41,11 +41,8 @@ from warpdata.timeline.episode import Episode
 KEY, EPISODE = "episode_id", "episode"
 
 _FIELDS = ("dataset", "catalog", "artifact", "member", "hash", "bytes")
-
-
-def reference_type() -> pa.DataType:
-    """The Arrow type of references: the version and its catalogs, the member, and the hash and size of its blob."""
-    return pa.struct([(name, pa.int64() if name == "bytes" else pa.string()) for name in _FIELDS])
+_REFERENCE = pa.struct([(name, pa.int64() if name == "bytes" else pa.string()) for name in _FIELDS])
+"""References: the version and its catalogs, the member, and the hash and size of its blob."""
 
 
 def open(row: Mapping[str, Any] | bytes) -> Episode:  # noqa: A001 - wd.ray.open, as wd.open
@@ -93,10 +90,10 @@ def store_rows(
 ) -> list[StoredEpisode]:
     """Store the episodes of rows in a catalog; nothing names them yet."""
     with EpisodeStore(catalog, artifact, chunk_bytes=chunk_bytes) as store:
-        return [_stored(store, each, key) for each in rows]
+        return [_store_row(store, row, key) for row in rows]
 
 
-def _stored(store: EpisodeStore, given: Mapping[str, Any], key: str) -> StoredEpisode:
+def _store_row(store: EpisodeStore, given: Mapping[str, Any], key: str) -> StoredEpisode:
     for name in (key, EPISODE):
         if name not in given:
             raise ValueError(
@@ -145,34 +142,25 @@ class PlannedRead:
 
     read: Callable[[], Iterable[Block]]
     rows: int | None
-    """How many rows it gives, where that is known before it is read."""
+    """The number of its rows, if that is known before they are read."""
     size_bytes: int
 
 
 class Plan(Protocol):
-    """What is read."""
+    """A read of rows, cut into tasks."""
 
-    @property
-    def name(self) -> str:
-        """What to call it."""
-
-    @property
-    def schema(self) -> pa.Schema | None:
-        """The columns, where they are known before anything is read."""
-
-    @property
-    def size_bytes(self) -> int:
-        """About how much there is."""
-
-    @property
-    def filters(self) -> bool:
-        """Whether `where` is supported."""
+    name: str
+    schema: pa.Schema | None
+    """The columns, if they are known before anything is read."""
+    size_bytes: int
+    can_filter: bool
+    """Whether `where` is supported."""
 
     def select(self, columns: Sequence[str]) -> Plan:
-        """The same with these columns only."""
+        """The plan with these columns only."""
 
     def where(self, condition: Any) -> Plan:
-        """Only the rows for which an Arrow expression holds."""
+        """The plan with the rows for which an Arrow expression holds."""
 
     def tasks(self, parallelism: int) -> list[PlannedRead]:
         """The tasks; the same for the same number."""
@@ -190,61 +178,47 @@ def runs(sizes: NDArray[np.int64], parallelism: int) -> list[range]:
     return [range(low, high) for low, high in pairwise(borders)]
 
 
-# Episodes.
-
-
-@dataclass(frozen=True)
 class EpisodesPlan:
-    """Episodes of a version, a row each."""
+    """Episodes of a version, a row each: `episode_id`, `episode` (the reference), and the requested facts."""
 
-    name: str
-    rows: pa.Table
-    """`episode_id`, `episode` (the reference), and the requested facts."""
-    sizes: NDArray[np.int64]
-    columns: tuple[str, ...]
-    filters: bool = True
+    can_filter = True
 
-    @property
-    def schema(self) -> pa.Schema:
-        """Ids, references and facts."""
-        return pa.schema([self.rows.schema.field(name) for name in self.columns])
-
-    @property
-    def size_bytes(self) -> int:
-        """The size of the rows, not of the episodes."""
-        return int(self.rows.nbytes)
+    def __init__(
+        self, name: str, rows: pa.Table, sizes: NDArray[np.int64], columns: Sequence[str] | None = None
+    ) -> None:
+        self.name, self.rows, self.sizes = name, rows, sizes
+        self.columns = rows.column_names if columns is None else list(columns)
+        self.schema = rows.select(self.columns).schema
+        self.size_bytes = int(rows.nbytes)
+        """Of the rows, not of the episodes."""
 
     def select(self, columns: Sequence[str]) -> EpisodesPlan:
-        """Fewer columns."""
-        return replace(self, columns=tuple(columns))
+        """The plan with fewer columns."""
+        return EpisodesPlan(self.name, self.rows, self.sizes, columns)
 
     def where(self, condition: Any) -> EpisodesPlan:
-        """Fewer episodes."""
+        """The plan with fewer episodes."""
         numbers = pa.array(np.arange(len(self.rows)))
         try:
             kept = self.rows.drop_columns([EPISODE]).append_column("", numbers).filter(condition)
         except pa.ArrowInvalid:  # the condition names references: those must be complete
-            kept = _whole(self.rows).append_column("", numbers).filter(condition)
+            kept = _complete(self.rows).append_column("", numbers).filter(condition)
         chosen = kept.column("").to_numpy()
-        return replace(self, rows=self.rows.take(chosen), sizes=self.sizes[chosen])
+        return EpisodesPlan(self.name, self.rows.take(chosen), self.sizes[chosen], self.columns)
 
     def tasks(self, parallelism: int) -> list[PlannedRead]:
-        """Runs of episodes by how much there is to read of them."""
-        shown = self.rows.select(list(self.columns))
-        found = []
-        for run in runs(self.sizes, parallelism):
-            part = _rows(shown, run)
-            found.append(PlannedRead(partial(_given, part), part.num_rows, int(part.nbytes)))
-        return found
+        """Runs of episodes by their stored bytes."""
+        parts = [_copy_rows(self.rows.select(self.columns), run) for run in runs(self.sizes, parallelism)]
+        return [PlannedRead(partial(_read_rows, part), part.num_rows, int(part.nbytes)) for part in parts]
 
 
-def _rows(table: pa.Table, run: range) -> pa.Table:
+def _copy_rows(table: pa.Table, run: range) -> pa.Table:
     """A copy: a slice would travel with all the other rows."""
     return table.take(pa.array(run, pa.int64()))
 
 
-def _given(rows: pa.Table) -> list[pa.Table]:
-    return [_whole(rows)]
+def _read_rows(rows: pa.Table) -> list[pa.Table]:
+    return [_complete(rows)]
 
 
 def plan_episodes(
@@ -255,59 +229,44 @@ def plan_episodes(
         if name in (KEY, EPISODE):
             raise ValueError(f"{name!r} is a column of every row: a fact of that name cannot stand beside it")
     facts = _facts(dataset, where, ("bytes", *columns), artifact)
-    return _planned(dataset, facts, columns)
+    return _plan_facts(dataset, facts, columns)
 
 
-def _planned(dataset: Dataset, facts: pa.Table, columns: Sequence[str]) -> EpisodesPlan:
+def _plan_facts(dataset: Dataset, facts: pa.Table, columns: Sequence[str]) -> EpisodesPlan:
+    """A plan of the episodes of these facts; blobs are looked up now unless that would read a long list."""
     known = facts.column("bytes").cast(pa.int64())
     references = _references(dataset, facts)
-    if known.null_count or not _is_long(dataset, facts):
-        references = _looked_up(references, dataset.artifact)
+    artifacts = [dataset.artifact(name) for name in facts.column("artifact").unique().to_pylist()]
+    if known.null_count or not any(isinstance(artifact.part.shards, LongList) for artifact in artifacts):
+        references = _look_up(references, dataset.artifact)
     sizes = pc.max_element_wise(references.field("bytes"), known)
-    made = {
-        KEY: facts.column("id").cast(pa.string()),
-        EPISODE: references,
-        **{name: facts.column(name) for name in columns},
-    }
-    name = f"{dataset.id}@{dataset.version[:12]}"
-    return EpisodesPlan(name, pa.table(made), sizes.to_numpy(), tuple(made))
+    rows = {KEY: facts.column("id").cast(pa.string()), EPISODE: references}
+    rows |= {name: facts.column(name) for name in columns}
+    return EpisodesPlan(f"{dataset.id}@{dataset.version[:12]}", pa.table(rows), sizes.to_numpy())
 
 
 def _facts(dataset: Dataset, where: str | None, columns: Sequence[str], artifact: str | None) -> pa.Table:
-    names = [each for each in dataset.artifacts if dataset.artifact(each).kind == EPISODE_KIND]
-    if artifact is not None or not names:
-        names = [
-            dataset.episodes_source(artifact or "").artifact.name
-        ]  # raises an error that lists the artifacts
+    names = [name for name in dataset.artifacts if dataset.artifact(name).kind == EPISODE_KIND]
+    if artifact is not None or not names:  # raises an error that lists the artifacts
+        names = [dataset.episodes_source(artifact or "").artifact.name]
     table = dataset.table(EPISODES_TABLE) if EPISODES_TABLE in dataset.tables else None
     if table is not None and {"id", "artifact", "blob"} <= set(table.schema().names):
-        wanted = list(dict.fromkeys(["id", "artifact", "blob", *columns]))
-        view = table.select(wanted) if where is None else table.select(wanted).filter(where)
-        found = list(view.row_groups())
-        whole = pa.concat_tables(found) if found else pa.Table.from_batches([], view.schema())
-        return whole.filter(pc.is_in(whole.column("artifact"), pa.array(names)))
-    # Older versions have no such table: read the facts from each episode.
+        view = table.select(list(dict.fromkeys(["id", "artifact", "blob", *columns])))
+        view = view if where is None else view.filter(where)
+        facts = pa.concat_tables([pa.Table.from_batches([], view.schema()), *view.row_groups()])
+        return facts.filter(pc.is_in(facts.column("artifact"), pa.array(names)))
+    # A version without that table: read the facts from each episode.
     parts = []
-    for each in names:
-        source = dataset.episodes_source(each)
+    for name in names:
+        source = dataset.episodes_source(name)
         facts = source.facts()
-        facts = facts.append_column("artifact", pa.array([each] * len(facts)))
+        facts = facts.append_column("artifact", pa.array([name] * len(facts)))
         parts.append(facts.append_column("blob", pa.array(source.members)))
-    whole = pa.concat_tables(parts, promote_options="permissive")
-    _check_columns(columns, whole.column_names)
-    return whole if where is None else whole.take(pa.array(matching_rows(whole, where)))
-
-
-def _check_columns(asked: Sequence[str], known: Sequence[str]) -> None:
-    for name in asked:
-        if name not in known:
-            raise ValueError(f"episodes have no fact {name!r}.{nearest(name, known)}")
-
-
-def _is_long(dataset: Dataset, facts: pa.Table) -> bool:
-    """Whether looking up every blob would read a long list: each task then looks up its own."""
-    names = facts.column("artifact").unique().to_pylist()
-    return any(isinstance(dataset.artifact(name).part.shards, LongList) for name in names)
+    facts = pa.concat_tables(parts, promote_options="permissive")
+    for name in columns:
+        if name not in facts.column_names:
+            raise ValueError(f"episodes have no fact {name!r}.{nearest(name, facts.column_names)}")
+    return facts if where is None else facts.take(pa.array(matching_rows(facts, where)))
 
 
 def _references(dataset: Dataset, facts: pa.Table) -> pa.StructArray:
@@ -321,44 +280,34 @@ def _references(dataset: Dataset, facts: pa.Table) -> pa.StructArray:
         "hash": pa.nulls(count, pa.string()),
         "bytes": pa.nulls(count, pa.int64()),
     }
-    return _joined(values)
+    return pa.StructArray.from_arrays([values[field.name] for field in _REFERENCE], fields=list(_REFERENCE))
 
 
-def _looked_up(references: pa.StructArray, artifact_named: Callable[[str], Artifact]) -> pa.StructArray:
-    """The same with the hash and size of every blob, from the manifest."""
-    values = {field.name: references.field(field.name) for field in references.type}
+def _look_up(references: pa.StructArray, artifact_named: Callable[[str], Artifact]) -> pa.StructArray:
+    """The references with the hash and size of every blob, from the manifest."""
+    values = {field.name: references.field(field.name) for field in _REFERENCE}
     members, blobs = values["member"].to_pylist(), np.empty(len(references), object)
     for name in values["artifact"].unique().to_pylist():
         rows = np.flatnonzero(pc.equal(values["artifact"], name))
         blobs[rows] = artifact_named(name).shards_of([members[row] for row in rows.tolist()])
-    values["hash"] = pa.array([each.hash for each in blobs], pa.string())
-    values["bytes"] = pa.array([each.byte_size for each in blobs], pa.int64())
-    return _joined(values)
+    values["hash"] = pa.array([blob.hash for blob in blobs], pa.string())
+    values["bytes"] = pa.array([blob.byte_size for blob in blobs], pa.int64())
+    return pa.StructArray.from_arrays(list(values.values()), fields=list(_REFERENCE))
 
 
-def _joined(values: Mapping[str, pa.Array]) -> pa.StructArray:
-    kind = reference_type()
-    return pa.StructArray.from_arrays([values[field.name] for field in kind], fields=list(kind))
-
-
-def _whole(rows: pa.Table) -> pa.Table:
-    """Rows whose references name their blobs: what a long list has of them is read where the rows are."""
-    if EPISODE not in rows.column_names or not len(rows):
-        return rows
-    references = rows.column(EPISODE).combine_chunks()
-    if not references.field("hash").null_count:
+def _complete(rows: pa.Table) -> pa.Table:
+    """Rows whose references name their blobs; those of a long list are looked up where the rows are read."""
+    references = rows.column(EPISODE).combine_chunks() if EPISODE in rows.column_names and len(rows) else None
+    if references is None or not references.field("hash").null_count:
         return rows
     first = references[0].as_py()
-    found = _looked_up(references, lambda name: source_of({**first, "artifact": name}).artifact)
-    return rows.set_column(rows.column_names.index(EPISODE), EPISODE, found)
+    complete = _look_up(references, lambda name: source_of({**first, "artifact": name}).artifact)
+    return rows.set_column(rows.column_names.index(EPISODE), EPISODE, complete)
 
 
 def recipe_of(dataset: Dataset) -> dict[str, Any]:
-    """How other machines open this very version: where they cache is their own affair."""
+    """How other machines open this version; they have caches of their own."""
     return {key: dataset.recipe[key] for key in ("name", "catalogs")}
-
-
-# Windows of episodes.
 
 
 @dataclass(frozen=True, slots=True)
@@ -438,30 +387,26 @@ class WindowShape:
         return chosen
 
 
-@dataclass(frozen=True)
 class WindowsPlan:
     """Windows of the episodes of a plan, a row each."""
 
-    episodes: EpisodesPlan
-    windows: WindowShape
-    counts: NDArray[np.int64]
-    wanted: tuple[str, ...] | None = None
-    schema: None = None
-    filters: bool = False
+    schema: pa.Schema | None = None
+    can_filter = False
 
-    @property
-    def name(self) -> str:
-        """The name of the version."""
-        return self.episodes.name
-
-    @property
-    def size_bytes(self) -> int:
-        """What is stored of the episodes."""
-        return int(self.episodes.sizes.sum())
+    def __init__(
+        self,
+        episodes: EpisodesPlan,
+        windows: WindowShape,
+        counts: NDArray[np.int64],
+        wanted: Sequence[str] | None = None,
+    ) -> None:
+        self.episodes, self.windows, self.counts, self.wanted = episodes, windows, counts, wanted
+        self.name = episodes.name
+        self.size_bytes = int(episodes.sizes.sum())
 
     def select(self, columns: Sequence[str]) -> WindowsPlan:
-        """Fewer signals: the others are not read."""
-        return replace(self, wanted=tuple(columns))
+        """The plan with fewer signals: the others are not read."""
+        return WindowsPlan(self.episodes, self.windows, self.counts, tuple(columns))
 
     def where(self, condition: Any) -> WindowsPlan:
         """Unsupported: a condition on tensors would have to read them."""
@@ -469,14 +414,15 @@ class WindowsPlan:
 
     def tasks(self, parallelism: int) -> list[PlannedRead]:
         """Runs of whole episodes."""
-        shown = self.episodes.rows.select([KEY, EPISODE])
-        found = []
-        for run in runs(self.episodes.sizes, parallelism):
-            part = _rows(shown, run)
-            size = int(self.episodes.sizes[run.start : run.stop].sum())
-            count = int(self.counts[run.start : run.stop].sum())
-            found.append(PlannedRead(partial(_windows, part, self.windows, self.wanted), count, size))
-        return found
+        rows, sizes = self.episodes.rows.select([KEY, EPISODE]), self.episodes.sizes
+        return [
+            PlannedRead(
+                partial(_read_windows, _copy_rows(rows, run), self.windows, self.wanted),
+                int(self.counts[run.start : run.stop].sum()),
+                int(sizes[run.start : run.stop].sum()),
+            )
+            for run in runs(sizes, parallelism)
+        ]
 
 
 def plan_windows(
@@ -484,7 +430,7 @@ def plan_windows(
 ) -> WindowsPlan:
     """Windows of the episodes of a version; how many follows from the lengths in the table."""
     facts = _facts(dataset, where, ("bytes", "length"), artifact)
-    episodes = _planned(dataset, facts, ())
+    episodes = _plan_facts(dataset, facts, ())
     lengths = facts.column("length").to_pylist()
     for episode_id, length in zip(facts.column("id").to_pylist(), lengths, strict=True):
         if length is None:
@@ -494,42 +440,28 @@ def plan_windows(
     return WindowsPlan(episodes, windows, counts)
 
 
-def _windows(rows: pa.Table, windows: WindowShape, wanted: Sequence[str] | None) -> Iterator[Block]:
+def _read_windows(rows: pa.Table, windows: WindowShape, wanted: Sequence[str] | None) -> Iterator[Block]:
     for row in rows.to_pylist():
         yield from windows.blocks(row[KEY], open(row), wanted)
 
 
-# Tables.
-
-
-@dataclass(frozen=True)
 class TablePlan:
     """The rows of a view of a table."""
 
-    view: Table
-    filters: bool = True
+    can_filter = True
 
-    @property
-    def name(self) -> str:
-        """The table and its version."""
-        return f"{self.view.dataset.id}@{self.view.dataset.version[:12]}.{self.view.name}"
-
-    @property
-    def schema(self) -> pa.Schema:
-        """The columns of the view."""
-        return self.view.schema()
-
-    @property
-    def size_bytes(self) -> int:
-        """What is stored of the whole table."""
-        return self.view.part.byte_size
+    def __init__(self, view: Table) -> None:
+        self.view = view
+        self.name = f"{view.dataset.id}@{view.dataset.version[:12]}.{view.name}"
+        self.schema = view.schema()
+        self.size_bytes = view.part.byte_size
 
     def select(self, columns: Sequence[str]) -> TablePlan:
-        """Fewer columns."""
+        """The plan with fewer columns."""
         return TablePlan(self.view.select(columns))
 
     def where(self, condition: Any) -> TablePlan:
-        """Fewer rows; row groups that cannot hold any are not read."""
+        """The plan with fewer rows; row groups that cannot hold any are not read."""
         return TablePlan(self.view.filter(condition))
 
     def tasks(self, parallelism: int) -> list[PlannedRead]:
@@ -542,19 +474,19 @@ class TablePlan:
         sizes = np.array([shards[number].byte_size // shares for number, _, shares in parts], np.int64)
         recipe = json.dumps(recipe_of(view.dataset), sort_keys=True)
         chosen = (view.name, view.columns, view.predicate, view.expression)
-        found = []
+        tasks = []
         for run in runs(sizes, parallelism):
-            mine = [parts[at] for at in run]
-            is_known = not view.is_filtered and all(shares == 1 for _, _, shares in mine)
-            rows = sum(shards[number].row_count for number, _, _ in mine) if is_known else None
+            own = [parts[at] for at in run]
+            is_known = not view.is_filtered and all(shares == 1 for _, _, shares in own)
+            rows = sum(shards[number].row_count for number, _, _ in own) if is_known else None
             size = int(sizes[run.start : run.stop].sum())
-            found.append(PlannedRead(partial(_table_rows, recipe, chosen, mine), rows, size))
-        return found
+            tasks.append(PlannedRead(partial(_read_table, recipe, chosen, own), rows, size))
+        return tasks
 
 
-def _table_rows(recipe: str, chosen: tuple[Any, ...], parts: Sequence[ShardPart]) -> Iterator[pa.Table]:
+def _read_table(recipe: str, chosen: tuple[Any, ...], parts: Sequence[ShardPart]) -> Iterator[pa.Table]:
     name, columns, predicate, expression = chosen
     dataset = reopen_dataset(recipe)
     view = Table(dataset, name, dataset.table(name).files, columns, predicate, expression)
-    yield pa.Table.from_batches([], view.schema())  # so that there are columns where there are no rows
+    yield pa.Table.from_batches([], view.schema())  # so that there are columns even without rows
     yield from view.row_groups(parts)

@@ -5,15 +5,14 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 from typing import Any, Literal
 
 from warpdata.catalog.access import access_options, catalog_tuple, check_tag, parse_size
 from warpdata.catalog.build.builder import DatasetBuilder
-from warpdata.catalog.build.episodes import CHUNK_BYTES, EpisodeStore, StoredEpisode
+from warpdata.catalog.build.episodes import CHUNK_BYTES, EpisodeStore
 from warpdata.catalog.dataset import Dataset, open_recipe
-from warpdata.catalog.publish.publish import Published
+from warpdata.catalog.publish.publish import Published, Upload
 from warpdata.catalog.table import Table
 from warpdata.episodes.collection.jobs import Runner
 from warpdata.errors import DatasetError, MissingExtraError, nearest
@@ -185,25 +184,15 @@ def publish(
             retries=retries,
             expect_latest=expect_latest,
         )
-    return _with_sent(published, stored)
+    sizes = {blob.hash: blob.byte_size for episode in stored for blob in episode.blobs}
+    sent = {sha256 for episode in stored for sha256 in episode.sent}
+    return published.with_sent([Upload(sha256, sizes[sha256]) for sha256 in sent])
 
 
 def runner(address: str | None = None) -> Runner:
     """Runs the work of `warp import` and `warp check` on a cluster: the one at an address, or a new one here."""
-    found: Runner = _adapter().RayRunner(address)
-    return found
-
-
-def _with_sent(published: Published, stored: Sequence[StoredEpisode]) -> Published:
-    """What the workers sent counts too."""
-    sizes = {blob.hash: blob.byte_size for each in stored for blob in each.blobs}
-    sent = {name for each in stored for name in each.sent}
-    return replace(
-        published,
-        blobs_sent=published.blobs_sent + len(sent),
-        blobs_present=published.blobs_present - len(sent),
-        bytes_sent=published.bytes_sent + sum(sizes[name] for name in sent),
-    )
+    ray_runner: Runner = _adapter().RayRunner(address)
+    return ray_runner
 
 
 def _opened(

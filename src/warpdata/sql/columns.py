@@ -11,9 +11,13 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from warpdata.errors import DatasetError, MissingExtraError, TooLargeError
-from warpdata.sql.sqltext import folded
 
 Positions = NDArray[np.int64]
+
+
+def folded(name: str) -> str:
+    """A name as the engine compares it: only the letters A to Z lose their case."""
+    return "".join(chr(ord(c) + 32) if "A" <= c <= "Z" else c for c in name)
 
 
 def rows_at(table: pa.Table, positions: Positions) -> pa.Table:

@@ -38,11 +38,13 @@ from warpdata.stores.blobstore import (
     PageSums,
     blob_name,
     check_sha256,
+    checked_pages,
     is_strong,
     page_checksums,
+    page_count,
 )
 from warpdata.stores.local import LocalStore
-from warpdata.stores.pagecache import PAGE_LOCK_BASE, PageCache, PageFile, checked_pages, page_count
+from warpdata.stores.pagecache import PAGE_LOCK_BASE, PageCache, PageFile
 from warpdata.stores.reliable import Meter, ReliableStore, Spent, count_traffic
 
 _SPAN_BYTES = 8 << 20
@@ -110,6 +112,8 @@ class _Claim:
 class BlobReader:
     """Ranges of one blob; every page that is fetched is checked when its publisher's sums are known."""
 
+    is_local = False
+
     def __init__(
         self,
         address: BlobAddress,
@@ -148,7 +152,7 @@ class BlobReader:
         return self.hold(ranges).views
 
     def hold(self, ranges: Sequence[Range]) -> RangeBytes:
-        """Exactly the bytes of each range, and the cached file they are in if there is one."""
+        """Exactly the bytes of each range, and the file they are in if there is one."""
         for start, end in ranges:
             check_range(self, start, end)
         return self._hold(ranges, None)
@@ -161,6 +165,8 @@ class BlobReader:
         """
         for start, end in ranges:
             check_range(self, start, end)
+        if self.has(ranges):
+            return partial(self._hold, ranges, None)
         with self._pinned() as file:
             if file is None:
                 return partial(self._hold, ranges, None)
@@ -224,7 +230,12 @@ class BlobReader:
             self.read_many(ranges)
 
     def has(self, ranges: Sequence[Range]) -> bool:
-        """Whether these ranges can be read without waiting for a store."""
+        """Whether these ranges can be read without waiting for a store, unless they are evicted meanwhile."""
+        file = None
+        if self._cache is not None and self._cache_name is not None:
+            file = self._cache.opened(self._cache_name)  # not pinned: its map is only looked at
+        if file is not None:
+            return all(file.seems_here(*_pages(part)) for part in ranges)
         with self._pinned() as file:
             return file is not None and all(file.seems_here(*_pages(part)) for part in ranges)
 
@@ -260,15 +271,12 @@ class BlobReader:
         with self._pinned(make=False) as file:
             return self.size - (0 if file is None else file.present_bytes)
 
-    def load_whole(self, progress: Callable[[int], None] | None = None) -> Path | None:
+    def load_whole(self) -> Path | None:
         """Fetch the whole blob and check its hash; the path of its bytes, or None without a cache."""
-        for start in range(0, self.size, _WHOLE_STEP_BYTES):
-            end = min(start + _WHOLE_STEP_BYTES, self.size)
-            self.prefetch([(start, end)])
-            if progress is not None:
-                progress(end - start)
         if self._cache is None:
             return None
+        for start in range(0, self.size, _WHOLE_STEP_BYTES):
+            self.prefetch([(start, min(start + _WHOLE_STEP_BYTES, self.size))])
         for is_last in (False, True):
             file = self._cache.pin_blob(self.address.sha256, self.size)
             if file is None:
@@ -290,9 +298,11 @@ class BlobReader:
         """Read everything from its store (offline: from the cache) and compare with the hash."""
         running = RunningSha256()
         for start in range(0, self.size, _WHOLE_STEP_BYTES):
-            wanted = [(start, min(start + _WHOLE_STEP_BYTES, self.size))]
-            running.update((self.read_many(wanted) if self._store is None else self._read_direct(wanted))[0])
+            running.update(self._read_stored(start, min(start + _WHOLE_STEP_BYTES, self.size)))
         check_sha256(self.address.sha256, running.hexdigest(), self.name)
+
+    def _read_stored(self, start: int, end: int) -> memoryview:
+        return self.read(start, end) if self._store is None else self._read_direct([(start, end)])[0]
 
     def close(self) -> None:
         """Nothing is held open."""
@@ -434,7 +444,7 @@ class BlobReader:
         return pages[0] * PAGE_BYTES, min(pages[1] * PAGE_BYTES, self.size)
 
 
-class LocalBlobReader:
+class LocalBlobReader(BlobReader):
     """Ranges of a blob in a folder as views of its mapping; pages are checked when first touched."""
 
     is_local = True
@@ -449,39 +459,28 @@ class LocalBlobReader:
         self.address = address
         self.name = f"{address.label} (sha256 {address.sha256})"
         self._meter = meter
+        self._store = self._cache = None
         self._file = MmapRangeReader(store.file(address.key))
         self.size = self._file.size
         if self.size != address.size:
-            raise ChecksumError(
-                f"size mismatch: expected {address.size} bytes, got {self.size}", path=self.name
-            )
+            fact = f"size mismatch: expected {address.size} bytes, got {self.size}"
+            raise ChecksumError(fact, path=self.name)
         self._sums = sums
         self._checked = checked_pages(address.sha256, self._file.stamp, page_count(self.size))
 
-    def read(self, start: int, end: int) -> memoryview:
-        """Exactly the bytes [start, end) as a view."""
-        return self.read_many([(start, end)])[0]
-
-    def read_many(self, ranges: Sequence[Range]) -> list[memoryview]:
-        """Exactly the bytes of each range as views."""
+    def hold(self, ranges: Sequence[Range]) -> RangeBytes:
+        """Exactly the bytes of each range, and the file they are in."""
         if self._meter is not None:
             self._meter.request("read", self.name, read=total_bytes(ranges))
         for start, end in ranges:
             check_range(self, start, end)
             if self._sums is not None:
-                self._check(self._sums, *_pages((start, end)))
-        return self._file.read_many(ranges)
-
-    def hold(self, ranges: Sequence[Range]) -> RangeBytes:
-        """Exactly the bytes of each range, and the file they are in."""
-        return RangeBytes(self.read_many(ranges), self._file.read(0, self.size))
+                self._check_pages(self._sums, *_pages((start, end)))
+        return RangeBytes(self._file.read_many(ranges), self._file.read(0, self.size))
 
     def claim(self, ranges: Sequence[Range]) -> Callable[[], RangeBytes]:
         """A function that holds these ranges."""
         return partial(self.hold, ranges)
-
-    def prefetch(self, ranges: Sequence[Range]) -> None:
-        """Nothing to do: the bytes are here."""
 
     def has(self, ranges: Sequence[Range]) -> bool:  # noqa: ARG002
         """Always: the bytes are here."""
@@ -495,25 +494,19 @@ class LocalBlobReader:
         """Nothing is missing."""
         return 0
 
-    def load_whole(self, progress: Callable[[int], None] | None = None) -> Path | None:
+    def load_whole(self) -> Path | None:
         """The path of the blob, after checking its hash."""
         self.verify()
-        if progress is not None:
-            progress(self.size)
         return Path(self._file.name)
 
-    def verify(self) -> None:
-        """Read everything and compare with the hash, or ChecksumError."""
-        running = RunningSha256()
-        for start in range(0, self.size, _WHOLE_STEP_BYTES):
-            running.update(self._file.read(start, min(start + _WHOLE_STEP_BYTES, self.size)))
-        check_sha256(self.address.sha256, running.hexdigest(), self.name)
+    def _read_stored(self, start: int, end: int) -> memoryview:
+        return self._file.read(start, end)
 
     def close(self) -> None:
         """Drop the mapping."""
         self._file.close()
 
-    def _check(self, sums: PageSums, first: int, last: int) -> None:
+    def _check_pages(self, sums: PageSums, first: int, last: int) -> None:
         seen = self._checked[first:last]
         if seen.all():
             return
@@ -522,9 +515,6 @@ class LocalBlobReader:
             if page_checksums(view)[0] != sums[page]:
                 raise ChecksumError(f"checksum mismatch in page {page}", path=self.name)
             self._checked[page] = True
-
-
-AnyBlobReader = BlobReader | LocalBlobReader
 
 
 class StoreFolder(Reopens):

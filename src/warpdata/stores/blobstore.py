@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import time
+from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,6 +16,7 @@ from numpy.typing import NDArray
 from warpdata.bytekit.checksum import RunningSha256, crc32c
 from warpdata.bytekit.io.files import FileRangeReader, FileStamp, check_regular
 from warpdata.bytekit.io.ranges import Range, check_range, read_coalesced
+from warpdata.bytekit.process.locks import ThreadLock
 from warpdata.errors import BlobChangedError, ChecksumError, StoreError, TruncatedError
 
 if TYPE_CHECKING:
@@ -93,26 +96,31 @@ class BlobStore(Protocol):
         """Store a file under a name that holds its hash; a file that changed meanwhile is refused."""
         self.put_stream(key, lambda: checked_chunks(path, digest), digest.size)
 
-    def put_stream(self, key: str, chunks: Chunks, size: int) -> None:
+    def put_stream(self, key: str, chunks: Chunks, size: int) -> None:  # noqa: ARG002
         """Store `size` bytes chunk by chunk under a name that holds their hash, replacing a blob of this name.
 
         `chunks` may be called again for a retry; an error it raises leaves everything as it was.
         """
+        raise self._read_only(key)
 
-    def compare_and_swap(self, key: str, data: Buffer, etag: str | None) -> BlobInfo:
+    def compare_and_swap(self, key: str, data: Buffer, etag: str | None) -> BlobInfo:  # noqa: ARG002
         """Replace the blob whose tag is `etag` (None: it must be absent), or ConflictError."""
+        raise self._read_only(key)
 
     def list(self, prefix: str) -> Iterator[BlobInfo]:
         """Every blob whose name begins with `prefix`, in the order of names."""
+        raise self._unlisted(prefix)
 
     def folders(self, prefix: str) -> Sequence[str]:
         """The names directly below `prefix` (empty, or ended by a slash) that have blobs below them, in order.
 
         Costs what there is directly below it, however many blobs are deeper. One whose blobs are gone may be shown.
         """
+        raise self._unlisted(prefix)
 
     def delete(self, key: str) -> None:
         """Remove a blob; nothing happens when it is absent."""
+        raise self._read_only(key)
 
     def delete_all(self, keys: Sequence[str]) -> None:
         """Remove many blobs; absent ones are skipped."""
@@ -121,6 +129,16 @@ class BlobStore(Protocol):
 
     def close(self) -> None:
         """Close connections."""
+
+    def _read_only(self, key: str) -> StoreError:
+        """The error of a store that cannot be written."""
+        hint = "Publish to a folder or an object store; an http catalog is read only."
+        return StoreError("this catalog is read only", path=blob_name(self.address, key), hint=hint)
+
+    def _unlisted(self, prefix: str) -> StoreError:
+        """The error of a store that cannot be listed."""
+        hint = "Name the dataset, or use the folder or object store behind this address, which can be listed."
+        return StoreError("an http catalog cannot be listed", path=blob_name(self.address, prefix), hint=hint)
 
 
 def check_key(key: str) -> str:
@@ -177,6 +195,11 @@ def check_sha256(expected: str, actual: str, name: str) -> None:
     """ChecksumError unless the hashes are equal."""
     if expected != actual:
         raise ChecksumError(f"sha256 mismatch: expected {expected[:12]}…, got {actual[:12]}…", path=name)
+
+
+def page_count(blob_bytes: int) -> int:
+    """The number of pages of a blob."""
+    return -(-blob_bytes // PAGE_BYTES)
 
 
 def page_checksums(data: memoryview) -> list[int]:
@@ -278,3 +301,23 @@ def _stamp(path: Path) -> FileStamp:
         return FileStamp.of_path(path)
     except OSError as error:
         raise StoreError(f"cannot read ({error.strerror})", path=path) from None
+
+
+_MAX_FILES = 1024
+_SETTLED_NS, _COARSE_SETTLED_NS = 100_000_000, 2_500_000_000
+"""A file younger than this may change again within one tick of its clock, so it is not remembered."""
+_seen_lock = ThreadLock()
+_seen: OrderedDict[tuple[str, FileStamp], NDArray[np.bool_]] = OrderedDict()
+
+
+def checked_pages(name: str, stamp: FileStamp, count: int) -> NDArray[np.bool_]:
+    """A flag for each page, shared by every reader of the same unchanged file; set it after checking."""
+    is_coarse = stamp.changed_ns % 1_000_000_000 == 0
+    if time.time_ns() - stamp.changed_ns < (_COARSE_SETTLED_NS if is_coarse else _SETTLED_NS):
+        return np.zeros(count, bool)
+    with _seen_lock:
+        flags = _seen.setdefault((name, stamp), np.zeros(count, bool))
+        _seen.move_to_end((name, stamp))
+        if len(_seen) > _MAX_FILES:
+            _seen.popitem(last=False)
+        return flags

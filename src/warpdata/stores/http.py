@@ -6,7 +6,7 @@ import email.utils
 import http
 import re
 import urllib.parse
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, NoReturn
 
 from warpdata.bytekit.io.ranges import Range
@@ -26,7 +26,6 @@ from warpdata.stores.blobstore import (
     Blob,
     BlobInfo,
     BlobStore,
-    Chunks,
     blob_name,
     check_key,
     check_lengths,
@@ -45,7 +44,7 @@ from warpdata.stores.webclient import (
 )
 
 if TYPE_CHECKING:
-    from typing_extensions import Buffer
+    pass
 
 _PATIENCE = 10
 """Limit for a whole response, in timeouts of a single read."""
@@ -56,8 +55,6 @@ _CONTENT_RANGE = re.compile(r"bytes (\d{1,18})-(\d{1,18})/(\d{1,18})", re.ASCII)
 _LENGTH = re.compile(r"[0-9]{1,18}")
 _EMPTY_RANGE = re.compile(r"bytes \*/0")
 _FORBIDDEN = "Request access to this path; if the address was signed, it may have expired: get a new one."
-_UNLISTED = "Name the dataset, or use the folder or object store behind this address, which can be listed."
-_READ_ONLY = "Publish to a folder or an object store; an http catalog is read only."
 _REDIRECTED = "Pass allow_foreign_uris=True if you trust the publisher of this dataset."
 _NO_RANGES = "Serve it with a program that supports range requests (nginx, a bucket); `python -m http.server` does not."
 
@@ -136,33 +133,10 @@ class HttpStore(BlobStore):
             views = self._threads.map(lambda part: self._read_range(key, part, same_as), ranges)
         return check_lengths(views, ranges, self._name(key))
 
-    def put_stream(self, key: str, chunks: Chunks, size: int) -> None:  # noqa: ARG002
-        """Unsupported: the store is read only."""
-        self._refuse(key)
-
-    def compare_and_swap(self, key: str, data: Buffer, etag: str | None) -> BlobInfo:  # noqa: ARG002
-        """Unsupported: the store is read only."""
-        self._refuse(key)
-
-    def list(self, prefix: str) -> Iterator[BlobInfo]:
-        """Unsupported: HTTP has no listing."""
-        raise StoreError("an http catalog cannot be listed", path=self._name(prefix), hint=_UNLISTED)
-
-    def folders(self, prefix: str) -> Sequence[str]:
-        """Unsupported: HTTP has no listing."""
-        raise StoreError("an http catalog cannot be listed", path=self._name(prefix), hint=_UNLISTED)
-
-    def delete(self, key: str) -> None:
-        """Unsupported: the store is read only."""
-        self._refuse(key)
-
     def close(self) -> None:
         """Close the connections and the threads."""
         self._threads.close(wait=True)
         self._client.close()
-
-    def _refuse(self, key: str) -> NoReturn:
-        raise StoreError("this catalog is read only", path=self._name(key), hint=_READ_ONLY)
 
     def _read_range(self, key: str, part: Range, same_as: BlobInfo | None) -> memoryview:
         start, end = part

@@ -14,7 +14,6 @@ import os
 import threading
 import time
 import weakref
-from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,7 +29,7 @@ from warpdata.bytekit.process import locks, system
 from warpdata.bytekit.process.forks import run_in_child
 from warpdata.bytekit.process.locks import ThreadLock
 from warpdata.errors import PermissionError_, StoreError, UnavailableError
-from warpdata.stores.blobstore import PAGE_BYTES
+from warpdata.stores.blobstore import PAGE_BYTES, checked_pages, page_count
 
 _log = logging.getLogger("warpdata.stores")
 
@@ -63,11 +62,6 @@ MOST_OPEN = min(256, max(2, system.allowed_descriptors() // 16))
 _open_blobs: dict[tuple[int, str], weakref.ref[PageCache]] = {}
 """Those blobs and their caches, the one opened first in front."""
 _opening = ThreadLock()
-
-
-def page_count(blob_bytes: int) -> int:
-    """The number of pages of a blob."""
-    return -(-blob_bytes // PAGE_BYTES)
 
 
 class PageFile:
@@ -245,6 +239,10 @@ class PageCache:
             with self._lock:
                 if self._open.get(name) is file:
                     self._open.pop(name, None)
+
+    def opened(self, name: str) -> PageFile | None:
+        """The page file of a blob if this process has it open; it may be evicted at any time."""
+        return self._open.get(name)
 
     def keep(self, file: PageFile, first: int, pieces: list[memoryview], sums: list[int]) -> bool:
         """Keep pages of a pinned blob if there is room or room can be made; False when there is not."""
@@ -503,23 +501,3 @@ def _open_shared(path: Path, flags: int = 0) -> tuple[int, bool]:
         if error.errno not in _ONLY_READ:
             raise
     return os.open(path, os.O_RDONLY | os.O_CLOEXEC), True
-
-
-_MAX_FILES = 1024
-_SETTLED_NS, _COARSE_SETTLED_NS = 100_000_000, 2_500_000_000
-"""A file younger than this may change again within one tick of its clock, so it is not remembered."""
-_seen_lock = ThreadLock()
-_seen: OrderedDict[tuple[str, FileStamp], NDArray[np.bool_]] = OrderedDict()
-
-
-def checked_pages(name: str, stamp: FileStamp, count: int) -> NDArray[np.bool_]:
-    """A flag for each page, shared by every reader of the same unchanged file; set it after checking."""
-    is_coarse = stamp.changed_ns % 1_000_000_000 == 0
-    if time.time_ns() - stamp.changed_ns < (_COARSE_SETTLED_NS if is_coarse else _SETTLED_NS):
-        return np.zeros(count, bool)
-    with _seen_lock:
-        flags = _seen.setdefault((name, stamp), np.zeros(count, bool))
-        _seen.move_to_end((name, stamp))
-        if len(_seen) > _MAX_FILES:
-            _seen.popitem(last=False)
-        return flags

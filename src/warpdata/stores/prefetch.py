@@ -15,7 +15,7 @@ from warpdata.bytekit.process.forks import run_in_child
 from warpdata.bytekit.process.locks import ThreadLock
 from warpdata.bytekit.process.threads import ThreadPool, start_thread
 from warpdata.errors import WarpError
-from warpdata.stores.blobs import AnyBlobReader, BlobReader, LocalBlobReader
+from warpdata.stores.blobs import BlobReader
 from warpdata.stores.blobstore import PAGE_BYTES
 from warpdata.stores.pagecache import PageCache
 
@@ -48,7 +48,7 @@ class _Span:
 class SequentialReads:
     """Fetches what follows sequential reads of some blobs, within a bound on memory."""
 
-    def __init__(self, open_reader: Callable[[int], AnyBlobReader], sizes: Sequence[int]) -> None:
+    def __init__(self, open_reader: Callable[[int], BlobReader], sizes: Sequence[int]) -> None:
         self._open_reader = open_reader
         self._sizes = list(sizes)
         self._bases = [0, *accumulate(sizes)]
@@ -114,7 +114,7 @@ class SequentialReads:
             low = (frontier - base) // PAGE_BYTES * PAGE_BYTES
             high = min(low + _SPAN_BYTES, self._sizes[blob])
             reader = self._open_reader(blob)
-            is_here = isinstance(reader, LocalBlobReader) or reader.has([(low, high)])
+            is_here = reader.has([(low, high)])
             data = None if is_here else self._threads.submit(reader.read, low, high)
             spans.append(_Span(base + low, base + high, data))
             frontier = base + high
@@ -125,7 +125,7 @@ class SequentialReads:
 class SequentialReader:
     """One of the blobs as a range reader that reads ahead after sequential reads."""
 
-    def __init__(self, reads: SequentialReads, blob: int, reader: AnyBlobReader) -> None:
+    def __init__(self, reads: SequentialReads, blob: int, reader: BlobReader) -> None:
         self._reads = reads
         self._blob = blob
         self._reader = reader
@@ -162,10 +162,10 @@ class WholeBlobFetcher:
         self._queue: SimpleQueue[BlobReader | None] = SimpleQueue()
         self._closed = threading.Event()
 
-    def request(self, readers: Iterable[object]) -> None:
+    def request(self, readers: Iterable[BlobReader]) -> None:
         """Fetch these blobs when there is time; returns at once."""
         for reader in readers:
-            if isinstance(reader, BlobReader) and reader.address.sha256 not in self._requested:
+            if not reader.is_local and reader.address.sha256 not in self._requested:
                 if not self._requested:
                     start_thread(self._run, "warp-whole-blobs")
                 self._requested.add(reader.address.sha256)

@@ -15,7 +15,7 @@ from warpdata._api import open_vectors
 from warpdata.errors import NoStepsError
 from warpdata.formats.manifest.model import VECTOR_KIND
 from warpdata.search.moments.index import TIMESTEPS
-from warpdata.sql.sqltext import literal
+from warpdata.sql.engine import literal
 from warpdata.timeline.episode import Episode
 
 if TYPE_CHECKING:

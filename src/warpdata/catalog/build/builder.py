@@ -46,7 +46,7 @@ from warpdata.catalog.build.parts import (
     whole_files,
 )
 from warpdata.catalog.build.tables import ParquetOptions, ParquetShard, stage_table
-from warpdata.catalog.dataset import Dataset, open_version, utc_now
+from warpdata.catalog.dataset import Dataset, open_version
 from warpdata.catalog.publish.pointers import read_pointer
 from warpdata.catalog.publish.publish import (
     Progress,
@@ -56,6 +56,7 @@ from warpdata.catalog.publish.publish import (
     Uploads,
     publish,
     upload_blob,
+    utc_now,
 )
 from warpdata.catalog.read.episodes import EPISODES_TABLE
 from warpdata.episodes.collection.facts import table_of

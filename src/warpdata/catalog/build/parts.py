@@ -20,7 +20,7 @@ from warpdata.bytekit.process import system
 from warpdata.bytekit.process.threads import map_in_threads
 from warpdata.catalog.access import Access, DatasetName, writable_store
 from warpdata.catalog.build.tables import ParquetOptions, ParquetShard, expand_paths, write_shards
-from warpdata.catalog.dataset import Dataset, open_version, utc_now
+from warpdata.catalog.dataset import Dataset, open_version
 from warpdata.catalog.publish.pointers import read_pointer, removal_count
 from warpdata.catalog.publish.publish import (
     Published,
@@ -32,6 +32,7 @@ from warpdata.catalog.publish.publish import (
     send,
     upload_file,
     upload_read,
+    utc_now,
 )
 from warpdata.catalog.read.artifacts import Artifact
 from warpdata.catalog.read.episodes import EPISODES_TABLE

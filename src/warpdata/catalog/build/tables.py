@@ -26,8 +26,8 @@ from warpdata.bytekit.process.threads import map_in_threads
 from warpdata.catalog.read.rowgroups import parse_footer, read_tail
 from warpdata.errors import CorruptLayoutError, DatasetError, FormatError
 from warpdata.formats.manifest.layout import ShardGuide
-from warpdata.sql.columns import cast_column, without_views
-from warpdata.sql.sqltext import OWN_COLUMNS, folded
+from warpdata.sql.columns import cast_column, folded, without_views
+from warpdata.sql.engine import OWN_COLUMNS
 from warpdata.stores.blobstore import DigestedFile, FileDigest, digest_file
 
 _ARROW_ERRORS = (pa.ArrowException, OSError, ValueError, TypeError, OverflowError)

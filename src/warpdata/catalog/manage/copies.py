@@ -22,7 +22,6 @@ from warpdata.catalog.publish.publish import (
     Progress,
     PublishOptions,
     Sent,
-    StoredVersion,
     Upload,
     VersionFiles,
     is_blob_intact,
@@ -126,15 +125,13 @@ def copy_dataset(
         def source_of(blob: BlobRef) -> Upload:
             return upload_blob(*source.place(catalog, blob), blob)
 
-        def move(_: StoredVersion, version: str = version) -> None:
+        uploads = [source_of(blob) for blob in blobs.values()]
+        with store_version(store, name, files, uploads, options, removals, source_of) as stored:
             if version == newest and moves_latest:
                 move_latest(store, name, version, read_pointer(store, name.latest_key), options)
             for tag in (tag for tag, pointed in tagged.items() if pointed == version):
                 move_pointer(store, name.tag_key(tag), version, read_pointer(store, name.tag_key(tag)))
                 copied_tags[tag] = version
-
-        uploads = [source_of(blob) for blob in blobs.values()]
-        stored, _ = store_version(store, name, files, uploads, options, removals, move, source_of)
         sent += stored.sent
     rewrite_list(store, name)
     return Copied(

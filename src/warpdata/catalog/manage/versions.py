@@ -20,7 +20,6 @@ from warpdata.catalog.access import (
 )
 from warpdata.catalog.publish.pointers import (
     PROBE,
-    Pointer,
     VersionList,
     about_manifest,
     check_catalog,
@@ -49,7 +48,7 @@ from warpdata.errors import (
     UnavailableError,
     nearest,
 )
-from warpdata.formats.manifest.codec import parse_manifest, unseen_blobs
+from warpdata.formats.manifest.codec import Pointer, parse_manifest, unseen_blobs
 from warpdata.formats.manifest.layout import MAX_MANIFEST_BYTES
 from warpdata.formats.manifest.model import HASH
 from warpdata.stores.blobstore import BlobInfo, BlobStore
@@ -291,7 +290,8 @@ def _delete(store: BlobStore, name: DatasetName, versions: Sequence[str]) -> tup
                     hint = "Run the command again."
                     raise ConflictError("deleting took too long", path=name.dataset_id, hint=hint)
                 store.delete_all([name.version_key(version) for version in chosen])
-                store.delete_all([key for version in chosen for key in name.version_keys(version)[1:]])
+                beside = VERSION_SUFFIXES[1:]
+                store.delete_all([name.version_key(v, suffix) for v in chosen for suffix in beside])
             gone += chosen
     finally:
         if versions:

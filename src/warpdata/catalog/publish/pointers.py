@@ -14,7 +14,7 @@ import re
 import secrets
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, astuple, dataclass, field, replace
+from dataclasses import astuple, dataclass, field, replace
 from typing import Any
 
 from warpdata.bytekit.jsontext import dump_json, parse_json_object
@@ -30,8 +30,9 @@ from warpdata.errors import (
     PointerMovedError,
     StoreError,
 )
+from warpdata.formats.manifest.codec import Pointer, pack_pointer, unpack_pointer
 from warpdata.formats.manifest.layout import MAX_MANIFEST_BYTES, MAX_POINTER_BYTES
-from warpdata.formats.manifest.model import DATASET_ID, HASH, LongList, Manifest, count_of, text_of
+from warpdata.formats.manifest.model import DATASET_ID, HASH, LongList, Manifest
 from warpdata.stores.blobstore import Blob, BlobStore
 
 _log = logging.getLogger("warpdata.catalog")
@@ -47,38 +48,11 @@ _POLL_S = 2.0
 
 
 @dataclass(frozen=True, slots=True)
-class Pointer:
-    """The version a name points at; `sequence` grows with every move."""
-
-    version: str
-    sequence: int
-    previous: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
 class PointerState:
     """A pointer as it was read: None while the name points nowhere."""
 
     pointer: Pointer | None
     etag: str | None
-
-
-def pack_pointer(pointer: Pointer) -> bytes:
-    """The JSON of a pointer."""
-    return dump_json(asdict(pointer)) + b"\n"
-
-
-def unpack_pointer(data: memoryview | bytes, path: str) -> Pointer:
-    """A pointer from untrusted bytes."""
-    try:
-        raw = parse_json_object(data, max_bytes=MAX_POINTER_BYTES)
-        previous = None if raw.get("previous") is None else text_of(raw, "previous", HASH)
-        return Pointer(text_of(raw, "version", HASH), count_of(raw, "sequence"), previous)
-    except (FormatError, ManifestCorruptedError) as error:
-        hint = (
-            "Delete this file, then publish again or set the tag again; versions still open by their hashes."
-        )
-        raise ManifestCorruptedError(f"the pointer is damaged: {error}", path=path, hint=hint) from None
 
 
 def read_pointer(store: BlobStore, key: str) -> PointerState:

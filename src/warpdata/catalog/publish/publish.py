@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import datetime
 import random
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -11,7 +13,7 @@ from typing import Any, TypeVar
 
 from warpdata.bytekit.checksum import RunningSha256, sha256_hex
 from warpdata.bytekit.process.threads import MAX_PARALLEL, map_in_threads
-from warpdata.catalog.access import Access, DatasetName, check_tag, is_hash_prefix, writable_store
+from warpdata.catalog.access import HASH_PREFIX, Access, DatasetName, check_tag, writable_store
 from warpdata.catalog.publish.pointers import (
     PointerState,
     about_manifest,
@@ -241,8 +243,6 @@ def _size(store: BlobStore, key: str) -> int | None:
         return None
 
 
-T = TypeVar("T")
-
 _MAX_RETRIES = 1_000_000
 _MAX_WORKERS = 1000
 _PAUSE_S = 0.1
@@ -271,7 +271,8 @@ class PublishOptions:
             check_tag(tag)
         checked_integer("retries", self.retries, _MAX_RETRIES)
         checked_integer("workers", self.workers, _MAX_WORKERS, least=1)
-        if self.expect_latest is not None and not is_hash_prefix(self.expect_latest):
+        latest: object = self.expect_latest
+        if latest is not None and not (isinstance(latest, str) and HASH_PREFIX.fullmatch(latest)):
             expected = "the hash of a version, of which 8 digits are enough"
             raise ValueError(f"expect_latest is {expected}, not {self.expect_latest!r}")
 
@@ -315,7 +316,7 @@ class VersionFiles:
     """By the suffix that replaces `.json`."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class StoredVersion:
     """A version that is complete in a catalog."""
 
@@ -351,18 +352,15 @@ def publish_after(
     manifest = replace(manifest, version_hash=parse_manifest(packed).version_hash)
     version = manifest.version_hash
     files = VersionFiles(version, packed, make_cards(manifest))
-    signers: list[str] = []
-
-    def move(stored: StoredVersion) -> PointerState:
+    signer, before = None, seen
+    with store_version(store, name, files, uploads, options, removals) as stored:
         if options.sign_key is not None:
             _check_notes(manifest, stored.manifest, name)
-            signers.append(sign_version(store, name, version, stored.manifest, options.sign_key))
-        before = move_latest(store, name, version, seen, options) if options.set_latest else seen
+            signer = sign_version(store, name, version, stored.manifest, options.sign_key)
+        if options.set_latest:
+            before = move_latest(store, name, version, seen, options)
         for tag in options.tags:
             move_pointer(store, name.tag_key(tag), version, read_pointer(store, name.tag_key(tag)))
-        return before
-
-    stored, before = store_version(store, name, files, uploads, options, removals, move)
     parent = before.pointer.version if before.pointer else None
     # A version that was there before keeps its notes; a new one that was overtaken follows the overtaking one.
     about = about_manifest(manifest if stored.is_new else parse_manifest(stored.manifest))
@@ -378,11 +376,12 @@ def publish_after(
         blobs_present=len({upload.sha256 for upload in uploads} - {upload.sha256 for upload in sent}),
         is_new=stored.is_new,
         is_latest=options.set_latest,
-        signed_by=signers[-1] if signers else None,
+        signed_by=signer,
         blobs_replaced=len(stored.sent.replaced),
     )
 
 
+@contextlib.contextmanager
 def store_version(
     store: BlobStore,
     name: DatasetName,
@@ -390,30 +389,29 @@ def store_version(
     uploads: Sequence[Upload],
     options: PublishOptions,
     removals: int,
-    move: Callable[[StoredVersion], T],
     source_of: Callable[[BlobRef], Upload] = lambda blob: Upload(blob.hash, blob.byte_size),
-) -> tuple[StoredVersion, T]:
-    """Put blobs and manifest, then call `move`, which moves pointers to the version.
+) -> Iterator[StoredVersion]:
+    """Upload blobs and put the manifest; inside the `with` block pointers may be moved to the version.
 
-    If something was removed from the catalog since `removals` was read, every blob of the version is checked again
-    before and after the move. `source_of` has the bytes of blobs that are not in `uploads`.
+    If something was removed from the catalog since `removals` was read, every blob of the version is checked again,
+    before and after the block. `source_of` has the bytes of blobs that are not in `uploads`.
     """
     stored = _put_version(store, name, files, uploads, options)
 
-    def settle() -> None:
-        nonlocal removals, stored
-        while (now := removal_count(store)) != removals:
-            removals = now
+    def settle(seen: int) -> int:
+        while (now := removal_count(store)) != seen:
+            seen = now
             manifest = parse_manifest(files.manifest, parts=stored_parts(store))
             known = {upload.sha256 for upload in uploads}
             others = [b for b in manifest.blobs().values() if b.hash not in known and not b.is_elsewhere]
             again = _put_version(store, name, files, [*uploads, *map(source_of, others)], options)
-            stored = StoredVersion(stored.is_new or again.is_new, stored.sent + again.sent, again.manifest)
+            stored.is_new, stored.manifest = stored.is_new or again.is_new, again.manifest
+            stored.sent += again.sent
+        return seen
 
-    settle()
-    moved = move(stored)
-    settle()
-    return stored, moved
+    removals = settle(removals)
+    yield stored
+    settle(removals)
 
 
 def move_latest(
@@ -433,6 +431,11 @@ def move_latest(
     if seen.pointer is None:
         note_dataset(store, name)
     return seen
+
+
+def utc_now() -> str:
+    """The time of a new version."""
+    return datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
 
 
 def pause(attempt: int) -> None:

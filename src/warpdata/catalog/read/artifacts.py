@@ -16,7 +16,7 @@ from warpdata.errors import BlobNotFoundError, ChecksumError, CorruptLayoutError
 from warpdata.formats.manifest.codec import PartedShards
 from warpdata.formats.manifest.model import VECTOR_KIND, ArtifactPart, BlobRef, LongList, vector_files
 from warpdata.formats.tarshard.member_index import Member, MemberIndex
-from warpdata.stores.blobs import AnyBlobReader, LocalBlobReader
+from warpdata.stores.blobs import BlobReader
 from warpdata.stores.prefetch import SequentialReader, SequentialReads
 
 _GAP_BYTES = 32 << 10
@@ -154,7 +154,7 @@ class Artifact:
         """Ranges of the vector file, or of the first of them."""
         return self.member_reader(next(iter(vector_files(self.part.shards))))
 
-    def shard_reader(self, number: int) -> AnyBlobReader:
+    def shard_reader(self, number: int) -> BlobReader:
         """The range reader of one shard."""
         shard = self.part.shards[number]
         label = f"artifact {self.name!r} shard {shard.name or number}"
@@ -168,7 +168,7 @@ class Artifact:
         return SequentialReader(self._prefetch, number, reader)
 
     def _is_prefetched(self, number: int) -> bool:
-        return self._access.reads_ahead and not isinstance(self.shard_reader(number), LocalBlobReader)
+        return self._access.reads_ahead and not self.shard_reader(number).is_local
 
     def close(self) -> None:
         """Stop reading ahead."""

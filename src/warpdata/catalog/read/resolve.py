@@ -5,14 +5,13 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import logging
-import os
 from dataclasses import dataclass
 from pathlib import Path
 
 from warpdata.bytekit.io import commit
 from warpdata.bytekit.jsontext import dump_json, parse_json_object
 from warpdata.catalog.access import LATEST, Access, Catalog, DatasetName
-from warpdata.catalog.publish.pointers import Pointer, read_list, unpack_pointer
+from warpdata.catalog.publish.pointers import read_list
 from warpdata.catalog.publish.signing import SUFFIX as SIGNATURE
 from warpdata.catalog.publish.signing import Signature, check_has_trust, check_signature
 from warpdata.errors import (
@@ -25,7 +24,7 @@ from warpdata.errors import (
     UnavailableError,
     WarpError,
 )
-from warpdata.formats.manifest.codec import parse_manifest
+from warpdata.formats.manifest.codec import Pointer, parse_manifest, unpack_pointer
 from warpdata.formats.manifest.layout import MAX_MANIFEST_BYTES, MAX_POINTER_BYTES
 from warpdata.formats.manifest.model import HASH, Manifest
 
@@ -276,9 +275,9 @@ class _Memory:
 
     def __init__(self, access: Access) -> None:
         is_all_local = all(c.store is not None and c.store.is_local for c in access.catalogs)
-        self._cache = access.cache
-        self._folder = None if is_all_local else Path(os.path.expanduser(access.options.cache_dir))
-        self._is_used = access.cache is not None and not is_all_local
+        self._access = access
+        self._folder = None if is_all_local else Path(access.options.cache_dir)
+        self._is_used = access.options.mode != "remote" and not is_all_local
 
     def path_of(self, name: DatasetName, version: str, suffix: str = ".json") -> Path | None:
         if self._folder is None or not self._is_used:
@@ -327,8 +326,8 @@ class _Memory:
                 path.parent.mkdir(parents=True, exist_ok=True)
                 commit.write_file(path, data, durable=False)
         except StoreError as error:
-            if self._cache is not None:
-                self._cache.complain(error)
+            if self._access.cache is not None:
+                self._access.cache.complain(error)
 
     def _remove(self, path: Path | None) -> None:
         if path is not None and self._is_used:

@@ -31,7 +31,7 @@ from warpdata.errors import (
 from warpdata.formats.episodedir.layout import PARQUET_MAGIC
 from warpdata.sql.columns import Positions, engine_columns, fields_in, names_by_place, rows_at
 from warpdata.sql.engine import RowMatcher, parse_condition, pushed_down
-from warpdata.stores.blobs import AnyBlobReader, LocalBlobReader, RangeBytes
+from warpdata.stores.blobs import BlobReader, RangeBytes
 
 if TYPE_CHECKING:
     from warpdata.catalog.table import Table
@@ -71,9 +71,9 @@ class ShardFile:
 
     def __init__(
         self,
-        reader: AnyBlobReader,
+        reader: BlobReader,
         tail: bytes | None = None,
-        touched: Callable[[Iterable[AnyBlobReader]], None] = lambda _: None,
+        touched: Callable[[Iterable[BlobReader]], None] = lambda _: None,
         expected: tuple[int, pa.Schema] | None = None,
     ) -> None:
         self.reader = reader
@@ -91,7 +91,7 @@ class ShardFile:
         with self._lock:
             if self._metadata is None:
                 metadata = parse_footer(self._footer, self.reader.name)
-                if isinstance(self.reader, LocalBlobReader):  # its pages are checked when they are held
+                if self.reader.is_local:  # its pages are checked when they are held
                     self.reader.hold([(self.reader.size - len(self._footer), self.reader.size)])
                 if self._expected is not None:
                     self._compare(metadata, *self._expected)
@@ -233,7 +233,7 @@ class ShardFile:
     def is_worth_paging(self, group: int, columns: Sequence[str] | None, rows: int) -> bool:
         """Whether the first `rows` rows of a group should be read page by page instead of fetching all of it."""
         ranges = self.column_ranges(group, columns)
-        if isinstance(self.reader, LocalBlobReader) or 4 * rows > self.group_rows[group]:
+        if self.reader.is_local or 4 * rows > self.group_rows[group]:
             return False
         return sum(end - start for start, end in ranges) >= _LARGE_BYTES and not self.reader.has(ranges)
 

@@ -1,4 +1,4 @@
-"""The JSON of a manifest: parse untrusted bytes against their hash, pack the model, long lists of shards in parts."""
+"""The JSON of manifests and pointers: parse untrusted bytes, pack the model, long lists of shards in parts."""
 
 from __future__ import annotations
 
@@ -12,11 +12,16 @@ from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
 
 from warpdata.bytekit.checksum import sha256_hex
-from warpdata.bytekit.jsontext import parse_json_object
+from warpdata.bytekit.jsontext import dump_json, parse_json_object
 from warpdata.bytekit.process.locks import ThreadLock
 from warpdata.errors import ConflictError, FormatError, ManifestCorruptedError
 from warpdata.formats.manifest import layout
-from warpdata.formats.manifest.layout import MAX_INDEXES, MAX_MANIFEST_BYTES, MAX_TABLES
+from warpdata.formats.manifest.layout import (
+    MAX_INDEXES,
+    MAX_MANIFEST_BYTES,
+    MAX_POINTER_BYTES,
+    MAX_TABLES,
+)
 from warpdata.formats.manifest.model import (
     ADDRESSINGS,
     DATASET_ID,
@@ -670,3 +675,30 @@ def _blob_json(blob: BlobRef) -> dict[str, Any]:
     if isinstance(blob, MemberIndexRef):
         raw |= {"bucket_count": blob.bucket_count, "member_count": blob.member_count}
     return raw
+
+
+@dataclass(frozen=True, slots=True)
+class Pointer:
+    """The version a name points at; `sequence` grows with every move."""
+
+    version: str
+    sequence: int
+    previous: str | None = None
+
+
+def pack_pointer(pointer: Pointer) -> bytes:
+    """The JSON of a pointer."""
+    return dump_json(asdict(pointer)) + b"\n"
+
+
+def unpack_pointer(data: memoryview | bytes, path: str) -> Pointer:
+    """A pointer from untrusted bytes."""
+    try:
+        raw = parse_json_object(data, max_bytes=MAX_POINTER_BYTES)
+        previous = None if raw.get("previous") is None else text_of(raw, "previous", HASH)
+        return Pointer(text_of(raw, "version", HASH), count_of(raw, "sequence"), previous)
+    except (FormatError, ManifestCorruptedError) as error:
+        hint = (
+            "Delete this file, then publish again or set the tag again; versions still open by their hashes."
+        )
+        raise ManifestCorruptedError(f"the pointer is damaged: {error}", path=path, hint=hint) from None

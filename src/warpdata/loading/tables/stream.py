@@ -38,7 +38,7 @@ from warpdata.loading.tables.share import (
 from warpdata.ordering.blocks import BlockOrder, BlockShape, check_shuffle
 from warpdata.ordering.epochs import EpochStream, Place, Step, rank_slice
 from warpdata.ordering.limits import Tail, check_filled, check_tail, checked_integer
-from warpdata.sql.sqltext import OWN_COLUMNS
+from warpdata.sql.engine import OWN_COLUMNS
 
 if TYPE_CHECKING:
     from warpdata.catalog.read.rowgroups import Fetched

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from warpdata.search.moments.observation import Channels
 from warpdata.search.query.distance import check_metric
 from warpdata.search.store import VectorStore
-from warpdata.sql.sqltext import literal, quoted
+from warpdata.sql.engine import literal, quoted
 
 Floats = NDArray[np.float32]
 CHANNELS = "channels"
