@@ -105,6 +105,8 @@ class LoaderReport:
     epochs: int = 0
     bytes: int = 0
     """Bytes of the delivered arrays."""
+    elapsed_s: float = 0.0
+    """Time from the beginning of each pass to its last batch so far."""
     wait_s: float = 0.0
     """How long the consumer waited for batches."""
     decode_s: float = 0.0
@@ -125,7 +127,7 @@ class LoaderReport:
     """How many episodes had been left out in the state that this loader continued."""
 
     def shares(self) -> dict[str, float]:
-        """The share of each kind of work in the time of all threads."""
+        """The share of each kind of work in the time of all threads; `wait` is the consumer's share of waiting."""
         work = {
             "decode": self.decode_s,
             "scale": self.scale_s,
@@ -133,7 +135,8 @@ class LoaderReport:
             "transform": self.transform_s,
         }
         whole = sum(work.values()) or 1.0
-        return {name: seconds / whole for name, seconds in work.items()}
+        wait = self.wait_s / self.elapsed_s if self.elapsed_s else 0.0
+        return {**{name: seconds / whole for name, seconds in work.items()}, "wait": wait}
 
     def to_json(self) -> dict[str, Any]:
         """For a program."""
@@ -344,6 +347,7 @@ class Loader(EpochStream):
             first=1,
         )
         with closing(fetchers), closing(ahead):
+            before = time.perf_counter()
             while True:
                 began = time.perf_counter()
                 pair = next(ahead, None)
@@ -352,7 +356,9 @@ class Loader(EpochStream):
                 report, size = self._report, pair[1].size
                 report.batches, report.samples = report.batches + 1, report.samples + size
                 report.bytes += self._cost(size)
-                report.wait_s += time.perf_counter() - began
+                now = time.perf_counter()
+                report.wait_s, report.elapsed_s = report.wait_s + now - began, report.elapsed_s + now - before
+                before = now
                 yield pair
 
     def _cost(self, samples: int) -> int:
@@ -366,7 +372,7 @@ class Loader(EpochStream):
         parts = []
         for number in numbers:
             source, own = self._order.sources[number], chosen[chosen.source == number]
-            batch = source.read(own.sample, timings, threads)
+            batch = source.read(own.sample, timings, threads, self._order.block_rows(number))
             began = time.perf_counter()
             is_changed = source.transform(batch, own.epoch, self.seed, number)
             is_changed |= self._normalize(batch, number)

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from warpdata.bytekit.checksum import sha256_hex
 from warpdata.bytekit.jsontext import dump_json
+from warpdata.bytekit.lazy import BLOCK_CACHE
 from warpdata.corpora.source import FixedOrderSource
 from warpdata.errors import SchemaMismatchError, nearest, require_kind, suggests
 from warpdata.loading.alignment import Int64s
@@ -356,7 +357,8 @@ class SampleOrder:
         self.sources = source.sources if isinstance(source, Mixture) else [source]
         self.names = source.names if isinstance(source, Mixture) else [""]
         totals = [len(each) if total is None else total for each in self.sources]
-        self._shapes = [s.block_shape(t, shuffle) for s, t in zip(self.sources, totals, strict=True)]
+        count = len(self.sources)
+        self._shapes = [s.block_shape(t, shuffle, count) for s, t in zip(self.sources, totals, strict=True)]
         # Sources with the same samples must not be in step with each other.
         self._seeds = [stream_key(seed, number) if number else seed for number in range(len(self.sources))]
         self._schedule = None if self._mixture is None else WeightSchedule(self._mixture.schedule)
@@ -388,6 +390,12 @@ class SampleOrder:
         return sha256_hex(dump_json([plans, self._mixture.schedule, self._mixture.length, SCHEDULE_VERSION]))[
             :8
         ]
+
+    def block_rows(self, number: int) -> int:
+        """Samples of a source whose images are decoded together: a block, if those in play fit the cache."""
+        pairs = zip(self._shapes, self.sources, strict=True)
+        held = sum(shape.block_rows * shape.blocks_in_play * source.row_bytes for shape, source in pairs)
+        return max(1, self._shapes[number].block_rows) if held <= BLOCK_CACHE.max_bytes else 1
 
     def chosen(self, epoch: int, start: int, stop: int) -> Chosen:
         """The samples at positions [start, stop) of an epoch; following ones are looked up along with them."""

@@ -31,11 +31,13 @@ Threads = tuple[ThreadPool, int] | None
 """A pool and how many of its threads may read one batch."""
 
 BLOCK_BYTES = 1 << 20
-FEWEST, MOST = 16, 256
-"""Samples of a block: enough to read a stretch at once, few enough to mix well."""
-IN_PLAY, FEWEST_IMAGES, MOST_IMAGES = 256, 48, 128
-IMAGES_BYTES = 144 << 20
+FEWEST, MOST, IN_PLAY = 16, 256, 256
+"""Samples of a block: enough to read a stretch at once, few enough to mix well. And blocks in play."""
+IMAGES_BYTES = 152 << 20
 """Images of the blocks in play: they should fit the cache of decoded frames."""
+IMAGE_BLOCKS, FEWEST_IMAGES, MOST_IMAGES = 64, 4, 64
+FEWEST_IN_PLAY, MOST_IN_PLAY = 16, 128
+"""Of images: about how many blocks, how many samples in each, and bounds of the blocks in play."""
 
 
 def sample_rng(seed: int, epoch: int, sample_id: int, source: int = 0) -> np.random.Generator:
@@ -87,8 +89,8 @@ class RowSource(ABC):
         """How many samples there are."""
 
     @abstractmethod
-    def read(self, samples: Int64s, timings: Timings, threads: Threads = None) -> Batch:
-        """Samples as one batch, in the order given."""
+    def read(self, samples: Int64s, timings: Timings, threads: Threads = None, block_rows: int = 1) -> Batch:
+        """Samples as one batch, in the order given; those of a block of `block_rows` are wanted soon as well."""
 
     @abstractmethod
     def plan(self) -> dict[str, Any]:
@@ -108,16 +110,25 @@ class RowSource(ABC):
         """Bytes of one sample."""
         return sum(schema.sample_bytes for schema in self.schema.values())
 
-    def block_shape(self, total: int, shuffle: Any) -> BlockShape:
-        """The blocks of a shuffle: a function of the fields alone, never of where the bytes are stored."""
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of one row of every field."""
+        return sum(schema.row_bytes for schema in self.schema.values())
+
+    def block_shape(self, total: int, shuffle: Any, sources: int = 1) -> BlockShape:
+        """The blocks of a shuffle: a function of the fields alone, never of where the bytes are stored.
+
+        Of images as many are in play as the cache of decoded frames holds, shared by the sources of a mixture.
+        """
         check_shuffle(shuffle)
         if shuffle is False or shuffle == "full":
             return BlockShape(total, 0 if shuffle is False else 1, 1)
-        step = sum(schema.sample_bytes // max(1, schema.rows) for schema in self.schema.values())
-        has_images = any(schema.is_image for schema in self.schema.values())
-        rows = max(FEWEST, min(MOST, BLOCK_BYTES // max(1, step)))
-        images = max(FEWEST_IMAGES, min(MOST_IMAGES, IMAGES_BYTES // max(1, rows * step)))
-        return BlockShape(total, rows, images if has_images else IN_PLAY)
+        row_bytes = max(1, self.row_bytes)
+        if not any(schema.is_image for schema in self.schema.values()):
+            return BlockShape(total, max(FEWEST, min(MOST, BLOCK_BYTES // row_bytes)), IN_PLAY)
+        samples = IMAGES_BYTES // sources // row_bytes
+        rows = max(FEWEST_IMAGES, min(MOST_IMAGES, samples // IMAGE_BLOCKS))
+        return BlockShape(total, rows, max(FEWEST_IN_PLAY, min(MOST_IN_PLAY, samples // rows)))
 
     def transform(self, batch: Batch, epochs: Int64s, seed: int, number: int = 0) -> bool:
         """Apply the transforms of the fields to a batch that was read; returns whether there were any."""
@@ -230,12 +241,18 @@ class CorpusSource(RowSource):
     def __len__(self) -> int:
         return self.corpus.total_rows
 
-    def block_shape(self, total: int, shuffle: Any) -> BlockShape:
+    def block_shape(self, total: int, shuffle: Any, sources: int = 1) -> BlockShape:
         """Blocks of checksummed runs, as ShuffledRows has them."""
-        shape = super().block_shape(total, shuffle)
+        shape = super().block_shape(total, shuffle, sources)
         return shape if shape.block_rows < 2 else BlockShape(total, default_block_rows(self.corpus), 64)
 
-    def read(self, samples: Int64s, timings: Timings, threads: Threads = None) -> Batch:  # noqa: ARG002
+    def read(
+        self,
+        samples: Int64s,
+        timings: Timings,  # noqa: ARG002
+        threads: Threads = None,  # noqa: ARG002
+        block_rows: int = 1,  # noqa: ARG002
+    ) -> Batch:
         """Rows by id; the blocks used last stay in memory."""
         corpus, (lock, blocks) = self.corpus, self._blocks()
         order = np.argsort(samples, kind="stable")

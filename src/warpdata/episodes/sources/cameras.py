@@ -6,13 +6,14 @@ import contextlib
 import itertools
 import os
 import threading
+import time
 import weakref
 from abc import abstractmethod
 from collections import OrderedDict, deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, MutableMapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,10 +29,11 @@ from warpdata.errors import CorruptLayoutError, TruncatedError
 from warpdata.formats.episodedir.documents import FileSum
 from warpdata.formats.episodedir.frame_index import FrameIndex, read_frame_index
 from warpdata.formats.episodedir.frame_reader import FrameReader, completed, plan_foreign, plan_of
-from warpdata.formats.episodedir.images import Stream
+from warpdata.formats.episodedir.images import FrameShape, Stream
 from warpdata.formats.episodedir.pictures import Still, decode_stills, still_of
+from warpdata.formats.episodedir.scaling import ImageView
 from warpdata.formats.episodedir.signal_file import Description, Summary
-from warpdata.formats.episodedir.video import list_packets
+from warpdata.formats.episodedir.video import DecodedPicture, list_packets
 from warpdata.formats.journal.reader import check_not_unfinished
 from warpdata.timeline.memory import ClockedSignal
 from warpdata.timeline.meta import OBJECT, Role, SignalMeta, as_kind, as_role, guess_role
@@ -52,6 +54,22 @@ STRETCH_BYTES = 128 << 10
 GROUP_BYTES = 512 << 10
 _FEW = 16
 """So many pictures at once are a window, which is read again; more are read once, from front to back."""
+
+
+class ImageRequest(NamedTuple):
+    """Records of a camera, ascending, and the view of them that is wanted; None is the whole image."""
+
+    records: Int64s
+    view: ImageView | None
+    as_decoded: bool = False
+    """Pictures of a video as `DecodedPicture`; others are arrays all the same."""
+
+
+def empty_images(meta: SignalMeta, request: ImageRequest) -> NDArray[Any]:
+    """An array for the images of a request."""
+    view, size = request.view, meta.shape[:2]
+    size = size if view is None else (view.height, view.width)
+    return np.empty((len(request.records), *size, *meta.shape[2:]), meta.dtype)
 
 
 @dataclass(slots=True)
@@ -360,6 +378,37 @@ class VideoSignal(Reopens, ClockedSignal):
         with self._decoder() as reader:
             return read_only(reader.frames(self.frame_numbers(indices)))
 
+    def read_images(
+        self, requests: Sequence[ImageRequest], timings: MutableMapping[str, float]
+    ) -> list[Sequence[Any]]:
+        """Images of records, each group of pictures decoded once for all requests."""
+        outs: list[Any] = [
+            [None] * len(request.records) if request.as_decoded else empty_images(self.meta, request)
+            for request in requests
+        ]
+        places = [
+            (number, row) for number, request in enumerate(requests) for row in range(len(request.records))
+        ]
+        shape = FrameShape.of_values(self.meta.shape, self.meta.dtype)
+
+        def use(place: int, picture: Any) -> None:
+            number, row = places[place]
+            if requests[number].as_decoded and not isinstance(picture, bytes):
+                outs[number][row] = DecodedPicture(picture, shape)
+            elif requests[number].as_decoded:
+                outs[number][row] = np.empty(self.meta.shape, self.meta.dtype)
+                reader.pixels(picture, outs[number][row])
+            else:
+                reader.pixels(picture, outs[number][row], requests[number].view)
+
+        began = time.perf_counter()
+        with self._decoder() as reader:
+            numbers = np.concatenate([self.frame_numbers(request.records) for request in requests])
+            pixels_s = reader.visit(numbers, use)
+        timings["scale"] += pixels_s
+        timings["decode"] += time.perf_counter() - began - pixels_s
+        return outs
+
     def _values_kept(self, indices: Int64s) -> NDArray[Any]:
         out = np.empty((len(indices), *self.meta.shape), self.meta.dtype)
         self._frames().copy(self.frame_numbers(indices), out)
@@ -472,5 +521,16 @@ class StillsSignal(ClockedSignal):
                 BLOCK_CACHE.put(self._owner, rows[place], frame.copy().data.cast("B"))
         return read_only(out)
 
-    def _decode(self, rows: Sequence[int]) -> NDArray[Any]:
-        return decode_stills(self.pictures(rows), self.still, f"{self.place} ({self.name!r})", rows)
+    def read_images(
+        self, requests: Sequence[ImageRequest], timings: MutableMapping[str, float]
+    ) -> list[Sequence[Any]]:
+        """Images of records."""
+        began = time.perf_counter()
+        outs: list[Sequence[Any]] = [
+            self._decode(request.records.tolist(), request.view) for request in requests
+        ]
+        timings["decode"] += time.perf_counter() - began
+        return outs
+
+    def _decode(self, rows: Sequence[int], view: ImageView | None = None) -> NDArray[Any]:
+        return decode_stills(self.pictures(rows), self.still, f"{self.place} ({self.name!r})", rows, view)
