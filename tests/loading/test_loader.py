@@ -942,7 +942,7 @@ def test_numbers_of_numpy_are_numbers() -> None:
 def test_a_batch_of_nothing_but_repeats_is_refused(
     windows: wd.Windows | wd.Mixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("warpdata.ordering.limits.MAX_FILLED_BYTES", 10_000_000)
+    monkeypatch.setattr("warpdata.ordering.epochs.MAX_FILLED_BYTES", 10_000_000)
     assert next(iter(wd.Loader(windows, 500, tail="pad"))).size == 500
     for options in ({}, {"on_error": "skip"}):
         with pytest.raises(TooLargeError, match="fill 100000000000 rows"):

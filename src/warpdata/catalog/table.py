@@ -29,7 +29,7 @@ from warpdata.errors import (
 )
 from warpdata.formats.manifest.layout import Guide, ShardGuide
 from warpdata.formats.manifest.model import TablePart
-from warpdata.ordering.limits import Tail, checked_integer
+from warpdata.ordering.epochs import Tail, checked_integer
 from warpdata.sql.engine import ROW_NUMBER, arrow_source, check_condition, refuse_own_column, run_sql
 from warpdata.sql.enginetypes import EngineColumn
 from warpdata.sql.frames import MAX_BYTES, collected, pandas_from, polars_from

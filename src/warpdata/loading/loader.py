@@ -10,7 +10,7 @@ from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import closing
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
-from typing import Any, Literal, NamedTuple, get_args
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,8 +19,6 @@ from warpdata.bytekit.io.commit import write_file
 from warpdata.bytekit.io.files import FileRangeReader
 from warpdata.bytekit.jsontext import dump_json, parse_json_object
 from warpdata.bytekit.process.threads import CORES, MAX_PARALLEL, ReadAhead, ThreadPool
-from warpdata.corpora.source import FixedOrderSource
-from warpdata.corpora.torch import torch_epochs
 from warpdata.errors import CorruptLayoutError, DatasetError, FormatError, nearest, require_word, suggests
 from warpdata.loading.batch import Batch, as_tensors
 from warpdata.loading.episode_reader import DAMAGE, Timings
@@ -39,11 +37,23 @@ from warpdata.loading.statistics import (
     window_statistics,
 )
 from warpdata.loading.windows import Windows
-from warpdata.ordering.blocks import ShuffleQuality
-from warpdata.ordering.epochs import EpochStream, LeftOut, Place, Step, rank_slice
-from warpdata.ordering.limits import MAX_POSITION, Tail, check_filled, checked_integer
-from warpdata.ordering.splitmix import stream_key
+from warpdata.ordering.blocks import ShuffleQuality, stream_key
+from warpdata.ordering.epochs import (
+    MAX_POSITION,
+    EpochStream,
+    LeftOut,
+    Place,
+    Step,
+    Tail,
+    check_filled,
+    checked_integer,
+    rank_slice,
+)
+from warpdata.ordering.torch import torch_epochs
 from warpdata.stores.reliable import traffic
+
+if TYPE_CHECKING:
+    from warpdata.corpora.source import FixedOrderSource
 
 OnError = Literal["raise", "skip"]
 NormalizeOption = str | Normalize | Mapping[str, str | Normalize | None] | Normalization | None
@@ -173,8 +183,6 @@ class Loader(EpochStream):
         read_ahead_bytes: int = READ_AHEAD_BYTES,
         progress: bool = False,
     ) -> None:
-        if not isinstance(windows, RowSource | Mixture | FixedOrderSource):
-            raise TypeError(f"a loader is over wd.Windows or a wd.Mixture, not {type(windows).__name__}")
         self.windows = windows if isinstance(windows, Mixture) else as_source(windows)
         self.batch_size = checked_integer("batch_size", batch_size, MAX_POSITION, least=1)
         known = auto_rank() if "auto" in (rank, world) else (0, 1)

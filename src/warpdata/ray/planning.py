@@ -25,7 +25,7 @@ from warpdata.catalog.read.episodes import EPISODES_TABLE
 from warpdata.catalog.table import ShardPart, Table
 from warpdata.errors import NoStepsError, nearest
 from warpdata.formats.manifest.model import EPISODE_KIND, LongList
-from warpdata.ordering.limits import Tail, check_filled, check_tail
+from warpdata.ordering.epochs import Tail, check_filled, check_tail
 from warpdata.ray.rows import EPISODE, KEY, reference_type, source_of
 from warpdata.ray.rows import open as open_row
 from warpdata.sql.engine import matching_rows

@@ -18,7 +18,7 @@ from warpdata.catalog.publish.publish import Published
 from warpdata.catalog.table import Table
 from warpdata.episodes.collection.jobs import Runner
 from warpdata.errors import DatasetError, MissingExtraError, nearest
-from warpdata.ordering.limits import Tail
+from warpdata.ordering.epochs import Tail
 from warpdata.ray.planning import Plan, TablePlan, WindowShape, plan_episodes, plan_windows
 from warpdata.ray.rows import KEY, changed_row, store_rows
 from warpdata.settings import Settings

@@ -21,7 +21,7 @@ from warpdata.errors import BlobNotFoundError, ConflictError, ManifestCorruptedE
 from warpdata.formats.manifest.codec import pack_manifest, parse_manifest
 from warpdata.formats.manifest.layout import MAX_MANIFEST_BYTES
 from warpdata.formats.manifest.model import BlobRef, LongList, Manifest, check_uri
-from warpdata.ordering.limits import checked_integer
+from warpdata.ordering.epochs import checked_integer
 from warpdata.stores.blobstore import BlobStore
 
 T = TypeVar("T")
