@@ -43,15 +43,16 @@ class Sizes:
 
     episodes: int = 16
     steps: int = 250
-    lerobot_episodes: int = 6
-    lerobot_steps: int = 200
+    lerobot_episodes: int = 20
+    lerobot_steps: int = 60
     rounds: int = 3
+    memory_episodes: int = 6
     memory_steps: int = 260
     peer_batches: int = 30
     peers: bool = True
 
 
-QUICK = Sizes(3, 24, 2, 24, 1, 12, 1, peers=False)
+QUICK = Sizes(3, 24, 2, 24, 1, 2, 12, 1, peers=False)
 
 
 def scenes(steps: int, height: int, width: int, seed: int) -> np.ndarray:
@@ -222,9 +223,12 @@ def memory(work: Path, sizes: Sizes) -> dict[str, dict[str, float]]:
     results = {}
     for number, (name, ((height, width), gop, codec, size)) in enumerate(MEMORY_CASES.items()):
         root = work / f"memory{number}"
-        film = scenes(min(sizes.memory_steps, 60 if gop == 2 else sizes.memory_steps), height, width, number)
-        record(root, [{f"cam{n}": film for n in range(3)}] * 2, codec=codec, gop_size=gop)
+        film = scenes(min(sizes.memory_steps, 40 if gop <= 10 else 260), height, width, number)
+        record(root, [{f"cam{n}": film for n in range(3)}], codec=codec, gop_size=gop)
         del film
+        first = next(root.glob("*/*"))
+        for copy in range(1, sizes.memory_episodes):
+            shutil.copytree(first, first.with_name(f"{copy:012d}"))
         code = (
             "import json, sys\nfrom pathlib import Path\nfrom bench.versus.training_images import measured_memory\n"
             "print(json.dumps(measured_memory(Path(sys.argv[1]), json.loads(sys.argv[2]))))"

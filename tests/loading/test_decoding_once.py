@@ -15,7 +15,6 @@ from warpdata.bytekit.checksum import crc32c
 from warpdata.bytekit.lazy import DEFAULT_BYTES
 from warpdata.bytekit.process.threads import ReadAhead
 from warpdata.episodes.forms.content import stated_content
-from warpdata.episodes.sources.cameras import stretch_starts
 from warpdata.episodes.sources.shard_episode import BlockSignal
 from warpdata.errors import FormatError
 from warpdata.formats.episodedir.video import VideoDecoder
@@ -96,10 +95,6 @@ def test_windows_of_a_camera_are_its_frames(tmp_path: Path, size: int) -> None:
         samples = np.random.default_rng(2).integers(0, 50, 12)
         rows = np.maximum(samples[:, None] + np.array(offsets), 0)
         assert np.array_equal(windows.batch(samples)["image"], frames[rows])
-    starts = stretch_starts(episode["cam"].frame_index(), size * size * 3)
-    assert starts[0] == 0
-    assert starts[-1] == 50
-    assert (np.diff(starts) > 0).all()
 
 
 def film(steps: int, height: int = 120, width: int = 160) -> np.ndarray:

@@ -47,7 +47,6 @@ _Frames = dict[tuple[str, int], NDArray[Any] | DecodedPicture]
 class Blocks(NamedTuple):
     """The block of each sample of a group that is read: samples that come soon after one another."""
 
-    size: int
     numbers: Int64s
     anchors_of: Callable[[int], Int64s]
     """The anchors of a block by its number, those of one episode."""
@@ -180,6 +179,15 @@ class EpisodeReader:
         for field in self.fields.values():
             good &= field.inside(anchors)
         return good
+
+    def prefetch(self, anchors: Int64s, blocks: Blocks) -> None:
+        """Bring the bytes that are read at these anchors into the cache; of cameras those of their blocks."""
+        cameras = [name for camera in self._cameras for name in camera.fields]
+        for name, reader in self.fields.items():
+            if isinstance(reader, SignalReader) and name not in cameras:
+                reader.prefetch(anchors)
+        for camera in self._cameras:
+            camera.prefetch(anchors, blocks)
 
     def settled(self) -> int:
         """Of an episode that grows, how many anchors have all their rows, so that later records change nothing."""
@@ -375,6 +383,15 @@ class CameraReader:
                 for row, record in enumerate(records):
                     self._write(field, frames[name, record], target.values[place, row])
         timings["copy"] += perf_counter() - began
+
+    def prefetch(self, anchors: Int64s, blocks: Blocks) -> None:
+        """Bring the bytes of frames that are not kept into the cache, and those of their blocks."""
+        kept = BLOCK_CACHE.of(self._owner)
+        for name, field in self.fields.items():
+            wanted = np.unique(field.rows.aligned(anchors).positions).tolist()
+            if not all((name, record) in kept for record in wanted):
+                for number in np.unique(blocks.numbers).tolist():
+                    field.prefetch(blocks.anchors_of(number))
 
     def _take_kept(self, aligned: Mapping[str, Aligned], frames: _Frames) -> bool:
         """Take frames out of the cache; returns whether all of them were there."""

@@ -338,7 +338,8 @@ class Loader(EpochStream):
 
         def fetch(step: LoaderStep) -> None:
             for number, source in enumerate(self._order.sources):
-                source.prefetch(step.chosen.sample[step.chosen.source == number], fetchers)
+                mine = step.chosen.sample[step.chosen.source == number]
+                source.prefetch(mine, fetchers, self._order.block_rows(number))
 
         def work(step: LoaderStep, _: None) -> tuple[LoaderStep, Batch]:
             # All threads read the first batch: there is nothing else to do yet.

@@ -168,7 +168,7 @@ class RowSource(ABC):
         """Whether reading waits for a network."""
         return False
 
-    def prefetch(self, samples: Int64s, threads: ThreadPool) -> None:  # noqa: B027
+    def prefetch(self, samples: Int64s, threads: ThreadPool, block_rows: int = 1) -> None:  # noqa: B027
         """Bring the bytes of samples into the cache."""
 
     def damage(self, samples: Int64s) -> dict[int, tuple[str, str]]:  # noqa: ARG002

@@ -13,7 +13,6 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from copy import copy
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
@@ -37,7 +36,6 @@ from warpdata.loading.episode_reader import (
     EpisodeReader,
     FieldOut,
     RecycledArrays,
-    SignalReader,
     Timings,
     named_error,
 )
@@ -585,8 +583,7 @@ class Windows(RowSource):
                 except WarpError as error:
                     raise named_error(error, f"episode {self.episodes.ids[position]!r}") from None
                 times[places] = reader.times[here]
-                members = partial(self._block_anchors, position, block_rows)
-                reader.read(here, places, out, Blocks(block_rows, samples[places] // block_rows, members))
+                reader.read(here, places, out, self._blocks(samples[places], position, block_rows))
 
         if threads is None:
             read_groups(groups)
@@ -595,11 +592,15 @@ class Windows(RowSource):
             pool.map(read_groups, [groups[number::count] for number in range(count)])
         return self._finish(out, samples, times, episodes)
 
-    def _block_anchors(self, position: int, block_rows: int, block: int) -> Int64s:
-        """The anchors of an episode among the samples of a block."""
-        first = block * block_rows
-        episodes, anchors = self.table.locate(np.arange(first, min(first + block_rows, len(self))))
-        return anchors[episodes == position]
+    def _blocks(self, samples: Int64s, position: int, block_rows: int) -> Blocks:
+        """The blocks of samples of one episode."""
+
+        def anchors_of(block: int) -> Int64s:
+            first = block * block_rows
+            episodes, anchors = self.table.locate(np.arange(first, min(first + block_rows, len(self))))
+            return anchors[episodes == position]
+
+        return Blocks(samples // block_rows, anchors_of)
 
     def _outputs(self, count: int, timings: Timings) -> dict[str, FieldOut]:
         return {name: FieldOut(schema, count, timings, self._arrays) for name, schema in self.schema.items()}
@@ -624,7 +625,7 @@ class Windows(RowSource):
         signals = (signal_named(self.episodes[0], name) for name in self._grid_signals)
         return any(signal is not None and signal._is_far() for signal in signals)
 
-    def prefetch(self, samples: Int64s, threads: ThreadPool) -> None:
+    def prefetch(self, samples: Int64s, threads: ThreadPool, block_rows: int = 1) -> None:
         """Open the episodes of samples and bring their bytes into the cache, all episodes at the same time."""
         episodes, anchors = self.table.locate(samples)
 
@@ -632,9 +633,9 @@ class Windows(RowSource):
             known = self._open.get(position)
             if known is not None and known.is_near:
                 return
-            for field_reader in self.open_at(position).fields.values():
-                if isinstance(field_reader, SignalReader):
-                    field_reader.prefetch(anchors[episodes == position])
+            here = episodes == position
+            blocks = self._blocks(samples[here], position, block_rows)
+            self.open_at(position).prefetch(anchors[here], blocks)
 
         threads.map(bring, np.unique(episodes).tolist())
 

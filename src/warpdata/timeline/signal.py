@@ -68,10 +68,6 @@ class Signal(Sequence[Record]):
         """All values in place, if they need no decoding and no waiting; None where they do."""
         return None
 
-    def _gives_runs(self) -> bool:
-        """Whether runs of records are better read as such than by number."""
-        return False
-
     def _values_kept(self, indices: NDArray[np.int64]) -> NDArray[Any]:
         """Like `_values_at`, for a caller that will read neighbours as well: what is decoded is kept."""
         return self._values_at(indices)
@@ -82,11 +78,6 @@ class Signal(Sequence[Record]):
     def _is_far(self) -> bool:
         """Whether reading waits for a network."""
         return False
-
-    def _runs_into(self, starts: NDArray[np.int64], out: NDArray[Any], places: NDArray[np.int64]) -> None:
-        """Write the records from each start on, as many as a row of `out` holds, to that place of `out`."""
-        rows = starts[:, None] + np.arange(out.shape[1])
-        out[places] = self._values_at(rows.reshape(-1)).reshape(len(starts), *out.shape[1:])
 
     def _record(self, index: int) -> Record:
         at = np.array([index], np.int64)
@@ -326,15 +317,6 @@ class SignalView(Signal):
 
     def _is_far(self) -> bool:
         return self._base._is_far()
-
-    def _gives_runs(self) -> bool:
-        return self.run is not None and self._base._gives_runs()
-
-    def _runs_into(self, starts: NDArray[np.int64], out: NDArray[Any], places: NDArray[np.int64]) -> None:
-        if self.run is None:
-            super()._runs_into(starts, out, places)
-        else:
-            self._base._runs_into(starts + self.run.start, out, places)
 
     def _record(self, index: int) -> Record:
         value, ts_ns = self._base._record(int(self._rows[index]))

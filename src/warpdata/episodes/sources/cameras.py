@@ -10,7 +10,7 @@ import time
 import weakref
 from abc import abstractmethod
 from collections import OrderedDict, deque
-from collections.abc import Callable, Iterable, Iterator, MutableMapping, Sequence
+from collections.abc import Callable, Iterator, MutableMapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -24,7 +24,6 @@ from warpdata.bytekit.io.ranges import FolderReader, RangeReader, open_buffered
 from warpdata.bytekit.lazy import BLOCK_CACHE
 from warpdata.bytekit.process import system
 from warpdata.bytekit.process.forks import Reopens, run_in_child
-from warpdata.bytekit.process.locks import ThreadLock
 from warpdata.errors import CorruptLayoutError, TruncatedError
 from warpdata.formats.episodedir.documents import FileSum
 from warpdata.formats.episodedir.frame_index import FrameIndex, read_frame_index
@@ -37,7 +36,6 @@ from warpdata.formats.episodedir.video import DecodedPicture, list_packets
 from warpdata.formats.journal.reader import check_not_unfinished
 from warpdata.timeline.memory import ClockedSignal
 from warpdata.timeline.meta import OBJECT, Role, SignalMeta, as_kind, as_role, guess_role
-from warpdata.timeline.signal import Record
 
 Int64s = NDArray[np.int64]
 
@@ -46,12 +44,9 @@ MOST_OPEN = min(128, max(2, system.allowed_descriptors() // 8))
 
 Fewer where the system allows few descriptors: other files, caches and connections need theirs.
 """
-ALWAYS_OPEN = 32
+ALWAYS_OPEN = 4
 DECODER_BYTES = 96 << 20
 """Memory of the decoders that stay open beyond the first `ALWAYS_OPEN`."""
-STRETCH_BYTES = 128 << 10
-"""What is decoded at once where a group of pictures is larger than `GROUP_BYTES`."""
-GROUP_BYTES = 512 << 10
 _FEW = 16
 """So many pictures at once are a window, which is read again; more are read once, from front to back."""
 
@@ -148,82 +143,11 @@ CAMERAS = OpenCameras()
 """The decoders of this process."""
 
 
-class CachedFrames:
-    """The frames of a camera in stretches, each a group of pictures or a part of one; the last ones used are kept."""
-
-    def __init__(
-        self, index: FrameIndex, meta: SignalMeta, decoder: Callable[[], AbstractContextManager[FrameReader]]
-    ) -> None:
-        self._starts = stretch_starts(index, meta.row_bytes)
-        self._shape = meta.shape
-        self._dtype = meta.dtype
-        self._decoder = decoder
-        self._owner = _kept_owner(self)
-        self._lock = ThreadLock()
-
-    def copy(self, numbers: Int64s, targets: Iterable[NDArray[Any]]) -> None:
-        """Copy frames by number, each into its own array; all missing ones are decoded in one pass."""
-        owners = (self._starts.searchsorted(numbers, "right") - 1).tolist()
-        stretches = self._fetch(set(owners))
-        for number, owner, target in zip(numbers.tolist(), owners, targets, strict=True):
-            first, frames = stretches[owner]
-            target[...] = frames[number - first]
-
-    def not_kept(self, numbers: Int64s) -> Int64s:
-        """Which of these frames would have to be decoded."""
-        owners = self._starts.searchsorted(numbers, "right") - 1
-        kept = BLOCK_CACHE.of(self._owner)
-        missing = [owner for owner in np.unique(owners).tolist() if owner not in kept]
-        return numbers[np.isin(owners, missing)]
-
-    def _fetch(self, wanted: set[int]) -> dict[int, tuple[int, NDArray[Any]]]:
-        """These stretches: the number of their first frame, and their frames."""
-        stretches = self._fetch_kept(wanted)
-        if len(stretches) < len(wanted):
-            with self._lock:  # another thread may have decoded them meanwhile
-                stretches |= self._fetch_kept(wanted - stretches.keys())
-                missing = sorted(wanted - stretches.keys())
-                for number in missing:
-                    low, high = int(self._starts[number]), int(self._starts[number + 1])
-                    stretches[number] = (low, np.empty((high - low, *self._shape), self._dtype))
-                new = [stretches[number] for number in missing]
-                if new:
-                    numbers = np.concatenate([np.arange(low, low + len(frames)) for low, frames in new])
-                    with self._decoder() as reader:
-                        reader.frames_into(numbers, [row for _, frames in new for row in frames])
-                for number, (_, frames) in zip(missing, new, strict=True):
-                    BLOCK_CACHE.put(self._owner, number, frames.data.cast("B"))
-        return stretches
-
-    def _fetch_kept(self, wanted: Iterable[int]) -> dict[int, tuple[int, NDArray[Any]]]:
-        stretches = {}
-        for number in wanted:
-            kept = BLOCK_CACHE.get(self._owner, number)
-            if kept is not None:
-                frames = np.frombuffer(kept, self._dtype).reshape(-1, *self._shape)
-                stretches[number] = (int(self._starts[number]), frames)
-        return stretches
-
-
 def _kept_owner(holder: object) -> int:
     """A new owner of kept blocks; they are dropped when `holder` is collected."""
     owner = BLOCK_CACHE.new_owner()
     weakref.finalize(holder, BLOCK_CACHE.forget, owner).atexit = False
     return owner
-
-
-def stretch_starts(index: FrameIndex, frame_bytes: int) -> Int64s:
-    """The first frame of every stretch, and the number of frames: groups of pictures, cut where they are large."""
-    count = len(index.ts_ns)
-    step = max(1, STRETCH_BYTES // max(1, frame_bytes))
-    if index.keyframe is None:
-        return np.append(np.arange(0, count, step, dtype=np.int64), count)
-    keys = np.append(np.flatnonzero(index.keyframe), count).astype(np.int64)
-    parts = [np.zeros(1, np.int64)]
-    for low, high in itertools.pairwise(keys.tolist()):
-        is_large = (high - low) * frame_bytes > GROUP_BYTES
-        parts.append(np.arange(low, high, step if is_large else high - low, dtype=np.int64))
-    return np.append(np.unique(np.concatenate(parts)), count)
 
 
 def signal_meta(description: Description, name: str) -> SignalMeta:
@@ -272,7 +196,6 @@ class VideoSignal(Reopens, ClockedSignal):
         self._expected = expected
         self._index: FrameIndex | None = None
         self._key: int | None = None
-        self._cached: CachedFrames | None = None
         self._meta: SignalMeta | None = None
         known = {"summary": summary, "expected": expected, "folder": folder, "name": self.name}
         self.reopen_by(type(self), self.path, self.frames_path, **known)
@@ -409,33 +332,10 @@ class VideoSignal(Reopens, ClockedSignal):
         timings["decode"] += time.perf_counter() - began - pixels_s
         return outs
 
-    def _values_kept(self, indices: Int64s) -> NDArray[Any]:
-        out = np.empty((len(indices), *self.meta.shape), self.meta.dtype)
-        self._frames().copy(self.frame_numbers(indices), out)
-        return out
-
-    def _record(self, index: int) -> Record:
-        return read_only(self._values_kept(np.array([index]))[0]), int(self._clock()[index])
-
-    def _gives_runs(self) -> bool:
-        return True
-
-    def _runs_into(self, starts: Int64s, out: NDArray[Any], places: Int64s) -> None:
-        records = (starts[:, None] + np.arange(out.shape[1])).reshape(-1)
-        targets = [row for place in places.tolist() for row in out[place]]
-        self._frames().copy(self.frame_numbers(records), targets)
-
     def _bring(self, indices: Int64s) -> None:
         if self._is_far() and len(indices):
-            wanted = self._frames().not_kept(self.frame_numbers(np.unique(indices)))
-            if len(wanted):
-                with self._decoder() as reader:
-                    reader.bring(wanted)
-
-    def _frames(self) -> CachedFrames:
-        if self._cached is None:
-            self._cached = CachedFrames(self.frame_index(), self.meta, self._decoder)
-        return self._cached
+            with self._decoder() as reader:
+                reader.bring(self.frame_numbers(np.unique(indices)))
 
     def _decoder(self) -> AbstractContextManager[FrameReader]:
         """The decoder of this camera, one of those the process keeps open."""

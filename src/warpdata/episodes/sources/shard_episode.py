@@ -176,19 +176,6 @@ class BlockSignal(Reopens, ClockedSignal):
     def _is_far(self) -> bool:
         return any(isinstance(part, BlockRows) and part.is_far for part in self.parts)
 
-    def _gives_runs(self) -> bool:
-        return all(isinstance(part, BlockRows) for part in self.parts)
-
-    def _runs_into(self, starts: NDArray[np.int64], out: NDArray[Any], places: NDArray[np.int64]) -> None:
-        is_left = np.ones(len(starts), np.bool_)
-        for part, first in zip(self.parts, self._starts, strict=False):
-            inside = (starts >= first) & (starts + out.shape[1] <= first + part.length)
-            if isinstance(part, BlockRows) and inside.any():
-                part.read_windows(starts[inside] - first, out, places[inside])
-                is_left &= ~inside
-        if is_left.any():
-            super()._runs_into(starts[is_left], out, places[is_left])
-
 
 class ShardSource(Reopens, EpisodeSource):
     """An episode by step in a shard, in its chunks, or filled by hand: every channel is a signal."""
