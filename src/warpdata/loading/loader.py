@@ -23,7 +23,7 @@ from warpdata.errors import CorruptLayoutError, DatasetError, FormatError, neare
 from warpdata.loading.batch import Batch, as_tensors
 from warpdata.loading.episode_reader import DAMAGE, Timings
 from warpdata.loading.mixture import Chosen, Mixture, SampleOrder, Shuffle, as_source
-from warpdata.loading.pace import NullPace, PaceLine
+from warpdata.loading.pace import PaceLine
 from warpdata.loading.ranks import auto_rank, rank_and_world
 from warpdata.loading.source import RowSource, Threads, sample_rng
 from warpdata.loading.statistics import (
@@ -317,7 +317,7 @@ class Loader(EpochStream):
         if not self._position and isinstance(self.windows, Windows) and self.windows.follow:
             self.windows.refresh()  # an epoch has the samples that are there when it begins
             self._order = SampleOrder(self.windows, self.seed, self._shuffle)
-        with closing(PaceLine(f"epoch {epoch}", "samples") if self._progress else NullPace()) as line:
+        with closing(PaceLine(f"epoch {epoch}", "samples", show=self._progress)) as line:
             try:
                 while (batch := self.next_step()) is not None:
                     wait_s, waited = self._report.wait_s - waited, self._report.wait_s

@@ -21,7 +21,6 @@ from numpy.typing import NDArray
 from warpdata.bytekit.arrays import dtype_named, dtype_of, read_only
 from warpdata.bytekit.io.files import FileRangeReader
 from warpdata.bytekit.io.ranges import FolderReader, RangeReader, open_buffered
-from warpdata.bytekit.lazy import BLOCK_CACHE
 from warpdata.bytekit.process import system
 from warpdata.bytekit.process.forks import Reopens, run_in_child
 from warpdata.errors import CorruptLayoutError, TruncatedError
@@ -47,8 +46,6 @@ Fewer where the system allows few descriptors: other files, caches and connectio
 ALWAYS_OPEN = 4
 DECODER_BYTES = 96 << 20
 """Memory of the decoders that stay open beyond the first `ALWAYS_OPEN`."""
-_FEW = 16
-"""So many pictures at once are a window, which is read again; more are read once, from front to back."""
 
 
 class ImageRequest(NamedTuple):
@@ -141,13 +138,6 @@ class OpenCameras:
 
 CAMERAS = OpenCameras()
 """The decoders of this process."""
-
-
-def _kept_owner(holder: object) -> int:
-    """A new owner of kept blocks; they are dropped when `holder` is collected."""
-    owner = BLOCK_CACHE.new_owner()
-    weakref.finalize(holder, BLOCK_CACHE.forget, owner).atexit = False
-    return owner
 
 
 def signal_meta(description: Description, name: str) -> SignalMeta:
@@ -372,7 +362,6 @@ class StillsSignal(ClockedSignal):
         self._role: Role = role
         self._clock_name = clock
         self._still: Still | None = None
-        self._owner: int | None = None
 
     @property
     @abstractmethod
@@ -401,25 +390,7 @@ class StillsSignal(ClockedSignal):
         return SignalMeta(dtype, shape.shape, "image", role=self._role, clock=self._clock_name)
 
     def _values_at(self, indices: Int64s) -> NDArray[Any]:
-        meta, rows = self.meta, indices.tolist()
-        if len(rows) > _FEW:
-            return read_only(self._decode(rows))
-        # Frames of windows and single samples are used again: in the next window, in the next epoch.
-        if self._owner is None:
-            self._owner = _kept_owner(self)
-        out = np.empty((len(rows), *meta.shape), meta.dtype)
-        missing = []
-        for place, row in enumerate(rows):
-            kept = BLOCK_CACHE.get(self._owner, row)
-            if kept is None:
-                missing.append(place)
-            else:
-                out[place] = np.frombuffer(kept, meta.dtype).reshape(meta.shape)
-        if missing:
-            for place, frame in zip(missing, self._decode([rows[place] for place in missing]), strict=True):
-                out[place] = frame
-                BLOCK_CACHE.put(self._owner, rows[place], frame.copy().data.cast("B"))
-        return read_only(out)
+        return read_only(self._decode(indices.tolist()))
 
     def read_images(
         self, requests: Sequence[ImageRequest], timings: MutableMapping[str, float]
