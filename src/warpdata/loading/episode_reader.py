@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import weakref
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from time import perf_counter
 from typing import Any, NamedTuple
 
@@ -142,32 +141,29 @@ class EpisodeReader:
                 plain = Field(field.relative_to)
                 reference = base, table_of(field.relative_to, base, plain, AT_ANCHOR, max_age_ns)
             self.fields[name] = SignalReader(own or known, signal, rows, reference)
+        self._plain = dict(self.fields)
         by_camera: dict[str, dict[str, SignalReader]] = {}
         for name, reader in self.fields.items():
             if isinstance(reader, SignalReader) and reader.is_camera:
                 by_camera.setdefault(reader.schema.field.signal, {})[name] = reader
-        self._cameras = [
-            CameraReader(next(iter(readers.values())).signal, readers) for readers in by_camera.values()
-        ]
+                del self._plain[name]
+        self.cameras = [CameraReader(readers) for readers in by_camera.values()]
 
-    def read(self, anchors: Int64s, places: Int64s, out: Mapping[str, FieldOut], blocks: Blocks) -> None:
-        """Write all fields of some anchors to places of a batch."""
-        cameras = [name for camera in self._cameras for name in camera.fields]
-        parts: list[tuple[str, Callable[[], None]]] = [
-            (name, partial(reader.read, anchors, places, out[name]))
-            for name, reader in self.fields.items()
-            if name not in cameras
-        ]
-        parts += [
-            (next(iter(camera.fields)), partial(camera.read, anchors, places, out, blocks))
-            for camera in self._cameras
-        ]
-        for name, read in parts:
-            try:
-                read()
-            except WarpError as error:
-                at = int(self.times[anchors[0]])
-                raise named_error(error, f"episode {self.episode.id!r} near {at}, field {name!r}") from None
+    def read(
+        self, anchors: Int64s, places: Int64s, out: Mapping[str, FieldOut], blocks: Blocks | None
+    ) -> None:
+        """Write all fields of some anchors to places of a batch; `blocks` are for cameras."""
+        name = ""
+        try:
+            for name, reader in self._plain.items():
+                reader.read(anchors, places, out[name])
+            for camera in self.cameras:
+                name = next(iter(camera.fields))
+                assert blocks is not None
+                camera.read(anchors, places, out, blocks)
+        except WarpError as error:
+            at = int(self.times[anchors[0]])
+            raise named_error(error, f"episode {self.episode.id!r} near {at}, field {name!r}") from None
 
     @property
     def is_near(self) -> bool:
@@ -183,11 +179,10 @@ class EpisodeReader:
 
     def prefetch(self, anchors: Int64s, blocks: Blocks) -> None:
         """Bring the bytes that are read at these anchors into the cache; of cameras those of their blocks."""
-        cameras = [name for camera in self._cameras for name in camera.fields]
-        for name, reader in self.fields.items():
-            if isinstance(reader, SignalReader) and name not in cameras:
+        for reader in self._plain.values():
+            if isinstance(reader, SignalReader):
                 reader.prefetch(anchors)
-        for camera in self._cameras:
+        for camera in self.cameras:
             camera.prefetch(anchors, blocks)
 
     def settled(self) -> int:
@@ -358,9 +353,9 @@ class CameraReader:
     soon after one another.
     """
 
-    def __init__(self, signal: Signal, fields: Mapping[str, SignalReader]) -> None:
+    def __init__(self, fields: Mapping[str, SignalReader]) -> None:
         self.fields = fields
-        self._signal = signal
+        self._signal = signal = next(iter(fields.values())).signal
         self._is_colour = signal.meta.dtype == np.uint8 and signal.meta.shape[2:] == (3,)
         self._owner = BLOCK_CACHE.new_owner()
         self._lock = ThreadLock()

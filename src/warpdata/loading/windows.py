@@ -583,7 +583,8 @@ class Windows(RowSource):
                 except WarpError as error:
                     raise named_error(error, f"episode {self.episodes.ids[position]!r}") from None
                 times[places] = reader.times[here]
-                reader.read(here, places, out, self._blocks(samples[places], position, block_rows))
+                blocks = self._blocks(samples[places], position, block_rows) if reader.cameras else None
+                reader.read(here, places, out, blocks)
 
         if threads is None:
             read_groups(groups)
