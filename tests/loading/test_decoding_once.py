@@ -167,15 +167,18 @@ def test_a_shuffled_epoch_decodes_every_block_once(tmp_path: Path, fed) -> None:
 def test_recycled_memory_is_not_seen_by_what_was_kept() -> None:
     arrays, kept = RecycledArrays(), []
     for number in range(12):
-        array = arrays.empty((2, 1 << 20), np.dtype(np.uint8))
+        array = arrays.empty((2 + number % 3, 1 << 20), np.dtype(np.uint8))
         array[:] = number
         kept.append(array[1, :5])  # a view keeps the memory
         del array
     assert [row.tolist() for row in kept] == [[number] * 5 for number in range(12)]
+    addresses = {row.ctypes.data for row in kept[3:]}
+    assert len(addresses) == 9
     del kept[3:]
     again = arrays.empty((2, 1 << 20), np.dtype(np.uint8))
     again[:] = 99
     assert [int(row[0]) for row in kept] == [0, 1, 2]
+    assert again.ctypes.data + (1 << 20) in addresses, "memory that nothing refers to is used again"
 
 
 def test_packed_rows_state_the_checksum_of_their_values(tmp_path: Path, monkeypatch) -> None:

@@ -35,7 +35,7 @@ _TABLE_ROWS = 1 << 18
 _CHECK_EVERY = 16
 """Reads between two checks whether all bytes of a signal are in memory or mapped."""
 _STEP_BYTES = 16 << 20
-_LARGE_BYTES, _MOST_FREE = 1 << 20, 4
+_LARGE_BYTES, _MOST_FREE = 1 << 20, 8
 AT_ANCHOR = FieldRows("times", (0,))
 
 Timings = dict[str, float]
@@ -56,27 +56,36 @@ class RecycledArrays:
     """Large arrays whose memory is used again once nothing refers to them: new memory costs a fault per page."""
 
     def __init__(self) -> None:
-        self._free: dict[int, list[bytearray]] = {}
+        self._free: list[bytearray] = []
 
     def empty(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
         """An array of any content."""
-        size = dtype.itemsize * math.prod(shape)
+        count = math.prod(shape)
+        size = dtype.itemsize * count
         if size < _LARGE_BYTES or dtype.hasobject:
             return np.empty(shape, dtype)
-        free = self._free.setdefault(size, [])
-        try:
-            memory = free.pop()
-        except IndexError:
-            memory = bytearray(size)
+        memory = self._take(size) or bytearray(size)
         # Views of this array, and tensors over it, refer to it and not to the memory.
-        array = np.frombuffer(memory, dtype)
-        weakref.finalize(array, self._take_back, free, memory).atexit = False
+        array = np.frombuffer(memory, dtype, count)
+        weakref.finalize(array, self._take_back, self._free, memory).atexit = False
         return array.reshape(shape)
+
+    def _take(self, size: int) -> bytearray | None:
+        """Free memory of about a size. Threads may call it at once: what one has taken out no other sees."""
+        for _ in range(len(self._free)):
+            try:
+                memory = self._free.pop()
+            except IndexError:
+                return None
+            if size <= len(memory) <= 2 * size:
+                return memory
+            self._free.insert(0, memory)
+        return None
 
     @staticmethod
     def _take_back(free: list[bytearray], memory: bytearray) -> None:
-        if len(free) < _MOST_FREE:
-            free.append(memory)
+        free.append(memory)
+        del free[:-_MOST_FREE]
 
 
 class FieldOut:
