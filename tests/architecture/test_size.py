@@ -28,21 +28,21 @@ BUDGETS: dict[str, tuple[int, int, int]] = {
     "catalog": (7800, 760, 5),
     "cli": (4000, 240, 0),
     "convert": (12100, 1140, 10),
-    "corpora": (2100, 270, 5),
-    "episodes": (11500, 1190, 10),
-    "formats": (12700, 1270, 15),
-    "loading": (4800, 490, 0),
-    "ordering": (600, 80, 0),
+    "corpora": (1900, 220, 5),
+    "episodes": (11400, 1180, 10),
+    "formats": (12900, 1290, 15),
+    "loading": (5000, 510, 0),
+    "ordering": (800, 120, 0),
     "ray": (1000, 100, 0),
     "search": (6600, 610, 60),
     "sql": (800, 90, 0),
     "stores": (3500, 390, 0),
-    "timeline": (2200, 360, 5),
+    "timeline": (2200, 340, 5),
     "viewer": (2400, 240, 0),
 }
 """Package -> non-blank lines, functions and classes, unusual words in docstrings, comments and messages."""
 
-DOCS_WORDS = 103
+DOCS_WORDS = 88
 """Unusual words in README.md, ARCHITECTURE.md, CONTRIBUTING.md and docs/."""
 
 FORMAT_SKIPS = 239

@@ -1030,7 +1030,7 @@ def test_a_worker_that_starts_after_the_next_epoch_was_set_is_not_counted(
     from copy import copy
     from types import SimpleNamespace
 
-    from warpdata.corpora import torch as adapter
+    from warpdata.ordering import torch as adapter
 
     passes = adapter.Passes((0, 0))
     late = copy(passes)  # what a forked worker has: the same shared memory

@@ -50,8 +50,8 @@ MOST_OPEN = min(128, max(2, system.allowed_descriptors() // 8))
 
 Fewer where the system allows few descriptors: other files, caches and connections need theirs.
 """
-ALWAYS_OPEN = 4
-DECODER_BYTES = 96 << 20
+ALWAYS_OPEN = 8
+DECODER_BYTES = 160 << 20
 """Memory of the decoders that stay open beyond the first `ALWAYS_OPEN`."""
 
 

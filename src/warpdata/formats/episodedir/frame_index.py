@@ -32,7 +32,7 @@ _AHEAD_BYTES = 8 << 20
 _CHECK_BYTES = 2 << 20
 _GROUP_PACKETS = 64
 """Packets of a group that are given together, where the requested frame does not need more."""
-_DECODER_TABLES, _REFERENCES = 1 << 20, 16
+_DECODER_TABLES, _REFERENCES = 1 << 20, 8
 
 
 @dataclass(frozen=True, slots=True)
