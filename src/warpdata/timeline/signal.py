@@ -200,6 +200,11 @@ class ClockedSignal(Signal):
     def _search_ts(self, times: NDArray[np.int64]) -> NDArray[np.int64]:
         return self._clock().searchsorted(times, "right").astype(np.int64) - 1
 
+    def _floor(self, ts_ns: int) -> int:
+        if not INT64_MIN <= ts_ns <= INT64_MAX:
+            return super()._floor(ts_ns)
+        return int(self._clock().searchsorted(ts_ns, "right")) - 1  # without an array of one time
+
 
 class SignalTime:
     """`signal.time`: floor lookups, windows, and sampling at requested times."""
