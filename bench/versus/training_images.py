@@ -41,12 +41,12 @@ MEMORY_CASES = {
 class Sizes:
     """How much is measured."""
 
-    episodes: int = 16
+    episodes: int = 12
     steps: int = 250
     lerobot_episodes: int = 20
     lerobot_steps: int = 60
     rounds: int = 3
-    memory_episodes: int = 6
+    memory_episodes: int = 4
     memory_steps: int = 260
     peer_batches: int = 30
     peers: bool = True
@@ -159,7 +159,7 @@ def mixed(work: Path, sizes: Sizes) -> dict[str, float]:
     robots = {"arm": (7, 3), "hand": (22, 2), "base": (3, 1)}
     for number, (name, (dims, _)) in enumerate(robots.items()):
         films = [{"cam": scenes(sizes.steps, 480, 640, 10 * number + seed)} for seed in range(2)]
-        record(work / name, films * max(1, sizes.episodes // 8), dims)
+        record(work / name, films * max(1, sizes.episodes // 12), dims)
 
     def single(name: str) -> wd.Windows:
         return windows_of(work / name, ["cam"], SMALL)
@@ -189,8 +189,14 @@ def write_lerobot_input(work: Path, sizes: Sizes) -> Path:
     return folder
 
 
-def lerobot(work: Path, sizes: Sizes, python: str | None) -> dict[str, Any]:
+def lerobot(work: Path, sizes: Sizes) -> dict[str, Any]:
     """Two cameras in a set of LeRobot (AV1, groups of two) that is opened in place."""
+    python = None
+    if sizes.peers:
+        try:
+            python = environments.python_of(LEROBOT, ENVIRONMENTS[LEROBOT])
+        except environments.NotInstalled as error:
+            print(f"LeRobot is not installed: {error}", file=sys.stderr)
     frames, root = write_lerobot_input(work, sizes), work / "lerobot"
     env = {"BENCH_FRAMES": str(frames), "BENCH_BATCH": str(BATCH)}
     results: dict[str, Any] = {}
@@ -268,25 +274,21 @@ def _anonymous() -> int:
         return next(int(line.split()[1]) for line in status if line.startswith("RssAnon")) * 1024
 
 
-def run(sizes: Sizes) -> dict[str, Any]:
-    """Everything, in one run on one machine."""
-    python = None
-    if sizes.peers:
-        try:
-            python = environments.python_of(LEROBOT, ENVIRONMENTS[LEROBOT])
-        except environments.NotInstalled as error:
-            print(f"LeRobot is not installed: {error}", file=sys.stderr)
-    work = Path(tempfile.mkdtemp(prefix="warp-bench-"))
-    try:
-        return {
-            "sizes": asdict(sizes),
-            "recorded": recorded(work, sizes),
-            "LeRobot": lerobot(work, sizes, python),
-            "mixture": mixed(work, sizes),
-            "memory": memory(work, sizes),
-        }
-    finally:
-        shutil.rmtree(work, ignore_errors=True)
+STAGES: dict[str, Callable[[Path, Sizes], dict[str, Any]]] = {
+    "recorded": recorded,
+    "LeRobot": lerobot,
+    "mixture": mixed,
+    "memory": memory,
+}
+
+
+def run(sizes: Sizes, only: Sequence[str] = ()) -> dict[str, Any]:
+    """Everything, or some stages, each in a folder of its own."""
+    results: dict[str, Any] = {"sizes": asdict(sizes)}
+    for name in only or STAGES:
+        with tempfile.TemporaryDirectory(prefix="warp-bench-") as work:
+            results[name] = STAGES[name](Path(work), sizes)
+    return results
 
 
 def bars(results: dict[str, Any]) -> dict[str, dict[str, Any]]:
@@ -339,10 +341,18 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--no-peers", action="store_true", help="do not run LeRobot")
+    parser.add_argument(
+        "--only", choices=STAGES, nargs="*", default=[], help="other figures stay as measured"
+    )
     args = parser.parse_args()
     sizes = QUICK if args.quick else Sizes()
-    results = run(replace(sizes, peers=False) if args.no_peers else sizes)
-    results = {"bars": bars(results), "windows/s": listed(results), **results}
+    results = run(replace(sizes, peers=False) if args.no_peers else sizes, args.only)
+    before = measure.RESULTS / "training_images.json"
+    if args.only and before.exists():
+        kept = json.loads(before.read_text())
+        results = {**{name: kept[name] for name in STAGES if name in kept}, **results}
+    if all(name in results for name in STAGES):
+        results = {"bars": bars(results), "windows/s": listed(results), **results}
     print(json.dumps(results, indent=1, default=float))
     if not args.quick:
         measure.save("training_images", results)
