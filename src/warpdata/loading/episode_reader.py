@@ -427,17 +427,17 @@ class CameraReader:
         self, aligned: Mapping[str, Aligned], frames: _Frames, blocks: Blocks, timings: Timings
     ) -> None:
         """Decode the missing frames, and those of the blocks of their samples."""
-        kept, wanted = BLOCK_CACHE.of(self._owner), []
+        kept = BLOCK_CACHE.of(self._owner)
+        keys: dict[tuple[str, int], None] = {}
         for name, at in aligned.items():
-            missing = [any((name, r) not in frames for r in records) for records in at.positions.tolist()]
-            numbers = np.unique(blocks.numbers[missing]).tolist()
-            inside = [
-                self.fields[name].rows.aligned(blocks.anchors_of(number)).positions for number in numbers
-            ]
-            records = np.unique(np.concatenate([part.reshape(-1) for part in inside])) if inside else []
-            wanted += [(name, int(r)) for r in records if (name, r) not in frames and (name, r) not in kept]
-            wanted += [(name, r) for r in np.unique(at.positions).tolist() if (name, r) not in frames]
-        wanted = list(dict.fromkeys(wanted))
+            is_missing = [any((name, r) not in frames for r in row) for row in at.positions.tolist()]
+            for number in np.unique(blocks.numbers[is_missing]).tolist():
+                block = self.fields[name].rows.aligned(blocks.anchors_of(number)).positions
+                keys |= {
+                    (name, record): None for record in np.unique(block).tolist() if (name, record) not in kept
+                }
+            keys |= {(name, record): None for record in np.unique(at.positions).tolist()}
+        wanted = [key for key in keys if key not in frames]
         views = {name: field.schema.view for name, field in self.fields.items()}
         requests = [
             ImageRequest(np.array([record]), views[name], as_decoded=views[name] is None and self._is_colour)

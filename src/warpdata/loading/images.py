@@ -30,7 +30,7 @@ def is_encoded(signal: Signal) -> bool:
 
 def read_images(
     signal: Signal, requests: Sequence[ImageRequest], timings: MutableMapping[str, float]
-) -> list[Sequence[Any]]:
+) -> list[Any]:
     """Images of records of a signal; frames are cropped and scaled where they are decoded, each decoded once."""
     if isinstance(signal, VideoSignal | StillsSignal):
         return signal.read_images(requests, timings)
@@ -39,7 +39,7 @@ def read_images(
         return read_images(signal.base, moved, timings)
     if isinstance(signal, JoinedSignal):
         return _read_joined(signal, requests, timings)
-    outs = [empty_images(signal.meta, request) for request in requests]
+    outs: list[Any] = [empty_images(signal.meta, request) for request in requests]
     for request, out in zip(requests, outs, strict=True):
         began = perf_counter()
         frames = signal._values_kept(request.records)
@@ -51,13 +51,13 @@ def read_images(
             else:
                 scale_image(frame, request.view, image)
         timings["scale"] += perf_counter() - began
-    return [*outs]
+    return outs
 
 
 def _read_joined(
     signal: JoinedSignal, requests: Sequence[ImageRequest], timings: MutableMapping[str, float]
-) -> list[Sequence[Any]]:
-    outs: list[list[Any]] = [[None] * len(request.records) for request in requests]
+) -> list[Any]:
+    outs: list[Any] = [[None] * len(request.records) for request in requests]
     for part, first in zip(signal.parts, signal._starts.tolist(), strict=False):
         inside = [(request.records >= first) & (request.records < first + len(part)) for request in requests]
         own = [
@@ -68,7 +68,7 @@ def _read_joined(
             for out, here, images in zip(outs, inside, read_images(part, own, timings), strict=True):
                 for place, image in zip(np.flatnonzero(here).tolist(), images, strict=True):
                     out[place] = image
-    return [*outs]
+    return outs
 
 
 def scale_values(images: NDArray[Any], scale: str) -> NDArray[np.float32]:

@@ -319,9 +319,7 @@ class VideoSignal(StoredSignal):
         with self._decoder() as reader:
             return read_only(reader.frames(self.frame_numbers(indices)))
 
-    def read_images(
-        self, requests: Sequence[ImageRequest], timings: MutableMapping[str, float]
-    ) -> list[Sequence[Any]]:
+    def read_images(self, requests: Sequence[ImageRequest], timings: MutableMapping[str, float]) -> list[Any]:
         """Images of records, each group of pictures decoded once for all requests."""
         outs: list[Any] = [
             [None] * len(request.records) if request.as_decoded else empty_images(self.meta, request)
@@ -410,14 +408,10 @@ class StillsSignal(ClockedSignal):
     def _values_at(self, indices: Int64s) -> NDArray[Any]:
         return read_only(self._decode(indices.tolist()))
 
-    def read_images(
-        self, requests: Sequence[ImageRequest], timings: MutableMapping[str, float]
-    ) -> list[Sequence[Any]]:
+    def read_images(self, requests: Sequence[ImageRequest], timings: MutableMapping[str, float]) -> list[Any]:
         """Images of records."""
         began = time.perf_counter()
-        outs: list[Sequence[Any]] = [
-            self._decode(request.records.tolist(), request.view) for request in requests
-        ]
+        outs: list[Any] = [self._decode(request.records.tolist(), request.view) for request in requests]
         timings["decode"] += time.perf_counter() - began
         return outs
 
