@@ -12,6 +12,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
@@ -101,24 +102,37 @@ def windows_of(
     return wd.Windows(episodes, {**fields, "action": wd.Field(action, horizon=HORIZON)}, anchor=action)
 
 
-def epoch_rate(make: Callable[[], wd.Windows | wd.Mixture], rounds: int) -> float:
-    """Samples per second of a whole epoch, shuffled; everything is decoded again in every round."""
+@dataclass(frozen=True, slots=True)
+class Speed:
+    """The best round: items per second, and the least CPU milliseconds of all threads per item."""
+
+    rate: float
+    cpu_ms: float
+
+    @classmethod
+    def of(cls, run: Callable[[], int], rounds: int) -> Speed:
+        """Of the items that `run` counts."""
+        rates, costs = [], []
+        for _ in range(rounds):
+            start, before = time.perf_counter(), time.process_time()
+            count = run()
+            rates.append(count / (time.perf_counter() - start))
+            costs.append((time.process_time() - before) * 1e3 / count)
+        return cls(max(rates), min(costs))
+
+
+def epoch_speed(make: Callable[[], wd.Windows | wd.Mixture], rounds: int) -> Speed:
+    """Samples of a whole epoch, shuffled; everything is decoded again in every round."""
 
     def run() -> int:
         loader = wd.Loader(make(), BATCH, seed=1, threads=THREADS, rank=0, world=1)
         return sum(batch.size for batch in loader)
 
-    return max(count / seconds for count, seconds in (_timed(run) for _ in range(rounds)))
+    return Speed.of(run, rounds)
 
 
-def _timed(run: Callable[[], int]) -> tuple[int, float]:
-    counted: list[int] = []
-    seconds = measure.seconds(lambda: counted.append(run()))
-    return counted[0], seconds
-
-
-def bare_rate(files: Sequence[Path], size: tuple[int, int] | None, rounds: int) -> float:
-    """Frames per second of decoding files from front to back into RGB, by as many threads as the loader has."""
+def bare_speed(files: Sequence[Path], size: tuple[int, int] | None, rounds: int, cameras: int = 1) -> Speed:
+    """Samples of so many frames, decoding files from front to back into RGB, by as many threads as the loader has."""
     import av
 
     def decode(some: Sequence[Path]) -> int:
@@ -136,9 +150,23 @@ def bare_rate(files: Sequence[Path], size: tuple[int, int] | None, rounds: int) 
 
     def run() -> int:
         with ThreadPoolExecutor(THREADS) as threads:
-            return sum(threads.map(decode, [files[number::THREADS] for number in range(THREADS)]))
+            frames = sum(threads.map(decode, [files[number::THREADS] for number in range(THREADS)]))
+        return frames // cameras
 
-    return max(count / seconds for count, seconds in (_timed(run) for _ in range(rounds)))
+    return Speed.of(run, rounds)
+
+
+def compare(
+    files: Sequence[Path], make: Callable[[Any], wd.Windows], sizes: Sizes, cameras: int
+) -> dict[str, float]:
+    """Speeds of the loader and of bare decoding, scaled and at full size."""
+    results = {}
+    for name, size in (("224", SMALL), ("full", None)):
+        bare = bare_speed(files, size, sizes.rounds, cameras)
+        ours = epoch_speed(lambda: make(size), sizes.rounds)  # noqa: B023
+        results |= {f"bare {name}": bare.rate, f"ours {name}": ours.rate}
+        results[f"CPU of bare / ours, {name}"] = bare.cpu_ms / ours.cpu_ms
+    return results
 
 
 def recorded(work: Path, sizes: Sizes) -> dict[str, float]:
@@ -147,11 +175,7 @@ def recorded(work: Path, sizes: Sizes) -> dict[str, float]:
     films = [{"cam": scenes(sizes.steps, 480, 640, seed)} for seed in range(min(4, sizes.episodes))]
     record(root, [films[number % len(films)] for number in range(sizes.episodes)])
     files = sorted(root.rglob("*.mp4"))
-    results = {}
-    for name, size in (("224", SMALL), ("full", None)):
-        results[f"bare {name}"] = bare_rate(files, size, sizes.rounds)
-        results[f"ours {name}"] = epoch_rate(lambda: windows_of(root, ["cam"], size), sizes.rounds)  # noqa: B023
-    return results
+    return compare(files, lambda size: windows_of(root, ["cam"], size), sizes, 1)
 
 
 def mixed(work: Path, sizes: Sizes) -> dict[str, float]:
@@ -164,18 +188,23 @@ def mixed(work: Path, sizes: Sizes) -> dict[str, float]:
     def single(name: str) -> wd.Windows:
         return windows_of(work / name, ["cam"], SMALL)
 
-    rates = {name: epoch_rate(lambda: single(name), sizes.rounds) for name in robots}  # noqa: B023
+    alone = {name: epoch_speed(lambda: single(name), sizes.rounds) for name in robots}  # noqa: B023
     count = len(single("arm"))
     # As many samples as the sources hold by weight, so that no source is read twice.
-    rate = epoch_rate(
+    together = epoch_speed(
         lambda: wd.Mixture(
             {name: (single(name), weight) for name, (_, weight) in robots.items()}, length=2 * count
         ),
         sizes.rounds,
     )
     whole = sum(weight for _, weight in robots.values())
-    alone = 1 / sum(weight / whole / rates[name] for name, (_, weight) in robots.items())
-    return {**{f"{name} alone": value for name, value in rates.items()}, "mean": alone, "mixture": rate}
+    mean_ms = sum(weight / whole * alone[name].cpu_ms for name, (_, weight) in robots.items())
+    return {
+        **{f"{name} alone": speed.rate for name, speed in alone.items()},
+        "mean": 1 / sum(weight / whole / alone[name].rate for name, (_, weight) in robots.items()),
+        "mixture": together.rate,
+        "CPU of the mean / mixture": mean_ms / together.cpu_ms,
+    }
 
 
 def write_lerobot_input(work: Path, sizes: Sizes) -> Path:
@@ -218,10 +247,7 @@ def lerobot(work: Path, sizes: Sizes) -> dict[str, Any]:
     shutil.rmtree(frames)
     files = sorted(root.rglob("*.mp4"))
     cameras = ["observation.images.c0", "observation.images.c1"]
-    for name, size in (("224", SMALL), ("full", None)):
-        results[f"bare {name}"] = bare_rate(files, size, sizes.rounds) / 2
-        results[f"ours {name}"] = epoch_rate(lambda: windows_of(root, cameras, size), sizes.rounds)  # noqa: B023
-    return results
+    return results | compare(files, lambda size: windows_of(root, cameras, size), sizes, 2)
 
 
 def memory(work: Path, sizes: Sizes) -> dict[str, dict[str, float]]:
@@ -334,6 +360,7 @@ def listed(results: dict[str, Any]) -> dict[str, float | str]:
         f"{area}: {name}": rate
         for area in ("recorded", "LeRobot", "mixture")
         for name, rate in results[area].items()
+        if not name.startswith("CPU")
     }
 
 
