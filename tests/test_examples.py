@@ -52,6 +52,11 @@ def test_behaviour_cloning_killed_and_resumed_on_two_ranks(tmp_path: Path, torch
     assert "the loss curve is identical" in told
 
 
+def test_images_are_augmented_alike_after_a_resume(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    assert "the same images after a resume" in run("augment_images.py", tmp_path, torch=True)
+
+
 def test_a_world_model_with_lanes(tmp_path: Path) -> None:
     told = run("world_model.py", tmp_path, torch=False)
     assert "computed 2, kept 8" in told

@@ -25,7 +25,7 @@ import numpy as np
 from bench.environments import Environment
 from bench.versus.converting_peers import PEERS as CONVERTERS
 
-WIDTH, BATCH = 16, 64
+WIDTH, BATCH = 16, int(os.environ.get("BENCH_BATCH", "64"))
 WORKERS = int(os.environ.get("BENCH_WORKERS", "2"))
 TIMEOUT_S = 300.0
 CUT_WINDOWS = 2000
@@ -296,6 +296,37 @@ def read_lerobot(work: Path, folder: Path) -> Iterator[Any]:
     return torch_loader(data, shuffle=True)
 
 
+CAMERAS, CAMERA_FPS, CHUNK = 2, 30, 50
+
+
+def write_lerobot_cameras(work: Path, folder: Path) -> None:
+    """Two cameras of 480x640 as LeRobot encodes them by default."""
+    from lerobot.datasets.lerobot_dataset import LeRobotDataset
+
+    frames = Path(os.environ["BENCH_FRAMES"])
+    video = {"dtype": "video", "shape": (480, 640, 3), "names": ["height", "width", "channels"]}
+    features: dict[str, Any] = {f"observation.images.c{camera}": video for camera in range(CAMERAS)}
+    features["action"] = {"dtype": "float32", "shape": (7,), "names": [f"a{n}" for n in range(7)]}
+    data = LeRobotDataset.create(
+        "bench/cameras", fps=CAMERA_FPS, features=features, root=folder / "set", use_videos=True
+    )
+    for episode in range(len(list(frames.glob("*-0.npy")))):
+        films = [np.load(frames / f"{episode}-{camera}.npy", mmap_mode="r") for camera in range(CAMERAS)]
+        for step in range(len(films[0])):
+            images = {f"observation.images.c{n}": np.asarray(film[step]) for n, film in enumerate(films)}
+            data.add_frame({**images, "action": np.full(7, step, np.float32), "task": "t"})
+        data.save_episode()
+    data.finalize()
+
+
+def read_lerobot_cameras(work: Path, folder: Path) -> Iterator[Any]:
+    from lerobot.datasets.lerobot_dataset import LeRobotDataset
+
+    chunk = [step / CAMERA_FPS for step in range(CHUNK)]
+    data = LeRobotDataset("bench/cameras", root=folder / "set", delta_timestamps={"action": chunk})
+    return torch_loader(data, shuffle=True)
+
+
 @dataclass(frozen=True, slots=True)
 class Peer:
     """How a peer writes its own form of the data and reads it, and the environment it runs in."""
@@ -319,6 +350,11 @@ PEERS: dict[str, Peer] = {
     "litdata, windows cut in advance": Peer(write_litdata, read_litdata, "litdata", is_remote=True),
     "webdataset, no global shuffle": Peer(write_webdataset, read_webdataset, "webdataset"),
     "LeRobot, video": Peer(write_lerobot, read_lerobot, "lerobot", "lerobot-0.6.1", is_video=True),
+}
+
+CAMERA_PEER = "LeRobot, two cameras"
+CAMERA_PEERS = {
+    CAMERA_PEER: Peer(write_lerobot_cameras, read_lerobot_cameras, "lerobot-cameras", "lerobot-0.6.1")
 }
 
 LOADERS, LEROBOT = "training-loaders", "lerobot-0.6.1"
@@ -382,7 +418,7 @@ def _answer(command: list[str], env: Mapping[str, str]) -> float | str:
 
 def opened(name: str, work: Path) -> Iterator[Any]:
     """The batches of a peer; its form of the data is written first, if it is not there yet."""
-    made = PEERS[name]
+    made = (PEERS | CAMERA_PEERS)[name]
     folder = work / "peers" / made.folder
     if not (folder / "written").exists():
         folder.mkdir(parents=True, exist_ok=True)

@@ -169,7 +169,7 @@ def test_the_tail_is_short_dropped_or_padded(tmp_path: Path) -> None:
 
 
 def test_a_batch_of_nothing_but_repeats_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("warpdata.ordering.limits.MAX_FILLED_BYTES", 100_000)
+    monkeypatch.setattr("warpdata.ordering.epochs.MAX_FILLED_BYTES", 100_000)
     with opened(tmp_path, [50]) as source:
         with ShuffledRows(source, batch_size=1000, tail="pad") as rows:
             assert len(next(iter(rows))) == 1000

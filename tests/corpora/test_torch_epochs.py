@@ -14,8 +14,8 @@ import pytest
 
 from warpdata.corpora.shuffled import ShuffledRows
 from warpdata.corpora.source import MmapShardSource
-from warpdata.corpora.torch import Passes
 from warpdata.corpora.writer import CorpusWriter
+from warpdata.ordering.torch import Passes
 
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create:UserWarning")

@@ -9,8 +9,8 @@ import pytest
 
 from tests.contracts.row_source import write_shards
 from warpdata.corpora.source import MmapShardSource
-from warpdata.corpora.torch import as_iterable_dataset
 from warpdata.errors import MissingExtraError
+from warpdata.ordering.torch import as_iterable_dataset
 
 
 def test_missing_torch_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

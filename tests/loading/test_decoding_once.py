@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,10 +15,11 @@ from warpdata.bytekit.checksum import crc32c
 from warpdata.bytekit.lazy import DEFAULT_BYTES
 from warpdata.bytekit.process.threads import ReadAhead
 from warpdata.episodes.forms.content import stated_content
-from warpdata.episodes.sources.cameras import stretch_starts
 from warpdata.episodes.sources.shard_episode import BlockSignal
 from warpdata.errors import FormatError
+from warpdata.formats.episodedir.video import VideoDecoder
 from warpdata.formats.wshard.reader import ShardReader
+from warpdata.loading.episode_reader import RecycledArrays
 
 STEPS = 90
 
@@ -93,37 +95,90 @@ def test_windows_of_a_camera_are_its_frames(tmp_path: Path, size: int) -> None:
         samples = np.random.default_rng(2).integers(0, 50, 12)
         rows = np.maximum(samples[:, None] + np.array(offsets), 0)
         assert np.array_equal(windows.batch(samples)["image"], frames[rows])
-    starts = stretch_starts(episode["cam"].frame_index(), size * size * 3)
-    assert starts[0] == 0
-    assert starts[-1] == 50
-    assert (np.diff(starts) > 0).all()
 
 
-@pytest.mark.parametrize("threads", [0, 2])
-def test_no_group_of_pictures_is_decoded_twice_for_scaled_frames(
-    tmp_path: Path, monkeypatch, threads
-) -> None:
-    video = wd.VideoOptions(gop_size=8)
-    with wd.LocalDatasetWriter(tmp_path / "root", video=video).new_episode() as writer:
-        for i in range(60):
-            frame = np.add.outer(np.arange(120), np.arange(160))[..., None] + np.array([0, 5 * i, 9])
-            writer.append("cam", (frame % 256).astype(np.uint8), i * 50_000_000)
-    episode = wd.open_recordings(tmp_path / "root")[0]
-    field = wd.Field("cam", past=3, size=(30, 40), layout="chw")
-    windows = wd.Windows([episode], {"image": field}, anchor="cam")
-    plain = wd.ArraySignal(episode["cam"].timestamps, episode["cam"].values())
-    wanted = wd.Windows([wd.Episode.of({"cam": plain}, id="x")], {"image": field}, anchor="cam")
-    decoded: list[int] = []
-    signal = type(episode["cam"])
-    original = signal._values_at
+def film(steps: int, height: int = 120, width: int = 160) -> np.ndarray:
+    """Smooth frames that all differ: a wave that moves over a ramp of colours."""
+    y, x = np.mgrid[0:height, 0:width]
+    ramp = np.stack([x * 255 // width, y * 255 // height, (x + y) * 255 // (height + width)], -1)
+    waves = [40 * np.sin((x + 4 * step) / 15)[..., None] for step in range(steps)]
+    return np.clip(np.array([ramp * 0.7 + 40 + wave for wave in waves]), 0, 255).astype(np.uint8)
+
+
+def recorded(root: Path, frames: np.ndarray, **options: Any) -> wd.Episode:
+    with wd.LocalDatasetWriter(root, video=wd.VideoOptions(**options)).new_episode() as writer:
+        for i, frame in enumerate(frames):
+            writer.append("cam", frame, i * 50_000_000)
+    return wd.open_recordings(root)[0]
+
+
+@pytest.fixture
+def fed(monkeypatch) -> list[tuple[int, int]]:
+    """The frame of every packet that goes to a decoder."""
+    packets: list[tuple[int, int]] = []
+    original = VideoDecoder.feed
     monkeypatch.setattr(
-        signal, "_values_at", lambda self, rows: decoded.extend(rows.tolist()) or original(self, rows)
+        VideoDecoder,
+        "feed",
+        lambda self, number, packet: packets.append((id(self), number)) or original(self, number, packet),
     )
-    for batch in wd.Loader(windows, 16, seed=1, threads=threads):
-        expected = wanted.batch(batch.sample_id)
-        assert np.array_equal(batch["image"], expected["image"])
-        assert np.array_equal(batch.mask["image"], expected.mask["image"])
-    assert sorted(decoded) == list(range(60)), "every frame once, in groups"
+    return packets
+
+
+@pytest.mark.parametrize("gop_size", [2, 10, 250])
+def test_no_group_of_pictures_is_decoded_twice_in_a_batch(tmp_path: Path, fed, gop_size: int) -> None:
+    episode = recorded(tmp_path / "root", film(60), gop_size=gop_size)
+    fields = {  # history, another size, a part, and the whole frames: all of one camera
+        "past": wd.Field("cam", past=3, size=(30, 40)),
+        "wide": wd.Field("cam", size=(24, 24), resize="pad"),
+        "part": wd.Field("cam", crop=(60, 60)),
+        "whole": "cam",
+    }
+    windows = wd.Windows([episode], fields, anchor="cam")
+    windows.batch([59, 3, 4, 31, 30, 5, 58])
+    assert len(fed) == len(set(fed))
+
+
+@pytest.mark.parametrize("threads", [0, 1, 3])
+@pytest.mark.parametrize("shuffle", [True, "full", False])
+def test_frames_are_the_same_on_any_number_of_threads(tmp_path: Path, threads: int, shuffle) -> None:
+    episode = recorded(tmp_path / "root", film(60), gop_size=8)
+    field = wd.Field("cam", past=3, size=(30, 40), layout="chw")
+    windows = wd.Windows([episode], {"image": field, "whole": "cam"}, anchor="cam")
+    alone = wd.Windows([episode], {"image": field, "whole": "cam"}, anchor="cam")
+    for batch in wd.Loader(windows, 16, seed=1, threads=threads, shuffle=shuffle):
+        expected = alone.batch(batch.sample_id)
+        for name in ("image", "whole"):
+            assert np.array_equal(batch[name], expected[name])
+            assert np.array_equal(batch.mask[name], expected.mask[name])
+
+
+def test_a_shuffled_epoch_decodes_every_block_once(tmp_path: Path, fed) -> None:
+    episode = recorded(tmp_path / "root", film(200, 24, 32), gop_size=10)
+    windows = wd.Windows([episode], {"image": wd.Field("cam", size=(12, 16))}, anchor="cam")
+    loader = wd.Loader(windows, 16, seed=1, threads=2)
+    assert sum(batch.size for batch in loader) == 200
+    blocks = -(-200 // loader._order.block_rows(0))
+    assert len(fed) <= 200 + 10 * blocks, (
+        "frames before a block, back to its keyframe, are decoded again at most"
+    )
+
+
+def test_recycled_memory_is_not_seen_by_what_was_kept() -> None:
+    arrays, kept = RecycledArrays(), []
+    for number in range(12):
+        array = arrays.empty((2 + number % 3, 1 << 20), np.dtype(np.uint8))
+        array[:] = number
+        kept.append(array[1, :5])  # a view keeps the memory
+        del array
+    assert [row.tolist() for row in kept] == [[number] * 5 for number in range(12)]
+    addresses = {row.ctypes.data for row in kept[3:]}
+    assert len(addresses) == 9
+    del kept[3:]
+    again = arrays.empty((2, 1 << 20), np.dtype(np.uint8))
+    again[:] = 99
+    assert [int(row[0]) for row in kept] == [0, 1, 2]
+    assert again.ctypes.data + (1 << 20) in addresses, "memory that nothing refers to is used again"
 
 
 def test_packed_rows_state_the_checksum_of_their_values(tmp_path: Path, monkeypatch) -> None:

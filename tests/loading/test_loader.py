@@ -554,6 +554,7 @@ def recorded(tmp_path_factory) -> Path:
 def all_batches(episodes) -> tuple[str, list]:
     fields = {
         "image": wd.Field("cam", past_s=0.12, rate_hz=20),
+        "small": wd.Field("cam", past=2, size=(9, 10), resize="pad"),
         "state": wd.Field("joints", offsets_s=[-0.05, 0.0], align="linear"),
         "action": wd.Field("action", horizon=5), "task": wd.Field("task"),
     }  # fmt: skip
@@ -588,6 +589,36 @@ def test_the_same_batches_from_every_form(recorded, tmp_path, local_catalog, s3_
     why = wd.Loader(wd.Windows(episodes, {"x": "joints"}, anchor="joints"), 4).why(0)[0]
     assert why.dataset == name
     assert len(why.version) == len(why.blob) == 64
+
+
+def test_the_same_batches_from_a_set_of_lerobot(tmp_path) -> None:
+    rng = np.random.default_rng(0)
+    for number in range(3):
+        with wd.record(tmp_path / "root", static={"task": "t"}, clock="simulated") as rec:
+            for i in range(25 + number):
+                rec.append("observation.images.cam", film_frame(i + 9 * number), i * 40 * MS)
+                rec.append("observation.state", rng.normal(size=4).astype(np.float32), i * 40 * MS)
+                rec.append("action", rng.normal(size=4).astype(np.float32), i * 40 * MS)
+    wd.export_episodes(wd.open(tmp_path / "root"), tmp_path / "lerobot", "lerobot")
+
+    def batches(place: Path) -> list[wd.loading.Batch]:
+        fields = {
+            "image": wd.Field("observation.images.cam", past=2),
+            "small": wd.Field("observation.images.cam", size=(12, 10)),
+            "action": wd.Field("action", horizon=4, relative_to="observation.state"),
+        }
+        windows = wd.Windows(wd.open(place), fields, anchor="action")
+        return list(wd.Loader(windows, 8, seed=3, normalize="auto"))
+
+    for a, b in zip(batches(tmp_path / "root"), batches(tmp_path / "lerobot"), strict=True):
+        for name in a:
+            np.testing.assert_array_equal(a[name], b[name], err_msg=name)
+            np.testing.assert_array_equal(a.mask[name], b.mask[name])
+
+
+def film_frame(step: int) -> np.ndarray:
+    y, x = np.mgrid[0:48, 0:64]
+    return np.stack([(x * 3 + step * 5) % 256, y * 5, (x + y + step) % 256], -1).astype(np.uint8)
 
 
 def test_edits_and_selection_are_part_of_the_identity(tmp_path) -> None:
@@ -942,7 +973,7 @@ def test_numbers_of_numpy_are_numbers() -> None:
 def test_a_batch_of_nothing_but_repeats_is_refused(
     windows: wd.Windows | wd.Mixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("warpdata.ordering.limits.MAX_FILLED_BYTES", 10_000_000)
+    monkeypatch.setattr("warpdata.ordering.epochs.MAX_FILLED_BYTES", 10_000_000)
     assert next(iter(wd.Loader(windows, 500, tail="pad"))).size == 500
     for options in ({}, {"on_error": "skip"}):
         with pytest.raises(TooLargeError, match="fill 100000000000 rows"):
@@ -999,7 +1030,7 @@ def test_a_worker_that_starts_after_the_next_epoch_was_set_is_not_counted(
     from copy import copy
     from types import SimpleNamespace
 
-    from warpdata.corpora import torch as adapter
+    from warpdata.ordering import torch as adapter
 
     passes = adapter.Passes((0, 0))
     late = copy(passes)  # what a forked worker has: the same shared memory

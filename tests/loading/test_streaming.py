@@ -356,7 +356,7 @@ def test_a_batch_of_nothing_but_repeats_is_refused(
     table: wd.Table, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Where rows come again and again no data bounds the memory that a batch takes."""
-    monkeypatch.setattr("warpdata.ordering.limits.MAX_FILLED_BYTES", 100_000)
+    monkeypatch.setattr("warpdata.ordering.epochs.MAX_FILLED_BYTES", 100_000)
     narrow = table.select("id")
     assert [batch.num_rows for batch in narrow.batches(6000, tail="pad", **options)] == [6000]
     for view in (narrow, narrow.filter("id < 2100"), table):

@@ -456,11 +456,11 @@ def test_each_frame_is_decoded_once_while_windows_overlap(tmp_path, monkeypatch)
         wd.open_recordings(tmp_path / "root"), {"image": wd.Field("cam", past=6)}, anchor="cam"
     )
     decoded: list[int] = []
-    original = FrameReader.frames_into
+    original = FrameReader.visit
     monkeypatch.setattr(
         FrameReader,
-        "frames_into",
-        lambda self, numbers, out: decoded.extend(numbers.tolist()) or original(self, numbers, out),
+        "visit",
+        lambda self, numbers, use: decoded.extend(numbers.tolist()) or original(self, numbers, use),
     )
     batch = windows.batch([0, 1, 7, 8, 30, 39, 5, 2])
     needed = {f for n in (0, 1, 7, 8, 30, 39, 5, 2) for f in range(max(0, n - 5), n + 1)}

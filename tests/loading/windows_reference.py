@@ -93,11 +93,27 @@ def zero(value):
     return 0.0 if value is None else value * 0
 
 
+def turn_of(row) -> np.ndarray:
+    """The rotation matrix of a row with pose="6d": its first two columns are numbers 3 to 8, made orthogonal."""
+    x, y = np.float64(row[3:6]), np.float64(row[6:9])
+    x = x / np.sqrt(x @ x)
+    y = y - (x @ y) * x
+    y = y / np.sqrt(y @ y)
+    z = [x[1] * y[2] - x[2] * y[1], x[2] * y[0] - x[0] * y[2], x[0] * y[1] - x[1] * y[0]]
+    return np.array([x, y, z]).T
+
+
 def relative_row(own, base, field):
     """(value, mask, age, inside) of a row relative to another one; some dimensions stay absolute."""
     if own[0] is None or base[0] is None:
         return own[0], False, own[2], False
     kept = field.get("except_dims", [])
+    if field.get("pose") == "6d":
+        a, b = np.float64(own[0]), np.float64(base[0])
+        turned = turn_of(b).T @ turn_of(a)
+        moved = [*(turn_of(b).T @ (a[:3] - b[:3])), *turned[:, 0], *turned[:, 1], *(a[9:] - b[9:])]
+        value = [a[number] if number in kept else moved[number] for number in range(len(a))]
+        return np.array(value, np.float32), own[1] and base[1], own[2], own[3] and base[3]
     value = [
         a if number in kept else np.float64(a) - np.float64(b)
         for number, (a, b) in enumerate(zip(own[0], base[0], strict=True))

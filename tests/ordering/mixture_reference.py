@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from fractions import Fraction
 
-from warpdata.ordering.mixture import mixture_shares
+from warpdata.loading.mixture import mixture_shares
 
 
 def mixture_schedule(weights: Sequence[float], batches: int) -> list[int]:

@@ -8,10 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.ordering.mixture_reference import mixture_schedule
-from warpdata.ordering import splitmix
-from warpdata.ordering.blocks import BlockOrder, BlockShape
-from warpdata.ordering.mixture import PeriodicSchedule
-from warpdata.ordering.splitmix import permute
+from warpdata.loading.mixture import PeriodicSchedule
+from warpdata.ordering import blocks
+from warpdata.ordering.blocks import BlockOrder, BlockShape, permute
 
 BITS = {
     "large": [259288939, 625915787, 224352237, 96966564, 741562441],
@@ -24,14 +23,14 @@ BITS = {
 @given(count=st.integers(1, 300), key=st.integers(0, 2**64 - 1), small=st.booleans())
 def test_a_keyed_bijection_has_every_index_once_and_goes_back(count: int, key: int, small: bool) -> None:
     indices = np.arange(count)
-    limit = splitmix._TABLE_BELOW
-    splitmix._TABLE_BELOW = limit if small else 0  # the other way must do for small counts too
+    limit = blocks._TABLE_BELOW
+    blocks._TABLE_BELOW = limit if small else 0  # the other way must do for small counts too
     try:
         found = permute(indices, count, key)
         assert sorted(found.tolist()) == list(range(count))
         np.testing.assert_array_equal(permute(found, count, key, back=True), indices)
     finally:
-        splitmix._TABLE_BELOW = limit
+        blocks._TABLE_BELOW = limit
 
 
 @given(

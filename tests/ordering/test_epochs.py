@@ -10,8 +10,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from warpdata.ordering.epochs import EpochStream, rank_slice
-from warpdata.ordering.limits import MAX_EPOCH, MAX_POSITION, MAX_SEED
+from warpdata.ordering.epochs import MAX_EPOCH, MAX_POSITION, MAX_SEED, EpochStream, rank_slice
 
 
 class Positions(EpochStream):

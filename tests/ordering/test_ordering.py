@@ -10,34 +10,35 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.ordering.mixture_reference import mixture_schedule
-from warpdata.ordering import fraction, mixture, splitmix
+from warpdata.loading import mixture
+from warpdata.ordering import blocks, fraction
 
 SEEDS = st.integers(0, 2**64 - 1)
 
 
 def test_splitmix_reference_values() -> None:
-    assert splitmix.splitmix64_of(0) == 0xE220A8397B1DCDAF
-    assert splitmix.splitmix64_of(1) == 0x910A2DEC89025CC1
+    assert blocks.splitmix64_of(0) == 0xE220A8397B1DCDAF
+    assert blocks.splitmix64_of(1) == 0x910A2DEC89025CC1
     ids = np.arange(1000, dtype=np.uint64)
-    assert splitmix.splitmix64(ids).tolist() == [splitmix.splitmix64_of(i) for i in range(1000)]
-    assert splitmix.splitmix64([2**64 - 1]).tolist() == [splitmix.splitmix64_of(2**64 - 1)]
+    assert blocks.splitmix64(ids).tolist() == [blocks.splitmix64_of(i) for i in range(1000)]
+    assert blocks.splitmix64([2**64 - 1]).tolist() == [blocks.splitmix64_of(2**64 - 1)]
     assert ids[:3].tolist() == [0, 1, 2], "the argument is not changed"
 
 
 @given(st.integers(0, 300), SEEDS)
 def test_keyed_permutation_is_one(count: int, key: int) -> None:
-    found = splitmix.keyed_permutation(count, key)
+    found = blocks.keyed_permutation(count, key)
     assert sorted(found.tolist()) == list(range(count))
-    marks = [splitmix.splitmix64_of(i ^ key) for i in found.tolist()]
+    marks = [blocks.splitmix64_of(i ^ key) for i in found.tolist()]
     assert marks == sorted(marks)
 
 
 @given(st.integers(1, 400), st.integers(1, 500), SEEDS)
 def test_random_ids_are_different_and_repeatable(total: int, count: int, seed: int) -> None:
-    found = splitmix.random_ids(total, count, seed).tolist()
+    found = blocks.random_ids(total, count, seed).tolist()
     assert len(found) == len(set(found)) == min(total, count)
     assert all(0 <= each < total for each in found)
-    assert found == splitmix.random_ids(total, count, seed).tolist()
+    assert found == blocks.random_ids(total, count, seed).tolist()
 
 
 def test_fraction_reference_values() -> None:
@@ -65,8 +66,8 @@ def test_one_row_or_many() -> None:
     assert fraction.row_in_fraction(np.uint64(120), 1 / 64) is True
     assert fraction.row_in_fraction((1 << 64) - 1, 1.0) is True
     assert fraction.row_in_fraction(0, 0.0) is False
-    assert splitmix.splitmix64(0).shape == ()
-    assert int(splitmix.splitmix64(0)) == 0xE220A8397B1DCDAF
+    assert blocks.splitmix64(0).shape == ()
+    assert int(blocks.splitmix64(0)) == 0xE220A8397B1DCDAF
 
 
 def test_fraction_of_all_and_none() -> None:

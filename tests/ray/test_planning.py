@@ -182,7 +182,7 @@ def test_a_signal_that_would_hide_a_column_is_told() -> None:
 
 
 def test_a_window_of_nothing_but_repeats_is_refused(monkeypatch) -> None:
-    monkeypatch.setattr("warpdata.ordering.limits.MAX_FILLED_BYTES", 100_000)
+    monkeypatch.setattr("warpdata.ordering.epochs.MAX_FILLED_BYTES", 100_000)
     signal = wd.ArraySignal(np.arange(5) * 10**8, np.arange(5.0))
     episode = wd.Episode.of({"a": signal}, id="x", steps=StepClock("a"))
     assert [len(b["a"][0]) for b in WindowShape(1000, 8, "pad").blocks("x", episode, None)] == [1000]

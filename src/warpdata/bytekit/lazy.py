@@ -66,7 +66,7 @@ class BlockCache:
 
     def _clear(self) -> None:
         self._lock = threading.Lock()
-        self._blocks: OrderedDict[tuple[int, Hashable], memoryview] = OrderedDict()
+        self._blocks: OrderedDict[tuple[int, Hashable], Any] = OrderedDict()
         self._names: dict[int, set[Hashable]] = {}
         self._gone: deque[int] = deque()
         self._bytes = 0
@@ -99,7 +99,7 @@ class BlockCache:
         """What is kept of a reader, at this moment."""
         return self._names.get(owner, ())
 
-    def get(self, owner: int, name: Hashable) -> memoryview | None:
+    def get(self, owner: int, name: Hashable) -> Any:
         """A block of a reader if it is still here."""
         with self._lock:
             found = self._blocks.get((owner, name))
@@ -107,8 +107,8 @@ class BlockCache:
                 self._blocks.move_to_end((owner, name))
             return found
 
-    def put(self, owner: int, name: Hashable, block: memoryview) -> None:
-        """Keep a block, and drop those that were not used for longest."""
+    def put(self, owner: int, name: Hashable, block: Any) -> None:
+        """Keep a block, anything with `nbytes`, and drop those that were not used for longest."""
         with self._lock:
             self._bury()
             if block.nbytes > self._max_bytes or (owner, name) in self._blocks:

@@ -71,7 +71,7 @@ from warpdata.formats.manifest.model import (
     TablePart,
     parts_of,
 )
-from warpdata.ordering.limits import checked_integer
+from warpdata.ordering.epochs import checked_integer
 from warpdata.settings import Settings
 from warpdata.sql.engine import SqlResult, run_sql
 from warpdata.stores.pagecache import PageCache

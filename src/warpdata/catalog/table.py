@@ -29,7 +29,7 @@ from warpdata.errors import (
 )
 from warpdata.formats.manifest.layout import Guide, ShardGuide
 from warpdata.formats.manifest.model import TablePart
-from warpdata.ordering.limits import Tail, checked_integer
+from warpdata.ordering.epochs import Tail, checked_integer
 from warpdata.sql.columns import (
     MAX_BYTES,
     EngineColumn,

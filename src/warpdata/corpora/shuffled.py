@@ -14,12 +14,10 @@ import numpy as np
 from warpdata.bytekit.process.forks import Reopens
 from warpdata.corpora.rows import RowBatch, Rows, check_out, decode_rows, output_dtype, raw_dtype
 from warpdata.corpora.spans import RowSpan
-from warpdata.corpora.torch import TorchEpochs, as_iterable_dataset, imported_torch
 from warpdata.errors import LimitExceededError, require_kind, suggests
-from warpdata.ordering.blocks import BlockOrder, BlockShape, ShuffleQuality
-from warpdata.ordering.epochs import EpochStream, Place, Step, rank_slice
-from warpdata.ordering.limits import MAX_POSITION, Tail
-from warpdata.ordering.splitmix import I64
+from warpdata.ordering.blocks import I64, BlockOrder, BlockShape, ShuffleQuality
+from warpdata.ordering.epochs import MAX_POSITION, EpochStream, Place, Step, Tail, rank_slice
+from warpdata.ordering.torch import TorchEpochs, as_iterable_dataset, imported_torch
 
 if TYPE_CHECKING:
     from typing import Self

@@ -5,6 +5,7 @@ from warpdata.bytekit.lazy import lazy_names
 __getattr__, __dir__ = lazy_names(
     __name__,
     {
+        "CorpusSource": "warpdata.loading.corpora",
         "Batch": "warpdata.loading.batch",
         "Field": "warpdata.loading.field",
         "Loader": "warpdata.loading.loader",

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from warpdata.episodes.collection.facts import column_table
 from warpdata.errors import DatasetError, nearest
 from warpdata.loading.field import FieldRows
-from warpdata.ordering.limits import checked_integer
+from warpdata.ordering.epochs import checked_integer
 from warpdata.sql.columns import folded
 from warpdata.sql.engine import matching_rows, parse_condition
 from warpdata.timeline.episode import Episode, same_clock

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from warpdata.corpora.torch import imported_torch, worker_info
 from warpdata.errors import nearest
+from warpdata.ordering.torch import imported_torch, worker_info
 
 _NO_DEFAULT = object()
 

@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
-import itertools
+import math
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from time import perf_counter
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from warpdata.bytekit.lazy import BLOCK_CACHE, cached_property
 from warpdata.bytekit.process.locks import ThreadLock
-from warpdata.episodes.sources.cameras import VideoSignal
+from warpdata.episodes.sources.cameras import ImageRequest, VideoSignal
 from warpdata.errors import BlobNotFoundError, FormatError, SchemaMismatchError, WarpError
+from warpdata.formats.episodedir.video import DecodedPicture, scale_image
 from warpdata.loading.alignment import Aligned, Anchors, Bools, Clock, Int64s
 from warpdata.loading.field import Field, FieldRows, FieldSchema, check_same, find_schema, signal_named
-from warpdata.loading.images import crop_box, resize_images, scale_values
+from warpdata.loading.images import is_encoded, read_images, scale_values
 from warpdata.loading.poses import subtract
 from warpdata.timeline.episode import Episode
 from warpdata.timeline.memory import JoinedSignal
@@ -34,12 +35,57 @@ _TABLE_ROWS = 1 << 18
 _CHECK_EVERY = 16
 """Reads between two checks whether all bytes of a signal are in memory or mapped."""
 _STEP_BYTES = 16 << 20
-_GROUP_BYTES = 64 << 20
-"""Decoded frames of a group of pictures in memory at a time; longer groups are decoded in parts."""
+_LARGE_BYTES, _MOST_FREE = 1 << 20, 8
 AT_ANCHOR = FieldRows("times", (0,))
 
 Timings = dict[str, float]
 """Seconds of work by kind: `decode` (reading values), `scale`, `copy`."""
+_Frames = dict[tuple[str, int], NDArray[Any] | DecodedPicture]
+"""Images by field and record."""
+
+
+class Blocks(NamedTuple):
+    """The block of each sample of a group that is read: samples that come soon after one another."""
+
+    numbers: Int64s
+    anchors_of: Callable[[int], Int64s]
+    """The anchors of a block by its number, those of one episode."""
+
+
+class RecycledArrays:
+    """Large arrays whose memory is used again once nothing refers to them: new memory costs a fault per page."""
+
+    def __init__(self) -> None:
+        self._free: list[bytearray] = []
+
+    def empty(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
+        """An array of any content."""
+        count = math.prod(shape)
+        size = dtype.itemsize * count
+        if size < _LARGE_BYTES or dtype.hasobject:
+            return np.empty(shape, dtype)
+        memory = self._take(size) or bytearray(size)
+        # Views of this array, and tensors over it, refer to it and not to the memory.
+        array = np.frombuffer(memory, dtype, count)
+        weakref.finalize(array, self._take_back, self._free, memory).atexit = False
+        return array.reshape(shape)
+
+    def _take(self, size: int) -> bytearray | None:
+        """Free memory of about a size. Threads may call it at once: what one has taken out no other sees."""
+        for _ in range(len(self._free)):
+            try:
+                memory = self._free.pop()
+            except IndexError:
+                return None
+            if size <= len(memory) <= 2 * size:
+                return memory
+            self._free.insert(0, memory)
+        return None
+
+    @staticmethod
+    def _take_back(free: list[bytearray], memory: bytearray) -> None:
+        free.append(memory)
+        del free[:-_MOST_FREE]
 
 
 class FieldOut:
@@ -47,9 +93,9 @@ class FieldOut:
 
     __slots__ = ("age_ns", "mask", "timings", "values")
 
-    def __init__(self, schema: FieldSchema, count: int, timings: Timings) -> None:
+    def __init__(self, schema: FieldSchema, count: int, timings: Timings, arrays: RecycledArrays) -> None:
         rows = (count,) if schema.is_static else (count, schema.rows)
-        self.values = np.empty((*rows, *schema.shape), schema.dtype)
+        self.values = arrays.empty((*rows, *schema.shape), schema.dtype)
         self.mask = np.ones((*rows, schema.shape[0]) if schema.is_ragged else rows, np.bool_)
         self.age_ns = np.empty(rows, np.int64)
         self.timings = timings
@@ -104,6 +150,29 @@ class EpisodeReader:
                 plain = Field(field.relative_to)
                 reference = base, table_of(field.relative_to, base, plain, AT_ANCHOR, max_age_ns)
             self.fields[name] = SignalReader(own or known, signal, rows, reference)
+        self._plain = dict(self.fields)
+        by_camera: dict[str, dict[str, SignalReader]] = {}
+        for name, reader in self.fields.items():
+            if isinstance(reader, SignalReader) and reader.is_camera:
+                by_camera.setdefault(reader.schema.field.signal, {})[name] = reader
+                del self._plain[name]
+        self.cameras = [CameraReader(readers) for readers in by_camera.values()]
+
+    def read(
+        self, anchors: Int64s, places: Int64s, out: Mapping[str, FieldOut], blocks: Blocks | None
+    ) -> None:
+        """Write all fields of some anchors to places of a batch; `blocks` are for cameras."""
+        name = ""
+        try:
+            for name, reader in self._plain.items():
+                reader.read(anchors, places, out[name])
+            for camera in self.cameras:
+                name = next(iter(camera.fields))
+                assert blocks is not None
+                camera.read(anchors, places, out, blocks)
+        except WarpError as error:
+            at = int(self.times[anchors[0]])
+            raise named_error(error, f"episode {self.episode.id!r} near {at}, field {name!r}") from None
 
     @property
     def is_near(self) -> bool:
@@ -116,6 +185,14 @@ class EpisodeReader:
         for field in self.fields.values():
             good &= field.inside(anchors)
         return good
+
+    def prefetch(self, anchors: Int64s, blocks: Blocks) -> None:
+        """Bring the bytes that are read at these anchors into the cache; of cameras those of their blocks."""
+        for reader in self._plain.values():
+            if isinstance(reader, SignalReader):
+                reader.prefetch(anchors)
+        for camera in self.cameras:
+            camera.prefetch(anchors, blocks)
 
     def settled(self) -> int:
         """Of an episode that grows, how many anchors have all their rows, so that later records change nothing."""
@@ -148,6 +225,13 @@ class EpisodeReader:
                 except WarpError as error:
                     error.message = f"field {name!r}: {error.message}"
                     raise
+
+
+def named_error(error: WarpError, where: str) -> WarpError:
+    """The same error with its place: episode, time and field."""
+    error.message = f"{where}: {error.message}"
+    error.args = (error.message,)
+    return error
 
 
 def _check_signal(signal: Signal) -> None:
@@ -271,50 +355,98 @@ class RowTable:
         return np.asarray((self._times < int(stamps[-1])) & (own + max(rows.offsets) < len(stamps)))
 
 
-class ScaledFrames:
-    """Frames of a video as a field wants them, decoded and scaled by groups of pictures; the last ones used are kept.
+class CameraReader:
+    """The fields over one camera: a frame is decoded once for all of them and kept.
 
-    Scaled frames are small: the block cache holds many groups, and no group is decoded for every single frame of it.
+    Where a frame of a sample is missing, those of its whole block are decoded: a shuffle takes the samples of a block
+    soon after one another.
     """
 
-    def __init__(self, signal: VideoSignal, schema: FieldSchema) -> None:
-        self._signal = signal
-        self._shape, self._dtype = schema.shape, schema.dtype
+    def __init__(self, fields: Mapping[str, SignalReader]) -> None:
+        self.fields = fields
+        self._signal = signal = next(iter(fields.values())).signal
+        self._is_colour = signal.meta.dtype == np.uint8 and signal.meta.shape[2:] == (3,)
         self._owner = BLOCK_CACHE.new_owner()
         self._lock = ThreadLock()
         weakref.finalize(self, BLOCK_CACHE.forget, self._owner).atexit = False
 
-    @cached_property
-    def _starts(self) -> Int64s:
-        """The first record of every group, long groups in parts, and the number of records."""
-        count, index = len(self._signal), self._signal.frame_index()
-        most = max(1, _GROUP_BYTES // max(1, self._signal.meta.row_bytes))
-        keys = [0]
-        if index.keyframe is not None and index.shown is None:
-            keys = [0, *np.flatnonzero(index.keyframe).tolist()]
-        parts = [np.arange(low, high, most) for low, high in itertools.pairwise([*keys, count])]
-        return np.append(np.unique(np.concatenate(parts)), count).astype(np.int64)
+    def read(self, anchors: Int64s, places: Int64s, out: Mapping[str, FieldOut], blocks: Blocks) -> None:
+        """Write values, mask and ages of some anchors to places of a batch."""
+        timings = next(iter(out.values())).timings
+        aligned = {name: field.rows.aligned(anchors) for name, field in self.fields.items()}
+        frames: _Frames = {}
+        if not self._take_kept(aligned, frames):
+            with self._lock:  # one thread decodes, others find the frames in the cache
+                if not self._take_kept(aligned, frames):
+                    self._decode(aligned, frames, blocks, timings)
+        began = perf_counter()
+        for name, field in self.fields.items():
+            target = out[name]
+            target.mask[places], target.age_ns[places] = aligned[name].mask, aligned[name].age_ns
+            for records, place in zip(aligned[name].positions.tolist(), places.tolist(), strict=True):
+                for row, record in enumerate(records):
+                    self._write(field, frames[name, record], target.values[place, row])
+        timings["copy"] += perf_counter() - began
 
-    def read(self, records: Int64s, change: Callable[[NDArray[Any]], NDArray[Any]]) -> NDArray[Any]:
-        """Records by ascending number; `change` turns decoded frames into those of the field."""
-        out = np.empty((len(records), *self._shape), self._dtype)
-        groups = self._starts.searchsorted(records, "right") - 1
-        for number in np.unique(groups).tolist():
-            low, here = int(self._starts[number]), groups == number
-            out[here] = self._group(number, change)[records[here] - low]
-        return out
+    def prefetch(self, anchors: Int64s, blocks: Blocks) -> None:
+        """Bring the bytes of frames that are not kept into the cache, and those of their blocks."""
+        kept = BLOCK_CACHE.of(self._owner)
+        for name, field in self.fields.items():
+            wanted = np.unique(field.rows.aligned(anchors).positions).tolist()
+            if not all((name, record) in kept for record in wanted):
+                for number in np.unique(blocks.numbers).tolist():
+                    field.prefetch(blocks.anchors_of(number))
 
-    def _group(self, number: int, change: Callable[[NDArray[Any]], NDArray[Any]]) -> NDArray[Any]:
-        low, high = int(self._starts[number]), int(self._starts[number + 1])
-        with self._lock:  # one thread decodes a group, others find it in the cache
-            block = BLOCK_CACHE.get(self._owner, number)
-            if block is not None:
-                return np.frombuffer(block, self._dtype).reshape(high - low, *self._shape)
-            frames = np.ascontiguousarray(
-                change(self._signal._values_at(np.arange(low, high, dtype=np.int64)))
-            )
-            BLOCK_CACHE.put(self._owner, number, frames.data.cast("B"))
-        return frames
+    def _take_kept(self, aligned: Mapping[str, Aligned], frames: _Frames) -> bool:
+        """Take frames out of the cache; returns whether all of them were there."""
+        is_whole = True
+        for name, at in aligned.items():
+            schema = self.fields[name].schema
+            for record in np.unique(at.positions).tolist():
+                if (name, record) not in frames:
+                    block = BLOCK_CACHE.get(self._owner, (name, record))
+                    is_whole = is_whole and block is not None
+                    if isinstance(block, memoryview):
+                        flat = np.frombuffer(block, schema.stored_dtype)
+                        frames[name, record] = flat.reshape(schema.image_shape)
+                    elif block is not None:
+                        frames[name, record] = block
+        return is_whole
+
+    def _write(self, field: SignalReader, image: NDArray[Any] | DecodedPicture, out: NDArray[Any]) -> None:
+        if isinstance(image, DecodedPicture):
+            if not field.schema.is_changed:
+                image.write(out)
+                return
+            pixels = np.empty(field.schema.image_shape, field.schema.stored_dtype)
+            image.write(pixels)
+            image = pixels
+        out[...] = field.convert(image)
+
+    def _decode(
+        self, aligned: Mapping[str, Aligned], frames: _Frames, blocks: Blocks, timings: Timings
+    ) -> None:
+        """Decode the missing frames, and those of the blocks of their samples."""
+        kept = BLOCK_CACHE.of(self._owner)
+        keys: dict[tuple[str, int], None] = {}
+        for name, at in aligned.items():
+            is_missing = [any((name, r) not in frames for r in row) for row in at.positions.tolist()]
+            for number in np.unique(blocks.numbers[is_missing]).tolist():
+                block = self.fields[name].rows.aligned(blocks.anchors_of(number)).positions
+                keys |= {
+                    (name, record): None for record in np.unique(block).tolist() if (name, record) not in kept
+                }
+            keys |= {(name, record): None for record in np.unique(at.positions).tolist()}
+        wanted = [key for key in keys if key not in frames]
+        views = {name: field.schema.view for name, field in self.fields.items()}
+        requests = [
+            ImageRequest(np.array([record]), views[name], as_decoded=views[name] is None and self._is_colour)
+            for name, record in wanted
+        ]
+        for key, images in zip(wanted, read_images(self._signal, requests, timings), strict=True):
+            frames[key] = images[0]
+            is_array = isinstance(images[0], np.ndarray)
+            BLOCK_CACHE.put(self._owner, key, images[0].data.cast("B") if is_array else images[0])
 
 
 class SignalReader:
@@ -338,8 +470,11 @@ class SignalReader:
         )
         self._direct: MappedRows | None = None
         self._reads = 0
-        is_scaled = schema.field.size is not None and isinstance(signal, VideoSignal) and not self._is_between
-        self._frames = ScaledFrames(signal, schema) if is_scaled and isinstance(signal, VideoSignal) else None
+
+    @property
+    def is_camera(self) -> bool:
+        """Whether frames are decoded and delivered as they are, or scaled."""
+        return not self._is_between and len(self.signal) > 0 and is_encoded(self.signal)
 
     @property
     def is_near(self) -> bool:
@@ -408,19 +543,19 @@ class SignalReader:
         field, mask, age_ns = self.schema.field, aligned.mask, aligned.age_ns
         began = perf_counter()
         if not len(self.signal):
-            blank = blank_values(self.signal.meta, aligned.positions.size)
-            values = blank.reshape(*aligned.positions.shape, *self.signal.meta.shape)
+            if self.schema.view is None:
+                blank = blank_values(self.signal.meta, aligned.positions.size)
+                values = blank.reshape(*aligned.positions.shape, *self.signal.meta.shape)
+            else:
+                shape = (*aligned.positions.shape, *self.schema.image_shape)
+                values = np.zeros(shape, self.schema.stored_dtype)
         elif self._is_between:
             values = self._between(aligned)
-        elif self._frames is not None:
+        elif self.schema.view is not None or is_encoded(self.signal):
             wanted, back = np.unique(aligned.positions, return_inverse=True)
-            own: Timings = {"scale": 0.0}
-            scaled = self._frames.read(wanted, lambda frames: self._change(frames[None], own)[0])
-            out.timings["decode"] += perf_counter() - began - own["scale"]
-            out.timings["scale"] += own["scale"]
-            out.values[places] = scaled[back.reshape(aligned.positions.shape)]
-            out.mask[places], out.age_ns[places] = mask, age_ns
-            return
+            request = ImageRequest(wanted, self.schema.view)
+            images = np.stack(read_images(self.signal, [request], out.timings)[0])
+            values, began = images[back.reshape(aligned.positions.shape)], perf_counter()
         else:
             values = _read_once(self.signal, aligned.positions)
         out.timings["decode"] += perf_counter() - began
@@ -438,7 +573,7 @@ class SignalReader:
                 base = _read_once(self._reference[0], reference.positions)
                 values = subtract(values, base, field.pose, tuple(field.except_dims))
                 mask = mask & reference.mask
-        out.values[places] = self._change(values, out.timings) if self.schema.is_changed else values
+        out.values[places] = self.convert(values)
         out.mask[places] = mask
         out.age_ns[places] = age_ns
 
@@ -475,23 +610,23 @@ class SignalReader:
         mixed = mixed_values(
             first.reshape(flat), second.reshape(flat), aligned.share.reshape(-1), self.schema.field.align
         )
-        return mixed.reshape(first.shape)
+        mixed = mixed.reshape(first.shape)
+        if self.schema.view is None:
+            return mixed
+        images = np.empty((*mixed.shape[:2], *self.schema.image_shape), mixed.dtype)
+        for at in np.ndindex(mixed.shape[:2]):
+            scale_image(mixed[at], self.schema.view, images[at])
+        return images
 
-    def _change(self, values: NDArray[Any], timings: Timings) -> NDArray[Any]:
-        """Values as the field wants them: cut, scaled, in another range, layout or type."""
-        field, schema, began = self.schema.field, self.schema, perf_counter()
-        if field.crop is not None:
-            rows, columns = crop_box(schema.stored_shape, field.crop, schema.name)
-            values = values[:, :, rows, columns]
-        if field.size is not None:
-            flat = values.reshape(-1, *values.shape[2:])
-            scaled = resize_images(flat, (field.size[0], field.size[1]), field.resize)
-            values = scaled.reshape(*values.shape[:2], *scaled.shape[1:])
-        if field.scale is not None:
-            values = scale_values(values, field.scale)
-        if field.layout == "chw":
-            values = np.moveaxis(values, (2, 3), (-2, -1)) if values.ndim > 4 else values
-        timings["scale"] += perf_counter() - began
+    def convert(self, values: NDArray[Any]) -> NDArray[Any]:
+        """Values as the field wants them: in another range, layout or type."""
+        schema = self.schema
+        if not schema.is_changed:
+            return values
+        if schema.field.scale is not None:
+            values = scale_values(values, schema.field.scale)
+        if schema.field.layout == "chw" and len(schema.shape) > 2:
+            values = np.moveaxis(values, (-3, -2), (-2, -1))
         return values.astype(schema.dtype, copy=False)
 
 

@@ -15,7 +15,8 @@ from numpy.typing import DTypeLike, NDArray
 from warpdata.bytekit.lazy import cached_property
 from warpdata.episodes.collection.jobs import code_name
 from warpdata.errors import SchemaMismatchError, nearest, require_word, suggests
-from warpdata.loading.images import IMAGE_SCALES, RESIZES, crop_box
+from warpdata.formats.episodedir.scaling import RESIZES, ImageView, view_image
+from warpdata.loading.images import IMAGE_SCALES
 from warpdata.loading.poses import POSES, pose_width
 from warpdata.timeline.episode import Episode
 from warpdata.timeline.meta import OBJECT, SignalMeta
@@ -315,15 +316,35 @@ class FieldSchema:
         return np.dtype(np.float32) if is_float else self.stored_dtype
 
     @cached_property
+    def view(self) -> ImageView | None:
+        """How stored images are cropped and scaled."""
+        option = self.field
+        if option.crop is None and option.size is None:
+            return None
+        try:
+            height, width = self.stored_shape[:2]
+            return view_image(height, width, option.crop, option.size, option.resize)
+        except ValueError as error:
+            raise ValueError(f"field {self.name!r}: {error}") from None
+
+    @cached_property
+    def image_shape(self) -> tuple[int, ...]:
+        """The shape of one row after cropping and scaling, channels last."""
+        view = self.view
+        return self.stored_shape if view is None else (view.height, view.width, *self.stored_shape[2:])
+
+    @cached_property
     def shape(self) -> tuple[int, ...]:
         """The shape of one row before any transform."""
-        shape = self.stored_shape
-        if self.field.crop is not None:
-            rows, columns = crop_box(shape, self.field.crop, self.name)
-            shape = (rows.stop - rows.start, columns.stop - columns.start, *shape[2:])
-        if self.field.size is not None:
-            shape = (*self.field.size, *shape[2:])
+        shape = self.image_shape
         return (*shape[2:], *shape[:2]) if self.field.layout == "chw" else shape
+
+    @cached_property
+    def row_bytes(self) -> int:
+        """Bytes of one row as it is kept: images before they become floats, whole ones as decoders have them."""
+        dtype = self.stored_dtype if self.is_image else self.dtype
+        is_whole = self.is_image and self.view is None and self.stored_shape[2:] == (3,)
+        return dtype.itemsize * int(np.prod(self.shape, dtype=np.int64)) // (2 if is_whole else 1)
 
     @cached_property
     def has_axis(self) -> bool:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import closing
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
-from typing import Any, Literal, NamedTuple, get_args
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,13 +19,11 @@ from warpdata.bytekit.io.commit import write_file
 from warpdata.bytekit.io.files import FileRangeReader
 from warpdata.bytekit.jsontext import dump_json, parse_json_object
 from warpdata.bytekit.process.threads import CORES, MAX_PARALLEL, ReadAhead, ThreadPool
-from warpdata.corpora.source import FixedOrderSource
-from warpdata.corpora.torch import torch_epochs
 from warpdata.errors import CorruptLayoutError, DatasetError, FormatError, nearest, require_word, suggests
 from warpdata.loading.batch import Batch, as_tensors
 from warpdata.loading.episode_reader import DAMAGE, Timings
 from warpdata.loading.mixture import Chosen, Mixture, SampleOrder, Shuffle, as_source
-from warpdata.loading.pace import NullPace, PaceLine
+from warpdata.loading.pace import PaceLine
 from warpdata.loading.ranks import auto_rank, rank_and_world
 from warpdata.loading.source import RowSource, Threads, sample_rng
 from warpdata.loading.statistics import (
@@ -39,11 +37,23 @@ from warpdata.loading.statistics import (
     window_statistics,
 )
 from warpdata.loading.windows import Windows
-from warpdata.ordering.blocks import ShuffleQuality
-from warpdata.ordering.epochs import EpochStream, LeftOut, Place, Step, rank_slice
-from warpdata.ordering.limits import MAX_POSITION, Tail, check_filled, checked_integer
-from warpdata.ordering.splitmix import stream_key
+from warpdata.ordering.blocks import ShuffleQuality, stream_key
+from warpdata.ordering.epochs import (
+    MAX_POSITION,
+    EpochStream,
+    LeftOut,
+    Place,
+    Step,
+    Tail,
+    check_filled,
+    checked_integer,
+    rank_slice,
+)
+from warpdata.ordering.torch import torch_epochs
 from warpdata.stores.reliable import traffic
+
+if TYPE_CHECKING:
+    from warpdata.corpora.source import FixedOrderSource
 
 OnError = Literal["raise", "skip"]
 NormalizeOption = str | Normalize | Mapping[str, str | Normalize | None] | Normalization | None
@@ -105,6 +115,8 @@ class LoaderReport:
     epochs: int = 0
     bytes: int = 0
     """Bytes of the delivered arrays."""
+    elapsed_s: float = 0.0
+    """Time from the beginning of each pass to its last batch so far."""
     wait_s: float = 0.0
     """How long the consumer waited for batches."""
     decode_s: float = 0.0
@@ -125,7 +137,7 @@ class LoaderReport:
     """How many episodes had been left out in the state that this loader continued."""
 
     def shares(self) -> dict[str, float]:
-        """The share of each kind of work in the time of all threads."""
+        """The share of each kind of work in the time of all threads; `wait` is the consumer's share of waiting."""
         work = {
             "decode": self.decode_s,
             "scale": self.scale_s,
@@ -133,7 +145,8 @@ class LoaderReport:
             "transform": self.transform_s,
         }
         whole = sum(work.values()) or 1.0
-        return {name: seconds / whole for name, seconds in work.items()}
+        wait = self.wait_s / self.elapsed_s if self.elapsed_s else 0.0
+        return {**{name: seconds / whole for name, seconds in work.items()}, "wait": wait}
 
     def to_json(self) -> dict[str, Any]:
         """For a program."""
@@ -170,8 +183,6 @@ class Loader(EpochStream):
         read_ahead_bytes: int = READ_AHEAD_BYTES,
         progress: bool = False,
     ) -> None:
-        if not isinstance(windows, RowSource | Mixture | FixedOrderSource):
-            raise TypeError(f"a loader is over wd.Windows or a wd.Mixture, not {type(windows).__name__}")
         self.windows = windows if isinstance(windows, Mixture) else as_source(windows)
         self.batch_size = checked_integer("batch_size", batch_size, MAX_POSITION, least=1)
         known = auto_rank() if "auto" in (rank, world) else (0, 1)
@@ -306,7 +317,7 @@ class Loader(EpochStream):
         if not self._position and isinstance(self.windows, Windows) and self.windows.follow:
             self.windows.refresh()  # an epoch has the samples that are there when it begins
             self._order = SampleOrder(self.windows, self.seed, self._shuffle)
-        with closing(PaceLine(f"epoch {epoch}", "samples") if self._progress else NullPace()) as line:
+        with closing(PaceLine(f"epoch {epoch}", "samples", show=self._progress)) as line:
             try:
                 while (batch := self.next_step()) is not None:
                     wait_s, waited = self._report.wait_s - waited, self._report.wait_s
@@ -327,7 +338,8 @@ class Loader(EpochStream):
 
         def fetch(step: LoaderStep) -> None:
             for number, source in enumerate(self._order.sources):
-                source.prefetch(step.chosen.sample[step.chosen.source == number], fetchers)
+                mine = step.chosen.sample[step.chosen.source == number]
+                source.prefetch(mine, fetchers, self._order.block_rows(number))
 
         def work(step: LoaderStep, _: None) -> tuple[LoaderStep, Batch]:
             # All threads read the first batch: there is nothing else to do yet.
@@ -344,6 +356,7 @@ class Loader(EpochStream):
             first=1,
         )
         with closing(fetchers), closing(ahead):
+            before = time.perf_counter()
             while True:
                 began = time.perf_counter()
                 pair = next(ahead, None)
@@ -352,7 +365,9 @@ class Loader(EpochStream):
                 report, size = self._report, pair[1].size
                 report.batches, report.samples = report.batches + 1, report.samples + size
                 report.bytes += self._cost(size)
-                report.wait_s += time.perf_counter() - began
+                now = time.perf_counter()
+                report.wait_s, report.elapsed_s = report.wait_s + now - began, report.elapsed_s + now - before
+                before = now
                 yield pair
 
     def _cost(self, samples: int) -> int:
@@ -366,7 +381,7 @@ class Loader(EpochStream):
         parts = []
         for number in numbers:
             source, own = self._order.sources[number], chosen[chosen.source == number]
-            batch = source.read(own.sample, timings, threads)
+            batch = source.read(own.sample, timings, threads, self._order.block_rows(number))
             began = time.perf_counter()
             is_changed = source.transform(batch, own.epoch, self.seed, number)
             is_changed |= self._normalize(batch, number)

@@ -7,24 +7,123 @@ import numbers
 from collections.abc import Callable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
+from fractions import Fraction
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from warpdata import loading
 from warpdata.bytekit.checksum import sha256_hex
 from warpdata.bytekit.jsontext import dump_json
-from warpdata.corpora.source import FixedOrderSource
+from warpdata.bytekit.lazy import BLOCK_CACHE
 from warpdata.errors import SchemaMismatchError, nearest, require_kind, suggests
 from warpdata.loading.alignment import Int64s
 from warpdata.loading.batch import Batch
-from warpdata.loading.source import CorpusSource, Delivered, RowSource
+from warpdata.loading.source import Delivered, RowSource
 from warpdata.loading.statistics import FieldStatistics, merge_weighted, running_statistics
 from warpdata.loading.windows import Windows
-from warpdata.ordering.blocks import BlockOrder, ShuffleQuality
-from warpdata.ordering.limits import MAX_EPOCH, MAX_POSITION, checked_integer
-from warpdata.ordering.mixture import SCHEDULE_VERSION, WeightSchedule, mixture_shares
-from warpdata.ordering.splitmix import stream_key
+from warpdata.ordering.blocks import BlockOrder, ShuffleQuality, stream_key
+from warpdata.ordering.epochs import MAX_EPOCH, MAX_POSITION, checked_integer
+
+if TYPE_CHECKING:
+    from warpdata.corpora.source import FixedOrderSource
+
+MAX_PERIOD = 1 << 20
+"""A schedule repeats after at most this many turns: shares are kept to one part in a million."""
+SCHEDULE_VERSION = 2
+
+
+def mixture_counts(weights: Sequence[float], batches: int) -> list[int]:
+    """How many of the first `batches` batches come from each source: within one of its exact share."""
+    shares = mixture_shares(weights)
+    exact = [share * batches for share in shares]
+    counts = [int(value) for value in exact]
+    rest = sorted(range(len(shares)), key=lambda i: (counts[i] - exact[i], i))
+    for index in rest[: batches - sum(counts)]:
+        counts[index] += 1
+    return counts
+
+
+def mixture_shares(weights: Sequence[float]) -> list[Fraction]:
+    """The exact share of every source."""
+    if (
+        not weights
+        or not all(math.isfinite(weight) and weight >= 0 for weight in weights)
+        or not any(weights)
+    ):
+        raise ValueError(f"a mixture needs weights of 0 or more, not all 0: {list(weights)}")
+    whole = sum(Fraction(weight) for weight in weights)
+    return [Fraction(weight) / whole for weight in weights]
+
+
+class PeriodicSchedule:
+    """A schedule by weight that repeats: the source at any position, and how often each source came before.
+
+    The turns of a source are spread evenly: turn k is at (k + ½) / weight, and turns come in that order, the first
+    source of equals. Every period has each source's exact count; weights that do not add up within `MAX_PERIOD` are
+    met to one part in that many.
+    """
+
+    def __init__(self, weights: Sequence[float]) -> None:
+        shares = [share.limit_denominator(MAX_PERIOD) for share in mixture_shares(weights)]
+        self.period = math.lcm(*(share.denominator for share in shares))
+        if sum(shares) == 1 and self.period <= MAX_PERIOD:
+            self.counts = [int(share * self.period) for share in shares]
+        else:
+            self.period = MAX_PERIOD
+            self.counts = mixture_counts(weights, self.period)
+        for weight, count in zip(weights, self.counts, strict=True):
+            if weight > 0 and not count:
+                raise ValueError(f"a weight of {weight} is less than one part in {MAX_PERIOD} of all")
+        turns = [np.arange(count) for count in self.counts]
+        order = np.argsort(
+            np.concatenate([(turn + 0.5) / max(1, len(turn)) for turn in turns]), kind="stable"
+        )
+        self._source = np.repeat(np.arange(len(turns)), self.counts)[order]
+        self._before = np.concatenate(turns)[order]
+        self._quotas = np.array(self.counts, np.int64)
+
+    def at(self, positions: Int64s) -> tuple[Int64s, Int64s]:
+        """The source at each position, and how many of that source came before."""
+        rounds, inside = np.divmod(positions, self.period)
+        source = self._source[inside]
+        return source, rounds * self._quotas[source] + self._before[inside]
+
+    def given(self, position: int) -> Int64s:
+        """How many of each source come before a position."""
+        rounds, inside = divmod(position, self.period)
+        return rounds * self._quotas + np.bincount(self._source[:inside], minlength=len(self._quotas))
+
+
+class WeightSchedule:
+    """Schedules one after the other: other weights from a position on."""
+
+    def __init__(self, stages: Sequence[tuple[int, Sequence[float]]]) -> None:
+        self._starts = np.array([start for start, _ in stages], np.int64)
+        self._schedules = [PeriodicSchedule(weights) for _, weights in stages]
+        base = np.zeros(len(stages[0][1]), np.int64)
+        self._bases = [base]
+        for number in range(1, len(stages)):
+            span = int(self._starts[number] - self._starts[number - 1])
+            base = base + self._schedules[number - 1].given(span)
+            self._bases.append(base)
+
+    def at(self, positions: Int64s) -> tuple[Int64s, Int64s]:
+        """The source at each position, and how many of that source came before."""
+        stage = self._starts.searchsorted(positions, "right") - 1
+        source, before = np.empty(len(positions), np.int64), np.empty(len(positions), np.int64)
+        for number in np.unique(stage).tolist():
+            here = stage == number
+            source[here], inside = self._schedules[number].at(positions[here] - self._starts[number])
+            before[here] = inside + self._bases[number][source[here]]
+        return source, before
+
+    def given(self, position: int) -> Int64s:
+        """How many of each source come before a position."""
+        number = int(self._starts.searchsorted(position, "right")) - 1
+        return self._bases[number] + self._schedules[number].given(position - int(self._starts[number]))
+
 
 Shuffle = Literal["blocks", "full"] | bool
 _AHEAD = 2048
@@ -306,10 +405,9 @@ def _checked_sources(sources: Any) -> list[tuple[str, RowSource, float]]:
         raise ValueError("a mixture has at least one source")
     checked: list[tuple[str, RowSource, float]] = []
     for name, pair in sources.items():
-        is_pair = isinstance(pair, tuple | list) and len(pair) == 2
-        if not is_pair or not isinstance(pair[0], RowSource | FixedOrderSource):
+        if not isinstance(pair, tuple | list) or len(pair) != 2:
             raise TypeError(f"source {name!r} is (wd.Windows, weight), not {pair!r}")
-        source = as_source(pair[0])
+        source = as_source(pair[0], f"source {name!r}")
         if source.follow:
             raise ValueError(
                 f"source {name!r} grows (follow=True), and a mixture has fixed quotas: open its root without follow"
@@ -320,9 +418,16 @@ def _checked_sources(sources: Any) -> list[tuple[str, RowSource, float]]:
     return checked
 
 
-def as_source(given: RowSource | FixedOrderSource) -> RowSource:
+def as_source(given: Any, what: str = "a loader") -> RowSource:
     """Windows as they are, an open corpus as a source of its rows."""
-    return CorpusSource(given) if isinstance(given, FixedOrderSource) else given
+    if isinstance(given, RowSource):
+        return given
+    if not hasattr(given, "open_rows"):
+        raise TypeError(
+            f"{what} is over wd.Windows, an open corpus or a wd.Mixture, not {type(given).__name__}"
+        )
+    source: RowSource = loading.CorpusSource(given)  # the module is loaded here: few need corpora
+    return source
 
 
 def _checked_weight(value: Any) -> float:
@@ -366,7 +471,8 @@ class SampleOrder:
         self.sources = source.sources if isinstance(source, Mixture) else [source]
         self.names = source.names if isinstance(source, Mixture) else [""]
         totals = [len(each) if total is None else total for each in self.sources]
-        self._shapes = [s.block_shape(t, shuffle) for s, t in zip(self.sources, totals, strict=True)]
+        count = len(self.sources)
+        self._shapes = [s.block_shape(t, shuffle, count) for s, t in zip(self.sources, totals, strict=True)]
         # Sources with the same samples must not be in step with each other.
         self._seeds = [stream_key(seed, number) if number else seed for number in range(len(self.sources))]
         self._schedule = None if self._mixture is None else WeightSchedule(self._mixture.schedule)
@@ -398,6 +504,12 @@ class SampleOrder:
         return sha256_hex(dump_json([plans, self._mixture.schedule, self._mixture.length, SCHEDULE_VERSION]))[
             :8
         ]
+
+    def block_rows(self, number: int) -> int:
+        """Samples of a source whose images are decoded together: a block, if those in play fit the cache."""
+        pairs = zip(self._shapes, self.sources, strict=True)
+        held = sum(shape.block_rows * shape.blocks_in_play * source.row_bytes for shape, source in pairs)
+        return max(1, self._shapes[number].block_rows) if held <= BLOCK_CACHE.max_bytes else 1
 
     def chosen(self, epoch: int, start: int, stop: int) -> Chosen:
         """The samples at positions [start, stop) of an epoch; following ones are looked up along with them."""

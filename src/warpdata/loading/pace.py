@@ -49,15 +49,21 @@ class Pace:
 class PaceLine:
     """Counts a pass, and draws at most five times a second; draws nothing without a terminal.
 
-    Pipes and files get no line, nor does a terminal with WARP_NO_PROGRESS set.
+    Pipes and files get no line, nor does a terminal with WARP_NO_PROGRESS set or without `show`.
     """
 
     def __init__(
-        self, label: str, unit: str, consumer: str = "model", *, stream: TextIO | None = None
+        self,
+        label: str,
+        unit: str,
+        consumer: str = "model",
+        *,
+        show: bool = True,
+        stream: TextIO | None = None,
     ) -> None:
         self._label, self._unit, self._consumer = label, unit, consumer
         self._stream = sys.stderr if stream is None else stream
-        self._visible = self._stream.isatty() and Settings.from_env().progress
+        self._visible = show and self._stream.isatty() and Settings.from_env().progress
         self._began = self._drawn = time.monotonic()
         self._before = traffic()
         self._items = self._bytes = 0
@@ -90,16 +96,6 @@ class PaceLine:
     def _draw(self, where: str) -> None:
         self._stream.write(f"\r{self._label}{where}: {self.pace.text(self._unit, self._consumer)}\x1b[K")
         self._stream.flush()
-
-
-class NullPace:
-    """A pace that is neither counted nor shown."""
-
-    def add(self, items: int, size_bytes: int, wait_s: float, where: str) -> None:
-        """Ignore a batch."""
-
-    def close(self) -> None:
-        """Do nothing."""
 
 
 def _size(count: int) -> str:

@@ -1,8 +1,7 @@
-"""Sources of a loader: numbered samples that are read in any order. Windows are one, rows of a corpus another."""
+"""Sources of a loader: numbered samples, read in any order; windows are one, rows of a corpus another."""
 
 from __future__ import annotations
 
-import os
 from abc import ABC, abstractmethod
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -10,32 +9,26 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from warpdata.bytekit.checksum import sha256_hex
-from warpdata.bytekit.jsontext import dump_json
 from warpdata.bytekit.lazy import cached_property
-from warpdata.bytekit.process.forks import PerProcess
-from warpdata.bytekit.process.locks import ThreadLock
 from warpdata.bytekit.process.threads import ThreadPool
-from warpdata.corpora.rows import decode_rows, raw_dtype
-from warpdata.corpora.shuffled import RowBlocks, default_block_rows
-from warpdata.corpora.source import FixedOrderSource
 from warpdata.errors import WarpError
 from warpdata.loading.alignment import Int64s
 from warpdata.loading.batch import Batch
 from warpdata.loading.episode_reader import Timings
 from warpdata.loading.field import Field, FieldSchema
-from warpdata.ordering.blocks import BlockShape, check_shuffle
-from warpdata.ordering.splitmix import stream_key
+from warpdata.ordering.blocks import BlockShape, check_shuffle, stream_key
 
 Threads = tuple[ThreadPool, int] | None
 """A pool and how many of its threads may read one batch."""
 
 BLOCK_BYTES = 1 << 20
-FEWEST, MOST = 16, 256
-"""Samples of a block: enough to read a stretch at once, few enough to mix well."""
-IN_PLAY, FEWEST_IMAGES, MOST_IMAGES = 256, 48, 128
-IMAGES_BYTES = 144 << 20
+FEWEST, MOST, IN_PLAY = 16, 256, 256
+"""Samples of a block: enough to read a stretch at once, few enough to mix well. And blocks in play."""
+IMAGES_BYTES = 152 << 20
 """Images of the blocks in play: they should fit the cache of decoded frames."""
+IMAGE_BLOCKS, FEWEST_IMAGES, MOST_IMAGES = 64, 4, 48
+FEWEST_IN_PLAY, MOST_IN_PLAY = 16, 128
+"""Of images: about how many blocks, how many samples in each, and bounds of the blocks in play."""
 
 
 def sample_rng(seed: int, epoch: int, sample_id: int, source: int = 0) -> np.random.Generator:
@@ -88,8 +81,8 @@ class RowSource(ABC):
         """How many samples there are."""
 
     @abstractmethod
-    def read(self, samples: Int64s, timings: Timings, threads: Threads = None) -> Batch:
-        """Samples as one batch, in the order given."""
+    def read(self, samples: Int64s, timings: Timings, threads: Threads = None, block_rows: int = 1) -> Batch:
+        """Samples as one batch, in the order given; those of a block of `block_rows` are wanted soon as well."""
 
     @abstractmethod
     def plan(self) -> dict[str, Any]:
@@ -109,16 +102,25 @@ class RowSource(ABC):
         """Bytes of one sample."""
         return sum(schema.sample_bytes for schema in self.schema.values())
 
-    def block_shape(self, total: int, shuffle: Any) -> BlockShape:
-        """The blocks of a shuffle: a function of the fields alone, never of where the bytes are stored."""
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of one row of every field."""
+        return sum(schema.row_bytes for schema in self.schema.values())
+
+    def block_shape(self, total: int, shuffle: Any, sources: int = 1) -> BlockShape:
+        """The blocks of a shuffle: a function of the fields alone, never of where the bytes are stored.
+
+        Of images as many are in play as the cache of decoded frames holds, shared by the sources of a mixture.
+        """
         check_shuffle(shuffle)
         if shuffle is False or shuffle == "full":
             return BlockShape(total, 0 if shuffle is False else 1, 1)
-        step = sum(schema.sample_bytes // max(1, schema.rows) for schema in self.schema.values())
-        has_images = any(schema.is_image for schema in self.schema.values())
-        rows = max(FEWEST, min(MOST, BLOCK_BYTES // max(1, step)))
-        images = max(FEWEST_IMAGES, min(MOST_IMAGES, IMAGES_BYTES // max(1, rows * step)))
-        return BlockShape(total, rows, images if has_images else IN_PLAY)
+        row_bytes = max(1, self.row_bytes)
+        if not any(schema.is_image for schema in self.schema.values()):
+            return BlockShape(total, max(FEWEST, min(MOST, BLOCK_BYTES // row_bytes)), IN_PLAY)
+        samples = IMAGES_BYTES // sources // row_bytes
+        rows = max(FEWEST_IMAGES, min(MOST_IMAGES, samples // IMAGE_BLOCKS))
+        return BlockShape(total, rows, max(FEWEST_IN_PLAY, min(MOST_IN_PLAY, samples // rows)))
 
     def transform(self, batch: Batch, epochs: Int64s, seed: int, number: int = 0) -> bool:
         """Apply the transforms of the fields to a batch that was read; returns whether there were any."""
@@ -169,7 +171,7 @@ class RowSource(ABC):
         """Whether reading waits for a network."""
         return False
 
-    def prefetch(self, samples: Int64s, threads: ThreadPool) -> None:  # noqa: B027
+    def prefetch(self, samples: Int64s, threads: ThreadPool, block_rows: int = 1) -> None:  # noqa: B027
         """Bring the bytes of samples into the cache."""
 
     def damage(self, samples: Int64s) -> dict[int, tuple[str, str]]:  # noqa: ARG002
@@ -196,80 +198,3 @@ class RowSource(ABC):
     def unreadable(self) -> dict[str, str]:
         """Parts that have no samples because they cannot be read, with the reason."""
         return {}
-
-
-class CorpusSource(RowSource):
-    """Rows of an activation corpus: one field, `rows`; `sample_id` is the row id."""
-
-    _KEPT_BLOCKS = 160
-
-    def __init__(self, corpus: FixedOrderSource) -> None:
-        self.corpus = corpus
-        width, dtype = corpus.width, corpus.dtype
-        self._schema = {"rows": FieldSchema("rows", Field("rows"), False, dtype, (width,), is_text=False)}
-        self._blocks = PerProcess(lambda: (ThreadLock(), RowBlocks(corpus, default_block_rows(corpus))))
-
-    @property
-    def schema(self) -> Mapping[str, FieldSchema]:
-        """The field `rows`."""
-        return self._schema
-
-    @property
-    def data_id(self) -> str:
-        """The hash of the checksums of corpus.json, or else of the names and sizes of the shards."""
-        shards, record = self.corpus.shards, self.corpus.shards.record
-        facts: list[Any] = [shards.width, shards.dtype.name]
-        if record is not None:
-            facts += [shard.sha256 for shard in record.shards]
-        else:
-            facts += [[os.path.basename(info.name), info.n_rows, info.file_bytes] for info in shards.shards]
-        return sha256_hex(dump_json(facts))[:32]
-
-    @property
-    def id(self) -> str:
-        """The hash of the data and the element type of the rows."""
-        return sha256_hex(dump_json([self.data_id, self.corpus.dtype.name]))[:32]
-
-    def __len__(self) -> int:
-        return self.corpus.total_rows
-
-    def block_shape(self, total: int, shuffle: Any) -> BlockShape:
-        """Blocks of checksummed runs, as ShuffledRows has them."""
-        shape = super().block_shape(total, shuffle)
-        return shape if shape.block_rows < 2 else BlockShape(total, default_block_rows(self.corpus), 64)
-
-    def read(self, samples: Int64s, timings: Timings, threads: Threads = None) -> Batch:  # noqa: ARG002
-        """Rows by id; the blocks used last stay in memory."""
-        corpus, (lock, blocks) = self.corpus, self._blocks()
-        order = np.argsort(samples, kind="stable")
-        raw = np.empty((len(samples), corpus.width), raw_dtype(corpus.shards.dtype))
-        with lock:
-            blocks.read(samples[order], raw)
-            while len(blocks.held) > self._KEPT_BLOCKS:
-                blocks.release(next(iter(blocks.held)))
-        rows = np.empty(raw.shape, corpus.dtype)
-        decoded = np.empty_like(rows)
-        decode_rows(raw, decoded, corpus.shards.dtype)
-        rows[order] = decoded
-        zeros = np.zeros(len(samples), np.int64)
-        return Batch({"rows": rows}, {"rows": zeros == 0}, {"rows": zeros}, samples, zeros.copy(), zeros - 1)
-
-    def plan(self) -> dict[str, Any]:
-        """The folder of the corpus."""
-        return {"id": self.id, "corpus": self.corpus.shards.folder}
-
-    def origins(self, samples: Int64s) -> list[dict[str, Any]]:
-        """The shard of each row."""
-        shards = self.corpus.shards
-        numbers = shards.first_rows().searchsorted(samples, "right") - 1
-        return [
-            {
-                "dataset": shards.folder or os.path.dirname(shards.shards[number].name),
-                "version": None,
-                "episode_id": os.path.basename(shards.shards[number].name),
-                "ts_ns": 0,
-                "blob": None,
-                "content": self.data_id,
-            }
-            for number in numbers.tolist()
-        ]

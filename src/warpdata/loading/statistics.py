@@ -21,7 +21,7 @@ from warpdata.episodes.collection.facts import recorded_statistics
 from warpdata.episodes.statistics import MAX_CHANNELS, QUANTILES, RELATIVE_ERROR, ValueStatistics
 from warpdata.errors import SchemaMismatchError, WarpError, nearest, suggests
 from warpdata.loading.field import Field, checked_dims
-from warpdata.loading.pace import NullPace, PaceLine
+from warpdata.loading.pace import PaceLine
 from warpdata.loading.poses import accumulate, add
 from warpdata.settings import Settings
 
@@ -158,7 +158,7 @@ def _read_all(source: RowSource, names: Sequence[str], progress: bool) -> dict[s
     sample_bytes = max(1, sum(narrow.schema[name].sample_bytes for name in names))
     step = max(1, _READ_BYTES // sample_bytes)
     running = {name: ValueStatistics(channel_shape(narrow.delivered[name])) for name in names}
-    with closing(PaceLine("statistics", "samples", "counting") if progress else NullPace()) as line:
+    with closing(PaceLine("statistics", "samples", "counting", show=progress)) as line:
         for start in range(0, len(narrow), step):
             numbers, began = np.arange(start, min(start + step, len(narrow)), dtype=np.int64), monotonic()
             batch = narrow.read(numbers, defaultdict(float))

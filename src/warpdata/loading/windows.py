@@ -30,7 +30,15 @@ from warpdata.episodes.salvage.unfinished import live_episode
 from warpdata.errors import BlobNotFoundError, DatasetError, WarpError, nearest, suggests
 from warpdata.loading.alignment import Anchors, Int64s, matching_anchors
 from warpdata.loading.batch import Batch, Sample, register_collate
-from warpdata.loading.episode_reader import DAMAGE, EpisodeReader, FieldOut, SignalReader, Timings
+from warpdata.loading.episode_reader import (
+    DAMAGE,
+    Blocks,
+    EpisodeReader,
+    FieldOut,
+    RecycledArrays,
+    Timings,
+    named_error,
+)
 from warpdata.loading.field import (
     Field,
     FieldSchema,
@@ -254,6 +262,7 @@ class Windows(RowSource):
 
     def _begin(self) -> None:
         self._lock = ThreadLock()
+        self._arrays = RecycledArrays()
         self._open: OrderedDict[int, EpisodeReader] = OrderedDict()
         self._uncounted = 0
 
@@ -554,7 +563,7 @@ class Windows(RowSource):
         numbers = (np.array([each], np.int64) for each in (number, time, position))
         return self._finish(out, *numbers).sample(0)
 
-    def read(self, samples: Int64s, timings: Timings, threads: Threads = None) -> Batch:
+    def read(self, samples: Int64s, timings: Timings, threads: Threads = None, block_rows: int = 1) -> Batch:
         """Samples as one batch: grouped by episode, one call per episode and field, into one buffer per field."""
         out = self._outputs(len(samples), timings)
         episodes, anchors = self.table.locate(samples)
@@ -562,6 +571,9 @@ class Windows(RowSource):
         order = np.argsort(episodes, kind="stable")
         cuts = np.flatnonzero(np.diff(episodes[order])) + 1
         groups = np.split(order, cuts) if len(order) else []
+        # Threads that read batches at the same time begin with different episodes: they would wait for one decoder.
+        first = int(samples[0]) % len(groups) if groups else 0
+        groups = groups[first:] + groups[:first]
 
         def read_groups(some: list[Int64s]) -> None:
             for places in some:
@@ -569,15 +581,10 @@ class Windows(RowSource):
                 try:
                     reader = self.open_at(position)
                 except WarpError as error:
-                    raise _named_error(error, f"episode {self.episodes.ids[position]!r}") from None
+                    raise named_error(error, f"episode {self.episodes.ids[position]!r}") from None
                 times[places] = reader.times[here]
-                for name, field_reader in reader.fields.items():
-                    try:
-                        field_reader.read(here, places, out[name])
-                    except WarpError as error:
-                        at = int(reader.times[here[0]])
-                        where = f"episode {reader.episode.id!r} near {at}, field {name!r}"
-                        raise _named_error(error, where) from None
+                blocks = self._blocks(samples[places], position, block_rows) if reader.cameras else None
+                reader.read(here, places, out, blocks)
 
         if threads is None:
             read_groups(groups)
@@ -586,8 +593,18 @@ class Windows(RowSource):
             pool.map(read_groups, [groups[number::count] for number in range(count)])
         return self._finish(out, samples, times, episodes)
 
+    def _blocks(self, samples: Int64s, position: int, block_rows: int) -> Blocks:
+        """The blocks of samples of one episode."""
+
+        def anchors_of(block: int) -> Int64s:
+            first = block * block_rows
+            episodes, anchors = self.table.locate(np.arange(first, min(first + block_rows, len(self))))
+            return anchors[episodes == position]
+
+        return Blocks(samples // block_rows, anchors_of)
+
     def _outputs(self, count: int, timings: Timings) -> dict[str, FieldOut]:
-        return {name: FieldOut(schema, count, timings) for name, schema in self.schema.items()}
+        return {name: FieldOut(schema, count, timings, self._arrays) for name, schema in self.schema.items()}
 
     def _finish(self, out: dict[str, FieldOut], samples: Int64s, times: Int64s, episodes: Int64s) -> Batch:
         """The arrays as a batch: a field without an axis of time loses it."""
@@ -609,7 +626,7 @@ class Windows(RowSource):
         signals = (signal_named(self.episodes[0], name) for name in self._grid_signals)
         return any(signal is not None and signal._is_far() for signal in signals)
 
-    def prefetch(self, samples: Int64s, threads: ThreadPool) -> None:
+    def prefetch(self, samples: Int64s, threads: ThreadPool, block_rows: int = 1) -> None:
         """Open the episodes of samples and bring their bytes into the cache, all episodes at the same time."""
         episodes, anchors = self.table.locate(samples)
 
@@ -617,9 +634,9 @@ class Windows(RowSource):
             known = self._open.get(position)
             if known is not None and known.is_near:
                 return
-            for field_reader in self.open_at(position).fields.values():
-                if isinstance(field_reader, SignalReader):
-                    field_reader.prefetch(anchors[episodes == position])
+            here = episodes == position
+            blocks = self._blocks(samples[here], position, block_rows)
+            self.open_at(position).prefetch(anchors[here], blocks)
 
         threads.map(bring, np.unique(episodes).tolist())
 
@@ -759,7 +776,7 @@ class Windows(RowSource):
         return window_statistics(self, [names] if isinstance(names, str) else list(names), progress=progress)
 
     def __getstate__(self) -> dict[str, Any]:
-        hidden = ("_lock", "_open", "_damage")
+        hidden = ("_lock", "_arrays", "_open", "_damage")
         return {name: each for name, each in self.__dict__.items() if name not in hidden}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -769,13 +786,6 @@ class Windows(RowSource):
 
     def __repr__(self) -> str:
         return f"<Windows over {len(self.episodes)} episodes: {', '.join(self._fields)}>"
-
-
-def _named_error(error: WarpError, where: str) -> WarpError:
-    """The same error with its place: episode, time and field."""
-    error.message = f"{where}: {error.message}"
-    error.args = (error.message,)
-    return error
 
 
 def _sample_numbers(samples: Any) -> Int64s:

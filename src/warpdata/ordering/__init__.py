@@ -1,4 +1,4 @@
-"""Pure order: which row comes when, as a function of (seed, epoch, shape). No I/O, no clock, no threads."""
+"""Pure order: which row comes when, as a function of (seed, epoch, shape); epochs and their torch datasets over it."""
 
 from warpdata.bytekit.lazy import lazy_names
 

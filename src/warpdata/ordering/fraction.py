@@ -9,7 +9,7 @@ from typing import overload
 import numpy as np
 import numpy.typing as npt
 
-from warpdata.ordering.splitmix import splitmix64, splitmix64_of
+from warpdata.ordering.blocks import splitmix64, splitmix64_of
 
 
 def fraction_threshold(fraction: float) -> int:

@@ -34,7 +34,7 @@ from warpdata.errors import ConflictError, NoStepsError, nearest
 from warpdata.formats.manifest.model import EPISODE_KIND, LongList
 from warpdata.formats.wshard.episode import WShardEpisode
 from warpdata.formats.wshard.reader import ShardReader
-from warpdata.ordering.limits import Tail, check_filled, check_tail
+from warpdata.ordering.epochs import Tail, check_filled, check_tail
 from warpdata.sql.engine import matching_rows
 from warpdata.timeline.episode import Episode
 

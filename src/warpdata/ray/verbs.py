@@ -16,7 +16,7 @@ from warpdata.catalog.publish.publish import Published, Upload
 from warpdata.catalog.table import Table
 from warpdata.episodes.collection.jobs import Runner
 from warpdata.errors import DatasetError, MissingExtraError, nearest
-from warpdata.ordering.limits import Tail
+from warpdata.ordering.epochs import Tail
 from warpdata.ray.planning import (
     KEY,
     Plan,

@@ -38,7 +38,7 @@ from warpdata.errors import (
 from warpdata.formats.manifest.codec import Packed, PartSource, pack_manifest, parse_manifest
 from warpdata.formats.manifest.layout import MAX_MANIFEST_BYTES, MAX_PART_BYTES
 from warpdata.formats.manifest.model import BlobRef, LongList, Manifest, blob_key, check_uri
-from warpdata.ordering.limits import checked_integer
+from warpdata.ordering.epochs import checked_integer
 from warpdata.stores.blobstore import (
     BlobInfo,
     BlobStore,

@@ -207,7 +207,7 @@ def run_corpus_sample(args: cli.Namespace, _: Console) -> Output:
 
 
 def _random_rows(source: FixedOrderSource, args: cli.Namespace) -> list[RowBatch]:
-    from warpdata.ordering.splitmix import random_ids
+    from warpdata.ordering.blocks import random_ids
 
     batches = []
     for row_id in random_ids(source.total_rows, args.rows, args.seed).tolist():

@@ -26,7 +26,7 @@ from warpdata.episodes.collection.facts import (
 from warpdata.episodes.collection.jobs import code_name
 from warpdata.episodes.forms.content import content_of
 from warpdata.errors import BlobNotFoundError, FormatError, NoStepsError, WarpError, nearest
-from warpdata.ordering.splitmix import splitmix64, stream_key
+from warpdata.ordering.blocks import splitmix64, stream_key
 from warpdata.sql.engine import SqlResult, arrow_source, matching_rows, run_sql
 from warpdata.timeline.cards import html_table, picture_html, text, titled
 from warpdata.timeline.episode import Episode

@@ -6,13 +6,14 @@ import contextlib
 import itertools
 import os
 import threading
+import time
 import weakref
 from abc import abstractmethod
 from collections import OrderedDict, deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, MutableMapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,10 +21,9 @@ from numpy.typing import NDArray
 from warpdata.bytekit.arrays import dtype_named, dtype_of, read_only
 from warpdata.bytekit.io.files import FileRangeReader
 from warpdata.bytekit.io.ranges import FolderReader, RangeReader, open_buffered
-from warpdata.bytekit.lazy import BLOCK_CACHE, cached_property
+from warpdata.bytekit.lazy import cached_property
 from warpdata.bytekit.process import system
 from warpdata.bytekit.process.forks import Reopens, run_in_child
-from warpdata.bytekit.process.locks import ThreadLock
 from warpdata.errors import CorruptLayoutError, TruncatedError
 from warpdata.formats.episodedir.documents import FileSum
 from warpdata.formats.episodedir.frame_index import (
@@ -34,13 +34,14 @@ from warpdata.formats.episodedir.frame_index import (
     read_frame_index,
     sum_frames,
 )
-from warpdata.formats.episodedir.images import Stream
+from warpdata.formats.episodedir.images import FrameShape, Stream
 from warpdata.formats.episodedir.pictures import Still, decode_stills, still_of
+from warpdata.formats.episodedir.scaling import ImageView
 from warpdata.formats.episodedir.signal_file import Description, Summary
-from warpdata.formats.episodedir.video import list_packets
+from warpdata.formats.episodedir.video import DecodedPicture, list_packets
 from warpdata.formats.journal.reader import check_not_unfinished
 from warpdata.timeline.meta import OBJECT, Role, RowType, SignalMeta, as_kind, as_role, guess_role
-from warpdata.timeline.signal import ClockedSignal, Record
+from warpdata.timeline.signal import ClockedSignal
 
 Int64s = NDArray[np.int64]
 
@@ -49,14 +50,25 @@ MOST_OPEN = min(128, max(2, system.allowed_descriptors() // 8))
 
 Fewer where the system allows few descriptors: other files, caches and connections need theirs.
 """
-ALWAYS_OPEN = 32
-DECODER_BYTES = 96 << 20
+ALWAYS_OPEN = 8
+DECODER_BYTES = 160 << 20
 """Memory of the decoders that stay open beyond the first `ALWAYS_OPEN`."""
-STRETCH_BYTES = 128 << 10
-"""What is decoded at once where a group of pictures is larger than `GROUP_BYTES`."""
-GROUP_BYTES = 512 << 10
-_FEW = 16
-"""So many pictures at once are a window, which is read again; more are read once, from front to back."""
+
+
+class ImageRequest(NamedTuple):
+    """Records of a camera, ascending, and the view of them that is wanted; None is the whole image."""
+
+    records: Int64s
+    view: ImageView | None
+    as_decoded: bool = False
+    """Pictures of a video as `DecodedPicture`; others are arrays all the same."""
+
+
+def empty_images(meta: SignalMeta, request: ImageRequest) -> NDArray[Any]:
+    """An array for the images of a request."""
+    view, size = request.view, meta.shape[:2]
+    size = size if view is None else (view.height, view.width)
+    return np.empty((len(request.records), *size, *meta.shape[2:]), meta.dtype)
 
 
 @dataclass(slots=True)
@@ -133,84 +145,6 @@ class OpenCameras:
 
 CAMERAS = OpenCameras()
 """The decoders of this process."""
-
-
-class CachedFrames:
-    """The frames of a camera in stretches, each a group of pictures or a part of one; the last ones used are kept."""
-
-    def __init__(
-        self, index: FrameIndex, meta: SignalMeta, decoder: Callable[[], AbstractContextManager[FrameReader]]
-    ) -> None:
-        self._starts = stretch_starts(index, meta.row_bytes)
-        self._shape = meta.shape
-        self._dtype = meta.dtype
-        self._decoder = decoder
-        self._owner = _kept_owner(self)
-        self._lock = ThreadLock()
-
-    def copy(self, numbers: Int64s, targets: Iterable[NDArray[Any]]) -> None:
-        """Copy frames by number, each into its own array; all missing ones are decoded in one pass."""
-        owners = (self._starts.searchsorted(numbers, "right") - 1).tolist()
-        stretches = self._fetch(set(owners))
-        for number, owner, target in zip(numbers.tolist(), owners, targets, strict=True):
-            first, frames = stretches[owner]
-            target[...] = frames[number - first]
-
-    def not_kept(self, numbers: Int64s) -> Int64s:
-        """Which of these frames would have to be decoded."""
-        owners = self._starts.searchsorted(numbers, "right") - 1
-        kept = BLOCK_CACHE.of(self._owner)
-        missing = [owner for owner in np.unique(owners).tolist() if owner not in kept]
-        return numbers[np.isin(owners, missing)]
-
-    def _fetch(self, wanted: set[int]) -> dict[int, tuple[int, NDArray[Any]]]:
-        """These stretches: the number of their first frame, and their frames."""
-        stretches = self._fetch_kept(wanted)
-        if len(stretches) < len(wanted):
-            with self._lock:  # another thread may have decoded them meanwhile
-                stretches |= self._fetch_kept(wanted - stretches.keys())
-                missing = sorted(wanted - stretches.keys())
-                for number in missing:
-                    low, high = int(self._starts[number]), int(self._starts[number + 1])
-                    stretches[number] = (low, np.empty((high - low, *self._shape), self._dtype))
-                new = [stretches[number] for number in missing]
-                if new:
-                    numbers = np.concatenate([np.arange(low, low + len(frames)) for low, frames in new])
-                    with self._decoder() as reader:
-                        reader.frames_into(numbers, [row for _, frames in new for row in frames])
-                for number, (_, frames) in zip(missing, new, strict=True):
-                    BLOCK_CACHE.put(self._owner, number, frames.data.cast("B"))
-        return stretches
-
-    def _fetch_kept(self, wanted: Iterable[int]) -> dict[int, tuple[int, NDArray[Any]]]:
-        stretches = {}
-        for number in wanted:
-            kept = BLOCK_CACHE.get(self._owner, number)
-            if kept is not None:
-                frames = np.frombuffer(kept, self._dtype).reshape(-1, *self._shape)
-                stretches[number] = (int(self._starts[number]), frames)
-        return stretches
-
-
-def _kept_owner(holder: object) -> int:
-    """A new owner of kept blocks; they are dropped when `holder` is collected."""
-    owner = BLOCK_CACHE.new_owner()
-    weakref.finalize(holder, BLOCK_CACHE.forget, owner).atexit = False
-    return owner
-
-
-def stretch_starts(index: FrameIndex, frame_bytes: int) -> Int64s:
-    """The first frame of every stretch, and the number of frames: groups of pictures, cut where they are large."""
-    count = len(index.ts_ns)
-    step = max(1, STRETCH_BYTES // max(1, frame_bytes))
-    if index.keyframe is None:
-        return np.append(np.arange(0, count, step, dtype=np.int64), count)
-    keys = np.append(np.flatnonzero(index.keyframe), count).astype(np.int64)
-    parts = [np.zeros(1, np.int64)]
-    for low, high in itertools.pairwise(keys.tolist()):
-        is_large = (high - low) * frame_bytes > GROUP_BYTES
-        parts.append(np.arange(low, high, step if is_large else high - low, dtype=np.int64))
-    return np.append(np.unique(np.concatenate(parts)), count)
 
 
 def signal_meta(description: Description, name: str) -> SignalMeta:
@@ -385,24 +319,39 @@ class VideoSignal(StoredSignal):
         with self._decoder() as reader:
             return read_only(reader.frames(self.frame_numbers(indices)))
 
-    def _values_kept(self, indices: Int64s) -> NDArray[Any]:
-        out = np.empty((len(indices), *self.meta.shape), self.meta.dtype)
-        self._frames.copy(self.frame_numbers(indices), out)
-        return out
+    def read_images(self, requests: Sequence[ImageRequest], timings: MutableMapping[str, float]) -> list[Any]:
+        """Images of records, each group of pictures decoded once for all requests."""
+        outs: list[Any] = [
+            [None] * len(request.records) if request.as_decoded else empty_images(self.meta, request)
+            for request in requests
+        ]
+        places = [
+            (number, row) for number, request in enumerate(requests) for row in range(len(request.records))
+        ]
+        shape = FrameShape.of_values(self.meta.shape, self.meta.dtype)
 
-    def _record(self, index: int) -> Record:
-        return read_only(self._values_kept(np.array([index]))[0]), int(self._clock()[index])
+        def use(place: int, picture: Any) -> None:
+            number, row = places[place]
+            if requests[number].as_decoded and not isinstance(picture, bytes):
+                outs[number][row] = DecodedPicture(picture, shape)
+            elif requests[number].as_decoded:
+                outs[number][row] = np.empty(self.meta.shape, self.meta.dtype)
+                reader.pixels(picture, outs[number][row])
+            else:
+                reader.pixels(picture, outs[number][row], requests[number].view)
+
+        began = time.perf_counter()
+        with self._decoder() as reader:
+            numbers = np.concatenate([self.frame_numbers(request.records) for request in requests])
+            pixels_s = reader.visit(numbers, use)
+        timings["scale"] += pixels_s
+        timings["decode"] += time.perf_counter() - began - pixels_s
+        return outs
 
     def _bring(self, indices: Int64s) -> None:
         if self._is_far() and len(indices):
-            wanted = self._frames.not_kept(self.frame_numbers(np.unique(indices)))
-            if len(wanted):
-                with self._decoder() as reader:
-                    reader.bring(wanted)
-
-    @cached_property
-    def _frames(self) -> CachedFrames:
-        return CachedFrames(self.frame_index(), self.meta, self._decoder)
+            with self._decoder() as reader:
+                reader.bring(self.frame_numbers(np.unique(indices)))
 
     def _decoder(self) -> AbstractContextManager[FrameReader]:
         """The decoder of this camera, one of those the process keeps open."""
@@ -432,7 +381,6 @@ class StillsSignal(ClockedSignal):
         self._has_axis = has_axis
         self._role: Role = role
         self._clock_name = clock
-        self._owner: int | None = None
 
     @property
     @abstractmethod
@@ -458,25 +406,14 @@ class StillsSignal(ClockedSignal):
         return SignalMeta(dtype, shape.shape, "image", role=self._role, clock=self._clock_name)
 
     def _values_at(self, indices: Int64s) -> NDArray[Any]:
-        meta, rows = self.meta, indices.tolist()
-        if len(rows) > _FEW:
-            return read_only(self._decode(rows))
-        # Frames of windows and single samples are used again: in the next window, in the next epoch.
-        if self._owner is None:
-            self._owner = _kept_owner(self)
-        out = np.empty((len(rows), *meta.shape), meta.dtype)
-        missing = []
-        for place, row in enumerate(rows):
-            kept = BLOCK_CACHE.get(self._owner, row)
-            if kept is None:
-                missing.append(place)
-            else:
-                out[place] = np.frombuffer(kept, meta.dtype).reshape(meta.shape)
-        if missing:
-            for place, frame in zip(missing, self._decode([rows[place] for place in missing]), strict=True):
-                out[place] = frame
-                BLOCK_CACHE.put(self._owner, rows[place], frame.copy().data.cast("B"))
-        return read_only(out)
+        return read_only(self._decode(indices.tolist()))
 
-    def _decode(self, rows: Sequence[int]) -> NDArray[Any]:
-        return decode_stills(self.pictures(rows), self.still, f"{self.place} ({self.name!r})", rows)
+    def read_images(self, requests: Sequence[ImageRequest], timings: MutableMapping[str, float]) -> list[Any]:
+        """Images of records."""
+        began = time.perf_counter()
+        outs: list[Any] = [self._decode(request.records.tolist(), request.view) for request in requests]
+        timings["decode"] += time.perf_counter() - began
+        return outs
+
+    def _decode(self, rows: Sequence[int], view: ImageView | None = None) -> NDArray[Any]:
+        return decode_stills(self.pictures(rows), self.still, f"{self.place} ({self.name!r})", rows, view)

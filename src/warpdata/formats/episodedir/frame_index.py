@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import io
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
+from time import perf_counter
 from typing import Any, BinaryIO
 
 import numpy as np
@@ -20,6 +21,7 @@ from warpdata.formats.episodedir import layout
 from warpdata.formats.episodedir.documents import FileSum, read_bytes
 from warpdata.formats.episodedir.images import STILL_CODECS, FrameShape, Stream
 from warpdata.formats.episodedir.pictures import PictureDecoder
+from warpdata.formats.episodedir.scaling import ImageView
 from warpdata.formats.episodedir.signal_file import Description, ParquetFooter, check_clock, write_columns
 from warpdata.formats.episodedir.video import VideoDecoder, list_packets
 
@@ -31,7 +33,7 @@ _AHEAD_BYTES = 8 << 20
 _CHECK_BYTES = 2 << 20
 _GROUP_PACKETS = 64
 """Packets of a group that are given together, where the requested frame does not need more."""
-_DECODER_TABLES, _REFERENCES = 1 << 20, 16
+_DECODER_TABLES, _REFERENCES = 1 << 20, 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -337,6 +339,8 @@ class FrameReader:
         self._at = -1
         self._shown = -1
         self._ahead: dict[int, bytes] = {}
+        self._use: Callable[[int, Any], None]
+        self._use_s = 0.0
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -375,11 +379,24 @@ class FrameReader:
 
     def frames_into(self, numbers: NDArray[np.int64], out: Sequence[NDArray[np.generic]]) -> None:
         """Many frames in any order, each into its own array."""
-        wanted: dict[int, list[NDArray[np.generic]]] = {}
-        for target, number in zip(out, numbers.tolist(), strict=True):
-            wanted.setdefault(number, []).append(target)
+        self.visit(numbers, lambda place, picture: self.pixels(picture, out[place]))
+
+    def visit(self, numbers: NDArray[np.int64], use: Callable[[int, Any], None]) -> float:
+        """Call `use(place, picture)` for the picture of each number; returns the seconds spent in these calls.
+
+        `pixels` turns a picture into numbers. Each group of pictures is decoded once.
+        """
+        wanted: dict[int, list[int]] = {}
+        for place, number in enumerate(numbers.tolist()):
+            wanted.setdefault(number, []).append(place)
         with self._lock:
+            self._use, self._use_s = use, 0.0
             self._decode(wanted)
+            return self._use_s
+
+    def pixels(self, picture: Any, out: NDArray[np.generic], view: ImageView | None = None) -> None:
+        """Write the pixels of a picture, or a view of them, into an array."""
+        self._decoder.pixels(picture, out, view)
 
     def bring(self, numbers: NDArray[np.int64]) -> None:
         """Read, and check, what decoding these frames takes, so that a cache has it; nothing is decoded."""
@@ -405,7 +422,7 @@ class FrameReader:
         with self._lock:
             return plan.frame[start:stop].tolist(), self._read(list(range(start, stop)))
 
-    def _decode(self, wanted: dict[int, list[NDArray[np.generic]]]) -> None:
+    def _decode(self, wanted: dict[int, list[int]]) -> None:
         """Decode exactly the groups of frames that hold `wanted`, each once, and fill the arrays."""
         numbers = sorted(wanted)
         try:
@@ -448,7 +465,7 @@ class FrameReader:
                 self._decoder.reset()
             self._at, self._shown = start, -1
 
-    def _decode_until(self, number: int, wanted: dict[int, list[NDArray[np.generic]]]) -> None:
+    def _decode_until(self, number: int, wanted: dict[int, list[int]]) -> None:
         while number in wanted:
             stop = max(self._at, int(self._plan.packet[number])) + 1
             if self._at >= len(self._plan):
@@ -464,14 +481,14 @@ class FrameReader:
                 self._at += 1
                 self._take(self._decoder.feed(shown, packet), wanted)
 
-    def _take(self, pictures: object, wanted: dict[int, list[NDArray[np.generic]]]) -> None:
+    def _take(self, pictures: object, wanted: dict[int, list[int]]) -> None:
         for number, picture in pictures:  # type: ignore[attr-defined]
             self._shown = max(self._shown, number)
-            targets = wanted.pop(number, None)
-            if targets:
-                self._decoder.pixels(picture, targets[0])
-                for other in targets[1:]:
-                    other[...] = targets[0]
+            places = wanted.pop(number, ())
+            began = perf_counter()
+            for place in places:
+                self._use(place, picture)
+            self._use_s += perf_counter() - began
 
     def _packets(self, start: int, stop: int) -> Iterator[bytes]:
         for number in range(start, stop):

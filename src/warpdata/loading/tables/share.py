@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise
 from typing import Any, NamedTuple
 
-from warpdata.ordering.limits import Tail, check_tail
+from warpdata.ordering.epochs import Tail, check_tail
 
 STATE_FORMAT = 2
 

@@ -36,8 +36,16 @@ from warpdata.loading.tables.share import (
     whole_table,
 )
 from warpdata.ordering.blocks import BlockOrder, BlockShape, check_shuffle
-from warpdata.ordering.epochs import EpochStream, Place, Step, rank_slice
-from warpdata.ordering.limits import Tail, check_filled, check_tail, checked_integer
+from warpdata.ordering.epochs import (
+    EpochStream,
+    Place,
+    Step,
+    Tail,
+    check_filled,
+    check_tail,
+    checked_integer,
+    rank_slice,
+)
 from warpdata.sql.engine import OWN_COLUMNS
 
 if TYPE_CHECKING:

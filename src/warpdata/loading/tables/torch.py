@@ -10,12 +10,12 @@ import numpy as np
 
 from warpdata.catalog.read.refs import bound_dict, python_values
 from warpdata.catalog.table import StreamRequest, Table
-from warpdata.corpora.torch import Passes, StatefulLoader, imported_torch, torch_epochs, worker_info
 from warpdata.loading.ranks import known_rank
 from warpdata.loading.tables.arrays import check_nulls, mask_of, numbers_of
 from warpdata.loading.tables.share import ReaderProgress
 from warpdata.loading.tables.stream import ShuffledStream, TableStream
 from warpdata.ordering.epochs import Step
+from warpdata.ordering.torch import Passes, StatefulLoader, imported_torch, torch_epochs, worker_info
 
 Tag = tuple[int, int, int, int]
 """The reader that gave a batch, how many readers there are, the rows done after it, and those it gave."""

@@ -7,9 +7,8 @@ from functools import cache
 from typing import Any
 
 from warpdata.errors import MissingExtraError
-from warpdata.ordering.epochs import EpochSetter, EpochStream, LeftOut, Place
-from warpdata.ordering.limits import MAX_EPOCH, checked_integer
-from warpdata.ordering.splitmix import stream_key
+from warpdata.ordering.blocks import stream_key
+from warpdata.ordering.epochs import MAX_EPOCH, EpochSetter, EpochStream, LeftOut, Place, checked_integer
 
 _KEY_BITS = 43
 _COUNT_BITS = 20
