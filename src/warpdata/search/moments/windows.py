@@ -20,8 +20,12 @@ Windows = Mapping[str, NDArray[Any]]
 
 POINTS = 16
 """A motion is compared at so many moments of its window."""
-_SPEED_WEIGHT = 2.0
+_SPEED_WEIGHT = 0.5
 """Differences of neighbouring moments count so much beside the positions."""
+_FADING = 0.7
+"""The last moment of a window counts exp(-0.7) of the first: performances of other speeds drift apart."""
+_STILL = 0.3
+"""Motions smaller than this, in spreads of the set, are not stretched to the size of the others."""
 _SIDE = 4
 _DIRECTIONS = 8
 _FRAMES = 3
@@ -97,14 +101,15 @@ def embed_state(windows: Windows, scale: Scale) -> Floats:
 
 
 def embed_motion(windows: Windows, scale: Scale) -> Floats:
-    """How the scaled numbers move: positions around their mean and differences, at evenly spread moments."""
-    numbers = {name: data for name, data in windows.items() if name in scale.numbers}
-    flat = {name: data.reshape(*data.shape[:2], -1) for name, data in numbers.items()}
+    """How the scaled numbers move from where the window begins: positions and differences, of equal overall size."""
+    flat = {n: data.reshape(*data.shape[:2], -1) for n, data in windows.items() if n in scale.numbers}
     points = scale.scaled({name: resample(data, POINTS) for name, data in flat.items()})
-    points -= points.mean(axis=1, keepdims=True)
+    points -= points[:, :2].mean(axis=1, keepdims=True)
+    points *= np.exp(-_FADING * np.linspace(0, 1, POINTS, dtype=np.float32))[:, None]
     moves = np.diff(points, axis=1) * np.float32(_SPEED_WEIGHT)
     both = np.concatenate([points.reshape(len(points), -1), moves.reshape(len(points), -1)], axis=1)
-    return np.asarray(both / np.sqrt(both.shape[1]), np.float32)
+    both /= np.float32(np.sqrt(both.shape[1] / 2))
+    return both / np.maximum(np.linalg.norm(both, axis=1, keepdims=True), np.float32(_STILL))
 
 
 def resample(values: Floats, count: int) -> Floats:
