@@ -23,10 +23,9 @@ from warpdata.formats.rvf import (
     signing,
     vec,
 )
+from warpdata.formats.rvf.container import Root, SegmentOptions, SignatureFooter
 from warpdata.formats.rvf.layout import FILE_IDENTITY, SegmentType, Tag
-from warpdata.formats.rvf.manifest import Root
 from warpdata.formats.rvf.reader import open_snapshot, read_segment
-from warpdata.formats.rvf.segment import SegmentOptions, SignatureFooter
 from warpdata.formats.rvf.signing import SigningKey
 from warpdata.formats.rvf.vec import VecBlock
 from warpdata.formats.rvf.writer import pack_lock, unpack_lock

@@ -25,6 +25,7 @@ from warpdata.formats.rvf import (
     signing,
     vec,
 )
+from warpdata.formats.rvf.container import Root, SegmentOptions, SignatureFooter
 from warpdata.formats.rvf.graph import Adjacency, LayerA
 from warpdata.formats.rvf.journal import DeleteRange, OtherEntry, UpdateField
 from warpdata.formats.rvf.layout import (
@@ -39,9 +40,7 @@ from warpdata.formats.rvf.layout import (
     Flag,
     SegmentType,
 )
-from warpdata.formats.rvf.manifest import Root
 from warpdata.formats.rvf.meta import DELETED, MetaPayload
-from warpdata.formats.rvf.segment import SegmentOptions, SignatureFooter
 from warpdata.formats.rvf.signing import PublicKey
 from warpdata.formats.rvf.vec import VecBlock
 from warpdata.formats.rvf.writer import LockOwner, pack_lock, unpack_lock

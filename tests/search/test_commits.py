@@ -14,7 +14,7 @@ import pytest
 from warpdata.bytekit.checksum import crc32c
 from warpdata.bytekit.io.ranges import BytesRangeReader
 from warpdata.errors import FormatError
-from warpdata.search.file.appending import MERGED_AT_ONCE, count_to_merge
+from warpdata.search.file.writing import MERGED_AT_ONCE, count_to_merge
 from warpdata.search.store import VectorStore
 
 DIM = 4

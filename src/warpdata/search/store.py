@@ -39,19 +39,11 @@ from warpdata.formats.rvf.reader import Snapshot, earlier_snapshots, open_snapsh
 from warpdata.formats.rvf.signing import PublicKey, SigningKey
 from warpdata.formats.rvf.verify import verify_file
 from warpdata.formats.rvf.writer import NewSegment, WriterLock
-from warpdata.search.file import checked_input
-from warpdata.search.file.appending import (
-    StoreAppender,
-    WriterState,
-    create_file,
-    delete_segment,
-    row_segments,
-)
-from warpdata.search.file.content import Content, CountingReader
-from warpdata.search.file.export import DIALECTS, ExportReceipt, export_rows
+from warpdata.search.file import writing
+from warpdata.search.file.content import STORED_DTYPES, CodePlan, Content, CountingReader, IndexPlan, Profile
 from warpdata.search.file.metadata import ID_FIELD, meta_segment
-from warpdata.search.file.profile import STORED_DTYPES, CodePlan, IndexPlan, Profile
-from warpdata.search.file.rewrite import LiveRows, RewritePlan, rewrite
+from warpdata.search.file.rewrite import DIALECTS, ExportReceipt, LiveRows, RewritePlan, export_rows, rewrite
+from warpdata.search.file.writing import StoreAppender, WriterState, create_file, delete_segment, row_segments
 from warpdata.search.query.ann import has_faiss
 from warpdata.search.query.distance import check_metric
 from warpdata.search.query.searcher import Searcher
@@ -140,7 +132,7 @@ class VectorStore(Reopens):
         lock = WriterLock(target)
         try:
             remove_temps_of(target)
-            create_file(target, checked_input.check_dim(dim), profile, durable=durable, overwrite=overwrite)
+            create_file(target, writing.check_dim(dim), profile, durable=durable, overwrite=overwrite)
         finally:
             lock.release()
         return cls.open(target, mode="a", durable=durable)
@@ -322,7 +314,7 @@ class VectorStore(Reopens):
     # -- change it -----------------------------------------------------------------------------------
 
     def add(
-        self, vectors: ArrayLike, ids: ArrayLike | None = None, metadata: checked_input.Metadata | None = None
+        self, vectors: ArrayLike, ids: ArrayLike | None = None, metadata: writing.GivenMetadata | None = None
     ) -> Ids:
         """Add vectors, durably, and return their ids; a known id or key is replaced, ids=None counts on."""
         with self._turn():
@@ -332,7 +324,7 @@ class VectorStore(Reopens):
         self,
         ids: ArrayLike,
         vectors: ArrayLike,
-        metadata: checked_input.Metadata | None = None,
+        metadata: writing.GivenMetadata | None = None,
         notes: Mapping[str, Any] | None = None,
     ) -> Ids:
         """Delete vectors and add others under new ids, in one commit: all of it happens, or nothing.
@@ -346,21 +338,21 @@ class VectorStore(Reopens):
         self,
         vectors: ArrayLike,
         ids: ArrayLike | None,
-        metadata: checked_input.Metadata | None,
+        metadata: writing.GivenMetadata | None,
         gone: _Keys,
         notes: Mapping[str, Any] | None = None,
     ) -> Ids:
         """Add vectors in one commit with the deletion of `gone`, live ids that are not among the new ones."""
         appender = self._writer()
-        matrix = checked_input.checked_matrix(vectors, self.dim)
-        checked_input.check_fits(matrix, self.dtype)
-        rows = checked_input.metadata_rows(metadata, len(matrix))
+        matrix = writing.checked_matrix(vectors, self.dim)
+        writing.check_fits(matrix, self.dtype)
+        rows = writing.metadata_rows(metadata, len(matrix))
         keys = self._new_ids(ids, rows, len(matrix))
         if not len(matrix):
             self._deleted(appender, gone)
             return keys.astype(np.int64)
         is_fresh = int(keys.min()) >= appender.state.next_id
-        known = 0 if is_fresh else int((self._searcher.rows.table.find(keys) >= 0).sum())
+        known = 0 if is_fresh else int(self._searcher.exist(keys).sum())
         segments = [delete_segment(gone, self._next_epoch)] if len(gone) else []
         segments += row_segments(keys, matrix, self.dtype)
         about = None
@@ -380,8 +372,8 @@ class VectorStore(Reopens):
     def _new_ids(self, ids: ArrayLike | None, rows: Any, count: int) -> _Keys:
         start = self._writer().state.next_id
         if ids is not None:
-            keys = checked_input.checked_ids(ids, count)
-            checked_input.check_unique(keys)
+            keys = writing.checked_ids(ids, count)
+            writing.check_unique(keys)
             return keys
         if self.key is not None and count:
             names = [None if rows is None else row.get(self.key) for row in rows or [{}] * count]
@@ -407,14 +399,14 @@ class VectorStore(Reopens):
             if missing:
                 raise KeyError(f"no vector with key {missing[0]!r}")
             return np.array([known[name] for name in some], np.uint64)
-        return checked_input.checked_ids(ids)
+        return writing.checked_ids(ids)
 
-    def update(self, ids: ArrayLike, metadata: checked_input.Metadata) -> None:
+    def update(self, ids: ArrayLike, metadata: writing.GivenMetadata) -> None:
         """Set metadata fields of vectors that exist; a field set to None is removed."""
         with self._turn():
             appender = self._writer()
             keys = self._existing(ids)
-            rows = checked_input.metadata_rows(metadata, len(keys)) or []
+            rows = writing.metadata_rows(metadata, len(keys)) or []
             payload = self._searcher.metadata.updated(keys, rows)
             if payload is not None:
                 self._commit(appender, [meta_segment(payload)], appender.state)
@@ -442,7 +434,7 @@ class VectorStore(Reopens):
         """Those of these ids that are in the store, each once."""
         self._writer()
         keys = np.unique(self._ids_of(ids))
-        return keys[self._searcher.rows.table.find(keys) >= 0]
+        return keys[self._searcher.exist(keys)]
 
     def _deleted(self, appender: StoreAppender, keys: _Keys) -> None:
         if len(keys):
@@ -514,10 +506,8 @@ class VectorStore(Reopens):
             live = self._searcher.live_ids()
             keys = live if where is None else live[self._searcher.allowed(where, live)]
             if after is not None:
-                keys = keys[
-                    np.searchsorted(keys, np.uint64(checked_input.whole_number(after, "after")), "right") :
-                ]
-            keys = keys[: max(0, checked_input.whole_number(limit, "limit"))]
+                keys = keys[np.searchsorted(keys, np.uint64(writing.whole_number(after, "after")), "right") :]
+            keys = keys[: max(0, writing.whole_number(limit, "limit"))]
             rows = self._searcher.metadata.records(keys, columns)
             return [{ID_FIELD: key, **row} for key, row in zip(keys.tolist(), rows, strict=True)]
 
@@ -585,7 +575,7 @@ class VectorStore(Reopens):
             self._writer()
             numbers = {"m": m, "ef_construction": ef_construction, "partitions": partitions}
             plan = IndexPlan(
-                kind, **{name: checked_input.whole_number(value, name) for name, value in numbers.items()}
+                kind, **{name: writing.whole_number(value, name) for name, value in numbers.items()}
             )
             profile = replace(self._content.profile, index=plan)
             self._rewrite(profile, signing=self._signing(key, drop_signatures))
@@ -602,7 +592,7 @@ class VectorStore(Reopens):
         """Store codes of the vectors, beside them for quick first looks or instead of them to save space."""
         with self._turn():
             self._writer()
-            size = None if code_bytes is None else checked_input.whole_number(code_bytes, "code_bytes")
+            size = None if code_bytes is None else writing.whole_number(code_bytes, "code_bytes")
             plan = CodePlan(kind, bool(keep_full), size)
             profile = replace(self._content.profile, codes=plan)
             self._rewrite(profile, signing=self._signing(key, drop_signatures))
@@ -666,10 +656,9 @@ class VectorStore(Reopens):
             raise
 
     def _live_rows(self) -> LiveRows:
-        rows = self._searcher.rows
-        live = np.flatnonzero(rows.live)
-        hot = self._searcher.hot_ids(max(1, int(len(live) * _MAX_HOT_SHARE)))
-        return LiveRows(rows.ids[live].astype(np.uint64), rows.take(live), self._searcher.metadata, hot)
+        ids, vectors = self._searcher.live_rows()
+        hot = self._searcher.hot_ids(max(1, int(len(ids) * _MAX_HOT_SHARE)))
+        return LiveRows(ids, vectors, self._searcher.metadata, hot)
 
     # -- the rest ------------------------------------------------------------------------------------
 
@@ -719,7 +708,7 @@ class VectorStore(Reopens):
         """A reader of the state that was committed as `epoch`, as `stats()["epoch"]` told it then."""
         with self._turn():
             self._check_open()
-            newest, epoch = self._content.snapshot, checked_input.whole_number(epoch, "epoch")
+            newest, epoch = self._content.snapshot, writing.whole_number(epoch, "epoch")
             if epoch == newest.epoch:
                 return self.snapshot()
             oldest = newest.epoch
@@ -772,9 +761,7 @@ class VectorStore(Reopens):
             lock = WriterLock(target)
             try:
                 remove_temps_of(target)
-                rows = self._searcher.rows
-                is_covered = rows.indexed == len(rows) and bool(rows.live.all())
-                nodes = rows.ids if is_covered else None
+                nodes = self._searcher.graph_ids()
                 return export_rows(
                     target, self._content, self._live_rows(), nodes, dialect, overwrite=overwrite
                 )

@@ -11,12 +11,21 @@ from numpy.typing import NDArray
 
 from warpdata.bytekit.lazy import cached_property
 from warpdata.errors import CorruptLayoutError, TruncatedError
-from warpdata.formats.rvf import layout, segment
-from warpdata.formats.rvf.columns import Buffers, ColumnsHead, encode_columns, piece_buffers, read_head
+from warpdata.formats.rvf import container, layout
+from warpdata.formats.rvf.container import SegmentOptions
 from warpdata.formats.rvf.layout import Flag, Row, SegmentType
-from warpdata.formats.rvf.meta import MetaPayload, MetaRecords, decode_meta, fit_value
+from warpdata.formats.rvf.meta import (
+    Buffers,
+    ColumnsHead,
+    MetaPayload,
+    MetaRecords,
+    decode_meta,
+    encode_columns,
+    fit_value,
+    piece_buffers,
+    read_head,
+)
 from warpdata.formats.rvf.reader import check_against_directory
-from warpdata.formats.rvf.segment import SegmentOptions
 from warpdata.formats.rvf.writer import NewSegment
 
 if TYPE_CHECKING:
@@ -87,7 +96,7 @@ class _Segment(_Source):
             if data is None:
                 start = self._entry.file_offset
                 data = self._content.reader.read(start, start + layout.HEADER_BYTES + wanted)
-                check_against_directory(segment.unpack_header(data, where), self._entry, where)
+                check_against_directory(container.unpack_header(data, where), self._entry, where)
                 data = data[layout.HEADER_BYTES :]
             head = read_head(data, size, where)
             if isinstance(head, ColumnsHead):

@@ -13,9 +13,8 @@ from warpdata.bytekit.jsontext import parse_json_object
 from warpdata.episodes.collection.episodes import Episodes
 from warpdata.episodes.collection.jobs import code_name
 from warpdata.errors import DatasetError
-from warpdata.search.moments.behaviour import Behaviour
-from warpdata.search.moments.observation import Observation
-from warpdata.search.moments.windows import Scale, WindowEmbedder, resample
+from warpdata.search.moments.behaviour import Behaviour, Observation
+from warpdata.search.moments.embedders import Scale, WindowEmbedder, resample
 from warpdata.search.store import VectorStore
 
 Floats = NDArray[np.float32]
