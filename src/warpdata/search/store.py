@@ -26,7 +26,6 @@ from warpdata.errors import (
     UnsupportedVersionError,
     WriterClosedError,
     naming,
-    nearest,
     require_kind,
     require_word,
     suggests,
@@ -40,12 +39,19 @@ from warpdata.formats.rvf.signing import PublicKey, SigningKey
 from warpdata.formats.rvf.verify import verify_file
 from warpdata.formats.rvf.writer import NewSegment, WriterLock
 from warpdata.search.file import writing
-from warpdata.search.file.content import STORED_DTYPES, CodePlan, Content, CountingReader, IndexPlan, Profile
+from warpdata.search.file.content import (
+    METRICS,
+    STORED_DTYPES,
+    CodePlan,
+    Content,
+    CountingReader,
+    IndexPlan,
+    Profile,
+)
 from warpdata.search.file.metadata import ID_FIELD, meta_segment
 from warpdata.search.file.rewrite import DIALECTS, ExportReceipt, LiveRows, RewritePlan, export_rows, rewrite
 from warpdata.search.file.writing import StoreAppender, WriterState, create_file, delete_segment, row_segments
 from warpdata.search.query.ann import has_faiss
-from warpdata.search.query.distance import check_metric
 from warpdata.search.query.searcher import Searcher
 
 if TYPE_CHECKING:
@@ -102,8 +108,10 @@ class VectorStore(Reopens):
 
     @contextlib.contextmanager
     def _turn(self) -> Iterator[None]:
-        """One call at a time; whatever is found damaged is said to be in this file."""
+        """One call at a time, of an open store; errors name this file."""
         with self._mutex(), naming(self._reader.name):
+            if self._closed:
+                raise WriterClosedError("the store is closed", path=self._reader.name)
             yield
 
     @classmethod
@@ -124,17 +132,15 @@ class VectorStore(Reopens):
         `key` declares a text field of the metadata that names the vectors (a UUID, a path): adding a key again
         replaces its vector, and everything that takes ids takes keys.
         """
-        _check_word("dtype", dtype, STORED_DTYPES)
+        require_word("dtype", dtype, STORED_DTYPES)
+        require_word("metric", metric, METRICS)
         if key is not None and (not isinstance(key, str) or not key or key == ID_FIELD):
             raise ValueError(f"{key!r} cannot be the key: name a text field of the metadata")
-        profile = Profile(metric=check_metric(metric), dtype=dtype, key=key or "")
+        profile = Profile(metric=metric, dtype=dtype, key=key or "")
         target = os.path.realpath(path)
-        lock = WriterLock(target)
-        try:
+        with WriterLock(target):
             remove_temps_of(target)
             create_file(target, writing.check_dim(dim), profile, durable=durable, overwrite=overwrite)
-        finally:
-            lock.release()
         return cls.open(target, mode="a", durable=durable)
 
     @classmethod
@@ -254,21 +260,18 @@ class VectorStore(Reopens):
     def fields(self) -> dict[str, str]:
         """The fields of the metadata and their types: str, bytes, i64, u64, f64 or bool."""
         with self._turn():
-            self._check_open()
             return dict(self._searcher.metadata.fields)
 
     @property
     def notes(self) -> dict[str, Any]:
         """Notes about the file as a whole, if its writer left any (`warp embed` does)."""
         with self._turn():
-            self._check_open()
             return self._searcher.metadata.notes
 
     @property
     def ids(self) -> Ids:
         """The ids of all live vectors, ascending."""
         with self._turn():
-            self._check_open()
             return self._searcher.live_ids().astype(np.int64)
 
     def stats(self) -> dict[str, Any]:
@@ -502,7 +505,6 @@ class VectorStore(Reopens):
         At most `limit` of them; `after=` the last id continues.
         """
         with self._turn():
-            self._check_open()
             live = self._searcher.live_ids()
             keys = live if where is None else live[self._searcher.allowed(where, live)]
             if after is not None:
@@ -512,7 +514,6 @@ class VectorStore(Reopens):
             return [{ID_FIELD: key, **row} for key, row in zip(keys.tolist(), rows, strict=True)]
 
     def _existing(self, ids: Any) -> _Keys:
-        self._check_open()
         keys = self._ids_of(ids)
         known = self._searcher.exist(keys)
         if not known.all():
@@ -540,7 +541,6 @@ class VectorStore(Reopens):
         row per query; where a query of a batch has fewer results than the others, ids are -1 and distances infinite.
         """
         with self._turn():
-            self._check_open()
             ids, distances = self._searcher.search(queries, k, ef, recall, where, exact)
             if columns is None:
                 return ids, distances
@@ -555,7 +555,6 @@ class VectorStore(Reopens):
     def warm(self) -> None:
         """Load everything now, so that the next query does not have to."""
         with self._turn():
-            self._check_open()
             self._searcher.warm()
 
     # -- rewrite it ----------------------------------------------------------------------------------
@@ -601,7 +600,7 @@ class VectorStore(Reopens):
         self, *, compression: str = "none", key: SigningKey | None = None, drop_signatures: bool = False
     ) -> int:
         """Write the file anew without what was deleted or replaced; returns the bytes saved."""
-        _check_word("compression", compression, _COMPRESSIONS)
+        require_word("compression", compression, _COMPRESSIONS)
         with self._turn():
             self._writer()
             before = self._reader.size
@@ -611,7 +610,7 @@ class VectorStore(Reopens):
 
     def sign(self, key: SigningKey) -> None:
         """Write the file anew with every segment and the root signed by `key`."""
-        _check_key(key)
+        require_kind("key", key, SigningKey, "a SigningKey")
         with self._turn():
             self._writer()
             self._rewrite(self._content.profile, signing=key)
@@ -619,7 +618,7 @@ class VectorStore(Reopens):
     def _signing(self, key: SigningKey | None, drop: bool) -> SigningKey | None:
         """The key to sign the new file with; a signed store loses its signatures only if that is asked for."""
         if key is not None:
-            _check_key(key)
+            require_kind("key", key, SigningKey, "a SigningKey")
         elif self._content.is_signed and not drop:
             raise PermissionError_(
                 "this store is signed, and writing it anew would drop the signatures",
@@ -667,13 +666,11 @@ class VectorStore(Reopens):
         for key in keys:
             require_kind("a key", key, PublicKey, "a PublicKey (SigningKey.public)")
         with self._turn():
-            self._check_open()
             return verify_file(self._reader, self._content.snapshot, keys)
 
     def snapshot(self) -> VectorStore:
         """A reader of the state as it is now, whatever is written later."""
         with self._turn():
-            self._check_open()
             return self._reader_of(self._content.snapshot)
 
     def _reader_of(self, state: Snapshot) -> VectorStore:
@@ -689,7 +686,6 @@ class VectorStore(Reopens):
     def epochs(self) -> list[int]:
         """The states that `at` can give, oldest first: those since the file was last written anew."""
         with self._turn():
-            self._check_open()
             before = [state.epoch for state in self._earlier()]
             return [*reversed(before), self._content.snapshot.epoch]
 
@@ -707,7 +703,6 @@ class VectorStore(Reopens):
     def at(self, epoch: int) -> VectorStore:
         """A reader of the state that was committed as `epoch`, as `stats()["epoch"]` told it then."""
         with self._turn():
-            self._check_open()
             newest, epoch = self._content.snapshot, writing.whole_number(epoch, "epoch")
             if epoch == newest.epoch:
                 return self.snapshot()
@@ -724,7 +719,6 @@ class VectorStore(Reopens):
     def refresh(self) -> bool:
         """Follow a writer to the newest committed state; True if there was a newer one."""
         with self._turn():
-            self._check_open()
             if self._path is None or self._mode == "a":
                 return False
             reader = FileRangeReader(self._path)
@@ -748,9 +742,8 @@ class VectorStore(Reopens):
         A file that exists is a ConflictError unless overwritten, and one that a writer holds always is.
         The receipt says what the new file has and what it cannot have.
         """
-        _check_word("dialect", dialect, DIALECTS)
+        require_word("dialect", dialect, DIALECTS)
         with self._turn():
-            self._check_open()
             target = os.path.realpath(path)
             if self._path is not None and os.path.exists(target) and os.path.samefile(target, self._path):
                 raise ValueError("a store is exported to another file; compact() writes its own anew")
@@ -758,19 +751,16 @@ class VectorStore(Reopens):
                 raise ConflictError(
                     "the file exists already", path=target, hint="Choose another name, or overwrite=True."
                 )
-            lock = WriterLock(target)
-            try:
+            with WriterLock(target):
                 remove_temps_of(target)
                 nodes = self._searcher.graph_ids()
                 return export_rows(
                     target, self._content, self._live_rows(), nodes, dialect, overwrite=overwrite
                 )
-            finally:
-                lock.release()
 
     def close(self) -> None:
         """Close the store and let another writer in."""
-        with self._turn():
+        with self._mutex(), naming(self._reader.name):
             if self._closed:
                 return
             if self._appender is not None and self._appender.is_ours:
@@ -801,12 +791,7 @@ class VectorStore(Reopens):
         if not getattr(self, "_closed", True):
             self.close()
 
-    def _check_open(self) -> None:
-        if self._closed:
-            raise WriterClosedError("the store is closed", path=self._reader.name)
-
     def _writer(self) -> StoreAppender:
-        self._check_open()
         if self._appender is None:
             raise PermissionError_(
                 "the store is open for reading", path=self._reader.name, hint="Open it with mode='a'."
@@ -828,15 +813,3 @@ def _open_epoch(source: str | RangeReader, epoch: int) -> VectorStore:
     """Open a state of a file, as `VectorStore.at` does."""
     with VectorStore.open(source) as newest:
         return newest.at(epoch)
-
-
-def _check_key(key: SigningKey) -> None:
-    if not isinstance(key, SigningKey):
-        raise TypeError(f"a store is signed with a SigningKey, not {type(key).__name__}")
-
-
-def _check_word(name: str, value: str, known: Sequence[str]) -> None:
-    if value not in known:
-        raise ValueError(
-            f"unknown {name} {value!r}; use one of {', '.join(known)}.{nearest(str(value), known)}"
-        )

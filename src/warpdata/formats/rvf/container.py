@@ -223,16 +223,8 @@ Tlv = tuple[int, bytes]
 NO_IDENTITY = layout.FILE_IDENTITY(bytes(16), bytes(16), bytes(32), 0)
 NOWHERE = layout.ROOT_POINTER(0, 0, 0)
 _PLAIN_FIELDS = (
-    "dimension",
-    "base_dtype",
-    "total_vector_count",
-    "epoch",
-    "created_ns",
-    "modified_ns",
-    "l1_manifest_offset",
-    "l1_manifest_length",
-    "profile_id",
-    "flags",
+    *("dimension", "base_dtype", "total_vector_count", "epoch", "created_ns", "modified_ns"),
+    *("l1_manifest_offset", "l1_manifest_length", "profile_id", "flags"),
 )
 _SINGLE = 0
 _FULL = 65_536

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -219,19 +220,8 @@ def _checkpoint(reader: RangeReader, offset: int, header: Row, payload: memoryvi
     records = container.unpack_tlvs(payload[: root.l1_manifest_length], reader.name)
     segments = _directory(records, offset, reader)
     end = min(_manifest_end(offset, header), reader.size)
-    return Snapshot(
-        "wire",
-        root.epoch,
-        segments,
-        offset,
-        header.segment_id,
-        header.content_hash,
-        end,
-        root,
-        tuple(records),
-        len(segments),
-        end,
-    )
+    about = ("wire", root.epoch, segments, *_place(offset, header), end)
+    return Snapshot(*about, root, tuple(records), len(segments), end)
 
 
 def _delta(reader: RangeReader, offset: int, header: Row, payload: memoryview) -> Snapshot:
@@ -259,21 +249,15 @@ def _delta(reader: RangeReader, offset: int, header: Row, payload: memoryview) -
     for records, place in reversed(steps):
         segments += _directory(records, place, reader)
     end = min(_manifest_end(offset, header), reader.size)
+    about = ("wire", base.epoch + len(steps), tuple(segments), *_place(offset, header), end)
     return Snapshot(
-        "wire",
-        base.epoch + len(steps),
-        tuple(segments),
-        offset,
-        header.segment_id,
-        header.content_hash,
-        end,
-        base.root,
-        base.records,
-        base.checkpointed,
-        base.end,
-        None,
-        tuple(steps[0][0]),
+        *about, base.root, base.records, base.checkpointed, base.end, None, newest_records=tuple(steps[0][0])
     )
+
+
+def _place(offset: int, header: Row) -> tuple[int, int, bytes]:
+    """Offset, id and hash of a manifest."""
+    return offset, header.segment_id, header.content_hash
 
 
 def _follows_its_segments(records: list[Tlv], offset: int, reader: RangeReader) -> bool:
@@ -313,36 +297,15 @@ def _runtime(reader: RangeReader, offset: int, header: Row, payload: memoryview)
             raise CorruptLayoutError(
                 "a listed segment is not where the manifest places it", path=reader.name
             ) from error
-        if (head.segment_id, head.payload_length, head.seg_type) != (
-            each.segment_id,
-            each.payload_length,
-            each.seg_type,
-        ):
+        repeated = operator.attrgetter("segment_id", "payload_length", "seg_type")
+        if repeated(head) != repeated(each):
             raise CorruptLayoutError("a segment header contradicts the manifest", path=reader.name)
         entries.append(directory_entry(head, each.offset, tier=0))
     end = offset + layout.HEADER_BYTES + header.payload_length
-    root = Root(
-        listed.dimension,
-        layout.DTYPE_IDS["f32"],
-        listed.total_vectors,
-        listed.epoch,
-        profile_id=listed.profile_id,
-        identity=listed.identity,
-    )
-    return Snapshot(
-        "runtime",
-        listed.epoch,
-        tuple(entries),
-        offset,
-        header.segment_id,
-        header.content_hash,
-        end,
-        root,
-        (),
-        len(entries),
-        end,
-        listed,
-    )
+    facts = (listed.dimension, layout.DTYPE_IDS["f32"], listed.total_vectors, listed.epoch)
+    root = Root(*facts, profile_id=listed.profile_id, identity=listed.identity)
+    about = ("runtime", listed.epoch, tuple(entries), *_place(offset, header), end)
+    return Snapshot(*about, root, (), len(entries), end, listed)
 
 
 def read_segment(reader: RangeReader, entry: Row, *, runtime: bool = False) -> memoryview:
@@ -362,16 +325,8 @@ def read_segment(reader: RangeReader, entry: Row, *, runtime: bool = False) -> m
 def check_against_directory(header: Row, entry: Row, where: str) -> None:
     """A header must repeat the directory entry of its segment."""
     stored = entry.compressed_length or entry.payload_length
-    listed = (entry.segment_id, entry.seg_type, entry.flags, stored, entry.compression, entry.content_hash)
-    actual = (
-        header.segment_id,
-        header.seg_type,
-        header.flags,
-        header.payload_length,
-        header.compression,
-        header.content_hash,
-    )
-    if listed != actual:
+    repeated = operator.attrgetter("segment_id", "seg_type", "flags", "compression", "content_hash")
+    if repeated(header) != repeated(entry) or header.payload_length != stored:
         name = layout.segment_name(entry.seg_type)
         raise CorruptLayoutError(
             f"the header of {name} segment {entry.segment_id} contradicts the directory", path=where
@@ -380,21 +335,10 @@ def check_against_directory(header: Row, entry: Row, where: str) -> None:
 
 def directory_entry(header: Row, offset: int, block_count: int = 0, tier: int = 1) -> Row:
     """The directory entry of a segment just written."""
-    compressed = bool(header.flags & Flag.COMPRESSED)
-    return layout.DIRECTORY_ENTRY(
-        header.segment_id,
-        header.seg_type,
-        tier,
-        header.flags,
-        0,
-        offset,
-        header.uncompressed_len if compressed else header.payload_length,
-        header.payload_length if compressed else 0,
-        0,
-        header.compression,
-        block_count,
-        header.content_hash,
-    )
+    is_compressed = bool(header.flags & Flag.COMPRESSED)
+    sizes = (header.uncompressed_len, header.payload_length) if is_compressed else (header.payload_length, 0)
+    about = (header.segment_id, header.seg_type, tier, header.flags, 0, offset, *sizes)
+    return layout.DIRECTORY_ENTRY(*about, 0, header.compression, block_count, header.content_hash)
 
 
 # -- the end of the file ---------------------------------------------------------------------------------

@@ -187,19 +187,11 @@ def _decode_id_map(view: memoryview, start: int, count: int, where: str) -> tupl
         except FormatError:
             continue
         end = body + skip + used
-        fits = end + _CRC_BYTES <= view.nbytes and _offsets_match(view[body : body + skip], deltas, interval)
-        if fits and crc32c(view[:end]) == int.from_bytes(view[end : end + _CRC_BYTES], "little"):
+        if end + _CRC_BYTES <= view.nbytes and crc32c(view[:end]) == int.from_bytes(
+            view[end : end + _CRC_BYTES], "little"
+        ):
             return varint.delta_decode(deltas, interval), end
     raise ChecksumError("the ids of a vector block do not match its checksum", path=where or None)
-
-
-def _offsets_match(stored: memoryview, deltas: Ids, interval: int) -> bool:
-    """Whether restart offsets, where there are any, point at the restart points."""
-    if not stored.nbytes:
-        return True
-    ends = np.cumsum(varint.varint_lengths(deltas))
-    starts = np.concatenate(([0], ends[:-1]))[::interval]
-    return np.array_equal(np.frombuffer(stored, "<u4"), starts)
 
 
 def pack_rows(vectors: NDArray[Any], dtype: str) -> Rows:

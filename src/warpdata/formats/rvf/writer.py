@@ -218,3 +218,9 @@ class WriterLock:
     def release(self) -> None:
         """Release the lock; a forked child holds none."""
         self._lock.release()
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, *_: object) -> None:
+        self.release()

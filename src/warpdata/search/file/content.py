@@ -396,7 +396,10 @@ class Content:
         return self.quantiser
 
     def load_rows(self, entries: Sequence[Row] | None = None) -> Loaded:
-        """The rows of these segments, or of all with those of a parent file; the newest row of an id lives."""
+        """The rows of these segments, or of all with those of a parent file; the newest row of an id lives.
+
+        Ids of partitioned rows are unique, since they were written together.
+        """
         inherited = self._parent_rows() if entries is None else None
         entries = self.row_entries if entries is None else entries
         loaded = [self.decode_blocks(entry) for entry in entries]
@@ -415,6 +418,8 @@ class Content:
                 vectors[row:end] = block.rows if is_plain else self.vectors_of(block)
                 row = end
             ends[entry.segment_id] = row
+        if entries is self.base_entries:
+            return Loaded(ids, vectors, np.ones(total, bool))
         live = np.zeros(total, bool)
         live[total - 1 - np.unique(ids[::-1], return_index=True)[1]] = True
         for mask, row_end in self._deletions(ends, total):

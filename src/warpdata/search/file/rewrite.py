@@ -19,7 +19,7 @@ from warpdata.bytekit.checksum import RunningSha256
 from warpdata.bytekit.io.commit import NewFile, commit_file, remove_temps_of
 from warpdata.bytekit.io.files import FileRangeReader
 from warpdata.episodes.salvage.receipt import Receipt
-from warpdata.errors import ConflictError, LimitExceededError
+from warpdata.errors import ConflictError, LimitExceededError, require_word
 from warpdata.formats.rvf import container, layout
 from warpdata.formats.rvf import graph as graphs
 from warpdata.formats.rvf.access import AccessSketch, HotSet, encode_hot, encode_sketch
@@ -39,12 +39,18 @@ from warpdata.formats.rvf.signing import encode_crypto
 from warpdata.formats.rvf.vec import IdDirectory, VecBlock, encode_id_directory, encode_vec, pack_rows
 from warpdata.formats.rvf.writer import NewSegment, SegmentAppender, WriterLock
 from warpdata.search.file import writing
-from warpdata.search.file.content import CODE_DTYPES, CodePlan, Content, IndexPlan, Profile
+from warpdata.search.file.content import CODE_DTYPES, METRICS, CodePlan, Content, IndexPlan, Profile
 from warpdata.search.file.metadata import Metadata, encode_records, meta_segment
-from warpdata.search.file.writing import MAX_BLOCK_ROWS, dimension_record, root_flags, row_segments
+from warpdata.search.file.writing import (
+    MAX_BLOCK_ROWS,
+    REPLACED_TAGS,
+    dimension_record,
+    root_flags,
+    row_segments,
+)
 from warpdata.search.query import ann
 from warpdata.search.query.ann import Copies, Graph
-from warpdata.search.query.distance import WalkSpace, check_metric, is_ordinary, prepared
+from warpdata.search.query.distance import WalkSpace, is_ordinary, prepared
 from warpdata.search.query.part import Cells, measure_efforts, measure_share
 
 if TYPE_CHECKING:
@@ -69,33 +75,15 @@ _TOP_LEVEL = 2
 _HUB_LEVEL = 1
 """Layer B holds the ground lists of nodes that reach this level, and of hot nodes."""
 _OWN_TYPES = {
-    SegmentType.VEC,
-    SegmentType.INDEX,
-    SegmentType.JOURNAL,
-    SegmentType.MANIFEST,
-    SegmentType.QUANT,
-    SegmentType.META,
-    SegmentType.HOT,
-    SegmentType.SKETCH,
-    SegmentType.CRYPTO,
-    SegmentType.IDS,
+    SegmentType[name]
+    for name in ["VEC", "INDEX", "JOURNAL", "MANIFEST", "QUANT", "META", "HOT", "SKETCH", "CRYPTO", "IDS"]
 }
 """Segments that a rewrite makes itself or leaves out; all others are copied."""
 _LINEAGE_TYPES = {SegmentType.COW_MAP, SegmentType.REFCOUNT, SegmentType.MEMBERSHIP, SegmentType.DELTA}
 """Links of a branched file to its parent; its copy holds the parent's rows itself."""
 _OWN_TAGS = {
-    Tag.SEGMENT_DIR,
-    Tag.TEMP_TIER_MAP,
-    Tag.INDEX_LAYERS,
-    Tag.OVERLAY_CHAIN,
-    Tag.COMPACTION_STATE,
-    Tag.PROFILE_CONFIG,
-    Tag.ACCESS_SKETCH_REF,
-    Tag.WITNESS_CHAIN,
-    Tag.KEY_DIRECTORY,
-    Tag.DELETION_BITMAP,
-    Tag.DIMENSION_CATALOG,
-    Tag.MANIFEST_SIGNATURE,
+    *REPLACED_TAGS,
+    *(Tag.TEMP_TIER_MAP, Tag.INDEX_LAYERS, Tag.COMPACTION_STATE, Tag.WITNESS_CHAIN),
 }
 
 
@@ -494,17 +482,17 @@ def write_vectors(
     appears whole or not at all. `notes` are about the file as a whole (`VectorStore.notes`).
     """
     target = os.path.realpath(path)
+    require_word("metric", metric, METRICS)
     if not overwrite and os.path.lexists(target):
         raise ConflictError(
             "the file exists already", path=target, hint="Choose another name, or overwrite it."
         )
     with contextlib.ExitStack() as stack:
         if durable:
-            lock = WriterLock(target)
-            stack.callback(lock.release)
+            stack.enter_context(WriterLock(target))
             remove_temps_of(target)
         out = stack.enter_context(commit_file(target, durable=durable, replace=overwrite))
-        return _write_whole(out.fd, target, batches, check_metric(metric), dict(notes or {}))
+        return _write_whole(out.fd, target, batches, metric, dict(notes or {}))
 
 
 def _write_whole(fd: int, path: str, batches: Iterable[Batch], metric: str, notes: dict[str, Any]) -> int:
@@ -538,17 +526,13 @@ def _write_whole(fd: int, path: str, batches: Iterable[Batch], metric: str, note
 def index_vectors(path: str | os.PathLike[str], kind: str) -> None:
     """Rewrite a file of `write_vectors` with an index over its vectors, in the same way every time."""
     target = os.path.realpath(path)
-    lock = WriterLock(target)
-    try:
-        with contextlib.closing(FileRangeReader(target)) as reader:
-            content = Content(reader, open_snapshot(reader))
-            data = content.load_rows()
-            rows = LiveRows(data.ids, data.vectors, Metadata.of(content))
-            profile = replace(content.profile, index=IndexPlan(kind))
-            with ann.one_thread():
-                rewrite(target, content, rows, RewritePlan(profile, timestamp_ns=0))
-    finally:
-        lock.release()
+    with WriterLock(target), contextlib.closing(FileRangeReader(target)) as reader:
+        content = Content(reader, open_snapshot(reader))
+        data = content.load_rows()
+        rows = LiveRows(data.ids, data.vectors, Metadata.of(content))
+        profile = replace(content.profile, index=IndexPlan(kind))
+        with ann.one_thread():
+            rewrite(target, content, rows, RewritePlan(profile, timestamp_ns=0))
 
 
 DIALECTS = ("wire", "runtime")

@@ -139,16 +139,11 @@ _MOST_JOURNALS = 16
 _MOST_BITMAP_BYTES = 4096
 """A longer bitmap would be repeated by every commit; its ids go into a journal instead."""
 _ANY_WRITE_BIT = 0o222
-_REPLACED_TAGS = {
-    Tag.SEGMENT_DIR,
-    Tag.OVERLAY_CHAIN,
-    Tag.PROFILE_CONFIG,
-    Tag.DELETION_BITMAP,
-    Tag.DIMENSION_CATALOG,
-    Tag.MANIFEST_SIGNATURE,
-    Tag.KEY_DIRECTORY,
-    Tag.ACCESS_SKETCH_REF,
+REPLACED_TAGS = {
+    *(Tag.SEGMENT_DIR, Tag.OVERLAY_CHAIN, Tag.PROFILE_CONFIG, Tag.DELETION_BITMAP, Tag.DIMENSION_CATALOG),
+    *(Tag.MANIFEST_SIGNATURE, Tag.KEY_DIRECTORY, Tag.ACCESS_SKETCH_REF),
 }
+"""Records that every commit writes again or leaves out."""
 _SMALLEST_BYTES = 4096
 MERGED_AT_ONCE = 8
 """Segments up to 4 KiB, 32 KiB, 256 KiB, 2 MiB: this many per step are merged, so a row moves four times at most.
@@ -333,7 +328,7 @@ class StoreAppender:
             out.append((int(Tag.ACCESS_SKETCH_REF), place))
         if layers is not None:
             out.append((int(Tag.INDEX_LAYERS), layers))
-        dropped = _REPLACED_TAGS | ({Tag.INDEX_LAYERS} if layers is not None else set())
+        dropped = REPLACED_TAGS | ({Tag.INDEX_LAYERS} if layers is not None else set())
         return [*out, *(record for record in self.snapshot.records if record[0] not in dropped)]
 
     def _root(self, state: WriterState) -> Root:

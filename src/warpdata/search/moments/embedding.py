@@ -184,53 +184,68 @@ class EmbedReport:
         return f"{self.vectors} vectors of {self.dim} numbers{index} in {self.path}"
 
 
+def own_notes(store: VectorStore) -> dict[str, Any]:
+    """Notes of a file that identify its job: all but the channels and the scale, which are known afterwards."""
+    return {name: value for name, value in store.notes.items() if name not in (CHANNELS, SCALE)}
+
+
 class EmbedRun:
-    """One run of a job: what is held already, what is computed, and the file that comes of it."""
+    """One run of a job: vectors that are there already, those that are computed, and the file that comes of it."""
 
     def __init__(self, job: EmbedJob, held: VectorStore | None) -> None:
         self._job = job
-        self._ids = job.episodes.ids
-        self._contents = job.episodes.contents
-        self._held = _EarlierVectors(held, job)
+        self._names = list(zip(job.episodes.ids, job.episodes.contents, strict=True))
+        """Id and content of each episode."""
+        is_same = held is not None and own_notes(held) == job.notes and held.metric == job.compared_by
+        self._store = held if is_same else None
+        self._held: dict[tuple[str, str], list[int]] = {}
+        """Vectors of the earlier file by id and content of their episode."""
+        notes: dict[str, Any] = {}
+        if self._store is not None:
+            notes, ids = self._store.notes, self._store.ids.tolist()
+            for vector_id, row in zip(ids, self._store.metadata(ids, ["episode_id", "content"]), strict=True):
+                name = (str(row.get("episode_id")), str(row.get("content")))
+                self._held.setdefault(name, []).append(vector_id)
+        self._channels, self._scale = str(notes.get(CHANNELS, "")), Scale.parse(notes.get(SCALE))
         self._parts: dict[int, Path] = {}
-        self._scale = Scale.parse(self._held.scale)
         self.without: dict[str, str] = {}
         self.computed = self.resumed = self.reused = 0
 
+    def is_done(self) -> bool:
+        """Whether the earlier file has exactly these vectors, and the index that they would get."""
+        if self._store is None or set(self._names) != set(self._held) or not self._names:
+            return False
+        about = self._store.stats()
+        self.reused = len(self._held)
+        return bool(about["index"] == self._job.index_kind(about["vectors"], about["dim"]))
+
     def compute(self, runner: Runner | None, progress: Progress | None) -> None:
         """Embed the episodes of which there are no vectors yet."""
-        total, missing = len(self._ids), []
-        self._job.folder.mkdir(parents=True, exist_ok=True)
-        for position in range(total):
-            if self._held.has(self._name(position)):
+        job, total, missing = self._job, len(self._names), []
+        function = self._function()
+        job.folder.mkdir(parents=True, exist_ok=True)
+        self.reused = 0
+        for position, name in enumerate(self._names):
+            if name in self._held:
                 self.reused += 1
-            elif self._is_whole(position):
+            elif self._is_whole(self._part(position)):
                 self.resumed += 1
                 self._parts[position] = self._part(position)
             else:
                 missing.append(position)
-        done = total - len(missing)
-        if progress is not None:
-            progress(done, total)
-        task = EmbedTask(
-            self._job.episodes,
-            self._ids,
-            self._contents,
-            Called(self._function()),
-            self._job.options,
-            self._job.dataset,
-        )
-        for position, found in (runner or Here()).run(task, missing):
-            if isinstance(found, str):
-                self.without[self._ids[position]] = found
+        report = progress or (lambda _done, _total: None)
+        report(done := total - len(missing), total)
+        ids, contents = [name[0] for name in self._names], [name[1] for name in self._names]
+        task = EmbedTask(job.episodes, ids, contents, Called(function), job.options, job.dataset)
+        for position, made in (runner or Here()).run(task, missing):
+            if isinstance(made, str):
+                self.without[ids[position]] = made
             else:
-                self._keep(position, found)
-            done += 1
-            if progress is not None:
-                progress(done, total)
+                self._keep(position, made)
+            report(done := done + 1, total)
         if not (self._parts or self.reused):
             reasons = sorted(set(self.without.values())) or ["there are no episodes"]
-            raise DatasetError(f"no episode of {self._job.source} can be embedded: {'; '.join(reasons)}")
+            raise DatasetError(f"no episode of {job.source} can be embedded: {'; '.join(reasons)}")
 
     def write(self, path: Path, *, overwrite: bool) -> tuple[int, int, str | None]:
         """Write the file, in the order of the episodes; how many vectors, of how many numbers, and their index.
@@ -238,12 +253,12 @@ class EmbedRun:
         An earlier file of this path is changed where it is: one new episode costs one episode.
         """
         dims: dict[int, str] = {}
-        notes = self._job.notes | self._channel_note() | self._scale_note()
-        held, positions = self._held, range(len(self._ids))
-        if held.store is not None and held.store.stats()["path"] == os.path.realpath(path):
-            dims[held.store.dim] = "an episode embedded before"
-            wanted = {self._name(position) for position in positions}
-            gone = [vector_id for name in held.names - wanted for vector_id in held.ids_of(name)]
+        notes = self._job.notes | self._channel_note()
+        notes |= {SCALE: self._scale.to_text()} if self._scale.numbers else {}
+        if self._store is not None and self._store.stats()["path"] == os.path.realpath(path):
+            dims[self._store.dim] = "an episode embedded before"
+            dropped = set(self._held) - set(self._names)
+            gone = [vector_id for name in dropped for vector_id in self._held[name]]
             with VectorStore.open(path, mode="a") as store:
                 for vectors, rows in self._batches(dims, sorted(self._parts)):
                     store.replace(gone, vectors, rows, notes)
@@ -253,32 +268,20 @@ class EmbedRun:
                 if kind is not None and kind != store.stats()["index"]:
                     store.build_index(kind)
                 return len(store), store.dim, store.stats()["index"]
-        count = write_vectors(
-            path,
-            self._batches(dims, positions),
-            overwrite=overwrite,
-            metric=self._job.compared_by,
-            notes=notes,
-        )
+        batches = self._batches(dims, range(len(self._names)))
+        count = write_vectors(path, batches, overwrite=overwrite, metric=self._job.compared_by, notes=notes)
         kind = self._job.index_kind(count, next(iter(dims)))
         if kind is not None:
             index_vectors(path, kind)
         return count, next(iter(dims)), kind
 
-    def _keep(self, position: int, found: Embedded) -> None:
+    def _keep(self, position: int, made: Embedded) -> None:
         """A vector file of one episode, whole or not there: what a run that is stopped leaves behind."""
         self.computed += 1
-        self._parts[position] = self._part(position)
-        notes = self._job.notes | ({CHANNELS: found.channels.to_text()} if found.channels.names else {})
-        rows = (found.vectors, found.rows)
-        write_vectors(
-            self._parts[position],
-            [rows],
-            metric=self._job.compared_by,
-            notes=notes,
-            overwrite=True,
-            durable=False,
-        )
+        path = self._parts[position] = self._part(position)
+        notes = self._job.notes | ({CHANNELS: made.channels.to_text()} if made.channels.names else {})
+        options: dict[str, Any] = {"metric": self._job.compared_by, "overwrite": True, "durable": False}
+        write_vectors(path, [(made.vectors, made.rows)], notes=notes, **options)
 
     def _function(self) -> Embedder:
         """The embedder, with the scale of the earlier vectors or one that is learned from the set."""
@@ -286,7 +289,7 @@ class EmbedRun:
         if not isinstance(function, WindowEmbedder):
             return function
         if not self._scale.numbers:
-            options, count = self._job.options, len(self._ids)
+            options, count = self._job.options, len(self._names)
             chosen = np.unique(np.linspace(0, count - 1, min(count, SAMPLED_EPISODES)).astype(np.int64))
             behaviours = (
                 Behaviour.of(self._job.episodes[at], options.rate_hz, options.clock, options.signals)
@@ -295,54 +298,33 @@ class EmbedRun:
             self._scale = Scale.learn(behaviours)
         return replace(function, scale=self._scale)
 
-    def _scale_note(self) -> dict[str, str]:
-        return {SCALE: self._scale.to_text()} if self._scale.numbers else {}
-
-    def is_done(self) -> bool:
-        """Whether the earlier file has exactly these vectors, and the index that they would get."""
-        held = self._held
-        names = {self._name(position) for position in range(len(self._ids))}
-        if held.store is None or names != held.names or not names:
-            return False
-        about = held.store.stats()
-        return bool(about["index"] == self._job.index_kind(about["vectors"], about["dim"]))
-
-    @property
-    def held_names(self) -> set[tuple[str, str]]:
-        """Id and content of the episodes whose vectors the earlier file has."""
-        return self._held.names
-
     def _channel_note(self) -> dict[str, str]:
         """The channels of all vectors; an episode that was embedded from others is refused."""
-        texts = {text: id_ for id_, text in self._channel_texts() if text}
-        all_channels = [Channels.parse(text) for text in texts]
-        for other in all_channels[1:]:
-            if set(other.used) != set(all_channels[0].used):
+        texts: dict[str, str] = {}
+        for position, path in self._parts.items():
+            with VectorStore.open(path) as store:
+                texts[str(store.notes.get(CHANNELS, ""))] = self._names[position][0]
+        if self.reused:
+            texts[self._channels] = "an episode embedded before"
+        texts.pop("", None)
+        channels = [Channels.parse(text) for text in texts]
+        for other in channels[1:]:
+            if set(other.used) != set(channels[0].used):
                 first, second = next(iter(texts.values())), texts[other.to_text()]
-                fact = f"{first} was embedded from {', '.join(all_channels[0].used)}"
+                fact = f"{first} was embedded from {', '.join(channels[0].used)}"
                 raise DatasetError(
                     f"channel mismatch: {fact}, {second} from {', '.join(other.used)}",
                     hint="Name with signals= what all episodes have.",
                 )
-        names = tuple(dict.fromkeys(name for each in all_channels for name in each.names))
-        return {CHANNELS: Channels(names, all_channels[0].used).to_text()} if names else {}
-
-    def _channel_texts(self) -> Iterator[tuple[str, str]]:
-        for position, path in self._parts.items():
-            with VectorStore.open(path) as store:
-                yield self._ids[position], str(store.notes.get(CHANNELS, ""))
-        if self.reused and self._held.channels:
-            yield "an episode embedded before", self._held.channels
-
-    def _name(self, position: int) -> tuple[str, str]:
-        return self._ids[position], self._contents[position]
+        names = tuple(dict.fromkeys(name for each in channels for name in each.names))
+        return {CHANNELS: Channels(names, channels[0].used).to_text()} if names else {}
 
     def _part(self, position: int) -> Path:
-        name = dump_json(list(self._name(position)))
+        """The file of one episode; vectors of another scale are others."""
+        name = dump_json([*self._names[position], self._scale.to_text()])
         return self._job.folder / f"{sha256_hex(name)[:40]}{SUFFIX}"
 
-    def _is_whole(self, position: int) -> bool:
-        path = self._part(position)
+    def _is_whole(self, path: Path) -> bool:
         try:
             with VectorStore.open(path) as store:
                 return own_notes(store) == self._job.notes and not store.verify()
@@ -353,68 +335,27 @@ class EmbedRun:
         """The vectors of these episodes in order, some at a time."""
         vectors: list[Floats] = []
         rows: list[dict[str, Any]] = []
-        size = 0
         for position in positions:
-            found = self._vectors(position)
-            if found is None:
+            name, store, part = self._names[position], self._store, self._parts.get(position)
+            if part is not None:
+                store = VectorStore.open(part)
+            elif store is None or name not in self._held:
                 continue
-            dims.setdefault(found.vectors.shape[1], self._ids[position])
+            ids = store.ids if part is not None else self._held[name]
+            vectors.append(store.get(ids))
+            rows += store.metadata(ids)
+            if part is not None:
+                store.close()
+            dims.setdefault(vectors[-1].shape[1], name[0])
             if len(dims) > 1:
                 (one, first), (other, second) = list(dims.items())[:2]
                 fact = f"vectors of {first} have {one} numbers, those of {second} have {other}"
                 raise DatasetError(fact, hint="Name with signals= what all episodes have.")
-            vectors.append(found.vectors)
-            rows += found.rows
-            size += found.vectors.nbytes
-            if size >= _WRITTEN_BYTES:
+            if sum(each.nbytes for each in vectors) >= _WRITTEN_BYTES:
                 yield np.concatenate(vectors), rows
-                vectors, rows, size = [], [], 0
+                vectors, rows = [], []
         if vectors:
             yield np.concatenate(vectors), rows
-
-    def _vectors(self, position: int) -> Embedded | None:
-        if position in self._parts:
-            with VectorStore.open(self._parts[position]) as store:
-                return Embedded(store.get(store.ids), store.metadata(store.ids))
-        return self._held.vectors(self._name(position))
-
-
-def own_notes(store: VectorStore) -> dict[str, Any]:
-    """Notes of a file that identify its job: all but the channels, which are known afterwards."""
-    return {name: value for name, value in store.notes.items() if name not in (CHANNELS, SCALE)}
-
-
-class _EarlierVectors:
-    """The vectors of an earlier file that was made in the same way, by episode and content."""
-
-    def __init__(self, store: VectorStore | None, job: EmbedJob) -> None:
-        self.store: VectorStore | None = None
-        self._ids: dict[tuple[str, str], list[int]] = {}
-        self.channels = self.scale = ""
-        if store is None or own_notes(store) != job.notes or store.metric != job.compared_by:
-            return
-        self.store = store
-        self.channels, self.scale = str(store.notes.get(CHANNELS, "")), str(store.notes.get(SCALE, ""))
-        ids = store.ids.tolist()
-        for vector_id, row in zip(ids, store.metadata(ids, ["episode_id", "content"]), strict=True):
-            name = (str(row.get("episode_id")), str(row.get("content")))
-            self._ids.setdefault(name, []).append(vector_id)
-
-    @property
-    def names(self) -> set[tuple[str, str]]:
-        """Id and content of every episode of the file."""
-        return set(self._ids)
-
-    def has(self, name: tuple[str, str]) -> bool:
-        return name in self._ids
-
-    def ids_of(self, name: tuple[str, str]) -> list[int]:
-        return self._ids[name]
-
-    def vectors(self, name: tuple[str, str]) -> Embedded | None:
-        if self.store is None or name not in self._ids:
-            return None
-        return Embedded(self.store.get(self._ids[name]), self.store.metadata(self._ids[name]))
 
 
 def embed_into_file(
@@ -437,8 +378,9 @@ def embed_into_file(
         run = EmbedRun(job, held)
         if held is not None and run.is_done():
             about = held.stats()
-            counts = (0, 0, len(run.held_names))
-            return EmbedReport(str(path), about["vectors"], about["dim"], *counts, {}, index=about["index"])
+            return EmbedReport(
+                str(path), about["vectors"], about["dim"], 0, 0, run.reused, {}, index=about["index"]
+            )
         run.compute(runner, progress)
         count, dim, kind = run.write(path, overwrite=held is not None)
     finally:

@@ -13,7 +13,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from warpdata.episodes.collection.episodes import Episodes
-from warpdata.errors import suggests
+from warpdata.errors import require_word, suggests
+from warpdata.search.file.content import METRICS
 from warpdata.search.file.writing import whole_number
 from warpdata.search.moments.behaviour import (
     CHANNELS,
@@ -29,7 +30,6 @@ from warpdata.search.moments.behaviour import (
 from warpdata.search.moments.deepdata import Condition, DeepDataIndex, Hit
 from warpdata.search.moments.embedders import Embedder, embedded, embedder_of
 from warpdata.search.moments.moments import MAX_STEPS, Embedded, EmbedOptions, Floats, Moments
-from warpdata.search.query.distance import check_metric
 from warpdata.search.store import VectorStore
 from warpdata.sql.sqltext import literal, quoted
 
@@ -51,7 +51,9 @@ class FileIndex:
 
     def __init__(self, path: str | os.PathLike[str], *, metric: str = "cosine", writes: bool) -> None:
         self._path = Path(path)
-        self._metric = check_metric(metric) if writes else metric
+        if writes:
+            require_word("metric", metric, METRICS)
+        self._metric = metric
         self._writes = writes
         self._store: VectorStore | None = None
         self._known: dict[tuple[str, str], list[int]] | None = None

@@ -8,9 +8,6 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from warpdata.errors import nearest as closest_name
-from warpdata.search.file.content import METRICS
-
 Floats = NDArray[np.float32]
 Doubles = NDArray[np.float64]
 Rows = NDArray[np.int64]
@@ -27,15 +24,6 @@ _SPACE_SAMPLE = 4096
 _CONCENTRATED = 0.01
 _LEAST_SQUARE, _MOST_SQUARE = 1e-30, 1e36
 """Outside of this range the squares of f32 numbers lose digits, and f64 takes over."""
-
-
-def check_metric(metric: str) -> str:
-    """Return the metric, or raise ValueError."""
-    if metric not in METRICS:
-        raise ValueError(
-            f"unknown metric {metric!r}; use one of {', '.join(METRICS)}.{closest_name(str(metric), METRICS)}"
-        )
-    return metric
 
 
 def normalised(vectors: Floats) -> Floats:

@@ -373,17 +373,21 @@ class Part:
         end = self.count + len(ids)
         if end > len(self._buffers.ids):
             size = max(end, 2 * len(self._buffers.ids))
-            grown = (np.zeros((size, *old.shape[1:]), old.dtype) for old in self._buffers)
-            old, self._buffers = Loaded(self.ids, self.vectors, self.live), Loaded(*grown)
-            for source, target in zip(old, self._buffers, strict=True):
-                target[: self.count] = source
-        values = (ids, vectors, np.ones(len(ids), bool))
-        for target, value in zip(self._buffers, values, strict=True):
-            target[self.count : end] = value
+            self._buffers = Loaded(
+                np.zeros(size, np.uint64),
+                np.zeros((size, self.vectors.shape[1]), np.float32),
+                np.zeros(size, bool),
+            )
+            self._fill(slice(0, self.count), self.ids, self.vectors, self.live)
+        self._fill(slice(self.count, end), ids, vectors, np.ones(len(ids), bool))
         kept = self._buffers
         self.ids, self.vectors, self.live = kept.ids[:end], kept.vectors[:end], kept.live[:end]
         self.count, self.live_count = end, self.live_count + len(ids)
         self._forget()
+
+    def _fill(self, place: slice, ids: Ids, vectors: Floats, live: Mask) -> None:
+        buffers = self._buffers
+        buffers.ids[place], buffers.vectors[place], buffers.live[place] = ids, vectors, live
 
     def with_graph(self, graph: Graph | None, copies: Copies | None) -> None:
         """Search by this graph of the rows, unless comparing with all of them is better."""

@@ -331,8 +331,8 @@ class Searcher:
         if count:
             base, tail, metric = self.base, self.tail, self._content.profile.metric
             first, rest = np.arange(count), np.arange(count, tail.count)
-            joined = zip(_rows_of(base, np.arange(base.count)), _rows_of(tail, first), strict=True)
-            self._base = Part(metric, Loaded(*(np.concatenate(both) for both in joined)))
+            ids, live = np.append(base.ids, tail.ids[first]), np.append(base.live, tail.live[first])
+            self._base = Part(metric, Loaded(ids, np.concatenate([base.vectors, tail.vectors[first]]), live))
             self._base.cells = base.cells
             self._tail = Part(metric, _rows_of(tail, rest))
 
@@ -405,8 +405,7 @@ class Searcher:
         spans = [np.arange(cells.starts[cell], cells.ends[cell]) for cell in hot]
         rows = np.concatenate([np.zeros(0, np.int64), *spans])[:limit]
         self.base.know_ids()
-        hot: Ids = self.base.ids[rows[self.base.live[rows]]]
-        return hot
+        return np.asarray(self.base.ids[rows[self.base.live[rows]]], np.uint64)
 
     def stats(self) -> dict[str, Any]:
         """How queries are answered now."""
