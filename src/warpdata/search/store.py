@@ -90,7 +90,7 @@ class VectorStore(Reopens):
     ) -> None:
         """Use `create` or `open`."""
         require_kind("path", path, (str, type(None)), "a text or None; open files with VectorStore.open")
-        # Asking whether something follows a protocol takes a fifth of opening a file: files are not asked.
+        # Checking a protocol takes a fifth of opening a file: files are not checked.
         if not isinstance(reader, FileRangeReader):
             require_kind("reader", reader, RangeReader, "a RangeReader; open files with VectorStore.open")
         require_kind("snapshot", snapshot, (Snapshot, type(None)), "a state of a file")
@@ -159,7 +159,7 @@ class VectorStore(Reopens):
             raise ValueError(
                 f"a URL is opened for reading with warpdata.open_vectors({source!r}), and written nowhere"
             )
-        # The one name of the file: whoever opens it through a link, or changes the folder later, means the same.
+        # The one name of the file, also if it was opened through a link or the folder changes later.
         path = os.path.realpath(source)
         if mode == "r":
             return cls._reopened_by(cls._of_file(path, mode), cls.open, path)
@@ -277,7 +277,7 @@ class VectorStore(Reopens):
     def stats(self) -> dict[str, Any]:
         """What the store holds and what reading it has cost so far.
 
-        `reads` and `bytes_read` count what was asked for; a remote file adds `requests`, `bytes_fetched` and
+        `reads` and `bytes_read` count what was read; a remote file adds `requests`, `bytes_fetched` and
         `retries`, as they went over the network.
         """
         spent: Spent | None = getattr(self._reader.inner, "spent", None)
@@ -569,7 +569,7 @@ class VectorStore(Reopens):
         key: SigningKey | None = None,
         drop_signatures: bool = False,
     ) -> None:
-        """Build a vector index over all live vectors; the file is written anew, in the order of the index."""
+        """Build a vector index over all live vectors; the file is rewritten in the order of the index."""
         with self._turn():
             self._writer()
             numbers = {"m": m, "ef_construction": ef_construction, "partitions": partitions}
@@ -599,7 +599,7 @@ class VectorStore(Reopens):
     def compact(
         self, *, compression: str = "none", key: SigningKey | None = None, drop_signatures: bool = False
     ) -> int:
-        """Write the file anew without what was deleted or replaced; returns the bytes saved."""
+        """Rewrite the file without what was deleted or replaced; returns the bytes saved."""
         require_word("compression", compression, _COMPRESSIONS)
         with self._turn():
             self._writer()
@@ -609,19 +609,19 @@ class VectorStore(Reopens):
             return before - self._reader.size
 
     def sign(self, key: SigningKey) -> None:
-        """Write the file anew with every segment and the root signed by `key`."""
+        """Rewrite the file with every segment and the root signed by `key`."""
         require_kind("key", key, SigningKey, "a SigningKey")
         with self._turn():
             self._writer()
             self._rewrite(self._content.profile, signing=key)
 
     def _signing(self, key: SigningKey | None, drop: bool) -> SigningKey | None:
-        """The key to sign the new file with; a signed store loses its signatures only if that is asked for."""
+        """The key to sign the new file with; a signed store loses its signatures only on request."""
         if key is not None:
             require_kind("key", key, SigningKey, "a SigningKey")
         elif self._content.is_signed and not drop:
             raise PermissionError_(
-                "this store is signed, and writing it anew would drop the signatures",
+                "this store is signed, and rewriting it would drop the signatures",
                 path=self._path,
                 hint="Give key= to sign it again, or drop_signatures=True to go without.",
             )
@@ -640,7 +640,7 @@ class VectorStore(Reopens):
                 self._follow_rewritten(appender)
 
     def _follow_rewritten(self, appender: StoreAppender) -> None:
-        """Go on with the new file; where that fails the store closes, because nobody finds the old one any more."""
+        """Go on with the new file; where that fails the store closes, because the old one has no name any more."""
         assert self._path is not None
         self._appender = None
         appender.close()
@@ -669,7 +669,7 @@ class VectorStore(Reopens):
             return verify_file(self._reader, self._content.snapshot, keys)
 
     def snapshot(self) -> VectorStore:
-        """A reader of the state as it is now, whatever is written later."""
+        """A reader of the state as it is now, unchanged by later writes."""
         with self._turn():
             return self._reader_of(self._content.snapshot)
 
@@ -684,7 +684,7 @@ class VectorStore(Reopens):
         return self._reopened_by(made, _open_epoch, self._path or inner, state.epoch)
 
     def epochs(self) -> list[int]:
-        """The states that `at` can give, oldest first: those since the file was last written anew."""
+        """The states that `at` can give, oldest first: those since the file was last rewritten."""
         with self._turn():
             before = [state.epoch for state in self._earlier()]
             return [*reversed(before), self._content.snapshot.epoch]
@@ -701,7 +701,7 @@ class VectorStore(Reopens):
                 raise
 
     def at(self, epoch: int) -> VectorStore:
-        """A reader of the state that was committed as `epoch`, as `stats()["epoch"]` told it then."""
+        """A reader of the state that was committed as `epoch`, which `stats()["epoch"]` was then."""
         with self._turn():
             newest, epoch = self._content.snapshot, writing.whole_number(epoch, "epoch")
             if epoch == newest.epoch:
@@ -713,7 +713,7 @@ class VectorStore(Reopens):
                 oldest = min(oldest, state.epoch)
             raise ValueError(
                 f"no state of epoch {epoch} in this file; it holds {oldest} to {newest.epoch},"
-                f" because writing a file anew (index, compact, sign) drops what was before"
+                f" because rewriting a file (index, compact, sign) drops what was before"
             )
 
     def refresh(self) -> bool:
@@ -740,13 +740,13 @@ class VectorStore(Reopens):
         """Write all live vectors to a new file in the dialect of this library or of shipped programs.
 
         A file that exists is a ConflictError unless overwritten, and one that a writer holds always is.
-        The receipt says what the new file has and what it cannot have.
+        The receipt lists what the new file has and what it cannot have.
         """
         require_word("dialect", dialect, DIALECTS)
         with self._turn():
             target = os.path.realpath(path)
             if self._path is not None and os.path.exists(target) and os.path.samefile(target, self._path):
-                raise ValueError("a store is exported to another file; compact() writes its own anew")
+                raise ValueError("a store is exported to another file; compact() rewrites its own")
             if not overwrite and os.path.lexists(target):
                 raise ConflictError(
                     "the file exists already", path=target, hint="Choose another name, or overwrite=True."
@@ -775,7 +775,7 @@ class VectorStore(Reopens):
                 self._lock.release()
 
     def _keep_counters(self, appender: StoreAppender) -> None:
-        """Access counters outlive a writer that was asked often; a full disk is no reason to fail here."""
+        """Access counters outlive a writer with many queries; a full disk is no reason to fail here."""
         if self._searcher.new_accesses() >= _WORTH_KEEPING:
             with contextlib.suppress(OutOfSpaceError):
                 payload = encode_sketch(self._searcher.sketch)

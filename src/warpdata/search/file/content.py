@@ -118,7 +118,7 @@ class Profile:
     probe_share: float = 0.0
     """The share of the rows that a probe of partitions must look at; measured when the index is built."""
     id_segment: int = 0
-    """The segment with the block of each id of the row segments; 0 if there is none."""
+    """The segment with the block of each id of the row segments; 0 without one."""
     copies: int = 0
     """How many indexed rows equal an earlier one; the graph is then one of distinct vectors with copies below."""
     key: str = ""
@@ -344,7 +344,7 @@ class Content:
 
     @property
     def code_bytes(self) -> int:
-        """The length of a product code, 0 where there is none."""
+        """The length of a product code, 0 without one."""
         if self.has_profile:
             return 0 if self.quantiser is None else self.quantiser.code_bytes
         products = [q for q in self._quantisers if q.kind in ("pq", "residual_pq") and q.dim == self.dim]

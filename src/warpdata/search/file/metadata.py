@@ -245,7 +245,7 @@ class Metadata:
         return list(columns)
 
     def column(self, name: str, ids: Ids) -> pa.Array:
-        """The values of a field for many ids, null where there is none; kept for the next condition."""
+        """The values of a field for many ids, null where it is missing; kept for the next condition."""
         kept = self._joined.get(name)
         if kept is not None and kept[0] is ids:
             return kept[1]

@@ -629,7 +629,7 @@ def _write_runtime(path: str, content: Content, rows: LiveRows, nodes: Ids | Non
 
 
 def _runtime_graph(content: Content, nodes: Ids | None) -> bytes | None:
-    """The graph of the store with its nodes in the order of ids; None if there is none, or rows came after it."""
+    """The graph of the store with its nodes in the order of ids; None without one, or if rows came after it."""
     plan = content.profile.index
     if nodes is None or plan is None or plan.kind != "hnsw":
         return None

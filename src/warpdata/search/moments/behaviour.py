@@ -213,7 +213,7 @@ class Behaviour:
             is_chosen = rate_hz is not None or clock is not None
             steps = episode.steps_at(rate_hz=rate_hz, clock=clock) if is_chosen else episode.steps
         except NoStepsError as error:
-            error.hint = "Say rate_hz= or clock=."
+            error.hint = "Give rate_hz= or clock=."
             raise
         if not steps.length:
             raise ValueError(f"an episode without steps has no behaviour: {path}")
@@ -225,7 +225,7 @@ class Behaviour:
 
     @property
     def total_reward(self) -> float:
-        """The sum of all rewards that are numbers; 0 where there are none."""
+        """The sum of all rewards that are numbers; 0 without any."""
         if self._rewards is None:
             return 0.0
         earned = self._rewards.data[self._rewards.mask].astype(np.float64)
@@ -233,7 +233,7 @@ class Behaviour:
 
 
 def about_episode(episode: Episode, file_path: str, length: int | None) -> dict[str, Any]:
-    """What every vector of an episode says of it."""
+    """Facts stored with every vector of an episode."""
     source = innermost(episode.source)
     chunk = source.tensors.chunk_index if isinstance(source, ShardSource) else None
     found: dict[str, Any] = {"episode_id": episode.id, "env_id": str(episode.static.get("env_id", ""))}

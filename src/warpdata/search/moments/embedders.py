@@ -117,7 +117,7 @@ def embedded(embedder: Embedder, observation: Observation) -> Floats:
     given = as_array(embedder(observation))
     if given.dtype.kind not in "fiub" and given.dtype.name != "bfloat16":
         raise ValueError(f"the embedder must give a vector of finite numbers, not of {given.dtype}")
-    with np.errstate(over="ignore"):  # what is too large is not finite: said below
+    with np.errstate(over="ignore"):  # what is too large is not finite: refused below
         vector = np.asarray(given, np.float32).ravel()
     if not vector.size or not np.isfinite(vector).all():
         raise ValueError("the embedder must give a vector of finite numbers")

@@ -1,7 +1,7 @@
 """Vectors over many episodes: computed once for each, wherever the work is done, and written as one file.
 
-The file is an index of trajectories (`trajectory_index`), so whatever asks those asks it. What is in it depends on the
-episodes, the embedder and the options alone: the same bytes come out of one process, of many and of a cluster.
+The file is an index of trajectories, which searches of those read. A new file depends on the episodes, the embedder and
+the options alone: the same bytes come out of one process, of many and of a cluster.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class EmbedTask:
     embedder: Called
     options: EmbedOptions
     dataset: str | None = None
-    """The published dataset the episodes are of; else each says itself what opens it again."""
+    """The published dataset the episodes are of; else each has an address of its own."""
 
     def __call__(self, position: int) -> Embedded | str:
         """The vectors of an episode, or why it has none."""
@@ -73,14 +73,14 @@ class EmbedTask:
         try:
             moments = Moments(found, path, self.options, self.embedder).all()
         except NoStepsError:
-            return "it was not recorded by step: say a rate or a clock"
+            return "it was not recorded by step: give a rate or a clock"
         if isinstance(moments, str):
             return moments
         rows = [{**row, "content": self.contents[position]} for row in moments.rows]
         return Embedded(moments.vectors, rows, moments.channels)
 
     def _episode(self, position: int) -> Episode:
-        """The episode that was there: a root that is recorded into may have been listed anew with more of them."""
+        """The episode that was there: a root that is recorded into may have been listed again with more of them."""
         ids = self.episodes.source.ids if self.episodes.is_whole else self.episodes.ids
         is_there = position < len(ids) and ids[position] == self.ids[position]
         return self.episodes[position] if is_there else self.episodes.open(self.ids[position])
@@ -129,7 +129,7 @@ class EmbedJob:
 
     @cached_property
     def notes(self) -> dict[str, Any]:
-        """What the file says of itself: vectors of a file with other notes are others."""
+        """Notes of the file: vectors of a file with other notes are others."""
         function = self.function
         named = self.revision
         if named is None:
@@ -143,7 +143,7 @@ class EmbedJob:
 
     @property
     def compared_by(self) -> str:
-        """The metric: as told, that of the embedder, or cosine."""
+        """The metric: as given, that of the embedder, or cosine."""
         own = getattr(self.function, "metric", "cosine")
         return self.metric or (own if isinstance(own, str) else "cosine")
 
@@ -369,7 +369,7 @@ def embed_into_file(
 ) -> EmbedReport:
     """Embed episodes into a new vector file, or into one that replaces `held`, which is closed then.
 
-    Vectors of `held` that were made in the same way are used again; if they were not, it is only replaced when asked.
+    Vectors of `held` that were made in the same way are used again; others are only replaced with `overwrite`.
     """
     try:
         if held is not None and own_notes(held) != job.notes and not overwrite:
@@ -390,7 +390,7 @@ def embed_into_file(
 
 
 def held_file(path: Path) -> VectorStore | None:
-    """The vector file that lies at a path, if one does."""
+    """The vector file at a path, if there is one."""
     return VectorStore.open(path) if os.path.lexists(path) else None
 
 

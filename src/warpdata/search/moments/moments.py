@@ -39,7 +39,7 @@ from warpdata.timeline.times import checked_rate, rate_grid
 Per = Literal["episode", "step", "window", "frame"]
 PER: tuple[Per, ...] = get_args(Per)
 MAX_STEPS = 256
-"""Steps of an episode that are embedded unless told otherwise, spread evenly over it."""
+"""Steps of an episode that are embedded unless given, spread evenly over it."""
 Floats = NDArray[np.float32]
 
 
@@ -125,7 +125,7 @@ class Moments:
         self._channels = channels or Channels()
 
     def all(self) -> Embedded | str:
-        """Vectors and what is known of each, or why there are none."""
+        """Vectors and what is known of each, or the reason why it has no vectors."""
         if self._options.per == "frame":
             return self._frames()
         options = self._options

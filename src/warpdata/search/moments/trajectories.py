@@ -123,7 +123,7 @@ class FileIndex:
         return ["step is not null"]
 
     def close(self) -> None:
-        """Let go of the file; everything added is in it."""
+        """Close the file; everything added is in it."""
         if self._store is not None:
             self._store.close()
             self._store = None
@@ -191,8 +191,8 @@ def open_index(
 class TrajectoryIngestor:
     """Adds episodes to a vector file (`episodes.rvf`) or a DeepData server (`http://host:8080`).
 
-    Adding an episode again replaces it. `metric` is that of a file that is made; a server has its own, and is asked
-    through `proxy` where one is given.
+    Adding an episode again replaces it. `metric` is that of a file that is made; a server has its own, and is
+    reached through `proxy` where one is given.
     """
 
     def __init__(
@@ -274,7 +274,7 @@ class TrajectoryIngestor:
         return made
 
     def close(self) -> None:
-        """Let go of the file; everything added is in it."""
+        """Close the file; everything added is in it."""
         self._index.close()
 
     def __enter__(self) -> Self:
@@ -286,7 +286,7 @@ class TrajectoryIngestor:
 
 @suggests
 class TrajectoryRetriever:
-    """Asks a vector file or a DeepData server for episodes that behave like an observation."""
+    """Searches a vector file or a DeepData server for episodes that behave like an observation."""
 
     def __init__(
         self,
@@ -313,7 +313,7 @@ class TrajectoryRetriever:
     ) -> list[EpisodeRef]:
         """The `top_k` nearest episodes, nearest first; `reward_range` bounds the sum of an episode's rewards.
 
-        `query_obs` is a dict of channels, one array [D], or several steps [T, D], whose mean is asked for.
+        `query_obs` is a dict of channels, one array [D], or several steps [T, D], whose mean is searched for.
         """
         conditions, top_k = _conditions(env_id, min_length, reward_range), _at_least_one(top_k, "top_k")
         vector = self._vector(query_obs)
@@ -347,7 +347,7 @@ class TrajectoryRetriever:
         return vector
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the file."""
         self._index.close()
 
     def __enter__(self) -> Self:
@@ -390,7 +390,7 @@ def _conditions(
         out.append(("length_T", ">=", whole_number(min_length, "min_length")))
     if reward_range is not None:
         for op, bound in zip((">=", "<="), _bounds(reward_range), strict=True):
-            if not math.isinf(bound):  # no bound on this side, and nothing that JSON could say
+            if not math.isinf(bound):  # no bound on this side, and JSON has no infinity
                 out.append(("total_reward", op, bound))
     return out
 

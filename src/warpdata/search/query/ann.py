@@ -183,7 +183,7 @@ class Graph:
     def enter_at(self, rows: Ints) -> None:
         """Begin walks at the nearest of these rows instead of descending the upper levels, where scores are distances.
 
-        Where clusters lie far apart, levels lead into the wrong one; a look at one row of each does not.
+        Where clusters are far apart, levels lead into the wrong one; a look at one row of each does not.
         """
         vectors = np.ascontiguousarray(self.vectors[rows])
         centre = vectors.mean(axis=0)
@@ -248,7 +248,7 @@ def _fill(library: Any, index: Any, vectors: Floats, neighbors: NDArray[Any]) ->
         library.copy_array_to_vector(neighbors, index.hnsw.neighbors)
         return
     raw = vectors.view(np.uint8).reshape(-1)
-    owner = storage.codes.owner  # nobody: the arrays live as long as the graph
+    owner = storage.codes.owner  # no owner: the arrays live as long as the graph
     storage.codes = library.MaybeOwnedVectorUInt8.create_view(library.swig_ptr(raw), len(raw), owner)
     storage.ntotal = len(vectors)
     _set_neighbors(library, index, neighbors)
@@ -526,7 +526,7 @@ def balanced_cells(vectors: Floats, count: int, *, seed: int = 1) -> tuple[Float
 
 
 def _rounded_cells(vectors: Floats, centroids: Floats) -> tuple[Floats, Ints]:
-    """Centroids as the file keeps them (f16), without those that are nobody's nearest."""
+    """Centroids as the file keeps them (f16), without those that no vector is nearest to."""
     kept = np.clip(centroids, -65504, 65504).astype(np.float16).astype(np.float32)
     cells = assign(vectors, kept)
     used, renamed = np.unique(cells, return_inverse=True)

@@ -48,7 +48,7 @@ class Cells:
 
     @classmethod
     def of(cls, content: Content) -> Cells | None:
-        """The partitions of layer A, ready to be compared with prepared queries; None if there are none."""
+        """The partitions of layer A, ready to be compared with prepared queries; None without layer A."""
         layer = content.layer_a
         if layer is None:
             return None
@@ -69,18 +69,17 @@ class Cells:
         order = np.argsort(away[self.centroid_of_cell], kind="stable")
         return order if sizes is None else order[sizes[order] > 0]
 
-    def enough(self, order: Ints, ef: int, sizes: Ints | None = None, *, is_product: bool = False) -> int:
+    def enough(self, order: Ints, ef: int, sizes: Ints | None, least: int) -> int:
         """How many of the cells in this order a search of effort `ef` looks into: a share of all rows.
 
-        `sizes` is how many rows of each cell count, where not all of them do. The largest inner products are anywhere:
-        under a condition every cell with such a row is looked into.
+        `sizes` is how many rows of each cell a filter allows: `least` of those are looked at, too.
         """
-        if is_product and sizes is not None:
-            return len(order)
-        total = int(self.ends[-1]) if len(self.ends) else 0
-        wanted = max(_ROWS_PER_EF * ef, self.probe_share * total * ef / _NORMAL_EF)
-        gathered = np.cumsum((self.ends - self.starts if sizes is None else sizes)[order])
-        return max(1, int(np.searchsorted(gathered, wanted, side="right")))
+        rows = self.ends - self.starts
+        wanted = max(_ROWS_PER_EF * ef, self.probe_share * int(rows.sum()) * ef / _NORMAL_EF)
+        count = int(np.searchsorted(np.cumsum(rows[order]), wanted, side="right"))
+        if sizes is not None:
+            count = max(count, 1 + int(np.searchsorted(np.cumsum(sizes[order]), least)))
+        return max(1, count)
 
     def entries(self, graph: Graph) -> Ints:
         """Rows for walks to begin at: one near the middle of each cell, and one in each tight bundle of its rows.
@@ -477,7 +476,10 @@ class Part:
         distances = np.full((len(queries), k), np.inf)
         for number, query in enumerate(queries if k else ()):
             order = cells.order(query, self.metric, sizes)
-            count = cells.enough(order, ef, sizes, is_product=self.metric == "ip")
+            # Read from the file, each row counts; the largest inner products under a filter are anywhere.
+            least = _ROWS_PER_EF * ef if self.is_loaded else ef
+            is_anywhere = self.metric == "ip" and sizes is not None
+            count = len(order) if is_anywhere else cells.enough(order, ef, sizes, least)
             near: Ints = np.zeros(0, np.int64)
             while True:
                 if not self.is_loaded and self.is_costly(order[:count]):
