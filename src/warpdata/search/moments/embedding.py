@@ -34,7 +34,7 @@ from warpdata.search.moments.embedders import (
     WindowEmbedder,
     embedder_of,
 )
-from warpdata.search.moments.moments import Embedded, EmbedOptions, Floats, Moments
+from warpdata.search.moments.moments import Embedded, EmbedOptions, EpisodeMoments, Floats
 from warpdata.search.query.ann import has_faiss
 from warpdata.search.store import VectorStore
 from warpdata.timeline.episode import Episode
@@ -71,7 +71,7 @@ class EmbedTask:
         found, path = episode_and_address(episode)
         path = path if self.dataset is None else f"{self.dataset}#{found.id}"
         try:
-            moments = Moments(found, path, self.options, self.embedder).all()
+            moments = EpisodeMoments(found, path, self.options, self.embedder).all()
         except NoStepsError:
             return "it was not recorded by step: give a rate or a clock"
         if isinstance(moments, str):

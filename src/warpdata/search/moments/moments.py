@@ -106,7 +106,7 @@ class EmbedOptions:
         return {name: value for name, value in asdict(self).items() if name != "batch_size"}
 
 
-class Moments:
+class EpisodeMoments:
     """The moments of one episode that get vectors."""
 
     def __init__(

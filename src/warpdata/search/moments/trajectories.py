@@ -29,7 +29,7 @@ from warpdata.search.moments.behaviour import (
 )
 from warpdata.search.moments.deepdata import Condition, DeepDataIndex, Hit
 from warpdata.search.moments.embedders import Embedder, embedded, embedder_of
-from warpdata.search.moments.moments import MAX_STEPS, Embedded, EmbedOptions, Floats, Moments
+from warpdata.search.moments.moments import MAX_STEPS, Embedded, EmbedOptions, EpisodeMoments, Floats
 from warpdata.search.store import VectorStore
 from warpdata.sql.sqltext import literal, quoted
 
@@ -267,7 +267,7 @@ class TrajectoryIngestor:
 
     def _ingest(self, collection: str, source: Source, options: EmbedOptions) -> Embedded:
         episode, path = episode_and_address(source)
-        made = Moments(episode, path, options, self._embedder, self._index.channels).all()
+        made = EpisodeMoments(episode, path, options, self._embedder, self._index.channels).all()
         if isinstance(made, str):
             raise ValueError(f"an episode without vectors, {made}: {path}")
         self._index.insert(collection, path, made)

@@ -182,7 +182,7 @@ _APART = 2.0
 """A query so many times as far (squared) from the nearest row as rows are from each other is outside of the data."""
 
 
-class Part:
+class RowPart:
     """Some rows of a store in the order of their index, if they have one; of each id, at most the newest row lives."""
 
     def __init__(self, metric: str, rows: Loaded) -> None:
@@ -208,7 +208,7 @@ class Part:
         self._bits: NDArray[np.uint8] | None = None
 
     @classmethod
-    def of_file(cls, content: Content, is_dead: Callable[[Ids], Mask]) -> Part:
+    def of_file(cls, content: Content, is_dead: Callable[[Ids], Mask]) -> RowPart:
         """The rows that the partitions of a file cover; without partitions they are read at once."""
         cells = Cells.of(content)
         if cells is None or not content.has_plain_blocks:

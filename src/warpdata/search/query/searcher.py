@@ -22,7 +22,17 @@ from warpdata.search.file.metadata import Metadata
 from warpdata.search.file.writing import WriterState
 from warpdata.search.query.ann import Copies, Graph, GraphShape
 from warpdata.search.query.distance import WalkSpace, is_ordinary, merge_nearest
-from warpdata.search.query.part import EFFORTS, MAX_PROBE_SHARE, Answer, Cells, Floats, Ids, Ints, Mask, Part
+from warpdata.search.query.part import (
+    EFFORTS,
+    MAX_PROBE_SHARE,
+    Answer,
+    Cells,
+    Floats,
+    Ids,
+    Ints,
+    Mask,
+    RowPart,
+)
 
 DEFAULT_EF = 64
 COLD_QUERIES = 8
@@ -37,8 +47,8 @@ class Searcher:
     def __init__(self, content: Content, *, counts_hits: bool = False) -> None:
         self._content = content
         self._counts_hits = counts_hits
-        self._base: Part | None = None
-        self._tail: Part | None = None
+        self._base: RowPart | None = None
+        self._tail: RowPart | None = None
         self._is_warm = False
         self._served = 0
         self._hits: list[Ints] = []
@@ -51,19 +61,19 @@ class Searcher:
     # -- rows ----------------------------------------------------------------------------------------
 
     @property
-    def base(self) -> Part:
+    def base(self) -> RowPart:
         """The rows that the index covers, or all rows that were there when the file was last rewritten."""
         if self._base is None:
-            self._base = Part.of_file(self._content, self._is_replaced)
+            self._base = RowPart.of_file(self._content, self._is_replaced)
         return self._base
 
     @property
-    def tail(self) -> Part:
+    def tail(self) -> RowPart:
         """The rows that came later; all of them in files of other programs."""
         if self._tail is None:
             content = self._content
             rows = content.load_rows(content.late_entries if content.base_entries else None)
-            self._tail = Part(content.profile.metric, rows)
+            self._tail = RowPart(content.profile.metric, rows)
         return self._tail
 
     def _is_replaced(self, ids: Ids) -> Mask:
@@ -315,8 +325,8 @@ class Searcher:
             _, rows = self.find(payload.trailer.ids)
             if (rows < 0).any() or len(rows) != self.tail.live_count or len(rows) != nodes:
                 return False
-            self._base = Part(content.profile.metric, _rows_of(self.tail, rows))
-            self._tail = Part(content.profile.metric, _rows_of(self.tail, rows[:0]))
+            self._base = RowPart(content.profile.metric, _rows_of(self.tail, rows))
+            self._tail = RowPart(content.profile.metric, _rows_of(self.tail, rows[:0]))
             return True
         joined = nodes - self.base.count
         if (joined and not content.profile.graph_segments) or not 0 <= joined <= self.tail.count:
@@ -332,9 +342,11 @@ class Searcher:
             base, tail, metric = self.base, self.tail, self._content.profile.metric
             first, rest = np.arange(count), np.arange(count, tail.count)
             ids, live = np.append(base.ids, tail.ids[first]), np.append(base.live, tail.live[first])
-            self._base = Part(metric, Loaded(ids, np.concatenate([base.vectors, tail.vectors[first]]), live))
+            self._base = RowPart(
+                metric, Loaded(ids, np.concatenate([base.vectors, tail.vectors[first]]), live)
+            )
             self._base.cells = base.cells
-            self._tail = Part(metric, _rows_of(tail, rest))
+            self._tail = RowPart(metric, _rows_of(tail, rest))
 
     def _shape(self, payload: GraphPayload) -> GraphShape:
         trailer, entry = payload.trailer, self._content.profile.graph_entry
@@ -423,5 +435,5 @@ class Searcher:
         }
 
 
-def _rows_of(part: Part, rows: Ints) -> Loaded:
+def _rows_of(part: RowPart, rows: Ints) -> Loaded:
     return Loaded(part.ids[rows], part.vectors[rows], part.live[rows])
