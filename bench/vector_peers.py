@@ -68,16 +68,21 @@ def build_usearch(x: Any, path: Path, dtype: str) -> None:
     index.save(str(path))
 
 
+def build_config(x: Any) -> Any:
+    """The index of LanceDB."""
+    from lancedb.index import IvfPq
+
+    partitions = max(2, round(len(x) ** 0.5))
+    return IvfPq(distance_type="l2", num_partitions=partitions, num_sub_vectors=x.shape[1] // 4)
+
+
 def build_lancedb(x: Any, path: Path) -> None:
     import lancedb
     import pyarrow as pa
-    from lancedb.index import IvfPq
 
     vectors = pa.FixedSizeListArray.from_arrays(pa.array(x.ravel()), x.shape[1])
     table = lancedb.connect(path).create_table("t", pa.table({"id": range(len(x)), "vector": vectors}))
-    partitions = max(2, round(len(x) ** 0.5))
-    config = IvfPq(distance_type="l2", num_partitions=partitions, num_sub_vectors=x.shape[1] // 4)
-    table.create_index("vector", config=config)
+    table.create_index("vector", config=build_config(x))
 
 
 BUILDERS: dict[str, Callable[[Any, Path], None]] = {

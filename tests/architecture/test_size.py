@@ -35,7 +35,7 @@ BUDGETS: dict[str, tuple[int, int, int]] = {
     "loading": (4800, 490, 0),
     "ordering": (600, 80, 0),
     "ray": (1000, 100, 0),
-    "search": (6600, 610, 60),
+    "search": (6300, 570, 5),
     "sql": (800, 90, 0),
     "stores": (3500, 390, 0),
     "timeline": (2200, 360, 5),

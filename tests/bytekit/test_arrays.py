@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import warpdata as wd
-from warpdata.search.moments.observation import Channels
+from warpdata.search.moments.behaviour import Channels
 
 ENTRIES: dict[str, Callable[[Path, Any], Any]] = {}
 """By name: puts a matrix of 4 x 3 in somewhere and gives what comes out again."""

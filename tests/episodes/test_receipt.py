@@ -9,7 +9,7 @@ import pytest
 import warpdata as wd
 from warpdata.convert.receipt import ConversionReceipt, Note
 from warpdata.episodes.salvage.receipt import Receipt
-from warpdata.search.file.export import ExportReceipt
+from warpdata.search.file.rewrite import ExportReceipt
 
 
 def conversion(*, skipped: bool) -> ConversionReceipt:

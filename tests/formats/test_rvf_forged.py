@@ -23,12 +23,11 @@ from warpdata.errors import (
     TruncatedError,
     UnsupportedVersionError,
 )
-from warpdata.formats.rvf import graph, layout, manifest, meta, quant, runtime, segment, vec, writer
+from warpdata.formats.rvf import container, graph, layout, meta, quant, runtime, vec, writer
+from warpdata.formats.rvf.container import Root, SegmentOptions, SignatureFooter
 from warpdata.formats.rvf.layout import INDEX_HEADER, PREFETCH_HINT, Flag, SegmentType
-from warpdata.formats.rvf.manifest import Root
 from warpdata.formats.rvf.meta import MetaPayload
 from warpdata.formats.rvf.reader import Snapshot, earlier_snapshots, open_snapshot, read_segment
-from warpdata.formats.rvf.segment import SegmentOptions, SignatureFooter
 from warpdata.formats.rvf.vec import VecBlock
 from warpdata.formats.rvf.writer import NewSegment, SegmentAppender
 
@@ -55,7 +54,7 @@ RUNTIME_VEC = runtime.encode_runtime_vec(FOUR, np.ones((4, 2), np.float32))
 LOCK = writer.pack_lock(writer.LockOwner(1, "host", 2, b"w" * 16))
 
 
-RUN = manifest.encode_deletions(np.arange(500, dtype=np.uint64))
+RUN = container.encode_deletions(np.arange(500, dtype=np.uint64))
 
 
 def block(id_map: bytes) -> Any:
@@ -98,12 +97,12 @@ def members(count: int, of: int, bits: bytes = b"\x07", magic: bytes = layout.ME
 
 
 def header(**changes: Any) -> bytes:
-    found, _ = segment.build(SegmentType.VEC, 1, b"x")
-    return segment.pack_header(found._replace(**changes))
+    found, _ = container.build(SegmentType.VEC, 1, b"x")
+    return container.pack_header(found._replace(**changes))
 
 
-FOOTER = segment.pack_footer(SignatureFooter("ed25519", bytes(64)))
-ROOT = manifest.pack_root(Root(3))
+FOOTER = container.pack_footer(SignatureFooter("ed25519", bytes(64)))
+ROOT = container.pack_root(Root(3))
 
 
 def root_of(at: int, value: int) -> bytes:
@@ -113,8 +112,8 @@ def root_of(at: int, value: int) -> bytes:
 
 def read(flags: int, **options: Any) -> Callable[[bytes], Any]:
     def decode(data: bytes) -> Any:
-        found, stored = segment.build(SegmentType.VEC, 1, data, SegmentOptions(**options))
-        return segment.checked_payload(found._replace(flags=found.flags | flags), stored)
+        found, stored = container.build(SegmentType.VEC, 1, data, SegmentOptions(**options))
+        return container.checked_payload(found._replace(flags=found.flags | flags), stored)
 
     return decode
 
@@ -216,30 +215,32 @@ FORGERIES: dict[str, tuple[Callable[[bytes], Any], bytes, type[FormatError], str
         FormatError, "codebook|quantisation",
     ),
     "a run of too many ids": (
-        manifest.decode_deletions, put(RUN, RUN.index(b"\x01\x00\x00\x00\xf3\x01") + 2, 0xFF00, 2), CORRUPT, "too long",
+        container.decode_deletions, put(RUN, RUN.index(b"\x01\x00\x00\x00\xf3\x01") + 2, 0xFF00, 2), CORRUPT,
+        "too long",
     ),
-    "a bitmap of shards": (manifest.decode_deletions, b"\1" + RUN[1:], CORRUPT, "sharded"),
+    "a bitmap of shards": (container.decode_deletions, b"\1" + RUN[1:], CORRUPT, "sharded"),
     "a lock that was changed": (writer.unpack_lock, put(LOCK, 9, 7, 1), CORRUPT, "lock file is damaged"),
     "a lock cut off": (writer.unpack_lock, LOCK[:-1], CORRUPT, "104 bytes"),
     # headers, footers, roots
-    "half a header": (segment.unpack_header, header()[:40], CUT, "has only 40"),
+    "half a header": (container.unpack_header, header()[:40], CUT, "has only 40"),
     "a compression that is none": (
-        segment.unpack_header, header(flags=Flag.COMPRESSED, compression=9, uncompressed_len=1), CORRUPT, "unknown",
+        container.unpack_header, header(flags=Flag.COMPRESSED, compression=9, uncompressed_len=1), CORRUPT, "unknown",
     ),
     "a hash that is none": (
-        lambda d: segment.checked_payload(segment.unpack_header(d), b"x"), header(checksum_algo=9), CORRUPT, "unknown",
+        lambda d: container.checked_payload(container.unpack_header(d), b"x"), header(checksum_algo=9), CORRUPT,
+        "unknown",
     ),
     "an encrypted segment": (read(Flag.ENCRYPTED), b"x", UnsupportedVersionError, "without its key"),
-    "half a footer": (segment.unpack_footer, FOOTER[:2], CUT, "footer is cut off"),
-    "a footer cut off": (segment.unpack_footer, FOOTER[:-1], CUT, "footer is cut off"),
-    "a footer of another length": (segment.unpack_footer, put(FOOTER, 2, 9, 2), CORRUPT, "with 9 bytes"),
-    "a footer of two lengths": (segment.unpack_footer, put(FOOTER, -4, 9, 4), CORRUPT, "another length at its end"),
-    "half a root": (manifest.unpack_root, ROOT[:-1], CUT, "4096 bytes"),
-    "no root": (manifest.unpack_root, b"X" + ROOT[1:], BadMagicError, "no root here"),
-    "a root that was changed": (manifest.unpack_root, put(ROOT, 40, 9, 1), ChecksumError, "does not match its"),
-    "a root of a later version": (manifest.unpack_root, root_of(4, 9), UnsupportedVersionError, "root version 9"),
-    "half a directory": (manifest.unpack_directory, bytes(9), CORRUPT, "not a whole number of entries"),
-    "half a chain": (manifest.unpack_chain, bytes(9), CORRUPT, "has a wrong size"),
+    "half a footer": (container.unpack_footer, FOOTER[:2], CUT, "footer is cut off"),
+    "a footer cut off": (container.unpack_footer, FOOTER[:-1], CUT, "footer is cut off"),
+    "a footer of another length": (container.unpack_footer, put(FOOTER, 2, 9, 2), CORRUPT, "with 9 bytes"),
+    "a footer of two lengths": (container.unpack_footer, put(FOOTER, -4, 9, 4), CORRUPT, "another length at its end"),
+    "half a root": (container.unpack_root, ROOT[:-1], CUT, "4096 bytes"),
+    "no root": (container.unpack_root, b"X" + ROOT[1:], BadMagicError, "no root here"),
+    "a root that was changed": (container.unpack_root, put(ROOT, 40, 9, 1), ChecksumError, "does not match its"),
+    "a root of a later version": (container.unpack_root, root_of(4, 9), UnsupportedVersionError, "root version 9"),
+    "half a directory": (container.unpack_directory, bytes(9), CORRUPT, "not a whole number of entries"),
+    "half a chain": (container.unpack_chain, bytes(9), CORRUPT, "has a wrong size"),
     "nothing": (lambda d: open_snapshot(BytesRangeReader(d)), b"", CUT, "at least one segment"),
     "no manifest": (lambda d: open_snapshot(BytesRangeReader(d)), bytes(9000), CORRUPT, "no committed manifest"),
 }  # fmt: skip
@@ -260,8 +261,8 @@ def test_the_honest_ones_are_read() -> None:
     assert meta.decode_meta(meta_of(FIELD, 1)) == MetaPayload(1, None, {"a": "i64"})
     assert runtime.decode_cow_map(cow_map()) == (bytes(16), "p.rvf")
     assert runtime.decode_membership(members(3, 8)).tolist() == [0, 1, 2]
-    assert segment.unpack_footer(FOOTER)[1] == len(FOOTER)
-    assert manifest.unpack_root(ROOT).dimension == 3
+    assert container.unpack_footer(FOOTER)[1] == len(FOOTER)
+    assert container.unpack_root(ROOT).dimension == 3
 
 
 # -- whole files -----------------------------------------------------------------------------------------
@@ -288,25 +289,25 @@ class File:
 
     def header(self, at: int, **fields: Any) -> None:
         """Change the header of a segment."""
-        found = segment.unpack_header(self.content[at : at + layout.HEADER_BYTES])._replace(**fields)
+        found = container.unpack_header(self.content[at : at + layout.HEADER_BYTES])._replace(**fields)
         self.content = (
-            self.content[:at] + segment.pack_header(found) + self.content[at + layout.HEADER_BYTES :]
+            self.content[:at] + container.pack_header(found) + self.content[at + layout.HEADER_BYTES :]
         )
 
     def payload(self, change: Callable[[bytes], bytes]) -> None:
         """Change the payload of the newest manifest."""
         at = self.last.manifest_offset
         start = at + layout.HEADER_BYTES
-        found = segment.unpack_header(self.content[at:start])
+        found = container.unpack_header(self.content[at:start])
         end = start + found.payload_length
         payload = change(self.content[start:end])
         self.content = self.content[:start] + payload + self.content[end:]
-        self.header(at, content_hash=segment.content_hash(found.checksum_algo, payload))
+        self.header(at, content_hash=container.content_hash(found.checksum_algo, payload))
 
     def root(self, **fields: Any) -> None:
         """Change the root."""
-        root = replace(manifest.unpack_root(self.content[-layout.ROOT_BYTES :]), **fields)
-        self.payload(lambda payload: payload[: -layout.ROOT_BYTES] + manifest.pack_root(root))
+        root = replace(container.unpack_root(self.content[-layout.ROOT_BYTES :]), **fields)
+        self.payload(lambda payload: payload[: -layout.ROOT_BYTES] + container.pack_root(root))
 
     def chain(self, **fields: Any) -> None:
         """Change what the newest manifest says about the one before."""
@@ -315,7 +316,7 @@ class File:
         self.payload(
             lambda payload: (
                 payload[:start]
-                + layout.OVERLAY_CHAIN.pack(*manifest.unpack_chain(payload[start:size])._replace(**fields))
+                + layout.OVERLAY_CHAIN.pack(*container.unpack_chain(payload[start:size])._replace(**fields))
                 + payload[size:]
             )
         )

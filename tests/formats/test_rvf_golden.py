@@ -13,20 +13,18 @@ from tests.conftest import shared_golden
 from warpdata.bytekit.io.files import FileRangeReader
 from warpdata.formats.rvf import (
     access,
+    container,
     graph,
     journal,
     layout,
-    manifest,
     quant,
     runtime,
-    segment,
     signing,
     vec,
 )
+from warpdata.formats.rvf.container import Root, SegmentOptions, SignatureFooter
 from warpdata.formats.rvf.layout import FILE_IDENTITY, SegmentType, Tag
-from warpdata.formats.rvf.manifest import Root
 from warpdata.formats.rvf.reader import open_snapshot, read_segment
-from warpdata.formats.rvf.segment import SegmentOptions, SignatureFooter
 from warpdata.formats.rvf.signing import SigningKey
 from warpdata.formats.rvf.vec import VecBlock
 from warpdata.formats.rvf.writer import pack_lock, unpack_lock
@@ -96,27 +94,27 @@ def test_sketch_payload() -> None:
 @pytest.mark.parametrize("algo", [0, 1, 2])
 def test_segments_of_each_checksum(algo: int) -> None:
     data = wire(f"seg_algo{algo}.bin")
-    header = segment.unpack_header(data)
+    header = container.unpack_header(data)
     assert (header.seg_type, header.segment_id, header.checksum_algo) == (SegmentType.META, 77, algo)
-    assert bytes(segment.checked_payload(header, data[64 : 64 + header.payload_length])) == b"hello rvf"
+    assert bytes(container.checked_payload(header, data[64 : 64 + header.payload_length])) == b"hello rvf"
     if algo:
         name = {1: "xxh3_128", 2: "shake256"}[algo]
-        ours, stored = segment.build(SegmentType.META, 77, b"hello rvf", SegmentOptions(checksum=name))
-        assert segment.pack_segment(ours, stored) == data
+        ours, stored = container.build(SegmentType.META, 77, b"hello rvf", SegmentOptions(checksum=name))
+        assert container.pack_segment(ours, stored) == data
 
 
 def test_known_hashes() -> None:
-    assert segment.content_hash(1, b"hello rvf").hex() == "a7d6c08fd47ba5dcd97bc155fdce6bc8"
-    assert segment.content_hash(2, b"hello rvf").hex() == "4da1e6f861645d99438b8c96b89abf43"
-    assert segment.content_hash(2, b"").hex() == "46b9dd2b0ba88d13233b3feb743eeb24"
-    assert segment.content_hash(0, b"123456789") == bytes.fromhex("839206e3") + bytes(12)
+    assert container.content_hash(1, b"hello rvf").hex() == "a7d6c08fd47ba5dcd97bc155fdce6bc8"
+    assert container.content_hash(2, b"hello rvf").hex() == "4da1e6f861645d99438b8c96b89abf43"
+    assert container.content_hash(2, b"").hex() == "46b9dd2b0ba88d13233b3feb743eeb24"
+    assert container.content_hash(0, b"123456789") == bytes.fromhex("839206e3") + bytes(12)
 
 
 def test_roots() -> None:
-    assert manifest.pack_root(Root()) == wire("level0_wire_default.bin")
+    assert container.pack_root(Root()) == wire("level0_wire_default.bin")
     assert wire("level0_wire_default.bin")[-4:] == bytes.fromhex("FFDD1814")
     data = wire("level0_manifest_sample.bin")
-    root = manifest.unpack_root(data)
+    root = container.unpack_root(data)
     number = list(range(1, 0x45))
     assert root.identity == FILE_IDENTITY(
         bytes(number[:16]),
@@ -130,18 +128,18 @@ def test_roots() -> None:
 
 def test_manifest_payload_is_reproduced() -> None:
     data = wire("manifest_payload.bin")
-    root = manifest.unpack_root(data[-4096:])
-    tlvs = manifest.unpack_tlvs(data[: root.l1_manifest_length])
+    root = container.unpack_root(data[-4096:])
+    tlvs = container.unpack_tlvs(data[: root.l1_manifest_length])
     assert [tag for tag, _ in tlvs] == [Tag.SEGMENT_DIR, Tag.OVERLAY_CHAIN, Tag.PROFILE_CONFIG]
-    entries = manifest.unpack_directory(tlvs[0][1])
+    entries = container.unpack_directory(tlvs[0][1])
     assert [layout.segment_name(e.seg_type) for e in entries] == [
         "VEC", "INDEX", "INDEX", "HOT", "QUANT", "QUANT", "SKETCH", "WITNESS",
     ]  # fmt: skip
-    chain = manifest.unpack_chain(tlvs[1][1])
+    chain = container.unpack_chain(tlvs[1][1])
     assert (chain.epoch, chain.prev_manifest_offset, chain.prev_manifest_id) == (1, 0x1122334455667788, 5)
     assert (root.total_vector_count, root.dimension, root.epoch) == (204, 3, 7)
-    packed = manifest.pack_tlvs([manifest.pack_directory(entries), manifest.pack_chain(chain), tlvs[2]])
-    assert packed + manifest.pack_root(root) == data
+    packed = container.pack_tlvs([container.pack_directory(entries), container.pack_chain(chain), tlvs[2]])
+    assert packed + container.pack_root(root) == data
 
 
 @pytest.mark.parametrize("name", ["wire_full.rvf", "wire_full_unaligned_tail.rvf"])
@@ -164,13 +162,13 @@ def test_signature_vectors() -> None:
     about = json.loads(shared_golden("rvf", "wire", "sign_vectors.json").read_text())
     key = SigningKey.from_private("ed25519", bytes.fromhex(about["private_seed"]))
     assert key.public.data.hex() == about["public_key"]
-    header = segment.unpack_header(bytes.fromhex(about["header_hex"]))
+    header = container.unpack_header(bytes.fromhex(about["header_hex"]))
     assert signing.segment_message(header).hex() == about["spec_message_hex"]
     assert key.sign_segment(header).signature.hex() == about["spec_signature"]
     shipped = signing.shipped_message(header, b"hello rvf")
     assert shipped.hex() == about["upstream_message_hex"]
     footer = SignatureFooter("ed25519", bytes.fromhex(about["upstream_signature"]))
-    assert segment.pack_footer(footer).hex() == about["footer_upstream_hex"]
+    assert container.pack_footer(footer).hex() == about["footer_upstream_hex"]
     assert signing.is_valid(key.public, shipped, footer)
     assert not signing.is_valid(key.public, shipped[:-1] + b"x", footer)
 
@@ -269,13 +267,13 @@ def test_every_hash_of_every_listed_segment() -> None:
     for name, about in listed.items():
         with FileRangeReader(shared_golden("rvf", *name.split("/"))) as reader:
             for each in about["segments"]:
-                header = segment.read_header(reader, each["off"])
+                header = container.read_header(reader, each["off"])
                 assert layout.segment_name(header.seg_type) == each["type"]
                 assert (header.segment_id, header.payload_length) == (each["id"], each["len"])
                 start = each["off"] + 64
                 payload = reader.read(start, start + header.payload_length)
                 runtime = "CRC32" in each["hash"] or "zero" in each["hash"]
-                assert segment.hash_matches(header, payload, runtime=runtime)
+                assert container.hash_matches(header, payload, runtime=runtime)
                 checked += 1
     assert checked > 60
 

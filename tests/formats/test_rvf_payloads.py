@@ -14,17 +14,17 @@ from tests.sweeps import enough_examples, thinned
 from warpdata.errors import ChecksumError, FormatError, LimitExceededError, UnsupportedVersionError
 from warpdata.formats.rvf import (
     access,
+    container,
     graph,
     journal,
     layout,
-    manifest,
     meta,
     quant,
     runtime,
-    segment,
     signing,
     vec,
 )
+from warpdata.formats.rvf.container import Root, SegmentOptions, SignatureFooter
 from warpdata.formats.rvf.graph import Adjacency, LayerA
 from warpdata.formats.rvf.journal import DeleteRange, OtherEntry, UpdateField
 from warpdata.formats.rvf.layout import (
@@ -39,9 +39,7 @@ from warpdata.formats.rvf.layout import (
     Flag,
     SegmentType,
 )
-from warpdata.formats.rvf.manifest import Root
 from warpdata.formats.rvf.meta import DELETED, MetaPayload
-from warpdata.formats.rvf.segment import SegmentOptions, SignatureFooter
 from warpdata.formats.rvf.signing import PublicKey
 from warpdata.formats.rvf.vec import VecBlock
 from warpdata.formats.rvf.writer import LockOwner, pack_lock, unpack_lock
@@ -147,7 +145,7 @@ def test_graphs_come_back(count: int, seed: int) -> None:
 )
 def test_deletion_bitmaps_come_back(ids: list[int]) -> None:
     expected = np.unique(np.array(ids, np.uint64))
-    assert np.array_equal(manifest.decode_deletions(manifest.encode_deletions(expected)), expected)
+    assert np.array_equal(container.decode_deletions(container.encode_deletions(expected)), expected)
 
 
 def test_each_container_of_a_deletion_bitmap() -> None:
@@ -155,15 +153,15 @@ def test_each_container_of_a_deletion_bitmap() -> None:
     full = np.arange(65_536, 131_072, dtype=np.uint64)
     loners = np.array([200_001, 200_007, 250_000], np.uint64)
     ids = np.concatenate([every_other, full, loners])
-    value = manifest.encode_deletions(ids)
+    value = container.encode_deletions(ids)
     kinds = [
         kind
         for _, kind, _ in layout.CONTAINER_ENTRY.iter_unpack(value[9 : 9 + 3 * layout.CONTAINER_ENTRY.size])
     ]
     assert kinds == [layout.CONTAINER_BITMAP, layout.CONTAINER_RUN, layout.CONTAINER_ARRAY]
-    assert np.array_equal(manifest.decode_deletions(value), ids)
+    assert np.array_equal(container.decode_deletions(value), ids)
     with pytest.raises(ValueError, match=r"2\*\*48"):
-        manifest.encode_deletions(np.array([2**48], np.uint64))
+        container.encode_deletions(np.array([2**48], np.uint64))
 
 
 ENTRIES = st.one_of(
@@ -316,23 +314,23 @@ def test_keys_and_locks_come_back() -> None:
 def test_segments_come_back(compression: str, checksum: str) -> None:
     payload = b"abc" * 500
     options = SegmentOptions(checksum=checksum, compression=compression, timestamp_ns=5)
-    header, stored = segment.build(SegmentType.META, 9, payload, options)
-    packed = segment.pack_segment(header, stored, SignatureFooter("ed25519", bytes(64)))
+    header, stored = container.build(SegmentType.META, 9, payload, options)
+    packed = container.pack_segment(header, stored, SignatureFooter("ed25519", bytes(64)))
     assert len(packed) % 64 == 0
-    again = segment.unpack_header(packed)
+    again = container.unpack_header(packed)
     assert again == header
-    assert segment.checked_payload(again, packed[64 : 64 + again.payload_length]) == payload
+    assert container.checked_payload(again, packed[64 : 64 + again.payload_length]) == payload
     assert bool(again.flags & Flag.COMPRESSED) is (compression != "none")
 
 
 def test_directory_and_chain_come_back() -> None:
     entry = DIRECTORY_ENTRY(7, 1, 2, 8, 0, 4096, 100, 50, 0, 2, 3, bytes(range(16)))
     chain = OVERLAY_CHAIN(3, 0, 128, 4, bytes(16))
-    tlvs = manifest.unpack_tlvs(
-        manifest.pack_tlvs([manifest.pack_chain(chain), manifest.pack_directory([entry]), (999, b"kept")])
+    tlvs = container.unpack_tlvs(
+        container.pack_tlvs([container.pack_chain(chain), container.pack_directory([entry]), (999, b"kept")])
     )
-    assert manifest.unpack_chain(tlvs[0][1]) == chain
-    assert manifest.unpack_directory(tlvs[1][1]) == [entry]
+    assert container.unpack_chain(tlvs[0][1]) == chain
+    assert container.unpack_directory(tlvs[1][1]) == [entry]
     assert tlvs[2] == (999, b"kept")
 
 
@@ -351,22 +349,22 @@ def test_root_comes_back() -> None:
         ROOT_POINTER(1, 2, 3),
         signature=SignatureFooter("ed25519", b"\1" * 64),
     )
-    assert manifest.unpack_root(manifest.pack_root(root)) == root
+    assert container.unpack_root(container.pack_root(root)) == root
     with pytest.raises(LimitExceededError, match="does not fit"):
-        manifest.pack_root(Root(signature=SignatureFooter("slh-dsa-128s", bytes(7856))))
+        container.pack_root(Root(signature=SignatureFooter("slh-dsa-128s", bytes(7856))))
 
 
 def test_header_refusals() -> None:
-    header, _ = segment.build(SegmentType.VEC, 1, b"x")
+    header, _ = container.build(SegmentType.VEC, 1, b"x")
     for change, error in [
         ({"magic": b"XXXX"}, FormatError), ({"version": 2}, UnsupportedVersionError),
         ({"reserved_0": 1}, FormatError), ({"flags": 0x8000}, FormatError), ({"compression": 2}, FormatError),
         ({"payload_length": 1 << 40}, LimitExceededError), ({"seg_type": 0}, FormatError),
     ]:  # fmt: skip
         with pytest.raises(error):
-            segment.unpack_header(segment.pack_header(header._replace(**change)))
+            container.unpack_header(container.pack_header(header._replace(**change)))
     with pytest.raises(ChecksumError):
-        segment.checked_payload(header, b"y")
+        container.checked_payload(header, b"y")
 
 
 RUNTIME = runtime.RuntimeManifest(
@@ -401,8 +399,8 @@ PAYLOADS: list[tuple[str, bytes, Callable[[bytes], Any]]] = [
     ("journal", journal.encode_journal(JOURNAL, 1), journal.decode_journal),
     ("meta", meta.encode_meta(MetaPayload(1, None, {"a": "i64"}, {}, {4: {"a": 5}})), meta.decode_meta),
     ("crypto", signing.encode_crypto(PublicKey("ed25519", bytes(32))), signing.decode_crypto),
-    ("bitmap", manifest.encode_deletions(np.array([1, 5, 70_000], np.uint64)), manifest.decode_deletions),
-    ("tlv", manifest.pack_tlvs([(1, b"abc"), (8, b"")]), manifest.unpack_tlvs),
+    ("bitmap", container.encode_deletions(np.array([1, 5, 70_000], np.uint64)), container.decode_deletions),
+    ("tlv", container.pack_tlvs([(1, b"abc"), (8, b"")]), container.unpack_tlvs),
     ("runtime", runtime.encode_runtime_manifest(RUNTIME), runtime.decode_runtime_manifest),
 ]  # fmt: skip
 

@@ -9,13 +9,12 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from warpdata.bytekit.io.ranges import BytesRangeReader
-from warpdata.formats.rvf import layout, manifest
+from warpdata.formats.rvf import container, layout
+from warpdata.formats.rvf.container import Root, SegmentOptions, Tlv
 from warpdata.formats.rvf.graph import Adjacency, decode_graph, decode_layer_a, encode_graph, encode_layer_a
 from warpdata.formats.rvf.layout import DIRECTORY_ENTRY, OVERLAY_CHAIN, SegmentType, Tag
-from warpdata.formats.rvf.manifest import Root, Tlv
 from warpdata.formats.rvf.quant import decode_quant
 from warpdata.formats.rvf.reader import open_snapshot, read_segment
-from warpdata.formats.rvf.segment import SegmentOptions
 from warpdata.formats.rvf.vec import VecBlock, decode_vec, encode_vec
 from warpdata.formats.rvf.writer import NewSegment, SegmentAppender
 
@@ -153,7 +152,7 @@ def with_small_manifest(content: bytes, kind: int, payload: bytes) -> bytes:
         appender = SegmentAppender(file.fileno(), "forged", snapshot, durable=False)
         entry = appender.append(NewSegment(kind, payload))
         link = snapshot.manifest_offset, snapshot.manifest_id, snapshot.manifest_hash
-        chain = manifest.pack_chain(OVERLAY_CHAIN(snapshot.epoch + 1, 1, *link))
-        appender._commit(manifest.pack_tlvs([chain, manifest.pack_directory([entry])]), 0)
+        chain = container.pack_chain(OVERLAY_CHAIN(snapshot.epoch + 1, 1, *link))
+        appender._commit(container.pack_tlvs([chain, container.pack_directory([entry])]), 0)
         file.seek(0)
         return file.read()

@@ -11,11 +11,11 @@ import pytest
 import warpdata as wd
 from tests.conftest import shared_golden
 from warpdata.errors import BlobNotFoundError, CorruptLayoutError, StoreError, TruncatedError
+from warpdata.formats.rvf import container
 from warpdata.formats.rvf import layout as records
-from warpdata.formats.rvf import segment
+from warpdata.formats.rvf.container import SegmentOptions
 from warpdata.formats.rvf.layout import FILE_IDENTITY, RUNTIME_SEGMENT, SegmentType
 from warpdata.formats.rvf.runtime import RuntimeManifest, encode_runtime_manifest, encode_runtime_vec
-from warpdata.formats.rvf.segment import SegmentOptions
 
 
 @pytest.fixture
@@ -82,8 +82,10 @@ def shipped(path: Path, dim: int, name: bytes | None, number: int = 1) -> Path:
 
 
 def packed(kind: int, segment_id: int, payload: bytes) -> bytes:
-    header, stored = segment.build(kind, segment_id, payload, SegmentOptions(checksum="crc32c"))
-    return segment.pack_header(header._replace(content_hash=segment.runtime_hash(payload))) + bytes(stored)
+    header, stored = container.build(kind, segment_id, payload, SegmentOptions(checksum="crc32c"))
+    return container.pack_header(header._replace(content_hash=container.runtime_hash(payload))) + bytes(
+        stored
+    )
 
 
 def test_a_circle_of_parents_ends(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ import pytest
 from warpdata.bytekit.checksum import crc32c
 from warpdata.bytekit.io.ranges import BytesRangeReader
 from warpdata.errors import FormatError
-from warpdata.search.file.appending import MERGED_AT_ONCE, count_to_merge
+from warpdata.search.file.writing import MERGED_AT_ONCE, count_to_merge
 from warpdata.search.store import VectorStore
 
 DIM = 4
@@ -112,7 +112,7 @@ def test_the_state_of_each_epoch_is_still_there(tmp_path: Path) -> None:
         with pytest.raises(ValueError, match="no state of epoch 999"):
             store.at(999)
         store.compact()
-        with pytest.raises(ValueError, match="writing a file anew"):
+        with pytest.raises(ValueError, match="rewriting a file"):
             store.at(2)
         assert store.epochs() == [store.stats()["epoch"]]
     reader = VectorStore.open(BytesRangeReader(path.read_bytes()))

@@ -14,8 +14,8 @@ from tests.sweeps import SOAK
 from warpdata.errors import ConflictError, DatasetError
 from warpdata.search.file.rewrite import write_vectors
 from warpdata.search.moments import embedding
+from warpdata.search.moments.behaviour import Observation
 from warpdata.search.moments.embedders import BUILT_IN
-from warpdata.search.moments.observation import Observation
 from warpdata.search.store import VectorStore
 
 STEP_NS = 20_000_000
@@ -213,16 +213,26 @@ def test_a_stopped_run_goes_on(tmp_path: Path, cache: Path) -> None:
 
 
 def test_only_what_changed_is_embedded_again(tmp_path: Path) -> None:
-    root = record(tmp_path / "root")
-    wd.embed(root, embed_joints, revision="r", name="joints")
+    """Vectors of a changed episode replace its earlier ones in the file; nothing else is written again."""
+    root = record(tmp_path / "root", length=400)
+    path = Path(wd.embed(root, embed_joints, revision="r", name="joints", max_steps=0).path)
+    before = path.read_bytes()
     record(root, 1)
     edited = wd.open_recordings(root)
     edited.edits.trim(edited.ids[1], 0, 5 * STEP_NS)
-    made = wd.embed(root, embed_joints, revision="r", name="joints")
+    made = wd.embed(root, embed_joints, revision="r", name="joints", max_steps=0)
     assert (made.computed, made.reused) == (2, 2)
-    anew = wd.embed(root, embed_joints, revision="r", output=tmp_path / "x.rvf")
-    assert Path(made.path).read_bytes() == Path(anew.path).read_bytes()
-    again = wd.embed(root, embed_joints, revision="r", name="joints")
+    assert path.read_bytes().startswith(before), "rows of other episodes stay where they are"
+    assert path.stat().st_size < 1.5 * len(before)
+    fresh = wd.embed(root, embed_joints, revision="r", output=tmp_path / "x.rvf", max_steps=0)
+    tables = []
+    for each in (path, Path(fresh.path)):
+        vectors, rows, notes = rows_of(each)
+        keys = [row["key"] for row in rows]
+        order = sorted(range(len(keys)), key=keys.__getitem__)
+        tables.append((vectors[order].tolist(), [rows[at] for at in order], notes))
+    assert tables[0] == tables[1]
+    again = wd.embed(root, embed_joints, revision="r", name="joints", max_steps=0)
     assert (again.computed, again.reused, again.vectors) == (0, 4, made.vectors)
     other = wd.embed(root, embed_joints, revision="s", name="joints", overwrite=True)
     assert other.computed == 4
@@ -365,7 +375,7 @@ def test_many_vectors_get_an_index(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert (plain.index, plain.vectors >= 1200) == (None, True)
     auto = wd.embed(root, embed_joints, output=tmp_path / "auto.rvf", max_steps=0)
     assert auto.index is None, "too few"
-    monkeypatch.setattr("warpdata.search.file.profile.WORTH_INDEXING", 1000)
+    monkeypatch.setattr("warpdata.search.file.content.WORTH_INDEXING", 1000)
     choice = "auto" if kind == "hnsw" else kind
     made = [
         wd.embed(root, embed_joints, output=tmp_path / f"{jobs}.rvf", index=choice, max_steps=0, jobs=jobs)
@@ -391,7 +401,7 @@ def test_without_the_library_there_is_no_index_unasked(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     root = record(tmp_path / "root")
-    monkeypatch.setattr("warpdata.search.file.profile.WORTH_INDEXING", 1)
+    monkeypatch.setattr("warpdata.search.file.content.WORTH_INDEXING", 1)
     with monkeypatch.context() as patch:
         patch.setattr(embedding, "available_bytes", lambda: 1000)
         assert wd.embed(root, embed_joints, name="large").index is None, "it would not fit into memory"

@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from warpdata.search.query.distance import METRICS, nearest
+from warpdata.search.file.content import METRICS
+from warpdata.search.query.distance import nearest
 from warpdata.search.store import VectorStore
 
 K = 10

@@ -72,7 +72,8 @@ def test_runtime_files_keep_metadata_and_graph(store: VectorStore, tmp_path: Pat
         assert back.dialect == "runtime"
         assert back.metadata([0, 897]) == [{"n": 299}, {"n": 0}]
         back.warm()
-        assert back._searcher.warm().graph is not None
+        back.warm()
+        assert back._searcher.base.graph is not None
         found, expected = back.search(queries, 5, ef=64), store.search(queries, 5, ef=64)
         assert np.array_equal(found[0], expected[0])
         assert back.verify() == []

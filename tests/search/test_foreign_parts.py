@@ -10,8 +10,8 @@ import pytest
 
 from warpdata.errors import CorruptLayoutError
 from warpdata.formats.rvf import layout
+from warpdata.formats.rvf.container import Root
 from warpdata.formats.rvf.layout import SegmentType
-from warpdata.formats.rvf.manifest import Root
 from warpdata.formats.rvf.quant import BinaryQuant, ProductQuant, ScalarQuant, encode_quant
 from warpdata.formats.rvf.reader import Snapshot
 from warpdata.formats.rvf.signing import SigningKey, segment_message

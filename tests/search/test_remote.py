@@ -83,6 +83,32 @@ def test_on_s3(
     check(f"{s3_catalog}/v.rvf", folder, vectors, capsys)
 
 
+def test_first_answer_of_a_published_index(
+    tmp_path: Path, s3_catalog: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A fresh reader of a 20 MB artifact on S3 answers after eight round trips and 3 % of the file at most."""
+    rng, rows, dim = np.random.default_rng(4), 20_000, 256
+    centers = 3 * rng.normal(size=(200, dim))
+    x = (centers[rng.integers(0, 200, rows)] + 0.3 * rng.normal(size=(rows, dim))).astype(np.float32)
+    with wd.VectorStore.create(tmp_path / "big.rvf", dim=dim, durable=False) as store:
+        store.add(x, metadata={"n": range(rows), "label": [f"label {n % 7}" for n in range(rows)]})
+        store.build_index("ivf")
+    size = (tmp_path / "big.rvf").stat().st_size
+    with wd.DatasetBuilder("lab/vectors", catalog=s3_catalog) as builder:
+        builder.add_artifact("vectors-big", tmp_path / "big.rvf", kind="vector_index")
+        builder.publish()
+    monkeypatch.setenv("WARP_CACHE_DIR", str(tmp_path / "fresh"))
+    with (
+        wd.dataset("lab/vectors", catalog=s3_catalog, mode="remote") as published,
+        published.vectors() as store,
+    ):
+        assert store.search(x[5], 1)[0].tolist() == [5]
+        about = store.stats()
+        assert about["stage"] == "partitions"
+        assert about["requests"] <= 8
+        assert about["bytes_fetched"] <= 0.03 * size
+
+
 def test_a_url_is_not_taken_for_a_path() -> None:
     with pytest.raises(ValueError, match="open_vectors"):
         wd.VectorStore.open("s3://bucket/v.rvf")

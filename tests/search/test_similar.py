@@ -11,8 +11,8 @@ from tools.behaviours import agreement, record_behaviours
 
 import warpdata as wd
 from warpdata.errors import DatasetError
+from warpdata.search.moments.embedders import Scale, WindowEmbedder, resample, window_spans
 from warpdata.search.moments.similar import warped_distance
-from warpdata.search.moments.windows import Scale, WindowEmbedder, resample, window_spans
 
 STEP_NS = 20_000_000
 

@@ -28,11 +28,12 @@ from warpdata.errors import (
 )
 from warpdata.formats.rvf import layout
 from warpdata.formats.rvf.access import decode_hot
+from warpdata.formats.rvf.container import SegmentOptions
 from warpdata.formats.rvf.layout import SegmentType
-from warpdata.formats.rvf.segment import SegmentOptions
 from warpdata.formats.rvf.signing import SigningKey, load_public, save_public
 from warpdata.formats.rvf.writer import NewSegment
 from warpdata.search.query.ann import Graph
+from warpdata.search.query.distance import WalkSpace
 from warpdata.search.store import VectorStore
 
 RNG = np.random.default_rng(11)
@@ -450,7 +451,9 @@ def restored_graph(store: VectorStore) -> Graph:
     """The graph of the file as it lies there, walked from its top."""
     searcher, payload = store._searcher, store._content.graph()
     assert payload is not None
-    return Graph.restore(searcher.rows.base_vectors, "l2", payload.adjacency, searcher._shape(payload))
+    return Graph.restore(
+        searcher.base.vectors, WalkSpace("l2", True), payload.adjacency, searcher._shape(payload)
+    )
 
 
 class Short(Remote):
@@ -494,9 +497,9 @@ def test_an_index_is_restored_not_rebuilt(tmp_path: Path) -> None:
         store.build_index("hnsw")
         store.warm()
         before = [store.search(queries, 10, ef=ef) for ef in (16, 64)]
-        graph = store._searcher.warm().graph
+        graph = store._searcher.base.graph
         assert graph is not None
-        built = type(graph).build(graph.vectors.copy(), "l2", 16, 200)
+        built = Graph.build(graph.vectors.copy(), graph.space, 16, 200)
         built_rows, scores = built.search(queries, 10, 64)
     with VectorStore.open(tmp_path / "h.rvf") as again:
         again.warm()
@@ -655,7 +658,7 @@ def test_signatures(tmp_path: Path, algorithm: str) -> None:
 
 
 def test_a_changed_root_breaks_its_signature(tmp_path: Path) -> None:
-    from warpdata.formats.rvf import manifest
+    from warpdata.formats.rvf import container
 
     path = tmp_path / "r.rvf"
     key = SigningKey.generate("ed25519")
@@ -664,11 +667,11 @@ def test_a_changed_root_breaks_its_signature(tmp_path: Path) -> None:
         store.sign(key)
         root = store._content.snapshot.root
         assert root is not None
-        message = manifest.root_message(root, bytes(32))
+        message = container.root_message(root, bytes(32))
         import dataclasses
 
-        assert manifest.root_message(dataclasses.replace(root, total_vector_count=4), bytes(32)) != message
-        assert manifest.root_message(root, bytes(31) + b"x") != message
+        assert container.root_message(dataclasses.replace(root, total_vector_count=4), bytes(32)) != message
+        assert container.root_message(root, bytes(31) + b"x") != message
 
 
 def test_export_to_both_dialects(tmp_path: Path) -> None:

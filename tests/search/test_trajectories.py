@@ -23,7 +23,7 @@ from warpdata.errors import (
     UnavailableError,
 )
 from warpdata.search.moments import trajectories
-from warpdata.search.moments.observation import Channels, Observation
+from warpdata.search.moments.behaviour import Channels, Observation
 from warpdata.stores.reliable import RetryPolicy
 from warpdata.stores.webclient import JsonService
 

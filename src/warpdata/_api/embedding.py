@@ -19,7 +19,8 @@ if TYPE_CHECKING:
     from warpdata.convert.exporting import Progress as Counted
     from warpdata.episodes.collection.episodes import Episodes
     from warpdata.search.moments.embedders import Embedder
-    from warpdata.search.moments.embedding import EmbedJob, EmbedReport, IndexChoice, Per
+    from warpdata.search.moments.embedding import EmbedJob, EmbedReport, IndexChoice
+    from warpdata.search.moments.moments import Per
 
 
 @suggests
@@ -78,12 +79,12 @@ def embed(
     from warpdata.episodes.collection.episodes import Episodes as Several
     from warpdata.search.moments.embedding import (
         EmbedJob,
-        EmbedOptions,
         check_index_name,
         embed_into_file,
         held_file,
         name_of,
     )
+    from warpdata.search.moments.moments import EmbedOptions
     from warpdata.settings import Settings
 
     chosen = (signals,) if isinstance(signals, str) else None if signals is None else tuple(signals)

@@ -151,7 +151,7 @@ TABLE_SUFFIXES = (".npy", ".parquet", ".pq", ".jsonl", ".csv")
 
 
 def write_rows(path: str, source: VectorStore, *, overwrite: bool) -> int:
-    """Write ids, vectors and metadata to a table whose suffix says its kind; returns how many rows.
+    """Write ids, vectors and metadata to a table of the kind of its suffix; returns how many rows.
 
     .npy has the vectors alone, in the order of the ids. A file that exists is a ConflictError unless overwritten.
     """

@@ -26,7 +26,6 @@ from warpdata.errors import (
     UnsupportedVersionError,
     WriterClosedError,
     naming,
-    nearest,
     require_kind,
     require_word,
     suggests,
@@ -39,21 +38,20 @@ from warpdata.formats.rvf.reader import Snapshot, earlier_snapshots, open_snapsh
 from warpdata.formats.rvf.signing import PublicKey, SigningKey
 from warpdata.formats.rvf.verify import verify_file
 from warpdata.formats.rvf.writer import NewSegment, WriterLock
-from warpdata.search.file import checked_input
-from warpdata.search.file.appending import (
-    StoreAppender,
-    WriterState,
-    create_file,
-    delete_segment,
-    row_segments,
+from warpdata.search.file import writing
+from warpdata.search.file.content import (
+    METRICS,
+    STORED_DTYPES,
+    CodePlan,
+    Content,
+    CountingReader,
+    IndexPlan,
+    Profile,
 )
-from warpdata.search.file.content import Content, CountingReader
-from warpdata.search.file.export import DIALECTS, ExportReceipt, export_rows
 from warpdata.search.file.metadata import ID_FIELD, meta_segment
-from warpdata.search.file.profile import STORED_DTYPES, CodePlan, IndexPlan, Profile
-from warpdata.search.file.rewrite import LiveRows, RewritePlan, rewrite
+from warpdata.search.file.rewrite import DIALECTS, ExportReceipt, LiveRows, RewritePlan, export_rows, rewrite
+from warpdata.search.file.writing import StoreAppender, WriterState, create_file, delete_segment, row_segments
 from warpdata.search.query.ann import has_faiss
-from warpdata.search.query.distance import check_metric
 from warpdata.search.query.searcher import Searcher
 
 if TYPE_CHECKING:
@@ -92,7 +90,7 @@ class VectorStore(Reopens):
     ) -> None:
         """Use `create` or `open`."""
         require_kind("path", path, (str, type(None)), "a text or None; open files with VectorStore.open")
-        # Asking whether something follows a protocol takes a fifth of opening a file: files are not asked.
+        # Checking a protocol takes a fifth of opening a file: files are not checked.
         if not isinstance(reader, FileRangeReader):
             require_kind("reader", reader, RangeReader, "a RangeReader; open files with VectorStore.open")
         require_kind("snapshot", snapshot, (Snapshot, type(None)), "a state of a file")
@@ -110,8 +108,10 @@ class VectorStore(Reopens):
 
     @contextlib.contextmanager
     def _turn(self) -> Iterator[None]:
-        """One call at a time; whatever is found damaged is said to be in this file."""
+        """One call at a time, of an open store; errors name this file."""
         with self._mutex(), naming(self._reader.name):
+            if self._closed:
+                raise WriterClosedError("the store is closed", path=self._reader.name)
             yield
 
     @classmethod
@@ -132,17 +132,15 @@ class VectorStore(Reopens):
         `key` declares a text field of the metadata that names the vectors (a UUID, a path): adding a key again
         replaces its vector, and everything that takes ids takes keys.
         """
-        _check_word("dtype", dtype, STORED_DTYPES)
+        require_word("dtype", dtype, STORED_DTYPES)
+        require_word("metric", metric, METRICS)
         if key is not None and (not isinstance(key, str) or not key or key == ID_FIELD):
             raise ValueError(f"{key!r} cannot be the key: name a text field of the metadata")
-        profile = Profile(metric=check_metric(metric), dtype=dtype, key=key or "")
+        profile = Profile(metric=metric, dtype=dtype, key=key or "")
         target = os.path.realpath(path)
-        lock = WriterLock(target)
-        try:
+        with WriterLock(target):
             remove_temps_of(target)
-            create_file(target, checked_input.check_dim(dim), profile, durable=durable, overwrite=overwrite)
-        finally:
-            lock.release()
+            create_file(target, writing.check_dim(dim), profile, durable=durable, overwrite=overwrite)
         return cls.open(target, mode="a", durable=durable)
 
     @classmethod
@@ -161,7 +159,7 @@ class VectorStore(Reopens):
             raise ValueError(
                 f"a URL is opened for reading with warpdata.open_vectors({source!r}), and written nowhere"
             )
-        # The one name of the file: whoever opens it through a link, or changes the folder later, means the same.
+        # The one name of the file, also if it was opened through a link or the folder changes later.
         path = os.path.realpath(source)
         if mode == "r":
             return cls._reopened_by(cls._of_file(path, mode), cls.open, path)
@@ -262,27 +260,24 @@ class VectorStore(Reopens):
     def fields(self) -> dict[str, str]:
         """The fields of the metadata and their types: str, bytes, i64, u64, f64 or bool."""
         with self._turn():
-            self._check_open()
             return dict(self._searcher.metadata.fields)
 
     @property
     def notes(self) -> dict[str, Any]:
         """Notes about the file as a whole, if its writer left any (`warp embed` does)."""
         with self._turn():
-            self._check_open()
             return self._searcher.metadata.notes
 
     @property
     def ids(self) -> Ids:
         """The ids of all live vectors, ascending."""
         with self._turn():
-            self._check_open()
             return self._searcher.live_ids().astype(np.int64)
 
     def stats(self) -> dict[str, Any]:
         """What the store holds and what reading it has cost so far.
 
-        `reads` and `bytes_read` count what was asked for; a remote file adds `requests`, `bytes_fetched` and
+        `reads` and `bytes_read` count what was read; a remote file adds `requests`, `bytes_fetched` and
         `retries`, as they went over the network.
         """
         spent: Spent | None = getattr(self._reader.inner, "spent", None)
@@ -322,7 +317,7 @@ class VectorStore(Reopens):
     # -- change it -----------------------------------------------------------------------------------
 
     def add(
-        self, vectors: ArrayLike, ids: ArrayLike | None = None, metadata: checked_input.Metadata | None = None
+        self, vectors: ArrayLike, ids: ArrayLike | None = None, metadata: writing.GivenMetadata | None = None
     ) -> Ids:
         """Add vectors, durably, and return their ids; a known id or key is replaced, ids=None counts on."""
         with self._turn():
@@ -332,7 +327,7 @@ class VectorStore(Reopens):
         self,
         ids: ArrayLike,
         vectors: ArrayLike,
-        metadata: checked_input.Metadata | None = None,
+        metadata: writing.GivenMetadata | None = None,
         notes: Mapping[str, Any] | None = None,
     ) -> Ids:
         """Delete vectors and add others under new ids, in one commit: all of it happens, or nothing.
@@ -346,21 +341,21 @@ class VectorStore(Reopens):
         self,
         vectors: ArrayLike,
         ids: ArrayLike | None,
-        metadata: checked_input.Metadata | None,
+        metadata: writing.GivenMetadata | None,
         gone: _Keys,
         notes: Mapping[str, Any] | None = None,
     ) -> Ids:
         """Add vectors in one commit with the deletion of `gone`, live ids that are not among the new ones."""
         appender = self._writer()
-        matrix = checked_input.checked_matrix(vectors, self.dim)
-        checked_input.check_fits(matrix, self.dtype)
-        rows = checked_input.metadata_rows(metadata, len(matrix))
+        matrix = writing.checked_matrix(vectors, self.dim)
+        writing.check_fits(matrix, self.dtype)
+        rows = writing.metadata_rows(metadata, len(matrix))
         keys = self._new_ids(ids, rows, len(matrix))
         if not len(matrix):
             self._deleted(appender, gone)
             return keys.astype(np.int64)
         is_fresh = int(keys.min()) >= appender.state.next_id
-        known = 0 if is_fresh else int((self._searcher.rows.table.find(keys) >= 0).sum())
+        known = 0 if is_fresh else int(self._searcher.exist(keys).sum())
         segments = [delete_segment(gone, self._next_epoch)] if len(gone) else []
         segments += row_segments(keys, matrix, self.dtype)
         about = None
@@ -380,8 +375,8 @@ class VectorStore(Reopens):
     def _new_ids(self, ids: ArrayLike | None, rows: Any, count: int) -> _Keys:
         start = self._writer().state.next_id
         if ids is not None:
-            keys = checked_input.checked_ids(ids, count)
-            checked_input.check_unique(keys)
+            keys = writing.checked_ids(ids, count)
+            writing.check_unique(keys)
             return keys
         if self.key is not None and count:
             names = [None if rows is None else row.get(self.key) for row in rows or [{}] * count]
@@ -407,14 +402,14 @@ class VectorStore(Reopens):
             if missing:
                 raise KeyError(f"no vector with key {missing[0]!r}")
             return np.array([known[name] for name in some], np.uint64)
-        return checked_input.checked_ids(ids)
+        return writing.checked_ids(ids)
 
-    def update(self, ids: ArrayLike, metadata: checked_input.Metadata) -> None:
+    def update(self, ids: ArrayLike, metadata: writing.GivenMetadata) -> None:
         """Set metadata fields of vectors that exist; a field set to None is removed."""
         with self._turn():
             appender = self._writer()
             keys = self._existing(ids)
-            rows = checked_input.metadata_rows(metadata, len(keys)) or []
+            rows = writing.metadata_rows(metadata, len(keys)) or []
             payload = self._searcher.metadata.updated(keys, rows)
             if payload is not None:
                 self._commit(appender, [meta_segment(payload)], appender.state)
@@ -442,7 +437,7 @@ class VectorStore(Reopens):
         """Those of these ids that are in the store, each once."""
         self._writer()
         keys = np.unique(self._ids_of(ids))
-        return keys[self._searcher.rows.table.find(keys) >= 0]
+        return keys[self._searcher.exist(keys)]
 
     def _deleted(self, appender: StoreAppender, keys: _Keys) -> None:
         if len(keys):
@@ -510,19 +505,15 @@ class VectorStore(Reopens):
         At most `limit` of them; `after=` the last id continues.
         """
         with self._turn():
-            self._check_open()
             live = self._searcher.live_ids()
             keys = live if where is None else live[self._searcher.allowed(where, live)]
             if after is not None:
-                keys = keys[
-                    np.searchsorted(keys, np.uint64(checked_input.whole_number(after, "after")), "right") :
-                ]
-            keys = keys[: max(0, checked_input.whole_number(limit, "limit"))]
+                keys = keys[np.searchsorted(keys, np.uint64(writing.whole_number(after, "after")), "right") :]
+            keys = keys[: max(0, writing.whole_number(limit, "limit"))]
             rows = self._searcher.metadata.records(keys, columns)
             return [{ID_FIELD: key, **row} for key, row in zip(keys.tolist(), rows, strict=True)]
 
     def _existing(self, ids: Any) -> _Keys:
-        self._check_open()
         keys = self._ids_of(ids)
         known = self._searcher.exist(keys)
         if not known.all():
@@ -550,7 +541,6 @@ class VectorStore(Reopens):
         row per query; where a query of a batch has fewer results than the others, ids are -1 and distances infinite.
         """
         with self._turn():
-            self._check_open()
             ids, distances = self._searcher.search(queries, k, ef, recall, where, exact)
             if columns is None:
                 return ids, distances
@@ -565,7 +555,6 @@ class VectorStore(Reopens):
     def warm(self) -> None:
         """Load everything now, so that the next query does not have to."""
         with self._turn():
-            self._check_open()
             self._searcher.warm()
 
     # -- rewrite it ----------------------------------------------------------------------------------
@@ -580,12 +569,12 @@ class VectorStore(Reopens):
         key: SigningKey | None = None,
         drop_signatures: bool = False,
     ) -> None:
-        """Build a vector index over all live vectors; the file is written anew, in the order of the index."""
+        """Build a vector index over all live vectors; the file is rewritten in the order of the index."""
         with self._turn():
             self._writer()
             numbers = {"m": m, "ef_construction": ef_construction, "partitions": partitions}
             plan = IndexPlan(
-                kind, **{name: checked_input.whole_number(value, name) for name, value in numbers.items()}
+                kind, **{name: writing.whole_number(value, name) for name, value in numbers.items()}
             )
             profile = replace(self._content.profile, index=plan)
             self._rewrite(profile, signing=self._signing(key, drop_signatures))
@@ -602,7 +591,7 @@ class VectorStore(Reopens):
         """Store codes of the vectors, beside them for quick first looks or instead of them to save space."""
         with self._turn():
             self._writer()
-            size = None if code_bytes is None else checked_input.whole_number(code_bytes, "code_bytes")
+            size = None if code_bytes is None else writing.whole_number(code_bytes, "code_bytes")
             plan = CodePlan(kind, bool(keep_full), size)
             profile = replace(self._content.profile, codes=plan)
             self._rewrite(profile, signing=self._signing(key, drop_signatures))
@@ -610,8 +599,8 @@ class VectorStore(Reopens):
     def compact(
         self, *, compression: str = "none", key: SigningKey | None = None, drop_signatures: bool = False
     ) -> int:
-        """Write the file anew without what was deleted or replaced; returns the bytes saved."""
-        _check_word("compression", compression, _COMPRESSIONS)
+        """Rewrite the file without what was deleted or replaced; returns the bytes saved."""
+        require_word("compression", compression, _COMPRESSIONS)
         with self._turn():
             self._writer()
             before = self._reader.size
@@ -620,19 +609,19 @@ class VectorStore(Reopens):
             return before - self._reader.size
 
     def sign(self, key: SigningKey) -> None:
-        """Write the file anew with every segment and the root signed by `key`."""
-        _check_key(key)
+        """Rewrite the file with every segment and the root signed by `key`."""
+        require_kind("key", key, SigningKey, "a SigningKey")
         with self._turn():
             self._writer()
             self._rewrite(self._content.profile, signing=key)
 
     def _signing(self, key: SigningKey | None, drop: bool) -> SigningKey | None:
-        """The key to sign the new file with; a signed store loses its signatures only if that is asked for."""
+        """The key to sign the new file with; a signed store loses its signatures only on request."""
         if key is not None:
-            _check_key(key)
+            require_kind("key", key, SigningKey, "a SigningKey")
         elif self._content.is_signed and not drop:
             raise PermissionError_(
-                "this store is signed, and writing it anew would drop the signatures",
+                "this store is signed, and rewriting it would drop the signatures",
                 path=self._path,
                 hint="Give key= to sign it again, or drop_signatures=True to go without.",
             )
@@ -651,7 +640,7 @@ class VectorStore(Reopens):
                 self._follow_rewritten(appender)
 
     def _follow_rewritten(self, appender: StoreAppender) -> None:
-        """Go on with the new file; where that fails the store closes, because nobody finds the old one any more."""
+        """Go on with the new file; where that fails the store closes, because the old one has no name any more."""
         assert self._path is not None
         self._appender = None
         appender.close()
@@ -666,10 +655,9 @@ class VectorStore(Reopens):
             raise
 
     def _live_rows(self) -> LiveRows:
-        rows = self._searcher.rows
-        live = np.flatnonzero(rows.live)
-        hot = self._searcher.hot_ids(max(1, int(len(live) * _MAX_HOT_SHARE)))
-        return LiveRows(rows.ids[live].astype(np.uint64), rows.take(live), self._searcher.metadata, hot)
+        ids, vectors = self._searcher.live_rows()
+        hot = self._searcher.hot_ids(max(1, int(len(ids) * _MAX_HOT_SHARE)))
+        return LiveRows(ids, vectors, self._searcher.metadata, hot)
 
     # -- the rest ------------------------------------------------------------------------------------
 
@@ -678,13 +666,11 @@ class VectorStore(Reopens):
         for key in keys:
             require_kind("a key", key, PublicKey, "a PublicKey (SigningKey.public)")
         with self._turn():
-            self._check_open()
             return verify_file(self._reader, self._content.snapshot, keys)
 
     def snapshot(self) -> VectorStore:
-        """A reader of the state as it is now, whatever is written later."""
+        """A reader of the state as it is now, unchanged by later writes."""
         with self._turn():
-            self._check_open()
             return self._reader_of(self._content.snapshot)
 
     def _reader_of(self, state: Snapshot) -> VectorStore:
@@ -698,9 +684,8 @@ class VectorStore(Reopens):
         return self._reopened_by(made, _open_epoch, self._path or inner, state.epoch)
 
     def epochs(self) -> list[int]:
-        """The states that `at` can give, oldest first: those since the file was last written anew."""
+        """The states that `at` can give, oldest first: those since the file was last rewritten."""
         with self._turn():
-            self._check_open()
             before = [state.epoch for state in self._earlier()]
             return [*reversed(before), self._content.snapshot.epoch]
 
@@ -716,10 +701,9 @@ class VectorStore(Reopens):
                 raise
 
     def at(self, epoch: int) -> VectorStore:
-        """A reader of the state that was committed as `epoch`, as `stats()["epoch"]` told it then."""
+        """A reader of the state that was committed as `epoch`, which `stats()["epoch"]` was then."""
         with self._turn():
-            self._check_open()
-            newest, epoch = self._content.snapshot, checked_input.whole_number(epoch, "epoch")
+            newest, epoch = self._content.snapshot, writing.whole_number(epoch, "epoch")
             if epoch == newest.epoch:
                 return self.snapshot()
             oldest = newest.epoch
@@ -729,13 +713,12 @@ class VectorStore(Reopens):
                 oldest = min(oldest, state.epoch)
             raise ValueError(
                 f"no state of epoch {epoch} in this file; it holds {oldest} to {newest.epoch},"
-                f" because writing a file anew (index, compact, sign) drops what was before"
+                f" because rewriting a file (index, compact, sign) drops what was before"
             )
 
     def refresh(self) -> bool:
         """Follow a writer to the newest committed state; True if there was a newer one."""
         with self._turn():
-            self._check_open()
             if self._path is None or self._mode == "a":
                 return False
             reader = FileRangeReader(self._path)
@@ -757,33 +740,27 @@ class VectorStore(Reopens):
         """Write all live vectors to a new file in the dialect of this library or of shipped programs.
 
         A file that exists is a ConflictError unless overwritten, and one that a writer holds always is.
-        The receipt says what the new file has and what it cannot have.
+        The receipt lists what the new file has and what it cannot have.
         """
-        _check_word("dialect", dialect, DIALECTS)
+        require_word("dialect", dialect, DIALECTS)
         with self._turn():
-            self._check_open()
             target = os.path.realpath(path)
             if self._path is not None and os.path.exists(target) and os.path.samefile(target, self._path):
-                raise ValueError("a store is exported to another file; compact() writes its own anew")
+                raise ValueError("a store is exported to another file; compact() rewrites its own")
             if not overwrite and os.path.lexists(target):
                 raise ConflictError(
                     "the file exists already", path=target, hint="Choose another name, or overwrite=True."
                 )
-            lock = WriterLock(target)
-            try:
+            with WriterLock(target):
                 remove_temps_of(target)
-                rows = self._searcher.rows
-                is_covered = rows.indexed == len(rows) and bool(rows.live.all())
-                nodes = rows.ids if is_covered else None
+                nodes = self._searcher.graph_ids()
                 return export_rows(
                     target, self._content, self._live_rows(), nodes, dialect, overwrite=overwrite
                 )
-            finally:
-                lock.release()
 
     def close(self) -> None:
         """Close the store and let another writer in."""
-        with self._turn():
+        with self._mutex(), naming(self._reader.name):
             if self._closed:
                 return
             if self._appender is not None and self._appender.is_ours:
@@ -798,7 +775,7 @@ class VectorStore(Reopens):
                 self._lock.release()
 
     def _keep_counters(self, appender: StoreAppender) -> None:
-        """Access counters outlive a writer that was asked often; a full disk is no reason to fail here."""
+        """Access counters outlive a writer with many queries; a full disk is no reason to fail here."""
         if self._searcher.new_accesses() >= _WORTH_KEEPING:
             with contextlib.suppress(OutOfSpaceError):
                 payload = encode_sketch(self._searcher.sketch)
@@ -814,12 +791,7 @@ class VectorStore(Reopens):
         if not getattr(self, "_closed", True):
             self.close()
 
-    def _check_open(self) -> None:
-        if self._closed:
-            raise WriterClosedError("the store is closed", path=self._reader.name)
-
     def _writer(self) -> StoreAppender:
-        self._check_open()
         if self._appender is None:
             raise PermissionError_(
                 "the store is open for reading", path=self._reader.name, hint="Open it with mode='a'."
@@ -841,15 +813,3 @@ def _open_epoch(source: str | RangeReader, epoch: int) -> VectorStore:
     """Open a state of a file, as `VectorStore.at` does."""
     with VectorStore.open(source) as newest:
         return newest.at(epoch)
-
-
-def _check_key(key: SigningKey) -> None:
-    if not isinstance(key, SigningKey):
-        raise TypeError(f"a store is signed with a SigningKey, not {type(key).__name__}")
-
-
-def _check_word(name: str, value: str, known: Sequence[str]) -> None:
-    if value not in known:
-        raise ValueError(
-            f"unknown {name} {value!r}; use one of {', '.join(known)}.{nearest(str(value), known)}"
-        )

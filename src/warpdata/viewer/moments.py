@@ -14,7 +14,7 @@ import numpy as np
 from warpdata._api import open_vectors
 from warpdata.errors import NoStepsError
 from warpdata.formats.manifest.model import VECTOR_KIND
-from warpdata.search.moments.index import TIMESTEPS
+from warpdata.search.moments.behaviour import TIMESTEPS
 from warpdata.sql.engine import literal
 from warpdata.timeline.episode import Episode
 

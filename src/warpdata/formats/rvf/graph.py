@@ -272,7 +272,7 @@ def _take(values: Ints, position: Ints) -> Ints:
 
 
 def _valid_lists(values: Ints, sizes: Ints, firsts: Ints, layer_counts: Ints, forms: tuple[int, ...]) -> Ints:
-    """The lists in the first form whose neighbours all exist: bytes alone do not tell the forms apart."""
+    """The lists in the first form whose neighbours all exist: bytes alone do not distinguish the forms."""
     for absolute_interval in forms:
         found = _gather_lists(values, sizes, firsts, layer_counts, absolute_interval)
         if not found.size or (found.min() >= 0 and found.max() < len(layer_counts)):

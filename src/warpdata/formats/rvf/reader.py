@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -16,9 +17,9 @@ from warpdata.errors import (
     LimitExceededError,
     TruncatedError,
 )
-from warpdata.formats.rvf import layout, manifest, segment
+from warpdata.formats.rvf import container, layout
+from warpdata.formats.rvf.container import Root, Tlv, first_value
 from warpdata.formats.rvf.layout import Flag, Row, SegmentType, Tag
-from warpdata.formats.rvf.manifest import Root, Tlv, first_value
 from warpdata.formats.rvf.runtime import RuntimeManifest, decode_runtime_manifest
 
 if TYPE_CHECKING:
@@ -118,8 +119,8 @@ def earlier_snapshots(reader: RangeReader, newest: Snapshot) -> Iterator[Snapsho
         value = first_value(state.newest_records or state.records, Tag.OVERLAY_CHAIN)
         if value is None:
             return
-        chain = manifest.unpack_chain(value, reader.name)
-        if chain.checkpoint_hash == segment.UNSET_HASH:
+        chain = container.unpack_chain(value, reader.name)
+        if chain.checkpoint_hash == container.UNSET_HASH:
             return
         if not 0 <= chain.prev_manifest_offset < state.manifest_offset:
             raise CorruptLayoutError("a manifest hangs on one behind it", path=reader.name)
@@ -141,7 +142,7 @@ def _by_root(reader: RangeReader) -> Snapshot | None:
     if data[:4] != layout.ROOT_MAGIC:
         return None
     try:
-        root = manifest.unpack_root(data, reader.name)
+        root = container.unpack_root(data, reader.name)
     except ChecksumError:
         return None
     offset = root.l1_manifest_offset - layout.HEADER_BYTES
@@ -181,7 +182,7 @@ def _manifest_payload(
 ) -> tuple[Row, memoryview]:
     """The checked header and payload of a manifest; in one read where its end is known."""
     first = reader.read(offset, offset + layout.HEADER_BYTES if likely_end is None else likely_end)
-    header = segment.unpack_header(first, reader.name)
+    header = container.unpack_header(first, reader.name)
     if header.seg_type != SegmentType.MANIFEST:
         raise CorruptLayoutError("a manifest is marked as another segment", path=reader.name)
     start = offset + layout.HEADER_BYTES
@@ -194,7 +195,7 @@ def _manifest_payload(
         raise CorruptLayoutError("a manifest has flags it cannot have", path=reader.name)
     payload = first[layout.HEADER_BYTES :] if end == likely_end else reader.read(start, end)
     runtime = header.checksum_algo == layout.CHECKSUM_IDS["crc32c"]
-    if not segment.hash_matches(header, payload, runtime=runtime):
+    if not container.hash_matches(header, payload, runtime=runtime):
         if not any(payload[-_TORN_SECTOR_BYTES:]):
             raise _Torn
         raise ChecksumError(f"manifest {header.segment_id} does not match its hash", path=reader.name)
@@ -211,27 +212,16 @@ def _has_root(payload: memoryview) -> bool:
 
 
 def _checkpoint(reader: RangeReader, offset: int, header: Row, payload: memoryview) -> Snapshot:
-    root = manifest.unpack_root(payload[-layout.ROOT_BYTES :], reader.name)
+    root = container.unpack_root(payload[-layout.ROOT_BYTES :], reader.name)
     if root.l1_manifest_offset != offset + layout.HEADER_BYTES:
         raise _NotOurs
     if root.l1_manifest_length > len(payload) - layout.ROOT_BYTES:
         raise CorruptLayoutError("the root overstates its records", path=reader.name)
-    records = manifest.unpack_tlvs(payload[: root.l1_manifest_length], reader.name)
+    records = container.unpack_tlvs(payload[: root.l1_manifest_length], reader.name)
     segments = _directory(records, offset, reader)
     end = min(_manifest_end(offset, header), reader.size)
-    return Snapshot(
-        "wire",
-        root.epoch,
-        segments,
-        offset,
-        header.segment_id,
-        header.content_hash,
-        end,
-        root,
-        tuple(records),
-        len(segments),
-        end,
-    )
+    about = ("wire", root.epoch, segments, *_place(offset, header), end)
+    return Snapshot(*about, root, tuple(records), len(segments), end)
 
 
 def _delta(reader: RangeReader, offset: int, header: Row, payload: memoryview) -> Snapshot:
@@ -239,11 +229,11 @@ def _delta(reader: RangeReader, offset: int, header: Row, payload: memoryview) -
     steps: list[tuple[list[Tlv], int]] = []
     at, head, data = offset, header, payload
     while not _has_root(data):
-        records = manifest.unpack_tlvs(data, reader.name)
+        records = container.unpack_tlvs(data, reader.name)
         value = first_value(records, Tag.OVERLAY_CHAIN)
         if value is None:
             raise _NotOurs
-        chain = manifest.unpack_chain(value, reader.name)
+        chain = container.unpack_chain(value, reader.name)
         steps.append((records, at))
         if not 0 <= chain.prev_manifest_offset < at or not _follows_its_segments(records, at, reader):
             raise _NotOurs
@@ -259,21 +249,15 @@ def _delta(reader: RangeReader, offset: int, header: Row, payload: memoryview) -
     for records, place in reversed(steps):
         segments += _directory(records, place, reader)
     end = min(_manifest_end(offset, header), reader.size)
+    about = ("wire", base.epoch + len(steps), tuple(segments), *_place(offset, header), end)
     return Snapshot(
-        "wire",
-        base.epoch + len(steps),
-        tuple(segments),
-        offset,
-        header.segment_id,
-        header.content_hash,
-        end,
-        base.root,
-        base.records,
-        base.checkpointed,
-        base.end,
-        None,
-        tuple(steps[0][0]),
+        *about, base.root, base.records, base.checkpointed, base.end, None, newest_records=tuple(steps[0][0])
     )
+
+
+def _place(offset: int, header: Row) -> tuple[int, int, bytes]:
+    """Offset, id and hash of a manifest."""
+    return offset, header.segment_id, header.content_hash
 
 
 def _follows_its_segments(records: list[Tlv], offset: int, reader: RangeReader) -> bool:
@@ -288,7 +272,7 @@ def _follows_its_segments(records: list[Tlv], offset: int, reader: RangeReader) 
 
 def _directory(records: list[Tlv], manifest_offset: int, reader: RangeReader) -> tuple[Row, ...]:
     value = first_value(records, Tag.SEGMENT_DIR)
-    entries = [] if value is None else manifest.unpack_directory(value, reader.name)
+    entries = [] if value is None else container.unpack_directory(value, reader.name)
     for entry in entries:
         stored = entry.compressed_length or entry.payload_length
         if entry.file_offset + layout.HEADER_BYTES + stored > manifest_offset:
@@ -308,41 +292,20 @@ def _runtime(reader: RangeReader, offset: int, header: Row, payload: memoryview)
         if each.offset + layout.HEADER_BYTES + each.payload_length > offset:
             raise _NotOurs
         try:
-            head = segment.read_header(reader, each.offset)
+            head = container.read_header(reader, each.offset)
         except BadMagicError as error:
             raise CorruptLayoutError(
                 "a listed segment is not where the manifest places it", path=reader.name
             ) from error
-        if (head.segment_id, head.payload_length, head.seg_type) != (
-            each.segment_id,
-            each.payload_length,
-            each.seg_type,
-        ):
+        repeated = operator.attrgetter("segment_id", "payload_length", "seg_type")
+        if repeated(head) != repeated(each):
             raise CorruptLayoutError("a segment header contradicts the manifest", path=reader.name)
         entries.append(directory_entry(head, each.offset, tier=0))
     end = offset + layout.HEADER_BYTES + header.payload_length
-    root = Root(
-        listed.dimension,
-        layout.DTYPE_IDS["f32"],
-        listed.total_vectors,
-        listed.epoch,
-        profile_id=listed.profile_id,
-        identity=listed.identity,
-    )
-    return Snapshot(
-        "runtime",
-        listed.epoch,
-        tuple(entries),
-        offset,
-        header.segment_id,
-        header.content_hash,
-        end,
-        root,
-        (),
-        len(entries),
-        end,
-        listed,
-    )
+    facts = (listed.dimension, layout.DTYPE_IDS["f32"], listed.total_vectors, listed.epoch)
+    root = Root(*facts, profile_id=listed.profile_id, identity=listed.identity)
+    about = ("runtime", listed.epoch, tuple(entries), *_place(offset, header), end)
+    return Snapshot(*about, root, (), len(entries), end, listed)
 
 
 def read_segment(reader: RangeReader, entry: Row, *, runtime: bool = False) -> memoryview:
@@ -352,9 +315,9 @@ def read_segment(reader: RangeReader, entry: Row, *, runtime: bool = False) -> m
 
     def read() -> memoryview:
         data = reader.read(*place)
-        header = segment.unpack_header(data, reader.name)
+        header = container.unpack_header(data, reader.name)
         check_against_directory(header, entry, reader.name)
-        return segment.checked_payload(header, data[layout.HEADER_BYTES :], reader.name, runtime=runtime)
+        return container.checked_payload(header, data[layout.HEADER_BYTES :], reader.name, runtime=runtime)
 
     return retry_damaged(reader, read, [place])
 
@@ -362,16 +325,8 @@ def read_segment(reader: RangeReader, entry: Row, *, runtime: bool = False) -> m
 def check_against_directory(header: Row, entry: Row, where: str) -> None:
     """A header must repeat the directory entry of its segment."""
     stored = entry.compressed_length or entry.payload_length
-    listed = (entry.segment_id, entry.seg_type, entry.flags, stored, entry.compression, entry.content_hash)
-    actual = (
-        header.segment_id,
-        header.seg_type,
-        header.flags,
-        header.payload_length,
-        header.compression,
-        header.content_hash,
-    )
-    if listed != actual:
+    repeated = operator.attrgetter("segment_id", "seg_type", "flags", "compression", "content_hash")
+    if repeated(header) != repeated(entry) or header.payload_length != stored:
         name = layout.segment_name(entry.seg_type)
         raise CorruptLayoutError(
             f"the header of {name} segment {entry.segment_id} contradicts the directory", path=where
@@ -380,21 +335,10 @@ def check_against_directory(header: Row, entry: Row, where: str) -> None:
 
 def directory_entry(header: Row, offset: int, block_count: int = 0, tier: int = 1) -> Row:
     """The directory entry of a segment just written."""
-    compressed = bool(header.flags & Flag.COMPRESSED)
-    return layout.DIRECTORY_ENTRY(
-        header.segment_id,
-        header.seg_type,
-        tier,
-        header.flags,
-        0,
-        offset,
-        header.uncompressed_len if compressed else header.payload_length,
-        header.payload_length if compressed else 0,
-        0,
-        header.compression,
-        block_count,
-        header.content_hash,
-    )
+    is_compressed = bool(header.flags & Flag.COMPRESSED)
+    sizes = (header.uncompressed_len, header.payload_length) if is_compressed else (header.payload_length, 0)
+    about = (header.segment_id, header.seg_type, tier, header.flags, 0, offset, *sizes)
+    return layout.DIRECTORY_ENTRY(*about, 0, header.compression, block_count, header.content_hash)
 
 
 # -- the end of the file ---------------------------------------------------------------------------------
@@ -455,7 +399,7 @@ def _check_tail(reader: RangeReader, snapshot: Snapshot) -> None:
                 raise CorruptLayoutError(fact, path=reader.name)
             return
         try:
-            header = segment.unpack_header(data, reader.name)
+            header = container.unpack_header(data, reader.name)
         except FormatError:
             if (data[_TYPE_OFFSET] ^ SegmentType.MANIFEST).bit_count() <= 1:
                 raise CorruptLayoutError(
@@ -492,6 +436,6 @@ def _is_length_damaged(reader: RangeReader, start: int, header: Row) -> bool:
         length = header.payload_length ^ (1 << bit)
         if 0 < length <= available:
             payload = reader.read(start, start + length)
-            if segment.hash_matches(header, payload) and header.content_hash != segment.UNSET_HASH:
+            if container.hash_matches(header, payload) and header.content_hash != container.UNSET_HASH:
                 return True
     return False

@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 from warpdata.bytekit.arrays import byte_view
 from warpdata.errors import BadMagicError, CorruptLayoutError, TruncatedError
 from warpdata.formats.rvf import layout
+from warpdata.formats.rvf.container import NO_IDENTITY
 from warpdata.formats.rvf.layout import Row
-from warpdata.formats.rvf.manifest import NO_IDENTITY
 from warpdata.formats.rvf.vec import VecBlock, check_ids
 
 if TYPE_CHECKING:

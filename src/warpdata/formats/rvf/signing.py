@@ -21,10 +21,9 @@ from warpdata.errors import (
     TruncatedError,
     nearest,
 )
-from warpdata.formats.rvf import layout, segment
+from warpdata.formats.rvf import container, layout
+from warpdata.formats.rvf.container import Root, SignatureFooter, root_message
 from warpdata.formats.rvf.layout import Row
-from warpdata.formats.rvf.manifest import Root, root_message
-from warpdata.formats.rvf.segment import SignatureFooter
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -152,13 +151,13 @@ def save_public(key: PublicKey, path: str | os.PathLike[str]) -> None:
 def segment_message(header: Row, profile: str = PROFILE) -> bytes:
     """The bytes that the signature of a segment covers, in a file of this profile."""
     context = f"RVF-v1-{layout.segment_name(header.seg_type)}_SEG-{profile}".encode()
-    packed = segment.pack_header(header)[: layout.SIGNED_PREFIX_BYTES]
+    packed = container.pack_header(header)[: layout.SIGNED_PREFIX_BYTES]
     return bytes(packed + header.content_hash + header.segment_id.to_bytes(8, "little") + context)
 
 
 def shipped_message(header: Row, payload: Buffer) -> bytes:
     """The bytes that a signature of the shipped library covers; accepted when verifying."""
-    packed = segment.pack_header(header)[: layout.SIGNED_PREFIX_BYTES]
+    packed = container.pack_header(header)[: layout.SIGNED_PREFIX_BYTES]
     tail = b"RVF-v1-segment" + header.segment_id.to_bytes(8, "little") + shake256(payload, 16)
     return bytes(packed + header.content_hash + tail)
 

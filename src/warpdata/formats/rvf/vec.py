@@ -147,7 +147,7 @@ def decode_block(
     size = columns * column_dtype(dtype).itemsize * entry.vector_count
     if view.nbytes < size + layout.ID_MAP_HEAD.size + _CRC_BYTES:
         raise TruncatedError(f"a block of {entry.vector_count} vectors is cut off", path=where or None)
-    ids, used = _decode_id_map(view, size, entry.vector_count, where)
+    ids, used = _decode_id_map(view, size, entry.vector_count, where, check)
     if check and crc32c(view[:used]) != int.from_bytes(view[used : used + _CRC_BYTES], "little"):
         raise ChecksumError("a vector block does not match its checksum", path=where or None)
     check_ids(ids, where)
@@ -168,7 +168,7 @@ def decode_vec(
     return blocks
 
 
-def _decode_id_map(view: memoryview, start: int, count: int, where: str) -> tuple[Ids, int]:
+def _decode_id_map(view: memoryview, start: int, count: int, where: str, check: bool) -> tuple[Ids, int]:
     """The ids and where their map ends. The document's layout is tried first, the CRC decides (see SPEC.md)."""
     encoding, interval, announced = layout.ID_MAP_HEAD.unpack_from(view, start)
     body = start + layout.ID_MAP_HEAD.size
@@ -187,19 +187,21 @@ def _decode_id_map(view: memoryview, start: int, count: int, where: str) -> tupl
         except FormatError:
             continue
         end = body + skip + used
-        fits = end + _CRC_BYTES <= view.nbytes and _offsets_match(view[body : body + skip], deltas, interval)
-        if fits and crc32c(view[:end]) == int.from_bytes(view[end : end + _CRC_BYTES], "little"):
+        if check and not _offsets_match(view[body : body + skip], deltas, interval):
+            continue
+        if end + _CRC_BYTES <= view.nbytes and crc32c(view[:end]) == int.from_bytes(
+            view[end : end + _CRC_BYTES], "little"
+        ):
             return varint.delta_decode(deltas, interval), end
     raise ChecksumError("the ids of a vector block do not match its checksum", path=where or None)
 
 
 def _offsets_match(stored: memoryview, deltas: Ids, interval: int) -> bool:
     """Whether restart offsets, where there are any, point at the restart points."""
-    if not stored.nbytes:
-        return True
-    ends = np.cumsum(varint.varint_lengths(deltas))
-    starts = np.concatenate(([0], ends[:-1]))[::interval]
-    return np.array_equal(np.frombuffer(stored, "<u4"), starts)
+    starts = np.cumsum(varint.varint_lengths(deltas))[interval - 1 :: interval] if stored.nbytes else []
+    return not stored.nbytes or np.array_equal(
+        np.frombuffer(stored, "<u4")[1:], starts[: stored.nbytes // 4 - 1]
+    )
 
 
 def pack_rows(vectors: NDArray[Any], dtype: str) -> Rows:

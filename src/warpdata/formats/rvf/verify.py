@@ -11,13 +11,12 @@ from numpy.typing import NDArray
 
 from warpdata.bytekit.checksum import shake256
 from warpdata.errors import FileFinding, FormatError
-from warpdata.formats.rvf import layout, manifest, segment, signing
+from warpdata.formats.rvf import container, layout, signing
 from warpdata.formats.rvf.access import decode_hot, decode_sketch
-from warpdata.formats.rvf.columns import decode_columns
 from warpdata.formats.rvf.graph import decode_graph, decode_layer_a, unpack_index_header
 from warpdata.formats.rvf.journal import decode_journal, deleted_mask
 from warpdata.formats.rvf.layout import Row, SegmentType, Tag
-from warpdata.formats.rvf.meta import decode_meta
+from warpdata.formats.rvf.meta import decode_columns, decode_meta
 from warpdata.formats.rvf.quant import ProductQuant, ResidualQuant, decode_quant
 from warpdata.formats.rvf.reader import Snapshot, open_snapshot, read_segment
 from warpdata.formats.rvf.runtime import decode_runtime_vec
@@ -99,8 +98,8 @@ _DECODERS: dict[int, Callable[[memoryview, str], Any]] = {
 
 def _signature_problem(reader: RangeReader, entry: Row, keys: Sequence[PublicKey], snapshot: Snapshot) -> str:
     try:
-        header = segment.read_header(reader, entry.file_offset)
-        footer = segment.read_footer(reader, entry.file_offset, header)
+        header = container.read_header(reader, entry.file_offset)
+        footer = container.read_footer(reader, entry.file_offset, header)
     except FormatError as error:
         return f"has a damaged signature ({error.message})"
     if footer is None:
@@ -129,9 +128,9 @@ def _root_is_signed(reader: RangeReader, snapshot: Snapshot, keys: Sequence[Publ
         value = snapshot.record(Tag.MANIFEST_SIGNATURE)
         if value is None:
             return False
-        footer = segment.unpack_footer(value, reader.name)[0]
-        packed = packed[: len(packed) - len(manifest.pack_tlvs([(Tag.MANIFEST_SIGNATURE, value)]))]
-    message = manifest.root_message(replace(root, l1_manifest_length=len(packed)), shake256(packed, 32))
+        footer = container.unpack_footer(value, reader.name)[0]
+        packed = packed[: len(packed) - len(container.pack_tlvs([(Tag.MANIFEST_SIGNATURE, value)]))]
+    message = container.root_message(replace(root, l1_manifest_length=len(packed)), shake256(packed, 32))
     return any(signing.is_valid(key, message, footer) for key in keys)
 
 
@@ -176,7 +175,7 @@ def _live_rows(reader: RangeReader, snapshot: Snapshot) -> tuple[Ids, Ids]:
     bitmap = snapshot.record(Tag.DELETION_BITMAP)
     dead = np.zeros(len(every), bool)
     if bitmap is not None:
-        dead = np.isin(every, manifest.decode_deletions(bitmap, reader.name))
+        dead = np.isin(every, container.decode_deletions(bitmap, reader.name))
     for entry in snapshot.of_type(SegmentType.JOURNAL):
         dead |= deleted_mask(every, decode_journal(read_segment(reader, entry), reader.name).entries)
     return every[~dead], np.concatenate(hashes)[::-1][last][~dead]

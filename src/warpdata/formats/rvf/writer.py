@@ -18,11 +18,10 @@ from warpdata.bytekit.process import system
 from warpdata.bytekit.process.forks import process_id
 from warpdata.bytekit.process.locks import FileLock
 from warpdata.errors import ConflictError, CorruptLayoutError, StoreError
-from warpdata.formats.rvf import layout, manifest, segment
+from warpdata.formats.rvf import container, layout
+from warpdata.formats.rvf.container import Root, SegmentOptions, SignatureFooter, Tlv
 from warpdata.formats.rvf.layout import Flag, Row, SegmentType, Tag
-from warpdata.formats.rvf.manifest import Root, Tlv
 from warpdata.formats.rvf.reader import Snapshot, directory_entry
-from warpdata.formats.rvf.segment import SegmentOptions, SignatureFooter
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -37,7 +36,7 @@ class NewSegment:
 
     seg_type: int
     payload: Buffer
-    options: SegmentOptions = segment.PLAIN
+    options: SegmentOptions = container.PLAIN
     block_count: int = 0
     tier: int = layout.TIER_WARM
 
@@ -59,11 +58,11 @@ class SegmentAppender:
         options = new.options
         if signer is not None:
             options = replace(options, checksum="shake256", flags=options.flags | Flag.SIGNED)
-        header, stored = segment.build(new.seg_type, self.next_id, new.payload, options)
-        footer = b"" if signer is None else segment.pack_footer(signer(header))
+        header, stored = container.build(new.seg_type, self.next_id, new.payload, options)
+        footer = b"" if signer is None else container.pack_footer(signer(header))
         size = header.payload_length + len(footer)
         header = header._replace(alignment_pad=align_up(size, layout.ALIGNMENT) - size)
-        offset = self._write(segment.pack_header(header), stored, footer)
+        offset = self._write(container.pack_header(header), stored, footer)
         self.next_id += 1
         return directory_entry(header, offset, new.block_count, new.tier)
 
@@ -81,14 +80,14 @@ class SegmentAppender:
         link = (0, 0, bytes(16))
         if last is not None:
             link = (last.manifest_offset, last.manifest_id, last.manifest_hash)
-        chain = manifest.pack_chain(layout.OVERLAY_CHAIN(root.epoch, 0, *link))
-        listed = [chain, manifest.pack_directory(entries), *records]
-        packed = manifest.pack_tlvs(listed)
+        chain = container.pack_chain(layout.OVERLAY_CHAIN(root.epoch, 0, *link))
+        listed = [chain, container.pack_directory(entries), *records]
+        packed = container.pack_tlvs(listed)
         start = self.position + layout.HEADER_BYTES
         root = replace(root, l1_manifest_offset=start, l1_manifest_length=len(packed))
         if sign_root is not None:
             root, packed = _signed_root(root, packed, sign_root)
-        payload = packed + padding_to(len(packed), layout.ALIGNMENT) + manifest.pack_root(root)
+        payload = packed + padding_to(len(packed), layout.ALIGNMENT) + container.pack_root(root)
         done = self._commit(payload, Flag.SNAPSHOT | Flag.CHECKPOINT)
         self.last = replace(
             done,
@@ -110,8 +109,8 @@ class SegmentAppender:
     def _commit(self, payload: bytes, flags: int) -> Snapshot:
         self._sync(system.sync_data)
         options = SegmentOptions(flags=flags)
-        header, stored = segment.build(SegmentType.MANIFEST, self.next_id, payload, options)
-        offset = self._write(segment.pack_header(header), stored)
+        header, stored = container.build(SegmentType.MANIFEST, self.next_id, payload, options)
+        offset = self._write(container.pack_header(header), stored)
         self._sync(system.sync)
         self.next_id += 1
         self._committed_size = self.position
@@ -138,7 +137,7 @@ def _signed_root(root: Root, packed: bytes, sign_root: RootSigner) -> tuple[Root
     signature = sign_root(flagged, packed)
     if len(signature.signature) <= layout.ROOT_SIGNATURE_MAX_BYTES:
         return replace(flagged, signature=signature), packed
-    extra = manifest.pack_tlvs([(Tag.MANIFEST_SIGNATURE, segment.pack_footer(signature))])
+    extra = container.pack_tlvs([(Tag.MANIFEST_SIGNATURE, container.pack_footer(signature))])
     return replace(flagged, l1_manifest_length=len(packed) + len(extra)), packed + extra
 
 
@@ -219,3 +218,9 @@ class WriterLock:
     def release(self) -> None:
         """Release the lock; a forked child holds none."""
         self._lock.release()
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, *_: object) -> None:
+        self.release()

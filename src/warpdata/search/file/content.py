@@ -1,37 +1,41 @@
-"""A committed state of a store, read when it is needed: profile, rows, deletions, metadata, layers, blocks."""
+"""A committed state of a store: profile (metric, dtype, index), rows, deletions and layers, read when needed."""
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from warpdata.bytekit.io.ranges import Range, coalesce, drop_cached
+from warpdata.bytekit.jsontext import dump_json, parse_json_object
 from warpdata.bytekit.lazy import cached_property
-from warpdata.errors import CorruptLayoutError, TruncatedError
-from warpdata.formats.rvf import layout, segment, vec
+from warpdata.errors import CorruptLayoutError, TruncatedError, require_kind, require_word
+from warpdata.formats.rvf import container, layout, vec
 from warpdata.formats.rvf.access import AccessSketch, decode_sketch
+from warpdata.formats.rvf.container import decode_deletions
 from warpdata.formats.rvf.graph import GraphPayload, LayerA, decode_graph, decode_layer_a
-from warpdata.formats.rvf.journal import DeleteRange, Journal, decode_journal, deleted_mask, deletions
+from warpdata.formats.rvf.journal import Journal, decode_journal, deleted_mask
 from warpdata.formats.rvf.layout import Flag, Row, SegmentType, Tag
-from warpdata.formats.rvf.manifest import decode_deletions
 from warpdata.formats.rvf.quant import Quantiser, decode_quant
 from warpdata.formats.rvf.reader import Snapshot, check_against_directory, open_snapshot, read_segment
 from warpdata.formats.rvf.runtime import decode_cow_map, decode_membership, decode_runtime_vec
 from warpdata.formats.rvf.vec import IdDirectory, VecBlock
-from warpdata.search.file.profile import Profile, parse_profile
-from warpdata.search.file.rows import Deletions, RowData
 
 if TYPE_CHECKING:
     from warpdata.bytekit.io.ranges import RangeReader
 
 Floats = NDArray[np.float32]
 Ids = NDArray[np.uint64]
+Mask = NDArray[np.bool_]
 Place = tuple[int, int]
 """A block: the id of its segment, and its number in it."""
 
+MAX_TAIL_BYTES = 256 << 10
+"""With more rows behind the partitions than this, loading everything is the better first step."""
 _MAX_LINEAGE = 16
 """More parents than this are a circle."""
 CODE_DTYPES = {"scalar": "u8", "pq": "pq", "binary": "binary", "residual_pq": "pq"}
@@ -43,6 +47,143 @@ _FOREIGN_DTYPES = {
     "residual_pq": _PRODUCT_DTYPES,
 }
 """Which rows of another program's file are codes of a dictionary of this kind."""
+
+
+METRICS = ("l2", "ip", "cosine")
+INDEX_KINDS = ("hnsw", "ivf", "flat")
+CODE_KINDS = ("scalar", "pq", "binary", "residual_pq")
+WORTH_INDEXING = 20_000
+"""From so many vectors on a graph is many times faster than comparing with all of them, and worth its cost."""
+STORED_DTYPES = ("f32", "f16", "bf16", "i8", "u8", "i4", "binary")
+
+
+def _require_numbers(*numbers: object) -> None:
+    for number in numbers:
+        require_kind("a size in a plan", number, int, "a whole number")
+
+
+@dataclass(frozen=True, slots=True)
+class IndexPlan:
+    """Which vector index a store has, or is to get."""
+
+    kind: str = "hnsw"
+    m: int = 16
+    ef_construction: int = 200
+    partitions: int = 0
+    """0 chooses the square root of the number of vectors."""
+
+    def __post_init__(self) -> None:
+        require_word("the kind of an index", self.kind, INDEX_KINDS)
+        _require_numbers(self.m, self.ef_construction, self.partitions)
+        if not 2 <= self.m <= 256 or not 1 <= self.ef_construction <= 65_536 or self.partitions < 0:
+            raise ValueError(
+                "an index needs 2 <= m <= 256, 1 <= ef_construction <= 65536 and partitions >= 0"
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class CodePlan:
+    """How vectors are quantised, and whether the full ones are kept."""
+
+    kind: str
+    keep_full: bool = True
+    code_bytes: int | None = None
+
+    def __post_init__(self) -> None:
+        require_word("the kind of a quantisation", self.kind, CODE_KINDS)
+        require_kind("keep_full", self.keep_full, bool, "True or False")
+        _require_numbers(self.code_bytes or 0)
+
+    def bytes_for(self, dim: int) -> int:
+        """Bytes of a product code: as given, else one for four dimensions; for three if nothing else is kept."""
+        wanted = -(-dim // (4 if self.keep_full else 3)) if self.code_bytes is None else self.code_bytes
+        if not 1 <= wanted <= dim:
+            raise ValueError(f"a code of {wanted} bytes for {dim} dimensions")
+        return wanted
+
+
+@dataclass(frozen=True, slots=True)
+class Profile:
+    """The part of the manifest that only a vector store understands."""
+
+    metric: str = "l2"
+    dtype: str = "f32"
+    next_id: int = 0
+    index: IndexPlan | None = None
+    codes: CodePlan | None = None
+    row_segments: tuple[int, ...] = ()
+    """Segments whose rows the partitions cover, in the order of the index."""
+    code_segments: tuple[int, ...] = ()
+    """Segments that hold codes of the same rows."""
+    probe_share: float = 0.0
+    """The share of the rows that a probe of partitions must look at; measured when the index is built."""
+    id_segment: int = 0
+    """The segment with the block of each id of the row segments; 0 without one."""
+    copies: int = 0
+    """How many indexed rows equal an earlier one; the graph is then one of distinct vectors with copies below."""
+    key: str = ""
+    """The metadata field whose texts name the vectors, if one was declared."""
+    graph_segments: tuple[int, ...] = ()
+    """Segments whose rows were added to the graph later, behind those of the row segments."""
+    graph_entry: tuple[int, ...] = ()
+    """Node and level where walks begin, once rows were added to the graph."""
+    efforts: tuple[tuple[float, ...], ...] = ()
+    """Measured when the index was built: effort, and the recall near the data, between clusters and outside."""
+
+    def to_json(self) -> bytes:
+        """The record's bytes."""
+        return dump_json({key: value for key, value in asdict(self).items() if value not in (None, (), "")})
+
+
+def parse_profile(data: bytes | None, where: str = "") -> Profile:
+    """The profile of a record; a file without one is an l2 store of f32."""
+    if not data:
+        return Profile()
+    body = parse_json_object(data, max_bytes=1 << 24)
+    try:
+        return _checked(body)
+    except (TypeError, ValueError) as error:
+        raise CorruptLayoutError(
+            f"the profile of the store is damaged ({error})", path=where or None
+        ) from None
+
+
+def _checked(body: dict[str, Any]) -> Profile:
+    index, codes = body.get("index"), body.get("codes")
+    numbers = {
+        name: tuple(int(number) for number in body.get(name, ()))
+        for name in ("row_segments", "code_segments", "graph_segments", "graph_entry")
+    }
+    profile = Profile(
+        metric=str(body.get("metric", "l2")),
+        dtype=str(body.get("dtype", "f32")),
+        next_id=int(body.get("next_id", 0)),
+        index=None if index is None else IndexPlan(**index),
+        codes=None if codes is None else CodePlan(**codes),
+        probe_share=float(body.get("probe_share", 0.0)),
+        id_segment=int(body.get("id_segment", 0)),
+        copies=int(body.get("copies", 0)),
+        key=str(body.get("key", "")),
+        efforts=tuple(tuple(float(number) for number in row) for row in body.get("efforts", ())),
+        **numbers,
+    )
+    require_word("the metric", profile.metric, METRICS)
+    require_word("the dtype", profile.dtype, layout.DTYPE_IDS)
+    if profile.next_id < 0:
+        raise ValueError(f"the next id is {profile.next_id}")
+    if len(profile.code_segments) not in (0, len(profile.row_segments)):
+        raise ValueError("some rows have codes and others have none")
+    if len(profile.graph_entry) not in (0, 2) or any(len(row) != 4 for row in profile.efforts):
+        raise ValueError("the index is described wrongly")
+    return profile
+
+
+class Loaded(NamedTuple):
+    """Rows in memory: ids, vectors and which of them live."""
+
+    ids: Ids
+    vectors: Floats
+    live: Mask
 
 
 class CountingReader:
@@ -175,6 +316,12 @@ class Content:
         return self.row_entries[len(self.base_entries) :]
 
     @property
+    def has_plain_blocks(self) -> bool:
+        """Whether blocks of the partitions can be read by themselves, and little came behind them."""
+        plain = all(not e.flags & (Flag.COMPRESSED | Flag.ENCRYPTED) for e in self.base_entries)
+        return plain and sum(entry.payload_length for entry in self.late_entries) <= MAX_TAIL_BYTES
+
+    @property
     def tail_entries(self) -> list[Row]:
         """The row segments the index does not cover."""
         known = {*self.profile.row_segments, *self.profile.graph_segments}
@@ -197,7 +344,7 @@ class Content:
 
     @property
     def code_bytes(self) -> int:
-        """The length of a product code, 0 where there is none."""
+        """The length of a product code, 0 without one."""
         if self.has_profile:
             return 0 if self.quantiser is None else self.quantiser.code_bytes
         products = [q for q in self._quantisers if q.kind in ("pq", "residual_pq") and q.dim == self.dim]
@@ -248,15 +395,13 @@ class Content:
             raise CorruptLayoutError("the quantiser of these codes is missing", path=self.reader.name)
         return self.quantiser
 
-    def load_rows(self) -> RowData:
-        """Every row."""
-        return self._load(self.row_entries, self._parent_rows())
+    def load_rows(self, entries: Sequence[Row] | None = None) -> Loaded:
+        """The rows of these segments, or of all with those of a parent file; the newest row of an id lives.
 
-    def load_late(self) -> RowData:
-        """The rows behind the partitions, by themselves."""
-        return self._load(self.late_entries, None)
-
-    def _load(self, entries: list[Row], inherited: tuple[Ids, Floats] | None) -> RowData:
+        Ids of partitioned rows are unique, since they were written together.
+        """
+        inherited = self._parent_rows() if entries is None else None
+        entries = self.row_entries if entries is None else entries
         loaded = [self.decode_blocks(entry) for entry in entries]
         row = 0 if inherited is None else len(inherited[0])
         total = row + sum(len(block.ids) for blocks in loaded for block in blocks)
@@ -264,9 +409,7 @@ class Content:
         vectors = np.empty((total, self.dim), np.float32)
         if inherited is not None:
             ids[:row], vectors[:row] = inherited
-        covered = {*self.profile.row_segments, *self.profile.graph_segments}
         ends: dict[int, int] = {}
-        indexed = 0
         for entry, blocks in zip(entries, loaded, strict=True):
             for block in blocks:
                 end = row + len(block.ids)
@@ -275,31 +418,36 @@ class Content:
                 vectors[row:end] = block.rows if is_plain else self.vectors_of(block)
                 row = end
             ends[entry.segment_id] = row
-            indexed = row if entry.segment_id in covered else indexed
-        return RowData(ids, vectors, indexed, self._deletion_events(ends, total))
+        if entries is self.base_entries:
+            return Loaded(ids, vectors, np.ones(total, bool))
+        live = np.zeros(total, bool)
+        live[total - 1 - np.unique(ids[::-1], return_index=True)[1]] = True
+        for mask, row_end in self._deletions(ends, total):
+            live[:row_end] &= ~mask(ids[:row_end])
+        return Loaded(ids, vectors, live)
 
-    def base_is_dead(self, ids: Ids, late: RowData) -> NDArray[np.bool_]:
-        """Which of these ids of partitioned rows were deleted or replaced since."""
-        dead = np.isin(ids, self.bitmap_ids) | np.isin(ids, late.table.ids)
-        for entry in self.snapshot.of_type(SegmentType.JOURNAL):
-            dead |= deleted_mask(ids, self.journal(entry).entries)
+    def is_dead(self, ids: Ids) -> Mask:
+        """Which of these ids of partitioned rows were deleted since; rows that replaced them are elsewhere."""
+        dead = np.zeros(len(ids), bool)
+        for mask, _ in self._deletions({}, 0):
+            dead |= mask(ids)
         return dead
 
-    def _deletion_events(self, ends: dict[int, int], count: int) -> list[Deletions]:
-        """Deletions in order, each with the number of rows that were there when it happened."""
+    def _deletions(self, ends: dict[int, int], count: int) -> list[tuple[Callable[[Ids], Mask], int]]:
+        """Deletions in order: which ids they delete, and how many rows there were when it happened."""
         if self.snapshot.runtime is not None:
-            return [(tuple(deletions(self.snapshot.runtime.deleted)), count)]
-        events: list[Deletions] = []
-        rows_so_far, bitmap = 0, tuple(deletions(self.bitmap_ids))
-        for number, entry in enumerate(self.snapshot.segments):
-            if number == self.snapshot.checkpointed:
-                events.append((bitmap, rows_so_far))
+            return [(functools.partial(np.isin, test_elements=self.snapshot.runtime.deleted), count)]
+        events: list[tuple[Callable[[Ids], Mask], int]] = []
+        rows_so_far = 0
+        for number, entry in enumerate([*self.snapshot.segments, None]):
+            if number == self.snapshot.checkpointed and len(self.bitmap_ids):
+                events.append((functools.partial(np.isin, test_elements=self.bitmap_ids), rows_so_far))
+            if entry is None:
+                break
             rows_so_far = max(rows_so_far, ends.get(entry.segment_id, 0))
             if entry.seg_type == SegmentType.JOURNAL:
                 entries = self.journal(entry).entries
-                events.append((tuple(e for e in entries if isinstance(e, DeleteRange)), rows_so_far))
-        if len(self.snapshot.segments) <= self.snapshot.checkpointed:
-            events.append((bitmap, rows_so_far))
+                events.append((functools.partial(deleted_mask, entries=entries), rows_so_far))
         return events
 
     def journal(self, entry: Row) -> Journal:
@@ -337,7 +485,7 @@ class Content:
             size = layout.COUNT_U32.size + entry.block_count * layout.BLOCK_ENTRY.size
             size = min(size, entry.payload_length)
             data = self.reader.read(start, start + layout.HEADER_BYTES + size)
-            check_against_directory(segment.unpack_header(data, where), entry, where)
+            check_against_directory(container.unpack_header(data, where), entry, where)
             blocks = vec.read_directory(data[layout.HEADER_BYTES :], entry.payload_length, where)
             self._directories[segment_id] = blocks
         if number >= len(blocks):
@@ -430,14 +578,14 @@ class Content:
             rows = parent.load_rows()
         finally:
             reader.close()
-        visible = rows.ids[rows.live].astype(np.uint64)
+        visible = rows.ids[rows.live]
         members = self.snapshot.of_type(SegmentType.MEMBERSHIP)
         keep = np.ones(len(visible), bool)
         if members:
             wanted = decode_membership(self.read(members[-1]), self.reader.name)
-            if lost := int((~np.isin(wanted, rows.ids.astype(np.uint64))).sum()):
+            if lost := int((~np.isin(wanted, rows.ids)).sum()):
                 # A parent that was cut off opens as it was some commits ago.
                 fact = f"the parent file {name!r} lacks {lost} of the vectors this file has from it"
                 raise CorruptLayoutError(fact, path=self.reader.name)
             keep = np.isin(visible, wanted)
-        return visible[keep], rows.take(np.flatnonzero(rows.live)[keep])
+        return visible[keep], rows.vectors[np.flatnonzero(rows.live)[keep]]

@@ -11,12 +11,21 @@ from numpy.typing import NDArray
 
 from warpdata.bytekit.lazy import cached_property
 from warpdata.errors import CorruptLayoutError, TruncatedError
-from warpdata.formats.rvf import layout, segment
-from warpdata.formats.rvf.columns import Buffers, ColumnsHead, encode_columns, piece_buffers, read_head
+from warpdata.formats.rvf import layout
+from warpdata.formats.rvf.container import SegmentOptions, unpack_header
 from warpdata.formats.rvf.layout import Flag, Row, SegmentType
-from warpdata.formats.rvf.meta import MetaPayload, MetaRecords, decode_meta, fit_value
+from warpdata.formats.rvf.meta import (
+    Buffers,
+    ColumnsHead,
+    MetaPayload,
+    MetaRecords,
+    decode_meta,
+    encode_columns,
+    fit_value,
+    piece_buffers,
+    read_head,
+)
 from warpdata.formats.rvf.reader import check_against_directory
-from warpdata.formats.rvf.segment import SegmentOptions
 from warpdata.formats.rvf.writer import NewSegment
 
 if TYPE_CHECKING:
@@ -69,54 +78,62 @@ class _Source:
 class _Segment(_Source):
     """A META segment of columns; the head is read at once, columns and pieces when they are needed."""
 
-    def __init__(self, content: Content, entry: Row) -> None:
-        self._content, self._entry = content, entry
-        self._columns = {}
-        self._payload: memoryview | None = None
-        is_plain = not entry.flags & (Flag.COMPRESSED | Flag.ENCRYPTED)
-        if not is_plain or entry.payload_length <= _SMALL_BYTES:
-            self._payload = content.read(entry)
+    def __init__(self, content: Content | None, entry: Row, payload: memoryview | None = None) -> None:
+        """A segment of a file, or one that was just written, by its payload."""
+        self._entry, self._payload, self._columns = entry, payload, {}
+        self._where = ""
+        if content is not None:
+            self._reader, self._where = content.reader, content.reader.name
+            is_plain = not entry.flags & (Flag.COMPRESSED | Flag.ENCRYPTED)
+            if not is_plain or entry.payload_length <= _SMALL_BYTES:
+                self._payload = content.read(entry)
         self._head = self._read_head()
         self.ids, self.fields, self.notes = self._head.ids, self._head.fields, self._head.notes
 
     def _read_head(self) -> ColumnsHead:
-        where, size = self._content.reader.name, self._entry.payload_length
-        wanted = min(size, _FIRST_READ_BYTES)
-        for _ in range(2):
-            data = self._payload
-            if data is None:
-                start = self._entry.file_offset
-                data = self._content.reader.read(start, start + layout.HEADER_BYTES + wanted)
-                check_against_directory(segment.unpack_header(data, where), self._entry, where)
-                data = data[layout.HEADER_BYTES :]
-            head = read_head(data, size, where)
-            if isinstance(head, ColumnsHead):
-                return head
-            wanted = head
-        raise TruncatedError("the head of metadata columns is cut off", path=where)
+        if self._payload is not None:
+            head = read_head(self._payload, len(self._payload), self._where)
+        else:
+            size, start = self._entry.payload_length, self._entry.file_offset
+            head = min(size, _FIRST_READ_BYTES)
+            for _ in range(2):
+                data = self._reader.read(start, start + layout.HEADER_BYTES + int(head))
+                check_against_directory(unpack_header(data, self._where), self._entry, self._where)
+                head = read_head(data[layout.HEADER_BYTES :], size, self._where)
+                if isinstance(head, ColumnsHead):
+                    break
+        if not isinstance(head, ColumnsHead):
+            raise TruncatedError("the head of metadata columns is cut off", path=self._where)
+        return head
 
-    def _read(self, name: str, chunks: Sequence[int]) -> list[pa.Array]:
-        """Pieces of a column as arrays."""
+    def _read(self, name: str, chunks: Sequence[int]) -> pa.Array:
+        """Some pieces of a column as one array."""
         pieces = [self._head.pieces[name][chunk] for chunk in chunks]
-        start = self._entry.file_offset + layout.HEADER_BYTES
         if self._payload is None:
+            start = self._entry.file_offset + layout.HEADER_BYTES
             ranges = [(start + piece.offset, start + piece.offset + piece.size) for piece in pieces]
-            data = self._content.reader.read_many(ranges)
+            data = self._reader.read_many(ranges)
         else:
             data = [self._payload[piece.offset : piece.offset + piece.size] for piece in pieces]
-        kind, where = self.fields[name], self._content.reader.name
-        arrays = []
+        kind = self.fields[name]
+        arrays = [pa.array([], ARROW_TYPES[kind])]
         for chunk, piece, raw in zip(chunks, pieces, data, strict=True):
             rows = self._head.rows_of(chunk)
-            buffers = piece_buffers(raw, kind, rows, piece, where)
-            arrays.append(_array(kind, rows, buffers, piece.nulls, where))
-        return arrays
+            buffers = piece_buffers(raw, kind, rows, piece, self._where)
+            held = [None if data is None else pa.py_buffer(data) for data in buffers]
+            made = pa.Array.from_buffers(ARROW_TYPES[kind], rows, held, piece.nulls) if buffers else None
+            arrays.append(pa.nulls(rows, ARROW_TYPES[kind]) if made is None else made)
+        whole = pa.concat_arrays(arrays)
+        try:
+            whole.validate(full=True)
+        except pa.ArrowException as error:
+            raise CorruptLayoutError(f"a metadata column is damaged ({error})", path=self._where) from None
+        return whole
 
     def column(self, name: str) -> pa.Array:
         """All values of a field, read once."""
         if name not in self._columns:
-            arrays = self._read(name, range(len(self._head.pieces[name])))
-            self._columns[name] = pa.concat_arrays([pa.array([], ARROW_TYPES[self.fields[name]]), *arrays])
+            self._columns[name] = self._read(name, range(len(self._head.pieces[name])))
         return self._columns[name]
 
     def take(self, name: str, rows: Ints) -> pa.Array:
@@ -125,20 +142,7 @@ class _Segment(_Source):
         if name in self._columns or 2 * len(chunks) > len(self._head.pieces[name]):
             return self.column(name).take(pa.array(rows))
         starts = np.cumsum([0, *(self._head.rows_of(int(chunk)) for chunk in chunks[:-1])])
-        values = pa.concat_arrays(self._read(name, chunks.tolist()))
-        return values.take(pa.array(starts[which] + rows % self._head.chunk_rows))
-
-
-def _array(kind: str, rows: int, buffers: Buffers, nulls: int, where: str) -> pa.Array:
-    if not buffers:
-        return pa.nulls(rows, ARROW_TYPES[kind])
-    held = [None if data is None else pa.py_buffer(data) for data in buffers]
-    array = pa.Array.from_buffers(ARROW_TYPES[kind], rows, held, nulls)
-    try:
-        array.validate(full=True)
-    except pa.ArrowException as error:
-        raise CorruptLayoutError(f"a metadata column is damaged ({error})", path=where) from None
-    return array
+        return self._read(name, chunks.tolist()).take(pa.array(starts[which] + rows % self._head.chunk_rows))
 
 
 class Metadata:
@@ -190,7 +194,7 @@ class Metadata:
 
     def with_segment(self, payload: bytes) -> Metadata:
         """This metadata once a segment is committed behind it."""
-        return Metadata([*self._sources, _Memory(payload)], self._where)
+        return Metadata([*self._sources, _Segment(None, None, memoryview(payload))], self._where)
 
     # -- reading -------------------------------------------------------------------------------------
 
@@ -199,6 +203,10 @@ class Metadata:
         owner, rows = np.full(len(ids), -1, np.int64), np.zeros(len(ids), np.int64)
         for number in range(len(self._sources) - 1, -1, -1):
             known = self._sources[number].ids
+            if len(known) == len(ids) and np.array_equal(
+                known, ids
+            ):  # all of them, as in a file just rewritten
+                return np.where(owner < 0, number, owner), np.where(owner < 0, np.arange(len(ids)), rows)
             left = np.flatnonzero(owner < 0)
             if not len(left) or not len(known):
                 continue
@@ -237,7 +245,7 @@ class Metadata:
         return list(columns)
 
     def column(self, name: str, ids: Ids) -> pa.Array:
-        """The values of a field for many ids, null where there is none; kept for the next condition."""
+        """The values of a field for many ids, null where it is missing; kept for the next condition."""
         kept = self._joined.get(name)
         if kept is not None and kept[0] is ids:
             return kept[1]
@@ -341,28 +349,6 @@ class Metadata:
         records = zip(ids.tolist(), self.records(ids), strict=True)
         kept: dict[int, Record | None] = {key: record for key, record in records if record}
         return MetaPayload(1, None, dict(self.fields), self.notes, kept)
-
-
-class _Memory(_Segment):
-    """A segment that was just written, from its payload."""
-
-    def __init__(self, payload: bytes) -> None:
-        self._payload = memoryview(payload)
-        self._columns = {}
-        head = read_head(payload, len(payload))
-        assert isinstance(head, ColumnsHead)
-        self._head = head
-        self.ids, self.fields, self.notes = head.ids, head.fields, head.notes
-
-    def _read(self, name: str, chunks: Sequence[int]) -> list[pa.Array]:
-        assert self._payload is not None
-        arrays = []
-        for chunk in chunks:
-            piece, rows = self._head.pieces[name][chunk], self._head.rows_of(chunk)
-            raw = self._payload[piece.offset : piece.offset + piece.size]
-            buffers = piece_buffers(raw, self.fields[name], rows, piece)
-            arrays.append(_array(self.fields[name], rows, buffers, piece.nulls, ""))
-        return arrays
 
 
 def encode_records(

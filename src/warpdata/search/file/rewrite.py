@@ -1,13 +1,14 @@
-"""Files written whole: live rows in partition order, index layers, codes, metadata, signatures."""
+"""Files written whole: live rows in partition order, index layers, codes, metadata, signatures; exports."""
 
 from __future__ import annotations
 
 import contextlib
 import itertools
 import os
+import secrets
 import time
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -15,31 +16,42 @@ from numpy.typing import NDArray
 
 from warpdata.bytekit.arrays import byte_view
 from warpdata.bytekit.checksum import RunningSha256
-from warpdata.bytekit.io.commit import commit_file, remove_temps_of
+from warpdata.bytekit.io.commit import NewFile, commit_file, remove_temps_of
 from warpdata.bytekit.io.files import FileRangeReader
-from warpdata.errors import ConflictError
+from warpdata.episodes.salvage.receipt import Receipt
+from warpdata.errors import ConflictError, LimitExceededError, require_word
+from warpdata.formats.rvf import container, layout
 from warpdata.formats.rvf import graph as graphs
-from warpdata.formats.rvf import layout, segment
 from warpdata.formats.rvf.access import AccessSketch, HotSet, encode_hot, encode_sketch
-from warpdata.formats.rvf.graph import Adjacency, LayerA
+from warpdata.formats.rvf.container import Root, SegmentOptions, Tlv
+from warpdata.formats.rvf.graph import Adjacency, LayerA, Trailer, encode_runtime_graph, renumbered
 from warpdata.formats.rvf.layout import Flag, Row, SegmentType, Tag
-from warpdata.formats.rvf.manifest import Root, Tlv
+from warpdata.formats.rvf.meta import encode_meta
 from warpdata.formats.rvf.quant import Quantiser, encode_quant
 from warpdata.formats.rvf.reader import open_snapshot
-from warpdata.formats.rvf.segment import SegmentOptions
+from warpdata.formats.rvf.runtime import (
+    RuntimeManifest,
+    encode_runtime_manifest,
+    encode_runtime_vec,
+    encode_runtime_witness,
+)
 from warpdata.formats.rvf.signing import encode_crypto
 from warpdata.formats.rvf.vec import IdDirectory, VecBlock, encode_id_directory, encode_vec, pack_rows
 from warpdata.formats.rvf.writer import NewSegment, SegmentAppender, WriterLock
-from warpdata.search.file import checked_input
-from warpdata.search.file.appending import MAX_BLOCK_ROWS, dimension_record, root_flags, row_segments
-from warpdata.search.file.content import CODE_DTYPES, Content
+from warpdata.search.file import writing
+from warpdata.search.file.content import CODE_DTYPES, METRICS, CodePlan, Content, IndexPlan, Profile
 from warpdata.search.file.metadata import Metadata, encode_records, meta_segment
-from warpdata.search.file.profile import CodePlan, IndexPlan, Profile
+from warpdata.search.file.writing import (
+    MAX_BLOCK_ROWS,
+    REPLACED_TAGS,
+    dimension_record,
+    root_flags,
+    row_segments,
+)
 from warpdata.search.query import ann
-from warpdata.search.query.ann import Graph
-from warpdata.search.query.cells import Cells, measure_efforts, measure_share
-from warpdata.search.query.copies import Copies
-from warpdata.search.query.distance import check_metric, is_ordinary, prepared
+from warpdata.search.query.ann import Copies, Graph
+from warpdata.search.query.distance import WalkSpace, is_ordinary, prepared
+from warpdata.search.query.part import Cells, measure_efforts, measure_share
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -63,33 +75,15 @@ _TOP_LEVEL = 2
 _HUB_LEVEL = 1
 """Layer B holds the ground lists of nodes that reach this level, and of hot nodes."""
 _OWN_TYPES = {
-    SegmentType.VEC,
-    SegmentType.INDEX,
-    SegmentType.JOURNAL,
-    SegmentType.MANIFEST,
-    SegmentType.QUANT,
-    SegmentType.META,
-    SegmentType.HOT,
-    SegmentType.SKETCH,
-    SegmentType.CRYPTO,
-    SegmentType.IDS,
+    SegmentType[name]
+    for name in ["VEC", "INDEX", "JOURNAL", "MANIFEST", "QUANT", "META", "HOT", "SKETCH", "CRYPTO", "IDS"]
 }
 """Segments that a rewrite makes itself or leaves out; all others are copied."""
 _LINEAGE_TYPES = {SegmentType.COW_MAP, SegmentType.REFCOUNT, SegmentType.MEMBERSHIP, SegmentType.DELTA}
 """Links of a branched file to its parent; its copy holds the parent's rows itself."""
 _OWN_TAGS = {
-    Tag.SEGMENT_DIR,
-    Tag.TEMP_TIER_MAP,
-    Tag.INDEX_LAYERS,
-    Tag.OVERLAY_CHAIN,
-    Tag.COMPACTION_STATE,
-    Tag.PROFILE_CONFIG,
-    Tag.ACCESS_SKETCH_REF,
-    Tag.WITNESS_CHAIN,
-    Tag.KEY_DIRECTORY,
-    Tag.DELETION_BITMAP,
-    Tag.DIMENSION_CATALOG,
-    Tag.MANIFEST_SIGNATURE,
+    *REPLACED_TAGS,
+    *(Tag.TEMP_TIER_MAP, Tag.INDEX_LAYERS, Tag.COMPACTION_STATE, Tag.WITNESS_CHAIN),
 }
 
 
@@ -238,8 +232,8 @@ class _Rewriter:
             if not entry.flags & Flag.ENCRYPTED:
                 self._content.read(entry)
             reader = self._content.reader
-            header = segment.read_header(reader, entry.file_offset)
-            end = segment.segment_end(reader, entry.file_offset, header)
+            header = container.read_header(reader, entry.file_offset)
+            end = container.segment_end(reader, entry.file_offset, header)
             self._entries.append(self._appender.copy(reader.read(entry.file_offset, end), entry))
 
     def _root(self) -> Root:
@@ -359,7 +353,10 @@ class _Rewriter:
         ]
         root = replace(root, entrypoint=places[0], toplayer=places[1], centroid=places[2])
         root = self._write_hot(root, None if built is None else built.adjacency, plan)
-        share = measure_share(prepared(vectors, profile.metric), arranged.as_cells, profile.metric)
+        is_concentrated = (
+            WalkSpace.of(vectors, profile.metric).centre is not None
+        )  # f16 centroids would coincide
+        share = 1.0 if is_concentrated else measure_share(vectors, arranged.as_cells, profile.metric)
         profile = replace(profile, probe_share=share)
         if built is not None:
             profile = replace(profile, copies=built.copies, efforts=built.efforts)
@@ -418,21 +415,19 @@ class _Built:
 
 
 def _built(rows: Floats, profile: Profile, plan: IndexPlan, arranged: Arrangement) -> _Built:
-    """A graph of the distinct vectors, with the others linked to it."""
-    vectors, metric = prepared(rows, profile.metric), profile.metric
-    copies = Copies.of(rows)
-    distinct = vectors if not copies.count else np.ascontiguousarray(vectors[copies.is_first])
-    graph = Graph.build(distinct, metric, plan.m, plan.ef_construction)
+    """A graph of the distinct vectors; the others are nodes without links."""
+    copies, space = Copies.of(rows), WalkSpace.of(rows, profile.metric)
+    distinct = rows if not copies.count else rows[copies.is_first]
+    graph = Graph.build(space.place(distinct), space, plan.m, plan.ef_construction)
     adjacency, entry = graph.adjacency(), graph.shape.entry_point
-    efforts: list[list[float]] = []
+    efforts: tuple[tuple[float, ...], ...] = ()
     if not copies.count and len(rows) >= _MEASURED_ROWS:
         arranged.as_cells.spread_entries(graph, None)
-        efforts = measure_efforts(vectors, metric, lambda q, k, ef: graph.search(q, k, ef)[0])
+        efforts = measure_efforts(rows, graph)
     if copies.count:
-        adjacency = copies.linked(adjacency, vectors, plan.m)
+        adjacency = copies.spread(adjacency)
         entry = int(np.flatnonzero(copies.is_first)[entry])
-    measured = tuple(tuple(row) for row in efforts)
-    return _Built(adjacency, layout.ENTRY_POINT(entry, graph.shape.max_level), copies.count, measured)
+    return _Built(adjacency, layout.ENTRY_POINT(entry, graph.shape.max_level), copies.count, efforts)
 
 
 def _ground_lists(adjacency: Adjacency, chosen: NDArray[np.bool_]) -> Adjacency:
@@ -487,17 +482,17 @@ def write_vectors(
     appears whole or not at all. `notes` are about the file as a whole (`VectorStore.notes`).
     """
     target = os.path.realpath(path)
+    require_word("metric", metric, METRICS)
     if not overwrite and os.path.lexists(target):
         raise ConflictError(
             "the file exists already", path=target, hint="Choose another name, or overwrite it."
         )
     with contextlib.ExitStack() as stack:
         if durable:
-            lock = WriterLock(target)
-            stack.callback(lock.release)
+            stack.enter_context(WriterLock(target))
             remove_temps_of(target)
         out = stack.enter_context(commit_file(target, durable=durable, replace=overwrite))
-        return _write_whole(out.fd, target, batches, check_metric(metric), dict(notes or {}))
+        return _write_whole(out.fd, target, batches, metric, dict(notes or {}))
 
 
 def _write_whole(fd: int, path: str, batches: Iterable[Batch], metric: str, notes: dict[str, Any]) -> int:
@@ -505,13 +500,13 @@ def _write_whole(fd: int, path: str, batches: Iterable[Batch], metric: str, note
     fields: dict[str, str] = {}
     total, count, dim, entries, metas = RunningSha256(), 0, 0, [], []
     for vectors, rows in batches:
-        dim = dim or checked_input.check_dim(vectors.shape[1])
-        matrix = checked_input.checked_matrix(vectors, dim)
+        dim = dim or writing.check_dim(vectors.shape[1])
+        matrix = writing.checked_matrix(vectors, dim)
         ids = np.arange(count, count + len(matrix), dtype=np.uint64)
         entries += [appender.append(new) for new in row_segments(ids, matrix, "f32", 0)]
         total.update(byte_view(matrix))
         known = Metadata([], path, fields)
-        fields, records = known.checked(checked_input.metadata_rows(rows, len(matrix)) or [])
+        fields, records = known.checked(writing.metadata_rows(rows, len(matrix)) or [])
         metas.append(encode_records(ids, records, fields, {} if count else notes))
         count += len(matrix)
     if not count:
@@ -531,14 +526,129 @@ def _write_whole(fd: int, path: str, batches: Iterable[Batch], metric: str, note
 def index_vectors(path: str | os.PathLike[str], kind: str) -> None:
     """Rewrite a file of `write_vectors` with an index over its vectors, in the same way every time."""
     target = os.path.realpath(path)
-    lock = WriterLock(target)
-    try:
-        with contextlib.closing(FileRangeReader(target)) as reader:
-            content = Content(reader, open_snapshot(reader))
-            data = content.load_rows()
-            rows = LiveRows(data.ids.astype(np.uint64), data.take(np.arange(len(data))), Metadata.of(content))
-            profile = replace(content.profile, index=IndexPlan(kind))
-            with ann.one_thread():
-                rewrite(target, content, rows, RewritePlan(profile, timestamp_ns=0))
-    finally:
-        lock.release()
+    with WriterLock(target), contextlib.closing(FileRangeReader(target)) as reader:
+        content = Content(reader, open_snapshot(reader))
+        data = content.load_rows()
+        rows = LiveRows(data.ids, data.vectors, Metadata.of(content))
+        profile = replace(content.profile, index=IndexPlan(kind))
+        with ann.one_thread():
+            rewrite(target, content, rows, RewritePlan(profile, timestamp_ns=0))
+
+
+DIALECTS = ("wire", "runtime")
+_MAX_ROWS_BYTES = 1 << 30
+_INGEST = 1
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class ExportReceipt(Receipt):
+    """What an export wrote, what of the store the new file has, and what it does not have."""
+
+    path: str
+    dialect: str
+    vectors: int
+    kept: tuple[str, ...]
+    dropped: tuple[str, ...]
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether the new file has everything that the store has."""
+        return not self.dropped
+
+    def lines(self) -> Iterator[str]:
+        """The receipt for a person."""
+        yield f"wrote {self.vectors} vectors to {self.path}"
+        if self.dropped:
+            yield f"not in the new file: {', '.join(self.dropped)}"
+
+    def to_json(self) -> dict[str, Any]:
+        """The receipt for a program."""
+        return asdict(self)
+
+
+def export_rows(
+    path: str, content: Content, rows: LiveRows, nodes: Ids | None, dialect: str, *, overwrite: bool
+) -> ExportReceipt:
+    """A new file with these rows, `wire` or `runtime`; `nodes` are the ids of the graph if it covers exactly those."""
+    profile = content.profile
+    has_metadata = bool(rows.metadata.fields or rows.metadata.notes)
+    has_index = bool(content.snapshot.of_type(SegmentType.INDEX)) or profile.index is not None
+    others = bool(foreign_entries(content))
+    if dialect == "runtime":
+        keeps_index = _write_runtime(path, content, rows, nodes, overwrite)
+        kept = {"metadata": has_metadata, "index": keeps_index}
+        lost = {
+            "index": has_index and not keeps_index,
+            "codes": profile.codes is not None,
+            "signatures": content.is_signed,
+            "other segments": others,
+        }
+    else:
+        next_id = int(rows.ids.max(initial=0)) + 1
+        new = replace(profile, next_id=next_id, row_segments=(), code_segments=())
+        rewrite(path, content, rows, RewritePlan(new), replace_file=overwrite)
+        kept = {
+            "metadata": has_metadata,
+            "index": profile.index is not None,
+            "codes": profile.codes is not None,
+            "other segments": others,
+        }
+        lost = {"signatures": content.is_signed, "index": has_index and profile.index is None}
+    names = [tuple(name for name, is_so in facts.items() if is_so) for facts in (kept, lost)]
+    return ExportReceipt(path, dialect, len(rows.ids), names[0], names[1])
+
+
+def _write_runtime(path: str, content: Content, rows: LiveRows, nodes: Ids | None, overwrite: bool) -> bool:
+    """VEC segments, metadata, the graph, a witness and a manifest; back to back. Whether there is a graph."""
+    if rows.vectors.shape[1] > layout.MAX_DIM:
+        raise LimitExceededError(f"{rows.vectors.shape[1]} dimensions")
+    order = np.argsort(rows.ids)
+    ids, vectors = rows.ids[order], rows.vectors[order]
+    step = max(1, _MAX_ROWS_BYTES // (8 + 4 * vectors.shape[1]))
+    graph, about = _runtime_graph(content, nodes), rows.metadata.payload_v1(ids)
+    with commit_file(path, replace=overwrite) as out:
+        listed: list[Row] = []
+
+        def add(seg_type: int, payload: bytes) -> None:
+            listed.append(_append(out, seg_type, len(listed) + 1, payload))
+
+        for start in range(0, max(len(ids), 1), step):
+            add(SegmentType.VEC, encode_runtime_vec(ids[start : start + step], vectors[start : start + step]))
+        if about is not None:
+            add(SegmentType.META, encode_meta(about))
+        if graph is not None:
+            add(SegmentType.INDEX, graph)
+        text = f"ingest:count={len(ids)},epoch=1"
+        add(SegmentType.WITNESS, encode_runtime_witness(text, time.time_ns(), _INGEST, None))
+        identity = layout.FILE_IDENTITY(secrets.token_bytes(16), bytes(16), bytes(32), 0)
+        none = np.zeros(0, np.uint64)
+        facts = (1, vectors.shape[1], len(ids), 0, content.profile.metric)
+        manifest = RuntimeManifest(*facts, tuple(listed), none, identity)
+        _append(out, SegmentType.MANIFEST, len(listed) + 1, encode_runtime_manifest(manifest))
+    return graph is not None
+
+
+def _runtime_graph(content: Content, nodes: Ids | None) -> bytes | None:
+    """The graph of the store with its nodes in the order of ids; None without one, or if rows came after it."""
+    plan = content.profile.index
+    if nodes is None or plan is None or plan.kind != "hnsw":
+        return None
+    payload, layer = content.graph(), content.layer_a
+    if payload is None or layer is None or not layer.entry_points:
+        return None
+    order = np.argsort(nodes)
+    rank = np.empty(len(order), np.int64)
+    rank[order] = np.arange(len(order))
+    entry = content.profile.graph_entry or tuple(layer.entry_points[0])
+    trailer = Trailer(2 * plan.m, entry[1], int(rank[entry[0]]), nodes[order])
+    header = payload.header._replace(layer_level=layout.LAYER_C)
+    return encode_runtime_graph(header, renumbered(payload.adjacency, rank), trailer)
+
+
+def _append(out: NewFile, seg_type: int, segment_id: int, payload: bytes) -> Row:
+    options = container.SegmentOptions(checksum="crc32c")
+    header, _ = container.build(seg_type, segment_id, payload, options)
+    header = header._replace(content_hash=container.runtime_hash(payload), alignment_pad=0)
+    offset = out.write(container.pack_header(header))
+    out.write(payload)
+    return layout.RUNTIME_SEGMENT(segment_id, offset, len(payload), int(seg_type))

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from warpdata.errors import BlobNotFoundError, ConflictError, SchemaMismatchError, StoreError
-from warpdata.search.moments.index import Condition, EpisodeRecord, Floats, Hit
-from warpdata.search.moments.observation import Channels
+from warpdata.search.moments.behaviour import Channels, split_row
+from warpdata.search.moments.moments import Embedded, Floats
 from warpdata.stores.webclient import JsonService, Proxies
 
 _OPERATORS = {"==": "$eq", ">=": "$gte", "<=": "$lte"}
@@ -27,6 +28,21 @@ _RECORD_ID = "record_id"
 _NOT_FOUND, _NO_SUCH_ROUTE = "collection not found", "unknown operation"
 
 
+Condition = tuple[str, str, Any]
+"""A field of the metadata, one of ==, >=, <=, and a value."""
+_Record = tuple[str, list[float], dict[str, Any]]
+"""Id, vector and metadata."""
+
+
+@dataclass(frozen=True, slots=True)
+class Hit:
+    """One result: `score` is a similarity, larger is nearer."""
+
+    id: str
+    score: float
+    metadata: dict[str, Any]
+
+
 class DeepDataIndex:
     """Collections of a DeepData server.
 
@@ -35,7 +51,6 @@ class DeepDataIndex:
     """
 
     steps_per_episode = 1
-    keeps_times = False
 
     def __init__(
         self,
@@ -74,15 +89,17 @@ class DeepDataIndex:
                     raise
         self._known.add(collection)
 
-    def insert(
-        self,
-        collection: str,
-        file_path: str,
-        records: Sequence[EpisodeRecord],
-        channels: Channels,  # noqa: ARG002
-    ) -> None:
-        """Add the records of one file in batches, replacing those that it had before."""
-        dim = len(records[0].vector)
+    def insert(self, collection: str, file_path: str, made: Embedded) -> None:
+        """Add the vectors of one file in batches, replacing those that it had before.
+
+        Times stay behind: JSON of the server has no whole numbers of that size.
+        """
+        records: list[_Record] = []
+        for row, vector in zip(made.rows, made.vectors.tolist(), strict=True):
+            key, metadata = split_row(row)
+            metadata.pop("ts_ns", None)
+            records.append((key, vector, metadata))
+        dim = made.vectors.shape[1]
         self.ensure(collection, dim)
         old = self._ids_of_file(collection, file_path, dim) if self._is_public else []
         step = max(1, min(_BATCH_RECORDS, _BATCH_NUMBERS // dim))
@@ -97,23 +114,19 @@ class DeepDataIndex:
         for doc_id in old:
             self._service.post("/v2/delete", {"collection": collection, "doc_id": doc_id})
 
-    def _insert_batch(self, collection: str, batch: Sequence[EpisodeRecord]) -> None:
+    def _insert_batch(self, collection: str, batch: Sequence[_Record]) -> None:
         if not self._is_public:
             body: dict[str, Any] = {
-                "vectors": [record.vector.tolist() for record in batch],
-                "ids": [record.id for record in batch],
-                "metadata": [record.metadata for record in batch],
+                "vectors": [vector for _, vector, _ in batch],
+                "ids": [key for key, _, _ in batch],
+                "metadata": [metadata for _, _, metadata in batch],
             }
             self._service.post(f"/v2/collections/{collection}/insert", body)
             return
         field = self._fields.get(collection, _FIELD)
         docs = [
-            {
-                "doc": record.id,
-                "vectors": {field: record.vector.tolist()},
-                "metadata": {**record.metadata, _RECORD_ID: record.id},
-            }
-            for record in batch
+            {"doc": key, "vectors": {field: vector}, "metadata": {**metadata, _RECORD_ID: key}}
+            for key, vector, metadata in batch
         ]
         # The server chooses the ids: a batch sent twice would be there twice.
         response = self._service.post(

@@ -13,9 +13,8 @@ from warpdata.bytekit.jsontext import parse_json_object
 from warpdata.episodes.collection.episodes import Episodes
 from warpdata.episodes.collection.jobs import code_name
 from warpdata.errors import DatasetError
-from warpdata.search.moments.behaviour import Behaviour
-from warpdata.search.moments.observation import Observation
-from warpdata.search.moments.windows import Scale, WindowEmbedder, resample
+from warpdata.search.moments.behaviour import Behaviour, Observation
+from warpdata.search.moments.embedders import Scale, WindowEmbedder, resample
 from warpdata.search.store import VectorStore
 
 Floats = NDArray[np.float32]
@@ -24,7 +23,9 @@ _POINTS = 32
 _BAND = 5
 """How many of the moments two motions may be apart in time while they are compared."""
 _RERANKED = 8
-"""So many candidates per wanted hit are compared moment by moment."""
+"""So many windows per wanted hit are looked up; many of them overlap."""
+_COMPARED = 4
+"""So many moments per wanted hit are compared step by step."""
 _DUPLICATE_SHARE = 0.8
 _DUPLICATE_DISTANCE = 0.05
 """A window is a copy if it is nearer than this part of the usual distance to the nearest other episode."""
@@ -109,10 +110,10 @@ class MomentIndex:
                 own = SimilarMoment(episode_id, t0_ns, t1_ns, 0.0)
                 if not any(_overlap(moment, other) for other in (own, *moments)):
                     moments.append(moment)
-            if len(moments) >= 2 * k or len(ids) == len(self._store) or wanted > 1 << 14:
+            if len(moments) >= _COMPARED * k or len(ids) == len(self._store) or wanted > 1 << 14:
                 break
             wanted *= 4
-        return self._reranked(query, moments[: 2 * k])[:k]
+        return self._reranked(query, moments[: _COMPARED * k])[:k]
 
     def _reranked(self, query: dict[str, NDArray[Any]], moments: list[SimilarMoment]) -> list[SimilarMoment]:
         """Candidates by dynamic time warping of their scaled numbers; as they are without such numbers."""

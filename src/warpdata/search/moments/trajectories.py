@@ -1,35 +1,150 @@
-"""Find episodes by behaviour: embed their observations, keep the vectors in a file or on a server, ask with one."""
+"""Find episodes by behaviour: embed their observations, keep the vectors in a file or on a server, search with one."""
 
 from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from warpdata.episodes.collection.episodes import Episodes
-from warpdata.errors import suggests
-from warpdata.search.file.checked_input import whole_number
-from warpdata.search.moments.behaviour import Behaviour, Source, window_key
-from warpdata.search.moments.deepdata import DeepDataIndex
+from warpdata.errors import require_word, suggests
+from warpdata.search.file.content import METRICS
+from warpdata.search.file.writing import whole_number
+from warpdata.search.moments.behaviour import (
+    CHANNELS,
+    EPISODES,
+    TIMESTEPS,
+    Channels,
+    Source,
+    episode_and_address,
+    key_of,
+    local_name,
+    split_row,
+)
+from warpdata.search.moments.deepdata import Condition, DeepDataIndex, Hit
 from warpdata.search.moments.embedders import Embedder, embedded, embedder_of
-from warpdata.search.moments.index import EPISODES, TIMESTEPS, Condition, EpisodeRecord, FileIndex, Hit
-from warpdata.search.moments.observation import Channels, Observation
+from warpdata.search.moments.moments import MAX_STEPS, Embedded, EmbedOptions, EpisodeMoments, Floats
+from warpdata.search.store import VectorStore
+from warpdata.sql.engine import literal, quoted
 
 if TYPE_CHECKING:
     from typing import Self
 
 Query = Mapping[str, ArrayLike] | ArrayLike
 
-MAX_STEPS = FileIndex.steps_per_episode
-"""Steps of an episode that are embedded into a file unless told otherwise, spread evenly over it."""
-
+_SQL = {"==": "=", ">=": ">=", "<=": "<="}
 _OVERFETCH = 8
 """Several steps of one episode are near each other; this many vectors are looked at per episode wanted."""
+
+
+class FileIndex:
+    """Both collections in one vector file."""
+
+    steps_per_episode = MAX_STEPS
+    """Vectors of an episode unless given; 1 is the mean over its time."""
+
+    def __init__(self, path: str | os.PathLike[str], *, metric: str = "cosine", writes: bool) -> None:
+        self._path = Path(path)
+        if writes:
+            require_word("metric", metric, METRICS)
+        self._metric = metric
+        self._writes = writes
+        self._store: VectorStore | None = None
+        self._known: dict[tuple[str, str], list[int]] | None = None
+        """The vectors of each file by collection, looked up once."""
+        if not writes:
+            self._store = VectorStore.open(self._path)
+
+    @property
+    def channels(self) -> Channels:
+        """Channels of the vectors, recorded with the first episode."""
+        if self._store is None and self._path.exists():
+            self._store = VectorStore.open(self._path, mode="a" if self._writes else "r")
+        return Channels() if self._store is None else Channels.parse(self._store.notes.get(CHANNELS))
+
+    def insert(self, collection: str, file_path: str, made: Embedded) -> None:
+        """Add the vectors of one episode to a collection; those it had there before go."""
+        store = self._opened(made.vectors.shape[1])
+        known = self._vectors_by_file(store)
+        before = known.get((collection, file_path), [])
+        notes = {CHANNELS: made.channels.to_text()}
+        ids = store.replace(before, made.vectors, metadata=made.rows, notes=notes)
+        known[collection, file_path] = ids.tolist()
+
+    def search(
+        self, collection: str, vector: Floats, top_k: int, conditions: Sequence[Condition]
+    ) -> list[Hit]:
+        """The nearest records that meet every condition, nearest first."""
+        store = self._store
+        if store is None:
+            return []
+        store.refresh()  # a server knows at once what was added, too
+        if not len(store):
+            return []
+        wanted = self._where(store, collection, conditions)
+        if wanted is None:
+            return []
+        ids, distances = store.search(vector, k=min(top_k, len(store)), where=wanted or None)
+        hits = []
+        for row, away in zip(store.metadata(ids), distances.tolist(), strict=True):
+            score = 1 - away if store.metric == "cosine" else -away
+            key, metadata = split_row(row)
+            hits.append(Hit(key, score, metadata))
+        return hits
+
+    def _where(self, store: VectorStore, collection: str, conditions: Sequence[Condition]) -> str | None:
+        """The conditions as SQL; None if no record can meet them."""
+        parts = []
+        for name, operator, value in conditions:
+            field = local_name(name)
+            if field not in store.fields:
+                return None
+            parts.append(f"{quoted(field)} {_SQL[operator]} {literal(value)}")
+        return " and ".join([*parts, *self._of_collection(store, collection)])
+
+    def _of_collection(self, store: VectorStore, collection: str) -> list[str]:
+        """Conditions for the vectors of a collection: windows, or steps where the file has no windows."""
+        is_mixed = "collection" in store.fields
+        if collection == EPISODES:
+            return [f"collection is distinct from {literal(TIMESTEPS)}"] if is_mixed else []
+        if is_mixed and "window_start" in store.fields:
+            return [f"collection = {literal(collection)}"]
+        if "step" not in store.fields:
+            raise ValueError(
+                f"no windows in {self._path}: its vectors are of whole episodes. Add windows with"
+                " TrajectoryIngestor.ingest_timesteps or wd.embed(..., per='window')"
+            )
+        return ["step is not null"]
+
+    def close(self) -> None:
+        """Close the file; everything added is in it."""
+        if self._store is not None:
+            self._store.close()
+            self._store = None
+
+    def _opened(self, dim: int) -> VectorStore:
+        if self._store is None:
+            self._store = (
+                VectorStore.open(self._path, mode="a")
+                if self._path.exists()
+                else VectorStore.create(self._path, dim=dim, metric=self._metric)
+            )
+        return self._store
+
+    def _vectors_by_file(self, store: VectorStore) -> dict[tuple[str, str], list[int]]:
+        if self._known is None:
+            self._known = {}
+            ids = store.ids
+            for vector_id, row in zip(ids.tolist(), store.metadata(ids), strict=True):
+                name = (str(row.get("collection", EPISODES)), str(row.get("file_path")))
+                self._known.setdefault(name, []).append(vector_id)
+        return self._known
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,8 +191,8 @@ def open_index(
 class TrajectoryIngestor:
     """Adds episodes to a vector file (`episodes.rvf`) or a DeepData server (`http://host:8080`).
 
-    Adding an episode again replaces it. `metric` is that of a file that is made; a server has its own, and is asked
-    through `proxy` where one is given.
+    Adding an episode again replaces it. `metric` is that of a file that is made; a server has its own, and is
+    reached through `proxy` where one is given.
     """
 
     def __init__(
@@ -91,7 +206,6 @@ class TrajectoryIngestor:
         proxy: str | None = None,
     ) -> None:
         self._embedder = embedder_of(embedder)
-        self._channels = Channels()
         self._index = open_index(
             target, metric=metric, writes=True, timeout_s=timeout_s, headers=headers, proxy=proxy
         )
@@ -118,21 +232,9 @@ class TrajectoryIngestor:
         `rate_hz` or `clock` choose the steps of an episode that was not recorded by step.
         """
         count = self._index.steps_per_episode if max_steps is None else _at_least_one(max_steps, "max_steps")
-        found = self._behaviour(episode, rate_hz, clock)
-        about = {**found.about, "total_reward": found.total_reward}
-        if count == 1:
-            whole = {**about, **self._when(found, 0)}
-            records = [self._record(found.key, found.mean(0, found.length), whole)]
-        else:
-            steps = np.unique(np.linspace(0, found.length - 1, min(count, found.length)).astype(int))
-            records = [
-                self._record(
-                    f"{found.key}@{step}", found.at(step), {**about, "step": step, **self._when(found, step)}
-                )
-                for step in steps.tolist()
-            ]
-        self._insert(EPISODES, about["file_path"], records)
-        return found.key
+        options = EmbedOptions("episode" if count == 1 else "step", rate_hz, clock, count)
+        made = self._ingest(EPISODES, episode, options)
+        return key_of(made.rows[0])
 
     @suggests
     def ingest_episodes(
@@ -159,45 +261,20 @@ class TrajectoryIngestor:
         clock: str | None = None,
     ) -> list[str]:
         """Embed the mean of each window of an episode, to its very end; returns the ids of the windows."""
-        window_size, stride = _at_least_one(window_size, "window_size"), _at_least_one(stride, "stride")
-        found = self._behaviour(episode, rate_hz, clock)
-        records = []
-        for start in range(0, found.length, stride):
-            end = min(start + window_size, found.length)
-            window = {**found.about, "window_start": start, "window_end": end, **self._when(found, start)}
-            key = window_key(window)
-            records.append(self._record(key, found.mean(start, end), window))
-            if end == found.length:
-                break
-        self._insert(TIMESTEPS, found.about["file_path"], records)
-        return [record.id for record in records]
+        sizes = _at_least_one(window_size, "window_size"), _at_least_one(stride, "stride")
+        options = EmbedOptions("window", rate_hz, clock, None, *sizes)
+        return [row["key"] for row in self._ingest(TIMESTEPS, episode, options).rows]
 
-    def _insert(self, collection: str, file_path: str, records: list[EpisodeRecord]) -> None:
-        sizes = sorted({len(each.vector) for each in records})
-        if len(sizes) > 1:
-            raise ValueError(
-                f"the embedder gave vectors of {' and '.join(map(str, sizes))} numbers for one episode: {file_path}"
-            )
-        self._index.insert(collection, file_path, records, self._channels)
-
-    def _behaviour(self, episode: Source, rate_hz: float | None, clock: str | None) -> Behaviour:
-        """The episode with its channels in the order of the index."""
-        found = Behaviour.of(episode, rate_hz, clock)
-        self._channels = self._index.channels
-        found.signals = self._channels.ordered(found.signals)
-        return found
-
-    def _when(self, found: Behaviour, step: int) -> dict[str, int]:
-        """The time of a step: who shows it need not choose the same steps again."""
-        return {"ts_ns": int(found.times_ns[step])} if self._index.keeps_times else {}
-
-    def _record(self, key: str, observation: Observation, metadata: dict[str, Any]) -> EpisodeRecord:
-        vector = embedded(self._embedder, observation)
-        self._channels = self._channels.joined(observation, metadata["file_path"])
-        return EpisodeRecord(key, vector, metadata)
+    def _ingest(self, collection: str, source: Source, options: EmbedOptions) -> Embedded:
+        episode, path = episode_and_address(source)
+        made = EpisodeMoments(episode, path, options, self._embedder, self._index.channels).all()
+        if isinstance(made, str):
+            raise ValueError(f"an episode without vectors, {made}: {path}")
+        self._index.insert(collection, path, made)
+        return made
 
     def close(self) -> None:
-        """Let go of the file; everything added is in it."""
+        """Close the file; everything added is in it."""
         self._index.close()
 
     def __enter__(self) -> Self:
@@ -209,7 +286,7 @@ class TrajectoryIngestor:
 
 @suggests
 class TrajectoryRetriever:
-    """Asks a vector file or a DeepData server for episodes that behave like an observation."""
+    """Searches a vector file or a DeepData server for episodes that behave like an observation."""
 
     def __init__(
         self,
@@ -236,7 +313,7 @@ class TrajectoryRetriever:
     ) -> list[EpisodeRef]:
         """The `top_k` nearest episodes, nearest first; `reward_range` bounds the sum of an episode's rewards.
 
-        `query_obs` is a dict of channels, one array [D], or several steps [T, D], whose mean is asked for.
+        `query_obs` is a dict of channels, one array [D], or several steps [T, D], whose mean is searched for.
         """
         conditions, top_k = _conditions(env_id, min_length, reward_range), _at_least_one(top_k, "top_k")
         vector = self._vector(query_obs)
@@ -270,7 +347,7 @@ class TrajectoryRetriever:
         return vector
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the file."""
         self._index.close()
 
     def __enter__(self) -> Self:
@@ -313,7 +390,7 @@ def _conditions(
         out.append(("length_T", ">=", whole_number(min_length, "min_length")))
     if reward_range is not None:
         for op, bound in zip((">=", "<="), _bounds(reward_range), strict=True):
-            if not math.isinf(bound):  # no bound on this side, and nothing that JSON could say
+            if not math.isinf(bound):  # no bound on this side, and JSON has no infinity
                 out.append(("total_reward", op, bound))
     return out
 

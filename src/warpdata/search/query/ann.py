@@ -1,4 +1,4 @@
-"""Graphs, clusters and codebooks. The adapter of faiss."""
+"""Graphs, equal vectors in them, clusters and codebooks. The adapter of faiss."""
 
 from __future__ import annotations
 
@@ -11,13 +11,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from warpdata.bytekit.lazy import cached_property
 from warpdata.bytekit.process.forks import run_in_child
 from warpdata.errors import CorruptLayoutError, LimitExceededError, MissingExtraError
 from warpdata.formats.rvf.graph import Adjacency
 from warpdata.formats.rvf.quant import BinaryQuant, ProductQuant, Quantiser, ResidualQuant, ScalarQuant, widen
+from warpdata.search.query.distance import WalkSpace
 
 Floats = NDArray[np.float32]
 Ints = NDArray[np.int64]
+Mask = NDArray[np.bool_]
 
 _MAX_M = 1024
 """More neighbours per node than any graph has; faiss takes memory for all of them."""
@@ -30,6 +33,9 @@ _MAX_SPREAD = 1024
 _SEED_SAMPLE = 16_384
 _SEED_TRIALS = 4
 _ADDING_EFFORT = 200
+_PRODUCT_EFFORT = 4
+"""Graphs of inner products are walked with so many times the effort: they hide more of their nodes."""
+_HASHED_ROWS = 16_384
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,11 +91,16 @@ class Graph:
     """An HNSW graph over prepared vectors, in memory; row i is node i."""
 
     def __init__(
-        self, library: Any, index: Any, shape: GraphShape, vectors: Floats, lent: tuple[Any, ...] = ()
+        self,
+        library: Any,
+        index: Any,
+        shape: GraphShape,
+        vectors: Floats,
+        space: WalkSpace,
+        lent: tuple[Any, ...] = (),
     ) -> None:
         self._library = library
-        self.by_distance = bool(index.metric_type == library.METRIC_L2)
-        """Whether scores are squared distances; otherwise they are inner products."""
+        self.space = space
         self.vectors = vectors
         self._lent = lent
         self._index = index
@@ -103,21 +114,21 @@ class Graph:
         self._entries: tuple[NDArray[np.int32], Floats, Floats, Floats, Floats] | None = None
 
     @classmethod
-    def build(cls, vectors: Floats, metric: str, m: int, ef_construction: int) -> Graph:
-        """A new graph of these vectors."""
+    def build(cls, vectors: Floats, space: WalkSpace, m: int, ef_construction: int) -> Graph:
+        """A new graph of these vectors, which are in the space it walks."""
         library = _faiss()
-        index = _empty(library, vectors.shape[1], metric, m)
+        index = _empty(library, vectors.shape[1], space, m)
         index.hnsw.efConstruction = ef_construction
         index.add(vectors)
-        return _finished(library, index, vectors, m)
+        return _finished(library, index, vectors, m, space)
 
     @classmethod
-    def restore(cls, vectors: Floats, metric: str, adjacency: Adjacency, shape: GraphShape) -> Graph:
+    def restore(cls, vectors: Floats, space: WalkSpace, adjacency: Adjacency, shape: GraphShape) -> Graph:
         """The graph of a file, which has a node for each vector, without building it again."""
         library = _faiss()
         if shape.m > _MAX_M:
             raise LimitExceededError(f"a graph with {shape.m} neighbours per node")
-        index = _empty(library, vectors.shape[1], metric, shape.m)
+        index = _empty(library, vectors.shape[1], space, shape.m)
         levels, offsets, neighbors = _faiss_arrays(adjacency, shape.m)
         top = shape.max_level + 1
         if shape.entry_point >= len(levels) or levels[shape.entry_point] != top or levels.max() != top:
@@ -127,19 +138,21 @@ class Graph:
         library.copy_array_to_vector(levels, index.hnsw.levels)
         library.copy_array_to_vector(offsets, index.hnsw.offsets)
         index.hnsw.entry_point, index.hnsw.max_level = shape.entry_point, shape.max_level
-        return cls(library, index, shape, vectors, (neighbors,))
+        return cls(library, index, shape, vectors, space, (neighbors,))
 
     def search(
         self, queries: Floats, k: int, ef: int, allowed: NDArray[np.uint8] | None = None
     ) -> tuple[Ints, Floats]:
-        """The k nearest rows of each query; `allowed` is a bit per row. Missing ones are row -1."""
+        """The k nearest rows of each query and their distances; `allowed` is a bit per row. Missing ones are row -1."""
+        queries = self.space.place(queries)
         rows = np.empty((len(queries), k), np.int64)
         scores = np.empty((len(queries), k), np.float32)
+        ef *= _PRODUCT_EFFORT if self.space.metric == "ip" else 1
         params = self._parameters(ef if ef > k else k, allowed)
         for start in range(0, len(queries), _BATCH_QUERIES):
             part = slice(start, start + _BATCH_QUERIES)
             self._search_into(queries[part], k, scores[part], rows[part], params)
-        return rows, scores
+        return rows, self.space.distances(scores)
 
     def _search_into(self, queries: Floats, k: int, scores: Floats, rows: Ints, params: Any) -> None:
         pointer, count = self._pointer, len(queries)
@@ -170,7 +183,7 @@ class Graph:
     def enter_at(self, rows: Ints) -> None:
         """Begin walks at the nearest of these rows instead of descending the upper levels, where scores are distances.
 
-        Where clusters lie far apart, levels lead into the wrong one; a look at one row of each does not.
+        Where clusters are far apart, levels lead into the wrong one; a look at one row of each does not.
         """
         vectors = np.ascontiguousarray(self.vectors[rows])
         centre = vectors.mean(axis=0)
@@ -181,7 +194,7 @@ class Graph:
     def extended(self, vectors: Floats) -> Graph:
         """A graph with these vectors behind its own; they are linked to the nodes that are there."""
         library = self._library
-        index = _empty(library, self.dim, "l2" if self.by_distance else "ip", self.shape.m)
+        index = _empty(library, self.dim, self.space, self.shape.m)
         library.downcast_index(index.storage).add(np.ascontiguousarray(self.vectors))
         index.ntotal = self.count
         for name in ("levels", "offsets", "neighbors"):
@@ -189,8 +202,9 @@ class Graph:
             library.copy_array_to_vector(array, getattr(index.hnsw, name))
         index.hnsw.entry_point, index.hnsw.max_level = self.shape.entry_point, self.shape.max_level
         index.hnsw.efConstruction = _ADDING_EFFORT
-        index.add(np.ascontiguousarray(vectors))
-        return _finished(library, index, np.concatenate([self.vectors, vectors]), self.shape.m)
+        placed = self.space.place(vectors)
+        index.add(placed)
+        return _finished(library, index, np.concatenate([self.vectors, placed]), self.shape.m, self.space)
 
     def _parameters(self, ef: int, allowed: NDArray[np.uint8] | None) -> Any:
         if allowed is None:
@@ -210,19 +224,19 @@ class Graph:
         return _from_faiss(levels, offsets, array(hnsw.neighbors), self.shape.m)
 
 
-def _finished(library: Any, index: Any, vectors: Floats, m: int) -> Graph:
+def _finished(library: Any, index: Any, vectors: Floats, m: int, space: WalkSpace) -> Graph:
     """A graph that was built; every node of it can be reached."""
     shape = GraphShape(m, int(index.hnsw.entry_point), int(index.hnsw.max_level))
     neighbors = library.vector_to_array(index.hnsw.neighbors)
     offsets = library.vector_to_array(index.hnsw.offsets).astype(np.int64)[:-1]
     if not link_unreached(neighbors, offsets, 2 * m, shape.entry_point, vectors):
-        return Graph(library, index, shape, vectors)
+        return Graph(library, index, shape, vectors, space)
     _set_neighbors(library, index, neighbors)
-    return Graph(library, index, shape, vectors, (neighbors,))
+    return Graph(library, index, shape, vectors, space, (neighbors,))
 
 
-def _empty(library: Any, dim: int, metric: str, m: int) -> Any:
-    kind = library.METRIC_L2 if metric == "l2" else library.METRIC_INNER_PRODUCT
+def _empty(library: Any, dim: int, space: WalkSpace, m: int) -> Any:
+    kind = library.METRIC_L2 if space.by_distance else library.METRIC_INNER_PRODUCT
     return library.IndexHNSWFlat(dim, m, kind)
 
 
@@ -234,7 +248,7 @@ def _fill(library: Any, index: Any, vectors: Floats, neighbors: NDArray[Any]) ->
         library.copy_array_to_vector(neighbors, index.hnsw.neighbors)
         return
     raw = vectors.view(np.uint8).reshape(-1)
-    owner = storage.codes.owner  # nobody: the arrays live as long as the graph
+    owner = storage.codes.owner  # no owner: the arrays live as long as the graph
     storage.codes = library.MaybeOwnedVectorUInt8.create_view(library.swig_ptr(raw), len(raw), owner)
     storage.ntotal = len(vectors)
     _set_neighbors(library, index, neighbors)
@@ -247,6 +261,94 @@ def _set_neighbors(library: Any, index: Any, neighbors: NDArray[Any]) -> None:
     index.hnsw.neighbors = library.MaybeOwnedVectorInt32.create_view(
         library.swig_ptr(neighbors), len(neighbors), index.hnsw.neighbors.owner
     )
+
+
+@dataclass(frozen=True)
+class Copies:
+    """Which rows are equal: `first[i]` is the first row with the vector of row i.
+
+    A graph chooses neighbours that differ from each other, so among many equal vectors most would have no link. The
+    graph is therefore one of distinct vectors; results are followed by their copies.
+    """
+
+    first: Ints
+
+    @classmethod
+    def of(cls, vectors: Floats) -> Copies:
+        """The equal rows among these; 0 and -0 are equal."""
+        hashes = np.empty(len(vectors), np.uint64)
+        factors = np.random.default_rng(1).integers(1, 1 << 63, vectors.shape[1], np.uint64) | np.uint64(1)
+        for start in range(0, len(vectors), _HASHED_ROWS):
+            bits = (vectors[start : start + _HASHED_ROWS] + np.float32(0)).view(np.uint32)
+            hashes[start : start + len(bits)] = (bits * factors).sum(axis=1)
+        order = np.argsort(hashes, kind="stable")
+        same = np.append(False, hashes[order][1:] == hashes[order][:-1])
+        starts = np.maximum.accumulate(np.where(same, 0, np.arange(len(order))))
+        first = np.arange(len(vectors))
+        first[order] = order[starts]
+        alike = np.flatnonzero(first != np.arange(len(first)))
+        for start in range(0, len(alike), _HASHED_ROWS):
+            rows = alike[start : start + _HASHED_ROWS]
+            equal = (vectors[rows] == vectors[first[rows]]).all(axis=1)
+            first[rows[~equal]] = rows[~equal]
+        return cls(first)
+
+    @cached_property
+    def is_first(self) -> Mask:
+        """Which rows are not a copy of an earlier one."""
+        return np.asarray(self.first == np.arange(len(self.first)))
+
+    @property
+    def count(self) -> int:
+        """How many rows are copies."""
+        return int((~self.is_first).sum())
+
+    @cached_property
+    def _groups(self) -> tuple[Ints, Ints, Ints]:
+        """Rows in the order of their first ones, and where the group of each first row begins and ends."""
+        members = np.argsort(self.first, kind="stable")
+        sizes = np.bincount(self.first, minlength=len(self.first))
+        starts = np.cumsum(sizes) - sizes
+        return members, starts, starts + sizes
+
+    def reachable(self, allowed: Mask) -> Mask:
+        """The first rows of which any copy is allowed."""
+        found = np.zeros(len(self.first), bool)
+        found[self.first[allowed]] = True
+        return found
+
+    def expanded(self, rows: Ints, scores: Floats, allowed: Mask | None) -> tuple[Ints, Floats]:
+        """Results of a walk over first rows, each followed by its copies, as many as there were results."""
+        out, away = np.full_like(rows, -1), np.full_like(scores, np.inf)
+        members, starts, ends = self._groups
+        k = rows.shape[1]
+        for number, row in enumerate(rows):
+            found = row[row >= 0]
+            sizes = np.minimum(ends[found] - starts[found], k if allowed is None else len(members))
+            before = np.cumsum(sizes) - sizes
+            at = np.repeat(starts[found] - before, sizes) + np.arange(int(sizes.sum()))
+            near, distances = members[at], np.repeat(scores[number, : len(found)], sizes)
+            if allowed is not None:
+                near, distances = near[allowed[near]], distances[allowed[near]]
+            out[number, : len(near[:k])], away[number, : len(near[:k])] = near[:k], distances[:k]
+        return out, away
+
+    def spread(self, distinct: Adjacency) -> Adjacency:
+        """A graph of the first rows as one of all rows; copies are nodes without links."""
+        rows = np.flatnonzero(self.is_first)
+        counts = np.ones(len(self.first), np.int64)
+        counts[rows] = distinct.layer_counts
+        sizes = np.zeros(int(counts.sum()), np.int64)
+        sizes[np.repeat(self.is_first, counts)] = distinct.sizes
+        return Adjacency(len(self.first), counts, sizes, rows[distinct.neighbors])
+
+    def unlinked(self, adjacency: Adjacency) -> Adjacency:
+        """A graph without links to and from copies."""
+        lists = np.repeat(np.arange(len(adjacency.sizes)), adjacency.sizes)
+        node = np.repeat(np.arange(adjacency.node_count), adjacency.layer_counts)
+        kept = self.is_first[adjacency.neighbors] & self.is_first[node][lists]
+        sizes = np.bincount(lists[kept], minlength=len(adjacency.sizes))
+        return Adjacency(adjacency.node_count, adjacency.layer_counts, sizes, adjacency.neighbors[kept])
 
 
 def link_unreached(flat: NDArray[np.int32], offsets: Ints, width: int, entry: int, vectors: Floats) -> bool:
@@ -424,7 +526,7 @@ def balanced_cells(vectors: Floats, count: int, *, seed: int = 1) -> tuple[Float
 
 
 def _rounded_cells(vectors: Floats, centroids: Floats) -> tuple[Floats, Ints]:
-    """Centroids as the file keeps them (f16), without those that are nobody's nearest."""
+    """Centroids as the file keeps them (f16), without those that no vector is nearest to."""
     kept = np.clip(centroids, -65504, 65504).astype(np.float16).astype(np.float32)
     cells = assign(vectors, kept)
     used, renamed = np.unique(cells, return_inverse=True)

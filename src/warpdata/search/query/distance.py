@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-
-from warpdata.errors import nearest as closest_name
-from warpdata.search.file.profile import METRICS
 
 Floats = NDArray[np.float32]
 Doubles = NDArray[np.float64]
@@ -22,17 +20,10 @@ _GATHER_SHARE = 4
 _MAX_CANDIDATES = 1 << 16
 """A query with more candidates than this keeps only the k best of them before the next chunk."""
 _CENTRE_SAMPLE = 256
+_SPACE_SAMPLE = 4096
+_CONCENTRATED = 0.01
 _LEAST_SQUARE, _MOST_SQUARE = 1e-30, 1e36
 """Outside of this range the squares of f32 numbers lose digits, and f64 takes over."""
-
-
-def check_metric(metric: str) -> str:
-    """Return the metric, or raise ValueError."""
-    if metric not in METRICS:
-        raise ValueError(
-            f"unknown metric {metric!r}; use one of {', '.join(METRICS)}.{closest_name(str(metric), METRICS)}"
-        )
-    return metric
 
 
 def normalised(vectors: Floats) -> Floats:
@@ -72,6 +63,45 @@ def has_ordinary_squares(queries: Floats) -> bool:
 def prepared(vectors: Floats, metric: str) -> Floats:
     """Vectors as an index compares them: of length one for cosine, unchanged otherwise."""
     return normalised(vectors) if metric == "cosine" else np.ascontiguousarray(vectors, np.float32)
+
+
+@dataclass(frozen=True, slots=True)
+class WalkSpace:
+    """Where a graph compares vectors: by distance or by inner product, for cosine with unit vectors.
+
+    Unit vectors of data far from the origin nearly coincide; they are compared around their centre, in which f32 has
+    digits for their differences.
+    """
+
+    metric: str
+    by_distance: bool
+    """Whether scores are squared distances; otherwise they are inner products."""
+    centre: Doubles | None = None
+
+    @classmethod
+    def of(cls, vectors: Floats, metric: str) -> WalkSpace:
+        """The space for these vectors; among vectors without direction, cosines are inner products."""
+        if metric != "cosine" or not vectors[vectors[:, 0] == 0].any(axis=1).all():
+            return cls(metric, metric == "l2")
+        sample = vectors[:: max(1, len(vectors) // _SPACE_SAMPLE)].astype(np.float64)
+        centre = _units(sample).mean(axis=0)
+        return cls(metric, True, centre if 1 - centre @ centre < _CONCENTRATED else None)
+
+    def place(self, vectors: Floats) -> Floats:
+        """Vectors as the graph has them."""
+        if self.centre is None:
+            return prepared(vectors, self.metric)
+        out = np.empty(vectors.shape, np.float32)
+        for start in range(0, len(vectors), _CHUNK_ROWS):
+            part = slice(start, start + _CHUNK_ROWS)
+            out[part] = _units(vectors[part].astype(np.float64)) - self.centre
+        return out
+
+    def distances(self, scores: Floats) -> Floats:
+        """Scores of a walk as distances of the metric."""
+        if self.metric == "cosine":
+            return scores * np.float32(0.5) if self.by_distance else 1 - scores
+        return scores if self.by_distance else -scores
 
 
 def distances(query: Floats, vectors: Floats, metric: str) -> Doubles:

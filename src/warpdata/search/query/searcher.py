@@ -1,4 +1,4 @@
-"""The reading side of an open store: one way from parts of the file to everything in memory."""
+"""The reading side of an open store: its rows as two parts, indexed ones and later ones, and the merge of both."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Sequence, Set
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from warpdata.bytekit.arrays import as_array
 from warpdata.errors import CorruptLayoutError
@@ -16,173 +16,29 @@ from warpdata.formats.rvf.access import AccessSketch
 from warpdata.formats.rvf.graph import GraphPayload
 from warpdata.formats.rvf.journal import DeleteRange
 from warpdata.formats.rvf.layout import SegmentType
-from warpdata.search.file import checked_input
-from warpdata.search.file.appending import WriterState
-from warpdata.search.file.content import Content
+from warpdata.search.file import writing
+from warpdata.search.file.content import Content, Loaded
 from warpdata.search.file.metadata import Metadata
-from warpdata.search.file.rows import RowData
-from warpdata.search.query.ann import Graph, GraphShape
-from warpdata.search.query.cells import EFFORTS, Cells
-from warpdata.search.query.copies import Copies
-from warpdata.search.query.distance import has_ordinary_squares, is_ordinary, merge_nearest, nearest, prepared
-from warpdata.search.query.parts import FileParts
-
-Floats = NDArray[np.float32]
-Ints = NDArray[np.int64]
-Ids = NDArray[np.uint64]
-Mask = NDArray[np.bool_]
-Answer = tuple[Ints, NDArray[Any]]
+from warpdata.search.file.writing import WriterState
+from warpdata.search.query.ann import Copies, Graph, GraphShape
+from warpdata.search.query.distance import WalkSpace, is_ordinary, merge_nearest
+from warpdata.search.query.part import (
+    EFFORTS,
+    MAX_PROBE_SHARE,
+    Answer,
+    Cells,
+    Floats,
+    Ids,
+    Ints,
+    Mask,
+    RowPart,
+)
 
 DEFAULT_EF = 64
-PREFILTER_SHARE = 0.01
-"""Below this share of allowed rows they are compared one by one: exact and faster than a walk."""
-TRAVERSAL_SHARE = 0.2
-"""Below this share the walk looks at proportionally more nodes."""
-_NODES_PER_EF = 10
-_MAX_EF = 4096
-_PRODUCT_EFFORT = 4
-"""Graphs of inner products are walked with so many times the effort: they hide more of their nodes."""
-_PRODUCT_ROWS = 2048
-"""Up to so many rows, comparing with all of them costs no more than such a walk."""
+COLD_QUERIES = 8
+"""This many queries are answered from blocks of the file; then everything is loaded once."""
 _MAX_RANGE = 1 << 22
 _HITS_BUFFER = 256
-
-
-class Memory:
-    """Rows in memory with their index: answers by graph, by cells or by comparing with every row."""
-
-    def __init__(self, rows: RowData, metric: str, graph: Graph | None, cells: Cells | None) -> None:
-        self.rows = rows
-        self.copies: Copies | None = None
-        self._metric = metric
-        self._base = prepared(rows.base_vectors, metric) if graph is None else graph.vectors
-        few = metric == "ip" and rows.indexed <= _PRODUCT_ROWS
-        self.graph = None if few or not is_ordinary(self._base) else graph
-        self._cells = cells if self.graph is graph and graph is None else None
-        self._tail = np.zeros((0, self._base.shape[1]), np.float32)
-        self._version = -1
-        self._live_bits: NDArray[np.uint8] | None = None
-        self._live_share = 1.0
-        self._is_plain = False
-        """Whether every row is alive and in the graph."""
-
-    def _refresh(self) -> None:
-        """Follow changes of the rows."""
-        if self._version == self.rows.version:
-            return
-        self._version = self.rows.version
-        self._tail = prepared(self.rows.tail_vectors, self._metric)
-        live = self.rows.live[: self.rows.indexed]
-        self._live_bits = None if live.all() else np.packbits(live, bitorder="little")
-        self._live_share = float(live.mean()) if len(live) else 0.0
-        self._is_plain = self.graph is not None and self._live_bits is None and not len(self._tail)
-
-    def search(self, queries: Floats, k: int, ef: int, allowed: Mask | None, exact: bool) -> Answer:
-        """Rows and distances of the nearest of `allowed`, nearest first; row -1 where there are fewer than k."""
-        self._refresh()
-        if allowed is None and self._is_plain and not exact and has_ordinary_squares(queries):
-            return self._walk(queries, min(k, len(self._base)), ef)
-        live = self.rows.live if allowed is None else self.rows.live & allowed
-        k = min(k, int(live.sum()))
-        split = self.rows.indexed
-        parts = [self._search_base(queries, k, max(ef, k), live[:split], allowed is not None, exact)]
-        if len(self._tail):
-            units = self._tail if self._metric == "cosine" else None
-            rows, distances = nearest(queries, self.rows.tail_vectors, k, self._metric, live[split:], units)
-            parts.append((np.where(rows < 0, -1, rows + split), distances))
-        return merge_nearest(parts, k)
-
-    def _search_base(
-        self, queries: Floats, k: int, ef: int, live: Mask, filtered: bool, exact: bool
-    ) -> Answer:
-        """The nearest live rows that the index covers."""
-        is_whole = not filtered and self._live_bits is None
-        share = float(live.mean()) if filtered and len(live) else self._live_share
-        has_index = self.graph is not None or self._cells is not None
-        few = share * len(live) <= max(self._prefilter_share(ef) * len(live), 2 * k)
-        if exact or few or not has_index or not has_ordinary_squares(queries):
-            return self._compare(queries, k, None if is_whole else live)
-        if self.graph is None:
-            return self._search_cells(queries, k, ef, None if is_whole else live)
-        if is_whole:
-            return self._walk(queries, k, ef)
-        bits = np.packbits(live, bitorder="little") if filtered else self._live_bits
-        wide = ef if share > TRAVERSAL_SHARE else min(int(ef / share), max(ef, _MAX_EF))
-        rows, distances = self._walk(queries, k, wide, live, bits)
-        # A walk that met too few allowed nodes, or whose own neighbourhood is excluded, is not to be trusted.
-        doubtful = (rows < 0).any(axis=1)
-        if filtered:
-            _, near = self._walk(queries, min(k, len(self._base)), ef)
-            doubtful |= distances[:, 0] > near[:, -1]
-        short = np.flatnonzero(doubtful)
-        if len(short):
-            rows[short], distances[short] = self._compare(queries[short], k, live)
-        return rows, distances
-
-    def _compare(self, queries: Floats, k: int, live: Mask | None) -> Answer:
-        """Exact search among the indexed rows."""
-        units = self._base if self._metric == "cosine" else None
-        return nearest(queries, self.rows.base_vectors, k, self._metric, live, units)
-
-    def _prefilter_share(self, ef: int) -> float:
-        """Below which share of allowed rows comparing with each of them is better than a walk.
-
-        A walk meets about ef / share nodes and their neighbours; the two cost the same where the square of
-        the share is so many times ef / rows. Walks for inner products miss too much where few rows count.
-        """
-        even = (_NODES_PER_EF * ef / max(1, len(self._base))) ** 0.5
-        return max(PREFILTER_SHARE, TRAVERSAL_SHARE if self._metric == "ip" else min(even, TRAVERSAL_SHARE))
-
-    def _walk(
-        self,
-        queries: Floats,
-        k: int,
-        ef: int,
-        live: Mask | None = None,
-        bits: NDArray[np.uint8] | None = None,
-    ) -> Answer:
-        """The graph's nearest rows; where `live` bounds them, `bits` is the same packed."""
-        graph = self.graph
-        assert graph is not None
-        if self.copies is not None and live is not None:
-            bits = np.packbits(self.copies.reachable(live), bitorder="little")
-        effort = ef * (_PRODUCT_EFFORT if self._metric == "ip" else 1)
-        rows, scores = graph.search(prepared(queries, self._metric), k, effort, bits)
-        if self._metric == "cosine":
-            scores = scores * np.float32(0.5) if graph.by_distance else 1 - scores
-        elif self._metric == "ip":
-            scores = -scores
-        return (rows, scores) if self.copies is None else self.copies.expanded(rows, scores, live)
-
-    def _search_cells(self, queries: Floats, k: int, ef: int, live: Mask | None) -> Answer:
-        """Exact search in the nearest cells of each query."""
-        cells = self._cells
-        assert cells is not None
-        sizes = None if live is None else np.add.reduceat(live.astype(np.int64), cells.starts)
-        vectors = self.rows.base_vectors
-
-        def gather(chosen: Ints) -> tuple[Ints, Floats]:
-            spans = [np.arange(cells.starts[cell], cells.ends[cell]) for cell in chosen]
-            rows = np.concatenate([np.zeros(0, np.int64), *spans])
-            rows = rows if live is None else rows[live[rows]]
-            return rows, vectors[rows]
-
-        rows = np.full((len(queries), k), -1, np.int64)
-        distances = np.full((len(queries), k), np.inf)
-        for number, query in enumerate(queries):
-            _, names, near = cells.probe(query, k, ef, self._metric, gather, sizes)
-            at, away = nearest(query[None], near, k, self._metric)
-            rows[number, : at.shape[1]], distances[number, : at.shape[1]] = names[at[0]], away[0]
-        return rows, distances
-
-    def absorb(self, graph: Graph) -> Memory:
-        """The same rows, all of them covered by a graph that was extended."""
-        rows = RowData.__new__(RowData)
-        rows.__dict__.update(self.rows.__dict__)
-        rows.base_vectors = np.concatenate([self.rows.base_vectors, self.rows.tail_vectors])
-        rows.indexed = len(rows.base_vectors)
-        rows._tail = [rows.base_vectors[:0]]
-        return Memory(rows, self._metric, graph, None)
 
 
 class Searcher:
@@ -191,24 +47,39 @@ class Searcher:
     def __init__(self, content: Content, *, counts_hits: bool = False) -> None:
         self._content = content
         self._counts_hits = counts_hits
-        self._rows: RowData | None = None
-        self._memory: Memory | None = None
+        self._base: RowPart | None = None
+        self._tail: RowPart | None = None
+        self._is_warm = False
+        self._served = 0
         self._hits: list[Ints] = []
-        self._parts = FileParts(content)
-        self._is_followed = False
         self._metadata: Metadata | None = None
         self._sketch: AccessSketch | None = None
         self._counted_before = 0
-        self._keys: tuple[Metadata, dict[str, int]] | None = None
+        self._keys: tuple[Metadata, int, dict[str, int]] | None = None
+        self._live: tuple[tuple[int, int, int], Ids] | None = None
 
-    # -- state ---------------------------------------------------------------------------------------
+    # -- rows ----------------------------------------------------------------------------------------
 
     @property
-    def rows(self) -> RowData:
-        """Every row, loaded once."""
-        if self._rows is None:
-            self._rows = self._content.load_rows()
-        return self._rows
+    def base(self) -> RowPart:
+        """The rows that the index covers, or all rows that were there when the file was last rewritten."""
+        if self._base is None:
+            self._base = RowPart.of_file(self._content, self._is_replaced)
+        return self._base
+
+    @property
+    def tail(self) -> RowPart:
+        """The rows that came later; all of them in files of other programs."""
+        if self._tail is None:
+            content = self._content
+            rows = content.load_rows(content.late_entries if content.base_entries else None)
+            self._tail = RowPart(content.profile.metric, rows)
+        return self._tail
+
+    def _is_replaced(self, ids: Ids) -> Mask:
+        """Which ids of indexed rows were deleted or have a newer row."""
+        dead = self._content.is_dead(ids)
+        return dead | np.isin(ids, self.tail.ids) if self.tail.count else dead
 
     @property
     def metadata(self) -> Metadata:
@@ -220,8 +91,10 @@ class Searcher:
     @property
     def live_count(self) -> int:
         """How many vectors are not deleted."""
+        if self._base is not None and self._base.knows_ids and self._tail is not None:
+            return self._base.live_count + self._tail.live_count
         if not self._content.has_profile:
-            return int(self.rows.live.sum())
+            return self.tail.live_count
         count = self._content.snapshot.live_count
         if count > sum(entry.payload_length for entry in self._content.row_entries):
             raise CorruptLayoutError(
@@ -243,7 +116,8 @@ class Searcher:
             elif entry.seg_type == SegmentType.JOURNAL:
                 ranges = [e for e in content.journal(entry).entries if isinstance(e, DeleteRange)]
                 if sum(r.end - r.start for r in ranges) > _MAX_RANGE:
-                    known = self.rows.table.ids
+                    self.base.know_ids()
+                    known = np.concatenate([self.base.ids, self.tail.ids])
                     gone = [known[(known >= r.start) & (known < r.end)] for r in ranges]
                 else:
                     gone = [np.arange(r.start, r.end, dtype=np.uint64) for r in ranges]
@@ -251,23 +125,25 @@ class Searcher:
         return state
 
     def follow(self, content: Content) -> None:
-        """The store was changed by its own writer; what is loaded stays."""
+        """The store was changed by its own writer; loaded rows stay."""
         self._content = content
-        self._parts = FileParts(content, self._parts.served, self._parts.probed)
-        self._is_followed = True
 
     def added(self, ids: Ids, vectors: Floats, dtype: str) -> None:
         """Rows were appended; they are kept as they will be read back."""
-        if self._rows is not None:
-            order = np.argsort(ids, kind="stable")
-            if dtype != "f32":
-                vectors = vec.unpack_rows(vec.pack_rows(vectors, dtype), dtype, vectors.shape[1])
-            self._rows.add(ids[order], vectors[order])
+        if self._tail is None:
+            return
+        if dtype != "f32":
+            vectors = vec.unpack_rows(vec.pack_rows(vectors, dtype), dtype, vectors.shape[1])
+        if self._base is not None:
+            self._base.delete(ids)
+        order = np.argsort(ids, kind="stable")
+        self._tail.append(ids[order], vectors[order])
 
     def deleted(self, ids: Ids) -> None:
         """Rows were deleted."""
-        if self._rows is not None:
-            self._rows.delete(ids)
+        for part in (self._base, self._tail):
+            if part is not None:
+                part.delete(ids)
 
     def metadata_changed(self, payload: bytes) -> None:
         """A segment of metadata was committed; only now it counts."""
@@ -276,24 +152,66 @@ class Searcher:
     def ids_of_keys(self, name: str) -> dict[str, int]:
         """The id of each live vector by its key; kept until something changes."""
         live = self.live_ids()
-        if self._keys is None or self._keys[0] is not self.metadata or len(self._keys[1]) != len(live):
+        if self._keys is None or self._keys[0] is not self.metadata or self._keys[1] != len(live):
             values = self.metadata.column(name, live).to_pylist() if name in self.metadata.fields else []
-            self._keys = (self.metadata, dict(zip(values, live.tolist(), strict=False)))
-        return self._keys[1]
+            self._keys = self.metadata, len(live), dict(zip(values, live.tolist(), strict=False))
+        return self._keys[2]
 
     def close(self) -> None:
         """Drop what is loaded."""
-        self._memory = None
-        self._parts = FileParts(self._content)
+        self._base = self._tail = None
+
+    # -- single vectors ------------------------------------------------------------------------------
+
+    def find(self, ids: Ids) -> tuple[Ints, Ints]:
+        """The live row of each id among the indexed rows, and among the later ones; -1 where it is in the other."""
+        late = self.tail.find(ids)
+        return np.where(late < 0, self.base.find(ids), -1), late
+
+    def exist(self, ids: Ids) -> Mask:
+        """Which of these ids are of live vectors."""
+        base, late = self.find(ids)
+        return np.asarray((base >= 0) | (late >= 0))
+
+    def take(self, ids: Ids) -> Floats:
+        """The vectors of ids that exist, in this order."""
+        base, late = self.find(ids)
+        out = np.empty((len(ids), self._content.dim), np.float32)
+        out[base >= 0] = self.base.take(base[base >= 0])
+        out[late >= 0] = self.tail.vectors[late[late >= 0]]
+        return out
+
+    def live_ids(self) -> Ids:
+        """The ids of all live vectors, ascending; the same array until something changes."""
+        self.base.know_ids()
+        state = self.tail.count, self.tail.live_count, self.base.live_count
+        if self._live is None or self._live[0] != state:
+            parts = [part.live_ids() for part in (self.base, self.tail) if part.live_count]
+            ids = parts[0] if len(parts) == 1 else np.sort(np.concatenate([np.zeros(0, np.uint64), *parts]))
+            self._live = state, ids
+        return self._live[1]
+
+    def live_rows(self) -> tuple[Ids, Floats]:
+        """Ids and vectors of all live rows, indexed ones first."""
+        self.base.load()
+        parts = self.base, self.tail
+        ids = np.concatenate([part.ids[part.live] for part in parts])
+        return ids, np.concatenate([part.vectors[part.live] for part in parts])
+
+    def graph_ids(self) -> Ids | None:
+        """The ids of the nodes of the graph; None unless it covers exactly the live rows."""
+        self.warm()
+        is_covered = not self.tail.count and self.base.live_count == self.base.count
+        return self.base.ids if is_covered and not self._content.profile.copies else None
 
     # -- search --------------------------------------------------------------------------------------
 
     def search(
         self, queries: ArrayLike, k: int, ef: int | None, recall: float | None, where: Any, exact: bool
     ) -> tuple[Ints, Floats]:
-        """Ids and distances of the nearest vectors: from parts of the file at first, then from memory."""
+        """Ids and distances of the nearest vectors: from blocks of the file at first, then from memory."""
         array = as_array(queries)
-        matrix = checked_input.checked_matrix(array, self._content.dim, "queries")
+        matrix = writing.checked_matrix(array, self._content.dim, "queries")
         try:
             k, effort = operator.index(k), DEFAULT_EF if ef is None else operator.index(ef)
         except TypeError:
@@ -304,15 +222,11 @@ class Searcher:
             if ef is not None:
                 raise ValueError("give either ef= or recall=")
             effort, exact = self._effort_for(recall, exact)
-        if not len(matrix):
+        if len(matrix):
+            ids, distances = self._nearest(matrix, k, effort, where, exact)
+        else:
             shape = (0, min(k, self.live_count))
-            return np.zeros(shape, np.int64), np.zeros(shape, np.float32)
-        answer = None
-        is_cold = not exact and self._memory is None and self._rows is None and self.live_count
-        if is_cold and self._parts.takes(len(matrix)):
-            choose = None if where is None else lambda ids: self.allowed(where, ids)
-            answer = self._parts.search(matrix, k, effort, choose)
-        ids, distances = self._search_memory(matrix, k, effort, where, exact) if answer is None else answer
+            ids, distances = np.zeros(shape, np.int64), np.zeros(shape, np.float32)
         with np.errstate(over="ignore"):
             away = distances.astype(np.float32, copy=False)
         return (ids[0], away[0]) if array.ndim == 1 else (ids, away)
@@ -326,23 +240,51 @@ class Searcher:
                 return int(row[0]), exact
         return EFFORTS[-1], True
 
-    def _search_memory(self, matrix: Floats, k: int, ef: int, where: Any, exact: bool) -> Answer:
-        memory = self.warm()
-        allowed = None
+    def _nearest(self, queries: Floats, k: int, ef: int, where: Any, exact: bool) -> Answer:
+        """Both parts search their rows that the filter allows, and the nearest of both count."""
+        if not self._is_warm and (exact or not self._is_cold(len(queries))):
+            self.warm()
+        masks: tuple[Mask | None, Mask | None] = (None, None)
+        total = self.live_count
         if where is not None:
-            table = memory.rows.table
-            allowed = np.zeros(len(memory.rows), bool)
-            allowed[table.rows[self.allowed(where, table.ids)]] = True
-        rows, distances = memory.search(matrix, k, ef, allowed, exact)
+            masks, total = self._masks(where)
+        k = min(k, total)
+        if not k:
+            return np.zeros((len(queries), 0), np.int64), np.zeros((len(queries), 0))
+        answer = self.base.search(queries, k, max(ef, k), masks[0], exact)
+        if answer is None:  # parts of the file do not suffice
+            self.warm()
+            return self._nearest(queries, k, ef, where, exact)
+        rows, distances = answer
+        if not self._is_warm:
+            self._served += len(queries)
         if self._counts_hits:
             self._hits.append(rows)
             if len(self._hits) >= _HITS_BUFFER:
                 self._count_hits()
-        ids = memory.rows.ids[rows]
+        ids = self.base.names(rows)
         if rows.size and rows[:, -1].min() < 0:
-            missing = rows < 0
-            ids[missing], distances[missing] = -1, np.inf
-        return ids, distances
+            distances[rows < 0] = np.inf
+        if not self.tail.count:
+            return ids, distances
+        late = self.tail.search(queries, k, ef, masks[1], exact=True)
+        assert late is not None
+        return merge_nearest([(ids, distances), (self.tail.names(late[0]), late[1])], k)
+
+    def _masks(self, where: Any) -> tuple[tuple[Mask, Mask], int]:
+        """The rows of both parts that a filter allows, and how many there are."""
+        live = self.live_ids()
+        ids = live[self.allowed(where, live)]
+        masks = np.zeros(self.base.count, bool), np.zeros(self.tail.count, bool)
+        for mask, rows in zip(masks, self.find(ids), strict=True):
+            mask[rows[rows >= 0]] = True
+        return masks, len(ids)
+
+    def _is_cold(self, count: int) -> bool:
+        """Whether so many more queries are answered from blocks of the file."""
+        content = self._content
+        few = self._served + count <= COLD_QUERIES and self.live_count > 0
+        return few and self.base.cells is not None and content.profile.probe_share <= MAX_PROBE_SHARE
 
     def allowed(self, where: Any, ids: Ids) -> Mask:
         """Which of these ids a filter allows: an SQL condition on metadata, or a list of ids."""
@@ -350,49 +292,61 @@ class Searcher:
             return self.metadata.mask(where, ids)
         if not isinstance(where, np.ndarray | Sequence | Set) or isinstance(where, bytes):
             raise TypeError(f"where is an SQL condition or a list of ids, not {type(where).__name__}")
-        return np.isin(ids, checked_input.checked_ids(sorted(where) if isinstance(where, Set) else where))
+        wanted = writing.checked_ids(sorted(where) if isinstance(where, Set) else where)
+        return np.isin(ids, wanted)
 
-    def warm(self) -> Memory:
-        """Everything in memory, loaded once."""
-        if self._memory is None:
-            self._memory = self._load_memory()
-            self._parts = FileParts(self._content, self._parts.served, self._parts.probed)
-        return self._memory
+    # -- the graph -----------------------------------------------------------------------------------
 
-    def _load_memory(self) -> Memory:
-        content, metric = self._content, self._content.profile.metric
-        payload = content.graph()
-        if payload is not None and payload.trailer is not None:
-            self._rows = self._in_graph_order(payload)
-        rows = self.rows
-        cells = Cells.of(content) if rows.indexed else None
-        if cells is not None:
-            count = int(cells.ends[-1])
-            if count > rows.indexed or (count < rows.indexed and not content.profile.graph_segments):
-                raise CorruptLayoutError("the partitions do not fit their vectors", path=content.reader.name)
-        is_graph = payload is not None and layout.INDEX_NAMES[payload.header.index_type] == "hnsw"
-        if payload is None or not is_graph or not self._fits(payload, rows):
-            return Memory(rows, metric, None, cells)
-        wanted = content.profile.copies
-        copies = Copies.of(rows.base_vectors) if wanted else None
-        copies = copies if copies is not None and copies.count == wanted else None
-        adjacency = payload.adjacency if copies is None else copies.unlinked(payload.adjacency)
-        vectors = prepared(rows.base_vectors, metric)
-        # Unit vectors are as far apart as they differ in direction, and distances separate near ones better.
-        walked = "l2" if metric == "cosine" and vectors[vectors[:, 0] == 0].any(axis=1).all() else metric
-        graph = Graph.restore(vectors, walked, adjacency, self._shape(payload))
-        if cells is not None:
-            cells.spread_entries(graph, copies)
-        memory = Memory(rows, metric, graph, cells)
-        memory.copies = copies
-        return memory
+    def warm(self) -> None:
+        """Everything in memory, with the graph; loaded once."""
+        if self._is_warm:
+            return
+        content, payload = self._content, self._content.graph()
+        self.base.load()
+        cells = self.base.cells
+        if payload is not None and self._fits(payload):
+            vectors, wanted = self.base.vectors, content.profile.copies
+            copies = Copies.of(vectors) if wanted else None
+            copies = copies if copies is not None and copies.count == wanted else None
+            adjacency = payload.adjacency if copies is None else copies.unlinked(payload.adjacency)
+            space = WalkSpace.of(vectors, content.profile.metric)
+            graph = Graph.restore(space.place(vectors), space, adjacency, self._shape(payload))
+            if cells is not None:
+                cells.spread_entries(graph, copies)
+            self.base.with_graph(graph, copies)
+        self._is_warm = True
 
-    def _fits(self, payload: GraphPayload, rows: RowData) -> bool:
-        """Whether the graph is that of the rows; one of a shipped program may be stale, ours may not."""
-        fits = bool(rows.indexed == payload.header.node_count)
-        if not fits and payload.trailer is None and not self._content.is_runtime:
-            raise CorruptLayoutError("the graph does not fit its vectors", path=self._content.reader.name)
-        return fits
+    def _fits(self, payload: GraphPayload) -> bool:
+        """Whether the graph is one of the indexed rows and those that joined; that of another program may be stale."""
+        content, nodes = self._content, payload.header.node_count
+        if layout.INDEX_NAMES[payload.header.index_type] != "hnsw":
+            return False
+        if payload.trailer is not None:
+            _, rows = self.find(payload.trailer.ids)
+            if (rows < 0).any() or len(rows) != self.tail.live_count or len(rows) != nodes:
+                return False
+            self._base = RowPart(content.profile.metric, _rows_of(self.tail, rows))
+            self._tail = RowPart(content.profile.metric, _rows_of(self.tail, rows[:0]))
+            return True
+        joined = nodes - self.base.count
+        if (joined and not content.profile.graph_segments) or not 0 <= joined <= self.tail.count:
+            if content.is_runtime:
+                return False
+            raise CorruptLayoutError("the graph does not fit its vectors", path=content.reader.name)
+        self._join(joined)
+        return True
+
+    def _join(self, count: int) -> None:
+        """The first rows of the tail become rows of the index."""
+        if count:
+            base, tail, metric = self.base, self.tail, self._content.profile.metric
+            first, rest = np.arange(count), np.arange(count, tail.count)
+            ids, live = np.append(base.ids, tail.ids[first]), np.append(base.live, tail.live[first])
+            self._base = RowPart(
+                metric, Loaded(ids, np.concatenate([base.vectors, tail.vectors[first]]), live)
+            )
+            self._base.cells = base.cells
+            self._tail = RowPart(metric, _rows_of(tail, rest))
 
     def _shape(self, payload: GraphPayload) -> GraphShape:
         trailer, entry = payload.trailer, self._content.profile.graph_entry
@@ -406,56 +360,22 @@ class Searcher:
         first = layer.entry_points[0]
         return GraphShape(payload.header.m, first.node_id, first.layer)
 
-    def _in_graph_order(self, payload: GraphPayload) -> RowData:
-        """Rows of a shipped program in the order of its graph; as they are if the graph is stale."""
-        rows = self.rows
-        assert payload.trailer is not None
-        places = rows.table.find(payload.trailer.ids)
-        if (places < 0).any() or len(places) != len(rows):
-            return rows
-        return RowData(payload.trailer.ids, rows.take(places), len(places))
-
     def absorb(self, least: int, share: float) -> Graph | None:
         """Extend the graph by the rows behind it, if they are so many and no two rows are equal."""
-        memory = self.warm()
-        rows = memory.rows
-        late = len(rows) - rows.indexed
-        if memory.graph is None or late < max(least, share * rows.indexed) or self._content.profile.copies:
+        self.warm()
+        graph, tail = self.base.graph, self.tail
+        if graph is None or tail.count < max(least, share * self.base.count) or self._content.profile.copies:
             return None
-        vectors = np.concatenate([rows.base_vectors, rows.tail_vectors])
+        vectors = np.concatenate([self.base.vectors, tail.vectors])
         if not is_ordinary(vectors) or Copies.of(vectors).count:
             return None
-        graph = memory.graph.extended(prepared(rows.tail_vectors, self._content.profile.metric))
-        self._memory = memory.absorb(graph)
-        self._rows = self._memory.rows
+        graph = graph.extended(tail.vectors)
         cells = Cells.of(self._content)
         if cells is not None:
             cells.spread_entries(graph, None)
+        self._join(tail.count)
+        self.base.with_graph(graph, None)
         return graph
-
-    # -- single vectors ------------------------------------------------------------------------------
-
-    @property
-    def _reads_parts(self) -> bool:
-        """Whether ids are looked up in the file; a writer keeps its rows at hand instead."""
-        is_loaded = self._memory is not None or self._rows is not None or self._is_followed
-        return not is_loaded and self._parts.knows_ids and self._parts.is_thrifty
-
-    def exist(self, ids: Ids) -> Mask:
-        """Which of these ids are of live vectors."""
-        return self._parts.exist(ids) if self._reads_parts else np.asarray(self.rows.table.find(ids) >= 0)
-
-    def take(self, ids: Ids) -> Floats:
-        """The vectors of ids that exist, in this order."""
-        vectors = self._parts.take(ids) if self._reads_parts else None
-        return self.rows.take(self.rows.table.find(ids)) if vectors is None else vectors
-
-    def live_ids(self) -> Ids:
-        """The ids of all live vectors, ascending."""
-        if self._reads_parts:
-            return self._parts.live_ids
-        table = self.rows.table
-        return table.ids if table.alive.all() else table.ids[table.alive]
 
     # -- counters ------------------------------------------------------------------------------------
 
@@ -465,9 +385,6 @@ class Searcher:
         if self._sketch is None:
             self._sketch = self._content.sketch()
             self._counted_before = self._sketch.total_accesses
-        if self._parts.probed:
-            self._sketch.add(np.concatenate(self._parts.probed))
-            self._parts.probed.clear()
         return self._sketch
 
     def _count_hits(self) -> None:
@@ -477,7 +394,7 @@ class Searcher:
         rows = np.concatenate([hits.ravel() for hits in self._hits])
         self._hits.clear()
         layer = self._content.layer_a
-        rows = rows[(rows >= 0) & (rows < self.rows.indexed)]
+        rows = rows[(rows >= 0) & (rows < self.base.count)]
         if len(rows) and layer is not None:
             starts = layer.partitions["id_start"]
             self.sketch.add(np.searchsorted(starts, rows.astype(np.uint64), side="right") - 1)
@@ -485,7 +402,7 @@ class Searcher:
     def new_accesses(self) -> int:
         """Accesses counted since the counters were read from the file."""
         self._count_hits()
-        if self._sketch is None and not self._parts.probed:
+        if self._sketch is None:
             return 0
         return self.sketch.total_accesses - self._counted_before
 
@@ -499,21 +416,24 @@ class Searcher:
         hot = [cell for cell in np.argsort(-heat).tolist() if heat[cell] > layout.SKETCH_HOT]
         spans = [np.arange(cells.starts[cell], cells.ends[cell]) for cell in hot]
         rows = np.concatenate([np.zeros(0, np.int64), *spans])[:limit]
-        alive: Ints = rows[self.rows.live[rows]]
-        return np.asarray(self.rows.ids[alive], np.uint64)
+        self.base.know_ids()
+        return np.asarray(self.base.ids[rows[self.base.live[rows]]], np.uint64)
 
     def stats(self) -> dict[str, Any]:
         """How queries are answered now."""
         profile = self._content.profile
-        stage = "partitions" if self._parts.has_cells else "closed"
         expected = {int(row[0]): min(row[1:]) for row in profile.efforts}
         return {
             "index": None if profile.index is None else profile.index.kind,
             "codes": None if profile.codes is None else profile.codes.kind,
             "layers": [name for number, name in enumerate("ABC") if number in self._content.layers],
-            "stage": "memory" if self._memory is not None else stage,
-            "queries_from_parts": self._parts.served,
+            "stage": "memory" if self._is_warm else "partitions" if self._served else "closed",
+            "queries_from_parts": self._served,
             "unindexed_segments": len(self._content.tail_entries),
             "recall": expected.get(DEFAULT_EF),
             "recall_by_effort": expected,
         }
+
+
+def _rows_of(part: RowPart, rows: Ints) -> Loaded:
+    return Loaded(part.ids[rows], part.vectors[rows], part.live[rows])
