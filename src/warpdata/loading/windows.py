@@ -599,7 +599,7 @@ class Windows(RowSource):
         def anchors_of(block: int) -> Int64s:
             first = block * block_rows
             episodes, anchors = self.table.locate(np.arange(first, min(first + block_rows, len(self))))
-            return anchors[episodes == position]
+            return np.asarray(anchors[episodes == position])
 
         return Blocks(samples // block_rows, anchors_of)
 

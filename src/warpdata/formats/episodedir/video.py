@@ -264,7 +264,7 @@ def _kept_converters(picture: VideoFrame, goal: object) -> list[Callable[..., Vi
     """Three converters of this thread for pictures of one size and format; each keeps tables for what it did last."""
     kept: dict[Any, list[Callable[..., VideoFrame]]] = _local.__dict__.setdefault("converters", {})
     key = (picture.width, picture.height, picture.format.name, goal)
-    kept[key] = kept.pop(key, None) or [_converter() for _ in range(3)]
+    kept[key] = kept.pop(key) if key in kept else [_converter() for _ in range(3)]
     while len(kept) > _KEPT_CONVERTERS:  # the last one used is the last one dropped
         kept.pop(next(iter(kept)))
     return kept[key]
@@ -275,18 +275,19 @@ def _crop_picture(picture: VideoFrame, view: ImageView, convert: Callable[[], Vi
     library, box = _av(), view.source
     if picture.format.name in ("yuv420p", "yuvj420p") and not any(number % 2 for number in box):
         parts = []
-        for number, plane in enumerate(picture.planes):
+        planes: Any = picture.planes
+        for number, plane in enumerate(planes):
             top, left, height, width = (side >> (number > 0) for side in box)
-            rows = np.frombuffer(plane, np.uint8).reshape(-1, plane.line_size)  # type: ignore[arg-type]
+            rows = np.frombuffer(plane, np.uint8).reshape(-1, plane.line_size)
             parts.append(rows[top : top + height, left : left + width].reshape(-1))
         stacked = np.concatenate(parts).reshape(box.height * 3 // 2, box.width)
         made: VideoFrame = library.VideoFrame.from_numpy_buffer(stacked, format=picture.format.name)
         made.color_range, made.colorspace = picture.color_range, picture.colorspace
         return made
-    packed = convert()
+    packed: Any = convert()
     name = packed.format.name
     depth = {"gray": 1, "rgb24": 3, "rgba": 4}[name]
-    rows = np.frombuffer(packed.planes[0], np.uint8).reshape(packed.height, -1)  # type: ignore[arg-type]
+    rows = np.frombuffer(packed.planes[0], np.uint8).reshape(packed.height, -1)
     pixels = rows[:, : packed.width * depth].reshape(packed.height, packed.width, depth)[box.slices]
     plane_pixels = np.ascontiguousarray(pixels[..., 0] if depth == 1 else pixels)
     cut: VideoFrame = library.VideoFrame.from_numpy_buffer(plane_pixels, format=name)

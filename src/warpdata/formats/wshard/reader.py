@@ -150,7 +150,8 @@ class ShardReader(Reopens):
 
     def view(self, name: str) -> memoryview:
         """Like `read`, without a copy where the block is stored raw: a read-only view of the file."""
-        if self._owner and (kept := BLOCK_CACHE.get(self._owner, name)) is not None:
+        kept: memoryview | None = BLOCK_CACHE.get(self._owner, name) if self._owner else None
+        if kept is not None:
             return kept
         block = self.block(name)
         try:
