@@ -201,20 +201,80 @@ def test_the_owner_ends_the_episode_for_all(tmp_path: Path, name: str) -> None:
 
 
 def test_a_live_episode_of_several_processes_can_be_read(tmp_path: Path) -> None:
-    from warpdata.episodes.salvage.unfinished import read_unfinished
-
     first = wd.record(tmp_path / "root", episode="e", clock="simulated")
     second = wd.record(tmp_path / "root", episode="e", clock="simulated")
     first.append("x", 1.0, 1)
     second.append("y", 2.0, 1)
     second.close()
-    assert first.path is not None
-    episode = read_unfinished(first.path)
+    episode = wd.open(tmp_path / "root").live().episode
     assert {key: rows.values().tolist() for key, rows in episode.signals.items()} == {"x": [1.0], "y": [2.0]}
     [unfinished] = wd.open(tmp_path / "root").unfinished
     assert (unfinished.is_live, unfinished.records) == (True, {"x": 1, "y": 1})
     first.close()
     assert len(wd.open(tmp_path / "root")[0].signals) == 2
+
+
+@pytest.mark.parametrize("name", TARGETS)
+def test_only_the_owner_ends_the_episode(tmp_path: Path, name: str) -> None:
+    target = tmp_path / name
+
+    def own() -> None:
+        rec = wd.record(target, episode="e", clock="simulated")
+        rec.append("owner", 0, 0)
+
+    die(own)
+    second, third = (wd.record(target, episode="e", clock="simulated") for _ in range(2))
+    third.append("third", 0, 0)
+    third.close()  # with a process that still records it the episode goes on
+    second.append("second", 0, 0)
+    assert second.end_episode()  # the owner is gone
+    assert set(opened(target).signals) == {"owner", "second", "third"}
+    first, other = (wd.record(tmp_path / f"again-{name}", episode="f", clock="simulated") for _ in range(2))
+    first.append("x", 1, 1)
+    with pytest.raises(RecordingError, match=f"belongs to process {os.getpid()}"):
+        other.end_episode()
+    other.append("y", 1, 1)  # it goes on
+    other.close()
+    assert first.end_episode()
+
+
+@pytest.mark.parametrize("name", TARGETS)
+def test_a_restarted_process_continues_its_signals(tmp_path: Path, name: str) -> None:
+    target = tmp_path / name
+    keeper = wd.record(target, episode="e", clock="simulated")
+    keeper.append("keeper", 0, 0)
+
+    def run(first: int, *, dies: bool) -> None:
+        rec = wd.record(target, episode="e", clock="simulated")
+        for k in range(first, first + 20):
+            rec.append("joints", np.float32([k, -k]), k)
+            rec.append("log", f"{k}", k)
+            rec.append("camera", np.full((16, 16, 3), 4 * k, np.uint8), k)
+        rec.append("clock", first, 0)  # begins at 0 again: does not follow what was there
+        if not dies:
+            rec.close()
+
+    for number in range(3):
+        die(lambda number=number: run(20 * number, dies=number != 1))
+    live = {key: len(signal) for key, signal in keeper_signals(keeper).items()}
+    assert live["joints"] == live["log"] == 60
+    keeper.close()
+    episode = opened(target)
+    assert episode["joints"].values()[:, 0].tolist() == list(range(60))
+    assert [text for text, _ in episode["log"]] == [str(k) for k in range(60)]
+    assert [round(float(image.mean()) / 4) for image, _ in episode["camera"]] == list(range(60))
+    assert sorted(int(episode[key][0][0]) for key in ("clock", "clock-2", "clock-3")) == [0, 20, 40]
+    assert keeper.receipt is not None
+    assert keeper.receipt.is_complete
+    assert [part.steps_kept for part in keeper.receipt.processes].count(61) == 3
+    assert wd.check_episode(target).findings == [] if name.endswith("wshard") else True
+
+
+def keeper_signals(keeper: Any) -> dict[str, Any]:
+    from warpdata.episodes.salvage.live import LiveEpisode
+
+    folder = keeper._shared.directory
+    return dict(LiveEpisode(folder).episode.signals)
 
 
 def worker(target: str, name: str, counts: Any, index: int, seed: int, ends: str) -> None:

@@ -286,7 +286,8 @@ class Answers:
         name = ask.text("episode")
         texts: list[dict[str, Any]] = []
         gaps: list[dict[str, Any]] = []
-        for number, signal in _readable(self._episode(name)):
+        episode = self._episode(name)
+        for number, signal in _readable(episode):
             if not len(signal):
                 continue
             with contextlib.suppress(WarpError):  # damaged: shown where its content would be
@@ -298,6 +299,10 @@ class Answers:
                 elif not signal.meta.is_object:
                     found = self._track(name, number).gaps()
                     gaps += [{"signal": number, "from_ns": str(a), "to_ns": str(b)} for a, b in found]
+                    gaps += [
+                        {"signal": number, "from_ns": str(a), "to_ns": str(b), "dropped": count}
+                        for a, b, count in _drops(episode, number)
+                    ]
         texts.sort(key=lambda each: int(each["at_ns"]))
         return json_response({"events": texts, "gaps": gaps})
 
@@ -564,6 +569,16 @@ def _readable(episode: Episode) -> Iterator[tuple[int, Signal]]:
         except WarpError:
             continue
         yield number, signal
+
+
+def _drops(episode: Episode, number: int) -> Iterator[tuple[int, int, int]]:
+    """Where the recorder dropped frames of a camera: first time, last time, count."""
+    stated = episode.meta.get("signals")
+    about = stated.get(list(episode.signals)[number]) if isinstance(stated, Mapping) else None
+    for span in about.get("drops") or () if isinstance(about, Mapping) else ():
+        with contextlib.suppress(TypeError, ValueError):  # written by others
+            first, last, count = map(int, span)
+            yield first, last, count
 
 
 def _start_of(episode: Episode) -> int:

@@ -96,6 +96,11 @@ def _signal_row(name: str, episode: Episode) -> dict[str, Any]:
             row |= {"first_ts_ns": signal.first_ts_ns, "last_ts_ns": signal.last_ts_ns}
             row |= {"duration": human_time(span), "sparkline": _signal_sparkline(signal)}
             row["rate"] = f"{(count - 1) * 1e9 / span:.1f} Hz" if span > 0 else "-"
+        stated = episode.meta.get("signals")
+        about = stated.get(name) if isinstance(stated, dict) else None
+        if isinstance(about, dict) and isinstance(about.get("dropped_frames"), int):
+            row |= {"dropped": about["dropped_frames"], "drops": about.get("drops")}
+            row["sparkline"] += f" {about['dropped_frames']} dropped"
     except WarpError as error:
         row |= {"error": str(error), "sparkline": f"error[{error.code}]"}
     return row

@@ -19,6 +19,7 @@ from warpdata.bytekit.process.locks import FileLock, make_locked_folder
 from warpdata.episodes.forms.shard import pack_episode
 from warpdata.episodes.provenance import environment, first_meta
 from warpdata.episodes.record.recording import (
+    Declared,
     Recording,
     claim_directory,
     claim_episode,
@@ -27,6 +28,7 @@ from warpdata.episodes.record.recording import (
     remove_leftovers,
 )
 from warpdata.episodes.record.shared import SharedEpisode, join_in_folder, join_in_root
+from warpdata.episodes.record.status import OnSlow, used_bytes
 from warpdata.episodes.record.tables import owner, write_empty
 from warpdata.episodes.record.threads import Durability, interrupts_wait
 from warpdata.episodes.record.values import Clock, Hints, RecordingClock, as_numbers
@@ -73,10 +75,13 @@ class Recorder(Recording):
     kernel has not written with `"none"`. `compression` and `compat` are those of `save_wshard`, for one file.
 
     `episode` names an episode that several processes record: the first one makes it, the others join. Each has signals
-    of its own. It is finished when the last process closes its recorder, or by `end_episode`.
+    of its own. It is finished when the last process closes its recorder, or when its owner calls `end_episode`: the
+    process that made it, or any one if that is gone.
 
     `min_free` is a floor in bytes: where less is free on the disk, records are refused with OutOfSpaceError, and
-    everything before is kept. It is watched twice a second.
+    everything before is kept. It is watched twice a second, and warnings are logged ahead of it.
+
+    An append that waits for longer than `slow_ms` is logged, and `on_slow(signal, seconds)` is called.
     """
 
     @suggests
@@ -95,6 +100,8 @@ class Recorder(Recording):
         overwrite: bool = False,
         episode: str | None = None,
         min_free: int = 0,
+        slow_ms: float = 100.0,
+        on_slow: OnSlow | None = None,
     ) -> None:
         require_word("clock", clock, get_args(Clock))
         require_word("outcome", outcome, OUTCOMES)
@@ -115,6 +122,7 @@ class Recorder(Recording):
         self._directory: Path | None = None
         self._episode = episode
         self._min_free = as_int(min_free, "min_free")
+        self._slow_s, self._on_slow = slow_ms / 1e3, on_slow
         self._shared: SharedEpisode | None = None
         self.receipt: LossReceipt | None = None
         """Of an episode of several processes, once this process has finished it: what each of them recorded."""
@@ -179,10 +187,11 @@ class Recorder(Recording):
             raise RecordingError(
                 f"signal {name!r} was recorded by append() before; record it by step() from its first record on"
             )
-        hints, video = self._declared.get(name, (Hints(), self._video))
+        declared = self._declared.get(name) or Declared(Hints(), self._video)
+        hints = declared.hints
         if hints.role not in (None, role):
             raise RecordingError(f"signal {name!r} was declared as a {hints.role}, not as a {role}")
-        self._declare(name, replace(hints, role=role, clock=hints.clock or STEPS), video)
+        self._declare(name, replace(declared, hints=replace(hints, role=role, clock=hints.clock or STEPS)))
         self._roles[name] = role
 
     def close(self) -> None:
@@ -195,7 +204,7 @@ class Recorder(Recording):
     def end_episode(self, timeout_s: float = 30.0) -> bool:
         """Close, and make the other processes of the episode stop too; whether it is finished now.
 
-        They refuse later records, and have the timeout to close their recorders. If some do not, the last one that
+        Only the owner may: the process that made the episode, or any one if that is gone. The others refuse later records, and have the timeout to close their recorders. If some do not, the last one that
         closes finishes the episode.
         """
         if self._shared is not None:
@@ -281,12 +290,16 @@ class Recorder(Recording):
         self._shared, self._directory = shared, shared.part
         return shared.work, shared.lock
 
+    def _needed_bytes(self) -> int:
+        assert self._directory is not None
+        return used_bytes(self._directory) if self._is_file else 0  # packing makes a copy
+
     def _reserve(self, signal: str) -> None:
         if self._shared is not None:
             self._shared.reserve(signal)
 
-    def _write_status(self) -> None:
-        super()._write_status()
+    def _report(self) -> None:
+        super()._report()
         process = None if self._shared is None else self._shared.ended_by()
         if self._shared is not None and process not in (None, self._shared.part.name):
             self._end(WriterClosedError, f"the episode was ended by process {str(process).partition('-')[0]}")
@@ -471,7 +484,7 @@ class _SignalWriter(Recording, SignalWriter):
                 if recorder is None:
                     self._check_first(data)
                     self._begin()
-                    recorder = self._make(self._name, data, ts_ns, self._hints, self._video)
+                    recorder = self._make(self._name, data, ts_ns, Declared(self._hints, self._video))
         recorder.append(data, ts_ns)
 
     def close(self) -> None:

@@ -346,6 +346,11 @@ class NumberRecorder(TableRecorder):
         self._cell = np.frombuffer(self._record.payload, self._dtype).reshape(self._shape)
         self._new_block()
 
+    @property
+    def recorded_bytes(self) -> int:
+        """Bytes of the values so far."""
+        return self.count * self._cell.nbytes
+
     def check(self, data: Any, ts_ns: int) -> NDArray[Any]:
         """The value as `append` takes it, or what it would raise; nothing is recorded."""
         if ts_ns <= self.last_ts_ns:
@@ -408,6 +413,7 @@ class EventRecorder(TableRecorder):
     ) -> None:
         super().__init__(name, stream, file, journal, jobs)
         self._kind = file.description.kind
+        self.recorded_bytes = 0
         self._new_block()
 
     def check(self, data: Any, ts_ns: int) -> Any:
@@ -433,6 +439,7 @@ class EventRecorder(TableRecorder):
                 self.flush()
                 row = 0
             self._held_bytes += len(packed)
+            self.recorded_bytes += len(packed)
             self._records[row:] = [(ts_ns, data if self._kind == "text" else packed)]
             self._writer.append(self.stream, self.count, 1, ts_ns, packed)
             self.last_ts_ns = ts_ns

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import re
 import signal
 import threading
@@ -130,9 +131,9 @@ class RecordingThreads:
         """A queue of jobs that write tables; a burst of records is over, or `delay_s` have passed, when they run."""
         return self._helper.queue(limit, delay_s=delay_s, on_failure=self.fail)
 
-    def camera_jobs(self, limit: int) -> JobQueue:
-        """A queue of jobs of one camera; an error in it concerns that camera only."""
-        queue = self._encoders.queue(limit)
+    def camera_jobs(self) -> JobQueue:
+        """A queue of jobs of one camera, which limits them itself; an error in it concerns that camera only."""
+        queue = self._encoders.queue(_UNBOUNDED)
         self.chores.submit(self._encoders.start)  # starting a thread takes a while on a busy machine
         return queue
 
@@ -285,6 +286,8 @@ class JobQueue:
         self.blocked = 0
         """How often a caller had to wait."""
         self.blocked_ns = 0
+        self.on_wait: Callable[[float], None] | None = None
+        """Called with the seconds that a caller waited, by that caller."""
         self.is_taken = False
         """Whether a thread is running the first job."""
         self.is_urgent = False
@@ -304,22 +307,29 @@ class JobQueue:
 
     def submit(self, job: Job) -> None:
         """Queue a job; blocks while the queue is full. A failed job fails every later call."""
-        self.wait_for_room()
+        self.wait_until(lambda: len(self.jobs) < self.limit)
         if self._closing:
             raise WriterClosedError("the writer is closed")
         self.jobs.append((job, time.monotonic()))
         self._wakeup.set()
 
-    def wait_for_room(self) -> None:
-        """Wait until the queue has room; raises what went wrong in a job."""
-        if len(self.jobs) >= self.limit:
-            start = time.monotonic_ns()
-            self.blocked += 1
+    def wait_until(self, is_ready: Callable[[], bool], timeout_s: float = math.inf) -> bool:
+        """Whether it became ready before the timeout, looked at after every job; raises what went wrong in a job."""
+        ready = is_ready()
+        if not ready:
+            start = now = time.monotonic()
+            self.blocked += timeout_s > 0
             self._start()
-            while len(self.jobs) >= self.limit and self.failure is None and not self._closing:
-                self._room.wait(_LOOK_AGAIN_S)
-            self.blocked_ns += time.monotonic_ns() - start
+            while not (ready := is_ready()) and self.failure is None and not self._closing:
+                if (left_s := start + timeout_s - now) <= 0:
+                    break
+                self._room.wait(min(_LOOK_AGAIN_S, left_s))
+                now = time.monotonic()
+            self.blocked_ns += int((now - start) * 1e9)
+            if self.on_wait is not None:
+                self.on_wait(now - start)
         self.check()
+        return ready
 
     def check(self) -> None:
         """Raise what went wrong in a job, if anything did."""
