@@ -136,7 +136,11 @@ def bars(found: dict[str, Any]) -> dict[str, dict[str, Any]]:
             "<=",
             1,
         ),
-        "two processes, four cameras: worst stall of a frame in ms": (robot["ours"]["frame_ms"]["worst"], "<", 20),
+        "two processes, four cameras: worst stall of a frame in ms": (
+            robot["ours"]["frame_ms"]["worst"],
+            "<",
+            20,
+        ),
         "two processes, four cameras: frames and states lost": (robot["ours"]["lost"], "<=", 0),
         "two processes, four cameras: CPU / mcap with JPEG": (
             robot["ours"]["cpu_s"] / robot["mcap"]["cpu_s"],
@@ -362,7 +366,10 @@ def overload(folder: Path, seconds: float) -> dict[str, Any]:
         "dropped": dropped,
         "uncounted": given - kept - dropped,
         "waiting_at_the_end": status.total("waiting"),
-        "least_and_most_kept": [min(len(episode[name]) for name in names), max(len(episode[name]) for name in names)],
+        "least_and_most_kept": [
+            min(len(episode[name]) for name in names),
+            max(len(episode[name]) for name in names),
+        ],
         "presets": {name: signals[name].get("presets") for name in names[:1]},
         "written_mb": round(written / 1e6, 1),
         "files_mb": round(final / 1e6, 1),
@@ -554,7 +561,9 @@ def main() -> None:
     """Print the measurements; at full size also write them to bench/results, where `--only` replaces some."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--quick", action="store_true")
-    parser.add_argument("--only", nargs="*", default=[], help="parts to measure again, such as robot and overload")
+    parser.add_argument(
+        "--only", nargs="*", default=[], help="parts to measure again, such as robot and overload"
+    )
     args = parser.parse_args()
     found = run(quick=args.quick, only=args.only)
     if args.only:

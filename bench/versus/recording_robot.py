@@ -187,7 +187,9 @@ def robot(folder: Path, seconds: float, lerobot_python: str | None) -> dict[str,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.DEVNULL,
                 cwd=ROOT,
-                env={**os.environ, "PYTHONPATH": f"{ROOT / 'src'}:{ROOT}"} if name != "lerobot" else plain_environment(),
+                env={**os.environ, "PYTHONPATH": f"{ROOT / 'src'}:{ROOT}"}
+                if name != "lerobot"
+                else plain_environment(),
             )
             for command in several
         ]
@@ -198,7 +200,9 @@ def robot(folder: Path, seconds: float, lerobot_python: str | None) -> dict[str,
 
 def plain_environment() -> dict[str, str]:
     """The environment without our packages."""
-    return {name: value for name, value in os.environ.items() if name != "PYTHONPATH"} | {"HF_HUB_OFFLINE": "1"}
+    return {name: value for name, value in os.environ.items() if name != "PYTHONPATH"} | {
+        "HF_HUB_OFFLINE": "1"
+    }
 
 
 def summary(results: list[dict[str, Any]], folder: Path) -> dict[str, Any]:
@@ -211,7 +215,7 @@ def summary(results: list[dict[str, Any]], folder: Path) -> dict[str, Any]:
         paths = [place] if place.is_file() else place.rglob("*")
         files[name] = sum(path.stat().st_size for path in paths if path.is_file())
     stored = max(files.values()) if len(files) == 1 else files
-    row = {
+    return {
         "frame_ms": {"p50": _ms(frames, 50), "p99": _ms(frames, 99), "worst": _ms(frames, 100)},
         "state_ms": None if not len(states) else {"p99": _ms(states, 99), "worst": _ms(states, 100)},
         "close_s": round(max(result["close_s"] for result in results), 2),
@@ -221,7 +225,6 @@ def summary(results: list[dict[str, Any]], folder: Path) -> dict[str, Any]:
         "lost": sum(result["lost"] for result in results),
         "files_mb": {name: round(size / 1e6, 1) for name, size in stored.items() if size},
     }
-    return row
 
 
 def _ms(waits: np.ndarray[Any, Any], percent: float) -> float:

@@ -107,7 +107,9 @@ def test_drops_are_known_after_a_kill(tmp_path: Path, gate: threading.Event, pol
     kept = [*range(5), *range(20, 30)] if policy == "drop_newest" else [0, *range(16, 30)]
     episode = wd.open(tmp_path / "root")[0]
     assert numbers(episode["cam"]) == kept == episode["cam"].timestamps.tolist()
-    assert episode.meta["signals"]["cam"]["drops"] == [[5, 19, 15] if policy == "drop_newest" else [1, 15, 15]]
+    assert episode.meta["signals"]["cam"]["drops"] == [
+        [5, 19, 15] if policy == "drop_newest" else [1, 15, 15]
+    ]
 
 
 def test_more_cameras_than_cores_never_wait_for_longer_than_their_policy(tmp_path: Path) -> None:
@@ -182,7 +184,9 @@ def test_an_encoder_that_falls_behind_lowers_its_preset(tmp_path: Path, gate: th
         threads = [threading.Thread(target=feed, args=(name,)) for name in ("cam", "fixed")]
         for thread in threads:
             thread.start()
-        until(lambda: all(s.waiting == LIMIT for s in rec.status().signals.values()), "the queues are not full")
+        until(
+            lambda: all(s.waiting == LIMIT for s in rec.status().signals.values()), "the queues are not full"
+        )
         gate.set()
         for thread in threads:
             thread.join()

@@ -53,7 +53,9 @@ def test_raw_frames_are_never_synced_however_long_they_wait(
     encode = camera.VideoFile.encode
 
     def late(*args: Any) -> Any:
-        until(lambda: len(list((tmp_path / "ep").rglob("frames-*"))) > 0, "frames get no journal of their own")
+        until(
+            lambda: len(list((tmp_path / "ep").rglob("frames-*"))) > 0, "frames get no journal of their own"
+        )
         return encode(*args)
 
     monkeypatch.setattr(camera.VideoFile, "encode", late)

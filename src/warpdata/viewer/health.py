@@ -157,7 +157,9 @@ def recording_state(folder: Path) -> dict[str, Any]:
         return {"id": folder.name, "is_live": is_recorded(folder / RECORDING_FOLDER)}
     status = read_status(folder / RECORDING_FOLDER)
     totals = (
-        {} if status is None else {name: status.total(name) for name in ("dropped", "refused", "blocked", "blocked_ns")}
+        {}
+        if status is None
+        else {name: status.total(name) for name in ("dropped", "refused", "blocked", "blocked_ns")}
     )
     counts = {"records": recording.records, "backlog": recording.backlog, "lost": recording.unreadable}
     return {

@@ -84,6 +84,9 @@ class QueuePolicy:
         return cls(policy, float(max_wait_ms))  # type: ignore[arg-type]
 
 
+WAIT = QueuePolicy()
+
+
 def drop_facts(dropped: Sequence[int], kept: NDArray[np.int64]) -> dict[str, Any]:
     """The meta.json entries about frames that a policy dropped; `kept` are the times of the others.
 
@@ -153,9 +156,13 @@ class VideoFile:
     def adapt(self, backlog: float) -> None:
         """Before each frame: use a faster preset while frames pile up, and the first one again when none wait.
 
-        Only H.264 without a chosen preset is changed, at the beginning of a group. `backlog`: share of the queue in use.
+        Only H.264 without a chosen preset is changed, when a group begins. `backlog`: share of the queue in use.
         """
-        if self.suffix != ".mp4" or self.options.preset is not None or self.options.codec not in (None, "h264"):
+        if (
+            self.suffix != ".mp4"
+            or self.options.preset is not None
+            or self.options.codec not in (None, "h264")
+        ):
             return
         number = len(self._marks) + len(self._waiting)
         if number and number % self.options.gop_size == 0:

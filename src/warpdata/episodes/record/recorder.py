@@ -204,8 +204,8 @@ class Recorder(Recording):
     def end_episode(self, timeout_s: float = 30.0) -> bool:
         """Close, and make the other processes of the episode stop too; whether it is finished now.
 
-        Only the owner may: the process that made the episode, or any one if that is gone. The others refuse later records, and have the timeout to close their recorders. If some do not, the last one that
-        closes finishes the episode.
+        Only the owner may: the process that made the episode, or any one if that is gone. The others refuse later
+        records, and have the timeout to close their recorders. If some do not, the last one that closes finishes it.
         """
         if self._shared is not None:
             self._check_open()

@@ -31,7 +31,14 @@ from warpdata.bytekit.jsontext import dump_json
 from warpdata.bytekit.process.forks import NoPickle, run_in_child
 from warpdata.bytekit.process.locks import FileLock, make_locked_folder
 from warpdata.episodes.collection.edits import episode_path
-from warpdata.episodes.record.camera import CameraRecorder, FrameJournals, Policy, QueuePolicy, VideoFile
+from warpdata.episodes.record.camera import (
+    WAIT,
+    CameraRecorder,
+    FrameJournals,
+    Policy,
+    QueuePolicy,
+    VideoFile,
+)
 from warpdata.episodes.record.status import STATUS_FILE, Monitor, OnSlow, RecordingStatus, SignalStatus
 from warpdata.episodes.record.tables import EventRecorder, NumberRecorder, SignalsJournal, TableFile
 from warpdata.episodes.record.threads import Durability, JobQueue, RecordingThreads, interrupts_wait
@@ -70,7 +77,7 @@ class Declared:
 
     hints: Hints
     video: VideoOptions
-    policy: QueuePolicy = QueuePolicy()
+    policy: QueuePolicy = WAIT
 
 
 class Recording(NoPickle):
@@ -361,10 +368,18 @@ class Recording(NoPickle):
         refused = dict(self._refused)
         status = {name: SignalStatus(refused=count) for name, count in refused.items()}
         for name, recorder in dict(self._recorders).items():
-            counts = {"records": recorder.count, "bytes": recorder.recorded_bytes, "refused": refused.get(name, 0)}
+            counts = {
+                "records": recorder.count,
+                "bytes": recorder.recorded_bytes,
+                "refused": refused.get(name, 0),
+            }
             if isinstance(recorder, CameraRecorder):
                 jobs, delay_ms = recorder.jobs, round(recorder.delay_s() * 1e3, 3)
-                counts |= {"waiting": len(recorder.waiting), "delay_ms": delay_ms, "dropped": len(recorder.dropped)}
+                counts |= {
+                    "waiting": len(recorder.waiting),
+                    "delay_ms": delay_ms,
+                    "dropped": len(recorder.dropped),
+                }
                 counts |= {"blocked": jobs.blocked, "blocked_ns": jobs.blocked_ns}
             status[name] = SignalStatus(**counts)
         return status

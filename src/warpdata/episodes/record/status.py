@@ -76,7 +76,9 @@ class RecordingStatus:
         """What `to_json` made; numbers that are none count as 0, anything else is a CorruptLayoutError."""
         try:
             signals = {
-                str(name): SignalStatus(**{item.name: _count(about.get(item.name)) for item in fields(SignalStatus)})
+                str(name): SignalStatus(
+                    **{item.name: _count(about.get(item.name)) for item in fields(SignalStatus)}
+                )
                 for name, about in stated["signals"].items()
             }
             written_ns, left_s = stated["written_ns"], stated.get("left_s")
@@ -96,7 +98,9 @@ class RecordingStatus:
             if signal.waiting or signal.blocked_ns:
                 line += f", {signal.waiting} wait since {signal.delay_ms:.0f} ms"
             counts = ("dropped", "refused", "blocked")
-            line += "".join(f", {getattr(signal, count)} {count}" for count in counts if getattr(signal, count))
+            line += "".join(
+                f", {getattr(signal, count)} {count}" for count in counts if getattr(signal, count)
+            )
             lines.append(line)
         return "\n".join(lines)
 
@@ -109,7 +113,9 @@ def _count(value: object) -> Any:
 class Monitor:
     """Watches one recording: `look` is called twice a second, `status` at any time."""
 
-    def __init__(self, place: Path, work: Path, min_free: int, signals: Callable[[], dict[str, SignalStatus]]) -> None:
+    def __init__(
+        self, place: Path, work: Path, min_free: int, signals: Callable[[], dict[str, SignalStatus]]
+    ) -> None:
         """`place` names the recording in messages, `work` has its journals, `signals` gives counts without rates."""
         self._place, self._work = place, work
         self._min_free = min_free
@@ -136,14 +142,14 @@ class Monitor:
             _log.error("%s (%s)", reason, self._place)
             return reason
         left_s = self._left_s(floor)
-        if now - self._free[0][0] >= min(_LEAST_S, _LONG_S / 10) and self._warn_minutes:
-            if left_s < 60 * self._warn_minutes[0]:
-                while self._warn_minutes and left_s < 60 * self._warn_minutes[0]:
-                    self._warn_minutes.pop(0)
-                goal = "min_free is reached" if self._min_free else "it is full"
-                _log.warning(
-                    "disk of %s: %.0f minutes left at this rate until %s", self._place, left_s / 60, goal
-                )
+        is_known = now - self._free[0][0] >= min(_LEAST_S, _LONG_S / 10)
+        if is_known and self._warn_minutes and left_s < 60 * self._warn_minutes[0]:
+            while self._warn_minutes and left_s < 60 * self._warn_minutes[0]:
+                self._warn_minutes.pop(0)
+            goal = "min_free is reached" if self._min_free else "it is full"
+            _log.warning(
+                "disk of %s: %.0f minutes left at this rate until %s", self._place, left_s / 60, goal
+            )
         return None
 
     def _left_s(self, floor: int) -> float:
@@ -171,11 +177,13 @@ class Monitor:
         now = time.monotonic()
         if now - self._slow_since.get(signal, -math.inf) >= _QUIET_S:
             self._slow_since[signal] = now
-            _log.warning("append to %r of %s waited %.0f ms for its encoder", signal, self._place, waited_s * 1e3)
+            _log.warning(
+                "append to %r of %s waited %.0f ms for its encoder", signal, self._place, waited_s * 1e3
+            )
         if on_slow is not None:
             try:
                 on_slow(signal, waited_s)
-            except Exception:
+            except Exception:  # noqa: BLE001 - of the caller; recording goes on
                 _log.exception("on_slow failed for %r", signal)
 
 

@@ -54,7 +54,7 @@ class LiveEpisode:
     """An episode of a root that is being recorded; each `refresh` reads what was added since the last one.
 
     `episode` has the values acknowledged by then, and of cameras the frames of complete groups of pictures. Iterating
-    gives every record in the order of its signal, from the first one on, until the recording ends. Any thread may use it.
+    gives every record from the first one on, until the recording ends. Any thread may use it.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -168,11 +168,14 @@ class _LivePart:
 
     def refresh(self) -> None:
         recording = self.recording
-        with contextlib.suppress(WarpError, FileNotFoundError):  # not there yet, or gone just now
-            with FileRangeReader(recording.work / SIGNALS_JOURNAL) as reader:
-                self._read(JournalReader(reader))
+        journal = recording.work / SIGNALS_JOURNAL
+        # It may not be there yet, or be gone just now.
+        with contextlib.suppress(WarpError, FileNotFoundError), FileRangeReader(journal) as reader:
+            self._read(JournalReader(reader))
         for stream, about in recording.signals.items():
-            with contextlib.suppress(WarpError, KeyError, TypeError, ValueError):  # damaged: salvage reports it
+            with contextlib.suppress(
+                WarpError, KeyError, TypeError, ValueError
+            ):  # damaged: salvage reports it
                 signal = self._signal(stream, about)
                 if signal is not None:
                     self.signals[str(about["name"])] = signal

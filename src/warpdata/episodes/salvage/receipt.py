@@ -90,7 +90,9 @@ class LossReceipt(Receipt):
         spans = [(each["first_ts_ns"], each["last_ts_ns"]) for each in signals.values() if each["count"]]
         first_ns, last_ns = min((a for a, _ in spans), default=0), max((b for _, b in spans), default=0)
         kept = {name: about["count"] for name, about in signals.items()}
-        dropped = {name: about["dropped_frames"] for name, about in signals.items() if "dropped_frames" in about}
+        dropped = {
+            name: about["dropped_frames"] for name, about in signals.items() if "dropped_frames" in about
+        }
         return cls(
             source=source, output=output, episode_id=episode_id, why=why, steps_kept=sum(kept.values()),
             time_kept_s=(last_ns - first_ns) / 1e9, channels=kept, frames_dropped=dropped, **more,

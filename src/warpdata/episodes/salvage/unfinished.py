@@ -15,18 +15,14 @@ from numpy.typing import NDArray
 
 from warpdata.bytekit.arrays import dtype_named
 from warpdata.bytekit.io.commit import TEMP_MARK
-from warpdata.bytekit.io.files import FileRangeReader
-from warpdata.bytekit.io.ranges import RangeReader
 from warpdata.bytekit.jsontext import parse_json_object
 from warpdata.bytekit.process.locks import is_locked
 from warpdata.episodes.record.status import STATUS_FILE, RecordingStatus
-from warpdata.episodes.sources.cameras import VideoSignal, signal_meta
-from warpdata.episodes.sources.disk_episode import DiskEpisode
 from warpdata.errors import BlobNotFoundError, CorruptLayoutError, FormatError, WarpError
 from warpdata.formats.episodedir import layout
-from warpdata.formats.episodedir.documents import Folder, read_bytes, read_meta, restored_static
-from warpdata.formats.episodedir.frame_index import FrameIndex, index_of_marks, read_marks
-from warpdata.formats.episodedir.images import FrameShape, Stream, suffix_for
+from warpdata.formats.episodedir.documents import Folder, read_bytes, read_meta
+from warpdata.formats.episodedir.frame_index import read_marks
+from warpdata.formats.episodedir.images import FrameShape, Stream
 from warpdata.formats.episodedir.signal_file import Description
 from warpdata.formats.journal.layout import (
     CONTROL_STREAM,
@@ -38,9 +34,6 @@ from warpdata.formats.journal.layout import (
     WORK_SUFFIX,
 )
 from warpdata.formats.journal.reader import JournalReader, Records, Scan, is_live
-from warpdata.timeline.episode import Episode
-from warpdata.timeline.memory import ArraySignal
-from warpdata.timeline.signal import Signal
 
 SHARED_FILE = "shared.json"
 """In the folder of journals: several processes record this episode, and their parts are in `PARTS_FOLDER`."""
@@ -392,9 +385,7 @@ def _drop_torn_row(recording: UnfinishedRecording) -> None:
 class JournaledRows:
     """The records of one stream over all journals, in the order they were made."""
 
-    def __init__(
-        self, journals: list[OpenJournal], stream: int, dropped: Iterable[int | None] = ()
-    ) -> None:
+    def __init__(self, journals: list[OpenJournal], stream: int, dropped: Iterable[int | None] = ()) -> None:
         self._journals = journals
         self._path = journals[0].reader.name if journals else ""
         parts = [journal.records.of_stream(stream) for journal in journals]

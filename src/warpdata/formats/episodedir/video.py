@@ -353,7 +353,9 @@ def _codec_options(codec: str, options: VideoOptions, shape: FrameShape) -> dict
     chosen |= {"preset": options.preset or "veryfast", "tune": "zerolatency"}
     if codec == "h264":
         chosen["x264-params"] = f"keyint={gop}:min-keyint={gop}:scenecut=0:bframes=0"
-        if chosen["preset"] == "ultrafast":  # with the header of the other presets, between which a recorder may change
+        if (
+            chosen["preset"] == "ultrafast"
+        ):  # with the header of the other presets, between which a recorder may change
             chosen["x264-params"] += ":cabac=1:8x8dct=1:weightp=1"
     else:
         chosen["x265-params"] = f"keyint={gop}:min-keyint={gop}:scenecut=0:bframes=0:log-level=none"
