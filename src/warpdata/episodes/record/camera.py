@@ -433,6 +433,7 @@ class CameraRecorder:
         frames: FrameJournals,
         jobs: JobQueue,
         policy: QueuePolicy,
+        on_drop: Callable[[int], None],
     ) -> None:
         self.name = name
         self.stream = stream
@@ -441,6 +442,7 @@ class CameraRecorder:
         self.last_ts_ns = BEGIN
         self.jobs = jobs
         self.policy = policy
+        self._on_drop = on_drop
         self.dropped: list[int] = []
         """Times of the frames that the policy dropped."""
         least, most = (size // shape.nbytes for size in QUEUE_BYTES)
@@ -520,6 +522,7 @@ class CameraRecorder:
         place = {} if number is None else {"step": number}
         self._frames.signals.note({"dropped": {"stream": self.stream, "ts_ns": ts_ns, **place}})
         self.dropped.append(ts_ns)
+        self._on_drop(len(self.dropped))
 
     @property
     def recorded_bytes(self) -> int:

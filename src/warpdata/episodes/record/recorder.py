@@ -291,8 +291,8 @@ class Recorder(Recording):
         return shared.work, shared.lock
 
     def _needed_bytes(self) -> int:
-        assert self._directory is not None
-        return used_bytes(self._directory) if self._is_file else 0  # packing makes a copy
+        place = self._directory if self._shared is None else self._shared.directory
+        return used_bytes(place) if self._is_file and place is not None else 0  # packing makes a copy
 
     def _reserve(self, signal: str) -> None:
         if self._shared is not None:

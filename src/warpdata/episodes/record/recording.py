@@ -464,6 +464,7 @@ class Recording(NoPickle):
             frames,
             jobs,
             declared.policy,
+            lambda count: monitor.report_drop(name, count),
         )
 
     # Ends.

@@ -22,7 +22,7 @@ _LEAST_S = 6.0
 """The disk is watched for so long before a warning."""
 _WARN_MINUTES = (15, 5, 1)
 _QUIET_S = 10.0
-"""Slow appends of a signal are logged no more often."""
+"""Slow appends and drops of a signal are logged no more often."""
 _log = logging.getLogger("warpdata.record")
 
 OnSlow = Callable[[str, float], object]
@@ -123,7 +123,7 @@ class Monitor:
         self._free: deque[tuple[float, int]] = deque()
         self._records: deque[tuple[float, dict[str, int]]] = deque()
         self._warn_minutes = list(_WARN_MINUTES)
-        self._slow_since: dict[str, float] = {}
+        self._reported: dict[tuple[str, str], float] = {}
 
     def look(self, needed_bytes: Callable[[], int]) -> str | None:
         """Take a sample, and warn when the disk will soon be full; returns why recording must stop, or None.
@@ -170,13 +170,23 @@ class Monitor:
         left = None if left_s == math.inf else round(left_s, 1)
         return RecordingStatus(time.time_ns(), signals, used_bytes(self._work), free, left)
 
+    def report_drop(self, signal: str, count: int) -> None:
+        """Log that frames of a camera are dropped."""
+        if self._is_news(signal, "drop"):
+            _log.warning("camera %r of %s drops frames: %d so far", signal, self._place, count)
+
+    def _is_news(self, signal: str, what: str) -> bool:
+        now, key = time.monotonic(), (signal, what)
+        is_news = now - self._reported.get(key, -math.inf) >= _QUIET_S
+        if is_news:
+            self._reported[key] = now
+        return is_news
+
     def report_wait(self, signal: str, waited_s: float, slow_s: float, on_slow: OnSlow | None) -> None:
         """Log an append that waited for its encoder, and call `on_slow`; a call that fails is logged too."""
         if waited_s < slow_s:
             return
-        now = time.monotonic()
-        if now - self._slow_since.get(signal, -math.inf) >= _QUIET_S:
-            self._slow_since[signal] = now
+        if self._is_news(signal, "wait"):
             _log.warning(
                 "append to %r of %s waited %.0f ms for its encoder", signal, self._place, waited_s * 1e3
             )
