@@ -90,7 +90,7 @@ class LiveEpisode:
             return self.episode
 
     def _read(self) -> Episode:
-        signals: dict[str, Signal] = {}
+        parts: dict[str, list[Signal]] = {}
         static: dict[str, Any] = {}
         meta: dict[str, Any] = {}
         for work in work_folders(self._work):
@@ -104,9 +104,10 @@ class LiveEpisode:
                     episode = DiskEpisode(work.parent)
                     part.signals, part.static = dict(episode.signals), dict(episode.static)
             for name, signal in part.signals.items():
-                _add(signals, name, signal)
+                parts.setdefault(name, []).append(signal)
             static |= part.static
             meta = {**part.recording.meta, **meta}
+        signals = {name: signal for own_name in parts for name, signal in _join(own_name, parts[own_name])}
         return Episode.of(signals, static, {**meta, "is_unfinished": True}, id=self.path.name)
 
     def __iter__(self) -> Iterator[LiveRecord]:
@@ -142,18 +143,15 @@ class LiveEpisode:
         return f"<LiveEpisode {self.path}: {counts or 'no records yet'}>"
 
 
-def _add(signals: dict[str, Signal], name: str, signal: Signal) -> None:
-    """Add a signal; one that a restarted process continues is joined, as when the episode is finished."""
-    free, number = name, 1
-    if name in signals:
-        with contextlib.suppress(WarpError):
-            pair = sorted([signals[name], signal], key=lambda part: part.first_ts_ns if len(part) else 0)
-            signals[name] = JoinedSignal(pair)
-            return
-    while free in signals:
-        number += 1
-        free = f"{name}-{number}"
-    signals[free] = signal
+def _join(name: str, parts: list[Signal]) -> Iterator[tuple[str, Signal]]:
+    """One signal of what several processes recorded one after the other, as when the episode is finished."""
+    parts.sort(key=lambda part: part.first_ts_ns if len(part) else 0)
+    try:
+        yield name, parts[0] if len(parts) == 1 else JoinedSignal(parts)
+    except WarpError:
+        yield from (
+            (f"{name}-{number}" if number > 1 else name, part) for number, part in enumerate(parts, 1)
+        )
 
 
 class _LivePart:

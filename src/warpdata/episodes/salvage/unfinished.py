@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -103,7 +103,10 @@ class UnfinishedRecording:
 
     def rows(self, stream: int) -> JournaledRows:
         """The records of one signal, without frames that were dropped: the others are numbered as in the video."""
-        return JournaledRows(self.journals, stream, [step for _, step in self.dropped.get(stream, ())])
+        return JournaledRows(self.journals, stream, self._gone(stream))
+
+    def _gone(self, stream: int) -> list[int]:
+        return [step for _, step in self.dropped.get(stream, ()) if step is not None]
 
     def dropped_ts_ns(self, stream: int) -> list[int]:
         """Times of the frames of a camera that its policy dropped."""
@@ -129,7 +132,9 @@ class UnfinishedRecording:
     def _numbers(self) -> Iterator[tuple[str, set[int], set[int]]]:
         """Name, numbers of records in journals and numbers of encoded frames of each signal."""
         for stream, about in self.signals.items():
-            raw = {int(n) for journal in self.journals for n in journal.records.of_stream(stream).first_step}
+            steps = [journal.records.of_stream(stream).first_step for journal in self.journals]
+            which, numbers = renumber(np.concatenate([np.empty(0, np.int64), *steps]), self._gone(stream))
+            raw = set(numbers[which].tolist())
             marks = self.marks(stream) if about.get("kind") == "image" else []
             encoded = {number for number, mark in enumerate(marks) if mark is not None}
             yield str(about.get("name")), raw, encoded
@@ -382,10 +387,16 @@ def _drop_torn_row(recording: UnfinishedRecording) -> None:
         journal.records = journal.records.select(~(mask & (journal.records.ts_ns == last)))
 
 
+def renumber(steps: NDArray[np.int64], dropped: Sequence[int]) -> tuple[NDArray[np.bool_], NDArray[np.int64]]:
+    """Which records were not dropped, and the number of each among those."""
+    gone = np.unique(np.array(dropped, np.int64))
+    return ~np.isin(steps, gone), steps - np.searchsorted(gone, steps)
+
+
 class JournaledRows:
     """The records of one stream over all journals, in the order they were made."""
 
-    def __init__(self, journals: list[OpenJournal], stream: int, dropped: Iterable[int | None] = ()) -> None:
+    def __init__(self, journals: list[OpenJournal], stream: int, dropped: Sequence[int] = ()) -> None:
         self._journals = journals
         self._path = journals[0].reader.name if journals else ""
         parts = [journal.records.of_stream(stream) for journal in journals]
@@ -398,9 +409,8 @@ class JournaledRows:
         steps = columns[0]
         _, order = np.unique(steps[::-1], return_index=True)
         order = len(steps) - 1 - order
-        gone = np.unique(np.array([step for step in dropped if step is not None], np.int64))
-        order = order[~np.isin(steps[order], gone)]
-        columns[0] = steps - np.searchsorted(gone, steps)
+        is_kept, columns[0] = renumber(steps, dropped)
+        order = order[is_kept[order]]
         self._where = where[order]
         self.steps, self._offset, self._size, self._ts = (column[order] for column in columns)
         """The number of each record among those of its signal."""
