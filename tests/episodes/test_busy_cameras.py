@@ -19,8 +19,10 @@ from tests.waiting import LIMIT_S, until
 from warpdata.bytekit.process.system import usable_cores
 from warpdata.cli.main import main
 from warpdata.episodes.record import camera as camera_module
-from warpdata.episodes.record.camera import PRESETS, VideoFile, drop_facts
+from warpdata.episodes.record.camera import PRESETS, CameraRecorder, VideoFile, drop_facts
 from warpdata.errors import RecordingError
+from warpdata.formats.episodedir.images import FrameShape
+from warpdata.formats.episodedir.video import list_packets
 
 FRAMES = 30
 LIMIT = 4
@@ -146,14 +148,13 @@ def test_more_cameras_than_cores_never_wait_for_longer_than_their_policy(tmp_pat
 def test_no_camera_starves(tmp_path: Path, gate: threading.Event, monkeypatch: pytest.MonkeyPatch) -> None:
     """All queues are full when the encoders begin: they go through the cameras in turn."""
     served: list[int] = []
-    encode, names = VideoFile.encode, [f"cam{number}" for number in range(2 * usable_cores() + 2)]
+    encode, names = CameraRecorder._encode_next, [f"cam{number}" for number in range(2 * usable_cores() + 2)]
 
-    def noted(self: VideoFile, *given: Any) -> bool:
-        result = encode(self, *given)
-        served.append(int(self.path.stem))
-        return result
+    def noted(self: CameraRecorder) -> None:
+        served.append(self.stream)
+        encode(self)
 
-    monkeypatch.setattr(VideoFile, "encode", noted)
+    monkeypatch.setattr(CameraRecorder, "_encode_next", noted)
     monkeypatch.setattr(camera_module, "QUEUE_BYTES", (1 << 20, 1 << 20))
     with wd.record(tmp_path / "root", clock="simulated") as rec:
         for number in range(8):
@@ -192,7 +193,8 @@ def test_an_encoder_that_falls_behind_lowers_its_preset(tmp_path: Path, gate: th
             thread.join()
         until(lambda: not any(signal.waiting for signal in rec.status().signals.values()), "no end")
         left = Path(shutil.copytree(tmp_path / "root", tmp_path / "left"))
-    assert wd.salvage(left).is_complete
+    receipt = wd.salvage(left)
+    assert receipt.is_complete, str(receipt)
     for root in (tmp_path / "root", left):
         episode = wd.open(root)[0]
         assert numbers(episode["cam"]) == numbers(episode["fixed"]) == list(range(FRAMES))
@@ -256,3 +258,23 @@ def test_very_many_gaps_are_joined() -> None:
     assert [facts["drops"][0][0], facts["drops"][-1][1]] == [0, 199_998]
     assert drop_facts([5, 6, 9], np.array([1, 7])) == {"dropped_frames": 3, "drops": [[5, 6, 2], [9, 9, 1]]}
     assert drop_facts([], kept) == {}
+
+
+@pytest.mark.parametrize("codec", ["h264", "hevc", "ffv1"])
+def test_a_video_that_is_continued_keeps_its_even_rate(tmp_path: Path, codec: str) -> None:
+    """By salvage, or with another preset: a player shows the frames one after the other."""
+    shape, options = FrameShape(16, 16, 3, "uint8"), wd.VideoOptions(codec=codec, gop_size=2)
+    first = VideoFile(tmp_path / "video", shape, options)
+    for number in range(8):
+        first.encode(frame(number), number)
+    first.drain()
+    marks = list(first._marks)
+    first.close()
+    video = VideoFile(tmp_path / "video", shape, options, marks)
+    for number in range(8, 16):
+        video.adapt(1.0)
+        video.encode(frame(number), number)
+    video.complete()
+    times = list_packets(str(video.path), "video")[3]
+    assert len(times) == 16
+    assert np.ptp(np.diff(times)) <= 1

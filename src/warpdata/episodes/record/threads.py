@@ -326,7 +326,7 @@ class JobQueue:
                 self._room.wait(min(_LOOK_AGAIN_S, left_s))
                 now = time.monotonic()
             self.blocked_ns += int((now - start) * 1e9)
-            if self.on_wait is not None:
+            if self.on_wait is not None and now > start:
                 self.on_wait(now - start)
         self.check()
         return ready

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from warpdata.bytekit.io.commit import TEMP_MARK
 from warpdata.bytekit.io.files import FileRangeReader
 from warpdata.bytekit.io.ranges import RangeReader
 from warpdata.bytekit.process.locks import ThreadLock
@@ -167,6 +168,8 @@ class _LivePart:
     def refresh(self) -> None:
         recording = self.recording
         journal = recording.work / SIGNALS_JOURNAL
+        if not journal.exists():  # its header is being brought to the disk
+            journal = next(recording.work.glob(f".{SIGNALS_JOURNAL}{TEMP_MARK}*"), journal)
         # It may not be there yet, or be gone just now.
         with contextlib.suppress(WarpError, FileNotFoundError), FileRangeReader(journal) as reader:
             self._read(JournalReader(reader))
