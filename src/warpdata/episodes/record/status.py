@@ -86,8 +86,13 @@ class RecordingStatus:
                 raise TypeError(f"written_ns is {written_ns!r:.40}")
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise CorruptLayoutError(f"unreadable status of a recording ({error})") from None
-        sizes = [int(_count(stated.get(name))) for name in ("disk_bytes", "free_bytes")]
-        return cls(written_ns, signals, *sizes, None if left_s is None else _count(left_s))
+        return cls(
+            written_ns,
+            signals,
+            disk_bytes=int(_count(stated.get("disk_bytes"))),
+            free_bytes=int(_count(stated.get("free_bytes"))),
+            left_s=None if left_s is None else _count(left_s),
+        )
 
     def __str__(self) -> str:
         lines = [f"{self.disk_bytes / 1e6:.1f} MB on disk, {self.free_bytes / 1e9:.1f} GB free"]
