@@ -255,7 +255,7 @@ class VideoFile:
         """The complete files and their final paths."""
         return [(self.path, video), (self.index_path, frames)]
 
-    def commit(self, video: Path, frames: Path, dropped: Sequence[int] = ()) -> dict[str, Any]:
+    def commit(self, video: Path, frames: Path, *, dropped: Sequence[int] = ()) -> dict[str, Any]:
         """Finish the files under their names."""
         facts, files = self.complete(dropped), self.files(video, frames)
         if self._durable:
@@ -306,7 +306,7 @@ class FrameJournal:
         self._threads = threads
         about = {**descriptor, "journal": self.name, "owner": owner()}
         self.writer = JournalWriter(path, about, max_record_bytes=frame_bytes)
-        threads.add_journal(self.writer, lambda: None)
+        threads.add_journal(self.writer, is_synced=False)
 
     def close(self, *, durable: bool = False, discard: bool = False) -> None:
         """Close the journal, which stays on disk unless `discard` gives its space back."""

@@ -368,7 +368,7 @@ class Recording(NoPickle):
         refused = dict(self._refused)
         status = {name: SignalStatus(refused=count) for name, count in refused.items()}
         for name, recorder in dict(self._recorders).items():
-            counts = {
+            counts: dict[str, Any] = {
                 "records": recorder.count,
                 "bytes": recorder.recorded_bytes,
                 "refused": refused.get(name, 0),

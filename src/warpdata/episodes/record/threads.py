@@ -113,7 +113,7 @@ class RecordingThreads:
         """`report` is called twice a second while the recording runs."""
         self.failure: BaseException | None = None
         """An error in the background that concerns the whole recording: raised by the next append."""
-        self._syncs: dict[JournalWriter, Job] = {}
+        self._synced: dict[JournalWriter, None] = {}
         self._period_s = durability.period_s
         self._ended = Wakeup()
         self._helper = Workers("warp-record-helper", 1)
@@ -137,22 +137,23 @@ class RecordingThreads:
         self.chores.submit(self._encoders.start)  # starting a thread takes a while on a busy machine
         return queue
 
-    def add_journal(self, journal: JournalWriter, sync: Job | None = None) -> None:
-        """Keep windows of a journal ready, and sync it at times; `sync` does so in another way."""
+    def add_journal(self, journal: JournalWriter, *, is_synced: bool = True) -> None:
+        """Keep windows of a journal ready, and sync it at times."""
 
         def prepare() -> None:
             # A disk too full for the next window is no error yet: the recorder meets it when it gets there.
             with contextlib.suppress(OSError):
                 journal.prepare()
 
-        self._syncs[journal] = sync or journal.sync
+        if is_synced:
+            self._synced[journal] = None
         journal.on_advance = lambda: self.chores.submit(prepare)
         journal.on_advance()
 
     def remove_journal(self, journal: JournalWriter) -> None:
         """Stop preparing and syncing a journal; a thread that works on it now holds its lock."""
         journal.on_advance = None
-        self._syncs.pop(journal, None)
+        self._synced.pop(journal, None)
 
     def fail(self, error: BaseException) -> None:
         """Refuse every later record because of this error; the first one counts."""
@@ -187,9 +188,9 @@ class RecordingThreads:
             now = time.monotonic()
             if self._period_s is not None and now - synced >= self._period_s * _ALMOST:
                 synced = now
-                for sync in tuple(self._syncs.values()):
+                for journal in tuple(self._synced):
                     try:
-                        sync()
+                        journal.sync()
                     except StoreError as error:
                         self.fail(error)
                         return

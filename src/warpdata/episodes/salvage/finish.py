@@ -409,7 +409,7 @@ class _CameraSalvage:
                 return None
             self._salvage.make_way(self._frames_path)
             self._salvage.make_way(self._video)
-            return file.commit(self._video, self._frames_path, self._dropped)
+            return file.commit(self._video, self._frames_path, dropped=self._dropped)
         finally:
             file.close()
 

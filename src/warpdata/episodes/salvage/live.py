@@ -196,7 +196,7 @@ class _LivePart:
         open_row = in_row[in_row > (ends[-1] if len(ends) else -1)]
         if len(open_row):
             self._end = int(records.offset[open_row[0]])
-            journal.records = records.select(slice(0, int(open_row[0])))
+            journal.records = records.select(np.arange(open_row[0]))
         for stream, about in recording.signals.items():
             if about.get("kind") != "image":
                 with contextlib.suppress(WarpError, KeyError, TypeError, ValueError):

@@ -118,26 +118,14 @@ class UnfinishedRecording:
 
     def counts(self) -> dict[str, int]:
         """Records per signal that can be read back, encoded frames included."""
-        return {name: len(raw | encoded) for name, raw, encoded in self._numbers()}
-
-    def backlog(self) -> dict[str, int]:
-        """How many frames of each camera wait in the journal to be encoded."""
-        images = {str(about.get("name")) for about in self.signals.values() if about.get("kind") == "image"}
-        return {
-            name: sum(number >= len(encoded) for number in raw)
-            for name, raw, encoded in self._numbers()
-            if name in images
-        }
-
-    def _numbers(self) -> Iterator[tuple[str, set[int], set[int]]]:
-        """Name, numbers of records in journals and numbers of encoded frames of each signal."""
+        counts = {}
         for stream, about in self.signals.items():
             steps = [journal.records.of_stream(stream).first_step for journal in self.journals]
             which, numbers = renumber(np.concatenate([np.empty(0, np.int64), *steps]), self._gone(stream))
-            raw = set(numbers[which].tolist())
             marks = self.marks(stream) if about.get("kind") == "image" else []
             encoded = {number for number, mark in enumerate(marks) if mark is not None}
-            yield str(about.get("name")), raw, encoded
+            counts[str(about.get("name"))] = len({*numbers[which].tolist(), *encoded})
+        return counts
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,8 +137,6 @@ class Unfinished:
     owner: dict[str, Any]
     records: dict[str, int]
     """How many records of each signal can be read from what is on disk."""
-    backlog: dict[str, int] = field(default_factory=dict)
-    """How many frames of each camera wait to be encoded."""
     unreadable: int = 0
     """How many parts of its files cannot be read."""
 
@@ -162,7 +148,6 @@ def unfinished_at(folder: Folder) -> Unfinished:
     work = folder / layout.RECORDING_FOLDER
     live = is_recorded(work)
     records: dict[str, int] = {}
-    backlog: dict[str, int] = {}
     process: dict[str, Any] = {}
     unreadable = 0
     with contextlib.suppress(FormatError):
@@ -173,10 +158,9 @@ def unfinished_at(folder: Folder) -> Unfinished:
                 continue
             recording = open_recording(part)
             records |= recording.counts()
-            backlog |= recording.backlog()
             process = process or recording.owner
             unreadable += len(recording.unreadable)
-    return Unfinished(folder, live, process, records, backlog, unreadable)
+    return Unfinished(folder, live, process, records, unreadable)
 
 
 def work_folders(work: Path) -> list[Path]:
