@@ -41,6 +41,7 @@ def _show(args: cli.Namespace, console: Console) -> Output:
     from warpdata._api import open as open_address
     from warpdata.catalog.dataset import Dataset
     from warpdata.episodes.collection.episodes import Episodes
+    from warpdata.episodes.collection.local import LocalDataset
     from warpdata.timeline.episode import Episode
 
     with cli.name_errors():
@@ -51,7 +52,12 @@ def _show(args: cli.Namespace, console: Console) -> Output:
         rows = thing.facts.select(_FACTS).to_pylist()
         columns = {name: (lambda row, name=name: _round(row[name])) for name in _FACTS}
         right = ("length", "duration_s", "total_reward")
-        return Output(rows, rows=rows, columns=columns, right=right, footer=[f"{len(rows)} episodes"])
+        footer = f"{len(rows)} episodes"
+        if isinstance(thing, LocalDataset) and (unfinished := len(thing.unfinished_places)):
+            footer += (
+                f", {unfinished} unfinished: see `warp episodes`, and `warp salvage` if its recorder is gone"
+            )
+        return Output(rows, rows=rows, columns=columns, right=right, footer=[footer])
     if not isinstance(thing, Episode):
         raise ValueError(f"no episodes at {args.address}; use `warp inspect`")
     return _show_episode(thing, console)
