@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import shutil
 from pathlib import Path
@@ -13,7 +12,6 @@ import pytest
 
 import warpdata as wd
 from tests.episodes.test_full_disk import disk
-from tests.episodes.test_single_writers import die
 from tests.waiting import until
 from warpdata.episodes.record import status
 from warpdata.errors import OutOfSpaceError
@@ -68,22 +66,3 @@ def test_a_disk_that_fills_is_reported_ahead(
     assert [record.levelname for record in caplog.records] == ["WARNING"]
     assert "minutes left at this rate" in caplog.text
     assert len(wd.open(tmp_path / "root")[0]["x"]) == 2
-
-
-def test_salvage_on_a_full_disk_waits_for_room_and_loses_nothing(disk: Path) -> None:
-    def record() -> None:
-        rec = wd.record(disk / "root", clock="simulated")
-        for k in range(2000):
-            rec.append("noise", np.random.default_rng(k).random(500), k)
-        rec.append("camera", np.zeros((64, 64, 3), np.uint8), 0)
-
-    die(record)
-    with open(disk / "more", "wb", buffering=0) as file, contextlib.suppress(OSError):
-        while True:
-            file.write(bytes(1 << 16))
-    with pytest.raises(OutOfSpaceError):
-        wd.salvage(disk / "root")
-    (disk / "more").unlink()
-    receipt = wd.salvage(disk / "root")
-    assert receipt.is_complete
-    assert receipt.parts[0].channels == {"noise": 2000, "camera": 1}

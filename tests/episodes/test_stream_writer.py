@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import signal
 import subprocess
 import sys
-import threading
 from pathlib import Path
 from typing import Any
 
@@ -351,14 +349,6 @@ def test_a_disk_too_full_to_finish_keeps_the_journal(tmp_path: Path) -> None:
     check(wd.load_wshard(path), 100)
 
 
-def test_threads_end_with_the_writer(tmp_path: Path) -> None:
-    before = threading.active_count()
-    writer = record(tmp_path / "a", 3)
-    assert threading.active_count() > before
-    writer.end_episode()
-    assert threading.active_count() == before
-
-
 def test_an_interpreter_that_exits_while_recording_does_not_hang(tmp_path: Path) -> None:
     code = (
         "import sys, numpy as np, warpdata as wd\n"
@@ -368,24 +358,6 @@ def test_an_interpreter_that_exits_while_recording_does_not_hang(tmp_path: Path)
     )
     subprocess.run([sys.executable, "-c", code, tmp_path / "a.wshard"], check=True, timeout=LIMIT_S)
     assert wd.salvage(tmp_path / "a.wshard").steps_kept == 100
-
-
-def test_a_disk_that_cannot_sync_is_an_error_of_the_next_step(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from warpdata.bytekit.io import append_file
-    from warpdata.errors import StoreError
-
-    writer = record(tmp_path / "a.wshard", 3, durability="1ms")
-
-    def broken(*_: object) -> None:
-        raise OSError(errno.EIO, "Input/output error")
-
-    monkeypatch.setattr(append_file, "sync_range", broken)
-    with pytest.raises(StoreError, match="Input/output"):
-        until(lambda: writer.write_timestep(step(3)), "the error is never told", pause_s=0)
-    writer.close()
-    assert wd.salvage(tmp_path / "a.wshard").steps_kept >= 3
 
 
 def test_an_empty_journal_has_lost_what_it_held(tmp_path: Path) -> None:
