@@ -20,7 +20,7 @@ from warpdata.bytekit.checksum import crc32c
 from warpdata.bytekit.io.append_file import AppendFile
 from warpdata.bytekit.io.commit import commit_together, fsync_files
 from warpdata.episodes.record.tables import SignalsJournal, owner
-from warpdata.episodes.record.threads import JobQueue, RecordingThreads, interrupts_wait
+from warpdata.episodes.record.threads import JobQueue, interrupts_wait
 from warpdata.episodes.record.values import BEGIN, CLOSED, as_timestamp, mismatch_error, order_error
 from warpdata.episodes.statistics import ClockStatistics, SharedClocks
 from warpdata.errors import require_word
@@ -291,30 +291,19 @@ class VideoFile:
         return bool(marks)
 
 
-class FrameJournal:
+class FrameJournal(JournalWriter):
     """A journal of raw frames: its space is freed as they are safely encoded.
 
     A frame that is encoded never needs to reach the disk: what is synced is its video.
     """
 
-    def __init__(
-        self, path: Path, descriptor: Mapping[str, Any], frame_bytes: int, threads: RecordingThreads
-    ) -> None:
-        self.name = path.name
-        self.begun = math.inf
-        """Time of its first frame."""
-        self._threads = threads
-        about = {**descriptor, "journal": self.name, "owner": owner()}
-        self.writer = JournalWriter(path, about, max_record_bytes=frame_bytes)
-        threads.add_journal(self.writer, is_synced=False)
+    begun = math.inf
+    """Time of its first frame."""
 
-    def close(self, *, durable: bool = False, discard: bool = False) -> None:
-        """Close the journal, which stays on disk unless `discard` gives its space back."""
-        self._threads.remove_journal(self.writer)
-        if discard:
-            self.writer.discard()
-        else:
-            self.writer.close(durable=durable)
+    @property
+    def name(self) -> str:
+        """The name of the file."""
+        return os.path.basename(self.path)
 
 
 class FrameJournals:
@@ -357,25 +346,27 @@ class FrameJournals:
         if journal is None:
             with self.signals.lock:
                 return None, self.signals.writer.append(self._stream, step, 1, ts_ns, frame)
-        offset = journal.writer.append(self._stream, step, 1, ts_ns, frame)
+        offset = journal.append(self._stream, step, 1, ts_ns, frame)
         journal.begun = min(journal.begun, time.monotonic())
         return journal, offset
 
     def read(self, journal: FrameJournal | None, offset: int, out: memoryview) -> None:
         """Read back the frame at a place that `append` returned."""
-        (self.signals if journal is None else journal).writer.read_payload(offset, out)
+        (journal or self.signals.writer).read_payload(offset, out)
 
     def sync(self) -> None:
         """Sync if every record is to survive power loss."""
         if self.signals.syncs_every_record:
-            (self._current or self.signals).writer.sync()
+            (self._current or self.signals.writer).sync()
 
     def prepare(self) -> None:
         """Make the next journal ahead of time; for a thread of the recording."""
         if self._spare is None and self._is_used(0.5):
-            path = Path(f"{self._path}-{self._made:06d}.journal")
+            path = f"{self._path}-{self._made:06d}.journal"
             self._made += 1
-            journal = FrameJournal(path, self._descriptor, self._frame_bytes, self.signals.threads)
+            about = {**self._descriptor, "journal": os.path.basename(path), "owner": owner()}
+            journal = FrameJournal(path, about, max_record_bytes=self._frame_bytes)
+            self.signals.threads.add_journal(journal, is_synced=False)
             with self._lock:
                 self._spare = journal
 
@@ -385,14 +376,17 @@ class FrameJournals:
             return
         while self._journals[0] is not journal:
             self.signals.note({"released": self._journals[0].name})
-            self._journals.popleft().close(discard=True)
+            done = self._journals.popleft()
+            self.signals.threads.remove_journal(done)
+            done.discard()
         # Pages that are gone are not written. Noted before, because a file cut where it is empty looks complete.
         self.signals.note({"given_back": {"journal": journal.name, "until": offset}})
-        journal.writer.release(offset)
+        journal.release(offset)
 
     def close(self, *, durable: bool = True) -> None:
         """Close all journals, which stay on disk."""
         for journal in (*self._journals, *filter(None, [self._spare])):
+            self.signals.threads.remove_journal(journal)
             journal.close(durable=durable)
 
     def _is_used(self, share: float) -> bool:
@@ -401,7 +395,7 @@ class FrameJournals:
         if current is None:
             return True
         is_old = time.monotonic() - current.begun > SEGMENT_S * share
-        return is_old or current.writer.position >= self._size * share
+        return is_old or current.position >= self._size * share
 
 
 class Frame(NamedTuple):
