@@ -225,7 +225,7 @@ def _is_ours(address: str) -> bool:
 
 
 def _target_kind(target: str, to: str | None, catalog: Any) -> str:
-    from warpdata.catalog.names import is_dataset_name
+    from warpdata.catalog.access import is_dataset_name
     from warpdata.errors import nearest
 
     kinds = ("root", "shards", "published")

@@ -225,8 +225,8 @@ def run_versions_list(args: cli.Namespace, _: Console) -> Output:
 )
 def run_versions_delete(args: cli.Namespace, _: Console) -> Output:
     """Delete; versions that latest or a tag points at stay."""
+    from warpdata.catalog.access import parse_name
     from warpdata.catalog.manage.versions import delete_versions
-    from warpdata.catalog.names import parse_name
 
     name = parse_name(args.dataset)
     if str(name) != name.dataset_id and args.versions:
@@ -250,8 +250,8 @@ def run_versions_delete(args: cli.Namespace, _: Console) -> Output:
 )
 def run_versions_expire(args: cli.Namespace, _: Console) -> Output:
     """Delete or list old versions; those that latest or a tag points at stay."""
+    from warpdata.catalog.access import parse_duration, parse_name
     from warpdata.catalog.manage.versions import expire_versions
-    from warpdata.catalog.names import parse_duration, parse_name
 
     name = parse_name(args.dataset)
     if str(name) != name.dataset_id:
@@ -303,8 +303,8 @@ def run_tags_delete(args: cli.Namespace, _: Console) -> Output:
 
 def _change_tags(args: cli.Namespace, change: Callable[[Access, Any], Any] | None) -> Output:
     """Make a change, and print the tags afterwards."""
+    from warpdata.catalog.access import parse_name
     from warpdata.catalog.manage.versions import list_tags
-    from warpdata.catalog.names import parse_name
 
     name = parse_name(args.dataset)
     with cli.open_access(args.catalog) as access:
@@ -362,8 +362,8 @@ _LATEST = "move latest there (default: unless a version is named)"
 )
 def run_copy(args: cli.Namespace, console: Console) -> Output:
     """Copy the blobs and versions that the other catalog lacks."""
+    from warpdata.catalog.access import parse_name
     from warpdata.catalog.manage.copies import copy_dataset
-    from warpdata.catalog.names import parse_name
 
     with (
         cli.open_access(args.catalog, "remote") as source,
@@ -419,7 +419,7 @@ def run_list_remote(args: cli.Namespace, _: Console) -> Output:
 
 def _without_empty(catalogs: Sequence[Catalog]) -> Sequence[Catalog]:
     """Catalogs that hold something, or all if none does: an empty one does not hide the others."""
-    from warpdata.catalog.publish.listing import is_empty
+    from warpdata.catalog.publish.pointers import is_empty
     from warpdata.errors import StoreError
 
     used = []

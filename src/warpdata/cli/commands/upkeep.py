@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 )
 def run_repair(args: cli.Namespace, console: Console) -> Output:
     """Read every blob and replace the bad ones; exit code 3 if some are lost."""
+    from warpdata.catalog.access import parse_name
     from warpdata.catalog.manage.copies import mend_version
-    from warpdata.catalog.names import parse_name
 
     with ExitStack() as opened, console.progress("reading") as progress:
         access = opened.enter_context(cli.open_access(args.catalog))
@@ -59,7 +59,7 @@ def run_repair(args: cli.Namespace, console: Console) -> Output:
 )
 def run_gc_remote(args: cli.Namespace, _: Console) -> Output:
     """List or delete blobs that no version uses."""
-    from warpdata.catalog.manage.collect import collect
+    from warpdata.catalog.manage.versions import collect
 
     if args.delete and args.dry_run:
         raise ValueError("--delete and --dry-run exclude each other")
@@ -90,7 +90,7 @@ _LIMIT = "gc: bytes that may stay, such as 500GB or 200MB; a bare number is GB (
 )
 def run_cache(args: cli.Namespace, _: Console) -> Output:
     """Show, shrink or clear the cache."""
-    from warpdata.catalog.names import parse_size
+    from warpdata.catalog.access import parse_size
     from warpdata.settings import Settings
     from warpdata.stores.pagecache import PageCache
 

@@ -1,44 +1,59 @@
-"""Versions on top of the newest one: additions join what is there, and nothing else is read or written again.
-
-A publisher that is overtaken builds on the newer version again.
-"""
+"""Parts of a version: artifacts and tables, new or added to those of an older one. One of the adapters of pyarrow."""
 
 from __future__ import annotations
 
 import contextlib
 import itertools
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
+import os
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from warpdata.bytekit.checksum import RunningSha256
+from warpdata.bytekit.checksum import RunningSha256, crc32c
 from warpdata.bytekit.io.ranges import RangeReader
+from warpdata.bytekit.process import system
 from warpdata.bytekit.process.threads import map_in_threads
-from warpdata.catalog.access import Access, writable_store
-from warpdata.catalog.build.artifacts import PackedShard, StagedArtifact
-from warpdata.catalog.build.tables import ParquetOptions, ParquetShard, write_shards
+from warpdata.catalog.access import Access, DatasetName, writable_store
+from warpdata.catalog.build.tables import ParquetOptions, ParquetShard, expand_paths, write_shards
 from warpdata.catalog.dataset import Dataset, open_version, utc_now
-from warpdata.catalog.names import DatasetName
-from warpdata.catalog.publish.pointer import read_pointer, removal_count
-from warpdata.catalog.publish.publish import Published, PublishOptions, pause, publish_after
-from warpdata.catalog.publish.transfer import Upload, Uploads, send, upload_file, upload_read
+from warpdata.catalog.publish.pointers import read_pointer, removal_count
+from warpdata.catalog.publish.publish import (
+    Published,
+    PublishOptions,
+    Upload,
+    Uploads,
+    pause,
+    publish_after,
+    send,
+    upload_file,
+    upload_read,
+)
 from warpdata.catalog.read.artifacts import Artifact
 from warpdata.catalog.read.episodes import EPISODES_TABLE
 from warpdata.catalog.read.rowgroups import schema_fields, schema_from_base64, schema_to_base64
 from warpdata.episodes.collection.facts import joined_tables, table_of
-from warpdata.errors import BlobNotFoundError, ConflictError, DatasetError, PointerMovedError
+from warpdata.errors import (
+    BlobNotFoundError,
+    ConflictError,
+    CorruptLayoutError,
+    DatasetError,
+    PointerMovedError,
+)
 from warpdata.formats.gamsae import layout as corpus_layout
 from warpdata.formats.gamsae.corpus import parse_corpus
+from warpdata.formats.manifest.codec import packed_shards, with_added, with_tail
 from warpdata.formats.manifest.layout import pack_guide
 from warpdata.formats.manifest.model import (
     CORPUS_KIND,
     TAR_KINDS,
     VECTOR_KIND,
     ArtifactPart,
+    Binding,
     BlobRef,
     Manifest,
     MemberIndexRef,
@@ -49,16 +64,241 @@ from warpdata.formats.manifest.model import (
     table_shard_of,
     vector_files,
 )
-from warpdata.formats.manifest.parts import packed_shards, with_added, with_tail
 from warpdata.formats.rvf.verify import goes_on_from
 from warpdata.formats.tarshard.member_index import Member, pack_index
-from warpdata.stores.blobstore import DigestedFile, check_unchanged, digest_file
+from warpdata.formats.tarshard.reader import is_safe_name, scan_members
+from warpdata.formats.tarshard.writer import PackOptions, pack_shards
+from warpdata.stores.blobstore import DigestedFile, FileDigest, check_unchanged, digest_file
+
+_HASH_WORKERS = max(2, min(8, os.cpu_count() or 2))
+_COPY_BELOW_BYTES = 16 << 20
+"""Smaller files are read at once, so that their checksum is of the bytes that are packed."""
+_REF_TYPES = {
+    "image": {"jpg", "jpeg", "png", "webp", "bmp", "gif", "tif", "tiff", "ppm", "pgm"},
+    "audio": {"wav", "flac", "ogg", "mp3", "opus", "aiff"},
+    "video": {"mp4", "mkv", "webm", "avi", "mov"},
+    "episode": {"wshard"},
+}
+_TEXTS = (pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view)
+
+
+@dataclass(frozen=True, slots=True)
+class PackedShard:
+    """One file of an artifact; a shard that is not a tar file has a name instead of members."""
+
+    path: Path
+    name: str | None
+    digest: FileDigest
+    """Of the file when it was added."""
+    members: tuple[Member, ...] = ()
+    is_own: bool = False
+    """Whether the builder wrote the file."""
+
+
+@dataclass(frozen=True, slots=True)
+class StagedArtifact:
+    """An artifact of a builder; a BlobRef is a shard that is in the catalog already."""
+
+    kind: str
+    shards: Sequence[PackedShard | BlobRef]
+    members: dict[str, Member] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for number, (shard, size) in enumerate(zip(self.shards, self.sizes, strict=True)):
+            if isinstance(shard, PackedShard) and self.kind in TAR_KINDS:
+                self.members.update({member.name: member for member in shard.members})
+            else:
+                self.members[str(shard.name)] = Member(str(shard.name), number, 0, size, -1)
+
+    @property
+    def files(self) -> list[PackedShard]:
+        """The shards that are files of this machine."""
+        return [shard for shard in self.shards if isinstance(shard, PackedShard)]
+
+    @property
+    def sizes(self) -> list[int]:
+        """Bytes of each shard."""
+        return [s.digest.size if isinstance(s, PackedShard) else s.byte_size for s in self.shards]
+
+    def blobs(self, uploads: Uploads, numbers: Iterable[int] | None = None) -> list[BlobRef]:
+        """Its shards, or some of them, as blobs to upload."""
+        blobs = []
+        for shard in self.shards if numbers is None else [self.shards[number] for number in numbers]:
+            if isinstance(shard, PackedShard):
+                shard = uploads.add_file(shard.path, shard.digest, is_own=shard.is_own, name=shard.name)
+            else:
+                uploads.append(Upload(shard.hash, shard.byte_size))
+            blobs.append(shard)
+        return blobs
+
+
+def pack_artifact(
+    source: Any, kind: str, staging: Path, options: PackOptions | None = None
+) -> StagedArtifact:
+    """The shards of an artifact: tar files are indexed, folders are packed, other kinds stay files."""
+    paths = list_paths(source)
+    if kind not in TAR_KINDS:
+        files = sorted(pair for path in paths for pair in _files_below(path))
+        if not files:
+            raise DatasetError("the artifact has no files", path=str(paths[0]))
+        return StagedArtifact(kind, whole_files(files))
+    if all(path.is_file() and path.suffix == ".tar" for path in paths):
+        return StagedArtifact(kind, _index_tars(paths))
+    staging.mkdir(parents=True, exist_ok=True)
+    packed = pack_shards(_contents(paths), staging, options or PackOptions())
+    return StagedArtifact(
+        kind, [PackedShard(path, None, digest_file(path), tuple(members), True) for path, members in packed]
+    )
+
+
+def webdataset_rows(shards: Sequence[PackedShard]) -> tuple[list[str], list[dict[str, str]]]:
+    """The samples of webdataset shards: extensions in order of appearance, and per sample its members."""
+    extensions: dict[str, None] = {}
+    rows: dict[str, dict[str, str]] = {}
+    for member in (member for shard in shards for member in shard.members):
+        folder, slash, base = member.name.rpartition("/")
+        stem, dot, extension = base.partition(".")
+        if dot and stem:
+            extensions.setdefault(extension.lower())
+            key = f"{folder}{slash}{stem}"
+            rows.setdefault(key, {"__key__": key})[extension.lower()] = member.name
+    return list(extensions), list(rows.values())
+
+
+def list_paths(source: Any) -> list[Path]:
+    """The files and folders of a path, a pattern, or several paths."""
+    if isinstance(source, str | os.PathLike):
+        path = Path(os.path.expanduser(os.fspath(source)))
+        return [path] if path.exists() else expand_paths(source)
+    paths = [Path(os.path.expanduser(os.fspath(one))) for one in source]
+    if not paths or not all(path.exists() for path in paths):
+        raise DatasetError("a file of the artifact does not exist", path=str(paths[:1]))
+    return paths
+
+
+def whole_files(named: Sequence[tuple[str, Path]], *, is_own: bool = False) -> list[PackedShard]:
+    """Files with their names as shards, in this order; names must be unique and safe."""
+    seen: set[str] = set()
+    for name, path in named:
+        if name in seen:
+            raise CorruptLayoutError(f"two files of the artifact are called {name!r}", path=path)
+        if not is_safe_name(name):
+            raise CorruptLayoutError(f"unsafe file name {name!r}", path=path)
+        seen.add(name)
+    digests = digest_files([path for _, path in named])
+    return [
+        PackedShard(path, name, digest, is_own=is_own)
+        for (name, path), digest in zip(named, digests, strict=True)
+    ]
+
+
+def digest_files(paths: Sequence[Path]) -> list[FileDigest]:
+    """Hash files, several at a time."""
+    return map_in_threads(digest_file, paths, workers=_HASH_WORKERS)
+
+
+def _contents(paths: Sequence[Path]) -> Iterator[tuple[str, Callable[[], Any]]]:
+    """Every file below the folders (and the files themselves), by sorted relative name."""
+    files: dict[str, Path] = {}
+    for path in paths:
+        for name, file in _files_below(path):
+            if name in files:
+                raise CorruptLayoutError(f"two files would be called {name!r}", path=file)
+            files[name] = file
+    if not files:
+        raise DatasetError("the artifact has no files", path=str(paths[0]))
+
+    def read(path: Path) -> Any:
+        with path.open("rb") as file:
+            size = os.fstat(file.fileno()).st_size
+            return file.read() if size < _COPY_BELOW_BYTES else system.map_to_read(file.fileno(), size)
+
+    for name in sorted(files):
+        yield name, lambda path=files[name]: read(path)  # type: ignore[misc]
+
+
+def _files_below(path: Path) -> Iterator[tuple[str, Path]]:
+    if path.is_file():
+        yield path.name, path
+        return
+    for folder, _, names in os.walk(path):
+        for name in names:
+            file = Path(folder) / name
+            relative = file.relative_to(path).as_posix()
+            if file.is_symlink() or not file.is_file():
+                raise CorruptLayoutError("links and devices cannot be published", path=file)
+            is_unicode = relative.encode("utf-8", "replace").decode() == relative
+            if not is_safe_name(relative) or not is_unicode:
+                raise CorruptLayoutError(f"unsafe file name {relative!r}", path=file, hint="Rename the file.")
+            yield relative, file
+
+
+def _index_tars(paths: Sequence[Path]) -> list[PackedShard]:
+    """Tar files as they are, with their members and checksums."""
+    shards, seen = [], set()
+    for number, (path, digest) in enumerate(zip(paths, digest_files(paths), strict=True)):
+        with DigestedFile(path, digest) as reader:
+            members = tuple(
+                Member(m.name, number, m.offset, m.length, crc32c(reader.read(m.offset, m.offset + m.length)))
+                for m in scan_members(reader)
+            )
+        for member in members:
+            if member.name in seen:
+                raise CorruptLayoutError(f"member {member.name!r} is in two shards", path=path)
+            seen.add(member.name)
+        shards.append(PackedShard(path, None, digest, members))
+    return shards
+
+
+def default_ref_type(extension: str) -> str:
+    """The type of references to files with an extension."""
+    last = extension.rpartition(".")[2].lower()
+    return next((kind for kind, known in _REF_TYPES.items() if last in known), "file")
+
+
+def check_binding(
+    binding: Binding,
+    columns: Iterable[pa.Array],
+    has_members: Callable[[Sequence[str]], Sequence[bool]],
+    shard_sizes: Sequence[int],
+) -> None:
+    """DatasetError for the first value of a bound column that names no member, or that is outside its shard."""
+    for values in columns:
+        if binding.addressing == "range":
+            _check_ranges(binding, values, shard_sizes)
+            continue
+        if pa.types.is_dictionary(values.type):
+            values = values.cast(values.type.value_type)
+        if not any(test(values.type) for test in _TEXTS):
+            raise DatasetError(f"column {binding.column!r} holds {values.type}, not names of members")
+        values = values.cast(pa.large_string()).drop_null()
+        names = pc.unique(values)
+        known = names.filter(pa.array(list(has_members(names.to_pylist())), pa.bool_()))
+        dangling = values.filter(pc.invert(pc.is_in(values, value_set=known)))
+        if len(dangling):
+            fact = f"{len(dangling)} values of {binding.table}.{binding.column} name no member of {binding.artifact!r}"
+            hint = "Correct the column or the files."
+            raise DatasetError(f"{fact}, the first is {dangling[0].as_py()!r}", hint=hint)
+
+
+def _check_ranges(binding: Binding, values: pa.Array, shard_sizes: Sequence[int]) -> None:
+    names = {"shard", "offset", "length"}
+    if not pa.types.is_struct(values.type) or not names <= {field.name for field in values.type}:
+        raise DatasetError(f"column {binding.column!r} is not a struct of shard, offset and length")
+    for value in values.drop_null().to_pylist():
+        shard, start, length = value["shard"], value["offset"], value["length"]
+        good = None not in (shard, start, length) and 0 <= shard < len(shard_sizes)
+        if not good or start < 0 or length < 0 or start + length > shard_sizes[shard]:
+            raise DatasetError(
+                f"{binding.table}.{binding.column} points outside {binding.artifact!r}: {value}"
+            )
+
 
 _CLOSED_BYTES = 1 << 20
 """A shard of the table of episodes of this size is never written again."""
 _ABSORB_ROWS = 4
 """A smaller one is written again with the new rows while it has at most so many times as many rows."""
-_STEP_BYTES = 8 << 20
+_HASHED_BYTES = 8 << 20
 _CORPUS_DOCUMENTS = {corpus_layout.CORPUS_JSON, corpus_layout.ROWS_PARQUET}
 """Files that describe all others of a corpus: additions bring new ones."""
 
@@ -296,8 +536,8 @@ def _check_goes_on(artifact: Artifact, file: str, reader: RangeReader) -> None:
 
 def _sha256(reader: RangeReader, start: int, end: int) -> str:
     running = RunningSha256()
-    for at in range(start, end, _STEP_BYTES):
-        running.update(reader.read(at, min(at + _STEP_BYTES, end)))
+    for at in range(start, end, _HASHED_BYTES):
+        running.update(reader.read(at, min(at + _HASHED_BYTES, end)))
     return running.hexdigest()
 
 
@@ -333,7 +573,7 @@ def grow_table(
     own = schema_from_base64(held.schema_ipc)
     if files[0].schema.equals(own):
         return _with_tail(name, base, len(held.shards), [_guided_shard(f, uploads) for f in files], uploads)
-    schema = _joined_schema(name, own, files[0].schema, add_columns=add_columns)
+    schema = _join_schemas(name, own, files[0].schema, add_columns=add_columns)
     rows: Iterator[Any] = (_fit_batch(name, batch, schema) for file in files for batch in file.batches())
     if schema.equals(own):
         tail = _write_table(pa.RecordBatchReader.from_batches(schema, rows), staging, uploads)[1]
@@ -416,53 +656,44 @@ def _with_tail(
 
 
 _types = pa.types
-_TYPE_KINDS: dict[str, tuple[Callable[[pa.DataType], bool], ...]] = {
-    "number": (_types.is_integer, _types.is_floating, _types.is_decimal),
-    "text": (_types.is_string, _types.is_large_string, _types.is_string_view),
-    "bytes": (_types.is_binary, _types.is_large_binary, _types.is_binary_view, _types.is_fixed_size_binary),
-    "date": (_types.is_date,),
-    "timestamp": (_types.is_timestamp,),
-    "duration": (_types.is_duration,),
-    "time": (_types.is_time,),
-    "list": (_types.is_list, _types.is_large_list, _types.is_fixed_size_list),
-    "struct": (_types.is_struct,),
-}
-"""Types whose values may fit another type of the same kind."""
+_FAMILIES = re.compile(
+    r"(?P<number>u?int|float|double|halffloat|decimal)|(?P<text>(?:large_)?string)|(?P<date>date)|(?P<time>time\d)"
+    r"|(?P<bytes>(?:large_|fixed_size_)?binary)|(?P<timestamp>timestamp)|(?P<duration>duration)"
+)
+"""Families of types by the beginnings of their names: values may fit another type of the family."""
 
 
-def _joined_schema(name: str, held: pa.Schema, new: pa.Schema, *, add_columns: bool) -> pa.Schema:
+def _join_schemas(name: str, held: pa.Schema, new: pa.Schema, *, add_columns: bool) -> pa.Schema:
     """The schema of a table and of rows that join it; DatasetError naming the first column that does not fit."""
     for schema in (held, new):
         if len(set(schema.names)) < len(schema.names):
             raise DatasetError(f"table {name!r} has two columns of one name, so that no rows can join it")
-    fields = []
-    for field in held:
-        if field.name not in new.names:
+    columns = []
+    for column in held:
+        if column.name not in new.names:
             if not add_columns:
-                raise _misfit(name, f"column {field.name!r} is missing")
-            field = field.with_nullable(True)
-        elif not _is_castable(new.field(field.name).type, field.type):
-            fact = f"column {field.name!r}: expected {field.type}, got {new.field(field.name).type}"
+                raise _misfit(name, f"column {column.name!r} is missing")
+            column = column.with_nullable(True)
+        elif not _is_castable(new.field(column.name).type, column.type):
+            fact = f"column {column.name!r}: expected {column.type}, got {new.field(column.name).type}"
             raise _misfit(name, fact)
-        fields.append(field)
-    added = [field for field in new if field.name not in held.names]
+        columns.append(column)
+    added = [column.with_nullable(True) for column in new if column.name not in held.names]
     if added and not add_columns:
         raise _misfit(name, f"unknown column {added[0].name!r}")
-    return pa.schema([*fields, *(field.with_nullable(True) for field in added)])
+    return pa.schema([*columns, *added])
 
 
 def _fit_batch(name: str, batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
     """The batch in another schema; missing columns are null, and a value that would change is a DatasetError."""
     columns = []
-    for field in schema:
-        if field.name not in batch.schema.names:
-            columns.append(pa.nulls(batch.num_rows, field.type))
-            continue
-        column = batch.column(field.name)
+    for to in schema:
+        is_there = to.name in batch.schema.names
+        values = batch.column(to.name) if is_there else pa.nulls(batch.num_rows, to.type)
         try:
-            columns.append(cast_exactly(column, field.type))
+            columns.append(cast_exactly(values, to.type))
         except (pa.ArrowException, ValueError) as error:
-            fact = f"column {field.name!r}: {column.type} does not fit {field.type} without loss ({error})"
+            fact = f"column {to.name!r}: {values.type} does not fit {to.type} without loss ({error})"
             raise _misfit(name, fact) from None
     return pa.RecordBatch.from_arrays(columns, schema=schema)
 
@@ -487,25 +718,18 @@ def cast_exactly(column: Any, target: pa.DataType) -> Any:
 
 
 def _is_castable(source: pa.DataType, target: pa.DataType) -> bool:
-    """Whether values of a type may fit another type of the same kind."""
+    """Whether values of a type may fit another one."""
+    source, target = (kind.value_type if _types.is_dictionary(kind) else kind for kind in (source, target))
     if source == target or _types.is_null(source):
         return True
-    if _types.is_dictionary(source) or _types.is_dictionary(target):
-        plain = [kind.value_type if _types.is_dictionary(kind) else kind for kind in (source, target)]
-        return _is_castable(*plain)
-    kinds = [
-        next((name for name, tests in _TYPE_KINDS.items() if any(test(kind) for test in tests)), None)
-        for kind in (source, target)
-    ]
-    if kinds[0] is None or kinds[0] != kinds[1]:
-        return False
-    if kinds[0] == "list":
+    if hasattr(source, "value_field") and hasattr(target, "value_field"):  # lists
         return _is_castable(source.value_type, target.value_type)
-    if kinds[0] == "struct":
+    if _types.is_struct(source) and _types.is_struct(target):
         return [f.name for f in source] == [f.name for f in target] and all(
             _is_castable(a.type, b.type) for a, b in zip(source, target, strict=True)
         )
-    return True
+    families = [_FAMILIES.match(str(kind)) for kind in (source, target)]
+    return None not in families and len({family and family.lastgroup for family in families}) == 1
 
 
 def _misfit(name: str, fact: str) -> DatasetError:
