@@ -29,7 +29,7 @@ BUDGETS: dict[str, tuple[int, int, int]] = {
     "cli": (4000, 240, 0),
     "convert": (11900, 1130, 10),
     "corpora": (2100, 270, 5),
-    "episodes": (11400, 1190, 10),
+    "episodes": (12000, 1230, 10),
     "formats": (12600, 1260, 15),
     "loading": (4700, 490, 0),
     "ordering": (600, 80, 0),

@@ -571,14 +571,13 @@ def _readable(episode: Episode) -> Iterator[tuple[int, Signal]]:
         yield number, signal
 
 
-def _drops(episode: Episode, number: int) -> Iterator[tuple[int, int, int]]:
-    """Where the recorder dropped frames of a camera: first time, last time, count."""
-    stated = episode.meta.get("signals")
-    about = stated.get(list(episode.signals)[number]) if isinstance(stated, Mapping) else None
-    for span in about.get("drops") or () if isinstance(about, Mapping) else ():
-        with contextlib.suppress(TypeError, ValueError):  # written by others
-            first, last, count = map(int, span)
-            yield first, last, count
+def _drops(episode: Episode, number: int) -> list[tuple[int, int, int]]:
+    """Where the recorder dropped frames of a camera: first time, last time, count; none where they are not readable."""
+    try:
+        spans = episode.meta["signals"][list(episode.signals)[number]]["drops"]
+        return [(int(first), int(last), int(count)) for first, last, count in spans]
+    except (KeyError, TypeError, ValueError):
+        return []
 
 
 def _start_of(episode: Episode) -> int:
