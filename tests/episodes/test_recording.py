@@ -24,7 +24,7 @@ from tests.sweeps import SOAK
 from tests.waiting import LIMIT_S, until
 from warpdata.bytekit.io import append_file
 from warpdata.episodes.record.threads import Wakeup
-from warpdata.episodes.salvage.recordings import salvage_root
+from warpdata.episodes.salvage.recordings import salvage_folder
 from warpdata.episodes.statistics import ValueStatistics
 from warpdata.errors import (
     ConflictError,
@@ -528,7 +528,7 @@ def test_unfinished_recordings_are_listed_and_salvaged(tmp_path: Path) -> None:
     assert (live.is_live, live.owner["pid"], live.records) == (True, child.pid, {"x": 25})
     with pytest.raises(JournalInUseError, match="being recorded"):
         wd.salvage(live.path)
-    assert [each.is_live for each in salvage_root(tmp_path)] == [True]
+    assert [each.is_live for each in salvage_folder(tmp_path)] == [True]
     child.kill()
     child.communicate()
     assert not wd.LocalDataset(tmp_path).unfinished[0].is_live

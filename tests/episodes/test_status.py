@@ -18,7 +18,7 @@ import warpdata as wd
 from tests.waiting import LIMIT_S, until
 from warpdata.episodes.record import camera as camera_module
 from warpdata.episodes.record.camera import VideoFile
-from warpdata.episodes.salvage.recordings import salvage_root
+from warpdata.episodes.salvage.recordings import salvage_folder
 from warpdata.episodes.salvage.unfinished import STATUS_FILE, read_status
 from warpdata.errors import WarpError
 from warpdata.viewer.health import recording_state
@@ -134,7 +134,7 @@ def test_salvage_does_not_mind_it(tmp_path: Path) -> None:
         left = Path(shutil.copytree(tmp_path / "root", tmp_path / "left"))
     work = work_of(left)
     (work / STATUS_FILE).write_bytes(b"{torn")
-    (receipt,) = salvage_root(left)
+    (receipt,) = salvage_folder(left)
     assert receipt.is_complete, receipt
     assert not list(left.rglob(".recording*"))
     assert list(wd.open_recordings(left)[0]["x"].values()) == [1.0]

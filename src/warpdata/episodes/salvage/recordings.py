@@ -155,20 +155,6 @@ def _salvage_work(work: Path) -> LossReceipt:
         return finish_work(work)
 
 
-def salvage_root(root: str | os.PathLike[str]) -> list[LossReceipt]:
-    """Salvage every unfinished recording in a root whose recorder is gone; live ones are left alone.
-
-    One that cannot be salvaged stays as it is, does not stop the others, and has a receipt with the reason.
-    """
-    listing = list_episodes(Path(root))
-    for number in listing.finished:  # a recorder that was killed as it removed its journals left them
-        remove_leftovers(episode_path(Path(root), number) / layout.RECORDING_FOLDER)
-    work = [episode_path(Path(root), number) / layout.RECORDING_FOLDER for number in listing.unfinished]
-    return [
-        receipt for folder in work + work_folders_in(Path(root)) for receipt in _try(_salvage_work, folder)
-    ]
-
-
 def salvage_folder(path: str | os.PathLike[str], *, overwrite: bool = False) -> list[LossReceipt]:
     """Finish every unfinished recording of a folder: one recording, a root, or a folder of shards and roots.
 
@@ -181,11 +167,15 @@ def salvage_folder(path: str | os.PathLike[str], *, overwrite: bool = False) -> 
         return [salvage(place, overwrite=overwrite)]
     receipts = []
     for folder in _folders_below(place):
-        receipts += salvage_root(folder)
+        listing = list_episodes(folder)
+        # Left by recorders that were killed as they removed their journals.
+        for number in listing.finished:
+            remove_leftovers(episode_path(folder, number) / layout.RECORDING_FOLDER)
         for done in (*folder.glob(f"*{WORK_SUFFIX}-done"), *folder.glob(f".*{WORK_SUFFIX}-done")):
-            shutil.rmtree(
-                done, ignore_errors=True
-            )  # left by a recorder that was killed as it removed its journals
+            shutil.rmtree(done, ignore_errors=True)
+        works = [episode_path(folder, number) / layout.RECORDING_FOLDER for number in listing.unfinished]
+        for work in works + work_folders_in(folder):
+            receipts += _try(_salvage_work, work)
         left = [name for name in folder.glob(f"*{SHARD_SUFFIX}{WORK_SUFFIX}") if name.is_dir()]
         partials = folder.glob(f"*{SHARD_SUFFIX}{PARTIAL_SUFFIX}")
         for name in sorted([*left, *partials, *unfinished_cuts(folder)]):
