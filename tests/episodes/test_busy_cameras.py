@@ -70,6 +70,7 @@ def test_every_dropped_frame_is_counted_and_marked_in_time(
             rec.append("cam", frame(number), number)
         status = rec.status().signals["cam"]
         assert (status.waiting, status.dropped, status.refused) == (LIMIT, FRAMES - 1 - LIMIT, 0)
+        assert (rec.counts(), status.records) == ({"cam": 5}, 5)
         assert "25 dropped" in str(rec.status())
         gate.set()
     episode = wd.open(tmp_path / target) if target.endswith("wshard") else wd.open(tmp_path / target)[0]

@@ -437,6 +437,7 @@ class CameraRecorder:
         self.jobs = jobs
         self.policy = policy
         self._on_drop = on_drop
+        self._removed = 0
         self.dropped: list[int] = []
         """Times of the frames that the policy dropped."""
         least, most = (size // shape.nbytes for size in QUEUE_BYTES)
@@ -514,14 +515,20 @@ class CameraRecorder:
     def _drop(self, ts_ns: int, number: int | None) -> None:
         """Count a frame that is not recorded, or not any more; the note survives a crash."""
         place = {} if number is None else {"step": number}
+        self._removed += number is not None
         self._frames.signals.note({"dropped": {"stream": self.stream, "ts_ns": ts_ns, **place}})
         self.dropped.append(ts_ns)
         self._on_drop(len(self.dropped))
 
     @property
+    def kept(self) -> int:
+        """Frames recorded so far, without those dropped since."""
+        return self.count - self._removed
+
+    @property
     def recorded_bytes(self) -> int:
-        """Raw bytes of the frames that reached the journal."""
-        return self.count * self._nbytes
+        """Raw bytes of the frames recorded so far."""
+        return self.kept * self._nbytes
 
     def close(self) -> None:
         """Hand over the rest; later appends are refused."""

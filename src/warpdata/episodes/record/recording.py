@@ -355,7 +355,7 @@ class Recording(NoPickle):
 
     def counts(self) -> dict[str, int]:
         """How many records each signal has so far."""
-        return {name: recorder.count for name, recorder in dict(self._signals).items()}
+        return {name: recorder.kept for name, recorder in dict(self._signals).items()}
 
     def status(self) -> RecordingStatus:
         """The state by now: for each signal records, rate, queue, delay and drops, and the space on the disk."""
@@ -369,7 +369,7 @@ class Recording(NoPickle):
         status = {name: SignalStatus(refused=count) for name, count in refused.items()}
         for name, recorder in dict(self._recorders).items():
             counts: dict[str, Any] = {
-                "records": recorder.count,
+                "records": recorder.kept,
                 "bytes": recorder.recorded_bytes,
                 "refused": refused.get(name, 0),
             }

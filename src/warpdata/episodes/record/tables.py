@@ -269,6 +269,11 @@ class TableRecorder(ABC):
         self._syncs = journal.syncs_every_record
         self.jobs = jobs
 
+    @property
+    def kept(self) -> int:
+        """Records so far."""
+        return self.count
+
     def close(self) -> None:
         """Refuse later appends."""
         with self._journal.lock:
