@@ -27,53 +27,13 @@ TARGET = ROOT / "build" / "docs"
 FORMATS = ROOT / "src" / "warpdata" / "formats"
 PROJECT_PAGES = ("ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md")
 
-API: dict[str, tuple[str, ...]] = {
-    "open": (
-        "open",
-        "open_episodes",
-        "open_episode",
-        "open_dataset",
-        "open_corpus",
-        "open_vectors",
-        "open_recordings",
-    ),
-    "record": (
-        "record",
-        "demo_data",
-        "demo_records",
-        "RecordEpisodes",
-        "salvage",
-        "VideoOptions",
-        "DiskEpisodeWriter",
-        "WShardStreamWriter",
-    ),
-    "episodes": ("Episode", "Episodes", "Signal", "LocalDataset", "check_dataset"),
-    "shards": (
-        "WShardEpisode",
-        "Channel",
-        "load_wshard",
-        "save_wshard",
-        "pack_episode",
-        "unpack_episode",
-        "chunk_episode",
-    ),
-    "train": ("Windows", "Field", "Loader", "Mixture", "Normalize", "keep_decoded"),
-    "publish": ("DatasetBuilder", "dataset", "Dataset", "load"),
-    "corpora": ("CorpusWriter", "MmapShardSource", "ShuffledRows"),
-    "search": (
-        "embed",
-        "find_similar",
-        "find_duplicates",
-        "rank_novelty",
-        "VectorStore",
-        "TrajectoryIngestor",
-        "TrajectoryRetriever",
-    ),
-    "convert": ("import_episodes", "export_episodes", "lerobot_dataset"),
-    "view": ("view",),
-    "errors": ("WarpError",),
-}
-"""Page of the API reference -> the names on it, in the order a newcomer meets them."""
+API = sorted((ROOT / "docs" / "reference" / "api").glob("*.md"))
+"""Hand-written pages of the API reference: a heading `## wd.NAME` and an example per name."""
+
+
+def api_names() -> list[str]:
+    """The names that have a heading on a page of the API reference."""
+    return [name for page in API for name in re.findall(r"^## wd\.(\w+)$", page.read_text(), re.M)]
 
 
 def write_site_sources(target: Path = TARGET) -> list[Path]:
@@ -85,7 +45,10 @@ def write_site_sources(target: Path = TARGET) -> list[Path]:
         page.write_text(text.replace(".ipynb)", ".md)"))
     generated = {
         **{f"project/{name.lower()}": project_page(name) for name in PROJECT_PAGES},
-        **{f"reference/api/{page}.md": api_page(page) for page in API},
+        **{
+            f"reference/api/{page.name}": api_page((target / "reference" / "api" / page.name).read_text())
+            for page in API
+        },
         "reference/api/more.md": more_page(),
         "reference/cli.md": cli_page(),
         "reference/errors.md": errors_page(),
@@ -131,16 +94,20 @@ def project_page(name: str) -> str:
     return re.sub(r"\]\(docs/", "](../", text)
 
 
-def api_page(page: str) -> str:
-    entries = (f"::: {home_of(name)}.{name}\n    options:\n      heading: wd.{name}\n" for name in API[page])
-    return f"# wd: {page}\n\n" + "\n".join(entries)
+def api_page(text: str) -> str:
+    """A page of the API reference with the signature and docstring of each name below its heading."""
+
+    def add_entry(match: re.Match[str]) -> str:
+        entry = f"::: {home_of(match[1])}.{match[1]}\n    options:\n      show_root_heading: false\n"
+        return f"{match[0]}\n\n{entry}\nExample:"
+
+    return re.sub(r"^## wd\.(\w+)$", add_entry, text, flags=re.M)
 
 
 def more_page() -> str:
     """Every other public name: documents and programs use them, a newcomer does not need them."""
-    listed = {name for names in API.values() for name in names}
     lines = ["# Further names", "", "| name | purpose |", "|---|---|"]
-    for name in sorted(set(further_names()) - listed):
+    for name in sorted(set(further_names()) - set(api_names())):
         summary = (inspect.getdoc(getattr(wd, name)) or "").partition("\n")[0].replace("|", "\\|")
         lines.append(f"| `wd.{name}` | {summary} |")
     return "\n".join(lines) + "\n"
