@@ -10,7 +10,7 @@ from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self, get_args
+from typing import TYPE_CHECKING, Any, get_args
 
 import numpy as np
 
@@ -56,7 +56,7 @@ from warpdata.timeline.times import as_int
 from warpdata.timeline.writing import EpisodeWriter, SignalWriter
 
 if TYPE_CHECKING:
-    from types import TracebackType
+    pass
 
 SHARD_SUFFIX = ".wshard"
 _STRANGE = re.compile(r"[^A-Za-z0-9_.-]")
@@ -194,13 +194,6 @@ class Recorder(Recording):
         self._declare(name, replace(declared, hints=replace(hints, role=role, clock=hints.clock or STEPS)))
         self._roles[name] = role
 
-    def close(self) -> None:
-        """Finish the episode; an episode without records leaves nothing behind.
-
-        One of several processes is finished by the last that closes.
-        """
-        self._close_once(self._finish)
-
     def end_episode(self, timeout_s: float = 30.0) -> bool:
         """Close, and make the other processes of the episode stop too; whether it is finished now.
 
@@ -226,16 +219,6 @@ class Recorder(Recording):
             if self._shared is not None and self._shared.is_signal(check_name(name)):
                 raise RecordingError(f"{name!r} is a signal of this episode")
         super().mark(**facts)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if self._closed is None:
-            self._interrupted = None if kind is None else f"{kind.__name__}: {error}"
-            self._close_once(self._finish)
 
     def __repr__(self) -> str:
         return f"<Recorder {self.path or self.target}: {self._closed or 'recording'}>"
@@ -398,9 +381,8 @@ class DiskEpisodeWriter(Recording, EpisodeWriter):
         """Set an item that does not change in time, once; a signal of that name is an error."""
         super().set_static(name, data)
 
-    def close(self) -> None:
-        """Finish the episode; calling it again does nothing. Ctrl-C waits until it is done."""
-        self._close_once(lambda: self._commit(self.path))
+    def _finish(self) -> None:
+        self._commit(self.path)
 
     def abort(self) -> None:
         """Remove the whole episode; every later call raises WriterClosedError."""
@@ -408,13 +390,6 @@ class DiskEpisodeWriter(Recording, EpisodeWriter):
 
     def __repr__(self) -> str:
         return f"<DiskEpisodeWriter {self.path}: {self._closed or 'recording'}>"
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if self._closed is None:
-            self._interrupted = None if kind is None else f"{kind.__name__}: {error}"
-            self.close()
 
 
 class LocalDatasetWriter:
@@ -487,19 +462,9 @@ class _SignalWriter(Recording, SignalWriter):
                     recorder = self._make(self._name, data, ts_ns, Declared(self._hints, self._video))
         recorder.append(data, ts_ns)
 
-    def close(self) -> None:
-        """Finish the files under their names; calling it again does nothing. Ctrl-C waits until it is done."""
-        self._close_once(self._finish)
-
     def abort(self) -> None:
         """Remove what was written; every later call raises WriterClosedError."""
         self.discard()
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if self._closed is None:
-            self.close()
 
     def _finish(self) -> None:
         if not any(recorder.count for recorder in self._recorders.values()):

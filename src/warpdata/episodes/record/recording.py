@@ -11,7 +11,8 @@ from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from types import TracebackType
+from typing import Any, Self
 
 import numpy as np
 
@@ -469,8 +470,15 @@ class Recording(NoPickle):
 
     # Ends.
 
-    def _close_once(self, finish: Callable[[], None]) -> None:
-        """Run `finish`, with Ctrl-C held back; if it fails, the rest is left to salvage. Later calls do nothing."""
+    @abstractmethod
+    def _finish(self) -> None:
+        """Make the files of what was recorded."""
+
+    def close(self) -> None:
+        """Finish what was recorded; calling it again does nothing. Ctrl-C waits until it is done.
+
+        If that fails, the rest is left to salvage.
+        """
 
         def close() -> None:
             with interrupts_wait(), self._lock:
@@ -480,7 +488,7 @@ class Recording(NoPickle):
                 self._check_open()
                 self._closed = "broken: closing it failed; `warp salvage` finishes it"
                 self._signals = {}
-                finish()
+                self._finish()
                 self._closed = "closed"
 
         try:
@@ -489,6 +497,16 @@ class Recording(NoPickle):
             if self._closed is None:  # it came before it could be held back
                 close()
             raise
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._closed is None:
+            self._interrupted = None if kind is None else f"{kind.__name__}: {error}"
+            self.close()
 
     def discard(self) -> None:
         """Remove everything recorded; every later call raises WriterClosedError."""
