@@ -95,13 +95,16 @@ def project_page(name: str) -> str:
 
 
 def api_page(text: str) -> str:
-    """A page of the API reference with the signature and docstring of each name below its heading."""
+    """A page of the API reference: below each example the signature, the docstring and the methods of its name."""
+    parts = re.split(r"^(?=## wd\.)", text, flags=re.M)
+    return parts[0] + "\n".join(part.rstrip() + "\n\n" + entry_of(part) for part in parts[1:])
 
-    def add_entry(match: re.Match[str]) -> str:
-        entry = f"::: {home_of(match[1])}.{match[1]}\n    options:\n      show_root_heading: false\n"
-        return f"{match[0]}\n\n{entry}\nExample:"
 
-    return re.sub(r"^## wd\.(\w+)$", add_entry, text, flags=re.M)
+def entry_of(part: str) -> str:
+    """The directive of mkdocstrings for the name in the heading of a part."""
+    name = part.split(maxsplit=2)[1].removeprefix("wd.")
+    options = f"heading: wd.{name}, heading_level: 3, show_root_toc_entry: false, summary: true"
+    return f"::: {home_of(name)}.{name}\n    options: {{{options}}}\n"
 
 
 def more_page() -> str:

@@ -136,9 +136,11 @@ def _signal(name: str, signal: Any, packed: PackedSource) -> dict[str, Any]:
     kind, dtype = (stated["kind"], stated["dtype"]) if isinstance(stated, dict) else (None, None)
     found: dict[str, Any] = {"name": name, "kind": kind, "dtype": dtype}
     if isinstance(signal, BlockSignal):
-        values = np.ascontiguousarray(signal.values())
+        is_ragged = signal.meta.rows is not None
+        values, offsets = signal.flat() if is_ragged else (np.ascontiguousarray(signal.values()), None)
         found |= {
-            "shape": list(values.shape),
+            "shape": [len(signal), *values.shape[1:]],
+            **({"offsets": _sha256(offsets)} if is_ragged else {}),
             "sha256": _sha256(values),
             "times": _sha256(np.array(signal.timestamps)),
         }

@@ -373,3 +373,18 @@ def encode_png(pixels: NDArray[Any]) -> bytes:
 def _chunk(named: tuple[bytes, bytes]) -> bytes:
     name, data = named
     return len(data).to_bytes(4, "big") + name + data + zlib.crc32(name + data).to_bytes(4, "big")
+
+
+_WAV_HEAD = struct.Struct("<4sI4s4sIHHIIHH4sI")
+_PCM, _FLOAT = 1, 3
+
+
+def wav_header(dtype: np.dtype[Any], channels: int, rate_hz: float, samples: int) -> bytes:
+    """The head of a WAV file, which so many samples of each channel follow; at most 4 GiB."""
+    frame = dtype.itemsize * channels
+    size, rate = samples * frame, round(rate_hz)
+    is_float = dtype.kind == "f"
+    if size + 36 >= 1 << 32 or dtype.name not in ("uint8", "int16", "int32", "float32", "float64"):
+        raise UnsupportedDtypeError(f"a WAV file cannot hold {samples} samples of {dtype} x {channels}")
+    fmt = (b"fmt ", 16, _FLOAT if is_float else _PCM, channels, rate, rate * frame, frame, dtype.itemsize * 8)
+    return _WAV_HEAD.pack(b"RIFF", 36 + size, b"WAVE", *fmt, b"data", size)

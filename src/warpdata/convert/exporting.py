@@ -11,7 +11,7 @@ import re
 import shutil
 import tempfile
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from functools import partial
@@ -34,6 +34,7 @@ from warpdata.errors import FormatError, SchemaMismatchError, WarpError, require
 from warpdata.timeline.episode import Episode
 from warpdata.timeline.meta import SignalMeta
 from warpdata.timeline.signal import Signal
+from warpdata.timeline.source import EpisodeSource, LazySignals, SourceAround
 from warpdata.timeline.steps import Steps
 
 Progress = Callable[[int, int], None]
@@ -50,6 +51,8 @@ class StepWriter(ABC):
 
     format: ClassVar[str]
     version = ""
+    holds_ragged = False
+    """Whether the format has a place for values of varying length at every step."""
     out: Any = None
     schema: dict[str, tuple[np.dtype[Any], tuple[int, ...]]]
 
@@ -103,9 +106,16 @@ class Part:
 
 
 class StepRows:
-    """The rows of one episode; empty signals are left out."""
+    """The rows of one episode. Empty signals are left out, and those of varying length that the format cannot hold."""
 
-    def __init__(self, episode: Episode, options: AlignOptions) -> None:
+    def __init__(self, episode: Episode, options: AlignOptions, *, ragged: bool = False) -> None:
+        kinds = ("sound",) if ragged else ("sound", "ragged")
+        dropped = {name: signal for name, signal in episode.signals.items() if signal.meta.kind in kinds}
+        self.left_out = {
+            name: note_of(signal, "dropped", f"{signal.meta.kind} values have no place in the target")
+            for name, signal in dropped.items()
+        }
+        episode = Episode(_Without(episode.source, dropped)) if dropped else episode
         self.episode, self.options = episode, options
         self.steps = steps_with(episode, options)
         self.is_aligned = bool(options.to_json())
@@ -150,6 +160,14 @@ class StepRows:
         times = np.append(times, later[:1]) if later else times
         is_assumed = self.episode.meta.get("fps_from") == "assumed" and not self.is_aligned
         return EpisodeNotes.of(self.episode, rows, times, is_assumed=is_assumed).to_json()
+
+
+class _Without(SourceAround):
+    """An episode without some of its signals."""
+
+    def __init__(self, inner: EpisodeSource, names: Collection[str]) -> None:
+        kept = [name for name in inner.signals if name not in names]
+        super().__init__(inner, LazySignals(lambda: kept, inner.signals.__getitem__))
 
 
 @dataclass(frozen=True, slots=True)
@@ -263,7 +281,7 @@ def write_set(
     receipt = ConversionReceipt.of_export(writer.format, episodes, target, writer.version, stated)
     for position in range(len(episodes)):
         try:
-            writer.choose(StepRows(episodes[position], options), episodes)
+            writer.choose(StepRows(episodes[position], options, ragged=writer.holds_ragged), episodes)
             break
         except WarpError:
             if on_error == "stop" or position + 1 == len(episodes):
@@ -290,8 +308,9 @@ def _make_part(
 ) -> Part:
     folder = scratch / str(position)
     folder.mkdir()
-    rows = StepRows(episode, options)
+    rows = StepRows(episode, options, ragged=writer.holds_ragged)
     part = writer.make(rows, folder)
+    part.notes |= rows.left_out
     part.about = {"id": source_id(episode), **(part.about or rows.episode_notes(part.rows))}
     return part
 

@@ -2,27 +2,25 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from warpdata.bytekit.lazy import cached_property
 from warpdata.bytekit.process.forks import Reopens
 from warpdata.episodes.collection.episodes import Episodes, EpisodesSource
-from warpdata.formats.episodedir.documents import check_name
+from warpdata.formats.episodedir.documents import check_name, plain_part
 from warpdata.timeline.episode import Episode
 from warpdata.timeline.signal import Signal
 from warpdata.timeline.source import ReadOnlyDict, SourceAround
 
 RENAMED = "renamed"
 """Key in the import notes of an episode: name of a signal or static item here -> its name in the source."""
-_OTHER = re.compile(r"[^A-Za-z0-9_.-]+")
 
 
 def plain_name(name: str) -> str:
     """A foreign name as the name of a signal: without leading `/`, other characters replaced by `_`."""
-    parts = [_OTHER.sub("_", part) for part in name.split("/") if part]
-    plain = "/".join(part if set(part) != {"."} else "_" for part in parts) or "_"
+    parts = [plain_part(part) for part in name.split("/") if part]
+    plain = "/".join(parts) or "_"
     return plain if _is_plain(plain) else "/".join(f"_{part}" for part in parts)
 
 

@@ -26,10 +26,10 @@ from warpdata.episodes.sources.cameras import StillsSignal
 from warpdata.episodes.sources.file_video import FileVideo, SourceVideo
 from warpdata.errors import CorruptLayoutError, LimitExceededError
 from warpdata.timeline.episode import Episode
-from warpdata.timeline.memory import ClockedSignal, check_increasing
-from warpdata.timeline.meta import OBJECT, Kind, Role, SignalMeta, numeric_kind
-from warpdata.timeline.signal import Signal
-from warpdata.timeline.source import STEPS, LazySignals, Outcome, ReadOnlyDict, StatedSource, StepClock
+from warpdata.timeline.memory import check_increasing
+from warpdata.timeline.meta import OBJECT, Kind, Role, RowType, SignalMeta, numeric_kind
+from warpdata.timeline.signal import ClockedSignal, Signal
+from warpdata.timeline.source import STEPS, LazySignals, Outcome, StatedSource, StepClock
 from warpdata.timeline.times import MAX_GRID
 
 OBSERVATIONS = "observations"
@@ -46,7 +46,7 @@ class Rows(Reopens, ABC):
     dtype: np.dtype[Any]
     row_shape: tuple[int, ...]
     kind: Kind | None = None
-    """Kind of the rows if dtype and shape do not determine it: text, bytes or image."""
+    """Kind of the rows if dtype and shape do not determine it: text, bytes, image, or ragged (rows of `row_shape`)."""
     is_pictures = False
     """Whether the rows are bytes of JPEG or PNG pictures."""
     has_axis = False
@@ -173,9 +173,10 @@ class EpisodeColumn:
         if rows.is_pictures:
             return PicturesSignal(name, rows, own_times, self.role, clock, place)
         kind = rows.kind or image_kind(rows.dtype, rows.row_shape) or numeric_kind(rows.row_shape)
-        is_object = kind in ("text", "bytes")
+        is_object = kind in ("text", "bytes", "ragged")
         dtype, shape = (OBJECT, ()) if is_object else (rows.dtype, rows.row_shape)
-        meta = SignalMeta(dtype, shape, kind, role=self.role, clock=clock)
+        row_type = RowType(rows.dtype, rows.row_shape) if kind == "ragged" else None
+        meta = SignalMeta(dtype, shape, kind, role=self.role, clock=clock, rows=row_type)
         return RowsSignal(own_times, meta, rows.read, rows.count)
 
 
@@ -388,13 +389,9 @@ class ForeignSource(StatedSource):
         again: tuple[Callable[..., Any], tuple[Any, ...]],
         steps: StepClock,
     ) -> None:
-        super().__init__(id, signals, static, {}, steps)
-        self._read_meta, self._place, self._again = meta, place, again
-
-    @cached_property
-    def meta(self) -> Mapping[str, Any]:
-        """Metadata of the source under the name of its format, read on first use."""
-        return ReadOnlyDict(self._read_meta() if callable(self._read_meta) else self._read_meta)
+        """`meta`: metadata of the source under the name of its format, which may be read on first use."""
+        super().__init__(id, signals, static, meta, steps)
+        self._place, self._again = place, again
 
     @property
     def place(self) -> str | None:

@@ -395,6 +395,12 @@ class MemberRows(Rows):
         if self._is_array:
             first = self._array(0)
             self.dtype, self.row_shape = numeric_type(first.dtype, name), first.shape
+            if (
+                first.ndim
+                and len({each.length for each in fields}) > 1
+                and not any(each.is_gzip for each in fields)
+            ):
+                self.kind, self.row_shape = "ragged", first.shape[1:]
         elif self._is_number:
             self.dtype = np.dtype(np.int64)
         else:
@@ -406,12 +412,15 @@ class MemberRows(Rows):
 
     def read(self, start: int, stop: int) -> NDArray[Any]:
         """Rows, a member of the archive for each."""
-        out = np.empty((stop - start, *self.row_shape), self.dtype)
+        is_ragged = self.kind == "ragged"
+        shape, dtype = ((), np.dtype(object)) if is_ragged else (self.row_shape, self.dtype)
+        out = np.empty((stop - start, *shape), dtype)
         for row in range(start, stop):
             field = self._fields[row]
             if self._is_array:
                 value: Any = self._array(row)
-                if value.shape != self.row_shape or numeric_type(value.dtype, self._name) != self.dtype:
+                own = value.shape[1:] if is_ragged and value.ndim else value.shape
+                if own != self.row_shape or numeric_type(value.dtype, self._name) != self.dtype:
                     fact = f"field {self._name!r} changes from step to step"
                     raise CorruptLayoutError(fact, path=self._shards.path(field.shard))
             elif self.kind == "bytes":
@@ -459,6 +468,7 @@ class SampleWriter(StepWriter):
 
     def __init__(self, per: Per, shard_bytes: int, prefix: str) -> None:
         self._per, self._limit, self._prefix = per, shard_bytes, prefix
+        self.holds_ragged = per == "step"
         self._count = 0
         self._shard: NewFile | None = None
 

@@ -95,7 +95,8 @@ def _signal_row(name: str, episode: Episode) -> dict[str, Any]:
     try:
         signal = episode.signals[name]
         meta, count = signal.meta, len(signal)
-        kind = meta.kind if meta.is_object else f"{meta.dtype}{list(meta.shape) if meta.shape else ''}"
+        plain = f"{meta.dtype}{list(meta.shape) if meta.shape else ''}"
+        kind = plain if not meta.is_object else meta.kind if meta.rows is None else str(meta.rows)
         row |= {"kind": meta.kind, "type": kind, "count": count, "units": meta.units, "sparkline": ""}
         if count:
             span = signal.last_ts_ns - signal.first_ts_ns
@@ -113,11 +114,13 @@ def _signal_row(name: str, episode: Episode) -> dict[str, Any]:
 
 
 def _signal_sparkline(signal: Signal) -> str:
-    """The channel that moves most, the brightness of images, or the last text."""
+    """The channel that moves most, the brightness of images, the length of ragged values, or the last text."""
     import numpy as np
 
     from warpdata.cli.terminal import sparkline
 
+    if signal.meta.rows is not None:
+        return sparkline(signal._lengths().tolist(), _POINTS)
     if signal.meta.is_object:
         return repr(signal[-1][0])[:_POINTS]
     rows = np.unique(np.linspace(0, len(signal) - 1, min(len(signal), _POINTS)).astype(np.int64))

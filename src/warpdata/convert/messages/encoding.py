@@ -22,8 +22,10 @@ from warpdata.convert.stepped import RowsSignal
 from warpdata.episodes.sources.encoded import EncodedRun, encoded_run
 from warpdata.errors import CorruptLayoutError, WarpError
 from warpdata.timeline.memory import ArraySignal
-from warpdata.timeline.meta import OBJECT, SignalMeta, as_kind, as_role
+from warpdata.timeline.meta import OBJECT, RowType, SignalMeta, as_kind, as_role
+from warpdata.timeline.ragged import as_objects
 from warpdata.timeline.signal import Signal
+from warpdata.timeline.times import checked_rate
 
 OWN = "warpdata"
 """Key in the metadata of a channel: description of the signal; and name of the metadata record of the episode."""
@@ -41,7 +43,15 @@ _FRAME_ID = "warpdata"
 _ENCAPSULATION = b"\x00\x01\x00\x00"
 _ROS_TYPES = {code: name for name, code in PRIMITIVES.items()} | {"u1": "uint8", "b1": "bool"}
 """numpy type code -> ROS type."""
-_PIXELS = {(3, "uint8"): "rgb8", (2, "uint8"): "mono8", (2, "uint16"): "16UC1"}
+_PIXELS = {
+    ((), "uint8"): "mono8",
+    ((), "uint16"): "16UC1",
+    ((3,), "uint8"): "rgb8",
+    ((3,), "uint16"): "rgb16",
+    ((4,), "uint8"): "rgba8",
+    ((4,), "uint16"): "rgba16",
+}
+"""Channels and element type -> encoding of an image."""
 _STILLS = {"mjpeg": "jpeg", "png": "png"}
 _VIDEOS = {"h264": "h264", "hevc": "h265", "av1": "av1"}
 _BLOCK_BYTES = 4 << 20
@@ -56,7 +66,7 @@ class SignalTopic:
         self._signal = signal
         run = encoded_run(signal) if meta.kind == "image" and len(signal) else None
         self._run = run if run is not None and _can_copy(run) else None
-        self._pixels = _PIXELS.get((len(meta.shape), meta.dtype.name)) if meta.kind == "image" else None
+        self._pixels = _PIXELS.get((meta.shape[2:], meta.dtype.name)) if meta.kind == "image" else None
         codec = self._run.stream.codec if self._run is not None else ""
         if run is None or codec in _STILLS:
             self.note: Note = note_of(signal)
@@ -82,16 +92,16 @@ class SignalTopic:
         if self._run is not None:
             yield from _picture_messages(self._run)
             return
-        step = max(1, min(_BLOCK_ROWS, _BLOCK_BYTES // max(1, signal.meta.row_bytes)))
-        for low in range(0, len(signal), step):
-            high = min(low + step, len(signal))
-            times = np.asarray(signal._ts_in(range(low, high)))
-            yield from zip(times.tolist(), self._encode(times, signal.rows(low, high)), strict=True)
+        for run in signal.runs(_BLOCK_BYTES, _BLOCK_ROWS):
+            times = np.asarray(signal._ts_in(run))
+            yield from zip(times.tolist(), self._encode(times, signal.rows(run.start, run.stop)), strict=True)
 
     def _encode(self, times: NDArray[np.int64], values: NDArray[Any]) -> list[bytes]:
         pairs = zip(times.tolist(), values, strict=True)
         if self._pixels is not None:
             return [_image_message(ts_ns, self._pixels, frame) for ts_ns, frame in pairs]
+        if self._signal.meta.rows is not None:
+            return [_rows_message(ts_ns, value) for ts_ns, value in pairs]
         if self._signal.meta.is_object:
             return [_value_message(ts_ns, value) for ts_ns, value in pairs]
         if _ros_type(values.dtype) is None:
@@ -112,7 +122,9 @@ def _ros_type(dtype: np.dtype[Any]) -> str | None:
 def _define_value(meta: SignalMeta) -> tuple[str, str]:
     """Name and definition of the type of a stamped value."""
     ros_type = _ros_type(meta.dtype)
-    if meta.kind == "text":
+    if meta.rows is not None and (item := _ros_type(meta.rows.dtype)) is not None:
+        name, line = f"{item.capitalize()}s", f"{item}[] value"
+    elif meta.kind == "text":
         name, line = "Text", "string value"
     elif meta.kind == "bytes" or ros_type is None:
         name, line = "Bytes", "uint8[] value"
@@ -168,6 +180,15 @@ def _value_message(ts_ns: int, value: str | bytes) -> bytes:
     return _ENCAPSULATION + _stamp(ts_ns) + data
 
 
+def _rows_message(ts_ns: int, rows: NDArray[Any]) -> bytes:
+    """A stamp and a list of numbers, all elements of some rows; of types that ROS has not, their bytes."""
+    data = np.ascontiguousarray(rows).tobytes()
+    if _ros_type(rows.dtype) is None:
+        return _value_message(ts_ns, data)
+    padding = bytes(4 if rows.itemsize == 8 and data else 0)  # the stamp and the length are 12 bytes
+    return _ENCAPSULATION + _stamp(ts_ns) + _u32(rows.size) + padding + data
+
+
 def _stamp(ts_ns: int) -> bytes:
     """Seconds and nanoseconds; seconds after 2038 wrap (log times do not)."""
     return _u32(ts_ns // 1_000_000_000 & 0xFFFFFFFF) + _u32(ts_ns % 1_000_000_000)
@@ -195,13 +216,14 @@ def encode_blob(value: bytes) -> bytes:
 
 
 def _meta_to_json(name: str, meta: SignalMeta) -> dict[str, Any]:
+    dtype, shape = meta.rows or (meta.dtype, meta.shape)
     stated = {
         "signal": name,
         "kind": meta.kind,
-        "dtype": None if meta.is_object else dtype_of(meta.dtype).name,
-        "shape": list(meta.shape),
+        "dtype": None if dtype == OBJECT else dtype_of(dtype).name,
+        "shape": list(shape),
         "names": None if meta.names is None else list(meta.names),
-        **{key: getattr(meta, key) for key in ("role", "clock", "units", "of", "model")},
+        **{key: getattr(meta, key) for key in ("role", "clock", "units", "of", "model", "rate_hz")},
     }
     return {key: value for key, value in stated.items() if value is not None}
 
@@ -211,13 +233,17 @@ def _parse_meta(stated: Mapping[str, Any]) -> SignalMeta:
     names, shape = stated.get("names"), tuple(int(side) for side in stated["shape"])
     if min(shape, default=0) < 0:
         raise ValueError(shape)
+    dtype = OBJECT if kind in ("text", "bytes") else dtype_named(stated["dtype"]).dtype
+    is_ragged = kind in ("ragged", "sound")
     return SignalMeta(
-        OBJECT if kind in ("text", "bytes") else dtype_named(stated["dtype"]).dtype,
-        shape,
+        OBJECT if is_ragged else dtype,
+        () if is_ragged else shape,
         kind,
         names=None if names is None else tuple(map(str, names)),
         role=as_role(stated["role"]),
         **{key: stated.get(key) for key in ("units", "of", "model", "clock")},
+        rows=RowType(dtype, shape) if is_ragged else None,
+        rate_hz=checked_rate(stated["rate_hz"]) if kind == "sound" else None,
     )
 
 
@@ -245,6 +271,8 @@ def _open_signal(topic: Topic, meta: SignalMeta, name: str) -> Signal:
 
 def _read_rows(topic: Topic, meta: SignalMeta, low: int, high: int) -> NDArray[Any]:
     values = np.empty(0)
+    if meta.rows is not None:
+        return _read_ragged(topic, meta.rows, low, high)
     if topic.payload is not None:
         values = topic.read_content(low, high)
     elif "value" in topic.fields:
@@ -256,6 +284,17 @@ def _read_rows(topic: Topic, meta: SignalMeta, low: int, high: int) -> NDArray[A
             path=topic.log.name,
         )
     return rows
+
+
+def _read_ragged(topic: Topic, kind: RowType, low: int, high: int) -> NDArray[Any]:
+    values = topic.read_field("value", low, high)
+    try:
+        raws = [value.tobytes() if isinstance(value, np.ndarray) else bytes(value) for value in values]
+        return as_objects(np.frombuffer(raw, kind.dtype).reshape(-1, *kind.shape) for raw in raws)
+    except (TypeError, ValueError):
+        raise CorruptLayoutError(
+            f"values of topic {topic.channel.topic!r} are not rows of {kind}", path=topic.log.name
+        ) from None
 
 
 def _check_values(values: NDArray[Any], meta: SignalMeta, count: int) -> NDArray[Any] | None:

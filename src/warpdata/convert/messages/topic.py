@@ -240,6 +240,10 @@ class Topic(Reopens):
             arrays[f"{field}{LENGTH}"] = np.fromiter(map(len, values), np.int64, len(values))
         return arrays
 
+    def read_field(self, field: str, low: int, high: int) -> Values:
+        """The values of a field of records [low, high) as they are decoded, of any length."""
+        return self._decode(self._log_rows(low, high))[field]
+
     def read_payloads(self, low: int, high: int) -> list[bytes]:
         """The large field of records [low, high)."""
         payload = self.payload

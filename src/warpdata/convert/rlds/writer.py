@@ -37,6 +37,7 @@ from warpdata.episodes.collection.episodes import Episodes
 from warpdata.episodes.sources.encoded import EncodedRun, encoded_run
 from warpdata.errors import LimitExceededError, SchemaMismatchError
 from warpdata.timeline.episode import Episode
+from warpdata.timeline.meta import SignalMeta
 
 SHARD_BYTES = 256 << 20
 _CLASS = "tensorflow_datasets.core.features."
@@ -271,9 +272,16 @@ def _signal_leaf(path: str, column: StepColumn) -> Leaf:
     meta = column.meta
     if meta.is_object:
         return Leaf(path, "text", "string")
-    if meta.kind == "image":
+    if _is_picture(meta):
         return Leaf(path, "image", meta.dtype.name, meta.shape if len(meta.shape) == 3 else (*meta.shape, 1))
     return _tensor_leaf(path, meta.dtype, meta.shape)
+
+
+def _is_picture(meta: SignalMeta) -> bool:
+    """Whether frames become PNG pictures; RGBA and 16-bit colour are numbers, which every reader decodes exactly."""
+    return meta.kind == "image" and (
+        meta.shape[2:] in ((), (1,)) or (meta.shape[2:] == (3,) and meta.dtype == np.uint8)
+    )
 
 
 def _tensor_leaf(path: str, dtype: np.dtype[Any], shape: tuple[int, ...]) -> Leaf:
@@ -381,7 +389,7 @@ def _encode_pictures(column: StepColumn) -> Iterator[bytes]:
 
 def _note_column(column: StepColumn) -> Note:
     note = column.note(decoded=False)
-    is_encoded = column.meta.kind == "image" and column.is_exact and encoded_run(column.signal) is not None
+    is_encoded = _is_picture(column.meta) and column.is_exact and encoded_run(column.signal) is not None
     if is_encoded and _copied_run(column) is None:
         return replace(note, how="reencoded", why="decoded, and stored as PNG")
     return note

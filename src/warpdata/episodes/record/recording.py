@@ -289,11 +289,15 @@ class Recording(NoPickle):
         video: VideoOptions | None = None,
         policy: Policy = "wait",
         max_wait_ms: float | None = None,
+        ragged: bool = False,
+        rate_hz: float | None = None,
     ) -> None:
         """Describe a signal before its first record: type, role, units, axis names, how it is encoded.
 
         `dtype` is numpy's or one of the format's short names; values are converted to it. `of` and `model` belong to
         predictions, uncertainties and residuals. Signals of one `clock` are recorded at the same times.
+        `ragged`: values are arrays of any number of rows, such as point clouds. `kind="sound"` with `rate_hz`: values
+        are blocks of samples, at the time of their first one.
 
         `policy` is for a camera whose encoder falls behind: `append` waits, or after `max_wait_ms` (default 0) the
         frame that waits for longest (`drop_oldest`) or the new one (`drop_newest`) is dropped, and counted.
@@ -302,7 +306,16 @@ class Recording(NoPickle):
         if policy != "wait" and kind != "image":
             raise ValueError(f"policy={policy!r} is for cameras: declare {signal!r} with kind='image'")
         hints = Hints.check(
-            kind=kind, units=units, names=names, dtype=dtype, role=role, of=of, model=model, clock=clock
+            kind=kind,
+            units=units,
+            names=names,
+            dtype=dtype,
+            role=role,
+            of=of,
+            model=model,
+            clock=clock,
+            ragged=ragged,
+            rate_hz=rate_hz,
         )
         if kind == "image" or video is not None:
             check_options(video or self._video)
@@ -435,11 +448,9 @@ class Recording(NoPickle):
         else:
             journal.note({"signal": {"stream": stream, "name": name, **description.to_json()}})
             file = TableFile(self._work / f"{stream}.parquet", description)
-            if description.kind in ("text", "bytes"):
-                recorder = EventRecorder(name, stream, file, journal, self._tables)
-            else:
-                is_declared = declared.hints.dtype is not None
-                recorder = NumberRecorder(name, stream, file, journal, self._tables, converts=is_declared)
+            kind = EventRecorder if description.is_object else NumberRecorder
+            converts = declared.hints.dtype is not None
+            recorder = kind(name, stream, file, journal, self._tables, converts=converts)
         self._recorders[name] = recorder
         return recorder
 
