@@ -37,7 +37,7 @@ from warpdata.formats.journal.writer import JournalWriter
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
-QUEUE_BYTES = (64 << 20, 256 << 20)
+QUEUE_BYTES = (32 << 20, 256 << 20)
 """Raw frames of a camera that may wait for the encoder: one second, but at least and at most so many bytes."""
 SOME_FRAMES = 2
 """That may wait for their encoder, however large they are."""
