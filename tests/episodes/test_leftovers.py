@@ -110,6 +110,8 @@ def test_a_root_tells_of_its_unfinished_recordings(
     root = tmp_path / "root"
     recorder = record(root)
     assert "1 unfinished" in repr(wd.open(root))
+    assert main(["show", str(root)]) == 0
+    assert "1 unfinished" in capsys.readouterr().out
     assert main(["salvage", str(root)]) == 0
     assert "being recorded" in capsys.readouterr().out
     (part,) = wd.salvage(root).parts

@@ -13,7 +13,7 @@ import pytest
 import warpdata as wd
 from tests.episodes.test_full_disk import disk
 from tests.waiting import until
-from warpdata.episodes.record import recording
+from warpdata.episodes.record import status
 from warpdata.errors import OutOfSpaceError
 
 __all__ = ["disk"]
@@ -53,9 +53,9 @@ def test_a_disk_that_fills_is_reported_ahead(
 ) -> None:
     """The disk loses 1 MB with each look at it."""
     free = iter(range(10**9, 0, -(10**6)))
-    usage = SimpleNamespace(disk_usage=lambda _: SimpleNamespace(free=next(free)), rmtree=shutil.rmtree)
-    monkeypatch.setattr(recording, "shutil", usage)
-    monkeypatch.setattr(recording, "_RATE_S", 1.0)
+    usage = SimpleNamespace(disk_usage=lambda _: SimpleNamespace(free=next(free)))
+    monkeypatch.setattr(status, "shutil", usage)
+    monkeypatch.setattr(status, "_LONG_S", 1.0)
     with (
         caplog.at_level(logging.WARNING, "warpdata.record"),
         wd.record(tmp_path / "root", min_free=10**8) as rec,

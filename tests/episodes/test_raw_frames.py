@@ -46,33 +46,22 @@ def raw_bytes(synced: dict[str, int]) -> int:
     return sum(size for name, size in synced.items() if name.startswith("frames-"))
 
 
-def test_raw_frames_that_are_encoded_soon_are_never_synced(
+def test_raw_frames_are_never_synced_however_long_they_wait(
     tmp_path: Path, synced: dict[str, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(camera, "RAW_SYNC_S", 600.0)
-    record(tmp_path / "ep", "5ms", 0.002)
-    assert raw_bytes(synced) == 0
-    assert synced["signals.journal"] > 0
-
-
-def test_raw_frames_that_wait_too_long_are_synced_once(
-    tmp_path: Path, synced: dict[str, int], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(camera, "RAW_SYNC_S", 0.0)
+    """What the disk gets of a camera is its video: a slow encoder does not make it write every frame twice."""
     encode = camera.VideoFile.encode
 
     def late(*args: Any) -> Any:
-        until(lambda: raw_bytes(synced), "no raw frame is synced while the encoder is held up")
+        until(
+            lambda: len(list((tmp_path / "ep").rglob("frames-*"))) > 0, "frames get no journal of their own"
+        )
         return encode(*args)
 
     monkeypatch.setattr(camera.VideoFile, "encode", late)
-    work = tmp_path / "ep" / ".recording"
-    with wd.DiskEpisodeWriter(tmp_path / "ep", durability="1ms") as writer:
-        for i in range(FRAMES):
-            writer.append("cam", np.full(SHAPE, i, np.uint8), i)
-            until(lambda: [*work.glob("frames-*")], "frames get no journal of their own")
-    assert len(wd.open_episode(tmp_path / "ep")["cam"]) == FRAMES
-    assert 0 < raw_bytes(synced) <= FRAMES * (np.prod(SHAPE) + 64) + 4096
+    record(tmp_path / "ep", "1ms", 0.002)
+    assert raw_bytes(synced) == 0
+    assert synced["signals.journal"] > 0
 
 
 def test_every_frame_is_synced_where_every_record_is(tmp_path: Path, synced: dict[str, int]) -> None:

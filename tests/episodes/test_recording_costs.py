@@ -156,7 +156,6 @@ def test_a_failed_sync_is_an_error_of_the_next_call(
 ) -> None:
     make, append = WRITERS[name]
     failed = threading.Event()
-    monkeypatch.setattr(camera, "RAW_SYNC_S", 0.0)
     writer = make(tmp_path / "out", durability="1ms")
     append(writer, 0)
 

@@ -69,7 +69,7 @@ def crashed(tmp_path_factory: pytest.TempPathFactory) -> Path:
         for step in range(STEPS):
             for name in NAMES:
                 writer.append(name, value(name, step), step * 1000)
-            while any(lane._handed > lane._encoded for lane in map(writer._signals.get, ("cam", "depth"))):
+            while any(lane._encoded < lane.count - 1 for lane in map(writer._signals.get, ("cam", "depth"))):
                 time.sleep(0.0005)
         os._exit(0)
     os.waitpid(child, 0)

@@ -201,15 +201,12 @@ def test_the_owner_ends_the_episode_for_all(tmp_path: Path, name: str) -> None:
 
 
 def test_a_live_episode_of_several_processes_can_be_read(tmp_path: Path) -> None:
-    from warpdata.episodes.salvage.unfinished import read_unfinished
-
     first = wd.record(tmp_path / "root", episode="e", clock="simulated")
     second = wd.record(tmp_path / "root", episode="e", clock="simulated")
     first.append("x", 1.0, 1)
     second.append("y", 2.0, 1)
     second.close()
-    assert first.path is not None
-    episode = read_unfinished(first.path)
+    episode = wd.open(tmp_path / "root").live().episode
     assert {key: rows.values().tolist() for key, rows in episode.signals.items()} == {"x": [1.0], "y": [2.0]}
     [unfinished] = wd.open(tmp_path / "root").unfinished
     assert (unfinished.is_live, unfinished.records) == (True, {"x": 1, "y": 1})
@@ -217,48 +214,126 @@ def test_a_live_episode_of_several_processes_can_be_read(tmp_path: Path) -> None
     assert len(wd.open(tmp_path / "root")[0].signals) == 2
 
 
-def worker(target: str, name: str, counts: Any, index: int, seed: int, ends: str) -> None:
-    """Record until killed, or for a while; `counts[index]` is how many records were acknowledged."""
+@pytest.mark.parametrize("name", TARGETS)
+def test_only_the_owner_ends_the_episode(tmp_path: Path, name: str) -> None:
+    target = tmp_path / name
+
+    def own() -> None:
+        rec = wd.record(target, episode="e", clock="simulated")
+        rec.append("owner", 0, 0)
+
+    die(own)
+    second, third = (wd.record(target, episode="e", clock="simulated") for _ in range(2))
+    third.append("third", 0, 0)
+    third.close()  # with a process that still records it the episode goes on
+    second.append("second", 0, 0)
+    assert second.end_episode()  # the owner is gone
+    assert set(opened(target).signals) == {"owner", "second", "third"}
+    first, other = (wd.record(tmp_path / f"again-{name}", episode="f", clock="simulated") for _ in range(2))
+    first.append("x", 1, 1)
+    with pytest.raises(RecordingError, match=f"belongs to process {os.getpid()}"):
+        other.end_episode()
+    other.append("y", 1, 1)  # it goes on
+    other.close()
+    assert first.end_episode()
+
+
+@pytest.mark.parametrize("name", TARGETS)
+def test_a_restarted_process_continues_its_signals(tmp_path: Path, name: str) -> None:
+    target = tmp_path / name
+    keeper = wd.record(target, episode="e", clock="simulated")
+    keeper.append("keeper", 0, 0)
+
+    def run(first: int, *, dies: bool) -> None:
+        rec = wd.record(target, episode="e", clock="simulated")
+        for k in range(first, first + 20):
+            rec.append("joints", np.float32([k, -k]), k)
+            rec.append("log", f"{k}", k)
+            rec.append("camera", np.full((16, 16, 3), 4 * k, np.uint8), k)
+        rec.append("clock", first, 0)  # begins at 0 again: does not follow what was there
+        if not dies:
+            rec.close()
+
+    for number in range(3):
+        die(lambda number=number: run(20 * number, dies=number != 1))
+    live = {key: len(signal) for key, signal in keeper_signals(keeper).items()}
+    assert live["joints"] == live["log"] == 60
+    keeper.close()
+    episode = opened(target)
+    assert episode["joints"].values()[:, 0].tolist() == list(range(60))
+    assert [text for text, _ in episode["log"]] == [str(k) for k in range(60)]
+    assert [round(float(image.mean()) / 4) for image, _ in episode["camera"]] == list(range(60))
+    assert sorted(int(episode[key][0][0]) for key in ("clock", "clock-2", "clock-3")) == [0, 20, 40]
+    assert keeper.receipt is not None
+    assert keeper.receipt.is_complete
+    assert [part.steps_kept for part in keeper.receipt.processes].count(61) == 3
+    assert not [finding for finding in wd.check_dataset(target).findings if finding.severity == "damaged"]
+
+
+def keeper_signals(keeper: Any) -> dict[str, Any]:
+    from warpdata.episodes.salvage.live import LiveEpisode
+
+    folder = keeper._shared.directory
+    return dict(LiveEpisode(folder).episode.signals)
+
+
+RUN_NS = 1_000_000
+"""Times of a restarted process begin so much later than those of the one before."""
+
+
+def worker(
+    target: str, signal_number: int, run: int, acknowledged: Any, index: int, seed: int, ends: str
+) -> None:
+    """Record until killed, or for a while; `acknowledged[index]` is how many records were."""
     rng = random.Random(seed)
+    is_camera = signal_number % 3 == 2
     with wd.record(target, episode="e", clock="simulated", durability="10ms") as rec:
         for k in range(10**9 if ends == "killed" else rng.randrange(1, 80)):
-            value: Any = np.full((16, 16, 3), k % 250, np.uint8) if index % 3 == 2 else np.array([k, -k])
-            rec.append(name, value, k)
-            counts[index] = k + 1
+            value: Any = np.full((16, 16, 3), k % 250, np.uint8) if is_camera else np.array([k, run])
+            rec.append(f"s/{signal_number}", value, run * RUN_NS + k)
+            acknowledged[index] = k + 1
             if rng.random() < 0.1:
                 time.sleep(0.001)
 
 
-@pytest.mark.parametrize("seed", thinned(range(30), 4))
+@pytest.mark.parametrize("seed", thinned(range(100), 4))
 def test_processes_that_join_leave_die_and_restart(tmp_path: Path, seed: int) -> None:
-    """A random history: every acknowledged record is in the finished episode, whoever finished it."""
+    """A random history: every acknowledged record is in the finished episode, whichever process finished it."""
     rng = random.Random(seed)
     target = tmp_path / rng.choice(TARGETS)
     context = get_context("fork")
     total = 10
-    counts = context.Array("q", total, lock=False)
+    acknowledged = context.Array("q", total, lock=False)
     running: dict[int, Any] = {}
+    free: list[tuple[int, int]] = []
+    """Signals whose process died or left, and the next run of each."""
+    history: dict[int, list[int]] = {}
     begun = 0
     keeper = wd.record(target, episode="e", clock="simulated")
     keeper.append("keeper", 0, 0)
     while begun < total or running:
         if begun < total and (not running or rng.random() < 0.5):
-            ends = rng.choice(["killed", "closed"])
+            ends = rng.choice(["killed", "killed", "closed"])
+            number, run = free.pop(rng.randrange(len(free))) if free and rng.random() < 0.6 else (begun, 0)
+            history.setdefault(number, []).append(begun)
             process = context.Process(
-                target=worker, args=(str(target), f"s/{begun}", counts, begun, rng.random(), ends)
+                target=worker, args=(str(target), number, run, acknowledged, begun, rng.random(), ends)
             )
             process.start()
-            running[begun] = (process, ends)
+            running[begun] = (process, ends, number, run)
             begun += 1
             continue
         index = rng.choice(list(running))
-        process, ends = running.pop(index)
+        process, ends, number, run = running.pop(index)
         if ends == "killed":
             wanted = rng.randrange(0, 60)
-            until(lambda index=index, wanted=wanted: counts[index] >= wanted, "a process does not record")
+            until(
+                lambda index=index, wanted=wanted: acknowledged[index] >= wanted, "a process does not record"
+            )
             os.kill(process.pid, signal.SIGKILL)
         process.join(LIMIT_S)
         assert process.exitcode == (-signal.SIGKILL if ends == "killed" else 0)
+        free.append((number, run + 1))
     if rng.random() < 0.5:
         keeper.close()
         assert keeper.receipt is not None
@@ -267,16 +342,21 @@ def test_processes_that_join_leave_die_and_restart(tmp_path: Path, seed: int) ->
         keeper._leave()
         assert wd.salvage(target).is_complete
     episode = opened(target)
-    for index in range(total):
-        if not counts[index]:
+    for number, runs in history.items():
+        counts = [acknowledged[index] for index in runs]
+        if not sum(counts):
             continue
-        rows = episode[f"s/{index}"]
-        assert len(rows) >= counts[index], index
-        if index % 3 == 2:
+        rows = episode[f"s/{number}"]
+        which, places = np.divmod(rows.timestamps, RUN_NS)
+        for run, count in enumerate(counts):
+            of_run = which == run
+            assert of_run.sum() >= count, (number, run)
+            assert places[of_run].tolist() == list(range(of_run.sum()))
+        if number % 3 == 2:
             means = [round(float(frame.mean())) for frame, _ in rows]
-            assert np.abs(np.array(means) - np.arange(len(rows)) % 250).max() <= 3
+            assert np.abs(np.array(means) - places % 250).max() <= 3
         else:
-            assert rows.values()[:, 0].tolist() == list(range(len(rows)))
+            assert rows.values().tolist() == np.stack([places, which], 1).tolist()
     assert not [path for path in tmp_path.rglob("*") if ".recording" in path.name]
 
 

@@ -18,7 +18,7 @@ import warpdata as wd
 from tests.waiting import LIMIT_S, until
 from warpdata.episodes.record import camera as camera_module
 from warpdata.episodes.record.camera import VideoFile
-from warpdata.episodes.salvage.recordings import salvage_root
+from warpdata.episodes.salvage.recordings import salvage_folder
 from warpdata.episodes.salvage.unfinished import STATUS_FILE, read_status
 from warpdata.errors import WarpError
 from warpdata.viewer.health import recording_state
@@ -44,10 +44,10 @@ def test_what_was_refused_is_counted_for_who_watches(tmp_path: Path, durability:
         until(lambda: read_status(work) is not None, "nothing is said")
         found = read_status(work)
         assert found is not None
-        dropped = {name: each.dropped for name, each in found.signals.items() if each.dropped}
-        assert dropped == {"x": 2, "seen": 1, "done": 1}
+        refused = {name: each.refused for name, each in found.signals.items() if each.refused}
+        assert refused == {"x": 2, "seen": 1, "done": 1}
         state = recording_state(work.parent)
-        assert (state["dropped"], state["blocked"], state["blocked_ns"]) == (4, 0, 0)
+        assert (state["refused"], state["dropped"], state["blocked"], state["blocked_ns"]) == (4, 0, 0, 0)
     assert not list((tmp_path / "root").rglob(STATUS_FILE)), "it goes with the recording"
     assert list(wd.open_recordings(tmp_path / "root")[0]["x"].values()) == [1.0]
 
@@ -61,7 +61,7 @@ def test_a_slow_encoder_is_seen_while_it_is_slow(tmp_path: Path, monkeypatch: py
         return encode(self, *given)
 
     monkeypatch.setattr(VideoFile, "encode", slow)
-    monkeypatch.setattr(camera_module, "QUEUE_BYTES", 1)
+    monkeypatch.setattr(camera_module, "QUEUE_BYTES", (1, 1))
     frame = np.zeros((16, 16, 3), np.uint8)
     with wd.record(tmp_path / "root", clock="simulated") as rec:
 
@@ -78,7 +78,7 @@ def test_a_slow_encoder_is_seen_while_it_is_slow(tmp_path: Path, monkeypatch: py
             found = read_status(work)
             return None if found is None else found.signals.get("camera")
 
-        until(lambda: (said := camera()) is not None and said.blocked == 1 and said.waiting == 2, "unseen")
+        until(lambda: (said := camera()) is not None and said.blocked >= 1 and said.waiting == 2, "unseen")
         go_on.set()
         feeding.join()
         until(lambda: (said := camera()) is not None and not said.waiting and said.blocked_ns > 0, "stays so")
@@ -89,7 +89,7 @@ VALUES = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
 )
-COUNTS = ("waiting", "blocked", "blocked_ns", "dropped")
+COUNTS = ("waiting", "blocked", "blocked_ns", "dropped", "refused")
 
 
 def like_a_status(leaves: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
@@ -134,7 +134,7 @@ def test_salvage_does_not_mind_it(tmp_path: Path) -> None:
         left = Path(shutil.copytree(tmp_path / "root", tmp_path / "left"))
     work = work_of(left)
     (work / STATUS_FILE).write_bytes(b"{torn")
-    (receipt,) = salvage_root(left)
+    (receipt,) = salvage_folder(left)
     assert receipt.is_complete, receipt
     assert not list(left.rglob(".recording*"))
     assert list(wd.open_recordings(left)[0]["x"].values()) == [1.0]

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import signal
 import subprocess
 import sys
-import threading
 from pathlib import Path
 from typing import Any
 
@@ -349,14 +347,6 @@ def test_a_disk_too_full_to_finish_keeps_the_journal(tmp_path: Path) -> None:
     assert sorted(entry.name for entry in tmp_path.iterdir()) == ["a.wshard.partial"]
     assert wd.salvage(path).steps_kept == 100
     check(wd.load_wshard(path), 100)
-
-
-def test_threads_end_with_the_writer(tmp_path: Path) -> None:
-    before = threading.active_count()
-    writer = record(tmp_path / "a", 3)
-    assert threading.active_count() > before
-    writer.end_episode()
-    assert threading.active_count() == before
 
 
 def test_an_interpreter_that_exits_while_recording_does_not_hang(tmp_path: Path) -> None:

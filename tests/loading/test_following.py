@@ -8,7 +8,7 @@ import pytest
 import warpdata as wd
 from tests.waiting import until
 from warpdata._api.state import loader_of_state
-from warpdata.episodes.salvage.unfinished import live_episode
+from warpdata.episodes.salvage.live import live_episode
 
 MS = 1_000_000
 

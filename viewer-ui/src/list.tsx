@@ -242,7 +242,8 @@ export function RecordingCounts({ id }: { id: string }) {
   return (
     <span class="counts dim">
       {count("waiting", waiting, "frames that wait for the encoder", waiting > MANY_WAIT)}
-      {count("dropped", found.dropped, "values that the recorder refused: they are not in the recording", true)}
+      {count("dropped", found.dropped, "frames that the policy of a camera dropped", true)}
+      {count("refused", found.refused, "values that the recorder refused: they are not in the recording", true)}
       {count("blocked", found.blocked, `calls that had to wait for the encoder${blocked}`, true)}
       {live?.free_bytes !== undefined && <span class={live.free_bytes < LITTLE_BYTES ? "bad" : ""} data-count="free" data-value={live.free_bytes} title="space left on the disk"><b>{bytes(live.free_bytes)}</b> free</span>}
     </span>

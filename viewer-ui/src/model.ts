@@ -85,6 +85,7 @@ export interface Recording {
   backlog?: Record<string, number>;
   /** Values that the recorder refused, and calls that had to wait for an encoder; missing where it does not say. */
   dropped?: number;
+  refused?: number;
   blocked?: number;
   blocked_ns?: number;
   lost?: number;

@@ -8,6 +8,7 @@ from typing import Any
 
 from warpdata.catalog.access import parse_size
 from warpdata.episodes.record.recorder import Recorder
+from warpdata.episodes.record.status import OnSlow
 from warpdata.episodes.record.values import Clock
 from warpdata.errors import suggests
 from warpdata.formats.episodedir.images import VideoOptions
@@ -31,6 +32,8 @@ def record(
     overwrite: bool = False,
     episode: str | None = None,
     min_free: str | int = 0,
+    slow_ms: float = 100.0,
+    on_slow: OnSlow | None = None,
 ) -> Recorder:
     """Record one episode: `with wd.record(target) as rec`. See `Recorder` for the options.
 
@@ -50,4 +53,6 @@ def record(
         overwrite=overwrite,
         episode=Settings.from_env().episode if episode is None else episode,
         min_free=parse_size(min_free) if min_free else 0,
+        slow_ms=slow_ms,
+        on_slow=on_slow,
     )

@@ -26,7 +26,7 @@ from warpdata.bytekit.process.locks import ThreadLock
 from warpdata.bytekit.process.threads import ThreadPool, map_in_threads
 from warpdata.episodes.collection.episodes import Episodes, EpisodesSource
 from warpdata.episodes.collection.local import LocalDataset
-from warpdata.episodes.salvage.unfinished import live_episode
+from warpdata.episodes.salvage.live import live_episode
 from warpdata.errors import BlobNotFoundError, DatasetError, WarpError, nearest, suggests
 from warpdata.loading.alignment import Anchors, Int64s, matching_anchors
 from warpdata.loading.batch import Batch, Sample, register_collate

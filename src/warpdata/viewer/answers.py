@@ -290,7 +290,8 @@ class Answers:
         name = ask.text("episode")
         texts: list[dict[str, Any]] = []
         gaps: list[dict[str, Any]] = []
-        for number, signal in _readable(self._episode(name)):
+        episode = self._episode(name)
+        for number, signal in _readable(episode):
             if not len(signal):
                 continue
             with contextlib.suppress(WarpError):  # damaged: shown where its content would be
@@ -302,6 +303,10 @@ class Answers:
                 elif not signal.meta.is_object or signal.meta.rows is not None:
                     found = self._track(name, number).gaps()
                     gaps += [{"signal": number, "from_ns": str(a), "to_ns": str(b)} for a, b in found]
+                    gaps += [
+                        {"signal": number, "from_ns": str(a), "to_ns": str(b), "dropped": count}
+                        for a, b, count in _drops(episode, number)
+                    ]
         texts.sort(key=lambda each: int(each["at_ns"]))
         return json_response({"events": texts, "gaps": gaps})
 
@@ -578,6 +583,15 @@ def _readable(episode: Episode) -> Iterator[tuple[int, Signal]]:
         except WarpError:
             continue
         yield number, signal
+
+
+def _drops(episode: Episode, number: int) -> list[tuple[int, int, int]]:
+    """Where the recorder dropped frames of a camera: first time, last time, count; none where they are not readable."""
+    try:
+        spans = episode.meta["signals"][list(episode.signals)[number]]["drops"]
+        return [(int(first), int(last), int(count)) for first, last, count in spans]
+    except (KeyError, TypeError, ValueError):
+        return []
 
 
 def _start_of(episode: Episode) -> int:

@@ -156,10 +156,13 @@ def recording_state(folder: Path) -> dict[str, Any]:
     except (WarpError, OSError):  # it ended just now, or is damaged: salvage reports it
         return {"id": folder.name, "is_live": is_recorded(folder / RECORDING_FOLDER)}
     status = read_status(folder / RECORDING_FOLDER)
+    backlog = {} if status is None else {name: signal.waiting for name, signal in status.signals.items()}
     totals = (
-        {} if status is None else {name: status.total(name) for name in ("dropped", "blocked", "blocked_ns")}
+        {}
+        if status is None
+        else {name: status.total(name) for name in ("dropped", "refused", "blocked", "blocked_ns")}
     )
-    counts = {"records": recording.records, "backlog": recording.backlog, "lost": recording.unreadable}
+    counts = {"records": recording.records, "backlog": backlog, "lost": recording.unreadable}
     return {
         "id": folder.name,
         "is_live": recording.is_live,

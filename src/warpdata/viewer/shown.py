@@ -19,7 +19,7 @@ from warpdata.episodes.collection.edits import Edits
 from warpdata.episodes.collection.episodes import Episodes
 from warpdata.episodes.collection.facts import facts_of
 from warpdata.episodes.collection.local import LocalDataset, LocalSource
-from warpdata.episodes.salvage.unfinished import read_unfinished
+from warpdata.episodes.salvage.live import LiveEpisode
 from warpdata.errors import WarpError
 from warpdata.formats.wshard.episode import WShardEpisode
 from warpdata.timeline.episode import Episode
@@ -48,6 +48,7 @@ class ShownEpisodes:
         self.edits = edits
         self.ids = episodes.ids
         self.unfinished = {path.name: path for path in unfinished}
+        self._live: dict[str, LiveEpisode] = {}
         self._position = {name: at for at, name in enumerate(self.ids)}
         self._lock = ThreadLock()
         self._reading = ThreadLock()
@@ -58,7 +59,11 @@ class ShownEpisodes:
     def open(self, episode_id: str) -> Episode:
         """The episode of this id; of one that is being recorded, what can be read by now."""
         if episode_id in self.unfinished:
-            return read_unfinished(self.unfinished[episode_id])
+            with self._lock:
+                if episode_id not in self._live:
+                    self._live[episode_id] = LiveEpisode(self.unfinished[episode_id])
+                live = self._live[episode_id]
+            return live.refresh()
         return self.episodes[self.position(episode_id)]
 
     def position(self, episode_id: str) -> int:

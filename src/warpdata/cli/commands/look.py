@@ -41,6 +41,7 @@ def _show(args: cli.Namespace, console: Console) -> Output:
     from warpdata._api import open as open_address
     from warpdata.catalog.dataset import Dataset
     from warpdata.episodes.collection.episodes import Episodes
+    from warpdata.episodes.collection.local import LocalDataset
     from warpdata.timeline.episode import Episode
 
     with cli.name_errors():
@@ -59,12 +60,17 @@ def _show(args: cli.Namespace, console: Console) -> Output:
         ]
         columns = {name: (lambda row, name=name: _round(row[name])) for name in _FACTS}
         right = ("length", "duration_s", "total_reward")
+        footer = f"{len(rows)} episodes"
+        if isinstance(thing, LocalDataset) and (unfinished := len(thing.unfinished_places)):
+            footer += (
+                f", {unfinished} unfinished: see `warp episodes`, and `warp salvage` if its recorder is gone"
+            )
         return Output(
             rows,
             rows=rows,
             columns=columns,
             right=right,
-            footer=[*unreadable, f"{len(rows)} episodes"],
+            footer=[*unreadable, footer],
             code=exits.DAMAGED if unreadable else exits.OK,
         )
     if not isinstance(thing, Episode):
@@ -112,6 +118,11 @@ def _signal_row(name: str, episode: Episode) -> dict[str, Any]:
             row |= {"first_ts_ns": signal.first_ts_ns, "last_ts_ns": signal.last_ts_ns}
             row |= {"duration": human_time(span), "sparkline": _signal_sparkline(signal)}
             row["rate"] = f"{(count - 1) * 1e9 / span:.1f} Hz" if span > 0 else "-"
+        stated = episode.meta.get("signals")
+        about = stated.get(name) if isinstance(stated, dict) else None
+        if isinstance(about, dict) and isinstance(about.get("dropped_frames"), int):
+            row |= {"dropped": about["dropped_frames"], "drops": about.get("drops")}
+            row["sparkline"] += f" {about['dropped_frames']} dropped"
     except WarpError as error:
         row |= {"error": str(error), "sparkline": f"error[{error.code}]"}
     return row

@@ -33,7 +33,8 @@ from warpdata.episodes.collection.edits import (
 from warpdata.episodes.collection.episodes import Episodes, EpisodesSource
 from warpdata.episodes.collection.facts import facts_table, joined_tables, recorded_facts
 from warpdata.episodes.record.recording import episode_numbers
-from warpdata.episodes.salvage.unfinished import Unfinished, unfinished_at
+from warpdata.episodes.salvage.live import LiveEpisode
+from warpdata.episodes.salvage.unfinished import Unfinished, is_recorded, unfinished_at
 from warpdata.episodes.sources.disk_episode import DirectorySource
 from warpdata.episodes.sources.shard_episode import episode_of_shard
 from warpdata.errors import BlobNotFoundError, StoreError, WarpError, require_kind, suggests
@@ -50,6 +51,7 @@ _LOOK_SHARE = 16
 _SETTLED_NS = 2_000_000_000
 """A folder changed more recently than this may change again within the same tick of its clock."""
 _LISTING_VERSION = 1
+_LIVE_POLL_S = 0.05
 
 SUFFIX = ".wshard"
 _LIST_SUFFIX = "_manifest"
@@ -367,6 +369,25 @@ class LocalDataset(Episodes):
     def unfinished_places(self) -> list[Folder]:
         """The directories of recordings that are not finished; nothing in them is opened."""
         return [self.place(number) for number in self._local.unfinished_numbers]
+
+    def live(self, episode: str | None = None, *, timeout_s: float = 0.0) -> LiveEpisode:
+        """The episode that is being recorded, to follow: the one of this id, or the one begun last.
+
+        Waits up to `timeout_s` for a recording to begin.
+        """
+        if not isinstance(self.folder, Path):
+            raise ValueError(f"live recordings are read on their own machine, not from {self.root}")
+        deadline = time.monotonic() + timeout_s
+        while True:
+            numbers = list_episodes(self.folder).unfinished
+            places = [episode_path(self.folder, number) for number in reversed(numbers)]
+            for place in places:
+                if episode in (None, place.name) and is_recorded(place / layout.RECORDING_FOLDER):
+                    return LiveEpisode(place)
+            if time.monotonic() >= deadline:
+                which = "no episode is" if episode is None else f"episode {episode!r} is not"
+                raise BlobNotFoundError(f"{which} being recorded here", path=self.root)
+            time.sleep(_LIVE_POLL_S)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return (LocalDataset._of_source, (self._local,))

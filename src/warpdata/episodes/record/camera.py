@@ -8,9 +8,10 @@ import os
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,9 +20,10 @@ from warpdata.bytekit.checksum import crc32c
 from warpdata.bytekit.io.append_file import AppendFile
 from warpdata.bytekit.io.commit import commit_together, fsync_files
 from warpdata.episodes.record.tables import SignalsJournal, owner
-from warpdata.episodes.record.threads import JobQueue, RecordingThreads, interrupts_wait
+from warpdata.episodes.record.threads import JobQueue, interrupts_wait
 from warpdata.episodes.record.values import BEGIN, CLOSED, as_timestamp, mismatch_error, order_error
 from warpdata.episodes.statistics import ClockStatistics, SharedClocks
+from warpdata.errors import require_word
 from warpdata.formats.episodedir import layout
 from warpdata.formats.episodedir.containers import VideoSink
 from warpdata.formats.episodedir.documents import FileSum
@@ -35,16 +37,69 @@ from warpdata.formats.journal.writer import JournalWriter
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
-QUEUE_BYTES = 256 << 20
-"""Raw frames that may wait for the encoder before `append` blocks."""
+QUEUE_BYTES = (32 << 20, 256 << 20)
+"""Raw frames of a camera that may wait for the encoder: one second, but at least and at most so many bytes."""
+SOME_FRAMES = 2
+"""That may wait for their encoder, however large they are."""
+MAX_DELAY_S = 10.0
+"""A frame waits no longer, so that it is encoded before the kernel writes its pages to the disk (30 s)."""
 
 SEGMENT_BYTES = 64 << 20
 SEGMENT_FRAMES = 8
 SEGMENT_S = 5.0
-"""A journal of frames is left after this long, so that it is gone before the kernel writes its pages (30 s)."""
+"""A journal of frames is left after this long, so that it is gone before the kernel writes its pages."""
 
-RAW_SYNC_S = 2.0
-"""Raw frames that are not encoded after this long are synced themselves."""
+PRESETS = ("veryfast", "superfast", "ultrafast")
+"""The presets of H.264 between which a recorder changes; all have the same header."""
+_LOWER_FROM = 0.25
+"""Share of the queue from which on a faster preset is used."""
+_LOWER_GROUPS = 3
+"""Groups of pictures after which the preset may be lowered again."""
+_CALM_GROUPS = 30
+"""Groups without a frame that waits, after which the preset is raised again."""
+_MOST_GAPS = 4096
+
+Policy = Literal["wait", "drop_oldest", "drop_newest"]
+
+
+@dataclass(frozen=True, slots=True)
+class QueuePolicy:
+    """What `append` does when the queue of a camera is full: wait, or drop a frame after `max_wait_ms`."""
+
+    policy: Policy = "wait"
+    max_wait_ms: float = 0.0
+
+    @classmethod
+    def check(cls, policy: str, max_wait_ms: float | None) -> QueuePolicy:
+        """From the arguments of a call; a ValueError or TypeError names the wrong one."""
+        require_word("policy", policy, get_args(Policy))
+        if max_wait_ms is None:
+            return cls(policy)  # type: ignore[arg-type]
+        if policy == "wait":
+            raise ValueError("max_wait_ms goes with a policy that drops frames")
+        if isinstance(max_wait_ms, bool) or not isinstance(max_wait_ms, int | float):
+            raise TypeError(f"max_wait_ms: expected a number, got {type(max_wait_ms).__name__}")
+        if not 0 <= max_wait_ms < math.inf:
+            raise ValueError(f"max_wait_ms out of range: expected 0 or more, got {max_wait_ms}")
+        return cls(policy, float(max_wait_ms))  # type: ignore[arg-type]
+
+
+WAIT = QueuePolicy()
+
+
+def drop_facts(dropped: Sequence[int], kept: NDArray[np.int64]) -> dict[str, Any]:
+    """The meta.json entries about frames that a policy dropped; `kept` are the times of the others.
+
+    `drops` has [first time, last time, count] of every stretch without a kept frame; very many are joined in pairs.
+    """
+    if not len(dropped):
+        return {}
+    times = np.unique(np.asarray(dropped, np.int64))
+    starts = np.flatnonzero(np.diff(np.searchsorted(kept, times), prepend=-1))
+    starts = starts[:: 1 + len(starts) // _MOST_GAPS]
+    ends = np.append(starts[1:], len(times))
+    spans = np.stack([times[starts], times[ends - 1], ends - starts], 1)
+    return {"dropped_frames": len(times), "drops": spans.tolist()}
 
 
 class VideoFile:
@@ -72,6 +127,9 @@ class VideoFile:
         self._waiting: deque[int] = deque()
         self._last_sum = -1
         self._repeats = self._duplicates = self._longest_frozen = 0
+        self._level = self._groups = self._calm = 0
+        self._frames_of: dict[str, int] = {}
+        """How many frames were encoded with each preset, where it may change."""
         marks_path = Path(f"{base}.marks")
         end = None if not self._marks else self._marks[-1].offset + self._marks[-1].size
         if end is None:
@@ -81,16 +139,56 @@ class VideoFile:
         self._marks_file: AppendFile | None = None
         if durable:
             self._marks_file = AppendFile.open(marks_path, end=len(self._marks) * layout.FRAME_MARK_BYTES)
-        keys = sum(mark.flags & layout.KEYFRAME_FLAG for mark in self._marks)
         self._encoder: VideoEncoder | None = None
+        self._open_encoder(options)
+
+    def _open_encoder(self, options: VideoOptions) -> None:
+        keys = sum(mark.flags & layout.KEYFRAME_FLAG for mark in self._marks)
         try:
             encoder = VideoEncoder(
-                self._sink, shape, options, first_frame=len(self._marks), fragment=keys + 1
+                self._sink, self.shape, options, first_frame=len(self._marks), fragment=keys + 1
             )
         except BaseException:
             self.close()
             raise
         self._encoder, self._keyframes = encoder, encoder.keyframes
+
+    def adapt(self, backlog: float) -> None:
+        """Before each frame: use a faster preset while frames pile up, and the first one again when none wait.
+
+        Only H.264 without a chosen preset is changed, when a group begins. `backlog`: share of the queue in use.
+        """
+        if (
+            self.suffix != ".mp4"
+            or self.options.preset is not None
+            or self.options.codec not in (None, "h264")
+        ):
+            return
+        number = len(self._marks) + len(self._waiting)
+        if number and number % self.options.gop_size == 0:
+            self._groups += 1
+            self._calm = 0 if backlog else self._calm + 1
+            level = self._level
+            if backlog >= _LOWER_FROM and self._groups > _LOWER_GROUPS:
+                level = min(level + 1, len(PRESETS) - 1)
+            elif self._calm >= _CALM_GROUPS:
+                level = max(level - 1, 0)
+            if level != self._level:
+                self._level, self._groups, self._calm = level, 0, 0
+                self._reopen(replace(self.options, preset=PRESETS[level]))
+        preset = PRESETS[self._level]
+        self._frames_of[preset] = self._frames_of.get(preset, 0) + 1
+
+    def _reopen(self, options: VideoOptions) -> None:
+        """Continue the file with another encoder, whose header is the same."""
+        assert self._encoder is not None
+        self._encoder.close()
+        self._encoder = None
+        self._mark()
+        self._sink.close()
+        end = self._marks[-1].offset + self._marks[-1].size
+        self._sink = VideoSink(str(self.path), self.suffix, append_at=end)
+        self._open_encoder(options)
 
     @property
     def safe(self) -> int:
@@ -127,8 +225,11 @@ class VideoFile:
             self._encoder = None
             self._mark(is_end=True)
 
-    def complete(self) -> dict[str, Any]:
-        """Write the ends of the video and of its index under temporary names; returns the entry for meta.json."""
+    def complete(self, dropped: Sequence[int] = ()) -> dict[str, Any]:
+        """Write the ends of the video and of its index under temporary names; returns the entry for meta.json.
+
+        `dropped` are the times of frames that were dropped.
+        """
         self.drain()
         if self._waiting:
             raise RuntimeError(f"{len(self._waiting)} frames did not come out of the encoder")
@@ -145,6 +246,8 @@ class VideoFile:
             **index.description.to_json(), **clock.to_json(), "video_bytes": size,
             "codec": index.stream.codec if index.stream else None,
             "duplicate_frames": self._duplicates, "longest_frozen_frames": self._longest_frozen,
+            **({"presets": self._frames_of} if len(self._frames_of) > 1 else {}),
+            **drop_facts(dropped, index.ts_ns),
             "file": {"bytes": total.size_bytes, "crc32c": f"{total.crc32c:08x}"},
         }  # fmt: skip
 
@@ -152,9 +255,9 @@ class VideoFile:
         """The complete files and their final paths."""
         return [(self.path, video), (self.index_path, frames)]
 
-    def commit(self, video: Path, frames: Path) -> dict[str, Any]:
+    def commit(self, video: Path, frames: Path, *, dropped: Sequence[int] = ()) -> dict[str, Any]:
         """Finish the files under their names."""
-        facts, files = self.complete(), self.files(video, frames)
+        facts, files = self.complete(dropped), self.files(video, frames)
         if self._durable:
             fsync_files([temp for temp, _ in files])
             commit_together(files, video.parent)
@@ -188,43 +291,19 @@ class VideoFile:
         return bool(marks)
 
 
-class FrameJournal:
+class FrameJournal(JournalWriter):
     """A journal of raw frames: its space is freed as they are safely encoded.
 
-    A frame that is encoded soon never needs to reach the disk: what is synced is its video. Only frames that wait
-    for longer than `RAW_SYNC_S` are brought to the disk as they are.
+    A frame that is encoded never needs to reach the disk: what is synced is its video.
     """
 
-    def __init__(
-        self, path: Path, descriptor: Mapping[str, Any], frame_bytes: int, threads: RecordingThreads
-    ) -> None:
-        self.name = path.name
-        self.begun = math.inf
-        """Time of its first frame."""
-        self.safe_until = 0
-        """Frames before this offset are safely encoded."""
-        self._waiting: deque[tuple[float, int]] = deque()
-        self._threads = threads
-        about = {**descriptor, "journal": self.name, "owner": owner()}
-        self.writer = JournalWriter(path, about, max_record_bytes=frame_bytes)
-        threads.add_journal(self.writer, self._sync_waiting)
+    begun = math.inf
+    """Time of its first frame."""
 
-    def close(self, *, durable: bool = False, discard: bool = False) -> None:
-        """Close the journal, which stays on disk unless `discard` gives its space back."""
-        self._threads.remove_journal(self.writer)
-        if discard:
-            self.writer.discard()
-        else:
-            self.writer.close(durable=durable)
-
-    def _sync_waiting(self) -> None:
-        now = time.monotonic()
-        self._waiting.append((now, self.writer.position))
-        end = None
-        while self._waiting and self._waiting[0][0] <= now - RAW_SYNC_S:
-            end = self._waiting.popleft()[1]
-        if end is not None:
-            self.writer.sync(self.safe_until, end)
+    @property
+    def name(self) -> str:
+        """The name of the file."""
+        return os.path.basename(self.path)
 
 
 class FrameJournals:
@@ -267,25 +346,27 @@ class FrameJournals:
         if journal is None:
             with self.signals.lock:
                 return None, self.signals.writer.append(self._stream, step, 1, ts_ns, frame)
-        offset = journal.writer.append(self._stream, step, 1, ts_ns, frame)
+        offset = journal.append(self._stream, step, 1, ts_ns, frame)
         journal.begun = min(journal.begun, time.monotonic())
         return journal, offset
 
     def read(self, journal: FrameJournal | None, offset: int, out: memoryview) -> None:
         """Read back the frame at a place that `append` returned."""
-        (self.signals if journal is None else journal).writer.read_payload(offset, out)
+        (journal or self.signals.writer).read_payload(offset, out)
 
     def sync(self) -> None:
         """Sync if every record is to survive power loss."""
         if self.signals.syncs_every_record:
-            (self._current or self.signals).writer.sync()
+            (self._current or self.signals.writer).sync()
 
     def prepare(self) -> None:
         """Make the next journal ahead of time; for a thread of the recording."""
         if self._spare is None and self._is_used(0.5):
-            path = Path(f"{self._path}-{self._made:06d}.journal")
+            path = f"{self._path}-{self._made:06d}.journal"
             self._made += 1
-            journal = FrameJournal(path, self._descriptor, self._frame_bytes, self.signals.threads)
+            about = {**self._descriptor, "journal": os.path.basename(path), "owner": owner()}
+            journal = FrameJournal(path, about, max_record_bytes=self._frame_bytes)
+            self.signals.threads.add_journal(journal, is_synced=False)
             with self._lock:
                 self._spare = journal
 
@@ -295,15 +376,17 @@ class FrameJournals:
             return
         while self._journals[0] is not journal:
             self.signals.note({"released": self._journals[0].name})
-            self._journals.popleft().close(discard=True)
-        journal.safe_until = offset
+            done = self._journals.popleft()
+            self.signals.threads.remove_journal(done)
+            done.discard()
         # Pages that are gone are not written. Noted before, because a file cut where it is empty looks complete.
         self.signals.note({"given_back": {"journal": journal.name, "until": offset}})
-        journal.writer.release(offset)
+        journal.release(offset)
 
     def close(self, *, durable: bool = True) -> None:
         """Close all journals, which stay on disk."""
         for journal in (*self._journals, *filter(None, [self._spare])):
+            self.signals.threads.remove_journal(journal)
             journal.close(durable=durable)
 
     def _is_used(self, share: float) -> bool:
@@ -312,11 +395,21 @@ class FrameJournals:
         if current is None:
             return True
         is_old = time.monotonic() - current.begun > SEGMENT_S * share
-        return is_old or current.writer.position >= self._size * share
+        return is_old or current.position >= self._size * share
+
+
+class Frame(NamedTuple):
+    """A frame in a journal: its number among those of its camera, and where it is."""
+
+    number: int
+    ts_ns: int
+    journal: FrameJournal | None
+    offset: int
+    queued_s: float
 
 
 class CameraRecorder:
-    """One camera of a recording: `append` costs one copy; a slow encoder makes it wait, never drop.
+    """One camera of a recording: `append` costs one copy; with a slow encoder its policy decides.
 
     Its files and its encoder are opened in the background: frames that cannot be encoded are an error of the next call.
 
@@ -329,30 +422,46 @@ class CameraRecorder:
         name: str,
         stream: int,
         shape: FrameShape,
+        fps: float,
         open_video: Callable[[], VideoFile],
         frames: FrameJournals,
         jobs: JobQueue,
+        policy: QueuePolicy,
+        on_drop: Callable[[int], None],
     ) -> None:
         self.name = name
         self.stream = stream
         self.count = 0
+        """Frames that reached the journal; those dropped since are among them."""
         self.last_ts_ns = BEGIN
         self.jobs = jobs
+        self.policy = policy
+        self._on_drop = on_drop
+        self._removed = 0
+        self.dropped: list[int] = []
+        """Times of the frames that the policy dropped."""
+        least, most = (size // shape.nbytes for size in QUEUE_BYTES)
+        self.limit = max(SOME_FRAMES, min(max(least, round(fps)), most))
+        """How many frames may wait."""
+        self.waiting: deque[Frame] = deque()
+        """Frames that no encoder has taken yet."""
         self._video: VideoFile | None = None
         """None until the background has opened it."""
         self._open_video = open_video
         self._is_stream_noted = False
         self._facts: dict[str, Any] = {}
-        self._handed = 0
-        self._encoded = 0
-        self._newest: tuple[FrameJournal | None, int] | None = None
+        self._newest: Frame | None = None
+        """The last frame in the journal, until it is handed over."""
+        self._encoded = -1
+        self._released = 0
         self._frames = frames
         self._shape = shape.shape
+        self._nbytes = shape.nbytes
         self._dtype = np.dtype(shape.dtype)
         self._lock = threading.Lock()
         self._scratch: NDArray[Any] | None = None
         """Frames read back by the background."""
-        self._pending: deque[tuple[FrameJournal | None, int]] = deque()
+        self._pending: deque[Frame] = deque()
 
     def check(self, data: Any, ts_ns: int) -> NDArray[Any]:
         """The frame as `append` takes it, or what it would raise; nothing is recorded."""
@@ -372,12 +481,54 @@ class CameraRecorder:
             if ts_ns <= self.last_ts_ns:
                 raise order_error(self.name, ts_ns, self.last_ts_ns)
             self._hand_over()
-            self.jobs.wait_for_room()
-            self._newest = self._frames.append(self.count, ts_ns, pixels)
+            if not self._wait_for_room():
+                if self.policy.policy == "drop_newest":
+                    self._drop(ts_ns, None)
+                    self.last_ts_ns = ts_ns
+                    return
+                with contextlib.suppress(IndexError):  # the encoder took the last one just now
+                    oldest = self.waiting.popleft()
+                    self._drop(oldest.ts_ns, oldest.number)
+            place = self._frames.append(self.count, ts_ns, pixels)
+            self._newest = Frame(self.count, ts_ns, *place, time.monotonic())
             self.last_ts_ns = ts_ns
             self.count += 1
             self._hand_over()
             self._frames.sync()
+
+    def _wait_for_room(self) -> bool:
+        is_waiting = self.policy.policy == "wait"
+        return self.jobs.wait_until(self._has_room, math.inf if is_waiting else self.policy.max_wait_ms / 1e3)
+
+    def _has_room(self) -> bool:
+        if len(self.waiting) < SOME_FRAMES:
+            return True
+        return len(self.waiting) < self.limit and self.delay_s() < MAX_DELAY_S
+
+    def delay_s(self) -> float:
+        """How long the oldest frame waits for the encoder."""
+        try:
+            return time.monotonic() - self.waiting[0].queued_s
+        except IndexError:
+            return 0.0
+
+    def _drop(self, ts_ns: int, number: int | None) -> None:
+        """Count a frame that is not recorded, or not any more; the note survives a crash."""
+        place = {} if number is None else {"step": number}
+        self._removed += number is not None
+        self._frames.signals.note({"dropped": {"stream": self.stream, "ts_ns": ts_ns, **place}})
+        self.dropped.append(ts_ns)
+        self._on_drop(len(self.dropped))
+
+    @property
+    def kept(self) -> int:
+        """Frames recorded so far, without those dropped since."""
+        return self.count - self._removed
+
+    @property
+    def recorded_bytes(self) -> int:
+        """Raw bytes of the frames recorded so far."""
+        return self.kept * self._nbytes
 
     def close(self) -> None:
         """Hand over the rest; later appends are refused."""
@@ -388,8 +539,10 @@ class CameraRecorder:
     def complete(self) -> None:
         """Encode the tail and write the ends of the files."""
         self.jobs.finish()
+        while self.waiting:  # Ctrl-C came before the job of a frame was queued
+            self._encode_next()
         assert self._video is not None
-        self._facts = self._video.complete()
+        self._facts = self._video.complete(self.dropped)
         self._frames.close(durable=False)
 
     def facts(self, _clocks: SharedClocks) -> dict[str, Any]:
@@ -417,14 +570,22 @@ class CameraRecorder:
         self._frames.close()
 
     def _hand_over(self) -> None:
-        if self._handed < self.count and self._newest is not None:
-            (journal, offset), number, ts_ns = self._newest, self.count, self.last_ts_ns
-            self.jobs.submit(lambda: self._encode(number, journal, offset, ts_ns))
-            self._handed = number
+        newest = self._newest
+        if newest is not None:
+            if not self.waiting or self.waiting[-1].number < newest.number:
+                self.waiting.append(newest)
+            self._newest = None
+            # Where a frame was dropped there is a job more than frames.
+            if len(self.jobs.jobs) <= len(self.waiting):
+                self.jobs.submit(self._encode_next)
 
-    def _encode(self, number: int, journal: FrameJournal | None, offset: int, ts_ns: int) -> None:
-        """In the background: read the frame from the journal, encode it, free the space of frames that are safe."""
-        if number <= self._encoded:
+    def _encode_next(self) -> None:
+        """In the background: read a frame from the journal, encode it, free the space of frames that are safe."""
+        try:
+            frame = self.waiting.popleft()
+        except IndexError:
+            return
+        if frame.number <= self._encoded:
             return
         if self._video is None:
             self._frames.prepare()  # first: frames come already
@@ -432,17 +593,20 @@ class CameraRecorder:
         if self._scratch is None:
             self._scratch = np.empty(self._shape, self._dtype)
         video, scratch = self._video, self._scratch
-        self._frames.read(journal, offset, scratch.reshape(-1).view(np.uint8).data)
-        self._pending.append((journal, offset))
-        self._encoded = number
-        before = video.safe
-        if video.encode(scratch, ts_ns):
+        self._frames.read(frame.journal, frame.offset, scratch.reshape(-1).view(np.uint8).data)
+        self._pending.append(frame)
+        self._encoded = frame.number
+        video.adapt(len(self.waiting) / self.limit)
+        video.encode(scratch, frame.ts_ns)
+        if video.safe > self._released:
             if not self._is_stream_noted:  # before the first raw frame leaves: how to decode those that left
                 self._frames.signals.note({"video": {"stream": self.stream, **video.stream().to_json()}})
                 self._is_stream_noted = True
-            for _ in range(video.safe - before):
+            for _ in range(video.safe - self._released):
                 self._pending.popleft()
-            self._frames.release_before(*(self._pending[0] if self._pending else (journal, offset)))
+            self._released = video.safe
+            first = self._pending[0] if self._pending else frame
+            self._frames.release_before(first.journal, first.offset)
         self._frames.prepare()
 
     def _as_frame(self, data: Any) -> NDArray[Any]:

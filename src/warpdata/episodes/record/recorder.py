@@ -9,7 +9,7 @@ from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self, get_args
+from typing import TYPE_CHECKING, Any, get_args
 
 import numpy as np
 
@@ -18,6 +18,7 @@ from warpdata.bytekit.process.locks import FileLock, make_locked_folder
 from warpdata.episodes.forms.shard import pack_episode
 from warpdata.episodes.provenance import environment, first_meta
 from warpdata.episodes.record.recording import (
+    Declared,
     Recording,
     claim_directory,
     claim_episode,
@@ -26,6 +27,7 @@ from warpdata.episodes.record.recording import (
     remove_leftovers,
 )
 from warpdata.episodes.record.shared import SharedEpisode, join_in_folder, join_in_root
+from warpdata.episodes.record.status import OnSlow, used_bytes
 from warpdata.episodes.record.tables import owner, write_empty
 from warpdata.episodes.record.threads import Durability, interrupts_wait
 from warpdata.episodes.record.values import Clock, Hints, RecordingClock, as_numbers
@@ -53,7 +55,7 @@ from warpdata.timeline.times import as_int
 from warpdata.timeline.writing import EpisodeWriter, SignalWriter
 
 if TYPE_CHECKING:
-    from types import TracebackType
+    pass
 
 SHARD_SUFFIX = ".wshard"
 _WRITER = "warpdata.DiskEpisodeWriter"
@@ -71,10 +73,13 @@ class Recorder(Recording):
     kernel has not written with `"none"`. `compression` and `compat` are those of `save_wshard`, for one file.
 
     `episode` names an episode that several processes record: the first one makes it, the others join. Each has signals
-    of its own. It is finished when the last process closes its recorder, or by `end_episode`.
+    of its own. It is finished when the last process closes its recorder, or when its owner calls `end_episode`: the
+    process that made it, or any one if that is gone.
 
     `min_free` is a floor in bytes: where less is free on the disk, records are refused with OutOfSpaceError, and
-    everything before is kept. It is watched twice a second.
+    everything before is kept. It is watched twice a second, and warnings are logged ahead of it.
+
+    An append that waits for longer than `slow_ms` is logged, and `on_slow(signal, seconds)` is called.
     """
 
     @suggests
@@ -93,6 +98,8 @@ class Recorder(Recording):
         overwrite: bool = False,
         episode: str | None = None,
         min_free: int = 0,
+        slow_ms: float = 100.0,
+        on_slow: OnSlow | None = None,
     ) -> None:
         require_word("clock", clock, get_args(Clock))
         require_word("outcome", outcome, OUTCOMES)
@@ -113,6 +120,7 @@ class Recorder(Recording):
         self._directory: Path | None = None
         self._episode = episode
         self._min_free = as_int(min_free, "min_free")
+        self._slow_s, self._on_slow = slow_ms / 1e3, on_slow
         self._shared: SharedEpisode | None = None
         self.receipt: LossReceipt | None = None
         """Of an episode of several processes, once this process has finished it: what each of them recorded."""
@@ -177,24 +185,18 @@ class Recorder(Recording):
             raise RecordingError(
                 f"signal {name!r} was recorded by append() before; record it by step() from its first record on"
             )
-        hints, video = self._declared.get(name, (Hints(), self._video))
+        declared = self._declared.get(name) or Declared(Hints(), self._video)
+        hints = declared.hints
         if hints.role not in (None, role):
             raise RecordingError(f"signal {name!r} was declared as a {hints.role}, not as a {role}")
-        self._declare(name, replace(hints, role=role, clock=hints.clock or STEPS), video)
+        self._declare(name, replace(declared, hints=replace(hints, role=role, clock=hints.clock or STEPS)))
         self._roles[name] = role
-
-    def close(self) -> None:
-        """Finish the episode; an episode without records leaves nothing behind.
-
-        One of several processes is finished by the last that closes.
-        """
-        self._close_once(self._finish)
 
     def end_episode(self, timeout_s: float = 30.0) -> bool:
         """Close, and make the other processes of the episode stop too; whether it is finished now.
 
-        They refuse later records, and have the timeout to close their recorders. If some do not, the last one that
-        closes finishes the episode.
+        Only the owner may: the process that made the episode, or any one if that is gone. The others refuse later
+        records, and have the timeout to close their recorders. If some do not, the last one that closes finishes it.
         """
         if self._shared is not None:
             self._check_open()
@@ -215,16 +217,6 @@ class Recorder(Recording):
             if self._shared is not None and self._shared.is_signal(check_name(name)):
                 raise RecordingError(f"{name!r} is a signal of this episode")
         super().mark(**facts)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if self._closed is None:
-            self._interrupted = None if kind is None else f"{kind.__name__}: {error}"
-            self._close_once(self._finish)
 
     def __repr__(self) -> str:
         return f"<Recorder {self.path or self.target}: {self._closed or 'recording'}>"
@@ -279,12 +271,16 @@ class Recorder(Recording):
         self._shared, self._directory = shared, shared.part
         return shared.work, shared.lock
 
+    def _needed_bytes(self) -> int:
+        place = self._directory if self._shared is None else self._shared.directory
+        return used_bytes(place) if self._is_file and place is not None else 0  # packing makes a copy
+
     def _reserve(self, signal: str) -> None:
         if self._shared is not None:
             self._shared.reserve(signal)
 
-    def _write_status(self) -> None:
-        super()._write_status()
+    def _report(self) -> None:
+        super()._report()
         process = None if self._shared is None else self._shared.ended_by()
         if self._shared is not None and process not in (None, self._shared.part.name):
             self._end(WriterClosedError, f"the episode was ended by process {str(process).partition('-')[0]}")
@@ -383,9 +379,8 @@ class DiskEpisodeWriter(Recording, EpisodeWriter):
         """Set an item that does not change in time, once; a signal of that name is an error."""
         super().set_static(name, data)
 
-    def close(self) -> None:
-        """Finish the episode; calling it again does nothing. Ctrl-C waits until it is done."""
-        self._close_once(lambda: self._commit(self.path))
+    def _finish(self) -> None:
+        self._commit(self.path)
 
     def abort(self) -> None:
         """Remove the whole episode; every later call raises WriterClosedError."""
@@ -393,13 +388,6 @@ class DiskEpisodeWriter(Recording, EpisodeWriter):
 
     def __repr__(self) -> str:
         return f"<DiskEpisodeWriter {self.path}: {self._closed or 'recording'}>"
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if self._closed is None:
-            self._interrupted = None if kind is None else f"{kind.__name__}: {error}"
-            self.close()
 
 
 class LocalDatasetWriter:
@@ -469,22 +457,12 @@ class _SignalWriter(Recording, SignalWriter):
                 if recorder is None:
                     self._check_first(data)
                     self._begin()
-                    recorder = self._make(self._name, data, ts_ns, self._hints, self._video)
+                    recorder = self._make(self._name, data, ts_ns, Declared(self._hints, self._video))
         recorder.append(data, ts_ns)
-
-    def close(self) -> None:
-        """Finish the files under their names; calling it again does nothing. Ctrl-C waits until it is done."""
-        self._close_once(self._finish)
 
     def abort(self) -> None:
         """Remove what was written; every later call raises WriterClosedError."""
         self.discard()
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if self._closed is None:
-            self.close()
 
     def _finish(self) -> None:
         if not any(recorder.count for recorder in self._recorders.values()):

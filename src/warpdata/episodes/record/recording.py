@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import contextlib
-import logging
-import math
 import os
 import shutil
 import threading
 import time
 from abc import abstractmethod
-from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from types import TracebackType
+from typing import Any, Self
 
 import numpy as np
 
@@ -34,8 +32,15 @@ from warpdata.bytekit.jsontext import dump_json
 from warpdata.bytekit.process.forks import NoPickle, run_in_child
 from warpdata.bytekit.process.locks import FileLock, make_locked_folder
 from warpdata.episodes.collection.edits import episode_path
-from warpdata.episodes.record import camera
-from warpdata.episodes.record.camera import CameraRecorder, FrameJournals, VideoFile
+from warpdata.episodes.record.camera import (
+    WAIT,
+    CameraRecorder,
+    FrameJournals,
+    Policy,
+    QueuePolicy,
+    VideoFile,
+)
+from warpdata.episodes.record.status import STATUS_FILE, Monitor, OnSlow, RecordingStatus, SignalStatus
 from warpdata.episodes.record.tables import EventRecorder, NumberRecorder, SignalsJournal, TableFile
 from warpdata.episodes.record.threads import Durability, JobQueue, RecordingThreads, interrupts_wait
 from warpdata.episodes.record.values import Hints, RecordingClock, as_timestamp, describe
@@ -63,29 +68,17 @@ from warpdata.formats.episodedir.video import check_installed, check_options
 
 SignalRecorder = NumberRecorder | EventRecorder | CameraRecorder
 
-STATUS_FILE = "status.json"
-_RATE_S = 60.0
-"""The rate at which the disk fills is that of the last minute."""
-_WARN_S = 900.0
-"""A warning is logged when the floor of free space will be reached within this time."""
-_log = logging.getLogger("warpdata.record")
-_SOME_FRAMES = 2
-"""That may wait for their encoder, however large they are."""
 _TABLE_BLOCKS = 64
 _TABLE_DELAY_S = 0.5
 
 
 @dataclass(frozen=True, slots=True)
-class SignalStatus:
-    """Counts of one signal since the recording began."""
+class Declared:
+    """What is known of a signal before its first value."""
 
-    waiting: int = 0
-    """Frames that wait for the encoder."""
-    blocked: int = 0
-    """Calls that had to wait because the encoder had too much to do."""
-    blocked_ns: int = 0
-    dropped: int = 0
-    """Values that were given and refused: they are not in the recording."""
+    hints: Hints
+    video: VideoOptions
+    policy: QueuePolicy = WAIT
 
 
 class Recording(NoPickle):
@@ -106,9 +99,9 @@ class Recording(NoPickle):
         self._ended: tuple[type[WarpError], str] | None = None
         """The same where it can still be closed: another process ended the episode, or the disk is almost full."""
         self._min_free = 0
-        self._free: deque[tuple[float, int]] = deque()
-        """Times of the last minute, and how many bytes were free."""
-        self._is_warned = False
+        self._slow_s = 0.1
+        self._on_slow: OnSlow | None = None
+        self._monitor: Monitor | None = None
         self._durability = Durability.parse(durability)
         self._video = video or VideoOptions()
         self._clock = clock
@@ -118,7 +111,7 @@ class Recording(NoPickle):
         self._static: dict[str, Any] = {}
         self._marked_ns: dict[str, int] = {}
         """Times at which static items were set, to order those of several processes."""
-        self._declared: dict[str, tuple[Hints, VideoOptions]] = {}
+        self._declared: dict[str, Declared] = {}
         self._names: dict[str, str] = {}
         self._refused: dict[str, int] = {}
         """How many values of each signal were refused; shown in the status."""
@@ -190,19 +183,21 @@ class Recording(NoPickle):
             if self._journal is not None:
                 return
             self._work, self._folder_lock = self._claim()
-            self._threads = RecordingThreads(self._durability, self._write_status)
+            self._threads = RecordingThreads(self._durability, self._report)
             now = _refuse_without_time if self._clock is None else self._clock.now
             try:
                 journal = SignalsJournal(self._work, self._facts(), self._durability, self._threads, now)
                 self._tables = self._threads.table_jobs(_TABLE_BLOCKS, _TABLE_DELAY_S)
+                place = self.path or self._work.parent
+                self._monitor = Monitor(place, self._work, self._min_free, self._signal_status)
                 self._journal = journal
                 self._threads.chores.submit(self._publish)
                 if wait or self._durability.every_record:
                     self._threads.chores.settle()
                 if self._static:
                     journal.note({"static": self._static, "at_ns": time.time_ns()})
-                for name, (hints, _) in self._declared.items():
-                    self._expect(name, hints)
+                for name, declared in self._declared.items():
+                    self._expect(name, declared.hints)
             except BaseException:
                 self._drop()
                 self._journal = None
@@ -254,6 +249,11 @@ class Recording(NoPickle):
                 for name, value in row:
                     recorder = self._signals.get(name) or self._add(name, value, ts_ns)
                     if name not in self._row_signals:
+                        if isinstance(recorder, CameraRecorder) and recorder.policy.policy != "wait":
+                            raise RecordingError(
+                                f"camera {name!r} may drop frames, so it cannot be part of a row",
+                                hint="Record it by append(), or declare it with policy='wait'.",
+                            )
                         journal.note({"in_rows": recorder.stream})
                         self._row_signals.add(name)
                     checked.append((recorder, recorder.check(value, ts_ns)))
@@ -287,6 +287,8 @@ class Recording(NoPickle):
         units: str | None = None,
         names: Sequence[str] | None = None,
         video: VideoOptions | None = None,
+        policy: Policy = "wait",
+        max_wait_ms: float | None = None,
         ragged: bool = False,
         rate_hz: float | None = None,
     ) -> None:
@@ -296,7 +298,13 @@ class Recording(NoPickle):
         predictions, uncertainties and residuals. Signals of one `clock` are recorded at the same times.
         `ragged`: values are arrays of any number of rows, such as point clouds. `kind="sound"` with `rate_hz`: values
         are blocks of samples, at the time of their first one.
+
+        `policy` is for a camera whose encoder falls behind: `append` waits, or after `max_wait_ms` (default 0) the
+        frame that waits for longest (`drop_oldest`) or the new one (`drop_newest`) is dropped, and counted.
         """
+        queue = QueuePolicy.check(policy, max_wait_ms)
+        if policy != "wait" and kind != "image":
+            raise ValueError(f"policy={policy!r} is for cameras: declare {signal!r} with kind='image'")
         hints = Hints.check(
             kind=kind,
             units=units,
@@ -313,16 +321,16 @@ class Recording(NoPickle):
             check_options(video or self._video)
         with self._lock:
             self._check_open()
-            self._declare(check_name(signal), hints, video or self._video)
+            self._declare(check_name(signal), Declared(hints, video or self._video, queue))
 
-    def _declare(self, name: str, hints: Hints, video: VideoOptions) -> None:
+    def _declare(self, name: str, declared: Declared) -> None:
         if name in self._signals:
             raise RecordingError(f"signal {name!r} has records already")
         if name in self._static:
             raise RecordingError(f"{name!r} is a static item of this episode")
-        self._declared[name] = (hints, video)
+        self._declared[name] = declared
         if self._journal is not None:
-            self._expect(name, hints)
+            self._expect(name, declared.hints)
 
     def _expect(self, name: str, hints: Hints) -> None:
         """Have a thread ready for a camera, so that its first frame waits for nothing that can be done before."""
@@ -335,7 +343,7 @@ class Recording(NoPickle):
                 description = describe(name, np.zeros((16, 16, 3), np.uint8), hints)
                 dump_json(_camera_facts(0, name, description, self._video))
 
-        jobs = self._expected[name] = self._threads.camera_jobs(_SOME_FRAMES)
+        jobs = self._expected[name] = self._threads.camera_jobs()
         jobs.submit(rehearse)
 
     def mark(self, **facts: Any) -> None:
@@ -361,18 +369,33 @@ class Recording(NoPickle):
 
     def counts(self) -> dict[str, int]:
         """How many records each signal has so far."""
-        return {name: recorder.count for name, recorder in dict(self._signals).items()}
+        return {name: recorder.kept for name, recorder in dict(self._signals).items()}
 
-    def signal_status(self) -> dict[str, SignalStatus]:
-        """The counts of each signal by now."""
+    def status(self) -> RecordingStatus:
+        """The state by now: for each signal records, rate, queue, delay and drops, and the space on the disk."""
+        monitor = self._monitor
+        if monitor is None:
+            return RecordingStatus(time.time_ns(), self._signal_status())
+        return monitor.status()
+
+    def _signal_status(self) -> dict[str, SignalStatus]:
         refused = dict(self._refused)
-        status = {}
-        for name, recorder in {**dict.fromkeys(refused), **dict(self._recorders)}.items():
-            lost = refused.get(name, 0)
-            status[name] = SignalStatus(dropped=lost)
+        status = {name: SignalStatus(refused=count) for name, count in refused.items()}
+        for name, recorder in dict(self._recorders).items():
+            counts: dict[str, Any] = {
+                "records": recorder.kept,
+                "bytes": recorder.recorded_bytes,
+                "refused": refused.get(name, 0),
+            }
             if isinstance(recorder, CameraRecorder):
-                jobs = recorder.jobs
-                status[name] = SignalStatus(len(jobs.jobs), jobs.blocked, jobs.blocked_ns, lost)
+                jobs, delay_ms = recorder.jobs, round(recorder.delay_s() * 1e3, 3)
+                counts |= {
+                    "waiting": len(recorder.waiting),
+                    "delay_ms": delay_ms,
+                    "dropped": len(recorder.dropped),
+                }
+                counts |= {"blocked": jobs.blocked, "blocked_ns": jobs.blocked_ns}
+            status[name] = SignalStatus(**counts)
         return status
 
     def _end(self, kind: type[WarpError], reason: str) -> None:
@@ -380,35 +403,21 @@ class Recording(NoPickle):
         self._ended = (kind, reason)
         self._signals = {}
 
-    def _watch_disk(self) -> None:
-        """Warn when the disk will soon be full, and stop at the floor of free space."""
-        now, free = time.monotonic(), shutil.disk_usage(self._work.parent).free
-        if free < self._min_free:
-            reason = f"recording stopped: {free} bytes are free, min_free is {self._min_free}"
-            _log.error("%s (%s)", reason, self.path)
-            self._end(OutOfSpaceError, reason)
-            return
-        self._free.append((now, free))
-        while self._free[0][0] < now - _RATE_S:
-            self._free.popleft()
-        begin, before = self._free[0]
-        used = (before - free) / max(now - begin, 1e-9)
-        left_s = (free - self._min_free) / used if used > 0 else math.inf
-        if left_s < _WARN_S and now - begin >= _RATE_S / 10 and not self._is_warned:
-            self._is_warned = True
-            _log.warning("disk of %s: %.0f minutes left at this rate until min_free", self.path, left_s / 60)
+    def _needed_bytes(self) -> int:
+        """The space that closing takes."""
+        return 0
 
-    def _write_status(self) -> None:
+    def _report(self) -> None:
         """Twice a second, in the background, for monitors; disk errors are left to the recording itself."""
-        if self._min_free and self._ended is None:
-            with contextlib.suppress(OSError):
-                self._watch_disk()
-        if not self._is_published:  # before that, only a journal marks the recording
+        monitor = self._monitor
+        if monitor is None:
             return
-        signals = {name: asdict(status) for name, status in self.signal_status().items()}
         with contextlib.suppress(WarpError, OSError):
-            status = dump_json({"written_ns": time.time_ns(), "signals": signals})
-            write_file(self._work / STATUS_FILE, status, durable=False)
+            reason = monitor.look(self._needed_bytes)
+            if reason is not None and self._ended is None:
+                self._end(OutOfSpaceError, reason)
+            if self._is_published:  # before that, only a journal marks the recording
+                write_file(self._work / STATUS_FILE, dump_json(monitor.status().to_json()), durable=False)
 
     def _add(self, name: str, value: Any, ts_ns: Any) -> SignalRecorder:
         """The recorder of a new signal, made from its first value; that value is not recorded yet."""
@@ -421,13 +430,12 @@ class Recording(NoPickle):
                 return self._signals[name]
             self._begin()
             check_case_clash(name, self._names, self._work)
-            hints, options = self._declared.get(name, (Hints(), self._video))
-            return self._make(name, value, ts_ns, hints, options)
+            return self._make(name, value, ts_ns, self._declared.get(name) or Declared(Hints(), self._video))
 
-    def _make(self, name: str, value: Any, ts_ns: Any, hints: Hints, options: VideoOptions) -> SignalRecorder:
+    def _make(self, name: str, value: Any, ts_ns: Any, declared: Declared) -> SignalRecorder:
         if ts_ns is not None:
             as_timestamp(ts_ns)
-        description = describe(name, value, hints)
+        description = describe(name, value, declared.hints)
         self._reserve(name)
         journal = self._journal
         assert journal is not None
@@ -436,39 +444,52 @@ class Recording(NoPickle):
         stream = self._streams
         recorder: SignalRecorder
         if description.kind == "image":
-            recorder = self._make_camera(journal, stream, name, description, options)
+            recorder = self._make_camera(journal, stream, name, description, declared)
         else:
             journal.note({"signal": {"stream": stream, "name": name, **description.to_json()}})
             file = TableFile(self._work / f"{stream}.parquet", description)
             kind = EventRecorder if description.is_object else NumberRecorder
-            converts = hints.dtype is not None
+            converts = declared.hints.dtype is not None
             recorder = kind(name, stream, file, journal, self._tables, converts=converts)
         self._recorders[name] = recorder
         return recorder
 
     def _make_camera(
-        self, journal: SignalsJournal, stream: int, name: str, description: Description, options: VideoOptions
+        self, journal: SignalsJournal, stream: int, name: str, description: Description, declared: Declared
     ) -> CameraRecorder:
         check_installed()
+        options = declared.video
         shape, facts = description.frame_shape(), _camera_facts(stream, name, description, options)
         journal.note(facts)
         frames = FrameJournals(self._work, stream, facts, shape.nbytes, journal)
-        jobs = self._expected.pop(name, None) or self._threads.camera_jobs(_SOME_FRAMES)
-        jobs.limit = max(_SOME_FRAMES, camera.QUEUE_BYTES // shape.nbytes)
+        jobs = self._expected.pop(name, None) or self._threads.camera_jobs()
+        monitor = self._monitor
+        assert monitor is not None
+        jobs.on_wait = lambda waited_s: monitor.report_wait(name, waited_s, self._slow_s, self._on_slow)
         base = self._work / str(stream)
         return CameraRecorder(
             name,
             stream,
             shape,
+            options.fps,
             lambda: VideoFile(base, shape, options, description=description),
             frames,
             jobs,
+            declared.policy,
+            lambda count: monitor.report_drop(name, count),
         )
 
     # Ends.
 
-    def _close_once(self, finish: Callable[[], None]) -> None:
-        """Run `finish`, with Ctrl-C held back; if it fails, the rest is left to salvage. Later calls do nothing."""
+    @abstractmethod
+    def _finish(self) -> None:
+        """Make the files of what was recorded."""
+
+    def close(self) -> None:
+        """Finish what was recorded; calling it again does nothing. Ctrl-C waits until it is done.
+
+        If that fails, the rest is left to salvage.
+        """
 
         def close() -> None:
             with interrupts_wait(), self._lock:
@@ -478,7 +499,7 @@ class Recording(NoPickle):
                 self._check_open()
                 self._closed = "broken: closing it failed; `warp salvage` finishes it"
                 self._signals = {}
-                finish()
+                self._finish()
                 self._closed = "closed"
 
         try:
@@ -487,6 +508,16 @@ class Recording(NoPickle):
             if self._closed is None:  # it came before it could be held back
                 close()
             raise
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._closed is None:
+            self._interrupted = None if kind is None else f"{kind.__name__}: {error}"
+            self.close()
 
     def discard(self) -> None:
         """Remove everything recorded; every later call raises WriterClosedError."""

@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from warpdata.bytekit.io.commit import make_folders, map_os_errors, put_file, write_file
+from warpdata.bytekit.io.commit import make_folders, map_os_errors, write_file
 from warpdata.bytekit.jsontext import dump_json, parse_json_object
 from warpdata.bytekit.process.locks import FileLock, hold_lock
 from warpdata.episodes.collection.edits import episode_path
@@ -41,7 +41,7 @@ from warpdata.formats.episodedir.documents import check_name, read_bytes
 EPISODES_FOLDER = ".episodes"
 """In a root: one file for each named episode, with the number of its directory."""
 
-_NAMES, _ENDED = "names", "ended"
+_NAMES, _ENDED, _OWNER = "names", "ended", "owner"
 _WRITER = "warpdata.Recorder"
 _LOCK_S = 600.0
 """Joining waits as long for a process that is finishing the same episode."""
@@ -62,20 +62,26 @@ class SharedEpisode:
         self._shared = directory / layout.RECORDING_FOLDER
 
     def reserve(self, signal: str) -> None:
-        """Take the name of a signal for this process; RecordingError if another one has it."""
+        """Take the name of a signal for this process; RecordingError if a running one has it.
+
+        That of a process that died or left is taken over: its records and those of this process become one signal.
+        """
         path = self._name_file(signal)
-        try:
-            put_file(path, self.part.name.encode())
-        except WarpError:
-            if not path.exists():
-                raise
-            other = read_bytes(path, max_bytes=_MAX_BYTES).decode(errors="replace")
-            if other != self.part.name:
+        with _locked(self.directory):
+            try:
+                other = read_bytes(path, max_bytes=_MAX_BYTES).decode(errors="replace")
+            except BlobNotFoundError:
+                other = self.part.name
+            if other != self.part.name and self._is_recording(other):
                 raise RecordingError(
-                    f"signal {signal!r} is recorded by another process of this episode ({other})",
+                    f"signal {signal!r} is recorded by another process of this episode ({_pid(other)})",
                     path=self.directory,
                     hint="Give the signal another name in one of the processes.",
-                ) from None
+                )
+            write_file(path, self.part.name.encode(), durable=False)
+
+    def _is_recording(self, part: str) -> bool:
+        return is_recorded(self._shared / PARTS_FOLDER / part / layout.RECORDING_FOLDER)
 
     def is_signal(self, name: str) -> bool:
         """Whether any process has a signal of this name."""
@@ -92,7 +98,14 @@ class SharedEpisode:
             return None
 
     def end(self) -> None:
-        """Make every other process stop recording; they notice within a second."""
+        """Make every other process stop recording; they notice within a second. RecordingError unless it may."""
+        owner_part = read_bytes(self._shared / _OWNER, max_bytes=_MAX_BYTES).decode(errors="replace")
+        if owner_part != self.part.name and self._is_recording(owner_part):
+            raise RecordingError(
+                f"the episode belongs to process {_pid(owner_part)}: only that one can end it for all",
+                path=self.directory,
+                hint="Close this recorder: the others go on.",
+            )
         write_file(self._shared / _ENDED, self.part.name.encode(), durable=False)
 
     @property
@@ -153,7 +166,7 @@ def join_in_root(root: Path, name: str, clock: Clock) -> SharedEpisode:
                 with _owned(lock, work):
                     _begin(work, name, clock)
                     write_file(entry, dump_json({"episode": name, "number": int(work.parent.name)}))
-                    return _join(work.parent, clock, entry)
+                    return _join(work.parent, clock, entry, is_owner=True)
         with contextlib.suppress(BlobNotFoundError), _locked(directory):
             if (directory / layout.RECORDING_FOLDER / SHARED_FILE).exists():
                 return _join(directory, clock, entry)
@@ -174,7 +187,7 @@ def join_in_folder(directory: Path, name: str, clock: Clock) -> SharedEpisode | 
         else:
             with _owned(lock, work):
                 _begin(work, name, clock)
-                return _join(directory, clock, None)
+                return _join(directory, clock, None, is_owner=True)
 
 
 def _entry_directory(root: Path, entry: Path) -> Path | None:
@@ -196,7 +209,7 @@ def _begin(work: Path, name: str, clock: Clock) -> None:
     write_file(work / SHARED_FILE, dump_json(meta))
 
 
-def _join(directory: Path, clock: Clock, entry: Path | None) -> SharedEpisode:
+def _join(directory: Path, clock: Clock, entry: Path | None, *, is_owner: bool = False) -> SharedEpisode:
     """Make a part in a shared episode, for a caller that holds its lock."""
     shared = directory / layout.RECORDING_FOLDER
     if (shared / _ENDED).exists():
@@ -210,7 +223,14 @@ def _join(directory: Path, clock: Clock, entry: Path | None) -> SharedEpisode:
         )
     part = shared / PARTS_FOLDER / f"{owner()['pid']}-{secrets.token_hex(4)}"
     work, lock = claim_directory(part)
+    if is_owner:
+        write_file(shared / _OWNER, part.name.encode())
     return SharedEpisode(directory, work, lock, entry)
+
+
+def _pid(part: str) -> str:
+    """The process of a part."""
+    return part.partition("-")[0]
 
 
 @contextlib.contextmanager

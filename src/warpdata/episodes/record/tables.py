@@ -272,6 +272,11 @@ class TableRecorder(ABC):
         self._syncs = journal.syncs_every_record
         self.jobs = jobs
 
+    @property
+    def kept(self) -> int:
+        """Records so far."""
+        return self.count
+
     def close(self) -> None:
         """Refuse later appends."""
         with self._journal.lock:
@@ -349,6 +354,11 @@ class NumberRecorder(TableRecorder):
         self._cell = np.frombuffer(self._record.payload, self._dtype).reshape(self._shape)
         self._new_block()
 
+    @property
+    def recorded_bytes(self) -> int:
+        """Bytes of the values so far."""
+        return self.count * self._cell.nbytes
+
     def check(self, data: Any, ts_ns: int) -> NDArray[Any]:
         """The value as `append` takes it, or what it would raise; nothing is recorded."""
         if ts_ns <= self.last_ts_ns:
@@ -418,6 +428,7 @@ class EventRecorder(TableRecorder):
     ) -> None:
         super().__init__(name, stream, file, journal, jobs)
         self._kind = file.description.kind
+        self.recorded_bytes = 0
         self._converts = converts
         self._new_block()
 
@@ -453,6 +464,7 @@ class EventRecorder(TableRecorder):
                 self.flush()
                 row = 0
             self._held_bytes += len(packed)
+            self.recorded_bytes += len(packed)
             self._records[row:] = [(ts_ns, value)]
             self._writer.append(self.stream, self.count, 1, ts_ns, packed)
             self.last_ts_ns = ts_ns

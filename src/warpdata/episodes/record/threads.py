@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import re
 import signal
 import threading
@@ -112,7 +113,7 @@ class RecordingThreads:
         """`report` is called twice a second while the recording runs."""
         self.failure: BaseException | None = None
         """An error in the background that concerns the whole recording: raised by the next append."""
-        self._syncs: dict[JournalWriter, Job] = {}
+        self._synced: dict[JournalWriter, None] = {}
         self._period_s = durability.period_s
         self._ended = Wakeup()
         self._helper = Workers("warp-record-helper", 1)
@@ -130,28 +131,29 @@ class RecordingThreads:
         """A queue of jobs that write tables; a burst of records is over, or `delay_s` have passed, when they run."""
         return self._helper.queue(limit, delay_s=delay_s, on_failure=self.fail)
 
-    def camera_jobs(self, limit: int) -> JobQueue:
-        """A queue of jobs of one camera; an error in it concerns that camera only."""
-        queue = self._encoders.queue(limit)
+    def camera_jobs(self) -> JobQueue:
+        """A queue of jobs of one camera, which limits them itself; an error in it concerns that camera only."""
+        queue = self._encoders.queue(_UNBOUNDED)
         self.chores.submit(self._encoders.start)  # starting a thread takes a while on a busy machine
         return queue
 
-    def add_journal(self, journal: JournalWriter, sync: Job | None = None) -> None:
-        """Keep windows of a journal ready, and sync it at times; `sync` does so in another way."""
+    def add_journal(self, journal: JournalWriter, *, is_synced: bool = True) -> None:
+        """Keep windows of a journal ready, and sync it at times."""
 
         def prepare() -> None:
             # A disk too full for the next window is no error yet: the recorder meets it when it gets there.
             with contextlib.suppress(OSError):
                 journal.prepare()
 
-        self._syncs[journal] = sync or journal.sync
+        if is_synced:
+            self._synced[journal] = None
         journal.on_advance = lambda: self.chores.submit(prepare)
         journal.on_advance()
 
     def remove_journal(self, journal: JournalWriter) -> None:
         """Stop preparing and syncing a journal; a thread that works on it now holds its lock."""
         journal.on_advance = None
-        self._syncs.pop(journal, None)
+        self._synced.pop(journal, None)
 
     def fail(self, error: BaseException) -> None:
         """Refuse every later record because of this error; the first one counts."""
@@ -186,9 +188,9 @@ class RecordingThreads:
             now = time.monotonic()
             if self._period_s is not None and now - synced >= self._period_s * _ALMOST:
                 synced = now
-                for sync in tuple(self._syncs.values()):
+                for journal in tuple(self._synced):
                     try:
-                        sync()
+                        journal.sync()
                     except StoreError as error:
                         self.fail(error)
                         return
@@ -285,6 +287,8 @@ class JobQueue:
         self.blocked = 0
         """How often a caller had to wait."""
         self.blocked_ns = 0
+        self.on_wait: Callable[[float], None] | None = None
+        """Called with the seconds that a caller waited, by that caller."""
         self.is_taken = False
         """Whether a thread is running the first job."""
         self.is_urgent = False
@@ -304,22 +308,29 @@ class JobQueue:
 
     def submit(self, job: Job) -> None:
         """Queue a job; blocks while the queue is full. A failed job fails every later call."""
-        self.wait_for_room()
+        self.wait_until(lambda: len(self.jobs) < self.limit)
         if self._closing:
             raise WriterClosedError("the writer is closed")
         self.jobs.append((job, time.monotonic()))
         self._wakeup.set()
 
-    def wait_for_room(self) -> None:
-        """Wait until the queue has room; raises what went wrong in a job."""
-        if len(self.jobs) >= self.limit:
-            start = time.monotonic_ns()
-            self.blocked += 1
+    def wait_until(self, is_ready: Callable[[], bool], timeout_s: float = math.inf) -> bool:
+        """Whether it became ready before the timeout, looked at after every job; raises what went wrong in a job."""
+        ready = is_ready()
+        if not ready:
+            start = now = time.monotonic()
+            self.blocked += timeout_s > 0
             self._start()
-            while len(self.jobs) >= self.limit and self.failure is None and not self._closing:
-                self._room.wait(_LOOK_AGAIN_S)
-            self.blocked_ns += time.monotonic_ns() - start
+            while not (ready := is_ready()) and self.failure is None and not self._closing:
+                if (left_s := start + timeout_s - now) <= 0:
+                    break
+                self._room.wait(min(_LOOK_AGAIN_S, left_s))
+                now = time.monotonic()
+            self.blocked_ns += int((now - start) * 1e9)
+            if self.on_wait is not None and now > start:
+                self.on_wait(now - start)
         self.check()
+        return ready
 
     def check(self) -> None:
         """Raise what went wrong in a job, if anything did."""

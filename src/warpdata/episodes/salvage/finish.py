@@ -24,8 +24,9 @@ from warpdata.bytekit.io.commit import (
 from warpdata.bytekit.io.files import FileRangeReader, MmapRangeReader
 from warpdata.bytekit.io.ranges import PartRangeReader, RangeFile
 from warpdata.bytekit.process.locks import FileLock, is_locked
-from warpdata.episodes.record.camera import VideoFile
-from warpdata.episodes.record.recording import STATUS_FILE, last_documents, remove_folder
+from warpdata.episodes.record.camera import VideoFile, drop_facts
+from warpdata.episodes.record.recording import last_documents, remove_folder
+from warpdata.episodes.record.status import STATUS_FILE
 from warpdata.episodes.record.tables import TableFile
 from warpdata.episodes.salvage.receipt import LossReceipt
 from warpdata.episodes.salvage.unfinished import (
@@ -372,6 +373,7 @@ class _CameraSalvage:
         self._options = options
         self._noted = recording.videos.get(stream)
         self._raw = recording.rows(stream)
+        self._dropped = recording.dropped_ts_ns(stream)
         self._raw_at = {step: at for at, step in enumerate(self._raw.steps.tolist())}
         self._growing = Path(f"{self._base}{suffix_for(str(options.codec))}")
         self._faults: list[Unreadable] = []
@@ -414,7 +416,7 @@ class _CameraSalvage:
                 return None
             self._salvage.make_way(self._frames_path)
             self._salvage.make_way(self._video)
-            return file.commit(self._video, self._frames_path)
+            return file.commit(self._video, self._frames_path, dropped=self._dropped)
         finally:
             file.close()
 
@@ -454,7 +456,7 @@ class _CameraSalvage:
             index = read_frame_index(FileRangeReader(frames))
             indexed = marks_of_index(index)
             if self._is_finished(index, indexed) and _agree(marks, indexed):
-                return _finished_camera(frames, index)
+                return _finished_camera(frames, index) | drop_facts(self._dropped, index.ts_ns)
             marks = marks or indexed
         except WarpError as error:
             if not marks and not is_shared:

@@ -3,21 +3,27 @@
 from __future__ import annotations
 
 import os
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from warpdata.bytekit.io.commit import commit_together, fsync_folder, map_os_errors, write_file
 from warpdata.bytekit.jsontext import parse_json_object
+from warpdata.episodes.forms.directory import write_directory
 from warpdata.episodes.record.recording import last_documents, remove_folder, remove_leftovers
 from warpdata.episodes.salvage.finish import DAMAGED, finish_recording, free_name
 from warpdata.episodes.salvage.receipt import LossReceipt
 from warpdata.episodes.salvage.unfinished import PARTS_FOLDER, SHARED_FILE
-from warpdata.errors import WarpError
+from warpdata.episodes.sources.disk_episode import DiskEpisode
+from warpdata.errors import OutOfSpaceError, PermissionError_, WarpError
 from warpdata.formats.episodedir import layout
 from warpdata.formats.episodedir.documents import read_bytes, read_meta, read_static, signal_file
 from warpdata.formats.episodedir.images import suffix_for
+from warpdata.timeline.episode import Episode
+from warpdata.timeline.memory import JoinedSignal
 
+_JOINED = "joined"
 _MAX_BYTES = 1 << 24
 
 
@@ -41,6 +47,7 @@ def join_parts(work: Path) -> LossReceipt:
             finish_recording(inner)
         if (part / layout.META_FILE).exists():
             joined.add(part)
+    joined.add_signals()
     commit_together([(temp, target) for temp, target in joined.files if temp.exists()], folder)
     receipt = joined.receipt()
     for path, data in joined.documents(receipt).items():
@@ -60,23 +67,16 @@ class _Joined:
         self.static: dict[str, tuple[int, Any]] = {}
         self.processes: list[dict[str, Any]] = []
         self.receipts: list[LossReceipt] = []
+        self._parts: list[tuple[Path, dict[str, Any]]] = []
 
     def add(self, part: Path) -> None:
-        """Take over the signals, static items and receipt of a part."""
+        """Take over the static items and the receipt of a part; `add_signals` takes the signals of all."""
         meta = read_meta(part)
-        marked_ns = meta.get("marked_ns", {})
-        signals = {self._free_name(name): (name, about) for name, about in meta.get("signals", {}).items()}
-        for name, (own_name, about) in signals.items():
-            suffixes = [layout.SIGNAL_SUFFIX]
-            if about.get("kind") == "image":
-                suffixes = [suffix_for(str(about["codec"])), layout.FRAMES_SUFFIX]
-            self.files += [
-                (signal_file(part, own_name, end), signal_file(self.folder, name, end)) for end in suffixes
-            ]
-            self.signals[name] = about
+        marked_ns, signals = meta.get("marked_ns", {}), meta.get("signals", {})
+        self._parts.append((part, signals))
         for name, value in _read_static(part).items():
             at_ns = int(marked_ns.get(name, 0))
-            if name not in self.signals and at_ns >= self.static.get(name, (0, None))[0]:
+            if at_ns >= self.static.get(name, (0, None))[0]:
                 self.static[name] = (at_ns, value)
         process = {**meta.get("process", {}), "clock": meta.get("clock"), "signals": list(signals)}
         for key in ("interrupted", "salvaged"):
@@ -88,8 +88,49 @@ class _Joined:
                 self.meta.setdefault(key, meta[key])
         self._take_receipt(part, meta, process)
 
+    def add_signals(self) -> None:
+        """Take over all signals; one that a restarted process continued is joined, or gets a number if it cannot be."""
+        by_name: dict[str, list[tuple[Path, dict[str, Any]]]] = {}
+        for part, signals in self._parts:
+            for name, about in signals.items():
+                by_name.setdefault(name, []).append((part, about))
+        for name, several in by_name.items():
+            if len(several) == 1 or not self._join(name, several):
+                for part, about in several:
+                    self._take(name, self._free_name(name), part, about)
+        self.static = {name: item for name, item in self.static.items() if name not in self.signals}
+
+    def _take(self, own_name: str, name: str, part: Path, about: dict[str, Any]) -> None:
+        suffixes = [layout.SIGNAL_SUFFIX]
+        if about.get("kind") == "image":
+            suffixes = [about.get(layout.SUFFIX_KEY) or suffix_for(str(about["codec"])), layout.FRAMES_SUFFIX]
+        files = [(signal_file(part, own_name, end), signal_file(self.folder, name, end)) for end in suffixes]
+        self.files += files
+        self.signals[name] = about
+
+    def _join(self, name: str, several: list[tuple[Path, dict[str, Any]]]) -> bool:
+        """Make one signal of the records of several processes; False if they do not follow one another."""
+        several = sorted(several, key=lambda item: int(item[1].get("first_ts_ns", 0)))
+        joined = self.folder / layout.RECORDING_FOLDER / _JOINED / str(len(self.signals))
+        try:
+            signal = JoinedSignal([DiskEpisode(part).signals[name] for part, _ in several])
+            shutil.rmtree(joined, ignore_errors=True)
+            write_directory(Episode.of({name: signal}), joined)
+        except (OutOfSpaceError, PermissionError_):
+            raise
+        except WarpError:
+            return False
+        about = dict(read_meta(joined)["signals"][name])
+        for key in ("dropped_frames", "duplicate_frames", "blocked_ns"):
+            if any(key in item for _, item in several):
+                about[key] = sum(item.get(key, 0) for _, item in several)
+        if drops := [span for _, item in several for span in item.get("drops", ())]:
+            about["drops"] = drops
+        self._take(name, name, joined, about)
+        return True
+
     def _free_name(self, name: str) -> str:
-        """The name of a signal in the episode; processes reserve names, so that it is free unless files were lost."""
+        """The name of a signal in the episode, with a number if another one has it."""
         free, number = name, 1
         while free in self.signals:
             number += 1

@@ -57,6 +57,8 @@ class LossReceipt(Receipt):
     is_live: bool = False
     """Whether a running process records it: nothing was changed."""
     channels: dict[str, int] = field(default_factory=dict)
+    frames_dropped: dict[str, int] = field(default_factory=dict)
+    """Frames of cameras that their policy dropped while they were recorded."""
     bytes_dropped: int = 0
     why: str
     damage: list[dict[str, Any]] = field(default_factory=list)
@@ -88,9 +90,12 @@ class LossReceipt(Receipt):
         spans = [(each["first_ts_ns"], each["last_ts_ns"]) for each in signals.values() if each["count"]]
         first_ns, last_ns = min((a for a, _ in spans), default=0), max((b for _, b in spans), default=0)
         kept = {name: about["count"] for name, about in signals.items()}
+        dropped = {
+            name: about["dropped_frames"] for name, about in signals.items() if "dropped_frames" in about
+        }
         return cls(
             source=source, output=output, episode_id=episode_id, why=why, steps_kept=sum(kept.values()),
-            time_kept_s=(last_ns - first_ns) / 1e9, channels=kept, **more,
+            time_kept_s=(last_ns - first_ns) / 1e9, channels=kept, frames_dropped=dropped, **more,
         )  # fmt: skip
 
     @classmethod
@@ -156,7 +161,8 @@ class LossReceipt(Receipt):
         yield f"{self.source} → {self.output or 'unchanged'}"
         yield f"  episode {self.episode_id!r}: {self.steps_kept} {self._what} kept, {self.time_kept_s:.3f} s"
         for name, count in self.channels.items():
-            yield f"    {name}: {count}"
+            dropped = self.frames_dropped.get(name)
+            yield f"    {name}: {count}" + (f" ({dropped} dropped while recording)" if dropped else "")
         lost = f"{self.steps_lost} {self._what} and {self.bytes_dropped} bytes lost: "
         if not self.steps_lost and not self.bytes_dropped:
             lost = "an unknown amount is lost: "

@@ -155,20 +155,6 @@ def _salvage_work(work: Path) -> LossReceipt:
         return finish_work(work)
 
 
-def salvage_root(root: str | os.PathLike[str]) -> list[LossReceipt]:
-    """Salvage every unfinished recording in a root whose recorder is gone; live ones are left alone.
-
-    One that cannot be salvaged stays as it is, does not stop the others, and has a receipt with the reason.
-    """
-    listing = list_episodes(Path(root))
-    for number in listing.finished:  # a recorder that was killed as it removed its journals left them
-        remove_leftovers(episode_path(Path(root), number) / layout.RECORDING_FOLDER)
-    work = [episode_path(Path(root), number) / layout.RECORDING_FOLDER for number in listing.unfinished]
-    return [
-        receipt for folder in work + work_folders_in(Path(root)) for receipt in _try(_salvage_work, folder)
-    ]
-
-
 def salvage_folder(path: str | os.PathLike[str], *, overwrite: bool = False) -> list[LossReceipt]:
     """Finish every unfinished recording of a folder: one recording, a root, or a folder of shards and roots.
 
@@ -181,11 +167,15 @@ def salvage_folder(path: str | os.PathLike[str], *, overwrite: bool = False) -> 
         return [salvage(place, overwrite=overwrite)]
     receipts = []
     for folder in _folders_below(place):
-        receipts += salvage_root(folder)
+        listing = list_episodes(folder)
+        # Left by recorders that were killed as they removed their journals.
+        for number in listing.finished:
+            remove_leftovers(episode_path(folder, number) / layout.RECORDING_FOLDER)
         for done in (*folder.glob(f"*{WORK_SUFFIX}-done"), *folder.glob(f".*{WORK_SUFFIX}-done")):
-            shutil.rmtree(
-                done, ignore_errors=True
-            )  # left by a recorder that was killed as it removed its journals
+            shutil.rmtree(done, ignore_errors=True)
+        works = [episode_path(folder, number) / layout.RECORDING_FOLDER for number in listing.unfinished]
+        for work in works + work_folders_in(folder):
+            receipts += _try(_salvage_work, work)
         left = [name for name in folder.glob(f"*{SHARD_SUFFIX}{WORK_SUFFIX}") if name.is_dir()]
         partials = folder.glob(f"*{SHARD_SUFFIX}{PARTIAL_SUFFIX}")
         for name in sorted([*left, *partials, *unfinished_cuts(folder)]):
@@ -246,7 +236,9 @@ def _into_one_file(work: Path, target: Path, *, overwrite: bool) -> LossReceipt:
     aside = None
     done = _packed_already(work, target)
     if done is not None:
-        if not _is_damaged(target):
+        with MmapRangeReader(target) as reader:
+            is_whole = not any(finding.is_damage for finding in verify_shard(reader))
+        if is_whole:
             why = "the file was finished; only its journals were left"
             remove_folder(work)
             return LossReceipt.of_records(str(target), str(target), target.stem, done, why)
@@ -280,11 +272,6 @@ def _finished(work: Path) -> LossReceipt:
     found = LossReceipt.of_records(str(work), str(work), work.name, _signals(episode), why)
     before = episode.meta.get("salvaged")
     return found if not isinstance(before, Mapping) else LossReceipt.from_json(before) or found
-
-
-def _is_damaged(target: Path) -> bool:
-    with MmapRangeReader(target) as reader:
-        return any(each.is_damage for each in verify_shard(reader))
 
 
 def _signals(episode: Episode) -> dict[str, Any]:
@@ -322,8 +309,11 @@ def _from_journal(
         )
     scan = journal.scan(released=0)
     episode = _episode(source, journal.descriptor, scan)
-    if _is_finished_already(target, episode):
-        return _let_go(_receipt(source, target, episode, scan))
+    if os.path.exists(target):
+        # A crash between the rename and the removal of the journal leaves both, with the same contents.
+        with contextlib.suppress(WarpError):
+            if load_wshard(target) == episode:
+                return _let_go(_receipt(source, target, episode, scan))
     if os.path.exists(target) and not overwrite:
         raise ConflictError(
             "another file has the name of this recording", path=target,
@@ -351,8 +341,11 @@ def _episode(source: str, descriptor: Mapping[str, Any], scan: Scan) -> WShardEp
         raise CorruptLayoutError("the records do not have the size the journal states", path=source)
     stride = record_span(size)
     episode = step_episode(source, descriptor, _runs(records, stride))
-    if len(records) and int(records.first_step[-1]) + 1 != len(records):
-        _keep_times(episode, records)
+    if len(records) and int(records.first_step[-1]) + 1 != len(records) and episode.timestamps_ns is None:
+        # Steps in the middle are lost: those that remain keep the times they had.
+        episode.timebase = Timebase("timestamps_ns", episode.timebase.tick_hz)
+        times = np.round(records.first_step * (1e9 / episode.timebase.tick_hz)).astype(np.int64)
+        episode.timestamps_ns = times
     return episode
 
 
@@ -364,14 +357,6 @@ def _runs(records: Records, stride: int) -> list[StepRun]:
     starts = np.concatenate(([0], breaks))
     counts = np.diff(np.concatenate((starts, [len(records)])))
     return [StepRun(int(records.offset[at]), int(n)) for at, n in zip(starts, counts, strict=True)]
-
-
-def _keep_times(episode: WShardEpisode, records: Records) -> None:
-    """Where steps in the middle are lost, those that remain keep the times they had."""
-    if episode.timestamps_ns is None:
-        times = np.round(records.first_step * (1e9 / episode.timebase.tick_hz)).astype(np.int64)
-        episode.timebase = Timebase("timestamps_ns", episode.timebase.tick_hz)
-        episode.timestamps_ns = times
 
 
 def _receipt(source: str, target: str, episode: WShardEpisode, scan: Scan) -> LossReceipt:
@@ -392,16 +377,6 @@ def _receipt(source: str, target: str, episode: WShardEpisode, scan: Scan) -> Lo
         damage=lost,
         last_crc32c=f"{scan.last_crc32c:08x}" if len(records) else None,
     )
-
-
-def _is_finished_already(target: str, episode: WShardEpisode) -> bool:
-    """A crash between the rename and the removal of the journal leaves both, with the same contents."""
-    if not os.path.exists(target):
-        return False
-    try:
-        return load_wshard(target) == episode
-    except WarpError:
-        return False
 
 
 def _is_chunk_list(source: str) -> bool:
@@ -466,9 +441,14 @@ def _from_blocks(
 ) -> LossReceipt:
     intact = IntactBlocks(MmapRangeReader(source))
     episode = load_wshard(intact.shard())
-    _rename_orphans(episode)
+    # Bytes whose partner is lost, rows without their clock or a clock without rows, are kept as plain bytes.
+    episode.blocks = {
+        _ORPHANS + name if name.startswith(_LANES) else name: data for name, data in episode.blocks.items()
+    }
     kept = list(plan_shard(episode, target).sizes)
-    _forget_lost_signals(episode, kept)
+    if DIRECTORY_BLOCK in episode.blocks:  # signals whose blocks are lost are no longer listed
+        names = {*kept, *(block.removeprefix("signal/") for block in kept)}
+        episode.blocks[DIRECTORY_BLOCK] = directory_of(bytes(episode.blocks[DIRECTORY_BLOCK]), names)
     # What lost its partner has another name now, and is not stored as before.
     compression = {name: how for name, how in intact.compression().items() if name in kept}
     save = partial(save_wshard, episode, target, compression)
@@ -493,21 +473,6 @@ def _what_is_in(
         signals = _signals(episode_of_shard(ShardReader.open(shard)))
         return LossReceipt.of_records(source, output, episode.id, signals, why, **more)
     return LossReceipt.of_steps(source, output, episode, why, **more)
-
-
-def _forget_lost_signals(episode: WShardEpisode, kept: Sequence[str]) -> None:
-    """A packed directory lists its signals: those whose blocks are lost are no longer among them."""
-    if DIRECTORY_BLOCK in episode.blocks:
-        names = {*kept, *(block.removeprefix("signal/") for block in kept)}
-        episode.blocks[DIRECTORY_BLOCK] = directory_of(bytes(episode.blocks[DIRECTORY_BLOCK]), names)
-
-
-def _rename_orphans(episode: WShardEpisode) -> None:
-    """Bytes whose partner is lost, rows without their clock or a clock without rows, are kept as plain bytes."""
-    kept = {
-        _ORPHANS + name if name.startswith(_LANES) else name: data for name, data in episode.blocks.items()
-    }
-    episode.blocks = kept
 
 
 def _save_over(save: Callable[[], object], source: str, target: str, *, overwrite: bool) -> str | None:

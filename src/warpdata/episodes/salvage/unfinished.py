@@ -5,8 +5,8 @@ from __future__ import annotations
 import contextlib
 import math
 import os
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, fields
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -15,18 +15,14 @@ from numpy.typing import NDArray
 
 from warpdata.bytekit.arrays import dtype_named
 from warpdata.bytekit.io.commit import TEMP_MARK
-from warpdata.bytekit.io.files import FileRangeReader
-from warpdata.bytekit.io.ranges import RangeReader
 from warpdata.bytekit.jsontext import parse_json_object
 from warpdata.bytekit.process.locks import is_locked
-from warpdata.episodes.record.recording import STATUS_FILE, SignalStatus
-from warpdata.episodes.sources.cameras import VideoSignal, signal_meta
-from warpdata.episodes.sources.disk_episode import DiskEpisode
+from warpdata.episodes.record.status import STATUS_FILE, RecordingStatus
 from warpdata.errors import BlobNotFoundError, CorruptLayoutError, FormatError, WarpError
 from warpdata.formats.episodedir import layout
-from warpdata.formats.episodedir.documents import Folder, read_bytes, read_meta, restored_static
-from warpdata.formats.episodedir.frame_index import FrameIndex, index_of_marks, read_marks
-from warpdata.formats.episodedir.images import FrameShape, Stream, suffix_for
+from warpdata.formats.episodedir.documents import Folder, read_bytes, read_meta
+from warpdata.formats.episodedir.frame_index import read_marks
+from warpdata.formats.episodedir.images import FrameShape, Stream
 from warpdata.formats.episodedir.signal_file import Description
 from warpdata.formats.journal.layout import (
     CONTROL_STREAM,
@@ -38,10 +34,7 @@ from warpdata.formats.journal.layout import (
     WORK_SUFFIX,
 )
 from warpdata.formats.journal.reader import JournalReader, Records, Scan, is_live
-from warpdata.timeline.episode import Episode
-from warpdata.timeline.memory import ArraySignal
 from warpdata.timeline.ragged import as_objects
-from warpdata.timeline.signal import Signal
 
 SHARED_FILE = "shared.json"
 """In the folder of journals: several processes record this episode, and their parts are in `PARTS_FOLDER`."""
@@ -101,6 +94,8 @@ class UnfinishedRecording:
     """Streams whose records come in rows."""
     rows_dropped: int = 0
     """Rows that were being recorded and are not complete."""
+    dropped: dict[int, list[tuple[int, int | None]]] = field(default_factory=dict)
+    """Stream -> time of every frame that a policy dropped, and its number if it had reached the journal."""
     given_back: dict[str, int] = field(default_factory=dict)
     """Offset in a journal before which frames are encoded and read as zeros."""
 
@@ -110,8 +105,15 @@ class UnfinishedRecording:
         return next((journal.reader.descriptor.get("owner", {}) for journal in self.journals), {})
 
     def rows(self, stream: int) -> JournaledRows:
-        """The records of one signal."""
-        return JournaledRows(self.journals, stream)
+        """The records of one signal, without frames that were dropped: the others are numbered as in the video."""
+        return JournaledRows(self.journals, stream, self._gone(stream))
+
+    def _gone(self, stream: int) -> list[int]:
+        return [step for _, step in self.dropped.get(stream, ()) if step is not None]
+
+    def dropped_ts_ns(self, stream: int) -> list[int]:
+        """Times of the frames of a camera that its policy dropped."""
+        return [ts_ns for ts_ns, _ in self.dropped.get(stream, ())]
 
     def marks(self, stream: int) -> list[layout.FrameMark | None]:
         """The frames of a camera that are in its video file; None where a mark is damaged."""
@@ -119,24 +121,14 @@ class UnfinishedRecording:
 
     def counts(self) -> dict[str, int]:
         """Records per signal that can be read back, encoded frames included."""
-        return {name: len(raw | encoded) for name, raw, encoded in self._numbers()}
-
-    def backlog(self) -> dict[str, int]:
-        """How many frames of each camera wait in the journal to be encoded."""
-        images = {str(about.get("name")) for about in self.signals.values() if about.get("kind") == "image"}
-        return {
-            name: sum(number >= len(encoded) for number in raw)
-            for name, raw, encoded in self._numbers()
-            if name in images
-        }
-
-    def _numbers(self) -> Iterator[tuple[str, set[int], set[int]]]:
-        """Name, numbers of records in journals and numbers of encoded frames of each signal."""
+        counts = {}
         for stream, about in self.signals.items():
-            raw = {int(n) for journal in self.journals for n in journal.records.of_stream(stream).first_step}
+            steps = [journal.records.of_stream(stream).first_step for journal in self.journals]
+            which, numbers = renumber(np.concatenate([np.empty(0, np.int64), *steps]), self._gone(stream))
             marks = self.marks(stream) if about.get("kind") == "image" else []
             encoded = {number for number, mark in enumerate(marks) if mark is not None}
-            yield str(about.get("name")), raw, encoded
+            counts[str(about.get("name"))] = len({*numbers[which].tolist(), *encoded})
+        return counts
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,8 +140,6 @@ class Unfinished:
     owner: dict[str, Any]
     records: dict[str, int]
     """How many records of each signal can be read from what is on disk."""
-    backlog: dict[str, int] = field(default_factory=dict)
-    """How many frames of each camera wait to be encoded."""
     unreadable: int = 0
     """How many parts of its files cannot be read."""
 
@@ -161,7 +151,6 @@ def unfinished_at(folder: Folder) -> Unfinished:
     work = folder / layout.RECORDING_FOLDER
     live = is_recorded(work)
     records: dict[str, int] = {}
-    backlog: dict[str, int] = {}
     process: dict[str, Any] = {}
     unreadable = 0
     with contextlib.suppress(FormatError):
@@ -172,10 +161,9 @@ def unfinished_at(folder: Folder) -> Unfinished:
                 continue
             recording = open_recording(part)
             records |= recording.counts()
-            backlog |= recording.backlog()
             process = process or recording.owner
             unreadable += len(recording.unreadable)
-    return Unfinished(folder, live, process, records, backlog, unreadable)
+    return Unfinished(folder, live, process, records, unreadable)
 
 
 def work_folders(work: Path) -> list[Path]:
@@ -224,7 +212,7 @@ def open_recording(work: Path) -> UnfinishedRecording:
             continue
         journal = OpenJournal(reader, scan, scan.records)
         recording.journals.append(journal)
-        expected |= _read_facts(journal, recording)
+        expected |= read_facts(journal, recording)
         recording.unreadable += _damage(journal)
     _identify(recording)
     recording.unreadable += [Unreadable(name, "is missing") for name in sorted(expected - set(names))]
@@ -303,7 +291,7 @@ def _identify(recording: UnfinishedRecording) -> None:
     recording.meta = dict(meta or {"schema_version": layout.SCHEMA_VERSION})
 
 
-def signal_files(work: Path, descriptor: Mapping[str, Any]) -> tuple[Path, Path | None]:
+def signal_files(work: Path, descriptor: dict[str, Any]) -> tuple[Path, Path | None]:
     """The data file and frame index of a single signal, by its journal; without one, by the name of the folder."""
     stated, name = descriptor.get("files"), work.name[1 : -len(WORK_SUFFIX)]
     if stated is None:
@@ -329,7 +317,7 @@ def work_folders_in(folder: Path) -> list[Path]:
     return sorted(path for path in folders if not (path / WORK_SUFFIX).exists())
 
 
-def _read_facts(journal: OpenJournal, recording: UnfinishedRecording) -> set[str]:
+def read_facts(journal: OpenJournal, recording: UnfinishedRecording) -> set[str]:
     """Read the records about the recording itself; returns the journals that there must be."""
     control = journal.records.of_stream(CONTROL_STREAM)
     begun: dict[str, None] = {}
@@ -340,6 +328,10 @@ def _read_facts(journal: OpenJournal, recording: UnfinishedRecording) -> set[str
                 recording.signals[int(fact["signal"]["stream"])] = dict(fact["signal"])
             if "journal" in fact:
                 begun[str(fact["journal"])] = None
+            if "dropped" in fact:
+                about, step = fact["dropped"], fact["dropped"].get("step")
+                entry = (int(about["ts_ns"]), None if step is None else int(step))
+                recording.dropped.setdefault(int(about["stream"]), []).append(entry)
             if "in_rows" in fact:
                 recording.in_rows.add(int(fact["in_rows"]))
             begun.pop(str(fact.get("released")), None)
@@ -382,10 +374,16 @@ def _drop_torn_row(recording: UnfinishedRecording) -> None:
         journal.records = journal.records.select(~(mask & (journal.records.ts_ns == last)))
 
 
+def renumber(steps: NDArray[np.int64], dropped: Sequence[int]) -> tuple[NDArray[np.bool_], NDArray[np.int64]]:
+    """Which records were not dropped, and the number of each among those."""
+    gone = np.unique(np.array(dropped, np.int64))
+    return ~np.isin(steps, gone), steps - np.searchsorted(gone, steps)
+
+
 class JournaledRows:
     """The records of one stream over all journals, in the order they were made."""
 
-    def __init__(self, journals: list[OpenJournal], stream: int) -> None:
+    def __init__(self, journals: list[OpenJournal], stream: int, dropped: Sequence[int] = ()) -> None:
         self._journals = journals
         self._path = journals[0].reader.name if journals else ""
         parts = [journal.records.of_stream(stream) for journal in journals]
@@ -398,6 +396,8 @@ class JournaledRows:
         steps = columns[0]
         _, order = np.unique(steps[::-1], return_index=True)
         order = len(steps) - 1 - order
+        is_kept, columns[0] = renumber(steps, dropped)
+        order = order[is_kept[order]]
         self._where = where[order]
         self.steps, self._offset, self._size, self._ts = (column[order] for column in columns)
         """The number of each record among those of its signal."""
@@ -465,106 +465,18 @@ class JournaledRows:
         return int(self._ts[position]), reader.read(offset, offset + size)
 
 
-@dataclass(frozen=True, slots=True)
-class RecordingStatus:
-    """The last status that a recorder wrote."""
-
-    written_ns: int
-    signals: Mapping[str, SignalStatus] = field(default_factory=dict)
-
-    def total(self, count: str) -> int:
-        """One of the counts over all signals."""
-        return sum(int(getattr(signal, count)) for signal in self.signals.values())
-
-
 def read_status(work: Path) -> RecordingStatus | None:
     """The last status of a recorder, or of all processes that take part; None without one that can be read."""
-    names = [item.name for item in fields(SignalStatus)]
-    signals: dict[str, SignalStatus] = {}
-    times = []
+    parts = []
     for part in work_folders(work):
-        try:
-            status = parse_json_object(read_bytes(part / STATUS_FILE, max_bytes=_MAX_STATUS_BYTES))
-            counts = {
-                str(name): SignalStatus(**{key: _as_count(stated.get(key, 0)) for key in names})
-                for name, stated in status["signals"].items()
-            }
-            if type(status["written_ns"]) is int:
-                times.append(status["written_ns"])
-                signals |= counts
-        except (WarpError, KeyError, TypeError, ValueError, AttributeError):
-            continue
-    return RecordingStatus(max(times), signals) if times else None
-
-
-def _as_count(value: object) -> int:
-    return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else 0
-
-
-def live_episode(folder: Path) -> Episode | None:
-    """The contents of an unfinished episode directory now, empty signals included; None where it cannot be read."""
-    try:
-        return read_unfinished(folder, with_empty=True)
-    except (WarpError, OSError, KeyError, ValueError):
+        with contextlib.suppress(WarpError):
+            data = read_bytes(part / STATUS_FILE, max_bytes=_MAX_STATUS_BYTES)
+            parts.append(RecordingStatus.from_json(parse_json_object(data)))
+    if not parts:
         return None
-
-
-def read_unfinished(folder: Path, *, with_empty: bool = False) -> Episode:
-    """The records of an unfinished episode directory that are complete by now, in memory."""
-    signals: dict[str, Signal] = {}
-    static: dict[str, Any] = {}
-    meta: dict[str, Any] = {}
-    for part in work_folders(folder / layout.RECORDING_FOLDER):
-        if not part.is_dir() and part.parent != folder:  # a process that left: its part is finished
-            episode = DiskEpisode(part.parent)
-            signals |= episode.signals
-            static |= episode.static
-            continue
-        recording = open_recording(part)
-        for stream, about in recording.signals.items():
-            signal = None
-            with contextlib.suppress(
-                WarpError, KeyError, TypeError, ValueError
-            ):  # damaged: salvage reports it
-                signal = _live_signal(recording, stream, about)
-            if signal is not None and (len(signal) or with_empty):
-                signals[str(about["name"])] = signal
-        static |= {name: restored_static(value) for name, value in recording.static.items()}
-        meta = {**recording.meta, **meta}
-    return Episode.of(signals, static, {**meta, "is_unfinished": True}, id=folder.name)
-
-
-def _live_signal(recording: UnfinishedRecording, stream: int, about: dict[str, Any]) -> Signal | None:
-    """The records of a signal that are complete and follow one another; those after a missing one wait for it."""
-    description = Description.from_json(about, str(recording.work))
-    if description.kind == "image":
-        return _live_camera(recording, stream, about, description)
-    rows = recording.rows(stream)
-    meta = signal_meta(description, str(about["name"]))
-    blocks = list(rows.blocks(description))
-    if not blocks:
-        return ArraySignal(np.empty(0, np.int64), np.empty((0, *meta.shape), meta.dtype), meta)
-    whole = int((rows.steps == np.arange(len(rows))).argmin()) or len(rows) if rows.missing else len(rows)
-    stamps, values = (np.concatenate(parts)[:whole] for parts in zip(*blocks, strict=True))
-    return ArraySignal(stamps, values, meta)
-
-
-def _live_camera(
-    recording: UnfinishedRecording, stream: int, about: dict[str, Any], description: Description
-) -> Signal | None:
-    """The frames that are in the growing video, as far as its marks are readable."""
-    codec = recording.videos.get(stream)
-    path = recording.work / f"{stream}{suffix_for(about['video']['codec'])}"
-    size = _size(path)
-    marks = []
-    for mark in recording.marks(stream):
-        if mark is None or mark.offset + mark.size > size:
-            break
-        marks.append(mark)
-    if codec is None or not marks:
-        return None
-    index = index_of_marks(marks, frame_shape(description), codec, size, description)
-    return GrowingVideo(path, str(about["name"]), index)
+    last = max(parts, key=lambda status: status.written_ns)
+    signals = {name: signal for status in parts for name, signal in status.signals.items()}
+    return replace(last, signals=signals, disk_bytes=sum(status.disk_bytes for status in parts))
 
 
 def frame_shape(description: Description) -> FrameShape:
@@ -573,17 +485,3 @@ def frame_shape(description: Description) -> FrameShape:
         return description.frame_shape()
     except ValueError:
         raise CorruptLayoutError(f"no image: {description.dtype} {description.shape}") from None
-
-
-class GrowingVideo(VideoSignal):
-    """The frames of a video that is still being written, by an index in memory."""
-
-    def __init__(self, path: Path, name: str, index: FrameIndex) -> None:
-        super().__init__(path, path, name=name)
-        self._index = index
-
-    def _bytes(self) -> RangeReader:
-        return FileRangeReader(self.path)
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return (GrowingVideo, (Path(self.path), self.name, self._index))

@@ -47,6 +47,8 @@ class VideoEncoder:
         library = _av()
         # The same frames are the same bytes: else Matroska gets random numbers as names.
         container_options = {"flush_packets": "1", "fflags": "+bitexact"}
+        if first_frame:  # else the muxer moves the first frame to the time 0
+            container_options["avoid_negative_ts"] = "disabled"
         if self._codec == "ffv1":
             container_options["cluster_size_limit"] = "1"
         else:
@@ -444,6 +446,8 @@ def _codec_options(codec: str, options: VideoOptions, shape: FrameShape) -> dict
     chosen |= {"preset": options.preset or "veryfast", "tune": "zerolatency"}
     if codec == "h264":
         chosen["x264-params"] = f"keyint={gop}:min-keyint={gop}:scenecut=0:bframes=0"
+        # The header of the other presets, between which a recorder may change.
+        chosen["x264-params"] += ":cabac=1:8x8dct=1:weightp=1" if chosen["preset"] == "ultrafast" else ""
     else:
         chosen["x265-params"] = f"keyint={gop}:min-keyint={gop}:scenecut=0:bframes=0:log-level=none"
     return chosen

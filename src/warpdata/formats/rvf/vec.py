@@ -198,10 +198,10 @@ def _decode_id_map(view: memoryview, start: int, count: int, where: str, check: 
 
 def _offsets_match(stored: memoryview, deltas: Ids, interval: int) -> bool:
     """Whether restart offsets, where there are any, point at the restart points."""
-    starts = np.cumsum(varint.varint_lengths(deltas))[interval - 1 :: interval] if stored.nbytes else []
-    return not stored.nbytes or np.array_equal(
-        np.frombuffer(stored, "<u4")[1:], starts[: stored.nbytes // 4 - 1]
-    )
+    if not stored.nbytes:
+        return True
+    starts = np.cumsum(varint.varint_lengths(deltas))[interval - 1 :: interval]
+    return np.array_equal(np.frombuffer(stored, "<u4")[1:], starts[: stored.nbytes // 4 - 1])
 
 
 def pack_rows(vectors: NDArray[Any], dtype: str) -> Rows:

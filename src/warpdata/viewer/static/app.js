@@ -3663,7 +3663,8 @@ function RecordingCounts({ id }) {
   const blocked = found.blocked_ns ? ` (${spoken(found.blocked_ns)} in all)` : "";
   return /* @__PURE__ */ u3("span", { class: "counts dim", children: [
     count("waiting", waiting, "frames that wait for the encoder", waiting > MANY_WAIT),
-    count("dropped", found.dropped, "values that the recorder refused: they are not in the recording", true),
+    count("dropped", found.dropped, "frames that the policy of a camera dropped", true),
+    count("refused", found.refused, "values that the recorder refused: they are not in the recording", true),
     count("blocked", found.blocked, `calls that had to wait for the encoder${blocked}`, true),
     live?.free_bytes !== void 0 && /* @__PURE__ */ u3("span", { class: live.free_bytes < LITTLE_BYTES ? "bad" : "", "data-count": "free", "data-value": live.free_bytes, title: "space left on the disk", children: [
       /* @__PURE__ */ u3("b", { children: bytes(live.free_bytes) }),
