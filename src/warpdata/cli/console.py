@@ -11,9 +11,10 @@ import sys
 import time
 import unicodedata
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field, is_dataclass
 from typing import Any, TextIO
 
+from warpdata.bytekit.jsontext import escape_unprintable
 from warpdata.cli import exits
 
 _STYLES = {"bold": "1", "dim": "2", "red": "31", "green": "32", "yellow": "33", "blue": "34", "cyan": "36"}
@@ -28,6 +29,7 @@ class Output:
     """The result of a command: a value for programs, lines and a table for people, an exit code."""
 
     value: Any = None
+    """For `--json`; data classes and receipts become objects, without it the lines are the value."""
     lines: Sequence[str] = ()
     rows: Sequence[Any] = ()
     columns: Mapping[str, Column] = field(default_factory=dict)
@@ -46,11 +48,12 @@ class Output:
         return [[_cell_text(row, column) for column in self.columns.values()] for row in self.rows]
 
 
+def _field(row: Any, name: str) -> Any:
+    return row[name] if isinstance(row, Mapping) else getattr(row, name)
+
+
 def _cell_text(row: Any, column: Column) -> str:
-    if isinstance(column, str):
-        value = row[column] if isinstance(row, Mapping) else getattr(row, column)
-        return "" if value is None else str(value)
-    value = column(row)
+    value = column(row) if callable(column) else _field(row, column)
     return "" if value is None else str(value)
 
 
@@ -81,13 +84,12 @@ class Console:
 
     def emit(self, value: Any) -> None:
         """Print the result for a program; nothing in text mode."""
-        if self.as_json:
+        if self.as_json and value is not None:
             self.out.write(json_text(value, self.out.encoding) + "\n")
 
     def show(self, report: Output) -> int:
         """Print a report and return its exit code."""
-        if report.value is not None:
-            self.emit(report.value)
+        self.emit(list(report.lines) if report.value is None and report.lines else report.value)
         for line in report.lines:
             self.print(self.fit_line(line) if report.fit else line, report.style)
         if report.columns:
@@ -152,14 +154,23 @@ def give_up(stream: TextIO) -> None:
 
 def json_text(value: Any, encoding: str | None) -> str:
     """JSON in printable characters that `encoding` has; file names need not be valid text."""
-    text = json.dumps(value, indent=2, ensure_ascii=False)
+    text = json.dumps(value, indent=2, ensure_ascii=False, default=as_json)
     try:
         text.encode(encoding or "utf-8")
     except UnicodeEncodeError:
-        return json.dumps(value, indent=2)
-    if text.isascii():
-        return text
-    return "".join(c if c == "\n" or c.isprintable() else json.dumps(c)[1:-1] for c in text)
+        return json.dumps(value, indent=2, default=as_json)
+    return escape_unprintable(text)
+
+
+def as_json(value: Any) -> Any:
+    """A value that JSON has no type for: a receipt, a data class, a mapping, bytes by their length, a path."""
+    if hasattr(value, "to_json"):
+        return value.to_json()
+    if isinstance(value, bytes):
+        return f"<{len(value)} bytes>"
+    if is_dataclass(value) and not isinstance(value, type):
+        return asdict(value)
+    return dict(value) if isinstance(value, Mapping) else str(value)
 
 
 class Progress:
