@@ -26,7 +26,7 @@ BUDGETS: dict[str, tuple[int, int, int]] = {
     "_api": (1200, 60, 0),
     "bytekit": (3300, 420, 0),
     "catalog": (7800, 760, 5),
-    "cli": (4000, 240, 0),
+    "cli": (3600, 240, 0),
     "convert": (11900, 1130, 10),
     "corpora": (2100, 270, 5),
     "episodes": (11400, 1190, 10),

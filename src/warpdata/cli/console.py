@@ -14,7 +14,6 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, is_dataclass
 from typing import Any, TextIO
 
-from warpdata.bytekit.jsontext import escape_unprintable
 from warpdata.cli import exits
 
 _STYLES = {"bold": "1", "dim": "2", "red": "31", "green": "32", "yellow": "33", "blue": "34", "cyan": "36"}
@@ -45,16 +44,16 @@ class Output:
 
     def cells(self) -> list[list[str]]:
         """The cells of the table as text."""
-        return [[_cell_text(row, column) for column in self.columns.values()] for row in self.rows]
-
-
-def _field(row: Any, name: str) -> Any:
-    return row[name] if isinstance(row, Mapping) else getattr(row, name)
-
-
-def _cell_text(row: Any, column: Column) -> str:
-    value = column(row) if callable(column) else _field(row, column)
-    return "" if value is None else str(value)
+        lines = []
+        for row in self.rows:
+            values = []
+            for column in self.columns.values():
+                if callable(column):
+                    values.append(column(row))
+                else:
+                    values.append(row[column] if isinstance(row, Mapping) else getattr(row, column))
+            lines.append(["" if value is None else str(value) for value in values])
+        return lines
 
 
 @dataclass(slots=True)
@@ -154,6 +153,8 @@ def give_up(stream: TextIO) -> None:
 
 def json_text(value: Any, encoding: str | None) -> str:
     """JSON in printable characters that `encoding` has; file names need not be valid text."""
+    from warpdata.bytekit.jsontext import escape_unprintable
+
     text = json.dumps(value, indent=2, ensure_ascii=False, default=as_json)
     try:
         text.encode(encoding or "utf-8")
@@ -241,10 +242,11 @@ def table(
         widths = _fitting(widths, fit_width)
     lines = []
     for row in cells:
-        parts = [
-            _padded(cut(cell, width), width, to_right=column in right)
-            for column, (cell, width) in enumerate(zip(row, widths, strict=False))
-        ]
+        parts = []
+        for column, (cell, width) in enumerate(zip(row, widths, strict=False)):
+            text = cut(cell, width)
+            space = " " * max(0, width - text_width(text))
+            parts.append(space + text if column in right else text + space)
         lines.append(_GAP.join(parts).rstrip())
     lines.insert(1, _GAP.join("─" * width for width in widths))
     if left_out := list(header[len(widths) :]):
@@ -301,11 +303,6 @@ def printable(text: str) -> str:
     if text.isascii() and text.isprintable():
         return text
     return "".join(" " if c in "\n\t" else c if c.isprintable() else "\ufffd" for c in text)
-
-
-def _padded(text: str, width: int, *, to_right: bool) -> str:
-    space = " " * max(0, width - text_width(text))
-    return space + text if to_right else text + space
 
 
 def human_bytes(count: int) -> str:

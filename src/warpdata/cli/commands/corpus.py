@@ -139,7 +139,6 @@ def run_corpus_head(
     """Show the first rows, or those from --start."""
     from warpdata._api import open_corpus
 
-    _check_limit(limit)
     with open_corpus(paths, batch_rows=limit) as source:
         if start == source.total_rows:
             raise IndexError(f"row {start} of {source.total_rows}")
@@ -165,7 +164,8 @@ def run_corpus_sample(
     from warpdata.corpora.source import FractionRows
     from warpdata.ordering.splitmix import random_ids
 
-    _check_limit(limit)
+    if limit < 1:
+        raise ValueError("--limit must be at least 1")
     if fraction == 0:
         raise ValueError("--fraction 0 selects no rows; omit it for random ones")
     with open_corpus(paths, dtype="float32", batch_rows=1 if fraction is None else 1024) as source:
@@ -183,11 +183,6 @@ def run_corpus_sample(
     write_file(output, buffer.getvalue())
     count = sum(len(batch) for batch in batches)
     return Output({"rows": count, "output": output}, [f"{count} rows: {output}"])
-
-
-def _check_limit(limit: int) -> None:
-    if limit < 1:
-        raise ValueError("--limit must be at least 1")
 
 
 def _take(batches: Any, count: int) -> list[RowBatch]:

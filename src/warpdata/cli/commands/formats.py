@@ -26,24 +26,17 @@ _SUFFIXES = {".zarr": "zarr", ".zip": "zarr", ".hdf5": "hdf5", ".h5": "hdf5", ".
 _OURS = ("root", "shards", "published")
 
 
-class ConvertOptions(TypedDict, total=False):
-    """Options of every conversion."""
-
-    options: Sequence[str]
-    on_error: Literal["stop", "skip"]
-    codec: str
-    jobs: int
-
-
-class ImportOptions(ConvertOptions, total=False):
+class ImportArguments(cli.Work, total=False):
     """Options of `wd.import_episodes`."""
 
     to: Literal["root", "shards", "published"]
     rate_hz: Annotated[float, "steps per second, if the source does not state them"]
-    ray: str | bool
+    options: Sequence[str]
+    on_error: Literal["stop", "skip"]
+    codec: str
 
 
-class ExportOptions(ConvertOptions, total=False):
+class ExportArguments(TypedDict, total=False):
     """Options of `wd.export_episodes`."""
 
     rate_hz: float
@@ -53,9 +46,13 @@ class ExportOptions(ConvertOptions, total=False):
     task: str
     source_format: str
     source_options: Sequence[str]
+    options: Sequence[str]
+    on_error: Literal["stop", "skip"]
+    codec: str
+    jobs: int
 
 
-class AnyOptions(ExportOptions, total=False):
+class ConvertArguments(ExportArguments, total=False):
     """Options of `warp convert`."""
 
     to: str
@@ -70,7 +67,7 @@ class AnyOptions(ExportOptions, total=False):
 def run_import(
     warp: cli.Warp,
     words: Annotated[Sequence[str], cli.Arg(_WORDS, "[FORMAT] SOURCE TARGET")],
-    **options: Unpack[ImportOptions],
+    **options: Unpack[ImportArguments],
 ) -> Output:
     """Bring a foreign set in and print the receipt; exit code 3 if episodes were skipped."""
     if len(words) not in (2, 3):
@@ -95,7 +92,7 @@ def run_export(
     format: str,  # noqa: A002 - the argument
     source: str,
     target: str,
-    **options: Unpack[ExportOptions],
+    **options: Unpack[ExportArguments],
 ) -> Output:
     """Write a foreign set and print the receipt; exit code 3 if episodes were skipped."""
     return _export(warp, source, target, format, dict(options))
@@ -116,7 +113,7 @@ def run_convert(
     warp: cli.Warp,
     source: str,
     target: Annotated[str, "a new folder or file; its suffix names its format unless --to does"],
-    **options: Unpack[AnyOptions],
+    **options: Unpack[ConvertArguments],
 ) -> Output:
     """Convert between any two formats, without a copy of ours on the way."""
     given: dict[str, Any] = dict(options)

@@ -43,7 +43,9 @@ def _show(warp: cli.Warp, address: str) -> Output:
         thing = thing.episodes
     if isinstance(thing, Episodes):
         rows = thing.facts.select(_FACTS).to_pylist()
-        columns = {name: (lambda row, name=name: _round(row[name])) for name in _FACTS}
+        columns: dict[str, Any] = {name: name for name in _FACTS}
+        for name in ("duration_s", "total_reward"):
+            columns[name] = lambda row, name=name: "" if row[name] is None else f"{row[name]:.3f}"
         right = ("length", "duration_s", "total_reward")
         return Output(rows, rows=rows, columns=columns, right=right, footer=[f"{len(rows)} episodes"])
     if not isinstance(thing, Episode):
@@ -62,18 +64,9 @@ def _show(warp: cli.Warp, address: str) -> Output:
         )
     )
     _paint_cameras(thing, warp.console)
-    if warp.console.as_json:
-        return Output(code=_code(rows))
+    code = exits.DAMAGED if any("error" in row for row in rows) else exits.OK
     lines = [f"{k} = {json.dumps(item, ensure_ascii=False, default=as_json)}" for k, item in static.items()]
-    return Output(lines=lines, fit=True, code=_code(rows))
-
-
-def _code(rows: Sequence[dict[str, Any]]) -> int:
-    return exits.DAMAGED if any("error" in row for row in rows) else exits.OK
-
-
-def _round(value: Any) -> Any:
-    return f"{value:.3f}" if isinstance(value, float) else value
+    return Output(lines=[] if warp.console.as_json else lines, fit=True, code=code)
 
 
 def _signal_row(name: str, episode: Episode) -> dict[str, Any]:
@@ -287,15 +280,14 @@ def _inspect_shard(source: Any, console: Console) -> Output:
     )
 
 
-def _chunk_steps(chunk: dict[str, Any]) -> str:
-    first, end = chunk["timestep_range"] or (0, 0)
+def _steps_text(first: int, end: int) -> str:
     return f"{first} to {end - 1}" if end > first else ""
 
 
 _CHUNK_COLUMNS: dict[str, Any] = {
     "chunk": "chunk_index",
     "file": "uri",
-    "steps": _chunk_steps,
+    "steps": lambda chunk: _steps_text(*(chunk["timestep_range"] or (0, 0))),
     "length": "length",
     "sha256": lambda chunk: chunk["sha256"][:12],
 }

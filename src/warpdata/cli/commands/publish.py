@@ -33,7 +33,7 @@ _LANES = "keep the prediction lanes of the newest version; those of changed epis
 _BIND = "a column that names members of an artifact"
 
 
-class PublishOptions(cli.Publishing, total=False):
+class PublishArguments(cli.Publishing, total=False):
     """Options of `DatasetBuilder.publish`."""
 
     repair: Annotated[bool, "read existing blobs back and replace damaged ones"]
@@ -60,7 +60,7 @@ def run_publish(
     extend: Annotated[bool, _EXTEND] = False,
     keep_lanes: Annotated[bool, _LANES] = False,
     set_latest: Annotated[bool, "let latest name this version"] = True,
-    **options: Unpack[PublishOptions],
+    **options: Unpack[PublishArguments],
 ) -> Output:
     """Publish a version of a dataset."""
     from warpdata.catalog.build.builder import DatasetBuilder
@@ -81,9 +81,7 @@ def run_publish(
         _add_sources(builder, sources, chunk_bytes, optimize)
         for name, files in map(_named_files, table):
             builder.add_table(name, files, optimize=optimize)
-        _add_artifacts(builder, artifact, webdataset, zstd)
-        for word in bind:
-            _bind(builder, word)
+        _add_artifacts(builder, artifact, webdataset, bind, zstd)
         notes = {"description": description, "license": license}
         builder.describe(**{key: value for key, value in notes.items() if value is not None})
         done = builder.publish(set_latest=set_latest, expect_latest=revised, progress=bar, **options)
@@ -127,7 +125,11 @@ def _add_sources(builder: DatasetBuilder, sources: Sequence[str], chunk_bytes: s
 
 
 def _add_artifacts(
-    builder: DatasetBuilder, artifacts: Sequence[list[str]], tars: Sequence[list[str]], zstd: bool
+    builder: DatasetBuilder,
+    artifacts: Sequence[list[str]],
+    tars: Sequence[list[str]],
+    bindings: Sequence[str],
+    zstd: bool,
 ) -> None:
     from warpdata.formats.tarshard.writer import PackOptions
 
@@ -137,15 +139,13 @@ def _add_artifacts(
         builder.add_artifact(name, files, kind=kind or "tar_shards", options=options)
     for name, files in map(_named_files, tars):
         builder.add_webdataset(name, files)
-
-
-def _bind(builder: DatasetBuilder, word: str) -> None:
-    left, _, right = word.partition("=")
-    table, dot, column = left.partition(".")
-    artifact, _, kind = right.partition(":")
-    if not dot or not artifact:
-        raise ValueError(f"--bind is {word!r}; write TABLE.COLUMN=ARTIFACT:REF_TYPE")
-    builder.bind(table, column, artifact, kind or "file")
+    for word in bindings:
+        left, _, right = word.partition("=")
+        table, dot, column = left.partition(".")
+        artifact, _, kind = right.partition(":")
+        if not dot or not artifact:
+            raise ValueError(f"--bind is {word!r}; write TABLE.COLUMN=ARTIFACT:REF_TYPE")
+        builder.bind(table, column, artifact, kind or "file")
 
 
 def _group_by_kind(sources: Sequence[str]) -> dict[str, list[Any]]:

@@ -5,9 +5,8 @@ from __future__ import annotations
 import contextlib
 import sys
 from collections.abc import Iterator, Sequence
-from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TypedDict, Unpack
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Unpack
 
 from warpdata.cli import arguments as cli
 from warpdata.cli import exits
@@ -30,7 +29,7 @@ _WHERE = cli.Arg("a condition on metadata, such as: label = 'cat' and score > 0.
 _RESULTS = cli.Arg("number of results", short="-k")
 
 
-class EmbedOptions(cli.Publishing, cli.Work, total=False):
+class EmbedArguments(cli.Publishing, cli.Work, total=False):
     """Options of `wd.embed`."""
 
     name: Annotated[str, "name of the vectors (default: the embedder)"]
@@ -59,7 +58,7 @@ def run_embed(
     warp: cli.Warp,
     address: str,
     embedder: Annotated[str, _EMBEDDER] = "state",
-    **options: Unpack[EmbedOptions],
+    **options: Unpack[EmbedArguments],
 ) -> Output:
     """Compute vectors of episodes: what is missing or changed, the rest is kept."""
     from warpdata._api.embedding import embed
@@ -255,11 +254,8 @@ def run_vectors_scroll(
         names = cli.split_names(columns)
         rows = store.scroll(where, columns=names, limit=limit, after=after)
         shown = ["id", *(store.fields if names is None else names)]
-    return Output(rows, rows=rows, columns={name: partial(_get, name) for name in shown})
-
-
-def _get(name: str, row: dict[str, Any]) -> Any:
-    return row.get(name)
+    cells: dict[str, Any] = {name: (lambda row, name=name: row.get(name)) for name in shown}
+    return Output(rows, rows=rows, columns=cells)
 
 
 @cli.command('warp vectors update episodes.rvf 7 --set label="cat" --set score=0.5')
@@ -369,14 +365,6 @@ def _signing(sign_key: str | None, drop_signatures: bool) -> dict[str, Any]:
     return {"key": key, "drop_signatures": drop_signatures}
 
 
-class IndexOptions(TypedDict, total=False):
-    """Options of `VectorStore.build_index`."""
-
-    m: Annotated[int, "neighbours per node of the graph (16)"]
-    ef_construction: Annotated[int, "effort of building the graph (200)"]
-    partitions: Annotated[int, "0 chooses the square root of the count"]
-
-
 @cli.command("warp vectors index episodes.rvf")
 def run_vectors_index(
     _: cli.Warp,
@@ -385,16 +373,18 @@ def run_vectors_index(
     kind: Literal["hnsw", "ivf", "flat"] = "hnsw",
     quantize: Annotated[Literal["scalar", "pq", "binary", "residual_pq"] | None, "also store codes"] = None,
     drop_full: Annotated[bool, "keep only the codes"] = False,
+    m: Annotated[int, "neighbours per node of the graph"] = 16,
+    ef_construction: Annotated[int, "effort of building the graph"] = 200,
+    partitions: Annotated[int, "0 chooses the square root of the count"] = 0,
     sign_key: str | None = None,
     drop_signatures: bool = False,
-    **options: Unpack[IndexOptions],
 ) -> Output:
     """Build a vector index."""
     signing = _signing(sign_key, drop_signatures)
     with _open(file, change=True) as store:
         if quantize:
             store.quantize(quantize, keep_full=not drop_full, **signing)
-        store.build_index(kind, **options, **signing)
+        store.build_index(kind, m=m, ef_construction=ef_construction, partitions=partitions, **signing)
         about = store.stats()
     return Output(about, [f"indexed {about['vectors']} vectors ({kind}) in {file}"])
 
