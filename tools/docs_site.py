@@ -8,10 +8,16 @@ from __future__ import annotations
 
 import argparse
 import inspect
+import os
 import re
 import shutil
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+
+import nbformat
+from nbclient import NotebookClient
+from nbconvert import MarkdownExporter
 
 import warpdata as wd
 from warpdata.cli.main import GROUPS, build_parser, load_commands
@@ -67,7 +73,8 @@ def write_site_sources(target: Path = TARGET) -> list[Path]:
     shutil.rmtree(target, ignore_errors=True)
     shutil.copytree(ROOT / "docs", target)
     for page in target.rglob("*.md"):  # flags for the tests behind a fence are not for readers
-        page.write_text(re.sub(r"^```(\w+)[^\n]*$", r"```\1", page.read_text(), flags=re.M))
+        text = re.sub(r"^```(\w+)[^\n]*$", r"```\1", page.read_text(), flags=re.M)
+        page.write_text(text.replace(".ipynb)", ".md)"))
     generated = {
         **{f"project/{name.lower()}": project_page(name) for name in PROJECT_PAGES},
         **{f"reference/api/{page}.md": api_page(page) for page in API},
@@ -80,9 +87,28 @@ def write_site_sources(target: Path = TARGET) -> list[Path]:
         path = target / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
+    for notebook in target.rglob("*.ipynb"):
+        write_notebook_page(notebook)
     pages = sorted(target.rglob("*.md"))
     (target / "llms.txt").write_text(index_of(pages, target))
     return pages
+
+
+def write_notebook_page(notebook: Path) -> None:
+    """Run a notebook in an empty folder and replace it by a Markdown page with its outputs and pictures."""
+    content = nbformat.read(notebook, as_version=4)
+    with tempfile.TemporaryDirectory() as folder:
+        environment = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
+        client = NotebookClient(content, timeout=300, resources={"metadata": {"path": folder}})
+        client.execute(env=environment)
+    resources = {"unique_key": notebook.stem, "output_files_dir": f"{notebook.stem}_files"}
+    text, resources = MarkdownExporter().from_notebook_node(content, resources=resources)
+    for name, data in resources["outputs"].items():
+        picture = notebook.parent / name
+        picture.parent.mkdir(exist_ok=True)
+        picture.write_bytes(data)
+    notebook.with_suffix(".md").write_text(text)
+    notebook.unlink()
 
 
 def specifications() -> list[Path]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 from tools.docs_site import API, specifications, write_site_sources
@@ -21,5 +22,12 @@ def test_generated_pages_cover_commands_names_and_formats(tmp_path: Path) -> Non
     assert all(f"### warp {name}\n" in commands for name in COMMANDS)
     assert {f"reference/formats/{spec.parent.name}.md" for spec in specifications()} <= pages
     assert {f"reference/api/{page}.md" for page in API} <= pages
+    for name in ("first-look", "train-and-inspect"):  # the notebooks ran, with tables and pictures
+        page = (tmp_path / "docs" / "notebooks" / f"{name}.md").read_text()
+        assert "<table" in page
+        assert page.count("![png]") >= 2
+        assert all(
+            (tmp_path / "docs" / "notebooks" / link).exists() for link in re.findall(r"\]\((\S+png)\)", page)
+        )
     index = (tmp_path / "docs" / "llms.txt").read_text()
     assert all(f"({page})" in index for page in pages)

@@ -536,7 +536,7 @@ class Dataset:
         return titled(f"{self.id}@{self.version[:12]}", html_table(["", "name", ""], parts), episodes)
 
     def __repr__(self) -> str:
-        return f"<Dataset {self.id}@{self.version[:12]}: {', '.join(self.tables + self.artifacts)}>"
+        return f"<Dataset {self.id}@{self.version[:12]}: {', '.join(dict.fromkeys(self.tables + self.artifacts))}>"
 
 
 def _label(name: str, part: Any) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import html
+import io
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -136,7 +137,16 @@ def plot_episode(episode: Episode, names: Sequence[str] | None = None) -> Any:
     except ImportError:
         raise MissingExtraError("matplotlib is not installed", hint="Run: pip install matplotlib") from None
     chosen = _chosen(episode.signals, names)
-    figure = Figure(figsize=(10, 1 + 1.6 * len(chosen)), layout="constrained")
+
+    class EpisodeFigure(Figure):
+        """Shows itself in a notebook also where pyplot was not imported."""
+
+        def _repr_png_(self) -> bytes:
+            picture = io.BytesIO()
+            self.savefig(picture, format="png")
+            return picture.getvalue()
+
+    figure = EpisodeFigure(figsize=(10, 1 + 1.6 * len(chosen)), layout="constrained")
     axes = figure.subplots(len(chosen), 1, sharex=True, squeeze=False)[:, 0]
     start = min(signal.first_ts_ns for signal in chosen.values())
     for axis, (name, signal) in zip(axes, chosen.items(), strict=True):

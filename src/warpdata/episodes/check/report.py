@@ -94,7 +94,7 @@ class Group:
         return {**about, "count": len(names), "episodes": names}
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Report:
     """All findings of a dataset or an episode."""
 
@@ -114,6 +114,16 @@ class Report:
         made = [Group(rule, signal, findings) for (rule, signal), findings in groups.items()]
         order = (DAMAGED, WARNING, INFO)
         return sorted(made, key=lambda group: (order.index(group.severity), -len(group.findings)))
+
+    def __repr__(self) -> str:
+        lines = [f"<Report of {self.episodes} episodes: {len(self.findings)} findings>"]
+        for group in self.groups():
+            first, more = group.findings[0], len(group.findings) - 1
+            place = " ".join(filter(None, (first.episode, first.signal)))
+            lines.append(
+                f"  {group.severity}[{group.rule}] {place}: {first.message}" + f" (+{more} more)" * (more > 0)
+            )
+        return "\n".join(lines)
 
     def without(self, rules: Iterable[str]) -> Report:
         """The report without the findings of these rules."""

@@ -1,7 +1,8 @@
-"""The examples of training run, and what they promise holds; with torch, and without it."""
+"""The examples run, and what they promise holds; with torch, and without it."""
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 import os
 import subprocess
@@ -54,6 +55,25 @@ def test_behaviour_cloning_killed_and_resumed_on_two_ranks(tmp_path: Path, torch
 def test_a_world_model_with_lanes(tmp_path: Path) -> None:
     told = run("world_model.py", tmp_path, torch=False)
     assert "computed 2, kept 8" in told
+
+
+@pytest.mark.parametrize(
+    ("name", "library", "expected"),
+    [
+        ("record_gym", "gymnasium", "packed the best episode: 80 steps"),
+        ("mujoco_arm", "mujoco.egl", "200 windows, successes: [True, True]"),
+        ("similar_moments", "av", "most unlike the others"),
+        ("clean_lerobot", "av", "3 episodes exported, 69 steps in the first"),
+        ("curate_ray", "ray", "published 2 episodes with joints, target, speed"),
+    ],
+)
+def test_an_example_does_what_it_promises(tmp_path: Path, name: str, library: str, expected: str) -> None:
+    os.environ.setdefault("MUJOCO_GL", "egl")
+    try:
+        importlib.import_module(library)
+    except (ImportError, AttributeError, OSError) as error:  # MuJoCo fails so where it cannot render
+        pytest.skip(f"{library} is not usable here: {error}")
+    assert expected in run(f"{name}.py", tmp_path, torch=False)
 
 
 def test_ranks_find_themselves(tmp_path: Path) -> None:
