@@ -188,6 +188,10 @@ def test_a_folder_of_several_sets_is_never_opened_as_one_of_them(
     message = capsys.readouterr().err
     assert "a folder of sets, not a set" in message
     assert "Name one: " in message
+    with wd.record("recorded", clock="simulated") as rec:
+        rec.append("x", 1.0, 0)
+    assert main([*command, "."]) == exits.ERROR
+    assert "recorded (recordings)" in capsys.readouterr().err
     with pytest.raises(BadMagicError):
         wd.import_episodes(".", tmp_path / "ours")
 

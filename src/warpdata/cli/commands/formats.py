@@ -86,7 +86,7 @@ def _import(warp: cli.Warp, source: str, target: str, given: dict[str, Any]) -> 
     return _show(receipt)
 
 
-@cli.command("warp export lerobot robot_data pusht --rate 20")
+@cli.command("warp export lerobot robot_data pusht --rate 20", needs_catalog=True)
 def run_export(
     warp: cli.Warp,
     format: str,  # noqa: A002 - the argument
@@ -99,13 +99,18 @@ def run_export(
 
 
 def _export(warp: cli.Warp, source: str, target: str, kind: str, given: dict[str, Any]) -> Output:
+    from warpdata._api import divided_address, is_published
     from warpdata._api.importing import export_episodes
 
     keywords = _keywords(given, gop_size=2)
     if "rate_hz" in keywords:
         keywords["rate"] = keywords.pop("rate_hz")
+    from_catalog = is_published(divided_address(source)[0]) and "source_format" not in keywords
+    if warp.catalog is not None and not from_catalog:
+        raise ValueError(f"--catalog has no meaning for a source that is not published: {source}")
     with warp.progress("exporting") as bar:
-        return _show(export_episodes(source, target, kind, progress=bar, **keywords))
+        episodes = warp.open_episodes(source) if from_catalog and warp.catalog else source
+        return _show(export_episodes(episodes, target, kind, progress=bar, **keywords))
 
 
 @cli.command("warp convert pusht pusht.zarr", needs_catalog=True)
@@ -120,13 +125,10 @@ def run_convert(
     to = given.get("to") or _SUFFIXES.get(os.path.splitext(target.rstrip("/"))[1].lower())
     is_ours = to is None or to in _OURS
     without = ("rate_hz", "clock", "align", "version", "task") if is_ours else ("ray",)
-    for name in [
-        *(name for name in without if name in given),
-        *(["catalog"] if warp.catalog and not is_ours else []),
-    ]:
-        option = cli.ARGUMENTS[name].option or name
-        what = "ours" if is_ours else to
-        raise ValueError(f"--{option} has no meaning for a target that is {what}: leave it out")
+    for name in without:
+        if name in given:
+            option, what = cli.ARGUMENTS[name].option or name, "ours" if is_ours else to
+            raise ValueError(f"--{option} has no meaning for a target that is {what}: leave it out")
     if not is_ours:
         given.pop("to", None)
         return _export(warp, source, target, str(to), given)
